@@ -1,0 +1,1 @@
+"""Collections, formats and token stores: text in, rows and token ids out."""

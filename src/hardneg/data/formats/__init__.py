@@ -1,0 +1,1 @@
+"""One file a convention; formats do not know each other."""

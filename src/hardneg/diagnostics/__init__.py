@@ -1,0 +1,1 @@
+"""What training did: forgetting, composition, and the like."""

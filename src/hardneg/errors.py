@@ -1,0 +1,117 @@
+"""The exception tree: every fault a user can act on, with its exit status.
+
+Each fault prints as one line, ``[path[:line]: ]CODE: what is wrong; what to do``. Codes are
+listed in ``docs/errors.md``; a test keeps that list and this source in step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+
+class HardnegError(Exception):
+    """A fault with a code, what was found, what to do, and where.
+
+    Parameters
+    ----------
+    code : upper-case name, unique in ``docs/errors.md``.
+    what : what is wrong, with the value found.
+    fix : what the reader can do about it.
+    path, line : the file and its own 1-based line, where there is one.
+    """
+
+    status = 70
+
+    def __init__(
+        self, code: str, what: str, fix: str, *, path: str | Path | None = None, line: int | None = None
+    ) -> None:
+        super().__init__(code, what, fix)
+        self.code, self.what, self.fix, self.path, self.line = code, what, fix, path, line
+
+    def __str__(self) -> str:
+        where = (
+            ""
+            if self.path is None
+            else f"{self.path}: "
+            if self.line is None
+            else f"{self.path}:{self.line}: "
+        )
+        return " ".join(f"{where}{self.code}: {self.what}; {self.fix}".split())
+
+    @property
+    def lines(self) -> list[str]:
+        """One line for each fault."""
+        return [str(self)]
+
+
+class SettingsError(HardnegError):
+    """Usage or settings (exit 2)."""
+
+    status = 2
+
+
+class InputError(HardnegError):
+    """Input data (exit 3)."""
+
+    status = 3
+
+
+class ArtifactError(HardnegError):
+    """An artefact is corrupt or does not match (exit 4)."""
+
+    status = 4
+
+
+class ResourceError(HardnegError):
+    """Disk, memory or permission (exit 5)."""
+
+    status = 5
+
+
+class BusyError(HardnegError):
+    """The directory is in use by another process (exit 6)."""
+
+    status = 6
+
+
+class NumericError(HardnegError):
+    """NaN, Inf or a zero vector (exit 7)."""
+
+    status = 7
+
+
+class PeerError(HardnegError):
+    """A peer process is dead or stale (exit 8)."""
+
+    status = 8
+
+
+class TrustError(HardnegError):
+    """Untrusted content was refused (exit 9)."""
+
+    status = 9
+
+
+class Interrupted(HardnegError):
+    """Stopped by a signal; the same command resumes (exit 75)."""
+
+    status = 75
+
+
+class Faults(HardnegError):
+    """Several faults of one kind, reported together."""
+
+    def __init__(self, faults: Sequence[HardnegError]) -> None:
+        first = faults[0]
+        super().__init__(first.code, first.what, first.fix, path=first.path, line=first.line)
+        self.faults = list(faults)
+        self.status = first.status
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+    @property
+    def lines(self) -> list[str]:
+        """One line for each fault."""
+        return [line for fault in self.faults for line in fault.lines]

@@ -1,0 +1,1 @@
+"""Measures and significance tests on runs and qrels."""

@@ -1,0 +1,1 @@
+"""Encoders over flat token batches."""

@@ -1,0 +1,1 @@
+"""Negative sources, pools and the teleportation mix."""

@@ -1,0 +1,1 @@
+"""One recipe, one file: each reads like the algorithm of its paper."""

@@ -1,0 +1,159 @@
+"""Small immutable records and array records that cross the floors.
+
+Rows are int32; string ids live at the borders.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Unit = Literal["passage", "chunk", "document"]
+Side = Literal["query", "passage"]
+
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+Float32 = NDArray[np.float32]
+
+
+def spans(offsets: Int64) -> Int64:
+    """Lengths [n] of the spans that ``offsets`` [n + 1] delimit."""
+    return np.diff(offsets)
+
+
+def offsets_of(lengths: NDArray[np.integer]) -> Int64:
+    """Offsets [n + 1] of consecutive spans with these ``lengths`` [n]."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+
+
+def owners(offsets: Int64) -> Int64:
+    """For each element, the index of the span it lies in."""
+    return np.repeat(np.arange(len(offsets) - 1, dtype=np.int64), spans(offsets))
+
+
+def take_spans(offsets: Int64, rows: NDArray[np.integer]) -> tuple[Int64, Int64]:
+    """Element indices of the spans ``rows``, concatenated in that order, and their new offsets."""
+    lengths = spans(offsets)[rows]
+    new = offsets_of(lengths)
+    index = np.arange(new[-1], dtype=np.int64) + np.repeat(offsets[rows] - new[:-1], lengths)
+    return index, new
+
+
+@dataclass(frozen=True)
+class Run:
+    """Ranked result lists, ragged.
+
+    The hits of ``query_rows[i]`` are ``offsets[i]:offsets[i + 1]``, best first.
+    """
+
+    query_rows: Int32  # [Q]
+    offsets: Int64  # [Q + 1]
+    passage_rows: Int32  # [n]
+    scores: Float32  # [n]
+    unit: Unit = "passage"
+    collection: str = ""  # digest of the collection the rows belong to
+
+    def __len__(self) -> int:
+        return len(self.query_rows)
+
+    def hits(self, i: int) -> tuple[Int32, Float32]:
+        """Passage rows and scores of the i-th query, best first."""
+        span = slice(self.offsets[i], self.offsets[i + 1])
+        return self.passage_rows[span], self.scores[span]
+
+    def cut(self, depth: int) -> Run:
+        """The same run with at most ``depth`` hits a query."""
+        ranks = np.arange(len(self.passage_rows)) - self.offsets[owners(self.offsets)]
+        keep = ranks < depth
+        lengths = np.minimum(spans(self.offsets), depth)
+        return replace(
+            self, offsets=offsets_of(lengths), passage_rows=self.passage_rows[keep], scores=self.scores[keep]
+        )
+
+
+@dataclass(frozen=True)
+class Qrels:
+    """Relevance judgements, ragged by query; ``query_rows`` ascending, passages of a query ascending by row.
+
+    A query of a split without judgements has an empty span, so the record also says who is in the split.
+    """
+
+    query_rows: Int32  # [Q]
+    offsets: Int64  # [Q + 1]
+    passage_rows: Int32  # [n]
+    grades: Int32  # [n]
+
+    def __len__(self) -> int:
+        return len(self.query_rows)
+
+    def select(self, queries: NDArray[np.integer]) -> Qrels:
+        """The judgements of the queries at these positions (not rows)."""
+        index, offsets = take_spans(self.offsets, queries)
+        return Qrels(self.query_rows[queries], offsets, self.passage_rows[index], self.grades[index])
+
+    def positives(self, minimum: int = 1) -> Positives:
+        """Passages judged at ``minimum`` or higher, as D+(q) of every query."""
+        keep = self.grades >= minimum
+        lengths = np.bincount(owners(self.offsets)[keep], minlength=len(self.query_rows))
+        return Positives(self.query_rows, offsets_of(lengths), self.passage_rows[keep])
+
+
+@dataclass(frozen=True)
+class Positives:
+    """D+(q): all judged-relevant passages of every query, ragged."""
+
+    query_rows: Int32  # [Q]
+    offsets: Int64  # [Q + 1]
+    passage_rows: Int32  # [n]
+
+    def __len__(self) -> int:
+        return len(self.query_rows)
+
+    def of(self, i: int) -> Int32:
+        """Passage rows of the i-th query."""
+        return self.passage_rows[self.offsets[i] : self.offsets[i + 1]]
+
+    def select(self, queries: NDArray[np.integer]) -> Positives:
+        """The positives of the queries at these positions (not rows)."""
+        index, offsets = take_spans(self.offsets, queries)
+        return Positives(self.query_rows[queries], offsets, self.passage_rows[index])
+
+    def first(self) -> Int32:
+        """The first positive of every query [Q]; each query must have one."""
+        return self.passage_rows[self.offsets[:-1]]
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """Sequences of token ids, flat and without padding; special tokens are in."""
+
+    ids: Int32  # [T]
+    offsets: Int64  # [n + 1]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> Int64:
+        """Tokens of each sequence [n]."""
+        return spans(self.offsets)
+
+    def take(self, rows: NDArray[np.integer]) -> TokenBatch:
+        """The sequences at these positions, in that order."""
+        index, offsets = take_spans(self.offsets, rows)
+        return TokenBatch(self.ids[index], offsets)
+
+
+@dataclass(frozen=True)
+class TextTemplate:
+    """How one side's text becomes a token sequence (all of it is saved with the model)."""
+
+    side: Side
+    max_length: int  # special tokens included
+    prompt: str = ""
+    use_titles: bool = True
+    title_join: Literal["sep", "space"] = "sep"
+    tokenizer: str = field(default="", compare=True)  # digest

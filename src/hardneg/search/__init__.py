@@ -1,0 +1,1 @@
+"""Embeddings, exact search, BM25, runs."""

@@ -1,0 +1,1 @@
+"""Optimisers, the training loop, checkpoints."""
