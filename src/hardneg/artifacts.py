@@ -38,9 +38,7 @@ FORMAT_VERSION = 1
 
 def canonical_json(value: Any) -> bytes:
     """JSON with one spelling: sorted keys, no blanks, so that equal values have equal digests."""
-    return json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
-    ).encode()
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
 
 
 def digest_json(value: Any) -> str:
@@ -117,9 +115,7 @@ class Manifest:
             "settings": dict(self.settings),
             "inputs": dict(self.inputs),
             "facts": dict(self.facts),
-            "files": {
-                name: {"bytes": size, "sha256": sha} for name, (size, sha) in sorted(self.files.items())
-            },
+            "files": {name: {"bytes": size, "sha256": sha} for name, (size, sha) in sorted(self.files.items())},
         }
 
 
@@ -128,9 +124,7 @@ def read_manifest(path: Path) -> Manifest:
     try:
         raw = json.loads((path / MANIFEST).read_bytes())
         files = {name: (int(entry["bytes"]), str(entry["sha256"])) for name, entry in raw["files"].items()}
-        return Manifest(
-            raw["kind"], raw["settings"], raw["inputs"], raw["facts"], files, raw["format_version"]
-        )
+        return Manifest(raw["kind"], raw["settings"], raw["inputs"], raw["facts"], files, raw["format_version"])
     except (FileNotFoundError, NotADirectoryError) as fault:
         raise ArtifactError(
             "NO_MANIFEST",
@@ -170,6 +164,19 @@ def open_artifact(path: Path, kind: str) -> Manifest:
         )
     check_files(path, manifest, cached_digest)
     return manifest
+
+
+def is_current(path: Path, kind: str, inputs: Mapping[str, str]) -> bool:
+    """Whether an artefact of this ``kind``, made from these ``inputs``, stands at ``path``, whole.
+
+    Raises
+    ------
+    ArtifactError : it stands there but a file of it is damaged.
+    """
+    if not is_published(path, kind) or dict(read_manifest(path).inputs) != dict(inputs):
+        return False
+    open_artifact(path, kind)
+    return True
 
 
 def verify(path: Path) -> Manifest:
@@ -345,9 +352,7 @@ def sweep(path: Path) -> None:
     for leftover in path.parent.glob(f"{TEMPORARY}{path.name}-*"):
         pid = leftover.name.rsplit("-", 1)[1]
         if pid.isdigit() and not process_alive(int(pid)):
-            shutil.rmtree(leftover, ignore_errors=True) if leftover.is_dir() else leftover.unlink(
-                missing_ok=True
-            )
+            shutil.rmtree(leftover, ignore_errors=True) if leftover.is_dir() else leftover.unlink(missing_ok=True)
 
 
 def process_alive(pid: int) -> bool:
@@ -424,9 +429,7 @@ def lease(directory: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as fault:
             holder = os.read(handle, 4096).decode(errors="replace").strip() or "another process"
-            raise BusyError(
-                "IN_USE", f"in use by {holder}", "wait for it or stop it", path=directory
-            ) from fault
+            raise BusyError("IN_USE", f"in use by {holder}", "wait for it or stop it", path=directory) from fault
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         yield

@@ -31,11 +31,7 @@ class HardnegError(Exception):
 
     def __str__(self) -> str:
         where = (
-            ""
-            if self.path is None
-            else f"{self.path}: "
-            if self.line is None
-            else f"{self.path}:{self.line}: "
+            "" if self.path is None else f"{self.path}: " if self.line is None else f"{self.path}:{self.line}: "
         )
         return " ".join(f"{where}{self.code}: {self.what}; {self.fix}".split())
 

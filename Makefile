@@ -1,0 +1,41 @@
+# make install | demo | test | test-slow | lint
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# For machines whose default index serves CUDA builds of torch: make TORCH_INDEX=https://…/cpu demo
+TORCH_INDEX ?=
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+DEMO ?= demo
+
+.PHONY: install demo test test-slow lint clean
+
+install: $(VENV)/.dev
+
+$(VENV)/.base: pyproject.toml constraints.txt
+	@echo "installing hardneg and the demo's encoder into $(VENV) (a few minutes the first time)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0
+	@$(PIP) -e '.[demo]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.base
+	@echo "installing the test tools"
+	@$(PIP) -e '.[dev]'
+	@touch $@
+
+demo: $(VENV)/.base
+	@$(BIN)/python -m hardneg.demo --out $(DEMO)
+
+test: install
+	OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m "not slow" -n 2
+
+test-slow: install
+	OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m slow -n 2
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) $(DEMO) build dist src/*.egg-info .pytest_cache .ruff_cache .mypy_cache

@@ -1,0 +1,5 @@
+"""``python -m hardneg``: the command line."""
+
+from hardneg.cli import main
+
+main()

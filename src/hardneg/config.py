@@ -1,0 +1,155 @@
+"""Strict typed settings: presets, files and overrides in; every fault at once, with the nearest valid key.
+
+A field is a *result* setting unless it is marked *operational*: changing a result setting changes what an
+experiment computes, so a resume refuses it; operational settings (memory, logging, paths) may change freely.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from hardneg.errors import Faults, HardnegError, InputError, SettingsError
+
+S = TypeVar("S", bound="Settings")
+
+
+class Settings(BaseModel):
+    """Base of all settings classes: unknown keys, wrong types, NaN and Inf are faults."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+    def result_values(self) -> dict[str, Any]:
+        """The settings that decide the result, JSON-ready."""
+        values: dict[str, Any] = self.model_dump(mode="json")
+        return {name: value for name, value in values.items() if not is_operational(type(self), name)}
+
+
+def operational(default: Any, **constraints: Any) -> Any:
+    """A field that changes how, not what, an experiment computes."""
+    return Field(default, json_schema_extra={"operational": True}, **constraints)
+
+
+def is_operational(settings: type[Settings], name: str) -> bool:
+    """Whether a field is marked operational."""
+    extra = settings.model_fields[name].json_schema_extra
+    return isinstance(extra, dict) and bool(extra.get("operational"))
+
+
+def preset_names(recipe: str) -> list[str]:
+    """The presets that come with a recipe."""
+    return sorted(read_presets(recipe))
+
+
+def read_presets(recipe: str) -> dict[str, dict[str, Any]]:
+    """All presets of a recipe: name -> values."""
+    text = resources.files("hardneg").joinpath("presets", f"{recipe}.toml").read_text()
+    return tomllib.loads(text)
+
+
+def read_preset(recipe: str, name: str) -> dict[str, Any]:
+    """The values of one preset."""
+    presets = read_presets(recipe)
+    if name not in presets:
+        raise SettingsError("UNKNOWN_PRESET", f"{recipe} has no preset '{name}'", nearest(name, presets))
+    return presets[name]
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The values of a settings file."""
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError as fault:
+        raise InputError("NOT_FOUND", "no such file", "check the path", path=path) from fault
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
+        raise SettingsError("BAD_TOML", f"not valid TOML ({fault})", "correct the file", path=path) from fault
+
+
+def read_overrides(assignments: Sequence[str]) -> dict[str, Any]:
+    """``key=value`` texts as nested values; a value is TOML, and a bare word is a string."""
+    values: dict[str, Any] = {}
+    for assignment in assignments:
+        name, separator, text = assignment.partition("=")
+        if not separator or not name.strip():
+            raise SettingsError("BAD_OVERRIDE", f"'{assignment}' is not key=value", "write --set key=value")
+        target = values
+        *parents, last = name.strip().split(".")
+        for parent in parents:
+            target = target.setdefault(parent, {})
+        target[last] = read_value(text)
+    return values
+
+
+def read_value(text: str) -> Any:
+    """One TOML value; what is not TOML is a string."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """``base`` with the values of ``over`` on top, table by table."""
+    merged = dict(base)
+    for name, value in over.items():
+        old = merged.get(name)
+        merged[name] = merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def build(settings: type[S], *layers: Mapping[str, Any]) -> S:
+    """Validate the layers (later ones win) as ``settings``.
+
+    Raises
+    ------
+    Faults : every unknown key, wrong type and value out of range, in one go (exit 2).
+    """
+    values: dict[str, Any] = {}
+    for layer in layers:
+        values = merge(values, layer)
+    try:
+        return settings.model_validate_json(json.dumps(values, default=str))
+    except ValidationError as fault:
+        raise Faults([describe(settings, error) for error in fault.errors()]) from None
+
+
+def describe(settings: type[Settings], error: Any) -> HardnegError:
+    """One validation error as one line."""
+    name = ".".join(str(part) for part in error["loc"]) or "settings"
+    if error["type"] == "extra_forbidden":
+        return SettingsError(
+            "UNKNOWN_SETTING", f"there is no setting '{name}'", nearest(name, known_keys(settings))
+        )
+    found = json.dumps(error["input"], default=str)
+    message = error["msg"][0].lower() + error["msg"][1:]
+    return SettingsError("BAD_SETTING", f"{name} = {found}: {message}", "give a valid value")
+
+
+def known_keys(settings: type[BaseModel], prefix: str = "") -> list[str]:
+    """All keys of a settings class, nested ones dotted."""
+    keys: list[str] = []
+    for name, field in settings.model_fields.items():
+        keys.append(prefix + name)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            keys.extend(known_keys(field.annotation, f"{prefix}{name}."))
+    return keys
+
+
+def nearest(word: str, known: Sequence[str] | Mapping[str, Any]) -> str:
+    """Advice that names the nearest valid word."""
+    names = list(known)
+    close = difflib.get_close_matches(word, names, 1, 0.5)
+    return f"did you mean '{close[0]}'?" if close else f"known are: {', '.join(sorted(names))}"
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """The keys whose values differ, each as ``key: old -> new``."""
+    names = sorted(set(old) | set(new))
+    return [f"{name}: {old.get(name)!r} -> {new.get(name)!r}" for name in names if old.get(name) != new.get(name)]

@@ -1,0 +1,266 @@
+"""Writes a source into a draft of a canonical collection: every record checked, no text kept in memory.
+
+``content/`` holds what the collection is (its digest covers that and nothing else), ``derived/`` what follows
+from it.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardneg.artifacts import Draft
+from hardneg.data.checks import (
+    Gate,
+    Places,
+    Rules,
+    Unknown,
+    check_room,
+    check_split,
+    encoded,
+    encoded_id,
+    encoded_text,
+    grades_of,
+)
+from hardneg.data.source import JudgementRecord, PassageRecord, QueryRecord, Source
+from hardneg.data.text import (
+    IdColumn,
+    TextColumn,
+    TextColumnWriter,
+    as_hashes,
+    byte_ranks,
+    first_rows,
+    hash_bytes,
+    rewrite,
+    write_id_table,
+)
+from hardneg.draws import UInt64
+from hardneg.errors import InputError
+from hardneg.records import Int32, Int64, Qrels, offsets_of, take_spans
+
+log = logging.getLogger(__name__)
+
+PASSAGE_IDS, TITLES, TEXTS = "content/passages.ids", "content/passages.titles", "content/passages.texts"
+QUERY_IDS, QUERY_TEXTS = "content/queries.ids", "content/queries.texts"
+ANSWERS, ANSWER_SPANS = "content/answers.texts", "content/answers.spans.npy"
+QRELS = "content/qrels/{split}.{part}.npy"
+QRELS_PARTS = ("query_rows", "offsets", "passage_rows", "grades")
+PASSAGE_TABLE, QUERY_TABLE, TEXT_KEYS = "derived/passages", "derived/queries", "derived/text_keys.npy"
+
+BATCH = 1 << 16  # judgements resolved at a time
+
+
+def build(source: Source, draft: Draft, rules: Rules) -> None:
+    """Stream ``source`` into ``draft``; raises :class:`InputError` at the first record that is wrong."""
+    gate = Gate(rules)
+    source.ignored.clear()
+    n_passages = write_passages(source.passages(), draft, gate)
+    n_queries, members = write_queries(source.queries(), draft, gate)
+    splits = write_qrels(source.judgements(), members, draft, gate)
+    draft.facts |= {"passages": n_passages, "queries": n_queries, "splits": splits}
+    draft.facts |= {"counts": dict(gate.counts), "ignored_fields": dict(source.ignored)}
+    for name, seen in sorted(gate.counts.items()):
+        log.warning("%s: %d", name.replace("_", " "), seen)
+
+
+# ---------------------------------------------------------------- passages
+
+
+def write_passages(records: Iterator[PassageRecord], draft: Draft, gate: Gate) -> int:
+    """Write the passages in source order; returns how many."""
+    hashes, keys, places = stream_passages(records, draft, gate)
+    column = TextColumn.open(draft.path, PASSAGE_IDS)
+    first = first_rows(column, hashes)
+    again = first != np.arange(len(first))
+    if again.any():
+        refuse_repeated("passage", column, first, again, places, gate)
+        kept = np.flatnonzero(~again)
+        hashes, keys = hashes[kept], keys[kept]
+        for name in (PASSAGE_IDS, TITLES, TEXTS):
+            rewrite(draft, name, kept)
+    write_id_table(draft, PASSAGE_IDS, PASSAGE_TABLE, hashes)
+    draft.array(TEXT_KEYS, keys)
+    return len(hashes)
+
+
+def stream_passages(records: Iterator[PassageRecord], draft: Draft, gate: Gate) -> tuple[UInt64, UInt64, Places]:
+    """Write passages as they arrive; returns the hashes [n] of their ids and texts, and their places."""
+    id_hashes, text_hashes, places = bytearray(), bytearray(), Places()
+    with (
+        TextColumnWriter(draft, PASSAGE_IDS) as ids,
+        TextColumnWriter(draft, TITLES) as titles,
+        TextColumnWriter(draft, TEXTS) as texts,
+    ):
+        for record in records:
+            id_, text = encoded_id(record, "passage"), encoded_text(record, "passage", gate)
+            ids.add(id_)
+            titles.add(encoded(record.title, "title", record))
+            texts.add(text)
+            id_hashes += hash_bytes(id_)
+            text_hashes += hash_bytes(text)
+            places.add(record.path, record.line)
+        check_room(len(ids), "passages")
+    if not id_hashes:
+        raise InputError("EMPTY_CORPUS", "the corpus has no passage", "give one that has")
+    return as_hashes(id_hashes), as_hashes(text_hashes), places
+
+
+def refuse_repeated(
+    kind: str, ids: TextColumn, first: Int64, again: NDArray[np.bool_], places: Places, gate: Gate
+) -> None:
+    """Report the records ``again`` [n] as duplicates of the records ``first`` [n]."""
+    row = int(np.argmax(again))
+    fault = places.duplicate(f"{kind} {ids[row]!r:.80}", int(first[row]), row, int(again.sum()))
+    gate.duplicates(fault, kind, int(again.sum()))
+
+
+# ---------------------------------------------------------------- queries
+
+
+class Arrivals(NamedTuple):
+    """Queries as they arrived, one record for each of a query's splits."""
+
+    id_hashes: UInt64  # [n]
+    content: UInt64  # [n] hash of text and answers
+    splits: Int64  # [n] index into names
+    names: list[str]
+    answer_spans: Int64  # [n + 1]
+    places: Places
+
+
+def write_queries(
+    records: Iterator[QueryRecord], draft: Draft, gate: Gate
+) -> tuple[int, dict[str, NDArray[np.integer]]]:
+    """Write the queries ascending by the bytes of their ids; returns how many, and the rows of each split."""
+    new = stream_queries(records, draft, gate)
+    column = TextColumn.open(draft.path, QUERY_IDS)
+    first = first_rows(column, new.id_hashes)
+    again = repeated_queries(first, new)
+    if again.any():
+        refuse_repeated("query", column, first, again, new.places, gate)
+    kept = np.flatnonzero(first == np.arange(len(first)))
+    kept = kept[np.argsort(byte_ranks(column)[kept])]
+    elements, spans = take_spans(new.answer_spans, kept)
+    rewrite(draft, QUERY_IDS, kept)
+    rewrite(draft, QUERY_TEXTS, kept)
+    rewrite(draft, ANSWERS, elements)
+    draft.array(ANSWER_SPANS, spans)
+    write_id_table(draft, QUERY_IDS, QUERY_TABLE, new.id_hashes[kept])
+    row_of = np.zeros(len(first), np.int32)
+    row_of[kept] = np.arange(len(kept))
+    rows = row_of[first]
+    return len(kept), {name: rows[new.splits == i] for i, name in enumerate(new.names) if name}
+
+
+def stream_queries(records: Iterator[QueryRecord], draft: Draft, gate: Gate) -> Arrivals:
+    """Write queries and answers as they arrive."""
+    id_hashes, content, places = bytearray(), bytearray(), Places()
+    splits, n_answers = array("q"), array("q")
+    names: dict[str, int] = {}
+    with (
+        TextColumnWriter(draft, QUERY_IDS) as ids,
+        TextColumnWriter(draft, QUERY_TEXTS) as texts,
+        TextColumnWriter(draft, ANSWERS) as answers,
+    ):
+        for record in records:
+            id_, text = encoded_id(record, "query"), encoded_text(record, "query", gate)
+            given = [encoded(answer, "answer", record) for answer in record.answers]
+            ids.add(id_)
+            texts.add(text)
+            for answer in given:
+                answers.add(answer)
+            id_hashes += hash_bytes(id_)
+            content += hash_bytes(b"\0".join([text, *given]))
+            splits.append(names.setdefault(record.split, len(names)))
+            n_answers.append(len(given))
+            places.add(record.path, record.line)
+        check_room(len(ids), "queries")
+    if not id_hashes:
+        raise InputError("NO_QUERIES", "there is no query", "give queries too")
+    spans = offsets_of(np.array(n_answers))
+    return Arrivals(as_hashes(id_hashes), as_hashes(content), np.array(splits), list(names), spans, places)
+
+
+def repeated_queries(first: Int64, new: Arrivals) -> NDArray[np.bool_]:
+    """Which records [n] repeat a query: twice in one split, or with another text or answers than before."""
+    _, originals = np.unique(first * len(new.names) + new.splits, return_index=True)
+    again = np.ones(len(first), bool)
+    again[originals] = False
+    return again | (new.content != new.content[first])
+
+
+# ---------------------------------------------------------------- judgements
+
+
+def write_qrels(
+    records: Iterator[JudgementRecord], members: dict[str, NDArray[np.integer]], draft: Draft, gate: Gate
+) -> dict[str, Any]:
+    """Write each split's judgements and ``members`` (queries it has in any case); returns its counts."""
+    codes = {name: code for code, name in enumerate(members)}
+    judged, places = read_judgements(records, codes, draft, gate)
+    facts = {}
+    for name, code in sorted(codes.items()):
+        check_split(name)
+        origins = np.flatnonzero(judged[0] == code)
+        triples, origins = sorted_known(judged[1:, origins], origins)
+        triples = without_repeated(triples, origins, places, gate)
+        asked = judged[1, (judged[0] == code) & (judged[1] >= 0)]
+        qrels = qrels_of(triples, np.unique(np.concatenate([asked, members.get(name, asked)])))
+        for part in QRELS_PARTS:
+            draft.array(QRELS.format(split=name, part=part), getattr(qrels, part))
+        positives = int((qrels.grades > 0).sum())
+        facts[name] = {"queries": len(qrels), "judgements": len(qrels.grades), "positives": positives}
+    return facts
+
+
+def read_judgements(
+    records: Iterator[JudgementRecord], codes: dict[str, int], draft: Draft, gate: Gate
+) -> tuple[Int32, Places]:
+    """Judgements [4, n]: split code, query row, passage row (-1: unknown), grade; ``codes`` grows."""
+    query_ids = IdColumn.open(draft.path, QUERY_IDS, QUERY_TABLE)
+    passage_ids = IdColumn.open(draft.path, PASSAGE_IDS, PASSAGE_TABLE)
+    places, unknown = Places(), Unknown()
+    parts = [np.zeros((4, 0), np.int32)]
+    while batch := list(islice(records, BATCH)):
+        splits = np.array([codes.setdefault(record.split, len(codes)) for record in batch], np.int32)
+        query_rows = query_ids.rows([record.query_id for record in batch])
+        passage_rows = passage_ids.rows([record.passage_id for record in batch])
+        unknown.add(batch, query_rows, passage_rows)
+        parts.append(np.stack([splits, query_rows, passage_rows, grades_of(batch)]))
+        for record in batch:
+            places.add(record.path, record.line)
+    if unknown.total:
+        gate.unknown(unknown.fault(), unknown.total)
+    return np.concatenate(parts, axis=1), places
+
+
+def sorted_known(triples: Int32, origins: Int64) -> tuple[Int32, Int64]:
+    """The (query row, passage row, grade) [3, n] of known rows, by query and passage, then by origin."""
+    known = (triples[:2] >= 0).all(axis=0)
+    triples, origins = triples[:, known], origins[known]
+    order = np.lexsort((triples[1], triples[0]))
+    return triples[:, order], origins[order]
+
+
+def without_repeated(triples: Int32, origins: Int64, places: Places, gate: Gate) -> Int32:
+    """The sorted triples [3, n] with one judgement a pair; ``origins`` [n] are their places."""
+    again = np.zeros(len(origins), bool)
+    again[1:] = (triples[:2, 1:] == triples[:2, :-1]).all(axis=0)
+    if not again.any():
+        return triples
+    at, total = int(np.argmax(again)), int(again.sum())
+    fault = places.duplicate("this judgement", int(origins[at - 1]), int(origins[at]), total)
+    gate.duplicates(fault, "judgement", total)
+    return triples[:, ~again]
+
+
+def qrels_of(triples: Int32, queries: Int32) -> Qrels:
+    """The record of sorted triples [3, n]; every one of the ascending ``queries`` [Q] is in it."""
+    lengths = np.bincount(np.searchsorted(queries, triples[0]), minlength=len(queries))
+    return Qrels(queries, offsets_of(lengths), triples[1], triples[2])

@@ -1,0 +1,196 @@
+"""What every imported record is held to, whatever convention it came in, and how a fault names its place."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardneg.data.source import JudgementRecord, PassageRecord, QueryRecord
+from hardneg.errors import InputError
+from hardneg.records import Int32
+
+MAX_ROWS = 2**31 - 1
+NAMED = 10  # unknown ids that are spelled out
+GRADE_LIMIT = 2**31
+SPLIT_NAME = re.compile(r"\w[\w.-]*")
+
+OnDuplicate = Literal["error", "first"]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What an import lets pass."""
+
+    allow_empty: bool = False
+    allow_unjudged: bool = False
+    on_duplicate: OnDuplicate = "error"
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Applies the rules: a fault is raised, or counted under a name where the rules allow it."""
+
+    rules: Rules
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def empty(self, fault: InputError, kind: str) -> None:
+        """A record without text."""
+        self._let(self.rules.allow_empty, fault, f"empty_{kind}_texts", 1)
+
+    def duplicates(self, fault: InputError, kind: str, total: int) -> None:
+        """Records that were there before."""
+        self._let(self.rules.on_duplicate == "first", fault, f"{kind}_duplicates", total)
+
+    def unknown(self, fault: InputError, total: int) -> None:
+        """Judgements of ids that are not there."""
+        self._let(self.rules.allow_unjudged, fault, "unknown_judgements", total)
+
+    def _let(self, allowed: bool, fault: InputError, name: str, total: int) -> None:
+        if not allowed:
+            raise fault
+        self.counts[name] += total
+
+
+# ---------------------------------------------------------------- places
+
+
+class Places:
+    """Where each record came from, at eight bytes a record."""
+
+    def __init__(self) -> None:
+        self.lines = array("q")
+        self.files: list[Path | None] = []
+        self.starts: list[int] = []
+
+    def add(self, path: Path | None, line: int | None) -> None:
+        """Remember the next record's place."""
+        if not self.files or path is not self.files[-1]:
+            self.files.append(path)
+            self.starts.append(len(self.lines))
+        self.lines.append(-1 if line is None else line)
+
+    def of(self, row: int) -> tuple[Path | None, int | None]:
+        """File and line of a record; None where it has none."""
+        file = int(np.searchsorted(self.starts, row, side="right")) - 1
+        return self.files[file], None if self.lines[row] < 0 else self.lines[row]
+
+    def duplicate(self, what: str, first: int, row: int, total: int) -> InputError:
+        """The fault of a record that was there before; both places are named."""
+        before, line = self.of(first)
+        place = f"line {line} of {before.name}" if before and line else f"record {first + 1}"
+        path, line = self.of(row)
+        place += "" if line else f" and now as record {row + 1}"
+        what = f"{what} was there before, at {place} ({total:,} duplicates in all)"
+        fix = "remove one, or keep the first with --on-duplicate first"
+        return InputError("DUPLICATE_ID", what, fix, path=path, line=line)
+
+
+def fault_of(record: Any, code: str, what: str, fix: str) -> InputError:
+    """The fault of one record, at its place."""
+    return InputError(code, what, fix, path=record.path, line=record.line)
+
+
+# ---------------------------------------------------------------- passages and queries
+
+
+def encoded(value: str, name: str, record: PassageRecord | QueryRecord) -> bytes:
+    """UTF-8 of a field, which holds neither a NUL nor half of a surrogate pair."""
+    try:
+        data = value.encode()
+    except UnicodeEncodeError as fault:
+        what = f"the {name} holds a lone surrogate"
+        raise fault_of(record, "BAD_UNICODE", what, "correct the text") from fault
+    except AttributeError as fault:
+        what = f"the {name} is {value!r:.60}, not a string"
+        raise fault_of(record, "WRONG_TYPE", what, "correct it") from fault
+    if b"\0" in data:
+        raise fault_of(record, "NUL", f"the {name} holds a NUL", "remove it")
+    return data
+
+
+def encoded_id(record: PassageRecord | QueryRecord, kind: str) -> bytes:
+    """UTF-8 of an id, which is not blank."""
+    data = encoded(record.id, f"{kind} id", record)
+    if not data or record.id.isspace():
+        raise fault_of(record, "EMPTY_ID", f"the {kind} id is empty", "give every record an id")
+    return data
+
+
+def encoded_text(record: PassageRecord | QueryRecord, kind: str, gate: Gate) -> bytes:
+    """UTF-8 of a text, which is not blank unless the rules allow it."""
+    data = encoded(record.text, f"{kind} text", record)
+    if not data or record.text.isspace():
+        what = f"the text of {kind} {record.id!r:.80} is empty"
+        fix = "remove it, or keep empty texts with --allow-empty"
+        gate.empty(fault_of(record, "EMPTY_TEXT", what, fix), kind)
+    return data
+
+
+def check_room(n: int, kind: str) -> None:
+    """Rows are 32-bit."""
+    if n > MAX_ROWS:
+        raise InputError("TOO_MANY", f"more than {MAX_ROWS:,} {kind}", "import a part of them")
+
+
+# ---------------------------------------------------------------- judgements
+
+
+def check_split(name: str) -> None:
+    """A split's name becomes a file's name."""
+    if not SPLIT_NAME.fullmatch(name):
+        raise InputError("BAD_SPLIT", f"a split is named {name!r:.60}", "use letters, digits, dots, - and _")
+
+
+def grades_of(batch: list[JudgementRecord]) -> Int32:
+    """The grades of a batch [n]: integers of 32 bits."""
+    try:
+        grades: NDArray[np.float64] = np.array([record.grade for record in batch], dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        grades = np.array([_number(record.grade) for record in batch])
+    good = (np.abs(grades) < GRADE_LIMIT) & (grades == np.floor(grades))
+    if not good.all():
+        record = batch[int(np.argmin(good))]
+        what = f"the relevance {record.grade!r:.40} is no 32-bit integer"
+        raise fault_of(record, "BAD_GRADE", what, "correct it")
+    return grades.astype(np.int32)
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return float("nan")
+
+
+class Unknown:
+    """Judgements that name ids which are not there: the first few and the total."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.named: list[str] = []
+        self.first: JudgementRecord | None = None
+
+    def add(self, batch: list[JudgementRecord], query_rows: Int32, passage_rows: Int32) -> None:
+        """Count those of a batch whose query or passage row is -1."""
+        unknown = np.flatnonzero((query_rows < 0) | (passage_rows < 0))
+        self.total += len(unknown)
+        for i in unknown[: NAMED - len(self.named)].tolist():
+            record = batch[i]
+            self.first = self.first or record
+            query, passage = f"query {record.query_id!r:.80}", f"passage {record.passage_id!r:.80}"
+            line = f", line {record.line}" if record.line else ""
+            self.named.append(f"{query if query_rows[i] < 0 else passage} ({record.split}{line})")
+
+    def fault(self) -> InputError:
+        """One line that names them."""
+        what = f"{self.total:,} judgements name ids that are not there: {', '.join(self.named)}"
+        what += ", …" if self.total > len(self.named) else ""
+        fix = "import the missing records too, or drop and count these with --allow-unjudged"
+        return fault_of(self.first, "UNKNOWN_ID", what, fix)

@@ -1,0 +1,197 @@
+"""The canonical collection: passages, queries, judgements and answers as memory-mapped columns.
+
+Passages keep their source order; queries stand in the byte order of their ids, so that every convention that
+holds the same collection gives the same digest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hardneg import draws
+from hardneg.artifacts import (
+    FORMAT_VERSION,
+    Manifest,
+    cache_root,
+    digest_json,
+    is_published,
+    load_array,
+    open_artifact,
+    publish,
+)
+from hardneg.data.building import (
+    ANSWER_SPANS,
+    ANSWERS,
+    PASSAGE_IDS,
+    PASSAGE_TABLE,
+    QRELS,
+    QRELS_PARTS,
+    QUERY_IDS,
+    QUERY_TABLE,
+    QUERY_TEXTS,
+    TEXT_KEYS,
+    TEXTS,
+    TITLES,
+    build,
+)
+from hardneg.data.checks import OnDuplicate, Rules
+from hardneg.data.source import Judged, PassageLike, Source, source_from_lists
+from hardneg.data.text import IdColumn, TextColumn, hash_strings
+from hardneg.draws import UInt64
+from hardneg.errors import SettingsError
+from hardneg.records import Int64, Qrels
+
+KIND = "collection"
+
+
+@dataclass(frozen=True, eq=False)
+class Collection:
+    """A published collection; opened by :meth:`open`, built by an import or :meth:`from_lists`.
+
+    Attributes
+    ----------
+    digest : identity of ids, titles, texts, queries, qrels and answers; of nothing else.
+    splits : names, ascending.
+    passage_ids, titles, texts : columns by passage row, in source order.
+    query_ids, query_texts : columns by query row, ascending by the bytes of the id.
+    text_keys : uint64 [n_passages], equal for equal texts.
+    facts : counts of the import: records, splits, and what was dropped or ignored.
+    """
+
+    path: Path
+    digest: str
+    splits: tuple[str, ...]
+    passage_ids: IdColumn
+    titles: TextColumn
+    texts: TextColumn
+    text_keys: UInt64
+    query_ids: IdColumn
+    query_texts: TextColumn
+    answer_texts: TextColumn
+    answer_spans: Int64
+    facts: Mapping[str, Any]
+
+    @classmethod
+    def open(cls, path: str | Path) -> Collection:
+        """Open a collection's folder, its files verified; raises :class:`hardneg.errors.ArtifactError`."""
+        path = Path(path)
+        manifest = open_artifact(path, KIND)
+        return cls(
+            path=path,
+            digest=content_digest(manifest),
+            splits=tuple(sorted(manifest.facts["splits"])),
+            passage_ids=IdColumn.open(path, PASSAGE_IDS, PASSAGE_TABLE),
+            titles=TextColumn.open(path, TITLES),
+            texts=TextColumn.open(path, TEXTS),
+            text_keys=np.asarray(load_array(path / TEXT_KEYS)),
+            query_ids=IdColumn.open(path, QUERY_IDS, QUERY_TABLE),
+            query_texts=TextColumn.open(path, QUERY_TEXTS),
+            answer_texts=TextColumn.open(path, ANSWERS),
+            answer_spans=np.asarray(load_array(path / ANSWER_SPANS)),
+            facts=manifest.facts,
+        )
+
+    @classmethod
+    def from_lists(
+        cls,
+        passages: Sequence[PassageLike],
+        queries: Mapping[str, str] | Sequence[tuple[str, str]],
+        qrels: Judged,
+        *,
+        answers: Mapping[str, Sequence[str]] | None = None,
+        to: str | Path | None = None,
+        allow_empty: bool = False,
+        allow_unjudged: bool = False,
+        on_duplicate: OnDuplicate = "error",
+    ) -> Collection:
+        """Build a collection from lists in memory.
+
+        Parameters
+        ----------
+        passages : (id, text), (id, title, text) or mappings with ``id`` (or ``_id``), ``text`` and maybe
+            ``title``.
+        queries : text by id.
+        qrels : by split and query id, either {passage id: grade} or a list of passage ids (grade 1).
+        answers : by query id.
+        to : the folder to publish; without it, one of the user's cache that belongs to this content.
+        allow_empty, allow_unjudged, on_duplicate : as for an import.
+
+        Raises
+        ------
+        InputError
+            A record is wrong; nothing is published.
+        """
+        source = source_from_lists(passages, queries, qrels, answers or {})
+        rules = Rules(allow_empty, allow_unjudged, on_duplicate)
+        folder = Path(to) if to is not None else cached_place(source, rules)
+        if to is None and is_published(folder, KIND):
+            return cls.open(folder)
+        return publish_source(source, folder, rules, replace=to is None)
+
+    @property
+    def n_passages(self) -> int:
+        """Number of passages."""
+        return len(self.passage_ids)
+
+    @property
+    def n_queries(self) -> int:
+        """Number of queries, of all splits and of none."""
+        return len(self.query_ids)
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether any query has an answer."""
+        return len(self.answer_texts) > 0
+
+    def answers(self, query_row: int) -> list[str]:
+        """The answers of a query, in source order."""
+        span = self.answer_spans[query_row : query_row + 2]
+        return self.answer_texts.take(np.arange(*span))
+
+    def qrels(self, split: str) -> Qrels:
+        """The judgements of a split: of all its queries, judged or not."""
+        if split not in self.splits:
+            there = f"there are {', '.join(self.splits)}" if self.splits else "there is none"
+            raise SettingsError("UNKNOWN_SPLIT", f"no split {split!r}", there, path=self.path)
+        parts = (load_array(self.path / QRELS.format(split=split, part=part)) for part in QRELS_PARTS)
+        return Qrels(*(np.asarray(part) for part in parts))
+
+
+def content_digest(manifest: Manifest) -> str:
+    """Digest of the content files of a collection, by their names and bytes."""
+    files = manifest.files.items()
+    return digest_json({name: sha for name, (_, sha) in files if name.startswith("content/")})
+
+
+def cached_place(source: Source, rules: Rules, cache: Path | None = None) -> Path:
+    """The folder of a cache where this source's collection belongs."""
+    key = digest_json([FORMAT_VERSION, source.format, dict(source.inputs), vars(rules)])
+    return (cache or cache_root()) / "collections" / key[:32]
+
+
+def publish_source(source: Source, to: Path, rules: Rules, *, replace: bool = False) -> Collection:
+    """Build the collection of a source and publish it at ``to``."""
+    settings = {"format": source.format, **vars(rules)}
+    with publish(to, KIND, settings=settings, inputs=source.inputs, replace=replace) as draft:
+        build(source, draft, rules)
+    return Collection.open(to)
+
+
+def hold_out(
+    qrels: Qrels, ids: IdColumn, *, seed: int, most: int = 500, share: float = 0.1
+) -> tuple[Qrels, Qrels]:
+    """Part a split into (train, dev) where a collection has no dev split.
+
+    Dev is min(``most``, ``share``) of the queries, at least one of two or more: those of the smallest hash of
+    the seed and the query's id, so that neither rows nor the source's order matter.
+    """
+    n = len(qrels)
+    count = min(most, max(int(n * share), min(1, n // 2)))
+    words = draws.hash64(draws.key(seed, "hold-out"), hash_strings(ids.take(qrels.query_rows)))
+    order = np.argsort(words, kind="stable")
+    return qrels.select(np.sort(order[count:])), qrels.select(np.sort(order[:count]))

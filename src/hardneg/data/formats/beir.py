@@ -1,0 +1,67 @@
+"""BEIR folders: ``corpus.jsonl``, ``queries.jsonl``, ``qrels/<split>.tsv``; each may end in ``.gz``.
+
+Layout of Thakur et al., "BEIR: A Heterogeneous Benchmark for Zero-shot Evaluation of Information Retrieval
+Models", 2021. Splits are the qrels files; a query that no qrels name is kept, outside every split.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from hardneg.data.formats.lines import (
+    find_file,
+    find_splits,
+    grade_of,
+    id_of,
+    read_columns,
+    read_objects,
+    text_of,
+)
+from hardneg.data.source import JudgementRecord, PassageRecord, QueryRecord, Source, file_digests
+from hardneg.errors import InputError
+
+HEADER = ("query-id", "corpus-id", "score")
+USED = frozenset({"_id", "title", "text"})
+
+
+def records(folder: Path) -> Source:
+    """The collection in a BEIR folder; raises :class:`InputError` where a file is missing."""
+    corpus, queries = find_file(folder, "corpus.jsonl"), find_file(folder, "queries.jsonl")
+    splits = find_splits(folder / "qrels", ".tsv")
+    if not splits:
+        raise InputError("NOT_FOUND", "no qrels/<split>.tsv here", "add the qrels", path=folder)
+    ignored: Counter[str] = Counter()
+    return Source(
+        "beir",
+        lambda: _passages(corpus, ignored),
+        lambda: _queries(queries, ignored),
+        lambda: _judgements(splits),
+        file_digests(folder, [corpus, queries, *splits.values()]),
+        ignored,
+    )
+
+
+def _passages(path: Path, ignored: Counter[str]) -> Iterator[PassageRecord]:
+    for line, fields in read_objects(path):
+        title = text_of(fields, "title", path, line, "")
+        yield PassageRecord(
+            id_of(fields, "_id", path, line), title, text_of(fields, "text", path, line), path, line
+        )
+        if not fields.keys() <= USED:
+            ignored.update(fields.keys() - USED)
+
+
+def _queries(path: Path, ignored: Counter[str]) -> Iterator[QueryRecord]:
+    for line, fields in read_objects(path):
+        text = text_of(fields, "text", path, line)
+        yield QueryRecord(id_of(fields, "_id", path, line), text, path=path, line=line)
+        if not fields.keys() <= USED:
+            ignored.update(fields.keys() - USED)
+
+
+def _judgements(splits: dict[str, Path]) -> Iterator[JudgementRecord]:
+    for split, path in splits.items():
+        for line, (query_id, passage_id, score) in read_columns(path, HEADER):
+            yield JudgementRecord(split, query_id, passage_id, grade_of(score, path, line), path, line)

@@ -1,0 +1,266 @@
+"""Lines of plain or gzipped UTF-8 files, read as a stream with every fault named by file and line.
+
+A byte-order mark, CRLF and a missing last newline change nothing. Nothing here knows a convention.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from hardneg.errors import InputError, ResourceError
+
+MAX_LINE = 64 << 20  # bytes
+MAX_EXPANSION = 200  # times a gzip file's size: text reaches 20, a bomb 1000
+FREE_EXPANSION = 64 << 20  # bytes that any gzip file may expand to
+CHUNK = 1 << 20
+GZIP_MAGIC = b"\x1f\x8b"
+BOM = b"\xef\xbb\xbf"
+
+Fields = Mapping[str, Any]
+
+
+# ---------------------------------------------------------------- finding files
+
+
+def find_file(folder: Path, name: str) -> Path:
+    """The file ``name`` or ``name.gz`` of a folder; one of them must be there, and not both."""
+    found = [path for path in (folder / name, folder / f"{name}.gz") if path.is_file()]
+    if not found:
+        raise InputError("NOT_FOUND", "no such file, nor one with .gz", "check the folder", path=folder / name)
+    if len(found) > 1:
+        raise InputError("AMBIGUOUS", "it is here plain and as .gz", "remove one of them", path=folder / name)
+    return found[0]
+
+
+def find_splits(folder: Path, suffix: str) -> dict[str, Path]:
+    """Files ``<split><suffix>[.gz]`` of a folder by split, in order of name."""
+    names = {path.name.removesuffix(".gz") for path in folder.glob("*") if path.is_file()}
+    splits = sorted(
+        name.removesuffix(suffix) for name in names if name.endswith(suffix) and not name.startswith(".")
+    )
+    return {split: find_file(folder, split + suffix) for split in splits}
+
+
+# ---------------------------------------------------------------- bytes and lines
+
+
+def read_chunks(path: Path) -> Iterator[bytes]:
+    """Blocks of a file's bytes, expanded when it is gzip, with faults of the file named."""
+    try:
+        with open(path, "rb") as raw:
+            if raw.read(2) == GZIP_MAGIC:
+                raw.seek(0)
+                yield from _expand(path, raw)
+                return
+            if path.suffix == ".gz":
+                raise InputError("BAD_GZIP", "named .gz, but not gzip", "check the file", path=path)
+            raw.seek(0)
+            while chunk := raw.read(CHUNK):
+                yield chunk
+    except FileNotFoundError as fault:
+        raise InputError("NOT_FOUND", "no such file", "check the path", path=path) from fault
+    except OSError as fault:
+        raise ResourceError(
+            "UNREADABLE", f"cannot read ({fault.strerror})", "check the file and its permissions", path=path
+        ) from fault
+
+
+def _expand(path: Path, raw: BinaryIO) -> Iterator[bytes]:
+    total = 0
+    with gzip.GzipFile(fileobj=raw) as stream:
+        while True:
+            try:
+                chunk = stream.read(CHUNK)
+            except EOFError as fault:
+                raise InputError(
+                    "TRUNCATED_GZIP", "the gzip data ends too early", "fetch the file again", path=path
+                ) from fault
+            except (gzip.BadGzipFile, zlib.error) as fault:
+                raise InputError(
+                    "BAD_GZIP", f"broken gzip data ({fault})", "fetch the file again", path=path
+                ) from fault
+            if not chunk:
+                return
+            total += len(chunk)
+            if total > FREE_EXPANSION and total > MAX_EXPANSION * raw.tell():
+                raise InputError(
+                    "GZIP_BOMB",
+                    f"expands to more than {MAX_EXPANSION} times its size",
+                    "unpack it and give the plain file, if it is what you expect",
+                    path=path,
+                )
+            yield chunk
+
+
+def _split_lines(path: Path) -> Iterator[bytes]:
+    held: list[bytes] = []
+    size, line = 0, 1
+    for chunk in read_chunks(path):
+        *whole, rest = chunk.split(b"\n")
+        if whole:
+            whole[0] = b"".join([*held, whole[0]])
+            yield from whole
+            line += len(whole)
+            held, size = [], 0
+        if rest:
+            held.append(rest)
+            size += len(rest)
+        if size > MAX_LINE:
+            raise InputError(
+                "LONG_LINE",
+                f"a line of more than {MAX_LINE:,} bytes",
+                "check that the file has one record a line",
+                path=path,
+                line=line,
+            )
+    if held:
+        yield b"".join(held)
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Each line of a file with its 1-based number, without its end."""
+    for number, data in enumerate(_split_lines(path), start=1):
+        if number == 1:
+            data = data.removeprefix(BOM)
+        if data.endswith(b"\r"):
+            data = data[:-1]
+        if b"\0" in data:
+            at = data.index(b"\0") + 1
+            raise InputError("NUL", f"a NUL at byte {at}", "remove it", path=path, line=number)
+        try:
+            yield number, data.decode()
+        except UnicodeDecodeError as fault:
+            what = f"not UTF-8 at byte {fault.start + 1} (0x{data[fault.start]:02x})"
+            raise InputError("BAD_UTF8", what, "convert the file to UTF-8", path=path, line=number) from fault
+
+
+# ---------------------------------------------------------------- columns
+
+
+def read_columns(
+    path: Path, names: Sequence[str], ignored: Counter[str] | None = None
+) -> Iterator[tuple[int, list[str]]]:
+    """Rows of a tab-separated file with a header line: line number and the columns ``names``, in that order.
+
+    There is no quoting: a lone ``"`` is text. Other columns are counted in ``ignored``.
+    """
+    lines = read_lines(path)
+    _, first = next(lines, (1, ""))
+    header = first.split("\t")
+    if missing := [name for name in names if name not in header]:
+        what = f"the first line {first[:80]!r} is no header: column {missing[0]!r} is missing"
+        fix = f"begin the file with the tab-separated header {' '.join(names)}"
+        raise InputError("NO_HEADER", what, fix, path=path, line=1)
+    width, places = len(header), [header.index(name) for name in names]
+    as_is = places == list(range(width))
+    others = [name for name in header if name not in names]
+    number = 1
+    for number, line in lines:
+        row = line.split("\t")
+        if len(row) != width:
+            raise wrong_width(path, number, len(row), width)
+        yield number, row if as_is else [row[place] for place in places]
+        if others and ignored is not None:
+            ignored.update(others)
+    if number == 1:
+        raise empty_file(path)
+
+
+def empty_file(path: Path) -> InputError:
+    """The fault of a file without a record."""
+    return InputError("EMPTY_FILE", "the file holds no record", "fill or remove it", path=path)
+
+
+def wrong_width(path: Path, line: int, found: int, expected: int) -> InputError:
+    """The fault of a row with the wrong number of columns."""
+    what = f"{found} tab-separated columns where {expected} are expected"
+    return InputError("WRONG_COLUMNS", what, "check the line", path=path, line=line)
+
+
+_INTEGER = re.compile(r"([+-]?[0-9]{1,18})(?:\.0*)?", re.ASCII)
+
+
+def grade_of(text: str, path: Path, line: int) -> int:
+    """A relevance grade: an integer of 32 bits, also written as ``1.0``."""
+    match = _INTEGER.fullmatch(text)
+    if match and -(2**31) <= (grade := int(match[1])) < 2**31:
+        return grade
+    raise InputError(
+        "BAD_GRADE", f"the relevance {text[:40]!r} is no 32-bit integer", "correct it", path=path, line=line
+    )
+
+
+# ---------------------------------------------------------------- JSON
+
+
+def read_objects(path: Path) -> Iterator[tuple[int, Fields]]:
+    """The object on each line of a JSON Lines file, with its line number."""
+    decode: Callable[[str], Any] = json.JSONDecoder().decode
+    number = 0
+    for number, line in read_lines(path):
+        try:
+            value = decode(line)
+        except (ValueError, RecursionError) as fault:
+            what = f"not valid JSON ({fault})" if line.strip() else "an empty line"
+            raise InputError("BAD_JSON", what, "write one object a line", path=path, line=number) from fault
+        if not isinstance(value, dict):
+            what = f"a {type(value).__name__} where an object is expected"
+            raise InputError("BAD_JSON", what, "write one object a line", path=path, line=number)
+        yield number, value
+    if number == 0:
+        raise empty_file(path)
+
+
+def text_of(fields: Fields, name: str, path: Path, line: int, default: str | None = None) -> str:
+    """The string in a field; a missing or null one is ``default``, or a fault without it."""
+    value = fields.get(name)
+    if isinstance(value, str):
+        return value
+    if value is None and default is not None:
+        return default
+    raise _bad_field(fields, name, "a string", path, line)
+
+
+def id_of(fields: Fields, name: str, path: Path, line: int) -> str:
+    """The id in a field: a string, or an integer, which stands for its decimal spelling."""
+    value = fields.get(name)
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    raise _bad_field(fields, name, "a string", path, line)
+
+
+def texts_of(fields: Fields, name: str, path: Path, line: int) -> list[str]:
+    """The strings in a field; none when it is missing or null."""
+    value = fields.get(name)
+    if value is None:
+        return []
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return cast(list[str], value)
+    raise _bad_field(fields, name, "a list of strings", path, line)
+
+
+def ids_of(fields: Fields, name: str, path: Path, line: int) -> list[str]:
+    """The ids in a field (see :func:`id_of`); none when it is missing or null."""
+    value = fields.get(name)
+    if value is None:
+        return []
+    if isinstance(value, list) and all(isinstance(i, str | int) and not isinstance(i, bool) for i in value):
+        return [str(item) for item in value]
+    raise _bad_field(fields, name, "a list of ids", path, line)
+
+
+def _bad_field(fields: Fields, name: str, expected: str, path: Path, line: int) -> InputError:
+    if name not in fields:
+        what, fix = f"the field {name!r} is missing", f"give it as {expected}"
+        return InputError("MISSING_FIELD", what, fix, path=path, line=line)
+    what = f"the field {name!r} is {json.dumps(fields[name])[:60]}, not {expected}"
+    return InputError("WRONG_TYPE", what, "correct it", path=path, line=line)

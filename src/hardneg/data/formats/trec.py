@@ -1,0 +1,258 @@
+"""TREC runs and qrels, MS MARCO runs and BEIR qrels; each file may be gzip.
+
+Runs are ``qid Q0 pid rank score tag`` (the tag takes the rest of the line) or MS MARCO's ``qid pid rank``;
+qrels are ``qid 0 pid grade`` or BEIR's tab-separated ``query-id corpus-id score``. A run's rank column is
+ignored: hits rank by score (float32) descending, ties by passage id descending (bytewise), as in trec_eval.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardneg.artifacts import (
+    Manifest,
+    cached_digest,
+    check_files,
+    digest_file,
+    publish_file,
+    read_json,
+    write_json,
+)
+from hardneg.data.formats.lines import grade_of, read_lines
+from hardneg.data.formats.pairs import Column, Float64, Layout, Table, read_table
+from hardneg.data.ids import IdSpace, Vocabulary, byte_ranks, extend
+from hardneg.errors import ArtifactError, InputError, NumericError
+from hardneg.records import Float32, Int32, Int64, Qrels, Run, Unit, offsets_of, owners
+
+_BLOCK = 1 << 16  # hits written together
+
+_TREC_RUN = Layout("qid Q0 pid rank score tag", (0, 2, 4))
+_MARCO_RUN = Layout("qid pid rank", (0, 1, 2))
+_TREC_QRELS = Layout("qid 0 pid grade", (0, 2, 3), skip=("#",))
+_BEIR_HEADER = "query-id\tcorpus-id\tscore"
+_BEIR_QRELS = Layout("query-id corpus-id score", (0, 1, 2), b"\t", skip=("#", _BEIR_HEADER))
+
+
+# ---------------------------------------------------------------- runs
+
+
+def read_run(path: Path, queries: IdSpace, passages: IdSpace, *, collection: str = "") -> Run:
+    """Read a TREC or MS MARCO run (there the score is minus the rank) whose ids must all be known.
+
+    Queries ascend by row; hits are in trec_eval's order, as ``evaluate(..., id_rank=None)`` wants them.
+
+    Parameters
+    ----------
+    collection : digest of the collection the rows belong to; a sidecar manifest must name the same one.
+
+    Raises
+    ------
+    InputError : a malformed line, a score that is no number, a passage twice for a query, or unknown ids.
+    ArtifactError : the file is not the one its sidecar describes.
+    """
+    collection, unit = _check_sidecar(path, collection)
+    table = _read_run_table(path)
+    return _run_of(table, table.known(queries, "query"), table.known(passages, "passage"), unit, collection)
+
+
+def read_runs(
+    paths: Sequence[Path], queries: IdSpace, passages: IdSpace, *, collection: str = ""
+) -> tuple[list[Run], IdSpace, IdSpace]:
+    """Read runs for evaluation, where an unknown passage is a hit without relevance.
+
+    Returns the runs and the id spaces of their rows: those given, with the unknown ids behind. Raises as
+    :func:`read_run` does, but for unknown ids.
+    """
+    runs = []
+    for path in paths:
+        digest, unit = _check_sidecar(path, collection)
+        table = _read_run_table(path)
+        queries, query_rows = extend(queries, table.query_ids)
+        passages, passage_rows = extend(passages, table.passage_ids)
+        runs.append(_run_of(table, query_rows, passage_rows, unit, digest))
+    return runs, queries, passages
+
+
+def _read_run_table(path: Path) -> Table:
+    _, first = next(read_lines(path), (1, ""))
+    marco = len(first.split()) == _MARCO_RUN.width
+    table = read_table(path, *((_MARCO_RUN, _minus_ranks) if marco else (_TREC_RUN, _scores)))
+    later, earlier = table.repeats()
+    if len(later):
+        raise table.fault("DUPLICATE_HIT", "this hit is already", later[0], earlier[0])
+    return table
+
+
+def _scores(texts: Column, numbers: Sequence[int], path: Path) -> Float64:
+    try:
+        scores = np.fromiter(map(float, texts), np.float64, len(texts))
+        bad = np.flatnonzero(np.isnan(scores))
+    except ValueError:
+        bad = np.flatnonzero([not _is_number(text) for text in texts])
+    if len(bad):
+        what = f"the score {texts[bad[0]].decode()!r:.40} is no number"
+        raise InputError("BAD_SCORE", what, "correct it", path=path, line=numbers[bad[0]])
+    return scores
+
+
+def _minus_ranks(texts: Column, numbers: Sequence[int], path: Path) -> Float64:
+    return -_scores(texts, numbers, path)
+
+
+def _is_number(text: bytes) -> bool:
+    try:
+        return float(text) == float(text)
+    except ValueError:
+        return False
+
+
+def _run_of(table: Table, query_rows: Int32, passage_rows: Int32, unit: Unit, collection: str) -> Run:
+    with np.errstate(over="ignore"):  # a score beyond float32 ranks as infinite
+        scores = table.values.astype(np.float32)
+    query = query_rows[table.query]
+    order = _best_first(query, scores, table.passage, table.passage_ids)
+    rows, counts = np.unique(query, return_counts=True)
+    return Run(rows, offsets_of(counts), passage_rows[table.passage[order]], scores[order], unit, collection)
+
+
+def _best_first(query: NDArray[np.integer], scores: Float32, passage: Int64, ids: Sequence[str]) -> Int64:
+    """Order of hits by query, score descending and id descending; only the ids of tied hits are compared."""
+    step = np.diff(query)
+    in_order = np.all((step > 0) | ((step == 0) & (scores[1:] <= scores[:-1])))
+    order = np.arange(len(query)) if in_order else np.lexsort((-scores, query))
+    tied = np.diff(query[order], append=-1) == 0
+    tied[:-1] &= scores[order][1:] == scores[order][:-1]
+    places = np.flatnonzero(tied | np.roll(tied, 1))
+    hits = order[places]
+    involved, index = np.unique(passage[hits], return_inverse=True)
+    ranks = byte_ranks([ids[i] for i in involved.tolist()])[index]
+    order[places] = hits[np.lexsort((-ranks, -scores[hits], query[hits]))]
+    return order
+
+
+def write_run(path: Path, run: Run, queries: IdSpace, passages: IdSpace, *, tag: str = "hardneg") -> None:
+    """Write a TREC run (gzip if so named) and its sidecar manifest, replacing what was there.
+
+    Raises
+    ------
+    NumericError : a score is NaN. InputError : an id has a blank, which the format cannot hold.
+    """
+    if np.isnan(run.scores).any():
+        query = queries.take(run.query_rows[owners(run.offsets)[np.isnan(run.scores)]][:1])[0]
+        raise NumericError("NAN_SCORE", f"query {query} has a NaN score", "check the model", path=path)
+    sidecar = _sidecar(path)
+    with publish_file(path) as stream:
+        if path.suffix == ".gz":
+            with gzip.GzipFile("", "wb", compresslevel=6, fileobj=stream, mtime=0) as packed:
+                packed.writelines(_format(run, queries, passages, tag))
+        else:
+            stream.writelines(_format(run, queries, passages, tag))
+        stream.flush()
+        os.fsync(stream.fileno())
+        sidecar.unlink(missing_ok=True)  # the old one would contradict the new file if we died in between
+    facts = {"unit": run.unit, "queries": len(run), "hits": len(run.scores)}
+    files = {path.name: (path.stat().st_size, digest_file(path))}
+    write_json(sidecar, Manifest("run", inputs={"collection": run.collection}, facts=facts, files=files).as_json())
+
+
+def _format(run: Run, queries: IdSpace, passages: IdSpace, tag: str) -> Iterator[bytes]:
+    """The lines of a run, some queries at a time."""
+    cuts = np.flatnonzero(np.diff(run.offsets[1:] // _BLOCK, prepend=0))
+    for block in np.split(np.arange(len(run)), cuts):
+        if len(block):
+            yield "".join(_format_block(run, block, queries, passages, tag)).encode()
+
+
+def _format_block(run: Run, block: Int64, queries: IdSpace, passages: IdSpace, tag: str) -> list[str]:
+    offsets = run.offsets[block[0] : block[-1] + 2]
+    span = slice(offsets[0], offsets[-1])
+    rows, passage = np.unique(run.passage_rows[span], return_inverse=True)
+    query_ids, passage_ids = queries.take(run.query_rows[block]), passages.take(rows)
+    _check_blanks([*query_ids, *passage_ids])
+    query = owners(offsets - offsets[0])
+    order = _best_first(query, run.scores[span], passage, passage_ids)
+    ranks = np.arange(len(query)) - (offsets - offsets[0])[query] + 1
+    hits = zip(
+        query.tolist(), passage[order].tolist(), ranks.tolist(), run.scores[span][order].tolist(), strict=True
+    )
+    return [f"{query_ids[q]} Q0 {passage_ids[p]} {rank} {score:.9g} {tag}\n" for q, p, rank, score in hits]
+
+
+def _check_blanks(ids: Sequence[str]) -> None:
+    for id_ in ids:
+        if (data := id_.encode()).split() != [data]:
+            raise InputError("BLANK_IN_ID", f"a TREC run cannot hold the id {id_!r:.80}", "use ids without blanks")
+
+
+def _sidecar(path: Path) -> Path:
+    return path.with_name(f"{path.name}.manifest.json")
+
+
+def _check_sidecar(path: Path, collection: str) -> tuple[str, Unit]:
+    """Verify a run against its sidecar, if it has one; digest of its collection, and unit."""
+    sidecar = _sidecar(path)
+    if not sidecar.is_file():
+        return collection, "passage"
+    raw = read_json(sidecar)
+    try:
+        files = {name: (int(file["bytes"]), str(file["sha256"])) for name, file in raw["files"].items()}
+        made_for, unit = str(raw["inputs"]["collection"]), raw["facts"]["unit"]
+    except (KeyError, TypeError, ValueError, AttributeError) as fault:
+        what = f"the manifest cannot be read ({fault!r})"
+        raise ArtifactError("BAD_MANIFEST", what, "remove it, or make the run again", path=sidecar) from fault
+    check_files(path.parent, Manifest("run", files=files), cached_digest)
+    if collection and made_for and made_for != collection:
+        what = f"made for the collection {made_for[:12]}…, not {collection[:12]}…"
+        raise ArtifactError("OTHER_COLLECTION", what, "search this collection", path=path)
+    return made_for or collection, unit
+
+
+# ---------------------------------------------------------------- qrels
+
+
+def read_qrels(path: Path, queries: IdSpace, passages: IdSpace) -> Qrels:
+    """Read TREC qrels (lines that begin with ``#`` are skipped) or BEIR qrels, whose ids must all be known.
+
+    Raises
+    ------
+    InputError : a malformed line, a grade that is no 32-bit integer (``1.0`` is one), a pair judged twice
+        with different grades, or unknown ids.
+    """
+    table = _read_qrels_table(path)
+    return _qrels_of(table, table.known(queries, "query"), table.known(passages, "passage"))
+
+
+def open_qrels(path: Path) -> tuple[Qrels, Vocabulary, Vocabulary]:
+    """Read qrels without a collection; their query and passage ids become the id spaces."""
+    table = _read_qrels_table(path)
+    queries, passages = Vocabulary(table.query_ids), Vocabulary(table.passage_ids)
+    every = (np.arange(len(space), dtype=np.int32) for space in (queries, passages))
+    return _qrels_of(table, *every), queries, passages
+
+
+def _read_qrels_table(path: Path) -> Table:
+    first = next((line for _, line in read_lines(path) if not line.startswith("#")), "")
+    beir = len(first.split("\t")) == _BEIR_QRELS.width
+    return read_table(path, _BEIR_QRELS if beir else _TREC_QRELS, _grades)
+
+
+def _grades(texts: Column, numbers: Sequence[int], path: Path) -> Float64:
+    pairs = zip(texts, numbers, strict=True)
+    return np.array([grade_of(text.decode(), path, line) for text, line in pairs], np.float64)
+
+
+def _qrels_of(table: Table, query_rows: Int32, passage_rows: Int32) -> Qrels:
+    later, earlier = table.repeats()
+    for entry in np.flatnonzero(table.values[later] != table.values[earlier])[:1]:
+        raise table.fault("CONFLICTING_GRADES", "judged otherwise", later[entry], earlier[entry])
+    keep = np.delete(np.arange(len(table.values)), later)
+    query, passage = query_rows[table.query[keep]], passage_rows[table.passage[keep]]
+    order = np.lexsort((passage, query))
+    rows, counts = np.unique(query, return_counts=True)
+    return Qrels(rows, offsets_of(counts), passage[order], table.values[keep][order].astype(np.int32))

@@ -1,0 +1,79 @@
+"""Id spaces: string ids by row and rows by id, whether they stand in a collection or only in some files."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardneg.records import Int32
+
+
+class IdSpace(Protocol):
+    """String ids by row and rows by id: an id column of a collection, or a :class:`Vocabulary`."""
+
+    def __len__(self) -> int: ...
+
+    def rows(self, ids: Sequence[str], /) -> Int32:
+        """Row of each id [n], -1 where it is unknown."""
+        ...
+
+    def take(self, rows: NDArray[np.integer], /) -> list[str]:
+        """The ids of these rows."""
+        ...
+
+
+class Vocabulary:
+    """An id space in memory; with a ``base``, its rows follow those of the base."""
+
+    def __init__(self, ids: Iterable[str], base: IdSpace | None = None) -> None:
+        self._base = base
+        self._start = 0 if base is None else len(base)
+        self._ids = list(dict.fromkeys(ids))
+        self._rows = {id_: row for row, id_ in enumerate(self._ids, self._start)}
+
+    @classmethod
+    def of(cls, *columns: Iterable[str]) -> Vocabulary:
+        """The distinct ids of these columns, in order of appearance."""
+        return cls(itertools.chain(*columns))
+
+    def __len__(self) -> int:
+        return self._start + len(self._ids)
+
+    def rows(self, ids: Sequence[str], /) -> Int32:
+        """Row of each id [n], -1 where it is unknown."""
+        rows = np.fromiter((self._rows.get(id_, -1) for id_ in ids), np.int32, len(ids))
+        return rows if self._base is None else np.where(rows < 0, self._base.rows(ids), rows)
+
+    def take(self, rows: NDArray[np.integer], /) -> list[str]:
+        """The ids of these rows."""
+        if self._base is None:
+            return [self._ids[row] for row in rows.tolist()]
+        ids = dict(zip(inner := np.unique(rows[rows < self._start]), self._base.take(inner), strict=True))
+        return [ids[row] if row < self._start else self._ids[row - self._start] for row in rows.tolist()]
+
+    @cached_property
+    def id_rank(self) -> Int32:
+        """Rank of each id in ascending byte order [n]."""
+        return byte_ranks(self.take(np.arange(len(self))))
+
+
+def byte_ranks(ids: Sequence[str]) -> Int32:
+    """Rank of each of some distinct ids in ascending order of their UTF-8 bytes [n]."""
+    ranks = np.empty(len(ids), np.int32)
+    ranks[sorted(range(len(ids)), key=ids.__getitem__)] = np.arange(len(ids), dtype=np.int32)
+    return ranks
+
+
+def extend(space: IdSpace, ids: list[str]) -> tuple[IdSpace, Int32]:
+    """The space with those of the distinct ``ids`` that it lacks put behind, and the row of each id."""
+    rows = np.array(space.rows(ids), np.int32)
+    unknown = np.flatnonzero(rows < 0)
+    if not len(unknown):
+        return space, rows
+    rows[unknown] = len(space) + np.arange(len(unknown))
+    return Vocabulary([ids[i] for i in unknown.tolist()], space), rows

@@ -1,0 +1,122 @@
+"""From a foreign convention to a canonical collection, and from the user's ``DATA`` to an open one."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from pathlib import Path
+
+from hardneg.artifacts import MANIFEST, SettingsClash, check_writable, is_published, lease
+from hardneg.data.checks import OnDuplicate, Rules
+from hardneg.data.collection import KIND, Collection, cached_place, publish_source
+from hardneg.data.source import Source
+from hardneg.errors import BusyError, InputError, SettingsError
+
+FORMATS = ("beir", "qa", "pydocs")
+WAIT_SECONDS = 0.2
+
+
+def import_collection(
+    source: str | Source,
+    to: str | Path,
+    *,
+    format: str = "auto",
+    allow_empty: bool = False,
+    allow_unjudged: bool = False,
+    on_duplicate: OnDuplicate = "error",
+    replace: bool = False,
+) -> Collection:
+    """Read a collection in a foreign convention, check every record, and publish it in the canonical form.
+
+    Parameters
+    ----------
+    source : ``[format:]PLACE``, or a source made by a format's ``records``.
+    to : the folder to publish.
+    format : the convention of a place that does not name its own; ``auto`` looks at the files.
+    allow_empty : keep empty texts, counted.
+    allow_unjudged : drop judgements that name unknown ids, counted.
+    on_duplicate : ``first`` keeps the first of equal ids, counted; ``error`` refuses them.
+    replace : replace a collection that stands at ``to``.
+
+    Raises
+    ------
+    InputError
+        A record is wrong; its file and line are named and nothing is published.
+    """
+    to = Path(to)
+    if to.exists() and not (replace and is_published(to, KIND)):
+        raise SettingsClash(to)
+    check_writable(to)
+    if isinstance(source, str):
+        source = find_source(source, format)
+    return publish_source(source, to, Rules(allow_empty, allow_unjudged, on_duplicate), replace=replace)
+
+
+def open_data(data: str | Path, *, cache: Path | None = None) -> Collection:
+    """Open a canonical folder, or import ``[format:]PLACE`` into the cache unless the same is there."""
+    if (Path(data) / MANIFEST).is_file():
+        return Collection.open(data)
+    source, rules = find_source(str(data)), Rules()
+    place = cached_place(source, rules, cache)
+    while not is_published(place, KIND):
+        try:
+            with lease(place.with_suffix(".lock")):
+                if not is_published(place, KIND):
+                    publish_source(source, place, rules)
+        except BusyError:  # another process imports the same
+            time.sleep(WAIT_SECONDS)
+    return Collection.open(place)
+
+
+def find_source(data: str, format: str = "auto") -> Source:
+    """The source that ``[format:]PLACE`` means; raises :class:`SettingsError` for an unknown format."""
+    prefix, colon, rest = data.partition(":")
+    if data == "pydocs" or (colon and prefix in FORMATS):
+        format, data = prefix, rest
+    elif format == "auto":
+        format = detect(data)
+    if format == "pydocs":
+        from hardneg.data.formats import pydocs
+
+        return pydocs.records(data)
+    if format == "beir":
+        from hardneg.data.formats import beir
+
+        return beir.records(existing_folder(data))
+    if format == "qa":
+        from hardneg.data.formats import qa
+
+        return qa.records(existing_folder(data))
+    raise unknown_format(format)
+
+
+def detect(data: str) -> str:
+    """The convention of a folder, by the names of its files."""
+    prefix, colon, _ = data.partition(":")
+    if colon and not Path(data).exists():
+        raise unknown_format(prefix)
+    folder = existing_folder(data)
+    if (folder / MANIFEST).is_file():
+        raise SettingsError("CANONICAL", "this is a collection already", "use it as it is", path=folder)
+    names = {path.name.removesuffix(".gz") for path in folder.iterdir()}
+    if {"corpus.jsonl", "queries.jsonl"} <= names:
+        return "beir"
+    if "corpus.tsv" in names and any(name.endswith(".jsonl") for name in names):
+        return "qa"
+    what = "no convention is recognised by the files here"
+    raise InputError("UNKNOWN_FORMAT", what, f"name one of {', '.join(FORMATS)}", path=folder)
+
+
+def existing_folder(data: str) -> Path:
+    """The folder a user named."""
+    folder = Path(data)
+    if not folder.is_dir():
+        raise InputError("NOT_FOUND", "no such folder", "check the path", path=folder)
+    return folder
+
+
+def unknown_format(name: str) -> SettingsError:
+    """The fault of a format that does not exist, with the nearest that does."""
+    near = difflib.get_close_matches(name, FORMATS, 1)
+    fix = f"did you mean {near[0]}?" if near else f"use one of {', '.join(FORMATS)}"
+    return SettingsError("UNKNOWN_FORMAT", f"no format is called {name!r:.60}", fix)

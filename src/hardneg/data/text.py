@@ -1,0 +1,223 @@
+"""Columns of strings on disk, memory-mapped: texts and ids at rest are no Python objects.
+
+A column is one UTF-8 blob and int64 offsets. An id column also finds the row of an id, by a sorted table of
+64-bit hashes that all processes of a machine share, and knows every id's rank in byte order.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from array import array
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardneg.artifacts import Draft, load_array
+from hardneg.draws import UInt64
+from hardneg.records import Int32, Int64, offsets_of
+
+WORD = 8  # bytes compared at a time when ids are ranked
+CHUNK = 1 << 20  # rows gathered at a time
+
+
+def hash_bytes(data: bytes) -> bytes:
+    """Eight bytes that stand for ``data``: equal for equal data."""
+    return blake2b(data, digest_size=8).digest()
+
+
+def hash_strings(strings: Sequence[str]) -> UInt64:
+    """64-bit hash of the UTF-8 bytes of each string [n]."""
+    return as_hashes(b"".join([hash_bytes(string.encode(errors="surrogatepass")) for string in strings]))
+
+
+def as_hashes(digests: bytes | bytearray) -> UInt64:
+    """Joined results of :func:`hash_bytes` as numbers [n]."""
+    return np.frombuffer(bytes(digests), dtype="<u8").astype(np.uint64)
+
+
+# ---------------------------------------------------------------- texts
+
+
+class TextColumn:
+    """Strings by row, read from a memory-mapped UTF-8 blob; opened by :meth:`open`."""
+
+    def __init__(self, blob: mmap.mmap | bytes, offsets: Int64) -> None:
+        self.blob, self.offsets = blob, offsets
+
+    @classmethod
+    def open(cls, folder: Path, name: str) -> TextColumn:
+        """Map the column ``name`` of ``folder``."""
+        return cls(*_map(folder, name))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> str:
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {row} of {len(self)}")
+        return self.blob[self.offsets[row] : self.offsets[row + 1]].decode()
+
+    def __iter__(self) -> Iterator[str]:
+        for start in range(0, len(self), CHUNK):
+            yield from self.take(np.arange(start, min(start + CHUNK, len(self))))
+
+    def take(self, rows: Sequence[int] | NDArray[np.integer]) -> list[str]:
+        """The strings of these rows, in that order."""
+        return [data.decode() for data in self.take_bytes(rows)]
+
+    def take_bytes(self, rows: Sequence[int] | NDArray[np.integer]) -> list[bytes]:
+        """The UTF-8 bytes of the strings of these rows, in that order."""
+        index = np.asarray(rows, dtype=np.int64)
+        blob, starts, ends = self.blob, self.offsets[index], self.offsets[index + 1]
+        return [blob[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+    def words(self, rows: Int64, depth: int) -> UInt64:
+        """Bytes ``depth`` to ``depth + 8`` of each string as one big-endian number, zero past its end."""
+        bytes_ = np.frombuffer(self.blob, dtype=np.uint8)
+        words = np.zeros(len(rows), np.uint64)
+        for i in range(0, len(rows), CHUNK):
+            part = slice(i, i + CHUNK)
+            at = self.offsets[rows[part]] + depth
+            end = self.offsets[rows[part] + 1]
+            for _ in range(WORD):
+                inside = at < end
+                byte = np.zeros(len(at), np.uint64)
+                byte[inside] = bytes_[at[inside]]
+                words[part] = (words[part] << np.uint64(8)) | byte
+                at = at + 1
+        return words
+
+
+def _map(folder: Path, name: str) -> tuple[mmap.mmap | bytes, Int64]:
+    offsets = np.asarray(load_array(folder / f"{name}.offsets.npy"))
+    with open(folder / f"{name}.utf8", "rb") as stream:
+        if offsets[-1] == 0:  # an empty file cannot be mapped
+            return b"", offsets
+        return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ), offsets
+
+
+class TextColumnWriter:
+    """Writes a column as its strings arrive; a context manager, the column stands when the block ends."""
+
+    def __init__(self, draft: Draft, name: str) -> None:
+        self.draft, self.name = draft, name
+        self.lengths = array("q")
+        self.stream = open(draft / f"{name}.utf8", "wb", buffering=1 << 20)  # noqa: SIM115
+
+    def __enter__(self) -> TextColumnWriter:
+        return self
+
+    def __exit__(self, *fault: object) -> None:
+        self.stream.close()
+        self.draft.array(f"{self.name}.offsets.npy", offsets_of(np.frombuffer(self.lengths, dtype=np.int64)))
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def add(self, data: bytes) -> None:
+        """Append one string, given as UTF-8."""
+        self.stream.write(data)
+        self.lengths.append(len(data))
+
+
+def rewrite(draft: Draft, name: str, rows: NDArray[np.integer]) -> None:
+    """Replace a written column by its ``rows``, in that order."""
+    column = TextColumn.open(draft.path, name)
+    with TextColumnWriter(draft, f"{name}.new") as writer:
+        for start in range(0, len(rows), CHUNK):
+            for data in column.take_bytes(rows[start : start + CHUNK]):
+                writer.add(data)
+    for suffix in ("utf8", "offsets.npy"):
+        os.replace(draft / f"{name}.new.{suffix}", draft / f"{name}.{suffix}")
+
+
+# ---------------------------------------------------------------- ids
+
+
+class IdColumn(TextColumn):
+    """Ids by row, and rows by id; ``id_rank`` [n] is each id's rank in ascending order of UTF-8 bytes."""
+
+    def __init__(
+        self, blob: mmap.mmap | bytes, offsets: Int64, hashes: UInt64, owners: Int32, id_rank: Int32
+    ) -> None:
+        super().__init__(blob, offsets)
+        self.hashes, self.owners, self.id_rank = hashes, owners, id_rank
+
+    @classmethod
+    def open(cls, folder: Path, name: str, table: str | None = None) -> IdColumn:
+        """Map the id column ``name`` of ``folder`` and its ``table``, if that has another name."""
+        parts = (
+            np.asarray(load_array(folder / f"{table or name}.{part}.npy")) for part in ("hashes", "rows", "ranks")
+        )
+        return cls(*_map(folder, name), *parts)
+
+    def rows(self, ids: Sequence[str]) -> Int32:
+        """Row of each id [n], -1 where it is unknown."""
+        wanted = [id_.encode(errors="surrogatepass") for id_ in ids]
+        hashes = as_hashes(b"".join([hash_bytes(data) for data in wanted]))
+        found = np.full(len(wanted), -1, np.int32)
+        place = np.searchsorted(self.hashes, hashes)
+        pending = np.arange(len(wanted))
+        while len(pending):  # a second round only for unequal ids of equal hash
+            within = pending[place[pending] < len(self.hashes)]
+            pending = within[self.hashes[place[within]] == hashes[within]]
+            candidates = self.owners[place[pending]]
+            held = self.take_bytes(candidates)
+            same = np.array(
+                [wanted[i] == data for i, data in zip(pending.tolist(), held, strict=True)], dtype=bool
+            )
+            found[pending[same]] = candidates[same]
+            pending = pending[~same]
+            place[pending] += 1
+        return found
+
+
+def write_id_table(draft: Draft, name: str, table: str, hashes: UInt64) -> None:
+    """Write what an id column ``name`` needs to find rows, given the hash of each of its (unequal) ids."""
+    order = np.argsort(hashes, kind="stable")
+    ranks = byte_ranks(TextColumn.open(draft.path, name))
+    draft.array(f"{table}.hashes.npy", hashes[order])
+    draft.array(f"{table}.rows.npy", order.astype(np.int32))
+    draft.array(f"{table}.ranks.npy", ranks)
+
+
+def first_rows(column: TextColumn, hashes: UInt64) -> Int64:
+    """For each row [n], the first row that holds the same string; itself, where none comes before."""
+    order = np.argsort(hashes, kind="stable")
+    sorted_hashes = hashes[order]
+    starts = np.flatnonzero(np.r_[True, sorted_hashes[1:] != sorted_hashes[:-1]]) if len(order) else order
+    ends = np.append(starts[1:], len(order))
+    first = np.arange(len(order))
+    for group in np.flatnonzero(ends - starts > 1):
+        rows = order[starts[group] : ends[group]]
+        seen: dict[bytes, int] = {}
+        for row, data in zip(rows.tolist(), column.take_bytes(rows), strict=True):
+            first[row] = seen.setdefault(data, row)
+    return first
+
+
+def byte_ranks(column: TextColumn) -> Int32:
+    """Rank [n] of every string in ascending order of its UTF-8 bytes; equal strings share the lowest rank.
+
+    Eight bytes are compared at a time, and only what is still tied is looked at again. Zero stands for the
+    end of a string, so strings must not hold NUL.
+    """
+    ranks = np.zeros(len(column), np.int64)
+    pending = np.arange(len(column), dtype=np.int64)
+    longest = int(np.diff(column.offsets).max(initial=0))
+    for depth in range(0, longest, WORD):
+        words = column.words(pending, depth)
+        order = np.lexsort((words, ranks[pending]))
+        pending, words = pending[order], words[order]
+        old = ranks[pending]
+        starts = np.flatnonzero(np.r_[True, (old[1:] != old[:-1]) | (words[1:] != words[:-1])])
+        sizes = np.diff(np.append(starts, len(pending)))
+        ranks[pending] = old + np.repeat(starts, sizes) - np.searchsorted(old, old)
+        pending = pending[np.repeat(sizes > 1, sizes)]
+        if not len(pending):
+            break
+    return ranks.astype(np.int32)

@@ -1,0 +1,232 @@
+"""Token stores: all texts of one side as token ids, tokenised once and read by row, without padding."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from hardneg.artifacts import digest_json, is_published, load_array, open_artifact, publish
+from hardneg.errors import SettingsError
+from hardneg.records import Int64, TextTemplate, TokenBatch, offsets_of, spans, take_spans
+
+KIND = "tokens"
+BLOCK = 4096  # texts tokenised at once
+
+Progress = Callable[[int, int], None]
+
+
+class Column(Protocol):
+    """Strings by row."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, rows: NDArray[np.integer]) -> list[str]:
+        """The strings of these rows, in that order."""
+
+
+class Texts(Protocol):
+    """What is tokenised: a collection."""
+
+    @property
+    def digest(self) -> str:
+        """Identity of the collection."""
+
+    @property
+    def titles(self) -> Column:
+        """By passage row; empty strings where there is none."""
+
+    @property
+    def texts(self) -> Column:
+        """By passage row."""
+
+    @property
+    def query_texts(self) -> Column:
+        """By query row."""
+
+
+@dataclass(frozen=True, eq=False)
+class TokenStore:
+    """Token ids of every text of one side, special tokens included; memory-mapped.
+
+    The ids of row i are ``ids[offsets[i]:offsets[i + 1]]``.
+    """
+
+    ids: NDArray[np.unsignedinteger]  # [T] uint16, uint32 for vocabularies above 65 536
+    offsets: Int64  # [n + 1]
+    digest: str
+
+    @classmethod
+    def open(cls, path: Path) -> TokenStore:
+        """Open a published store, its files verified; raises :class:`hardneg.errors.ArtifactError`."""
+        digest = open_artifact(path, KIND).digest
+        return cls(load_array(path / "ids.npy"), np.asarray(load_array(path / "offsets.npy")), digest)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> Int64:
+        """Tokens of each row [n]."""
+        return spans(self.offsets)
+
+    def read(self, rows: NDArray[np.integer]) -> TokenBatch:
+        """The token sequences of these rows, in that order."""
+        index, offsets = take_spans(self.offsets, rows)
+        return TokenBatch(self.ids[index].astype(np.int32), offsets)
+
+
+def tokenize(
+    source: Texts,
+    template: TextTemplate,
+    tokenizer: Tokenizer,
+    cache: Path,
+    *,
+    progress: Progress | None = None,
+) -> TokenStore:
+    """The token store of one side of ``source``: opened when the cache has it, else made there.
+
+    A passage is ``[CLS] title [SEP] text [SEP]`` when it has a title that the template uses, else
+    ``[CLS] text [SEP]``, with the tokenizer's own special tokens; the prompt comes first. What exceeds the
+    template's length is cut before the last special token.
+
+    Parameters
+    ----------
+    cache : folder of derived stores; this one's key is the digest of collection, template and tokenizer.
+    progress : called with the number of texts done and of all.
+
+    Raises
+    ------
+    SettingsError : the length leaves no room for text, or the tokenizer has no separator to join titles with.
+    """
+    template = replace(template, tokenizer=tokenizer_digest(tokenizer))
+    path = cache / KIND / digest_json([source.digest, asdict(template)])[:32]
+    if not is_published(path, KIND):
+        _build(path, source, template, tokenizer, progress or _silent)
+    return TokenStore.open(path)
+
+
+def token_batch(texts: list[str], titles: list[str], template: TextTemplate, tokenizer: Tokenizer) -> TokenBatch:
+    """The token sequences of a few texts that stand in no collection; ``titles`` may be empty."""
+    strings = _strings(template, tokenizer)(titles, texts)
+    encodings = _truncating(tokenizer, template.max_length).encode_batch_fast(strings)
+    lengths = np.array([len(encoding) for encoding in encodings], np.int64)
+    ids = np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), np.int32, lengths.sum())
+    return TokenBatch(ids, offsets_of(lengths))
+
+
+def tokenizer_digest(tokenizer: Tokenizer) -> str:
+    """Digest of what decides the ids: everything but the truncation and padding set at the moment."""
+    return digest_json({**json.loads(tokenizer.to_str()), "truncation": None, "padding": None})
+
+
+def plain_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
+    """A copy that neither truncates nor pads, whatever its file says."""
+    copy = Tokenizer.from_str(tokenizer.to_str())
+    copy.no_truncation()
+    copy.no_padding()
+    return copy
+
+
+def separator(tokenizer: Tokenizer) -> str:
+    """The token that ends a text, e.g. ``[SEP]`` or ``</s>``.
+
+    Raises
+    ------
+    SettingsError : the tokenizer puts nothing after a text.
+    """
+    encoding = tokenizer.encode("a")
+    text_end = len(encoding) - encoding.special_tokens_mask[::-1].index(0)
+    if text_end == len(encoding):
+        raise SettingsError(
+            "NO_SEPARATOR",
+            "the tokenizer has no separator token to put after a title",
+            'set title_join = "space"',
+        )
+    return str(encoding.tokens[text_end])
+
+
+def joined_passages(titles: list[str], texts: list[str], join: str) -> list[str]:
+    """Each passage as one string; a passage without a title is its text."""
+    return [title + join + text if title else text for title, text in zip(titles, texts, strict=True)]
+
+
+def _build(path: Path, source: Texts, template: TextTemplate, tokenizer: Tokenizer, progress: Progress) -> None:
+    truncating = _truncating(tokenizer, template.max_length)
+    strings = _strings(template, tokenizer)
+    column = source.query_texts if template.side == "query" else source.texts
+    total = len(column)
+    lengths = np.zeros(total, np.int64)
+    inputs = {"collection": source.digest, "tokenizer": template.tokenizer}
+    with publish(path, KIND, settings=asdict(template), inputs=inputs, replace=True) as draft:
+        with _appending(draft / "ids.npy", _id_type(tokenizer)) as append:
+            for start in range(0, total, BLOCK):
+                end = min(start + BLOCK, total)
+                rows = np.arange(start, end)
+                titles = source.titles.take(rows) if template.side == "passage" and len(source.titles) else []
+                encodings = truncating.encode_batch_fast(strings(titles, column.take(rows)))
+                lengths[start:end] = [len(encoding) for encoding in encodings]
+                append(chain.from_iterable(encoding.ids for encoding in encodings), lengths[start:end].sum())
+                progress(end, total)
+        draft.array("offsets.npy", offsets_of(lengths))
+
+
+def _truncating(tokenizer: Tokenizer, max_length: int) -> Tokenizer:
+    special = tokenizer.num_special_tokens_to_add(is_pair=False)
+    if max_length <= special:
+        raise SettingsError(
+            "MAX_LENGTH",
+            f"a maximum length of {max_length} tokens leaves no room for text ({special} are special)",
+            f"set it above {special}",
+        )
+    copy = plain_tokenizer(tokenizer)
+    copy.enable_truncation(max_length)
+    return copy
+
+
+def _strings(template: TextTemplate, tokenizer: Tokenizer) -> Callable[[list[str], list[str]], list[str]]:
+    """The function from titles and texts to the strings that are tokenised."""
+    titled = template.side == "passage" and template.use_titles
+    join = "" if not titled else separator(tokenizer) if template.title_join == "sep" else " "
+
+    def strings(titles: list[str], texts: list[str]) -> list[str]:
+        joined = joined_passages(titles, texts, join) if titled and titles else texts
+        return [template.prompt + text for text in joined]
+
+    return strings
+
+
+def _id_type(tokenizer: Tokenizer) -> type[np.unsignedinteger]:
+    return np.uint16 if max(tokenizer.get_vocab().values()) < 1 << 16 else np.uint32
+
+
+@contextmanager
+def _appending(path: Path, dtype: type[np.generic]) -> Iterator[Callable[[Iterator[int], int], None]]:
+    """Write an ``.npy`` vector of unknown length piece by piece."""
+    header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False}
+    written = 0
+    with open(path, "wb") as stream:
+        np.lib.format.write_array_header_1_0(stream, {**header, "shape": (0,)})
+        begin = stream.tell()
+
+        def append(values: Iterator[int], count: int) -> None:
+            nonlocal written
+            stream.write(np.fromiter(values, dtype, count).tobytes())
+            written += int(count)
+
+        yield append
+        stream.seek(0)
+        np.lib.format.write_array_header_1_0(stream, {**header, "shape": (written,)})
+        assert stream.tell() == begin  # numpy leaves room in a header for its length to grow
+
+
+def _silent(done: int, total: int) -> None:
+    """Report nothing."""

@@ -1,0 +1,46 @@
+"""Forgetting: training queries that a model answered better before it was trained further.
+
+Figures 4 and 8 and Table 9 of Sun et al., "Reduce Catastrophic Forgetting of Dense Retrieval Training with
+Teleportation Negatives", EMNLP 2022. Compared are raw runs of all training queries, before positives are dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardneg import draws
+from hardneg.evaluation.measures import first_relevant_rank
+from hardneg.records import Int32, Int64, Positives, Run
+
+Float64 = NDArray[np.float64]
+
+
+def reciprocal_ranks(run: Run, positives: Positives, depth: int = 100) -> Float64:
+    """Reciprocal rank of the best positive of every query [Q]; 0 where none is among the first ``depth`` hits."""
+    rank = first_relevant_rank(run, positives, depth)
+    return np.where(rank > 0, 1.0 / np.maximum(rank, 1), 0.0)
+
+
+def forgetting_rate(before: Float64, after: Float64) -> float:
+    """Share of the queries whose reciprocal rank [Q] fell."""
+    return float(np.mean(after < before))
+
+
+def learned_share(before: Float64, after: Float64) -> float:
+    """Share of the queries whose reciprocal rank [Q] rose."""
+    return float(np.mean(after > before))
+
+
+def sample_queries(query_rows: Int32, count: int = 10, *, seed: int) -> Int64:
+    """Positions of ``count`` queries (all, if they are fewer), drawn without replacement; ascending."""
+    words = draws.hash64(draws.key(seed, "forgetting/trajectories"), query_rows)
+    whole = np.array([0, len(query_rows)])
+    return np.sort(draws.smallest(words, whole, np.array([count])))
+
+
+def trajectories(reciprocals: Sequence[Float64], positions: Int64) -> Float64:
+    """Reciprocal ranks of some queries over the episodes [count, episodes]."""
+    return np.stack([values[positions] for values in reciprocals], axis=1)

@@ -1,0 +1,116 @@
+"""Comparisons of runs: paired tests, wins and losses, overlap, and where two rankings part."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardneg.evaluation.judged import locate
+from hardneg.evaluation.significance import holm, paired_t_test, randomization_test
+from hardneg.records import Int32, Int64, Qrels, Run, owners
+
+_NONE = -1  # where a ranking has ended
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How run ``a`` compares with run ``b`` by one measure."""
+
+    a: str
+    b: str
+    measure: str
+    difference: float  # mean of a less mean of b
+    p: float  # randomisation test
+    p_holm: float  # the same, adjusted for all pairs compared together
+    p_t: float  # paired t-test
+    wins: int  # queries where a is better
+    ties: int
+    losses: int
+
+
+def compare_runs(
+    names: Sequence[str],
+    values: Sequence[NDArray[np.float64]],
+    *,
+    measure: str,
+    seed: int,
+    permutations: int = 100_000,
+) -> list[Comparison]:
+    """Compare every pair of runs, in the order given.
+
+    Parameters
+    ----------
+    values : for each run, its value for every query [Q], of the same queries in the same order.
+    """
+    pairs = list(itertools.combinations(range(len(names)), 2))
+    tests = [randomization_test(values[i], values[j], permutations=permutations, seed=seed) for i, j in pairs]
+    return [
+        Comparison(
+            names[i],
+            names[j],
+            measure,
+            difference=float(values[i].mean() - values[j].mean()),
+            p=p,
+            p_holm=float(p_holm),
+            p_t=paired_t_test(values[i], values[j]),
+            wins=int(np.sum(values[i] > values[j])),
+            ties=int(np.sum(values[i] == values[j])),
+            losses=int(np.sum(values[i] < values[j])),
+        )
+        for (i, j), p, p_holm in zip(pairs, tests, holm(tests), strict=True)
+    ]
+
+
+def overlap(a: Run, b: Run, depth: int = 100) -> float:
+    """Mean over queries of |A∩B| / depth on the first ``depth`` hits; a query that one run lacks counts 0."""
+    queries = np.union1d(a.query_rows, b.query_rows)
+    both = np.sort(np.hstack([top_rows(a, queries, depth), top_rows(b, queries, depth)]), axis=1)
+    shared = (both[:, 1:] == both[:, :-1]) & (both[:, 1:] != _NONE)
+    return float(shared.sum() / (max(len(queries), 1) * depth))
+
+
+def top_rows(run: Run, queries: Int32, depth: int) -> Int32:
+    """The first hits of each query, in the run's order [Q, depth]; -1 where there are no more."""
+    place = locate(run.query_rows, queries)
+    starts = np.where(place < 0, 0, run.offsets[place])
+    ends = np.where(place < 0, 0, run.offsets[place + 1])
+    index = starts[:, None] + np.arange(depth)
+    inside = index < ends[:, None]
+    top = np.full(index.shape, _NONE, np.int32)
+    top[inside] = run.passage_rows[index[inside]]
+    return top
+
+
+@dataclass(frozen=True)
+class Parting:
+    """Where two runs first disagree, for each query of the qrels."""
+
+    rank: Int64  # [Q] from 1; 0 where the first hits are all the same
+    passages: Int32  # [Q, 2] the hit of each run there; -1 where it has none
+    grades: Int32  # [Q, 2] their grades; -1 where unjudged
+
+
+def first_disagreement(a: Run, b: Run, qrels: Qrels, depth: int = 100) -> Parting:
+    """The first rank at which two runs differ, and what each ranks there."""
+    tops = np.stack([top_rows(run, qrels.query_rows, depth) for run in (a, b)], axis=2)  # [Q, depth, 2]
+    differs = tops[:, :, 0] != tops[:, :, 1]
+    at = np.argmax(differs, axis=1)
+    rank = np.where(differs.any(axis=1), at + 1, 0)
+    passages = np.where(rank[:, None] > 0, tops[np.arange(len(qrels)), at], _NONE)
+    return Parting(rank, passages, _grades(qrels, passages))
+
+
+def _grades(qrels: Qrels, passages: Int32) -> Int32:
+    """Grade of the passages [Q, m] of each query; -1 where unjudged."""
+    keys = (owners(qrels.offsets) << 32) | qrels.passage_rows
+    wanted = (np.arange(len(qrels))[:, None] << 32) | np.maximum(passages, 0)
+    at = np.searchsorted(keys, wanted)
+    found = (passages != _NONE) & (at < len(keys))
+    found[found] = keys[at[found]] == wanted[found]
+    grades = np.full(passages.shape, -1, np.int32)
+    grades[found] = qrels.grades[at[found]]
+    return grades

@@ -1,0 +1,233 @@
+"""Measures of a run against qrels, computed by arrays and equal to trec_eval query by query.
+
+Hits rank by score (float32) descending, ties by passage id descending; the means run over the queries that
+have a relevant passage in the qrels, and a query the run lacks scores 0.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardneg.errors import Faults, InputError, SettingsError
+from hardneg.evaluation.judged import JudgedHits, judged_hits
+from hardneg.records import Int32, Int64, Positives, Qrels, Run, offsets_of, owners, spans
+
+Float64 = NDArray[np.float64]
+
+_SPELLINGS = {
+    "RR": "rr mrr recip_rank",
+    "R": "r recall",
+    "nDCG": "ndcg ndcg_cut",
+    "AP": "ap map map_cut",
+    "P": "p precision",
+    "Success": "success",
+    "Judged": "judged",
+}
+_ALIASES = {alias: name for name, aliases in _SPELLINGS.items() for alias in aliases.split()}
+_FORM = re.compile(r"([A-Za-z]+(?:_[A-Za-z]+)*)(?:\(rel=(\d{1,9})\))?(?:[@_](\d{1,9}))?")
+_NEEDS_CUTOFF = ("R", "P", "Success", "Judged")
+_WITHOUT_REL = ("nDCG", "Judged")
+_WHOLE_RUN = int(np.iinfo(np.int64).max)
+_ANY_GRADE = int(np.iinfo(np.int32).min)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A measure as a value; its text form (``AP(rel=2)@100``) is that of ir_measures and parses back."""
+
+    name: str  # RR, R, nDCG, AP, P, Success or Judged
+    cutoff: int | None = None  # hits that count; None: the whole run
+    rel: int = 1  # lowest grade taken as relevant, by the binary measures
+
+    def __str__(self) -> str:
+        rel = "" if self.rel == 1 else f"(rel={self.rel})"
+        return f"{self.name}{rel}" + ("" if self.cutoff is None else f"@{self.cutoff}")
+
+    @property
+    def depth(self) -> int:
+        """Number of hits that count."""
+        return _WHOLE_RUN if self.cutoff is None else self.cutoff
+
+    @classmethod
+    def parse(cls, text: str) -> Measure:
+        """Read ``nDCG@10``, ``AP(rel=2)@100``, or an alias such as ``MRR@10``, ``ndcg_cut_10`` and ``map``.
+
+        Raises
+        ------
+        SettingsError : an unknown measure (the nearest is named), or a missing or impossible parameter.
+        """
+        match = _FORM.fullmatch(text)
+        name = _ALIASES.get(match[1].lower()) if match else None
+        if match is None or name is None:
+            raise SettingsError("UNKNOWN_MEASURE", f"no measure is called '{text}'", _nearest(text))
+        measure = cls(name, int(match[3]) if match[3] else None, int(match[2] or 1))
+        if measure.cutoff == 0 or measure.rel == 0:
+            raise SettingsError("BAD_MEASURE", f"'{text}' has a 0", "cut-off and rel begin at 1")
+        if measure.cutoff is None and name in _NEEDS_CUTOFF:
+            raise SettingsError("BAD_MEASURE", f"'{text}' has no cut-off", f"write {name}@10, for instance")
+        if match[2] and name in _WITHOUT_REL:
+            raise SettingsError("BAD_MEASURE", f"{name} takes no rel in '{text}'", f"write {name}@10")
+        return measure
+
+
+def _nearest(text: str) -> str:
+    name = re.match(r"[A-Za-z_]*", text)[0].strip("_")  # type: ignore[index]
+    near = difflib.get_close_matches(name.lower(), _ALIASES, n=1, cutoff=0.5)
+    cutoff = re.search(r"\d+$", text)
+    names = "RR@k, R@k, nDCG@k, AP, P@k, Success@k, Judged@k"
+    return f"did you mean {_ALIASES[near[0]]}@{cutoff[0] if cutoff else 10}?" if near else f"there are {names}"
+
+
+def parse_measures(text: str) -> tuple[Measure, ...]:
+    """Distinct measures from a list separated by blanks or commas; all faults are raised at once."""
+    measures, faults = [], []
+    for word in re.split(r"[\s,]+", text.strip()):
+        try:
+            measures.append(Measure.parse(word))
+        except SettingsError as fault:
+            faults.append(fault)
+    if faults:
+        raise Faults(faults) if len(faults) > 1 else faults[0]
+    return tuple(dict.fromkeys(measures))
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Values of each measure, query by query."""
+
+    query_rows: Int32  # [Q] ascending; the queries with a relevant passage
+    values: Mapping[str, Float64]  # measure -> [Q]
+    missing: int  # of these, queries that the run lacks (they score 0)
+    unjudged: int  # queries of the run without a relevant passage in the qrels (left out)
+
+    @property
+    def means(self) -> dict[str, float]:
+        """Mean of each measure over the queries."""
+        return {name: float(values.mean()) for name, values in self.values.items()}
+
+    def as_json(self) -> dict[str, Any]:
+        """Means and counts, for machines."""
+        return {
+            "measures": self.means,
+            "queries": len(self.query_rows),
+            "missing": self.missing,
+            "unjudged": self.unjudged,
+        }
+
+
+def evaluate(run: Run, qrels: Qrels, measures: Sequence[Measure], *, id_rank: Int32 | None) -> Evaluation:
+    """Score a run as trec_eval does.
+
+    Parameters
+    ----------
+    id_rank : [passages] rank of each passage's id in ascending bytewise order, which decides ties. None takes
+        the run's hits in the order they have: right for a run read from a file, which has this order already.
+
+    Notes
+    -----
+    Queries with a passage of grade 1 or higher are scored, by all measures alike: with ``rel=2`` a query
+    whose best grade is 1 scores 0. nDCG has linear gains (negative grades count 0) and discount
+    log2(rank + 1), over the ideal order of all judged passages. Judged@k divides by the hits returned when
+    they are fewer than k.
+
+    Raises
+    ------
+    InputError : the qrels name no relevant passage at all.
+    """
+    judged = qrels.select(np.flatnonzero(_relevant(qrels, 1)))
+    if not len(judged):
+        raise InputError("NO_RELEVANT", "the qrels name no relevant passage", "check the qrels and the split")
+    hits = judged_hits(run, judged, id_rank=id_rank)
+    present = int(np.isin(run.query_rows, judged.query_rows).sum())
+    values = {str(measure): _FORMULAS[measure.name](hits, measure) for measure in measures}
+    return Evaluation(judged.query_rows, values, len(judged) - present, len(run) - present)
+
+
+def first_relevant_rank(run: Run, positives: Positives, depth: int) -> Int64:
+    """Rank (from 1) of the best positive of each query [Q]; 0 where none is among the first ``depth`` hits.
+
+    Ties are broken as search does, by row ascending, whatever order the run's file had.
+    """
+    rows = max(run.passage_rows.max(initial=0), positives.passage_rows.max(initial=0)) + 1
+    grades = np.ones(len(positives.passage_rows), np.int32)
+    qrels = Qrels(positives.query_rows, positives.offsets, positives.passage_rows, grades)
+    hits = judged_hits(run, qrels, id_rank=-np.arange(rows, dtype=np.int32))
+    query, rank = hits.top(1, depth)
+    first = np.zeros(len(positives), np.int64)
+    first[query[::-1]] = rank[::-1] + 1  # the last one written is the best
+    return first
+
+
+# ---------------------------------------------------------------- formulas: [Q] float64
+
+
+def _relevant(qrels: Qrels, rel: int) -> Int64:
+    """Number of relevant passages of each query."""
+    return spans(qrels.positives(rel).offsets)
+
+
+def _reciprocal_rank(hits: JudgedHits, measure: Measure) -> Float64:
+    query, rank = hits.top(measure.rel, measure.depth)
+    values = np.zeros(len(hits.qrels))
+    values[query[::-1]] = 1.0 / (rank[::-1] + 1)  # the last one written is the best
+    return values
+
+
+def _found(hits: JudgedHits, measure: Measure) -> Int64:
+    query, _ = hits.top(measure.rel, measure.depth)
+    return hits.count(query)
+
+
+def _recall(hits: JudgedHits, measure: Measure) -> Float64:
+    return _found(hits, measure) / np.maximum(_relevant(hits.qrels, measure.rel), 1)
+
+
+def _precision(hits: JudgedHits, measure: Measure) -> Float64:
+    return _found(hits, measure) / measure.depth
+
+
+def _success(hits: JudgedHits, measure: Measure) -> Float64:
+    return (_found(hits, measure) > 0).astype(np.float64)
+
+
+def _average_precision(hits: JudgedHits, measure: Measure) -> Float64:
+    query, rank = hits.top(measure.rel, measure.depth)
+    before = np.arange(len(query)) - offsets_of(hits.count(query))[query]
+    summed = hits.total(query, (before + 1) / (rank + 1))
+    return summed / np.maximum(_relevant(hits.qrels, measure.rel), 1)
+
+
+def _ndcg(hits: JudgedHits, measure: Measure) -> Float64:
+    owner = owners(hits.qrels.offsets)
+    gains = np.maximum(hits.qrels.grades, 0)
+    ideal = gains[np.lexsort((-gains, owner))]
+    ideal_rank = np.arange(len(owner)) - hits.qrels.offsets[owner]
+    best = hits.total(owner, _discounted(ideal, ideal_rank, measure.depth))
+    return hits.total(hits.query, _discounted(np.maximum(hits.grade, 0), hits.rank, measure.depth)) / best
+
+
+def _discounted(gains: Int32, rank: Int64, cutoff: int) -> Float64:
+    return np.where(rank < cutoff, gains / np.log2(rank + 2), 0.0)
+
+
+def _judged(hits: JudgedHits, measure: Measure) -> Float64:
+    query, _ = hits.top(_ANY_GRADE, measure.depth)
+    return hits.count(query) / np.clip(hits.returned, 1, measure.depth)
+
+
+_FORMULAS: dict[str, Callable[[JudgedHits, Measure], Float64]] = {
+    "RR": _reciprocal_rank,
+    "R": _recall,
+    "nDCG": _ndcg,
+    "AP": _average_precision,
+    "P": _precision,
+    "Success": _success,
+    "Judged": _judged,
+}

@@ -1,0 +1,97 @@
+"""Paired tests over queries: whether one system is better than another by more than chance.
+
+The randomisation test is Fisher's, as recommended for retrieval by Smucker, Allan and Carterette, "A Comparison of
+Statistical Significance Tests for Information Retrieval Evaluation", CIKM 2007.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtr
+
+from hardneg import draws
+
+Float64 = NDArray[np.float64]
+
+EXACT = 16  # differing queries up to which all 2^n sign patterns are counted
+_BITS = 64  # signs that one random word holds
+_BLOCK = 1 << 20  # draws held in memory together
+
+
+def randomization_test(a: Float64, b: Float64, *, permutations: int = 100_000, seed: int) -> float:
+    """Two-sided p of the mean difference, under random exchange of the two systems' values query by query.
+
+    Exact when at most 16 queries differ; else (count + 1) / (permutations + 1), with ties counted.
+
+    Parameters
+    ----------
+    a, b : [Q] values of the same queries.
+    """
+    differences = np.subtract(a, b, dtype=np.float64)
+    differences = differences[differences != 0]  # a sign changes nothing at 0
+    limit = abs(differences.sum()) - 1e-9 * np.abs(differences).sum()  # sums equal but for rounding are ties
+    if len(differences) <= EXACT:
+        return float(np.mean(np.abs(_all_sums(differences)) >= limit))
+    count = np.sum(np.abs(_random_sums(differences, permutations, seed)) >= limit)
+    return float((count + 1) / (permutations + 1))
+
+
+def _all_sums(differences: Float64) -> Float64:
+    """Sums [2^n] under every pattern of signs."""
+    sums = np.zeros(1)
+    for difference in differences:
+        sums = np.concatenate([sums + difference, sums - difference])
+    return sums
+
+
+def _random_sums(differences: Float64, permutations: int, seed: int) -> Float64:
+    """Sums [permutations] under random signs: eight differences at a time, by a table of their 256 sums."""
+    base = draws.key(seed, "significance/randomization")
+    padded = np.zeros(-(-len(differences) // _BITS) * _BITS)
+    padded[: len(differences)] = differences
+    sums = np.zeros(permutations)
+    for word, group in enumerate(padded.reshape(-1, _BITS // 8, 8)):
+        signs = draws.hash64(base, np.arange(permutations), np.array([word])).astype("<u8")
+        for byte, eight in zip(signs.view(np.uint8).reshape(-1, 8).T, group, strict=True):
+            sums += _all_sums(eight)[byte]
+    return sums
+
+
+def paired_t_test(a: Float64, b: Float64) -> float:
+    """Two-sided p of Student's paired t-test; 1 where there is no difference, or a single query."""
+    differences = np.subtract(a, b, dtype=np.float64)
+    n, mean = len(differences), differences.mean()
+    if n < 2 or mean == 0:
+        return 1.0
+    error = differences.std(ddof=1) / np.sqrt(n)
+    return float(2 * stdtr(n - 1, -abs(mean) / error)) if error > 0 else 0.0
+
+
+def holm(pvalues: Sequence[float] | Float64) -> Float64:
+    """P-values adjusted for several tests together [n] (Holm, "A Simple Sequentially Rejective Multiple Test
+    Procedure", 1979).
+    """
+    p = np.asarray(pvalues, np.float64)
+    order = np.argsort(p, kind="stable")
+    stepped = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
+    adjusted = np.empty(len(p))
+    adjusted[order] = np.minimum(stepped, 1.0)
+    return adjusted
+
+
+def bootstrap_interval(
+    values: Float64, *, level: float = 0.95, samples: int = 10_000, seed: int
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of the mean of ``values`` [Q] (or of differences), over queries."""
+    base, n = draws.key(seed, "significance/bootstrap"), len(values)
+    means = np.empty(samples)
+    step = max(1, _BLOCK // n)
+    for start in range(0, samples, step):
+        sample = np.arange(start, min(start + step, samples))[:, None]
+        words = draws.hash64(base, sample, np.arange(n)[None, :])
+        means[start : start + step] = values[draws.below(words, n)].mean(axis=1)
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)

@@ -1,0 +1,161 @@
+"""The experiment folder: settings, stages, metrics and timing; the same command again resumes it.
+
+``metrics.jsonl``, ``results.json`` and every published stage are deterministic; ``timing.jsonl`` and
+``log.txt`` are telemetry and stand outside every digest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hardneg import __version__
+from hardneg.artifacts import (
+    check_writable,
+    disk_faults,
+    lease,
+    publish_file,
+    read_json,
+    write_json,
+)
+from hardneg.config import Settings, differences
+from hardneg.errors import ArtifactError
+
+log = logging.getLogger(__name__)
+
+SETTINGS = "settings.json"
+RESULTS = "results.json"
+
+
+class Experiment:
+    """One execution of a recipe in a folder of its own. Make one with :func:`open_experiment`."""
+
+    def __init__(self, path: Path, cache: Path) -> None:
+        self.path, self.cache = path, cache
+        self.metrics = Metrics(path / "metrics.jsonl")
+
+    def __truediv__(self, name: str) -> Path:
+        return self.path / name
+
+    @contextlib.contextmanager
+    def timed(self, stage: str, **facts: Any) -> Iterator[dict[str, Any]]:
+        """Measure the block and note it in ``timing.jsonl``; the yielded facts are noted with it."""
+        begun = time.perf_counter()
+        yield facts
+        row = {"stage": stage, "seconds": round(time.perf_counter() - begun, 4), **facts}
+        with disk_faults(self.path), open(self.path / "timing.jsonl", "a") as stream:
+            stream.write(json.dumps(row) + "\n")
+
+    @property
+    def results(self) -> Any:
+        """What a finished experiment measured, or None."""
+        return read_json(self.path / RESULTS) if (self.path / RESULTS).is_file() else None
+
+    def finish(self, results: Mapping[str, Any]) -> None:
+        """Write ``results.json``: the experiment is finished."""
+        write_json(self.path / RESULTS, results)
+
+    def reopen(self) -> None:
+        """The experiment is not finished any more (it is being extended)."""
+        (self.path / RESULTS).unlink(missing_ok=True)
+
+
+class Metrics:
+    """``metrics.jsonl``: one object a logged step, in order of (episode, step)."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add rows and flush them."""
+        with disk_faults(self.path), open(self.path, "a") as stream:
+            stream.writelines(json.dumps(row, allow_nan=False) + "\n" for row in rows)
+
+    def read(self) -> list[dict[str, Any]]:
+        """All rows; a torn last line, left by a crash, is not one."""
+        if not self.path.is_file():
+            return []
+        rows = []
+        for line in self.path.read_text().splitlines(keepends=True):
+            if line.endswith("\n"):
+                rows.append(json.loads(line))
+        return rows
+
+    def truncate(self, episode: int, step: int) -> None:
+        """Forget what came after ``step`` of ``episode``: those steps will be made again."""
+        kept = [row for row in self.read() if (row["episode"], row["step"]) <= (episode, step)]
+        with publish_file(self.path) as stream:
+            stream.write("".join(json.dumps(row) + "\n" for row in kept).encode())
+
+
+@contextlib.contextmanager
+def open_experiment(
+    path: Path,
+    *,
+    recipe: str,
+    settings: Settings,
+    inputs: Mapping[str, str],
+    cache: Path | None = None,
+    grows: Sequence[str] = (),
+) -> Iterator[Experiment]:
+    """Hold the folder, check that it is this experiment, and yield it.
+
+    Parameters
+    ----------
+    inputs : digests of what the experiment starts from (collection, model).
+    cache : where derived stores live; default ``path/cache``.
+    grows : integer settings that may grow on a finished experiment (``episodes``).
+
+    Raises
+    ------
+    BusyError : another process holds the folder (exit 6).
+    ArtifactError : the folder holds another experiment: settings or inputs differ (exit 4).
+    """
+    check_writable(path)
+    with lease(path), log_file(path / "log.txt"):
+        experiment = Experiment(path, cache or path / "cache")
+        record = {
+            "recipe": recipe,
+            "settings": settings.model_dump(mode="json"),
+            "result_settings": settings.result_values(),
+            "inputs": dict(inputs),
+        }
+        if (path / SETTINGS).is_file() and check_same(read_json(path / SETTINGS), record, grows, path):
+            experiment.reopen()
+        write_json(path / SETTINGS, {**record, "hardneg": __version__})
+        yield experiment
+
+
+def check_same(old: Mapping[str, Any], new: Mapping[str, Any], grows: Sequence[str], path: Path) -> bool:
+    """Whether the experiment grew; raises if it is another one."""
+    if old["recipe"] != new["recipe"] or old["inputs"] != new["inputs"]:
+        pairs = differences({"recipe": old["recipe"], **old["inputs"]}, {"recipe": new["recipe"], **new["inputs"]})
+        what = "this experiment was started from something else: " + "; ".join(pairs)
+        raise ArtifactError("INPUT_CHANGED", what, "restore the input, or give a new folder", path=path)
+    before, now = dict(old["result_settings"]), dict(new["result_settings"])
+    grown = [name for name in grows if before.get(name, 0) < now.get(name, 0)]
+    for name in grown:
+        before[name] = now[name]
+    if changed := differences(before, now):
+        what = "this experiment was started with other settings: " + "; ".join(changed)
+        raise ArtifactError("SETTINGS_CHANGED", what, "use the old settings, or give a new folder", path=path)
+    return bool(grown)
+
+
+@contextlib.contextmanager
+def log_file(path: Path) -> Iterator[None]:
+    """Keep what the library logs in a file of the experiment."""
+    handler = logging.FileHandler(path, delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    library = logging.getLogger("hardneg")
+    library.addHandler(handler)
+    try:
+        yield
+    finally:
+        library.removeHandler(handler)
+        handler.close()

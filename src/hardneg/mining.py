@@ -1,0 +1,203 @@
+"""From a state of the model to candidate negatives: one function for every source."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from hardneg.config import nearest as nearest_name
+from hardneg.data.collection import Collection
+from hardneg.errors import SettingsError
+from hardneg.negatives.candidates import ALL, Filters, search_depth, starved
+from hardneg.negatives.mix import Mode, teleport, union
+from hardneg.negatives.pool import NegativePool
+from hardneg.negatives.sources import random_source, sample_source
+from hardneg.records import Float32, Int32, Positives, Run, owners
+from hardneg.search.bm25 import bm25_run
+from hardneg.search.exact import as_tensor, tree_sum
+from hardneg.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
+
+SOURCES = ("random", "bm25", "query", "lookahead")
+TELEPORTED = ("query", "lookahead")
+DIAGNOSTIC_DEPTH = 100  # training runs are kept at least this deep, for forgetting and its kin
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """What can be mined without a model: a collection, and where its derived stores live."""
+
+    collection: Collection
+    cache: Path
+
+
+def mine_pool(
+    corpus: Snapshot | Corpus,
+    positives: Positives,
+    previous: NegativePool | None,
+    *,
+    sources: Sequence[str],
+    episode: int,
+    depth: int,
+    size: int,
+    count: int,
+    alpha: float,
+    beta: float,
+    seed: int,
+    mode: Mode = "weighted",
+    dedup: bool = False,
+    anchors: Literal["first", "all"] = "first",
+    filters: Filters = ALL,
+) -> NegativePool:
+    """Mine every source and mix them into a training pool (ANCE-Tele, Eqs. 4-8).
+
+    Parameters
+    ----------
+    previous : the pool of the round before, for momentum.
+    sources : ``query`` and ``lookahead`` share the newly mined ``size`` entries of a query by ``beta`` and are
+        joined by momentum; every other source, and lookahead without query, draws ``count`` besides.
+    """
+    check_sources(corpus, sources)
+    mine = partial(
+        mine_candidates,
+        corpus,
+        positives,
+        episode=episode,
+        depth=depth,
+        seed=seed,
+        anchors=anchors,
+        filters=filters,
+    )
+    if "query" not in sources:
+        return union([mine(source, count=count) for source in sources])
+    return teleport(
+        mine("query"),
+        mine("lookahead") if "lookahead" in sources else None,
+        previous,
+        alpha=alpha,
+        beta=beta if "lookahead" in sources else 0.0,
+        size=size,
+        seed=seed,
+        extra=[mine(source, count=count) for source in sources if source not in TELEPORTED],
+        mode=mode,
+        dedup=dedup,
+        text_keys=corpus.collection.text_keys,
+    )
+
+
+def check_sources(corpus: Snapshot | Corpus, sources: Sequence[str]) -> None:
+    """Refuse unknown and repeated sources, and those that need a model where there is none."""
+    if not sources:
+        raise SettingsError("NO_SOURCES", "no source is given", f"choose from {', '.join(SOURCES)}")
+    for source in sources:
+        if source not in SOURCES:
+            raise SettingsError("UNKNOWN_SOURCE", f"there is no source '{source}'", nearest_name(source, SOURCES))
+        if source in TELEPORTED and isinstance(corpus, Corpus):
+            raise SettingsError("NO_MODEL", f"{source} negatives need a model", "give --model")
+    if len(set(sources)) < len(sources):
+        raise SettingsError("REPEATED_SOURCE", f"a source stands twice in {', '.join(sources)}", "name each once")
+
+
+def mine_candidates(
+    corpus: Snapshot | Corpus,
+    positives: Positives,
+    source: str,
+    *,
+    episode: int,
+    depth: int = 200,
+    count: int | None = None,
+    seed: int = 0,
+    filters: Filters = ALL,
+    anchors: Literal["first", "all"] = "first",
+) -> NegativePool:
+    """All candidates of a source within ``depth`` (or ``count`` drawn ones) for the queries of ``positives``.
+
+    Parameters
+    ----------
+    count : entries to draw for a query; ``random`` needs it.
+    anchors : which positives lookahead searches around.
+
+    Notes
+    -----
+    Lists are searched ``max |D+| + 16`` deeper than ``depth``; where positives and copies of them still leave a
+    list short, all are searched twice as deep.
+    """
+    collection = corpus.collection
+    if source == "random":
+        assert count is not None, "random negatives are drawn, not listed"
+        return random_source(
+            positives,
+            collection.n_passages,
+            count=count,
+            seed=seed,
+            episode=episode,
+            text_keys=collection.text_keys,
+            collection=collection.digest,
+        )
+    search, list_anchors = searcher(corpus, positives, source, anchors)
+    k = training_depth(collection, positives, depth)
+    run = search(k)
+    while k < collection.n_passages and len(
+        starved(run, positives, depth=depth, searched=k, text_keys=collection.text_keys)
+    ):
+        k = min(2 * k, collection.n_passages)
+        log.info("%s: some lists are short of %d candidates; searching %d deep", source, depth, k)
+        run = search(k)
+    return sample_source(
+        run,
+        positives,
+        source=source,
+        episode=episode,
+        depth=depth,
+        count=count,
+        seed=seed,
+        filters=filters,
+        text_keys=collection.text_keys,
+        positive_scores=positive_scores(corpus, positives, source) if filters.margin else None,
+        anchors=list_anchors,
+    )
+
+
+def training_depth(collection: Collection, positives: Positives, depth: int) -> int:
+    """How many hits of each training query are searched and kept."""
+    return min(max(search_depth(depth, positives), DIAGNOSTIC_DEPTH), collection.n_passages)
+
+
+def searcher(
+    corpus: Snapshot | Corpus, positives: Positives, source: str, anchors: Literal["first", "all"]
+) -> tuple[Callable[[int], Run], Int32 | None]:
+    """The function k -> run of a source, and the anchor of each of its lists (lookahead only)."""
+    rows = positives.query_rows
+    if source == "bm25":
+        return lambda k: bm25_run(corpus.collection, rows, k, corpus.cache), None
+    assert isinstance(corpus, Snapshot)
+    if source == "query":
+        return lambda k: corpus.search("query", rows, k), None
+    if anchors == "first":
+        name, list_owners, list_anchors = "lookahead", rows, positives.first()
+    else:
+        name, list_owners, list_anchors = (
+            "lookahead-all",
+            rows[owners(positives.offsets)],
+            positives.passage_rows,
+        )
+    return lambda k: corpus.neighbours(name, list_owners, list_anchors, k), list_anchors
+
+
+def positive_scores(corpus: Snapshot | Corpus, positives: Positives, source: str) -> Float32:
+    """What margins compare with [Q]: the first positive's score in the lists of ``source``.
+
+    For lookahead that is the positive's score with itself, for it stands at the head of its own list.
+    """
+    if source == "bm25":
+        raise SettingsError(
+            "NO_MARGIN", "bm25 has no margin to the positive's score", "filter it by rank or max_score"
+        )
+    passages = corpus.passages.rows(positives.first())
+    searched = passages if source == "lookahead" else corpus.queries.rows(positives.query_rows)
+    return tree_sum(as_tensor(searched).double() * as_tensor(passages).double()).float().numpy()

@@ -1,0 +1,261 @@
+"""The bi-encoder: texts of both sides to vectors whose dot product is the score."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from hardneg.artifacts import canonical_json
+from hardneg.data.tokens import plain_tokenizer, tokenizer_digest
+from hardneg.errors import SettingsError
+from hardneg.models.packing import can_pack, hidden_states, lay_out, use_flat_attention
+from hardneg.models.pooling import Pooling, pool
+from hardneg.records import Side, TextTemplate, TokenBatch, offsets_of
+
+Head = Literal["none", "ance"]
+TitleJoin = Literal["sep", "space"]
+Precision = Literal["float32", "bfloat16"]
+
+# What a transformer's configuration says about its origin rather than its function.
+ORIGIN = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version")
+
+
+@dataclass(frozen=True)
+class EncoderSettings:
+    """Everything about an encoder that is not in its weights or tokenizer; saved with the model.
+
+    ``dim`` cuts the vector (None: whole), after normalisation; logits are ``scale`` × score. Lengths are in
+    tokens, special ones included.
+    """
+
+    pooling: Pooling = "cls"
+    head: Head = "none"
+    normalize: bool = False
+    dim: int | None = None
+    scale: float = 1.0
+    query_prompt: str = ""
+    passage_prompt: str = ""
+    query_length: int = 32
+    passage_length: int = 128
+    use_titles: bool = True
+    title_join: TitleJoin = "sep"
+
+    def __post_init__(self) -> None:
+        for name, choices in (("pooling", Pooling), ("head", Head), ("title_join", TitleJoin)):
+            if (value := getattr(self, name)) not in get_args(choices):
+                raise SettingsError(
+                    "BAD_SETTING", f"{name} = {value!r}", f"choose one of {', '.join(get_args(choices))}"
+                )
+        for name in ("query_length", "passage_length", "scale") + ("dim",) * (self.dim is not None):
+            if not (value := getattr(self, name)) > 0:
+                raise SettingsError("BAD_SETTING", f"{name} = {value}", "give a number above 0")
+
+
+class AnceHead(nn.Module):
+    """Linear + LayerNorm on the pooled vector (Xiong et al., 2021, released code)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width)
+        start = torch.Generator().manual_seed(
+            0
+        )  # a fresh head is part of the model, not of the experiment's draws
+        nn.init.normal_(self.linear.weight, std=0.02, generator=start)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """[n, h] → [n, h]."""
+        projected: Tensor = self.norm(self.linear(pooled))
+        return projected
+
+
+class Tower(nn.Module):
+    """A transformer, its tokenizer and its head."""
+
+    def __init__(
+        self, transformer: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, head: AnceHead | None = None
+    ) -> None:
+        super().__init__()
+        self.transformer = transformer
+        self.head = head
+        self.pretrained_tokenizer = tokenizer
+        self.tokenizer: Tokenizer = plain_tokenizer(tokenizer.backend_tokenizer)
+        self.tokenizer_digest = tokenizer_digest(self.tokenizer)
+        if can_pack(transformer):
+            use_flat_attention(transformer)
+
+    @property
+    def width(self) -> int:
+        """Size h of the hidden states."""
+        return int(self.transformer.config.hidden_size)
+
+
+class BiEncoder(nn.Module):
+    """One transformer for both sides (tied) or one each.
+
+    Parameters
+    ----------
+    query : the tower of the queries; also that of the passages unless ``passage`` is given.
+    exact_dropout : on CUDA in half precision, keep attention dropout in training at the price of the fast kernel,
+        which has none.
+    """
+
+    def __init__(
+        self,
+        settings: EncoderSettings,
+        query: Tower,
+        passage: Tower | None = None,
+        *,
+        exact_dropout: bool = False,
+    ) -> None:
+        super().__init__()
+        self.settings = settings
+        self.exact_dropout = exact_dropout
+        self.towers = nn.ModuleList([query] if passage is None else [query, passage])
+        _check_widths(settings, query.width, (passage or query).width)
+
+    @property
+    def tied(self) -> bool:
+        """Whether one tower encodes both sides."""
+        return len(self.towers) == 1
+
+    @property
+    def dim(self) -> int:
+        """Size of the vectors."""
+        return self.settings.dim or self.tower("query").width
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.parameters()).device
+
+    def tower(self, side: Side) -> Tower:
+        """The tower that encodes this side."""
+        return self.towers[0 if side == "query" else -1]  # type: ignore[return-value]
+
+    def tokenizer(self, side: Side) -> Tokenizer:
+        """The tokenizer of this side; it neither truncates nor pads."""
+        return self.tower(side).tokenizer
+
+    def template(self, side: Side) -> TextTemplate:
+        """How this side's texts become tokens."""
+        settings, digest = self.settings, self.tower(side).tokenizer_digest
+        if side == "query":
+            return TextTemplate(
+                side, settings.query_length, settings.query_prompt, use_titles=False, tokenizer=digest
+            )
+        return TextTemplate(
+            side,
+            settings.passage_length,
+            settings.passage_prompt,
+            settings.use_titles,
+            settings.title_join,
+            digest,
+        )
+
+    def encode(self, tokens: TokenBatch, side: Side) -> Tensor:
+        """Vectors [n, dim] float32 on the module's device, with gradient where enabled."""
+        if not len(tokens):
+            return torch.zeros(0, self.dim, device=self.device)
+        tower, lengths = self.tower(side), tokens.lengths
+        order = np.argsort(-lengths, kind="stable")
+        ids = torch.from_numpy(tokens.take(order).ids).to(self.device, non_blocking=True)
+        layout = lay_out(lengths[order], self.device, exact_dropout=self.exact_dropout)
+        pooled = pool(hidden_states(tower.transformer, ids, layout), layout.bounds, self.settings.pooling)
+        back = torch.from_numpy(np.argsort(order)).to(self.device, non_blocking=True)
+        return self._project(pooled[back], tower.head)
+
+    def _project(self, pooled: Tensor, head: nn.Module | None) -> Tensor:
+        """Head, normalisation and cut, in float32 also under autocast."""
+        with torch.autocast(pooled.device.type, enabled=False):
+            vectors = pooled if head is None else head(pooled)
+            if self.settings.normalize:
+                vectors = F.normalize(vectors, dim=-1)
+            return vectors[:, : self.dim]
+
+    def encode_pair(self, queries: TokenBatch, passages: TokenBatch) -> tuple[Tensor, Tensor]:
+        """Vectors of both sides; a tied encoder runs once over all of them."""
+        if not self.tied:
+            return self.encode(queries, "query"), self.encode(passages, "passage")
+        lengths = np.concatenate([queries.lengths, passages.lengths])
+        both = TokenBatch(np.concatenate([queries.ids, passages.ids]), offsets_of(lengths))
+        vectors = self.encode(both, "passage")
+        return vectors[: len(queries)], vectors[len(queries) :]
+
+    @contextmanager
+    def inference(self, precision: Precision = "float32") -> Iterator[BiEncoder]:
+        """Encode without dropout or gradient, with a copy of the transformers' weights in ``precision``.
+
+        Mode and weights are back afterwards, bit for bit.
+        """
+        training = self.training
+        masters = [(tensor, tensor.data) for tower in self.towers for tensor in _floats(tower)]
+        try:
+            self.eval()
+            for tensor, data in masters:
+                tensor.data = data.to(getattr(torch, precision))
+            with torch.no_grad():
+                yield self
+        finally:
+            for tensor, data in masters:
+                tensor.data = data
+            self.train(training)
+
+    def digest(self) -> str:
+        """SHA-256 over weights, settings, transformer configurations and tokenizers: the model's identity."""
+        state = hashlib.sha256(canonical_json([asdict(self.settings), *map(_describe, self.towers)]))
+        for name, tensor in sorted(self.state_dict().items()):
+            state.update(canonical_json([name, str(tensor.dtype), list(tensor.shape)]))
+            state.update(tensor.cpu().reshape(-1).contiguous().view(torch.uint8).numpy())
+        return state.hexdigest()
+
+
+def best_precision(device: torch.device | str) -> Precision:
+    """The fastest precision for inference: bfloat16 on CUDA and on CPUs that multiply it in hardware (AMX)."""
+    if torch.device(device).type == "cuda":
+        return "bfloat16"
+    return "bfloat16" if "amx_bf16" in _cpu_flags() else "float32"
+
+
+def _cpu_flags() -> set[str]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:  # not Linux
+        return set()
+    return next((set(line.split()) for line in lines if line.startswith("flags")), set())
+
+
+def _floats(tower: nn.Module) -> Iterator[Tensor]:
+    """The floating-point tensors of a tower's transformer; what follows it stays float32."""
+    transformer: Any = tower.transformer
+    return (x for x in [*transformer.parameters(), *transformer.buffers()] if x.is_floating_point())
+
+
+def _describe(tower: Any) -> list[Any]:
+    config: dict[str, Any] = tower.transformer.config.to_diff_dict()
+    return [tower.tokenizer_digest, {name: config[name] for name in sorted(config) if name not in ORIGIN}]
+
+
+def _check_widths(settings: EncoderSettings, query: int, passage: int) -> None:
+    if query != passage:
+        raise SettingsError(
+            "TOWERS_DIFFER",
+            f"the query encoder has {query} dimensions, the passage encoder {passage}",
+            "choose two of the same size",
+        )
+    if settings.dim and settings.dim > query:
+        raise SettingsError(
+            "BAD_SETTING", f"dim = {settings.dim}, the model has {query}", "give a smaller one or none"
+        )

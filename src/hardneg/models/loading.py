@@ -1,0 +1,225 @@
+"""Encoders from wherever they are: our own folders, sentence-transformers directories, Hugging Face folders."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hardneg.artifacts import MANIFEST, open_artifact
+from hardneg.errors import InputError, SettingsError
+from hardneg.models.bi_encoder import AnceHead, BiEncoder, EncoderSettings, Tower
+from hardneg.models.packing import first_position
+from hardneg.models.pretrained import (
+    find_weights,
+    locate,
+    read_json_file,
+    read_tensors,
+    read_tokenizer,
+    read_transformer,
+)
+from hardneg.models.st_folder import MODULES, SentenceFolder, read_ance_head, read_st_folder
+
+log = logging.getLogger(__name__)
+
+KIND = "model"
+SETTINGS = "hardneg.json"  # what sentence-transformers has no place for
+QUERY, PASSAGE = "query", "passage"  # folders of the two towers of an untied model
+
+NORMALIZED_SCALE = 20.0  # sentence-transformers' own for cosine scores
+ANCE_WEIGHTS = {  # names in the released checkpoints of ANCE
+    "embeddingHead.weight": "linear.weight",
+    "embeddingHead.bias": "linear.bias",
+    "norm.weight": "norm.weight",
+    "norm.bias": "norm.bias",
+}
+SHARED = ("pooling", "head", "normalize", "dim")  # what both towers of an untied model must agree on
+
+
+@dataclass(frozen=True)
+class Part:
+    """A tower and the settings that its folder speaks of."""
+
+    tower: Tower
+    settings: EncoderSettings
+    folder: Path
+
+
+def load_encoder(
+    model: str,
+    passage_model: str | None = None,
+    *,
+    device: torch.device | str = "cpu",
+    allow_bin: bool = False,
+    **overrides: Any,
+) -> BiEncoder:
+    """Load a bi-encoder, in evaluation mode and float32.
+
+    Parameters
+    ----------
+    model : a folder (ours, sentence-transformers', Hugging Face's), ``package:NAME``, or a name on the hub.
+    passage_model : a second one for the passages: the encoder is untied.
+    allow_bin : read ``.bin`` weights, with torch's restricted loader.
+    overrides : fields of :class:`EncoderSettings` to set otherwise than the folder says.
+
+    Raises
+    ------
+    SettingsError : no such model, an unknown or impossible setting, or a kind of model that is not supported.
+    InputError : the folder is incomplete or broken.
+    ArtifactError : a folder of ours is corrupt.
+    TrustError : it needs code of its own, or has only pickled weights.
+    """
+    _check_names(overrides)
+    folders = [locate(model, allow_bin=allow_bin)]
+    if passage_model is not None:
+        folders.append(locate(passage_model, allow_bin=allow_bin))
+    elif (folders[0] / SETTINGS).is_file() and (folders[0] / QUERY).is_dir():
+        _verify(folders[0])
+        folders = [folders[0] / QUERY, folders[0] / PASSAGE]
+    parts = [_read(folder, allow_bin, overrides) for folder in folders]
+    settings = replace(_merged(parts, overrides), **overrides)
+    _check_lengths(parts, settings)
+    for part in parts:
+        _fit_head(part.tower, settings)
+    return BiEncoder(settings, *(part.tower for part in parts)).to(device).eval()
+
+
+def _verify(folder: Path) -> None:
+    """Check the files of a folder that has a manifest."""
+    if (folder / MANIFEST).is_file():
+        open_artifact(folder, KIND)
+
+
+def _read(folder: Path, allow_bin: bool, overrides: Mapping[str, Any]) -> Part:
+    _verify(folder)
+    part = (_read_st if (folder / MODULES).is_file() else _read_plain)(folder, allow_bin)
+    settings = _saved_settings(folder) or part.settings
+    limit = _longest(part.tower)
+    return replace(
+        part,
+        settings=replace(
+            settings,
+            query_length=min(settings.query_length, limit),
+            passage_length=min(settings.passage_length, limit),
+        ),
+    )
+
+
+def _read_plain(folder: Path, allow_bin: bool) -> Part:
+    """A Hugging Face folder; a head like that of the released ANCE checkpoints is found."""
+    transformer, unused = read_transformer(folder, allow_bin=allow_bin)
+    tower = Tower(transformer, read_tokenizer(folder))
+    if not unused.issuperset(ANCE_WEIGHTS):
+        return Part(tower, EncoderSettings(), folder)
+    tower.head = AnceHead(tower.width)
+    stored = read_tensors(find_weights(folder, allow_bin=allow_bin))
+    tower.head.load_state_dict({ours: stored[theirs] for theirs, ours in ANCE_WEIGHTS.items()})
+    return Part(tower, EncoderSettings(head="ance"), folder)
+
+
+def _read_st(folder: Path, allow_bin: bool) -> Part:
+    """A sentence-transformers directory, ours or another's."""
+    said = read_st_folder(folder)
+    transformer, _ = read_transformer(said.transformer, allow_bin=allow_bin)
+    tower = Tower(transformer, read_tokenizer(said.transformer))
+    if said.head is not None:
+        tower.head = read_ance_head(said.head, tower.width, allow_bin=allow_bin)
+    _check_case(tower, said, folder)
+    if said.similarity == "cosine" and not said.normalize:
+        log.warning(
+            "%s declares cosine similarity but does not normalise; set normalize, or scores are dot products",
+            folder.name,
+        )
+    length = said.max_length or _longest(tower)
+    return Part(
+        tower,
+        EncoderSettings(
+            pooling=said.pooling,
+            head="none" if said.head is None else "ance",
+            normalize=said.normalize,
+            dim=said.dim,
+            scale=NORMALIZED_SCALE if said.normalize else 1.0,
+            query_prompt=said.query_prompt,
+            passage_prompt=said.passage_prompt,
+            query_length=length,
+            passage_length=length,
+            title_join="space",
+        ),
+        folder,
+    )
+
+
+def _saved_settings(folder: Path) -> EncoderSettings | None:
+    """The settings of a folder that this package saved."""
+    file = folder / SETTINGS
+    if not file.is_file():
+        return None
+    try:
+        return EncoderSettings(**read_json_file(file)["settings"])
+    except (KeyError, TypeError) as fault:
+        raise InputError(
+            "BAD_MODEL", f"not the settings of an encoder ({fault})", "save the model again", path=file
+        ) from fault
+
+
+def _fit_head(tower: Tower, settings: EncoderSettings) -> None:
+    """Give the tower the head that the settings want: a fresh one when it has none."""
+    if settings.head == "none":
+        tower.head = None
+    elif tower.head is None:
+        tower.head = AnceHead(tower.width)
+
+
+def _merged(parts: list[Part], overrides: Mapping[str, Any]) -> EncoderSettings:
+    """One record for both towers: each side's own fields from its folder, the shared ones equal."""
+    query, passage = parts[0].settings, parts[-1].settings
+    for name in SHARED:
+        ours, theirs = getattr(query, name), getattr(passage, name)
+        if ours != theirs and name not in overrides:
+            raise SettingsError(
+                "TOWERS_DIFFER",
+                f"{name} is {ours!r} in {parts[0].folder} and {theirs!r} in {parts[-1].folder}",
+                f"set {name}, or choose two models alike",
+            )
+    return replace(passage, scale=query.scale, query_prompt=query.query_prompt, query_length=query.query_length)
+
+
+# ---------------------------------------------------------------- checks
+
+
+def _check_names(overrides: Mapping[str, Any]) -> None:
+    known = [field.name for field in fields(EncoderSettings)]
+    for name in overrides:
+        if name not in known:
+            near = get_close_matches(name, known, 1) or [", ".join(known)]
+            raise SettingsError(
+                "UNKNOWN_SETTING", f"an encoder has no setting {name!r}", f"did you mean {near[0]}?"
+            )
+
+
+def _longest(tower: Tower) -> int:
+    """Tokens of the longest sequence the transformer has positions for."""
+    positions = getattr(tower.transformer.config, "max_position_embeddings", None) or tower.width * 1024
+    limit = positions - first_position(tower.transformer)
+    return int(min(limit, tower.pretrained_tokenizer.model_max_length))
+
+
+def _check_lengths(parts: list[Part], settings: EncoderSettings) -> None:
+    for name, part in (("query_length", parts[0]), ("passage_length", parts[-1])):
+        if (length := getattr(settings, name)) > (limit := _longest(part.tower)):
+            raise SettingsError("TOO_LONG", f"{name} = {length}, the model takes {limit} tokens", "lower it")
+
+
+def _check_case(tower: Tower, said: SentenceFolder, folder: Path) -> None:
+    if said.lower_case and tower.tokenizer.encode("A").ids != tower.tokenizer.encode("a").ids:
+        raise SettingsError(
+            "UNSUPPORTED_MODULE",
+            "Transformer (do_lower_case with a tokenizer that keeps case) is not supported",
+            "put a lower-casing normalizer into tokenizer.json",
+            path=folder,
+        )

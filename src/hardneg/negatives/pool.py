@@ -1,0 +1,292 @@
+"""Negative pools: for every training query, the sampled negatives with the provenance of each.
+
+A pool holds rows and numbers only, never text or tokens. The entries of a query are a multiset: a passage
+found by two sources stands twice and so weighs twice in training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardneg import artifacts
+from hardneg.errors import ArtifactError
+from hardneg.records import Float32, Int32, Int64, Positives, offsets_of, owners, spans, take_spans
+
+SOURCES = (
+    "random",
+    "in_batch",
+    "bm25",
+    "query",
+    "lookahead",
+    "file",
+    "dynamic",
+)  # the order is the file format
+KIND = "negatives"
+ENTRY_ARRAYS = ("passage_rows", "sources", "ranks", "scores", "episodes", "anchors")
+BLOCK = 1 << 17  # entries worked on at a time, so that temporaries stay in the cache
+
+DTYPES: Mapping[str, type[np.generic]] = {
+    "query_rows": np.int32,
+    "positive_offsets": np.int64,
+    "positive_rows": np.int32,
+    "offsets": np.int64,
+    "passage_rows": np.int32,
+    "sources": np.uint8,
+    "ranks": np.int32,
+    "scores": np.float32,
+    "episodes": np.int32,
+    "anchors": np.int32,
+}
+
+
+class Entry(NamedTuple):
+    """One negative, for reading; what its source does not know is None."""
+
+    passage_row: int
+    source: str
+    rank: int | None
+    score: float | None
+    episode: int
+    anchor: int | None
+    momentum: bool
+
+
+@dataclass(frozen=True)
+class NegativePool:
+    """The negatives of every query, ragged; the entries of query i are ``offsets[i]:offsets[i + 1]``.
+
+    Order inside a query: a sampled source keeps the order of its lists (ascending rank, list by list when a
+    query has several anchors; random draws ascend by passage row). A mixed pool has query, lookahead,
+    momentum and the extra sources one after the other, each in its own order.
+    """
+
+    query_rows: Int32  # [Q], distinct
+    positive_offsets: Int64  # [Q + 1]
+    positive_rows: Int32  # D+(q) as used for training
+    offsets: Int64  # [Q + 1]
+    passage_rows: Int32  # [n]
+    sources: NDArray[np.uint8]  # [n] index into SOURCES
+    ranks: Int32  # [n] from 1, in the list as searched, positives included; 0 where there is no list
+    scores: Float32  # [n] the score of the list; NaN where there is none
+    episodes: Int32  # [n] the episode whose mining drew the entry
+    anchors: Int32  # [n] the positive whose neighbour a lookahead entry is; -1 otherwise
+    episode: int  # of the pool; entries of older episodes are momentum
+    collection: str = ""  # digest of the collection the rows belong to
+
+    def __len__(self) -> int:
+        return len(self.query_rows)
+
+    @property
+    def positives(self) -> Positives:
+        """The positives of every query."""
+        return Positives(self.query_rows, self.positive_offsets, self.positive_rows)
+
+    @property
+    def momentum(self) -> NDArray[np.bool_]:
+        """Whether each entry [n] was carried over from an earlier episode."""
+        return self.episodes < self.episode
+
+    def take(self, index: NDArray[np.integer], offsets: Int64) -> NegativePool:
+        """The entries at ``index``, which ``offsets`` [Q + 1] deal out to the same queries."""
+        return replace(self, offsets=offsets, **{name: getattr(self, name)[index] for name in ENTRY_ARRAYS})
+
+    def keep(self, mask: NDArray[np.bool_]) -> NegativePool:
+        """The entries where ``mask`` [n] is true."""
+        return self.take(np.flatnonzero(mask), kept_offsets(mask, self.offsets))
+
+    def select(self, queries: NDArray[np.integer]) -> NegativePool:
+        """The pool of the queries at these positions (not rows)."""
+        return self.align(self.positives.select(queries))
+
+    def align(self, positives: Positives) -> NegativePool:
+        """These entries for the queries of ``positives``, in their order and with their positives.
+
+        A query that the pool does not know has no entries.
+        """
+        entries = self
+        if not np.array_equal(self.query_rows, positives.query_rows):
+            found, by_query = matches(self.query_rows, positives.query_rows)
+            index, by_found = take_spans(self.offsets, found)
+            entries = self.take(index, by_found[by_query])
+        return replace(
+            entries,
+            query_rows=positives.query_rows,
+            positive_offsets=positives.offsets,
+            positive_rows=positives.passage_rows,
+        )
+
+
+def matches(table: Int32, wanted: Int32) -> tuple[Int64, Int64]:
+    """Positions in ``table`` [T] of each value of ``wanted`` [Q], ascending, and their offsets [Q + 1]."""
+    order = np.argsort(table, kind="stable")
+    ordered = table[order]
+    first = np.searchsorted(ordered, wanted, "left")
+    counts = np.searchsorted(ordered, wanted, "right") - first
+    offsets = offsets_of(counts)
+    return order[np.arange(offsets[-1]) + np.repeat(first - offsets[:-1], counts)], offsets
+
+
+def kept_offsets(mask: NDArray[np.bool_], offsets: Int64) -> Int64:
+    """Offsets of the spans that remain of ``offsets`` when only elements where ``mask`` is true are kept."""
+    return offsets_of(mask.view(np.uint8))[offsets]
+
+
+def blocks(offsets: Int64, size: int = BLOCK) -> Iterator[tuple[int, int]]:
+    """Consecutive ranges of queries with about ``size`` entries each (one empty range for no queries)."""
+    inner = np.searchsorted(offsets, np.arange(size, offsets[-1], size))
+    cuts = np.unique(np.concatenate([[0], inner, [len(offsets) - 1]])).tolist()
+    yield from pairwise(cuts) if len(cuts) > 1 else [(0, 0)]
+
+
+def concatenate(pools: Sequence[NegativePool]) -> NegativePool:
+    """One pool of the queries of several (at least one); no query may be in two of them."""
+    arrays: dict[str, Any] = {name: np.concatenate([getattr(pool, name) for pool in pools]) for name in DTYPES}
+    for name in ("offsets", "positive_offsets"):
+        arrays[name] = offsets_of(np.concatenate([spans(getattr(pool, name)) for pool in pools]))
+    return replace(pools[0], **arrays)
+
+
+# ---------------------------------------------------------------- reading
+
+
+def repeats(pool: NegativePool) -> NDArray[np.bool_]:
+    """Whether each entry [n] names a passage that an earlier entry of its query names."""
+    repeated = np.zeros(len(pool.passage_rows), bool)
+    for start, stop in blocks(pool.offsets):
+        low, high = pool.offsets[start], pool.offsets[stop]
+        owner = owners(pool.offsets[start : stop + 1])
+        pair = owner << 31 | pool.passage_rows[low:high]
+        order = np.argsort(pair, kind="stable")
+        repeated[low + order[1:]] = pair[order[1:]] == pair[order[:-1]]
+    return repeated
+
+
+def shortfall(pool: NegativePool, wanted: int | NDArray[np.integer]) -> dict[str, int]:
+    """How many queries have fewer entries than ``wanted`` (one number, or [Q]), and how many are missing."""
+    missing = np.maximum(wanted - spans(pool.offsets), 0)
+    return {"queries": int(np.count_nonzero(missing)), "entries": int(missing.sum())}
+
+
+def realized(pool: NegativePool) -> dict[str, float]:
+    """Mean entries a query by part: each new source, and ``momentum``. Their ratio is the realised mix."""
+    new = np.bincount(pool.sources[~pool.momentum], minlength=len(SOURCES))
+    parts = {name: int(n) for name, n in zip(SOURCES, new, strict=True) if n}
+    parts["momentum"] = int(np.count_nonzero(pool.momentum))
+    return {name: n / max(len(pool), 1) for name, n in parts.items()}
+
+
+def stats(pool: NegativePool) -> dict[str, Any]:
+    """Counts that describe a pool (``per_source`` counts momentum entries under their first source)."""
+    lengths, n = spans(pool.offsets), len(pool.passage_rows)
+    counts = np.bincount(pool.sources, minlength=len(SOURCES)).tolist()
+    return {
+        "queries": len(pool),
+        "entries": n,
+        "per_source": {name: count for name, count in zip(SOURCES, counts, strict=True) if count},
+        "momentum_share": float(np.count_nonzero(pool.momentum) / max(n, 1)),
+        "duplicate_share": float(np.count_nonzero(repeats(pool)) / max(n, 1)),
+        "min_per_query": int(lengths.min()) if len(pool) else 0,
+        "median_per_query": float(np.median(lengths)) if len(pool) else 0.0,
+        "max_per_query": int(lengths.max(initial=0)),
+        "queries_without_entries": int(np.count_nonzero(lengths == 0)),
+    }
+
+
+def entries_of(pool: NegativePool, i: int) -> list[Entry]:
+    """The entries of the i-th query, in pool order."""
+    span = range(int(pool.offsets[i]), int(pool.offsets[i + 1]))
+    return [
+        Entry(
+            passage_row=int(pool.passage_rows[j]),
+            source=SOURCES[pool.sources[j]],
+            rank=int(pool.ranks[j]) or None,
+            score=None if np.isnan(pool.scores[j]) else float(pool.scores[j]),
+            episode=int(pool.episodes[j]),
+            anchor=None if pool.anchors[j] < 0 else int(pool.anchors[j]),
+            momentum=bool(pool.episodes[j] < pool.episode),
+        )
+        for j in span
+    ]
+
+
+# ---------------------------------------------------------------- files
+
+
+def save_pool(pool: NegativePool, path: Path, *, settings: Mapping[str, Any], inputs: Mapping[str, str]) -> None:
+    """Publish a pool as an artefact folder; an existing one is never replaced."""
+    with artifacts.publish(path, KIND, settings=settings, inputs=inputs) as draft:
+        for name in DTYPES:
+            draft.array(f"{name}.npy", getattr(pool, name))
+        draft.facts = {"episode": pool.episode, "collection": pool.collection, "sources": list(SOURCES)}
+
+
+def load_pool(path: Path, *, n_passages: int | None = None, collection: str | None = None) -> NegativePool:
+    """Open a published pool, memory-mapped, and check all its invariants.
+
+    Parameters
+    ----------
+    n_passages : size of the corpus; every row must lie below it.
+    collection : digest the pool must have been made for.
+
+    Raises
+    ------
+    ArtifactError : the artefact is damaged, breaks an invariant, or belongs to another collection.
+    """
+    path = Path(path)
+    facts = artifacts.open_artifact(path, KIND).facts
+    if facts.get("sources") != list(SOURCES) or not isinstance(facts.get("episode"), int):
+        raise _bad(path, f"the manifest's facts are {dict(facts)}")
+    arrays = {name: np.asarray(artifacts.load_array(path / f"{name}.npy")) for name in DTYPES}
+    for name, array in arrays.items():
+        if array.dtype != DTYPES[name] or array.ndim != 1:
+            raise _bad(path / f"{name}.npy", f"{array.ndim}-dimensional {array.dtype}")
+    pool = NegativePool(**arrays, episode=facts["episode"], collection=str(facts.get("collection", "")))
+    if collection is not None and pool.collection != collection:
+        what = f"made for collection {pool.collection[:12]}…, this one is {collection[:12]}…"
+        raise ArtifactError("OTHER_COLLECTION", what, "give the collection it was mined from", path=path)
+    check_pool(pool, path, n_passages)
+    return pool
+
+
+def check_pool(pool: NegativePool, path: Path, n_passages: int | None = None) -> None:
+    """Raise an :class:`ArtifactError` naming the first invariant that the arrays break."""
+    limit = np.iinfo(np.int32).max if n_passages is None else n_passages
+    n = len(pool.passage_rows)
+    for name in ENTRY_ARRAYS:
+        if len(getattr(pool, name)) != n:
+            raise _bad(path / f"{name}.npy", f"{len(getattr(pool, name))} values for {n} entries")
+    for name, total in (("offsets", n), ("positive_offsets", len(pool.positive_rows))):
+        if not _delimits(getattr(pool, name), len(pool), total):
+            raise _bad(path / f"{name}.npy", f"not offsets of {len(pool)} queries over {total} values")
+    for name, low, high in (
+        ("query_rows", 0, np.iinfo(np.int32).max),
+        ("positive_rows", 0, limit),
+        ("passage_rows", 0, limit),
+        ("anchors", -1, limit),
+        ("sources", 0, len(SOURCES)),
+        ("ranks", 0, np.iinfo(np.int32).max),
+        ("episodes", np.iinfo(np.int32).min, pool.episode + 1),
+    ):
+        values = getattr(pool, name)
+        if len(values) and not (low <= values.min() and values.max() < high):
+            raise _bad(path / f"{name}.npy", f"values {values.min()} to {values.max()}, not {low} to {high - 1}")
+    if len(np.unique(pool.query_rows)) != len(pool):
+        raise _bad(path / "query_rows.npy", "a query stands twice")
+
+
+def _delimits(offsets: Int64, n_spans: int, total: int) -> bool:
+    """Whether ``offsets`` cut ``total`` values into ``n_spans`` spans."""
+    if len(offsets) != n_spans + 1:
+        return False
+    return bool(offsets[0] == 0 and offsets[-1] == total and (spans(offsets) >= 0).all())
+
+
+def _bad(path: Path, what: str) -> ArtifactError:
+    return ArtifactError("BAD_POOL", what, "mine the negatives again", path=path)

@@ -1,0 +1,187 @@
+"""Negative sources: a pool of negatives sampled from a run, or from the whole corpus."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardneg.draws import UInt64, below, hash64, key, smallest
+from hardneg.negatives.candidates import ALL, SLACK, Filters, candidates, is_known
+from hardneg.negatives.pool import BLOCK, SOURCES, NegativePool, blocks, concatenate, matches, shortfall
+from hardneg.records import Float32, Int32, Int64, Positives, Run, offsets_of, spans, take_spans
+
+log = logging.getLogger(__name__)
+
+Draw = Literal["uniform", "rank", "score"]
+
+
+def draw_entries(
+    pool: NegativePool, counts: int | NDArray[np.integer], *, seed: int, draw: Draw = "uniform"
+) -> NegativePool:
+    """``counts`` (one number, or [Q]) entries of every query without replacement; all where there are fewer.
+
+    ``uniform``; ``rank``: probability proportional to 1 / rank; ``score``: to exp(score). The random number
+    of an entry is a function of (seed, the pool's episode, query, passage, source, mining episode, anchor),
+    so a draw does not depend on which other queries are in the pool, nor on its order.
+    """
+    wanted = np.broadcast_to(np.asarray(counts), len(pool))
+    base = key(seed, "draw", pool.episode)
+    chosen = [np.zeros(0, np.int64)]
+    for start, stop in blocks(pool.offsets):
+        offsets = pool.offsets[start : stop + 1]
+        span = slice(offsets[0], offsets[-1])
+        pair = np.repeat(pool.query_rows[start:stop].astype(np.int64) << 32, spans(offsets))
+        pair |= pool.passage_rows[span]
+        mined = pool.anchors[span].astype(np.int64) << 32
+        mined ^= pool.episodes[span].astype(np.int64) << 8 | pool.sources[span]
+        words = _weighted(hash64(base, pair, mined), pool.ranks[span], pool.scores[span], draw)
+        found = smallest(words, offsets - offsets[0], wanted[start:stop])
+        chosen.append(np.sort(found) + offsets[0])  # back in the pool's order
+    lengths = np.minimum(spans(pool.offsets), wanted)
+    return pool.take(np.concatenate(chosen), offsets_of(lengths))
+
+
+def _weighted(words: UInt64, ranks: Int32, scores: Float32, draw: Draw) -> UInt64:
+    """Words whose ascending order draws without replacement by weight: an exponential race, in logarithms."""
+    if draw == "uniform":
+        return words
+    unit = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    log_weight = scores.astype(np.float64) if draw == "score" else -np.log(np.maximum(ranks, 1))
+    order = np.argsort(np.log(-np.log(unit)) - log_weight, kind="stable")
+    places = np.empty_like(words)
+    places[order] = np.arange(len(words), dtype=np.uint64)
+    return places
+
+
+def sample_source(
+    run: Run,
+    positives: Positives,
+    *,
+    source: str,
+    episode: int,
+    depth: int | None,
+    count: int | None,
+    seed: int,
+    filters: Filters = ALL,
+    text_keys: UInt64 | None = None,
+    positive_scores: Float32 | None = None,
+    anchors: Int32 | None = None,
+    draw: Draw = "uniform",
+) -> NegativePool:
+    """``count`` negatives of every query (None: all candidates), drawn from :func:`candidates`.
+
+    If fewer remain, all are taken, and the shortfall is logged. Memory beyond the result is bounded.
+    """
+    lists, by_query = matches(run.query_rows, positives.query_rows)
+    hits = offsets_of(spans(run.offsets)[lists])[by_query]
+    parts = []
+    for start, stop in blocks(hits):
+        block = lists[by_query[start] : by_query[stop]]
+        part = candidates(
+            _select_lists(run, block),
+            positives.select(np.arange(start, stop)),
+            source=source,
+            episode=episode,
+            depth=depth,
+            filters=filters,
+            text_keys=text_keys,
+            positive_scores=None if positive_scores is None else positive_scores[start:stop],
+            anchors=None if anchors is None else anchors[block],
+        )
+        parts.append(part if count is None else draw_entries(part, count, seed=seed, draw=draw))
+    pool = concatenate(parts)
+    if count is not None:
+        log_shortfall(source, pool, count)
+    return pool
+
+
+def _select_lists(run: Run, lists: Int64) -> Run:
+    """The run of the lists at these positions."""
+    index, offsets = take_spans(run.offsets, lists)
+    return replace(
+        run,
+        query_rows=run.query_rows[lists],
+        offsets=offsets,
+        passage_rows=run.passage_rows[index],
+        scores=run.scores[index],
+    )
+
+
+def log_shortfall(part: str, pool: NegativePool, wanted: int | NDArray[np.integer]) -> None:
+    """Say how many queries of this part got fewer negatives than ``wanted``, if any did."""
+    missing = shortfall(pool, wanted)
+    if missing["queries"]:
+        log.info("%s: %d queries fall short, by %d negatives", part, missing["queries"], missing["entries"])
+
+
+def random_source(
+    positives: Positives,
+    n_passages: int,
+    *,
+    count: int,
+    seed: int,
+    episode: int,
+    text_keys: UInt64 | None = None,
+    collection: str = "",
+) -> NegativePool:
+    """``count`` passages of every query, uniform over the corpus without D+(q) and its text duplicates."""
+    base = key(seed, "draw/random", episode)
+    chosen = [np.zeros((0, count), np.int32)]
+    step = max(1, BLOCK // (2 * count + SLACK))
+    for start in range(0, len(positives), step):
+        part = positives.select(np.arange(start, min(start + step, len(positives))))
+        chosen.append(_random_rows(part, n_passages, count, base, text_keys))
+    rows = np.concatenate(chosen)
+    found = rows < n_passages
+    n = int(found.sum())
+    pool = NegativePool(
+        query_rows=positives.query_rows,
+        positive_offsets=positives.offsets,
+        positive_rows=positives.passage_rows,
+        offsets=offsets_of(found.sum(axis=1)),
+        passage_rows=rows[found],
+        sources=np.full(n, SOURCES.index("random"), np.uint8),
+        ranks=np.zeros(n, np.int32),
+        scores=np.full(n, np.nan, np.float32),
+        episodes=np.full(n, episode, np.int32),
+        anchors=np.full(n, -1, np.int32),
+        episode=episode,
+        collection=collection,
+    )
+    log_shortfall("random", pool, count)
+    return pool
+
+
+def _random_rows(positives: Positives, n_passages: int, count: int, base: int, text_keys: UInt64 | None) -> Int32:
+    """Distinct acceptable rows [Q, count], ascending, ``n_passages`` standing for none.
+
+    The first ``count`` acceptable ones of a fixed number of trials; where they do not suffice (a tiny corpus,
+    or one full of copies of a positive), a draw from the whole corpus.
+    """
+    trials = np.arange(2 * count + SLACK)
+    rows = below(hash64(base, positives.query_rows[:, None], trials[None, :]), n_passages)
+    owner = np.repeat(np.arange(len(positives)), len(trials))
+    order = np.argsort(rows, axis=1, kind="stable")
+    ordered = np.take_along_axis(rows, order, axis=1)
+    fresh = np.ones(rows.shape, bool)
+    np.put_along_axis(fresh, order[:, 1:], ordered[:, 1:] != ordered[:, :-1], axis=1)
+    fresh &= ~is_known(positives, owner, rows.ravel(), text_keys).reshape(rows.shape)
+    kept = np.where(fresh & (np.cumsum(fresh, axis=1) <= count), rows, n_passages)
+    kept = np.sort(kept, axis=1)[:, :count]
+    for i in np.flatnonzero(kept[:, -1] == n_passages):
+        drawn = _from_corpus(positives.select(np.array([i])), n_passages, count, base, text_keys)
+        kept[i] = n_passages
+        kept[i, : len(drawn)] = drawn
+    return kept.astype(np.int32)
+
+
+def _from_corpus(positives: Positives, n_passages: int, count: int, base: int, text_keys: UInt64 | None) -> Int64:
+    """Up to ``count`` acceptable rows of the whole corpus for one query, ascending."""
+    rows = np.arange(n_passages)
+    rows = rows[~is_known(positives, np.zeros(n_passages, np.int64), rows, text_keys)]
+    words = hash64(base, positives.query_rows, rows, np.array([-1]))  # -1: no trial's number
+    return np.sort(rows[np.argsort(words, kind="stable")[:count]])

@@ -1,0 +1,325 @@
+"""ANCE-Tele: training with teleportation negatives (Sun et al., 2022).
+
+In every episode the newest model mines the negatives of the next one, and three kinds are mixed: passages near
+the query, passages near the positive (lookahead: what the model will confuse later), and the pool of the episode
+before (momentum: what it would forget).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from hardneg.artifacts import is_current, read_manifest
+from hardneg.config import Settings, operational
+from hardneg.data.training_data import TrainingData
+from hardneg.experiment import Experiment
+from hardneg.losses import contrastive
+from hardneg.mining import mine_pool
+from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.loading import load_encoder
+from hardneg.models.saving import save_encoder
+from hardneg.negatives.groups import draw_groups, epoch_order, usable
+from hardneg.negatives.mix import nearest
+from hardneg.negatives.pool import KIND as POOL
+from hardneg.negatives.pool import NegativePool, load_pool, save_pool
+from hardneg.planning import describe_work
+from hardneg.records import Int64
+from hardneg.snapshot import Encoding, Snapshot, token_store
+from hardneg.training.batches import GroupBatch, KnownPositives, masked_columns
+from hardneg.training.loop import Objective, StepOutput
+from hardneg.training.optim import linear
+from hardneg.training_stage import Stage, per_episode, steps_per_epoch, train_stage
+
+
+class AnceTele(Settings):
+    """Settings of the recipe; the presets hold the papers' values."""
+
+    # the encoder; None keeps what the model brings
+    towers: Literal["tied", "untied"] | None = None
+    pooling: Literal["cls", "mean", "last"] | None = None
+    head: Literal["none", "ance"] | None = None
+    normalize: bool | None = None
+    dim: int | None = Field(None, ge=1)
+    scale: float | None = Field(None, gt=0)
+    title_join: Literal["sep", "space"] | None = None
+    use_titles: bool | None = None
+    query_prompt: str | None = None
+    passage_prompt: str | None = None
+    query_length: int | None = Field(None, ge=3, le=8192)
+    passage_length: int | None = Field(None, ge=3, le=8192)
+    search_query_length: int | None = Field(None, ge=3, le=8192)
+
+    # episodes
+    episodes: int = Field(3, ge=1)
+    start_episode: int = Field(1, ge=1)  # later ones begin from given negatives
+    start: Literal["scratch", "continue"] = "scratch"
+    queries_per_step: int = Field(8, ge=1)
+    group_sizes: Literal["reference", "paper"] = "reference"
+    passages_reference: list[int] = Field([16, 32, 32], min_length=1)
+    passages_paper: list[int] = Field([32, 32, 32], min_length=1)
+    epochs: float = Field(3, gt=0)
+    steps: int | None = Field(None, ge=1)  # of the whole schedule; wins over epochs
+    stop_fraction: float = Field(0.1, gt=0, le=1)
+    stop_step: int | None = Field(None, ge=1)  # wins over stop_fraction
+
+    # optimiser
+    learning_rate: float = Field(5e-6, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    warmup: float = Field(0.1, ge=0)
+    clip: float = Field(1.0, gt=0)
+    micro_queries: int | None = Field(None, ge=1)  # queries of a micro-batch, for accumulation
+    in_batch: bool = True
+    mask_known_positives: bool = True
+
+    # negatives
+    depth: int = Field(200, ge=1)
+    count: int = Field(30, ge=1)  # n: the newly mined part is 2n
+    alpha: float = Field(0.5, ge=0, lt=1)  # momentum : new = alpha : 1 - alpha
+    beta: float = Field(0.5, ge=0, lt=1)  # lookahead : query = beta : 1 - beta
+    momentum: Literal["weighted", "accumulate"] = "weighted"
+    dedup: bool = False
+    extra: list[Literal["bm25", "random"]] = Field([])
+    lookahead: Literal["first", "all"] = "first"
+    positives: Literal["rotate", "first"] = "rotate"
+
+    # numbers
+    seed: int = Field(42, ge=0)
+    precision: Literal["float32", "bfloat16"] = "float32"
+    token_budget: int = Field(16384, ge=16)
+    store_dtype: Literal["float16", "float32"] = "float16"
+
+    # how, not what
+    measures: str = operational("RR@10 nDCG@10 Success@1 Success@5 Success@20 R@100")
+    checkpoint_every: int = operational(200, ge=1)
+
+    def passages_per_query(self, episode: int) -> int:
+        """1 positive + N negatives of an episode."""
+        sizes = self.passages_reference if self.group_sizes == "reference" else self.passages_paper
+        return per_episode(sizes, episode)
+
+    def horizon(self, queries: int) -> int:
+        """Steps of the learning-rate schedule, which early stops do not shorten."""
+        return self.steps or math.ceil(self.epochs * steps_per_epoch(queries, self.queries_per_step))
+
+    def stop(self, horizon: int) -> int:
+        """Steps of an episode before the last."""
+        return min(self.stop_step or max(int(nearest(self.stop_fraction * horizon)), 1), horizon)
+
+
+def ance_tele(
+    settings: AnceTele,
+    data: TrainingData,
+    base: Callable[[], BiEncoder],
+    experiment: Experiment,
+    *,
+    given: NegativePool | None = None,
+) -> Iterator[Snapshot]:
+    """Run all episodes (ANCE-Tele, Section 4); afterwards the trained model stands in ``model/``.
+
+    Yields each state of the model while its embeddings are there: the pretrained one, that after every episode,
+    and the final one. Everything that is published already is reused, so an interrupted experiment resumes.
+
+    Parameters
+    ----------
+    base : makes the pretrained encoder; called whenever a fresh one is needed.
+    given : negatives for the first episode, trained on instead of mined ones.
+    """
+    miner, pool = base(), None
+    for episode in range(settings.start_episode, settings.episodes + 1):
+        state = look(settings, miner, data, experiment, episode)
+        yield state
+        pool = episode_pool(settings, state, data, pool, episode, experiment, given)
+        start = base() if settings.start == "scratch" else miner
+        miner = train_episode(settings, data, pool, start, episode, experiment)
+        state.discard()
+    yield look(settings, miner, data, experiment, settings.episodes + 1)
+
+
+def look(
+    settings: AnceTele, encoder: BiEncoder, data: TrainingData, experiment: Experiment, episode: int
+) -> Snapshot:
+    """The state that mines the negatives of ``episode``; one past the last is the final state."""
+    final = episode > settings.episodes
+    return Snapshot(
+        encoder,
+        data.collection,
+        "final" if final else "untrained" if episode == settings.start_episode else f"episode-{episode - 1}",
+        experiment / ("final/runs" if final else f"episodes/{episode}/runs"),
+        experiment.cache,
+        encoding=Encoding(
+            settings.token_budget, settings.store_dtype, settings.precision, settings.search_query_length
+        ),
+        timed=experiment.timed,
+    )
+
+
+def episode_pool(
+    settings: AnceTele,
+    state: Snapshot,
+    data: TrainingData,
+    previous: NegativePool | None,
+    episode: int,
+    experiment: Experiment,
+    given: NegativePool | None,
+) -> NegativePool:
+    """The training pool of an episode, mixed from what its miner finds and the pool before it (Eqs. 4-8)."""
+    path = experiment / f"episodes/{episode}/negatives"
+    inputs = {"collection": data.collection.digest, "miner": state.digest}
+    if previous is not None:
+        inputs["previous"] = read_manifest(experiment / f"episodes/{episode - 1}/negatives").digest
+    if not is_current(path, POOL, inputs):
+        if given is not None and episode == settings.start_episode:
+            pool = replace(given, episode=episode)
+        else:
+            with experiment.timed("mine", episode=episode):
+                pool = mix_episode(settings, state, data, previous, episode)
+        save_pool(pool, path, settings=settings.result_values(), inputs=inputs)
+    return load_pool(path, n_passages=data.collection.n_passages, collection=data.collection.digest)
+
+
+def mix_episode(
+    settings: AnceTele, state: Snapshot, data: TrainingData, previous: NegativePool | None, episode: int
+) -> NegativePool:
+    """Query and lookahead candidates of this state, the momentum of the last, and the extra sources."""
+    return mine_pool(
+        state,
+        data.train,
+        previous,
+        sources=["query", *(["lookahead"] if settings.beta > 0 else []), *settings.extra],
+        episode=episode,
+        depth=settings.depth,
+        size=2 * settings.count,
+        count=settings.count,
+        alpha=settings.alpha,
+        beta=settings.beta,
+        seed=settings.seed,
+        mode=settings.momentum,
+        dedup=settings.dedup,
+        anchors=settings.lookahead,
+    )
+
+
+def plan(settings: AnceTele, data: TrainingData, encoder: BiEncoder, *, measure: bool) -> dict[str, Any]:
+    """What the experiment would do, and with ``measure`` how long it would take here."""
+    horizon = settings.horizon(len(data.train))
+    early = settings.episodes - settings.start_episode
+    episodes = range(settings.start_episode, settings.episodes + 1)
+    return describe_work(
+        data.collection,
+        encoder,
+        training_queries=len(data.train),
+        steps=early * settings.stop(horizon) + horizon,
+        states=len(episodes) + 1,
+        queries_per_step=settings.queries_per_step,
+        passages_per_query=[settings.passages_per_query(episode) for episode in episodes],
+        in_batch=settings.in_batch,
+        micro_queries=settings.micro_queries,
+        depth=settings.depth,
+        store_dtype=settings.store_dtype,
+        precision=settings.precision,
+        measure=measure,
+    )
+
+
+def train_episode(
+    settings: AnceTele,
+    data: TrainingData,
+    pool: NegativePool,
+    start: BiEncoder,
+    episode: int,
+    experiment: Experiment,
+) -> BiEncoder:
+    """Train on an episode's pool; the miner of the next episode, or the final model after the last.
+
+    Episodes before the last stop early, without shortening the schedule. The last runs whole, and its model at
+    the early stop is kept too: extending a finished experiment mines from that one.
+    """
+    size = settings.passages_per_query(episode) - 1
+    positions = usable(pool, size)
+    horizon = settings.horizon(len(positions))
+    early, last = settings.stop(horizon), episode == settings.episodes
+    names = {early: f"episodes/{episode}/model"} | ({horizon: "model"} if last else {})
+    inputs = {
+        "pool": read_manifest(experiment / f"episodes/{episode}/negatives").digest,
+        "start": start.digest(),
+    }
+
+    def save(step: int) -> None:
+        save_encoder(start, experiment / names[step], inputs={**inputs, "step": str(step)}, replace=True)
+
+    if not all(
+        is_current(experiment / name, "model", {**inputs, "step": str(step)}) for step, name in names.items()
+    ):
+        stage = Stage(
+            episode=episode,
+            seed=settings.seed,
+            stop=max(names),
+            save_at=early,
+            schedule=linear(settings.learning_rate, warmup=settings.warmup, horizon=horizon),
+            objective=objective(settings, data, start, experiment),
+            batches=Batches(settings, pool, positions),
+            inputs=inputs,
+            clip=settings.clip,
+            weight_decay=settings.weight_decay,
+            checkpoint_every=settings.checkpoint_every,
+        )
+        train_stage(stage, start, data.collection, experiment, save=save)
+    return load_encoder(str(experiment / names[max(names)]), device=start.device)
+
+
+class Batches:
+    """The batch of every step: a keyed shuffle of the queries every epoch, a window of each one's pool."""
+
+    def __init__(self, settings: AnceTele, pool: NegativePool, positions: Int64) -> None:
+        self.settings, self.pool, self.positions = settings, pool, positions
+        self.order_of_epoch = lru_cache(1)(self._order)
+
+    def _order(self, epoch: int) -> Int64:
+        rows = self.pool.query_rows[self.positions]
+        order = epoch_order(rows, seed=self.settings.seed, episode=self.pool.episode, epoch=epoch)
+        return self.positions[order]
+
+    def __call__(self, step: int) -> GroupBatch:
+        """The groups of one step."""
+        size = self.settings.queries_per_step
+        epoch, place = divmod(step, steps_per_epoch(len(self.positions), size))
+        chosen = self.order_of_epoch(epoch)[place * size : (place + 1) * size]
+        groups = draw_groups(
+            self.pool,
+            chosen,
+            epoch,
+            size=self.settings.passages_per_query(self.pool.episode) - 1,
+            seed=self.settings.seed,
+            rotate=self.settings.positives == "rotate",
+        )
+        rows = np.column_stack([groups.positive_rows, groups.negative_rows])
+        return GroupBatch(groups.query_rows, rows, len(chosen), self.settings.micro_queries)
+
+
+def objective(settings: AnceTele, data: TrainingData, encoder: BiEncoder, experiment: Experiment) -> Objective:
+    """Contrastive loss over all passages of the batch; known positives are no negatives."""
+    queries = token_store(encoder, data.collection, experiment.cache, "query")
+    passages = token_store(encoder, data.collection, experiment.cache, "passage")
+    known = KnownPositives(data.train, data.collection.text_keys) if settings.mask_known_positives else None
+
+    def loss(batch: GroupBatch) -> StepOutput:
+        rows, place = batch.distinct()
+        with torch.autocast(encoder.device.type, torch.bfloat16, enabled=settings.precision == "bfloat16"):
+            q, p = encoder.encode_pair(queries.read(batch.query_rows), passages.read(rows))
+        scores = (q @ p.T)[:, place]
+        masked = torch.from_numpy(masked_columns(batch, known, in_batch=settings.in_batch))
+        targets = torch.from_numpy(batch.targets())
+        losses = contrastive(
+            scores, targets.to(scores.device), masked.to(scores.device), scale=encoder.settings.scale
+        )
+        return StepOutput(losses.sum() / batch.step_queries)
+
+    return loss

@@ -1,0 +1,197 @@
+"""Who may still be among the k best, without ever sorting all scores: the selection half of exact search."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+BLOCK = 32  # neighbouring scores that share one maximum
+LAST = 2**31 - 1
+LEAST = -(2**63)  # the key of no hit
+
+
+class Scorer(Protocol):
+    """Gives the exact scores of (query, passage) pairs."""
+
+    def scores(self, which: Tensor, rows: Tensor, sums: Tensor | None) -> Tensor:
+        """Scores [n] float32, from float64 sums [n] where they are known."""
+        ...
+
+
+@dataclass(frozen=True)
+class Found:
+    """Proposals, flat: position of the query (ascending), passage row, approximate score."""
+
+    which: Tensor  # [n] int64
+    rows: Tensor  # [n] int32
+    values: Tensor  # [n]
+
+    def where(self, keep: Tensor) -> Found:
+        """Those for which ``keep`` [n] holds."""
+        return Found(self.which[keep], self.rows[keep], self.values[keep])
+
+
+class Candidates:
+    """For each query of a tile, the passages seen so far that may be among its k best.
+
+    Parameters
+    ----------
+    scorer : gives exact scores.
+    margin : [Q], in the dtype of the proposals: a passage this far below the k-th best proposal is out for certain.
+    k, n : hits wanted, passages there are; k <= n.
+    """
+
+    def __init__(self, scorer: Scorer, margin: Tensor, k: int, n: int) -> None:
+        self.scorer, self.margin, self.k = scorer, margin, k
+        self.capacity = min(4 * k + 64, n)  # a quarter is kept, three quarters are room for news
+        shape = (len(margin), self.capacity)
+        self.values = margin.new_full(shape, -torch.inf)
+        self.rows = torch.zeros(shape, dtype=torch.int32, device=margin.device)
+        self.count = torch.zeros(len(margin), dtype=torch.int64, device=margin.device)
+        self.floor = torch.full_like(margin, -torch.inf)
+        self.started = False
+
+    def absorb(self, ids: Tensor, scores: Tensor, start: int) -> None:
+        """Take in the approximate ``scores`` [len(ids), w] of passages ``start`` to ``start + w``."""
+        blocks = in_blocks(scores)
+        maxima = blocks.amax(2)
+        if not self.started:
+            self._raise_floor(ids, kth_largest(blocks, maxima, self.k))
+            self.started = True
+        found = above(self.floor[ids], blocks, maxima, start)
+        crowded = self._crowded(ids, found)
+        if crowded.any():
+            self._compact(ids[crowded])
+            found = found.where(found.values > self.floor[ids][found.which])
+            crowded = self._crowded(ids, found)
+        if crowded.any():
+            found = found.where(~crowded[found.which])
+            self._split(ids[crowded], scores[crowded], start)
+        self._append(ids, found)
+
+    def best(self) -> tuple[Tensor, Tensor]:
+        """Exact scores [Q, k] float32 and rows [Q, k] int32, best first; call it once, at the end."""
+        everyone = torch.arange(len(self.count), device=self.count.device)
+        self._compact(everyone)
+        self._settle(everyone)
+        return self.values[:, : self.k].float(), self.rows[:, : self.k].clone()
+
+    def _crowded(self, ids: Tensor, found: Found) -> Tensor:
+        news = torch.bincount(found.which, minlength=len(ids))
+        return self.count[ids] + news > self.capacity
+
+    def _split(self, ids: Tensor, scores: Tensor, start: int) -> None:
+        """Take in scores too many of which may matter: ties, or scores that rise with the row."""
+        width = scores.shape[1]
+        if width <= self.capacity - self.k:
+            self._settle(ids)  # leaves at most k, so the rest fits
+            self.absorb(ids, scores, start)
+            return
+        blocks = in_blocks(scores)
+        self._raise_floor(ids, kth_largest(blocks, blocks.amax(2), self.k))
+        half = width // 2
+        self.absorb(ids, scores[:, :half], start)
+        self.absorb(ids, scores[:, half:], start + half)
+
+    def _raise_floor(self, ids: Tensor, kth: Tensor) -> None:
+        """Let the floor follow the k-th best value seen, ``kth`` [len(ids)]."""
+        self.floor[ids] = torch.maximum(self.floor[ids], kth - self.margin[ids])
+
+    def _append(self, ids: Tensor, found: Found) -> None:
+        news = torch.bincount(found.which, minlength=len(ids))
+        first = ids * self.capacity + self.count[ids] - (news.cumsum(0) - news)
+        place = torch.arange(len(found.which), device=ids.device) + first[found.which]
+        self.values.view(-1)[place] = found.values
+        self.rows.view(-1)[place] = found.rows
+        self.count[ids] += news
+
+    def _take(self, ids: Tensor, floor: Tensor) -> Found:
+        """Remove what is held of these queries; return what of it is above ``floor`` [len(ids)]."""
+        values, rows = self.values[ids], self.rows[ids]
+        keep = values > floor[:, None]
+        self.values[ids] = -torch.inf
+        self.count[ids] = 0
+        return Found(torch.nonzero(keep)[:, 0], rows[keep], values[keep])
+
+    def _compact(self, ids: Tensor) -> None:
+        """Drop what the proposals held by now rule out."""
+        self._raise_floor(ids, self.values[ids].topk(self.k, sorted=False).values.amin(1))
+        self._append(ids, self._take(ids, self.floor[ids]))
+
+    def _settle(self, ids: Tensor) -> None:
+        """Score what is held exactly and keep the k best of it, in order."""
+        held = self._take(ids, self.floor.new_full((len(ids),), -torch.inf))
+        sums = held.values if held.values.dtype == torch.float64 else None
+        scores = self.scorer.scores(ids[held.which], held.rows, sums)
+        count = torch.bincount(held.which, minlength=len(ids))
+        slot = torch.arange(len(scores), device=ids.device) - (count.cumsum(0) - count)[held.which]
+        keys = torch.full((len(ids), int(count.max())), LEAST, device=ids.device)
+        keys[held.which, slot] = rank_keys(scores, held.rows)
+        keys = keys.topk(min(self.k, keys.shape[1])).values
+        hits = torch.nonzero(keys > LEAST)[:, 0]
+        scores, rows = from_keys(keys[keys > LEAST])
+        self._append(ids, Found(hits, rows, scores.to(self.values.dtype)))
+
+
+# ---------------------------------------------------------------- selection
+
+
+def in_blocks(scores: Tensor) -> Tensor:
+    """Scores [q, w] as [q, W, BLOCK], filled up with -inf."""
+    missing = -scores.shape[1] % BLOCK
+    if missing:
+        scores = torch.nn.functional.pad(scores, (0, missing), value=-torch.inf)
+    return scores.reshape(len(scores), -1, BLOCK)
+
+
+def kth_largest(blocks: Tensor, maxima: Tensor, k: int) -> Tensor:
+    """A value [q] that at least k of the scores reach: the k-th largest maximum where there are k; or -inf."""
+    values = maxima if maxima.shape[1] >= k else blocks.flatten(1)
+    if values.shape[1] < k:
+        return values.new_full((len(values),), -torch.inf)
+    return values.topk(k, sorted=False).values.amin(1)
+
+
+def above(floor: Tensor, blocks: Tensor, maxima: Tensor, start: int) -> Found:
+    """All scores above their query's ``floor`` [q]; the passage of the first column is ``start``."""
+    owner, block = torch.nonzero(maxima > floor[:, None], as_tuple=True)
+    values = blocks.flatten(0, 1).index_select(0, owner * maxima.shape[1] + block)
+    keep = values > floor[owner, None]
+    hit, column = torch.nonzero(keep, as_tuple=True)
+    return Found(owner[hit], (start + block[hit] * BLOCK + column).int(), values[keep])
+
+
+# ---------------------------------------------------------------- order
+
+
+def rank_keys(scores: Tensor, rows: Tensor) -> Tensor:
+    """int64 keys that are larger for higher float32 scores, then for lower rows; scores hold no -0.0 or NaN."""
+    bits = scores.view(torch.int32)
+    ordered = torch.where(bits < 0, bits ^ LAST, bits).long()
+    return (ordered << 32) | (LAST - rows.long())
+
+
+def from_keys(keys: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores float32 and rows int32 of :func:`rank_keys`."""
+    ordered = (keys >> 32).int()
+    bits = torch.where(ordered < 0, ordered ^ LAST, ordered)
+    return bits.view(torch.float32), (LAST - (keys & 0xFFFFFFFF)).int()
+
+
+def merge_topk(parts: Sequence[tuple[Tensor, Tensor]], k: int) -> tuple[Tensor, Tensor]:
+    """The k best hits of results over disjoint passages.
+
+    Parameters
+    ----------
+    parts : (scores [Q, k_i] float32, rows [Q, k_i] int32) each, rows of the whole collection.
+
+    Returns
+    -------
+    scores [Q, min(k, sum k_i)] float32, rows likewise int32, by score descending, then row ascending.
+    """
+    keys = torch.cat([rank_keys(scores + 0.0, rows) for scores, rows in parts], dim=1)
+    return from_keys(keys.topk(min(k, keys.shape[1])).values)

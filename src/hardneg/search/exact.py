@@ -1,0 +1,272 @@
+"""Exact search: the best passages of every query, the same bits on every machine.
+
+A stored vector *is* the vector. A score is the float64 dot product of two stored vectors, added by one fixed tree over
+the dimension and rounded to float32; hits are ranked by score descending, then row ascending, also at the cut.
+Matrix products, whose bits change with their shapes, only propose: a passage is dropped once k others are certain to
+beat it (gamma_n of Higham, "Accuracy and Stability of Numerical Algorithms", section 3.1), and the rest are scored anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hardneg.errors import ArtifactError, NumericError
+from hardneg.search.candidates import Candidates, merge_topk
+from hardneg.search.checks import check_request
+from hardneg.search.embeddings import check_norms, vector_norms
+
+__all__ = ["ExactIndex", "Index", "exact_search", "merge_topk"]
+
+Vectors = Tensor | NDArray[Any]
+Precision = Literal["auto", "float32", "float64"]
+
+TILE = {"cpu": 1024, "cuda": 8192}  # queries of one pass over the passages
+CHUNK = {"cpu": 8192, "cuda": 65536}  # passages of one matrix product
+SLICE = {"cpu": 2048, "cuda": 65536}  # passages converted at a time: they stay in the processor's cache
+PAIRS = {"cpu": 1024, "cuda": 1 << 17}  # (query, passage) pairs scored at a time
+DENSE = 160  # below this many passages a hit, a float64 product costs less than scoring the hits anew
+LARGEST = 2.0**127  # scores stay below float32's largest number
+
+
+class Index(Protocol):
+    """Anything that finds the best passages of query vectors."""
+
+    def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Scores [Q, k] float32 and passage rows [Q, k] int32, best first."""
+        ...
+
+
+def exact_search(
+    queries: Vectors,
+    passages: Vectors | Sequence[Vectors],
+    k: int,
+    *,
+    tile: int | None = None,
+    chunk: int | None = None,
+    device: str | torch.device = "cpu",
+) -> tuple[Tensor, Tensor]:
+    """Search once; see :class:`ExactIndex`, which is the way to search several times."""
+    return ExactIndex(passages, tile=tile, chunk=chunk, device=device).search(torch.as_tensor(queries), k)
+
+
+class ExactIndex:
+    """Passages to search, whole or in shards of consecutive rows, on disk, in memory or on a device.
+
+    Parameters
+    ----------
+    passages : [n, dim] float16 or float32 (an array, memory-mapped or not, or a tensor), or a sequence of such shards.
+    tile, chunk : queries and passages of one matrix product; they change the speed, never a result.
+    device : where the products run; passages that lie elsewhere are copied there chunk by chunk.
+    precision : of the products that propose; "auto" takes the faster.
+    max_norm : the largest norm of a passage, where it is known; otherwise the passages are read once for it.
+
+    Raises
+    ------
+    NumericError
+        A passage vector holds NaN or Inf, or is zero.
+    """
+
+    def __init__(
+        self,
+        passages: Vectors | Sequence[Vectors],
+        *,
+        tile: int | None = None,
+        chunk: int | None = None,
+        device: str | torch.device = "cpu",
+        precision: Precision = "auto",
+        max_norm: float | None = None,
+    ) -> None:
+        whole = isinstance(passages, Tensor | np.ndarray)
+        self.shards = [as_tensor(shard) for shard in ([passages] if whole else passages)]
+        self.device, self.precision = torch.device(device), precision
+        kind = self.device.type
+        self.tile, self.chunk = tile or TILE[kind], chunk or CHUNK[kind]
+        self.slice, self.pairs = SLICE[kind], PAIRS[kind]
+        self.starts = [0]
+        for shard in self.shards:
+            self.starts.append(self.starts[-1] + len(shard))
+        self.max_norm = max_norm if max_norm is not None else self._largest_norm()
+
+    def __len__(self) -> int:
+        return self.starts[-1]
+
+    def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """The best passages of every query.
+
+        Parameters
+        ----------
+        queries : [Q, dim], rounded to the passages' dtype first.
+        k : how many; all passages when there are fewer.
+
+        Returns
+        -------
+        scores [Q, min(k, n)] float32, rows [Q, min(k, n)] int32, on the index's device.
+
+        Raises
+        ------
+        SettingsError, InputError, ArtifactError, NumericError
+            k is below 1; no queries or passages; another dimension; a query vector is not finite or zero.
+        """
+        k = check_request(len(queries), len(self), k)
+        stored = self._stored(queries)
+        parts = [self._search_tile(part, k) for part in stored.split(self.tile)]
+        return torch.cat([scores for scores, _ in parts]), torch.cat([rows for _, rows in parts])
+
+    def _largest_norm(self) -> float:
+        largest = 0.0
+        for start, part in self._chunks():
+            norms = vector_norms(part.to(self.device))
+            check_norms(norms, lambda row, start=start: f"passage row {start + row}")  # type: ignore[misc]
+            largest = max(largest, float(norms.max()))
+        return largest
+
+    def _stored(self, queries: Tensor) -> Tensor:
+        dim = self.shards[0].shape[1]
+        if queries.shape[1] != dim:
+            what = f"queries have dimension {queries.shape[1]}, passages {dim}"
+            raise ArtifactError("OTHER_DIMENSION", what, "encode both with the same model")
+        stored = queries.detach().to(self.device, self.shards[0].dtype)
+        norms = vector_norms(stored)
+        check_norms(norms, lambda row: f"query {row}")
+        if (largest := float(norms.max()) * self.max_norm) >= LARGEST:
+            raise NumericError("SCORE_OVERFLOW", f"scores reach {largest:.3g}", "scale the vectors down")
+        return stored
+
+    def _search_tile(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        pairs = Pairs(self, queries)
+        dtype = self._product_dtype(len(queries), k)
+        margin = error_bound(queries.shape[1], dtype, pairs.norms * self.max_norm)
+        candidates = Candidates(pairs, margin.to(dtype), k, len(self))
+        everyone = torch.arange(len(queries), device=self.device)
+        with full_precision():
+            for start, scores in self._products(queries.to(dtype)):
+                candidates.absorb(everyone, scores, start)
+        return candidates.best()
+
+    def _product_dtype(self, queries: int, k: int) -> torch.dtype:
+        if self.precision != "auto":
+            return {"float32": torch.float32, "float64": torch.float64}[self.precision]
+        return torch.float64 if queries >= 64 and len(self) < DENSE * k else torch.float32
+
+    def _chunks(self) -> Iterator[tuple[int, Tensor]]:
+        for shard, first in zip(self.shards, self.starts, strict=False):
+            for start in range(0, len(shard), self.chunk):
+                yield first + start, shard[start : start + self.chunk]
+
+    def _products(self, queries: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """Scores [Q, chunk] of one chunk after another, in a buffer that the next one overwrites."""
+        vectors = queries.new_empty(min(self.slice, len(self)), queries.shape[1])
+        buffer = queries.new_empty(len(queries) * min(self.chunk, len(self)))
+        for start, chunk in self._chunks():
+            scores = buffer[: len(queries) * len(chunk)].view(len(queries), len(chunk))
+            for i in range(0, len(chunk), self.slice):
+                part = chunk[i : i + self.slice]
+                torch.mm(queries, vectors[: len(part)].copy_(part).T, out=scores[:, i : i + len(part)])
+            yield start, scores
+
+    def gather(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Stored vectors of passage ``rows`` [n], in blocks: positions in ``rows``, and the vectors there."""
+        order = torch.argsort(rows)
+        bounds = torch.searchsorted(rows[order], torch.tensor(self.starts, device=rows.device)).tolist()
+        for shard, first, begin, end in zip(self.shards, self.starts, bounds, bounds[1:], strict=False):
+            for index in order[begin:end].split(self.pairs) if end > begin else ():
+                local = (rows[index] - first).to(shard.device)
+                yield index, shard.index_select(0, local).to(self.device)
+
+
+class Pairs:
+    """Exact scores of (query, passage) pairs for the queries of one tile [Q, dim] in stored precision."""
+
+    def __init__(self, index: ExactIndex, queries: Tensor) -> None:
+        # Products of two stored numbers are exact in this type: 11 + 11 bits of 24, or 24 + 24 of 53.
+        self.exact = torch.float32 if queries.dtype == torch.float16 else torch.float64
+        self.gather, self.queries = index.gather, queries.to(self.exact)
+        self.norms = vector_norms(queries) * (1 + 2**-8)  # more than any float32 norm is off by
+        # How far two float64 sums of the same products, added in any order, can be apart.
+        self.doubt = self.norms * index.max_norm * ((queries.shape[1] + 16) * 2.0**-53)
+
+    def scores(self, which: Tensor, rows: Tensor, sums: Tensor | None) -> Tensor:
+        """Scores [n] float32 of the pairs (query ``which[i]``, passage ``rows[i]``).
+
+        ``sums`` [n] are their float64 dot products in any order of addition, if they are known. Nearly all of them
+        round to the same float32 as the fixed tree's sum for certain; only the others go through the tree.
+        """
+        sums = self._sums(which, rows) if sums is None else sums
+        doubt = self.doubt[which]
+        scores, upper = (sums - doubt).float(), (sums + doubt).float()
+        unsure = torch.nonzero(scores != upper).squeeze(1)
+        scores[unsure] = self._tree_sums(which[unsure], rows[unsure]).float()
+        return scores + 0.0  # one zero, not two
+
+    def _products(self, which: Tensor, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        for index, vectors in self.gather(rows):
+            yield index, vectors.to(self.exact).mul_(self.queries.index_select(0, which[index]))
+
+    def _sums(self, which: Tensor, rows: Tensor) -> Tensor:
+        sums = self.queries.new_empty(len(rows), dtype=torch.float64)
+        for index, products in self._products(which, rows):
+            sums[index] = products.sum(1, dtype=torch.float64)
+        return sums
+
+    def _tree_sums(self, which: Tensor, rows: Tensor) -> Tensor:
+        sums = self.queries.new_empty(len(rows), dtype=torch.float64)
+        for index, products in self._products(which, rows):
+            sums[index] = tree_sum(products.double())
+        return sums
+
+
+def tree_sum(terms: Tensor) -> Tensor:
+    """Sums [n] of the rows of ``terms`` [n, dim] float64, which it overwrites.
+
+    The order of additions is fixed: zero-padded to a power of two, the upper half is added to the lower, and so on.
+    """
+    width = terms.shape[1]
+    while width > 1:
+        half = 1 << ((width - 1).bit_length() - 1)
+        terms[:, : width - half] += terms[:, half:width]
+        width = half
+    return terms[:, 0]
+
+
+def error_bound(dim: int, dtype: torch.dtype, norms: Tensor) -> Tensor:
+    """How far below the k-th best proposal a passage is certain to rank below k others [Q] float64.
+
+    ``norms`` [Q] bound |query| |passage|. Twice the error of a dot product in ``dtype`` however its terms are added,
+    gamma_dim |q||d|; room for rounding scores and bounds to float32; and what underflow can lose.
+    """
+    unit = torch.finfo(dtype).eps / 2
+    gamma = dim * unit / (1 - dim * unit)
+    return 2 * norms * (gamma + 4 * 2.0**-24) + dim * 2.0**-125
+
+
+@contextlib.contextmanager
+def full_precision() -> Iterator[None]:
+    """Matrix products in full float32 whatever the process has chosen: the error bound stands on it."""
+    backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
+    before = [backend.fp32_precision for backend in backends]
+    try:
+        for backend in backends:
+            backend.fp32_precision = "ieee"
+        yield
+    finally:
+        for backend, precision in zip(backends, before, strict=True):
+            backend.fp32_precision = precision
+
+
+def as_tensor(vectors: Vectors) -> Tensor:
+    """The same memory as a tensor; float16 and float32 only."""
+    with warnings.catch_warnings():  # a read-only map is what we want: nothing here writes
+        warnings.simplefilter("ignore")
+        tensor = torch.as_tensor(vectors)
+    if tensor.dtype not in (torch.float16, torch.float32):
+        what = f"passage vectors are {tensor.dtype}"
+        raise ArtifactError("BAD_DTYPE", what.replace("torch.", ""), "store them as float16 or float32")
+    return tensor

@@ -1,0 +1,51 @@
+"""From query vectors to runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hardneg.records import Int32, Run, Unit, offsets_of
+from hardneg.search.embeddings import Embeddings, check_norms, vector_norms
+from hardneg.search.exact import ExactIndex
+
+
+def search_run(
+    query_vectors: NDArray[Any],
+    query_rows: Int32,
+    passages: Embeddings,
+    k: int,
+    *,
+    collection_digest: str,
+    device: str | torch.device = "cpu",
+    tile: int | None = None,
+    chunk: int | None = None,
+    unit: Unit = "passage",
+    name: Callable[[int], str] = "query row {}".format,
+) -> Run:
+    """Search stored passages exactly.
+
+    Parameters
+    ----------
+    query_vectors : [Q, dim], rounded to the passages' dtype first.
+    query_rows : [Q] rows of the queries in the collection.
+    tile, chunk, device : how it is computed, without effect on the run.
+    name : what to call a query row in a message.
+
+    Raises
+    ------
+    SettingsError, InputError, ArtifactError, NumericError
+        See :meth:`hardneg.search.exact.ExactIndex.search`.
+    """
+    queries = torch.as_tensor(np.array(query_vectors, passages.shards[0].dtype))
+    if len(queries):
+        check_norms(vector_norms(queries), lambda i: name(int(query_rows[i])))
+    index = ExactIndex(passages.shards, tile=tile, chunk=chunk, device=device, max_norm=passages.max_norm)
+    scores, rows = index.search(queries, k)
+    offsets = offsets_of(np.full(len(queries), rows.shape[1]))
+    flat = rows.cpu().numpy().reshape(-1), scores.cpu().numpy().reshape(-1)
+    return Run(np.asarray(query_rows, np.int32), offsets, *flat, unit, collection_digest)

@@ -1,0 +1,37 @@
+"""Runs as artefacts: arrays, for what the next stage reads. TREC files are for people and other tools."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from hardneg.artifacts import load_array, open_artifact, publish
+from hardneg.errors import ArtifactError
+from hardneg.records import Run
+
+KIND = "run"
+
+
+def save_run(run: Run, path: Path, *, inputs: Mapping[str, str], settings: Mapping[str, object]) -> None:
+    """Publish a run at ``path``."""
+    with publish(path, KIND, settings=settings, inputs=inputs, replace=True) as draft:
+        draft.array("query_rows.npy", run.query_rows)
+        draft.array("offsets.npy", run.offsets)
+        draft.array("passage_rows.npy", run.passage_rows)
+        draft.array("scores.npy", run.scores)
+        draft.facts.update(unit=run.unit, collection=run.collection, queries=len(run), hits=len(run.scores))
+
+
+def load_run(path: Path) -> Run:
+    """Open a run artefact; its arrays are memory-mapped."""
+    facts = open_artifact(path, KIND).facts
+    names = ("query_rows", "offsets", "passage_rows", "scores")
+    arrays = {name: load_array(path / f"{name}.npy") for name in names}
+    run = Run(**arrays, unit=facts["unit"], collection=facts["collection"])
+    lengths = np.diff(run.offsets)
+    whole = len(run.offsets) == len(run) + 1 and run.offsets[-1] == len(run.scores) == len(run.passage_rows)
+    if not whole or (lengths < 0).any():
+        raise ArtifactError("BAD_RUN", "the arrays of the run do not fit together", "make it again", path=path)
+    return run

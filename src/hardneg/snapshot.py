@@ -1,0 +1,169 @@
+"""What one state of the model retrieves: embeddings, and the runs that mining and evaluation read."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hardneg.artifacts import digest_json, is_current, read_manifest
+from hardneg.data.collection import Collection
+from hardneg.data.tokens import TokenStore, token_batch, tokenize
+from hardneg.errors import ArtifactError
+from hardneg.models.bi_encoder import BiEncoder, Precision
+from hardneg.progress import track
+from hardneg.records import Int32, Run, Side
+from hardneg.search.embeddings import Dtype, Embeddings, discard, encode_store
+from hardneg.search.retrieve import search_run
+from hardneg.search.runs import KIND, load_run, save_run
+
+Timed = Callable[..., contextlib.AbstractContextManager[Any]]
+
+
+def untimed(stage: str, **facts: Any) -> contextlib.AbstractContextManager[Any]:
+    """Measure nothing."""
+    return contextlib.nullcontext({})
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoding:
+    """How a state's embeddings are made; all of it decides their bits."""
+
+    token_budget: int = 16384
+    dtype: Dtype = "float16"
+    precision: Precision = "float32"
+    search_query_length: int | None = None  # where queries are longer in search than in training
+
+
+class Snapshot:
+    """One state of the model over a collection. Everything is computed on demand and published once.
+
+    Parameters
+    ----------
+    name : of the state, for people.
+    folder : where this state's runs are published.
+    cache : where token stores and embeddings live.
+    timed : context manager that measures a stage, such as ``Experiment.timed``.
+    passages_at : embeddings of the corpus made by this model before, instead of those in the cache.
+    """
+
+    def __init__(
+        self,
+        encoder: BiEncoder,
+        collection: Collection,
+        name: str,
+        folder: Path,
+        cache: Path,
+        *,
+        encoding: Encoding,
+        timed: Timed = untimed,
+        passages_at: Path | None = None,
+    ) -> None:
+        self.encoder, self.collection, self.name = encoder, collection, name
+        self.folder, self.cache = folder, cache
+        self.encoding, self.timed, self.passages_at = encoding, timed, passages_at
+        self.digest = encoder.digest()
+
+    def search(self, name: str, query_rows: Int32, k: int) -> Run:
+        """The run of these queries, at least ``k`` deep, published as ``name``."""
+        return self._run(name, query_rows, k, None)
+
+    def neighbours(self, name: str, owners: Int32, anchors: Int32, k: int) -> Run:
+        """The neighbours of passages, published as ``name``: list i is that of ``anchors[i]``, for ``owners[i]``.
+
+        A positive encoded as a passage is its own row of the corpus embeddings, so nothing is encoded again.
+        """
+        return self._run(name, owners, k, anchors)
+
+    def search_texts(self, texts: list[str], k: int) -> Run:
+        """The run of texts that are no queries of the collection; its query rows count from 0."""
+        tokens = token_batch(texts, [], self.encoder.template("query"), self.encoder.tokenizer("query"))
+        with self.encoder.inference(self.encoding.precision):
+            vectors = self.encoder.encode(tokens, "query").cpu().numpy()
+        rows = np.arange(len(texts), dtype=np.int32)
+        return search_run(vectors, rows, self.passages, k, collection_digest=self.collection.digest)
+
+    def _run(self, name: str, query_rows: Int32, k: int, anchors: Int32 | None) -> Run:
+        asked = [query_rows.tolist(), None if anchors is None else anchors.tolist()]
+        inputs = {
+            "collection": self.collection.digest,
+            "model": self.digest,
+            "encoding": digest_json(dataclasses.asdict(self.encoding)),
+            "asked": digest_json(asked),
+        }
+        path = self.folder / name
+        if not is_current(path, KIND, inputs) or read_manifest(path).settings["k"] < k:
+            vectors = self.queries.rows(query_rows) if anchors is None else self.passages.rows(anchors)
+            passages = self.passages
+            with self.timed("search", run=path.name, queries=len(query_rows), k=k):
+                run = search_run(vectors, query_rows, passages, k, collection_digest=self.collection.digest)
+            save_run(run, path, inputs=inputs, settings={"k": k})
+        return load_run(path)
+
+    @cached_property
+    def passages(self) -> Embeddings:
+        """The corpus, embedded."""
+        if self.passages_at is None:
+            return self._embed("passage")
+        given = Embeddings.open(self.passages_at)
+        if (found := given.manifest.inputs["encoder"]) != self.digest:
+            what = f"embeddings of model {found[:12]}…, searched with model {self.digest[:12]}…"
+            raise ArtifactError("OTHER_MODEL", what, "encode with this model", path=self.passages_at)
+        return given
+
+    @cached_property
+    def queries(self) -> Embeddings:
+        """All queries of the collection, embedded."""
+        return self._embed("query")
+
+    def _embed(self, side: Side) -> Embeddings:
+        store, path = self._embeddings(side)
+        with (
+            self.timed("encode", side=side, tokens=int(store.lengths.sum())),
+            self.encoder.inference(self.encoding.precision),
+            track(f"encoding {'queries' if side == 'query' else 'passages'}", "tokens") as tick,
+        ):
+            embeddings = encode_store(
+                self.encoder,
+                store,
+                path,
+                side=side,
+                budget=self.encoding.token_budget,
+                dtype=self.encoding.dtype,
+                progress=tick,
+            )
+        assert embeddings is not None
+        return embeddings
+
+    def _embeddings(self, side: Side) -> tuple[TokenStore, Path]:
+        """The token store of a side, and where its embeddings live: keyed by digests, never by a name."""
+        store = token_store(self.encoder, self.collection, self.cache, side, self.encoding.search_query_length)
+        key = digest_json([self.digest, store.digest, dataclasses.asdict(self.encoding)])
+        return store, self.cache / "embeddings" / key[:32]
+
+    def discard(self) -> None:
+        """Delete this state's embeddings: its runs are kept, and a later state supersedes it."""
+        for side in ("passage", "query"):
+            discard(self._embeddings(side)[1])
+        self.__dict__.pop("passages", None)
+        self.__dict__.pop("queries", None)
+
+
+def token_store(
+    encoder: BiEncoder,
+    collection: Collection,
+    cache: Path,
+    side: Side,
+    search_query_length: int | None = None,
+) -> TokenStore:
+    """The token store of one side, made once for each tokenizer and template."""
+    template = encoder.template(side)
+    if side == "query" and search_query_length:
+        template = dataclasses.replace(template, max_length=search_query_length)
+    with track(f"tokenising {'queries' if side == 'query' else 'passages'}", "texts") as tick:
+        return tokenize(collection, template, encoder.tokenizer(side), cache, progress=tick)

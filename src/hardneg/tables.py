@@ -1,0 +1,166 @@
+"""Results as plain tables for a terminal; nothing is computed here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Columns aligned by width: the first to the left, numbers to the right."""
+    cells = [[str(header) for header in headers], *[[cell(value) for value in row] for row in rows]]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(headers))]
+    lines = [
+        "  ".join(text.ljust(width) if i == 0 else text.rjust(width) for i, (text, width) in enumerate(pairs))
+        for pairs in (list(zip(row, widths, strict=True)) for row in cells)
+    ]
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+
+
+def cell(value: Any) -> str:
+    """One value as a person reads it."""
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return str(value)
+
+
+def p_value(p: float) -> str:
+    """A p-value, never rounded to nought."""
+    return f"{p:.4f}" if p >= 1e-3 else f"{p:.0e}"
+
+
+def facts_table(facts: Mapping[str, Any]) -> str:
+    """Names and values."""
+    width = max(len(name) for name in facts)
+    return "\n".join(f"{name.ljust(width)}  {cell(value)}" for name, value in facts.items())
+
+
+def collection_table(facts: Mapping[str, Any]) -> str:
+    """What an import wrote, and what it dropped."""
+    flat: dict[str, Any] = {}
+    for name, value in facts.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{name}.{key}": inner for key, inner in value.items()}
+        else:
+            flat[name] = value
+    return facts_table(flat)
+
+
+def evaluation_table(result: Mapping[str, Any]) -> str:
+    """Measures, and the counts that say over what."""
+    rows = [(name, value) for name, value in result["measures"].items()]
+    counts = f"{result['queries']:,} queries"
+    if result["missing"]:
+        counts += f"; {result['missing']:,} of them are not in the run and score 0"
+    if result["unjudged"]:
+        counts += f"; {result['unjudged']:,} queries of the run are not judged and left out"
+    return table(["measure", "mean"], rows) + "\n" + counts
+
+
+def comparison_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Paired tests, a row for each pair and measure."""
+    columns = ("measure", "a", "b", "difference", "p", "p_t", "p_holm", "wins", "ties", "losses")
+    shown = [name for name in columns if name in rows[0]]
+    body = [[p_value(row[name]) if name.startswith("p") else row[name] for name in shown] for row in rows]
+    return table([name.replace("_", " ") for name in shown], body)
+
+
+def states_table(states: Mapping[str, Mapping[str, float]]) -> str:
+    """Measures by state of the model."""
+    measures = list(next(iter(states.values())))
+    return table(["", *measures], [[name, *values.values()] for name, values in states.items()])
+
+
+def results_table(results: Mapping[str, Any], out: Path) -> str:
+    """The results of an experiment, or of several seeds."""
+    if "seeds" in results:
+        return pooled_table(results, out)
+    parts = [f"{split}\n{states_table(results[split])}" for split in ("dev", "test") if results.get(split)]
+    if results.get("comparisons"):
+        parts.append(
+            f"paired randomisation tests on {results['compared_on']}\n" + tests_table(results["comparisons"])
+        )
+    if results.get("forgetting"):
+        rows = [
+            [row["episode"], row["forgotten"], row["learned"], row["train_mrr_100"]]
+            for row in results["forgetting"]
+        ]
+        headers = ["episode", "forgotten", "learned", "MRR@100 after"]
+        parts.append("training queries, against the state before\n" + table(headers, rows))
+    parts.append(f"experiment: {out}\nmodel:      {out / 'model'}")
+    return "\n\n".join(parts)
+
+
+def tests_table(comparisons: Sequence[Mapping[str, Any]]) -> str:
+    """Comparisons of states, with their intervals."""
+    rows = [
+        [
+            f"{row['a']} - {row['b']}",
+            row["measure"],
+            f"{row['difference']:+.4f}",
+            f"[{row['interval'][0]:+.4f}, {row['interval'][1]:+.4f}]",
+            p_value(row["p"]),
+            p_value(row["p_holm"]),
+        ]
+        for row in comparisons
+    ]
+    return table(["", "measure", "difference", "95 % interval", "p", "p (Holm)"], rows)
+
+
+def pooled_table(results: Mapping[str, Any], out: Path) -> str:
+    """Mean and deviation over seeds."""
+    parts = []
+    for split in ("dev", "test"):
+        if results.get(split):
+            means = {
+                state: {name: f"{value['mean']:.4f} ±{value['std']:.4f}" for name, value in measured.items()}
+                for state, measured in results[split].items()
+            }
+            parts.append(f"{split}, mean ± deviation over seeds {results['seeds']}\n{states_table(means)}")  # type: ignore[arg-type]
+    return "\n\n".join([*parts, f"experiments: {out}/seed-*"])
+
+
+def pool_table(facts: Mapping[str, Any], out: Path) -> str:
+    """What a pool holds."""
+    return collection_table({**facts, "pool": str(out)})
+
+
+def settings_table(plan: Mapping[str, Any]) -> str:
+    """The settings an experiment would run with."""
+    return facts_table({**plan["settings"], **plan["facts"]})
+
+
+def estimate_table(plan: Mapping[str, Any]) -> str:
+    """What an experiment would take."""
+    return facts_table(plan["facts"])
+
+
+def hits_text(query: str, hits: Sequence[Mapping[str, Any]]) -> str:
+    """The hits of one query, to read."""
+    return "\n".join([f"query: {query}", *(passage_line(hit["rank"], hit) for hit in hits)])
+
+
+def inspection_text(found: Mapping[str, Any], most: int) -> str:
+    """A query's positives and negatives, to read."""
+    lines = [f"query {found['query_id']}: {found['text']}"]
+    lines += [passage_line("+", positive) for positive in found["positives"]]
+    for negative in found["negatives"][:most]:
+        source = "momentum/" * negative["momentum"] + negative["source"]
+        rank = f" rank {negative['rank']}" if negative["rank"] else ""
+        lines.append(passage_line(f"- {source}{rank}, episode {negative['episode']},", negative))
+    if (left := len(found["negatives"]) - most) > 0:
+        lines.append(f"  ... and {left} more")
+    return "\n".join(lines)
+
+
+def passage_line(mark: Any, passage: Mapping[str, Any], width: int = 110) -> str:
+    """One passage on a line or two."""
+    score = "" if passage.get("score") is None else f" score {passage['score']:.4f}"
+    title = f" {passage['title']}:" if passage.get("title") else ""
+    text = passage["text"]
+    return (
+        f"  {mark}{score} [{passage['passage_id']}]{title}\n      {text[:width]}{'…' if len(text) > width else ''}"
+    )

@@ -1,0 +1,95 @@
+"""Exact training state, published whole: weights, optimiser, position.
+
+Dropout and data order are keyed by step, so no generator state is needed.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from hardneg.artifacts import Manifest, open_artifact, publish
+from hardneg.errors import ArtifactError
+
+log = logging.getLogger(__name__)
+
+KIND = "checkpoint"
+
+
+def save_checkpoint(
+    folder: Path,
+    step: int,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    settings: Mapping[str, Any],
+    inputs: Mapping[str, str],
+    keep: int = 2,
+) -> Path:
+    """Publish the state after ``step`` steps in ``folder``; only the newest ``keep`` stay."""
+    path = folder / f"step-{step:07d}"
+    with publish(path, KIND, settings=settings, inputs=inputs, replace=True) as draft:
+        save_file(weights(model), draft / "weights.safetensors")
+        save_file(optimizer_tensors(optimizer), draft / "optimizer.safetensors")
+        draft.facts["step"] = step
+    for old in checkpoints(folder)[:-keep]:
+        shutil.rmtree(old, ignore_errors=True)
+    return path
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints in ``folder``, oldest first."""
+    return sorted(folder.glob("step-*"))
+
+
+def latest_checkpoint(folder: Path, inputs: Mapping[str, str]) -> tuple[Path, Manifest] | None:
+    """The newest whole checkpoint made from these ``inputs``; damaged ones are passed over, loudly."""
+    for path in reversed(checkpoints(folder)):
+        try:
+            manifest = open_artifact(path, KIND)
+        except ArtifactError as fault:
+            log.warning("a damaged checkpoint is passed over: %s", fault)
+            continue
+        if dict(manifest.inputs) == dict(inputs):
+            return path, manifest
+    return None
+
+
+def restore(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Put a checkpoint's state back; the number of steps that were made."""
+    manifest = open_artifact(path, KIND)
+    model.load_state_dict(load_file(path / "weights.safetensors"), strict=True)
+    load_optimizer(optimizer, load_file(path / "optimizer.safetensors"))
+    return int(manifest.facts["step"])
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters and buffers on the CPU, each of its own memory."""
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimiser's state as named tensors: ``<parameter number>.<name>``."""
+    state = optimizer.state_dict()["state"]
+    return {
+        f"{number}.{name}": value.detach().cpu().contiguous()
+        for number, entries in state.items()
+        for name, value in entries.items()
+    }
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Put back what :func:`optimizer_tensors` gave."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        number, name = key.split(".", 1)
+        state.setdefault(int(number), {})[name] = value
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})

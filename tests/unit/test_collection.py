@@ -1,0 +1,350 @@
+"""String columns and the canonical collection."""
+
+import numpy as np
+import pytest
+
+from hardneg import artifacts
+from hardneg.data import building, checks, text
+from hardneg.data.collection import Collection, hold_out
+from hardneg.data.text import IdColumn, TextColumn, TextColumnWriter, as_hashes
+from hardneg.errors import ArtifactError, InputError, SettingsError
+
+PASSAGES = [("p2", "Two", "second text"), ("p1", "", "first text"), ("p10", "Ten", "second text")]
+QUERIES = {"q2": "what is two", "q10": "what is ten", "Q": "asked by nobody"}
+QRELS = {"train": {"q2": {"p2": 2, "p1": 0}, "q10": ["p10"]}, "test": {"q2": ["p1"]}}
+
+
+def columns(tmp_path, strings, kind=TextColumn):
+    """A column of these strings, written and opened; an id column with its table."""
+    draft = artifacts.Draft(tmp_path)
+    hashes = bytearray()
+    with TextColumnWriter(draft, "c") as writer:
+        for string in strings:
+            writer.add(string.encode())
+            hashes += text.hash_bytes(string.encode())
+    if kind is IdColumn:
+        text.write_id_table(draft, "c", "c", as_hashes(hashes))
+    return kind.open(tmp_path, "c"), as_hashes(hashes)
+
+
+@pytest.fixture(autouse=True)
+def no_flush(monkeypatch):
+    """Flushing to the disk is most of the time of a small collection."""
+    monkeypatch.setattr(artifacts, "sync", lambda path: None)
+
+
+@pytest.fixture(params=["blake2b", "colliding"])
+def hashing(request, monkeypatch):
+    """The usual hash, and one that collides all the time: lookups must not trust it."""
+    if request.param == "colliding":
+        monkeypatch.setattr(text, "hash_bytes", lambda data: bytes([len(data) % 3]) + bytes(7))
+
+
+def random_ids(n, seed=0):
+    rng = np.random.default_rng(seed)
+    alphabet = list("ab0_é☃𝄞\U0010ffff\uffee")
+    made = {"".join(rng.choice(alphabet, rng.integers(1, 20))) for _ in range(n)}
+    return sorted(made | {"common-prefix-" * 3 + str(i) for i in range(50)}, key=lambda s: hash(s) % 97)
+
+
+# ---------------------------------------------------------------- columns
+
+
+def test_texts_come_back_by_row(tmp_path):
+    strings = ["", "a", "naïve ☃ 𝄞", "", "two\nlines\t", "z"]
+    column, _ = columns(tmp_path, strings)
+    assert len(column) == 6
+    assert list(column) == strings
+    assert [column[i] for i in range(6)] == strings
+    assert column.take(np.array([5, 2, 2, 0], np.int32)) == ["z", strings[2], strings[2], ""]
+    with pytest.raises(IndexError):
+        column[6]
+    with pytest.raises(IndexError):
+        column[-1]
+
+
+@pytest.mark.parametrize("strings", [[], ["", "", ""]])
+def test_a_column_without_a_byte_opens(tmp_path, strings):
+    column, _ = columns(tmp_path, strings)
+    assert list(column) == strings
+
+
+def test_rewrite_takes_rows_in_the_given_order(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "CHUNK", 2)
+    columns(tmp_path, ["a", "bb", "", "dddd", "e"])
+    text.rewrite(artifacts.Draft(tmp_path), "c", np.array([4, 3, 1, 1, 2]))
+    assert list(TextColumn.open(tmp_path, "c")) == ["e", "dddd", "bb", "bb", ""]
+    assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith("c.")) == ["c.offsets.npy", "c.utf8"]
+
+
+@pytest.mark.usefixtures("hashing")
+def test_rows_of_ids_equal_a_dictionary(tmp_path):
+    ids = random_ids(300)
+    column, _ = columns(tmp_path, ids, IdColumn)
+    rows = {id_: row for row, id_ in enumerate(ids)}
+    asked = [*ids[::3], "unknown", "", "a" * 100, "\ud800", *ids[:10]]
+    found = column.rows(asked)
+    assert found.dtype == np.int32
+    assert found.tolist() == [rows.get(id_, -1) for id_ in asked]
+    assert column.rows([]).tolist() == []
+
+
+@pytest.mark.usefixtures("hashing")
+def test_first_rows_equal_a_loop(tmp_path):
+    strings = random_ids(40) + random_ids(60, seed=1) + random_ids(40)
+    column, hashes = columns(tmp_path, strings)
+    assert text.first_rows(column, hashes).tolist() == [strings.index(s) for s in strings]
+
+
+def test_id_rank_is_the_order_of_utf8_bytes(tmp_path):
+    ids = ["b", "a", "ab", "a0", "é", "Z", "\U0010ffff", "\uffee"]
+    column, _ = columns(tmp_path, ids, IdColumn)
+    assert column.id_rank.tolist() == [4, 1, 3, 2, 5, 0, 7, 6]  # UTF-16 would swap the last two
+    assert column.id_rank.dtype == np.int32
+
+
+def test_id_rank_equals_sorting_the_bytes(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "CHUNK", 64)
+    ids = random_ids(500)
+    column, _ = columns(tmp_path, ids, IdColumn)
+    ranked = sorted(ids, key=str.encode)
+    assert [ranked[rank] for rank in column.id_rank] == ids
+
+
+def test_equal_strings_share_the_lowest_rank(tmp_path):
+    column, _ = columns(tmp_path, ["b", "long-common-prefix", "a", "long-common-prefix", "b"])
+    assert text.byte_ranks(column).tolist() == [1, 3, 0, 3, 1]
+
+
+# ---------------------------------------------------------------- the collection
+
+
+def made(tmp_path, passages=PASSAGES, queries=QUERIES, qrels=QRELS, name="c", **options):
+    return Collection.from_lists(passages, queries, qrels, to=tmp_path / name, **options)
+
+
+def test_a_collection_by_hand(tmp_path):
+    c = made(tmp_path, answers={"q2": ["2", "two"]})
+    assert (c.n_passages, c.n_queries, c.splits) == (3, 3, ("test", "train"))
+    assert list(c.passage_ids) == ["p2", "p1", "p10"]  # source order
+    assert list(c.titles) == ["Two", "", "Ten"]
+    assert list(c.texts) == ["second text", "first text", "second text"]
+    assert list(c.query_ids) == ["Q", "q10", "q2"]  # byte order
+    assert list(c.query_texts) == ["asked by nobody", "what is ten", "what is two"]
+    assert c.text_keys[0] == c.text_keys[2] != c.text_keys[1]
+    assert c.passage_ids.id_rank.tolist() == [2, 0, 1]
+    assert (c.has_answers, c.answers(2), c.answers(0)) == (True, ["2", "two"], [])
+    train = c.qrels("train")
+    assert train.query_rows.tolist() == [1, 2]
+    assert train.offsets.tolist() == [0, 1, 3]
+    assert train.passage_rows.tolist() == [2, 0, 1]
+    assert train.grades.tolist() == [1, 2, 0]
+    assert c.qrels("test").query_rows.tolist() == [2]
+    assert c.facts["splits"]["train"] == {"queries": 2, "judgements": 3, "positives": 2}
+    artifacts.verify(c.path)
+    assert Collection.open(c.path).digest == c.digest
+
+
+def test_arrays_have_the_records_types(tmp_path):
+    qrels = made(tmp_path).qrels("train")
+    kinds = [a.dtype for a in (qrels.query_rows, qrels.offsets, qrels.passage_rows, qrels.grades)]
+    assert kinds == [np.int32, np.int64, np.int32, np.int32]
+
+
+def test_digest_is_blind_to_spelling_and_order_of_queries(tmp_path):
+    base = made(tmp_path)
+    mappings = [{"id": i, "title": t, "text": x} for i, t, x in PASSAGES]
+    mappings[1] = {"_id": "p1", "text": "first text"}
+    other = made(
+        tmp_path,
+        mappings,
+        list(reversed(QUERIES.items())),
+        {"test": {"q2": {"p1": 1}}, "train": {"q10": ["p10"], "q2": {"p1": 0, "p2": 2.0}}},
+        name="elsewhere",
+    )
+    assert other.digest == base.digest
+    assert not base.has_answers
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"passages": [("p2", "Zwei", "second text"), *PASSAGES[1:]]},
+        {"passages": [("p2", "Two", "other text"), *PASSAGES[1:]]},
+        {"passages": [*PASSAGES, ("p3", "", "more")]},
+        {"passages": PASSAGES[::-1]},
+        {"queries": QUERIES | {"Q": "asked"}},
+        {"queries": QUERIES | {"q3": "new"}},
+        {"qrels": QRELS | {"test": {"q2": {"p1": 3}}}},
+        {"qrels": QRELS | {"test": {"q2": ["p2"]}}},
+        {"qrels": QRELS | {"test": {"q2": ["p1"], "Q": []}}},
+        {"qrels": {"train": QRELS["train"], "dev": QRELS["test"]}},
+        {"answers": {"q2": ["two"]}},
+    ],
+)
+def test_digest_sees_every_part_of_the_content(tmp_path, change):
+    assert made(tmp_path, **change).digest != made(tmp_path, name="base").digest
+
+
+def test_digest_is_blind_to_what_is_derived(tmp_path, monkeypatch):
+    base = made(tmp_path)
+    for module in (text, building):
+        monkeypatch.setattr(module, "hash_bytes", lambda data: bytes([len(data) % 3]) + bytes(7))
+    other = made(tmp_path, name="colliding")
+    assert other.text_keys.tolist() != base.text_keys.tolist()
+    assert other.digest == base.digest
+
+
+def test_a_query_without_judgements_has_an_empty_span(tmp_path):
+    c = made(tmp_path, qrels={"train": {"q2": [], "q10": ["p1"]}})
+    assert c.qrels("train").query_rows.tolist() == [1, 2]
+    assert c.qrels("train").offsets.tolist() == [0, 1, 1]
+
+
+def test_unknown_split_is_a_usage_fault(tmp_path):
+    with pytest.raises(SettingsError, match="UNKNOWN_SPLIT: no split 'dev'; there are test, train"):
+        made(tmp_path).qrels("dev")
+
+
+def test_lists_go_into_the_cache_once():
+    first = Collection.from_lists(PASSAGES, QUERIES, QRELS)
+    assert first.path.parent == artifacts.cache_root() / "collections"
+    before = (first.path / "manifest.json").stat()
+    second = Collection.from_lists(PASSAGES, QUERIES, QRELS)
+    assert (second.path, second.digest) == (first.path, first.digest)
+    assert (second.path / "manifest.json").stat().st_ino == before.st_ino
+    assert Collection.from_lists(PASSAGES[:2], {"q": "x"}, {"test": {"q": ["p1"]}}).path != first.path
+
+
+def test_a_flipped_byte_is_found(tmp_path):
+    c = made(tmp_path)
+    file = c.path / "content" / "passages.texts.utf8"
+    file.write_bytes(b"X" + file.read_bytes()[1:])
+    with pytest.raises(ArtifactError, match="CORRUPT"):
+        Collection.open(c.path)
+
+
+# ---------------------------------------------------------------- faults and what may pass
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"passages": []}, "EMPTY_CORPUS"),
+        ({"queries": {}}, "NO_QUERIES"),
+        ({"passages": [("", "text")]}, "EMPTY_ID: the passage id is empty"),
+        ({"passages": [(" \t", "text")]}, "EMPTY_ID"),
+        ({"passages": [("p1", " \n")]}, "EMPTY_TEXT: the text of passage 'p1' is empty"),
+        ({"queries": {"q": ""}}, "EMPTY_TEXT: the text of query 'q' is empty"),
+        ({"passages": [("p", "a\0b")]}, "NUL: the passage text holds a NUL"),
+        ({"passages": [("p\0", "ab")]}, "NUL: the passage id holds a NUL"),
+        ({"passages": [("p", "a\ud800b")]}, "BAD_UNICODE"),
+        ({"passages": [(7, "text")]}, "WRONG_TYPE: the passage id is 7, not a string"),
+        ({"passages": ["text"]}, "BAD_PASSAGE"),
+        ({"qrels": {"a/b": {"q2": ["p1"]}}}, "BAD_SPLIT: a split is named 'a/b'"),
+        ({"qrels": {"test": {"q2": {"p1": 1.5}}}}, "BAD_GRADE: the relevance 1.5"),
+        ({"qrels": {"test": {"q2": {"p1": 2**31}}}}, "BAD_GRADE"),
+        ({"qrels": {"test": {"q2": {"p1": "abc"}}}}, "BAD_GRADE: the relevance 'abc'"),
+        ({"qrels": {"test": {"q2": {"p1": float("nan")}}}}, "BAD_GRADE"),
+        ({"qrels": {"test": {"q2": {"p1": 10**400}}}}, "BAD_GRADE"),
+        (
+            {"passages": [*PASSAGES, ("p1", "again")]},
+            r"DUPLICATE_ID: passage 'p1' .* record 2 and now as record 4",
+        ),
+        ({"queries": [("q2", "a"), ("q2", "a")]}, "DUPLICATE_ID: query 'q2' was there before"),
+    ],
+)
+def test_faults_leave_nothing_behind(tmp_path, arguments, message):
+    with pytest.raises(InputError, match=message):
+        made(tmp_path / "new", **arguments)
+    assert list(tmp_path.rglob("new/*")) == []
+
+
+def test_unknown_ids_are_named_and_counted(tmp_path):
+    qrels = {"train": {"q2": [f"x{i}" for i in range(25)]}, "test": {"nobody": ["p1"], "q10": ["p1"]}}
+    with pytest.raises(InputError) as caught:
+        made(tmp_path, qrels=qrels)
+    message = str(caught.value)
+    assert "26 judgements name ids that are not there: passage 'x0' (train), passage 'x1'" in message
+    assert "'x9' (train), …" in message
+    assert "x10" not in message
+    c = made(tmp_path, qrels=qrels, allow_unjudged=True)
+    assert c.facts["counts"] == {"unknown_judgements": 26}
+    assert c.qrels("train").query_rows.tolist() == [2]  # still asked, though nothing is judged
+    assert c.qrels("train").offsets.tolist() == [0, 0]
+    assert c.qrels("test").query_rows.tolist() == [1]
+
+
+def test_the_first_of_duplicates_can_be_kept(tmp_path):
+    passages = [*PASSAGES, ("p1", "Title", "other"), ("p4", "", "four"), ("p2", "", "again")]
+    c = made(tmp_path, passages, qrels={"test": {"q2": ["p4", "p2"]}}, on_duplicate="first")
+    assert list(c.passage_ids) == ["p2", "p1", "p10", "p4"]
+    assert list(c.titles) == ["Two", "", "Ten", ""]
+    assert list(c.texts) == ["second text", "first text", "second text", "four"]
+    assert len(c.text_keys) == 4
+    assert c.text_keys[3] == text.hash_strings(["four"])[0]
+    assert c.facts["counts"] == {"passage_duplicates": 2}
+    assert c.qrels("test").passage_rows.tolist() == [0, 3]
+    base = made(tmp_path, [*PASSAGES, ("p4", "four")], qrels={"test": {"q2": ["p4", "p2"]}}, name="base")
+    assert c.digest == base.digest
+
+
+def test_empty_texts_can_be_kept(tmp_path):
+    c = made(tmp_path, [("p1", "Title", ""), ("p2", " ")], {"q": ""}, {"test": {"q": ["p1"]}}, allow_empty=True)
+    assert c.facts["counts"] == {"empty_passage_texts": 2, "empty_query_texts": 1}
+    assert list(c.texts) == ["", " "]
+
+
+def test_more_rows_than_int32_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(checks, "MAX_ROWS", 2)
+    with pytest.raises(InputError, match="TOO_MANY: more than 2 passages"):
+        made(tmp_path)
+
+
+def test_a_folder_that_is_taken_is_left_alone(tmp_path):
+    first = made(tmp_path)
+    with pytest.raises(ArtifactError, match="EXISTS"):
+        made(tmp_path, [("p", "text")], {"q": "x"}, {"test": {"q": ["p"]}})
+    assert Collection.open(first.path).digest == first.digest
+
+
+# ---------------------------------------------------------------- held-out queries
+
+
+def asked(tmp_path, n, name="asked", extra=()):
+    queries = {**{f"q{i}": f"question {i}" for i in range(n)}, **dict.fromkeys(extra, "more")}
+    qrels = {"train": {f"q{i}": ["p1"] if i % 3 else [] for i in range(n)}}
+    return made(tmp_path, queries=queries, qrels=qrels, name=name)
+
+
+def test_hold_out_parts_the_queries(tmp_path):
+    c = asked(tmp_path, 60)
+    train, dev = hold_out(c.qrels("train"), c.query_ids, seed=3)
+    assert (len(train), len(dev)) == (54, 6)
+    assert sorted([*train.query_rows, *dev.query_rows]) == list(range(60))
+    for part in (train, dev):
+        assert (np.diff(part.query_rows) > 0).all()
+        judged = [int(id_[1:]) % 3 > 0 for id_ in c.query_ids.take(part.query_rows)]
+        assert np.diff(part.offsets).tolist() == judged
+    again = hold_out(c.qrels("train"), c.query_ids, seed=3)[1]
+    other = hold_out(c.qrels("train"), c.query_ids, seed=4)[1]
+    assert again.query_rows.tolist() == dev.query_rows.tolist() != other.query_rows.tolist()
+
+
+def test_hold_out_depends_on_ids_not_rows(tmp_path):
+    few = asked(tmp_path, 60)
+    more = asked(tmp_path, 60, "more", extra=[f"a{i}" for i in range(7)])
+    held = [
+        sorted(c.query_ids.take(hold_out(c.qrels("train"), c.query_ids, seed=0)[1].query_rows))
+        for c in (few, more)
+    ]
+    assert held[0] == held[1]
+
+
+@pytest.mark.parametrize(
+    ("n", "most", "expected"), [(1, 500, 0), (2, 500, 1), (9, 500, 1), (40, 3, 3), (39, 500, 3)]
+)
+def test_hold_out_sizes(tmp_path, n, most, expected):
+    c = asked(tmp_path, n)
+    train, dev = hold_out(c.qrels("train"), c.query_ids, seed=0, most=most)
+    assert (len(train), len(dev)) == (n - expected, expected)

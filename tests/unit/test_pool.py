@@ -1,0 +1,242 @@
+"""Negative pools: taking, aligning, joining, counting, and files that are whole or refused."""
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from hardneg import artifacts
+from hardneg.errors import ArtifactError
+from hardneg.negatives.pool import (
+    DTYPES,
+    ENTRY_ARRAYS,
+    KIND,
+    NegativePool,
+    blocks,
+    concatenate,
+    entries_of,
+    load_pool,
+    matches,
+    realized,
+    repeats,
+    save_pool,
+    shortfall,
+    stats,
+)
+from hardneg.records import Positives, offsets_of
+
+
+def pool_of(lists, positives=None, *, query_rows=None, episode=1, episodes=None, source=3):
+    """A pool with these passages for each query; ranks count from 1, scores fall from 0."""
+    positives = positives or [[90 + i] for i in range(len(lists))]
+    flat = [row for rows in lists for row in rows]
+    ranks = [j + 1 for rows in lists for j in range(len(rows))]
+    return NegativePool(
+        query_rows=np.array(range(len(lists)) if query_rows is None else query_rows, np.int32),
+        positive_offsets=offsets_of(np.array([len(p) for p in positives], np.int64)),
+        positive_rows=np.array([row for rows in positives for row in rows], np.int32),
+        offsets=offsets_of(np.array([len(rows) for rows in lists], np.int64)),
+        passage_rows=np.array(flat, np.int32),
+        sources=np.full(len(flat), source, np.uint8),
+        ranks=np.array(ranks, np.int32),
+        scores=-np.array(ranks, np.float32),
+        episodes=np.array([episode] * len(flat) if episodes is None else episodes, np.int32),
+        anchors=np.full(len(flat), -1, np.int32),
+        episode=episode,
+        collection="c0ffee",
+    )
+
+
+def assert_same(a, b):
+    for field in fields(NegativePool):
+        np.testing.assert_array_equal(getattr(a, field.name), getattr(b, field.name), err_msg=field.name)
+
+
+def as_lists(pool):
+    return [pool.passage_rows[a:b].tolist() for a, b in zip(pool.offsets[:-1], pool.offsets[1:], strict=True)]
+
+
+POOL = pool_of([[5, 6, 5], [], [7], [8, 9]], [[1], [2, 3], [], [4]], query_rows=[40, 10, 30, 20])
+
+
+# ---------------------------------------------------------------- parts
+
+
+def test_keep_and_select_move_whole_entries():
+    kept = POOL.keep(POOL.ranks != 2)
+    assert as_lists(kept) == [[5, 5], [], [7], [8]]
+    assert kept.ranks.tolist() == [1, 3, 1, 1]
+    part = POOL.select(np.array([3, 0]))
+    assert part.query_rows.tolist() == [20, 40]
+    assert as_lists(part) == [[8, 9], [5, 6, 5]]
+    assert part.positives.of(0).tolist() == [4]
+    assert part.scores.tolist() == [-1, -2, -1, -2, -3]
+
+
+def test_align_takes_the_other_queries_and_their_positives():
+    wanted = Positives(np.array([30, 99, 40], np.int32), np.array([0, 1, 1, 3]), np.array([1, 6, 7], np.int32))
+    pool = POOL.align(wanted)
+    assert pool.query_rows.tolist() == [30, 99, 40]
+    assert as_lists(pool) == [[7], [], [5, 6, 5]]
+    assert pool.positives.of(2).tolist() == [6, 7]
+    same = POOL.align(replace(POOL.positives, passage_rows=np.zeros(4, np.int32)))
+    assert as_lists(same) == as_lists(POOL)
+    assert same.positive_rows.tolist() == [0, 0, 0, 0]
+
+
+def test_matches_equals_a_loop():
+    rng = np.random.default_rng(0)
+    table, wanted = (rng.integers(0, 12, n).astype(np.int32) for n in (30, 9))
+    positions, offsets = matches(table, wanted)
+    for i, value in enumerate(wanted):
+        assert positions[offsets[i] : offsets[i + 1]].tolist() == [j for j, v in enumerate(table) if v == value]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 100])
+def test_blocks_cover_every_query_once(size):
+    for lengths in ([], [0], [0, 0, 7, 0, 1, 1, 0], [3] * 10):
+        ranges = list(blocks(offsets_of(np.array(lengths, np.int64)), size))
+        assert [i for a, b in ranges for i in range(a, b)] == list(range(len(lengths)))
+        assert len(ranges) >= 1
+
+
+def test_concatenate_undoes_select():
+    parts = [POOL.select(np.array(rows, np.int64)) for rows in ([0], [], [1, 2], [3])]
+    assert_same(concatenate(parts), POOL)
+
+
+# ---------------------------------------------------------------- counts
+
+
+def test_repeats_equals_a_loop(monkeypatch):
+    rng = np.random.default_rng(1)
+    pool = pool_of([(8 * rng.integers(0, 6, rng.integers(0, 9))).tolist() for _ in range(50)])
+    expected = [row in rows[:j] for rows in as_lists(pool) for j, row in enumerate(rows)]
+    assert any(expected)
+    assert repeats(pool).tolist() == expected
+    monkeypatch.setattr(blocks, "__defaults__", (10,))
+    assert repeats(pool).tolist() == expected
+
+
+def test_stats_by_hand():
+    pool = replace(POOL, sources=np.array([3, 3, 4, 4, 3, 4], np.uint8), episode=2)
+    pool = replace(pool, episodes=np.array([1, 2, 2, 2, 2, 1], np.int32))
+    assert stats(pool) == {
+        "queries": 4,
+        "entries": 6,
+        "per_source": {"query": 3, "lookahead": 3},
+        "momentum_share": 2 / 6,
+        "duplicate_share": 1 / 6,
+        "min_per_query": 0,
+        "median_per_query": 1.5,
+        "max_per_query": 3,
+        "queries_without_entries": 1,
+    }
+    assert realized(pool) == {"query": 2 / 4, "lookahead": 2 / 4, "momentum": 2 / 4}
+    assert shortfall(pool, 2) == {"queries": 2, "entries": 3}
+    assert shortfall(pool, np.array([3, 0, 1, 2])) == {"queries": 0, "entries": 0}
+
+
+def test_stats_of_nothing():
+    nothing = stats(POOL.select(np.zeros(0, np.int64)))
+    assert (nothing["queries"], nothing["entries"], nothing["momentum_share"]) == (0, 0, 0.0)
+
+
+def test_entries_read_what_the_source_knows():
+    pool = replace(
+        POOL,
+        sources=np.array([4, 0, 3, 3, 3, 3], np.uint8),
+        ranks=np.array([7, 0, 1, 1, 1, 1], np.int32),
+        scores=np.array([0.0, np.nan, 1, 1, 1, 1], np.float32),
+        anchors=np.array([1, -1, -1, -1, -1, -1], np.int32),
+        episodes=np.array([1, 2, 2, 2, 2, 2], np.int32),
+        episode=2,
+    )
+    first, second, _ = entries_of(pool, 0)
+    assert first._asdict() == {
+        "passage_row": 5,
+        "source": "lookahead",
+        "rank": 7,
+        "score": 0.0,
+        "episode": 1,
+        "anchor": 1,
+        "momentum": True,
+    }
+    assert (second.source, second.rank, second.score, second.anchor) == ("random", None, None, None)
+    assert entries_of(pool, 1) == []
+
+
+# ---------------------------------------------------------------- files
+
+
+def test_saved_pool_comes_back(tmp_path):
+    save_pool(POOL, tmp_path / "pool", settings={"depth": 200}, inputs={"model": "abc"})
+    assert_same(load_pool(tmp_path / "pool", n_passages=95, collection="c0ffee"), POOL)
+    manifest = artifacts.verify(tmp_path / "pool")
+    assert (manifest.settings, manifest.inputs) == ({"depth": 200}, {"model": "abc"})
+    assert set(manifest.files) == {f"{name}.npy" for name in DTYPES}
+
+
+def test_empty_pool_comes_back(tmp_path):
+    empty = POOL.select(np.zeros(0, np.int64))
+    save_pool(empty, tmp_path / "pool", settings={}, inputs={})
+    assert_same(load_pool(tmp_path / "pool"), empty)
+
+
+def test_a_pool_is_never_replaced(tmp_path):
+    save_pool(POOL, tmp_path / "pool", settings={}, inputs={})
+    with pytest.raises(ArtifactError, match="EXISTS"):
+        save_pool(POOL, tmp_path / "pool", settings={}, inputs={})
+
+
+def test_another_collection_is_refused(tmp_path):
+    save_pool(POOL, tmp_path / "pool", settings={}, inputs={})
+    with pytest.raises(ArtifactError, match="OTHER_COLLECTION"):
+        load_pool(tmp_path / "pool", collection="beef")
+
+
+def test_rows_beyond_the_corpus_are_refused(tmp_path):
+    save_pool(POOL, tmp_path / "pool", settings={}, inputs={})
+    with pytest.raises(ArtifactError, match=r"passage_rows\.npy: BAD_POOL"):
+        load_pool(tmp_path / "pool", n_passages=9)
+
+
+BROKEN = {
+    "offsets that fall": {"offsets": np.array([0, 3, 2, 4, 6])},
+    "offsets that start late": {"offsets": np.array([1, 3, 3, 4, 6])},
+    "offsets that end early": {"offsets": np.array([0, 3, 3, 4, 5])},
+    "offsets of other queries": {"offsets": np.array([0, 3, 6])},
+    "positives that end early": {"positive_offsets": np.array([0, 1, 3, 3, 3])},
+    "short ranks": {"ranks": np.ones(5, np.int32)},
+    "wide rows": {"passage_rows": POOL.passage_rows.astype(np.int64)},
+    "square scores": {"scores": np.zeros((6, 1), np.float32)},
+    "negative rows": {"passage_rows": -POOL.passage_rows},
+    "negative positives": {"positive_rows": np.full(4, -1, np.int32)},
+    "unknown source": {"sources": np.full(6, 7, np.uint8)},
+    "entries from the future": {"episodes": np.full(6, 2, np.int32)},
+    "bad anchor": {"anchors": np.full(6, -2, np.int32)},
+    "one query twice": {"query_rows": np.array([40, 10, 40, 20], np.int32)},
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_invariants_name_the_file(tmp_path, name):
+    save_pool(replace(POOL, **BROKEN[name]), tmp_path / "pool", settings={}, inputs={})
+    with pytest.raises(ArtifactError, match="BAD_POOL") as fault:
+        load_pool(tmp_path / "pool")
+    assert fault.value.path == tmp_path / "pool" / f"{next(iter(BROKEN[name]))}.npy"
+
+
+def test_a_foreign_source_table_is_refused(tmp_path):
+    with artifacts.publish(tmp_path / "pool", KIND) as draft:
+        for name in DTYPES:
+            draft.array(f"{name}.npy", getattr(POOL, name))
+        draft.facts = {"episode": 1, "collection": "", "sources": ["bm25", "random"]}
+    with pytest.raises(ArtifactError, match="BAD_POOL"):
+        load_pool(tmp_path / "pool")
+
+
+def test_every_array_field_is_stored():
+    arrays = [field.name for field in fields(NegativePool) if field.name not in ("episode", "collection")]
+    assert list(DTYPES) == arrays
+    assert set(ENTRY_ARRAYS) < set(arrays)
