@@ -275,7 +275,7 @@ def mine(
         if model is None
         else open_snapshot(collection, model, passage_model, folder, device)
     )
-    settings = {
+    settings: dict[str, Any] = {
         "sources": list(sources),
         "depth": depth,
         "count": count,
@@ -521,12 +521,11 @@ def open_runs(
     if (data is None) == (qrels is None):
         raise SettingsError("NO_JUDGEMENTS", "judgements come from one place", "give either --data or --qrels")
     if qrels is not None:
-        judged, queries, passages = open_qrels(Path(qrels))
-        digest = ""
-    else:
-        assert data is not None
-        collection = collection_of(data, None if cache is None else Path(cache))
-        judged, digest = named_split(collection, split), collection.digest
-        queries, passages = collection.query_ids, collection.passage_ids
-    runs, queries, _ = read_runs(paths, queries, passages, collection=digest)
-    return runs, judged, queries
+        judged, *spaces = open_qrels(Path(qrels))
+        runs, queries, _ = read_runs(paths, *spaces)
+        return runs, judged, queries
+    assert data is not None
+    collection = collection_of(data, None if cache is None else Path(cache))
+    spaces = [collection.query_ids, collection.passage_ids]
+    runs, queries, _ = read_runs(paths, *spaces, collection=collection.digest)
+    return runs, named_split(collection, split), queries

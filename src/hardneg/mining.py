@@ -194,7 +194,7 @@ def positive_scores(corpus: Snapshot | Corpus, positives: Positives, source: str
 
     For lookahead that is the positive's score with itself, for it stands at the head of its own list.
     """
-    if source == "bm25":
+    if source == "bm25" or isinstance(corpus, Corpus):
         raise SettingsError(
             "NO_MARGIN", "bm25 has no margin to the positive's score", "filter it by rank or max_score"
         )

@@ -10,7 +10,7 @@ import pytest
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.negatives.mix import quotas, teleport, union
 from hardneg.negatives.pool import SOURCES, NegativePool, concatenate, entries_of, realized
-from hardneg.negatives.sources import random_source
+from hardneg.negatives.sources import draw_entries, random_source
 from hardneg.records import Positives, offsets_of
 
 HALF = {"alpha": 0.5, "beta": 0.5, "size": 60, "seed": 42}
@@ -145,9 +145,9 @@ def test_ablations_are_the_same_rule():
     assert parts(teleport(query, near, old, **HALF | {"alpha": 0.0})) == {"query": 30, "lookahead": 30}
 
 
-def test_extra_sources_draw_n_each_outside_alpha_and_beta():
+def test_extra_pools_join_whole_outside_alpha_and_beta():
     query, near = mined(1)
-    bm25 = pool_of([list(range(500, 600))] * 5, "bm25", episode=1)
+    bm25 = draw_entries(pool_of([list(range(500, 600))] * 5, "bm25", episode=1), 30, seed=42)
     noise = random_source(query.positives, 900, count=30, seed=42, episode=1)
     pool = teleport(query, near, None, **HALF, extra=[bm25, noise])
     assert parts(pool) == {"query": 30, "lookahead": 30, "bm25": 30, "random": 30}

@@ -87,12 +87,13 @@ def teleport(
 
     Parameters
     ----------
-    query, lookahead, extra : all candidates of the newly mined sources. The result has the queries, positives
+    query, lookahead : all candidates of the newly mined sources. The result has the queries, positives
         and episode of ``query``.
     momentum : the previous episode's training pool (None in episode 1). It loses the positives of ``query``
         and passages of the same text before it is counted and drawn from; its entries keep their provenance.
     alpha, beta : in [0, 1); 0 is the ablation without momentum, without lookahead.
-    size : 2n, the entries of the newly mined part; see :func:`quotas`. Each extra source draws n besides.
+    size : 2n, the entries of the newly mined part; see :func:`quotas`.
+    extra : pools that are drawn already, one a source; they join whole, outside alpha and beta.
     dedup : keep only the first entry of each passage, in the pool's order.
     text_keys : uint64 [n_passages], equal for equal texts.
 
@@ -109,15 +110,17 @@ def teleport(
     if momentum is not None:
         old = without_known(replace(momentum.align(query.positives), episode=query.episode), text_keys)
     want = quotas(spans(old.offsets), size=size, alpha=alpha, beta=beta, mode=mode)
-    half = np.full(len(query), nearest(size / 2))
-    parts = [("query", query, want.query), ("lookahead", lookahead, want.lookahead)]
-    parts += [("momentum", old, want.momentum), *(("extra", pool, half) for pool in extra)]
+    parts = (
+        ("query", query, want.query),
+        ("lookahead", lookahead, want.lookahead),
+        ("momentum", old, want.momentum),
+    )
     drawn = []
     for name, pool, wanted in parts:
         if pool is not None:
             drawn.append(draw_entries(pool.align(query.positives), wanted, seed=seed))
             log_shortfall(name, drawn[-1], wanted)
-    mixed = union(drawn)
+    mixed = union([*drawn, *(pool.align(query.positives) for pool in extra)])
     if dedup:
         mixed = mixed.keep(~repeats(mixed))
     log.info("realised mix: %s", ", ".join(f"{name} {mean:.1f}" for name, mean in realized(mixed).items()))

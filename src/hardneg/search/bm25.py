@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +21,7 @@ from hardneg.records import Float32, Int32, Int64, Run, offsets_of, owners
 from hardneg.search.checks import check_request
 
 KIND = "bm25"
+ARRAYS = ("offsets", "rows", "scores")
 K1, B = 0.9, 0.4
 TEXTS = 1 << 16  # texts read at a time
 POSTINGS = 1 << 23  # postings added up at a time
@@ -37,15 +39,29 @@ class Texts(Protocol):
     """What is searched: a collection."""
 
     @property
-    def digest(self) -> str: ...
+    def digest(self) -> str:
+        """Identity of the texts."""
+        ...
+
     @property
-    def n_passages(self) -> int: ...
+    def n_passages(self) -> int:
+        """How many passages there are."""
+        ...
+
     @property
-    def titles(self) -> Column: ...
+    def titles(self) -> Column:
+        """Titles by passage row, empty where there is none."""
+        ...
+
     @property
-    def texts(self) -> Column: ...
+    def texts(self) -> Column:
+        """Texts by passage row."""
+        ...
+
     @property
-    def query_texts(self) -> Column: ...
+    def query_texts(self) -> Column:
+        """Texts by query row."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,19 +109,18 @@ def open_bm25(collection: Texts, cache: Path) -> Bm25Index:
     """The index of a collection: opened when the cache has it, else built there."""
     tools = {name: version(name) for name in ("bm25s", "PyStemmer")}  # they decide terms and scores
     settings = {"variant": "lucene", "k1": K1, "b": B, "stopwords": "english", "stemmer": "english", **tools}
-    path = cache / KIND / digest_json([collection.digest, settings])[:32]
+    inputs = {"collection": collection.digest}
+    path = cache / KIND / digest_json([inputs, settings])[:32]
     if not is_published(path, KIND):
-        with publish(
-            path, KIND, settings=settings, inputs={"collection": collection.digest}, replace=True
-        ) as draft:
-            terms, offsets, rows, scores = _build(collection)
+        with publish(path, KIND, settings=settings, inputs=inputs, replace=True) as draft:
+            terms, *postings = _build(collection)
             draft.json("terms.json", terms)
-            for name, values in (("offsets", offsets), ("rows", rows), ("scores", scores)):
+            for name, values in zip(ARRAYS, postings, strict=True):
                 draft.array(f"{name}.npy", values)
     open_artifact(path, KIND)
-    terms = {term: i for i, term in enumerate(read_json(path / "terms.json"))}
-    arrays = [load_array(path / f"{name}.npy") for name in ("offsets", "rows", "scores")]
-    return Bm25Index(terms, *arrays, collection.n_passages, collection.digest)
+    ids = {term: i for i, term in enumerate(read_json(path / "terms.json"))}
+    offsets, rows, scores = (load_array(path / f"{name}.npy") for name in ARRAYS)
+    return Bm25Index(ids, offsets, rows, scores, collection.n_passages, collection.digest)
 
 
 def search(index: Bm25Index, texts: Sequence[str], query_rows: Int32, k: int) -> Run:
@@ -191,7 +206,7 @@ def _search_batch(
 def _best(offsets: Int64, rows: Int32, scores: Float32, k: int) -> tuple[Int64, Int32, Float32]:
     """Cut ragged hits to the k best of each query: their number, rows and scores, best first."""
     keep = scores > 0
-    for start, stop in zip(offsets[:-1], offsets[1:], strict=True):
+    for start, stop in pairwise(offsets.tolist()):
         if stop - start > k:
             mine = scores[start:stop]
             keep[start:stop] &= mine >= np.partition(mine, -k)[-k]

@@ -41,7 +41,7 @@ class Candidates:
     Parameters
     ----------
     scorer : gives exact scores.
-    margin : [Q], in the dtype of the proposals: a passage this far below the k-th best proposal is out for certain.
+    margin : [Q], in the dtype of the proposals: a passage this far below the k-th best proposal is out.
     k, n : hits wanted, passages there are; k <= n.
     """
 

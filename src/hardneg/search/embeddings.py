@@ -1,7 +1,7 @@
 """Embedding stores: a token store seen through an encoder, in shards of fixed row ranges.
 
-Every shard is an artefact of its own, so encoding resumes where it stopped and any number of processes can share it
-without talking to each other; whoever finishes last merges the manifests.
+Every shard is an artefact of its own, so encoding resumes where it stopped, and any number of processes can share
+it without talking to each other; whoever finishes last merges the manifests.
 """
 
 from __future__ import annotations
@@ -331,7 +331,7 @@ def _merge(path: Path, units: list[_Unit], inputs: Mapping[str, str], settings: 
     for unit, manifest in zip(units, manifests, strict=True):
         _refuse_other(unit.folder, manifest, inputs, settings)
     n = units[-1].stop
-    total = sum(load_array(unit.folder / "sums.npy", mmap=False) for unit in units)
+    total = np.sum([load_array(unit.folder / "sums.npy", mmap=False) for unit in units], axis=0)
     with publish_file(path / "mean.npy") as stream:
         np.save(stream, total[0] / n, allow_pickle=False)
     cosine = float((total[1] @ total[1] - n) / (n * (n - 1))) if n > 1 else 0.0

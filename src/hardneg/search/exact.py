@@ -1,9 +1,10 @@
 """Exact search: the best passages of every query, the same bits on every machine.
 
-A stored vector *is* the vector. A score is the float64 dot product of two stored vectors, added by one fixed tree over
-the dimension and rounded to float32; hits are ranked by score descending, then row ascending, also at the cut.
-Matrix products, whose bits change with their shapes, only propose: a passage is dropped once k others are certain to
-beat it (gamma_n of Higham, "Accuracy and Stability of Numerical Algorithms", section 3.1), and the rest are scored anew.
+A stored vector *is* the vector. A score is the float64 dot product of two stored vectors, added by one fixed tree
+over the dimension and rounded to float32; hits are ranked by score descending, then row ascending, also at the cut.
+Matrix products, whose bits change with their shapes, only propose: a passage is dropped once k others are certain
+to beat it (by gamma_n of Higham, "Accuracy and Stability of Numerical Algorithms", section 3.1), and what is left
+is scored exactly.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class ExactIndex:
 
     Parameters
     ----------
-    passages : [n, dim] float16 or float32 (an array, memory-mapped or not, or a tensor), or a sequence of such shards.
+    passages : [n, dim] float16 or float32: an array, memory-mapped or not, a tensor, or a sequence of such shards.
     tile, chunk : queries and passages of one matrix product; they change the speed, never a result.
     device : where the products run; passages that lie elsewhere are copied there chunk by chunk.
     precision : of the products that propose; "auto" takes the faster.
@@ -84,8 +85,8 @@ class ExactIndex:
         precision: Precision = "auto",
         max_norm: float | None = None,
     ) -> None:
-        whole = isinstance(passages, Tensor | np.ndarray)
-        self.shards = [as_tensor(shard) for shard in ([passages] if whole else passages)]
+        shards = [passages] if isinstance(passages, Tensor | np.ndarray) else passages
+        self.shards = [as_tensor(shard) for shard in shards]
         self.device, self.precision = torch.device(device), precision
         kind = self.device.type
         self.tile, self.chunk = tile or TILE[kind], chunk or CHUNK[kind]
@@ -226,7 +227,7 @@ class Pairs:
 def tree_sum(terms: Tensor) -> Tensor:
     """Sums [n] of the rows of ``terms`` [n, dim] float64, which it overwrites.
 
-    The order of additions is fixed: zero-padded to a power of two, the upper half is added to the lower, and so on.
+    The order is fixed: padded with zeros to a power of two, the upper half is added to the lower, and so on.
     """
     width = terms.shape[1]
     while width > 1:
@@ -239,8 +240,8 @@ def tree_sum(terms: Tensor) -> Tensor:
 def error_bound(dim: int, dtype: torch.dtype, norms: Tensor) -> Tensor:
     """How far below the k-th best proposal a passage is certain to rank below k others [Q] float64.
 
-    ``norms`` [Q] bound |query| |passage|. Twice the error of a dot product in ``dtype`` however its terms are added,
-    gamma_dim |q||d|; room for rounding scores and bounds to float32; and what underflow can lose.
+    ``norms`` [Q] bound |query| |passage|. Twice the error of a dot product in ``dtype`` however its terms are
+    added, gamma_dim |q||d|; room for rounding scores and bounds to float32; and what underflow can lose.
     """
     unit = torch.finfo(dtype).eps / 2
     gamma = dim * unit / (1 - dim * unit)
@@ -250,7 +251,7 @@ def error_bound(dim: int, dtype: torch.dtype, norms: Tensor) -> Tensor:
 @contextlib.contextmanager
 def full_precision() -> Iterator[None]:
     """Matrix products in full float32 whatever the process has chosen: the error bound stands on it."""
-    backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
+    backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
     before = [backend.fp32_precision for backend in backends]
     try:
         for backend in backends:
