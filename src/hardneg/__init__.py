@@ -6,30 +6,80 @@ Importing this loads no third-party package; each name loads what it needs when 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # what editors and type checkers see
+    from hardneg.api import (
+        AnceTele,
+        Collection,
+        Filters,
+        HardnegError,
+        NegativePool,
+        Splits,
+        compare,
+        encode,
+        evaluate,
+        import_collection,
+        inspect,
+        load_encoder,
+        load_pool,
+        mine,
+        plan_ance_tele,
+        pool_stats,
+        search_split,
+        search_text,
+        tele_settings,
+        train_ance_tele,
+    )
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "AnceTele": "hardneg.recipes.ance_tele",
     "Collection": "hardneg.data.collection",
     "Filters": "hardneg.negatives.candidates",
+    "HardnegError": "hardneg.errors",
     "NegativePool": "hardneg.negatives.pool",
-    "Splits": "hardneg.api",
-    "compare": "hardneg.api",
-    "encode": "hardneg.api",
-    "evaluate": "hardneg.api",
+    "Splits": "hardneg.operations.training",
+    "compare": "hardneg.operations.evaluation",
+    "encode": "hardneg.operations.retrieval",
+    "evaluate": "hardneg.operations.evaluation",
     "import_collection": "hardneg.data.importing",
-    "inspect": "hardneg.api",
+    "inspect": "hardneg.operations.inspection",
     "load_encoder": "hardneg.models.loading",
     "load_pool": "hardneg.negatives.pool",
-    "mine": "hardneg.api",
-    "search": "hardneg.api",
-    "search_text": "hardneg.api",
-    "tele_settings": "hardneg.api",
-    "train_ance_tele": "hardneg.api",
+    "mine": "hardneg.operations.pools",
+    "plan_ance_tele": "hardneg.operations.training",
+    "pool_stats": "hardneg.operations.inspection",
+    "search_split": "hardneg.operations.retrieval",
+    "search_text": "hardneg.operations.retrieval",
+    "tele_settings": "hardneg.operations.training",
+    "train_ance_tele": "hardneg.operations.training",
 }
 
-__all__ = [*_HOMES, "__version__"]
+__all__ = [
+    "AnceTele",
+    "Collection",
+    "Filters",
+    "HardnegError",
+    "NegativePool",
+    "Splits",
+    "__version__",
+    "compare",
+    "encode",
+    "evaluate",
+    "import_collection",
+    "inspect",
+    "load_encoder",
+    "load_pool",
+    "mine",
+    "plan_ance_tele",
+    "pool_stats",
+    "search_split",
+    "search_text",
+    "tele_settings",
+    "train_ance_tele",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -13,9 +13,12 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 import socket
 import sqlite3
+import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,13 +27,29 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg.errors import ArtifactError, BusyError, InputError, ResourceError
+from hardneg.errors import ArtifactError, BusyError, HardnegError, InputError, ResourceError, TrustError
 
 log = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 TEMPORARY = ".tmp-"
 FORMAT_VERSION = 1
+SETTLED_NS = 2_000_000_000  # coarsest clock of a file system: a file this fresh may change and keep its time
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+REFUSED = (
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EEXIST,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ENOTEMPTY,
+    errno.ENAMETOOLONG,
+    errno.EFBIG,
+    errno.ENOLCK,
+    errno.EOPNOTSUPP,
+)
 
 
 # ---------------------------------------------------------------- digests
@@ -54,8 +73,9 @@ def digest_file(path: Path) -> str:
 
 def digest_folder(path: Path) -> str:
     """Digest of a foreign folder (a model from elsewhere): that of its files' names and bytes."""
-    files = sorted(p for p in path.rglob("*") if p.is_file() and not p.name.startswith("."))
-    return digest_json({p.relative_to(path).as_posix(): cached_digest(p) for p in files})
+    names = {p.relative_to(path): p for p in path.rglob("*") if p.is_file()}
+    seen = {name.as_posix(): p for name, p in names.items() if not any(part[0] == "." for part in name.parts)}
+    return digest_json({name: cached_digest(p) for name, p in seen.items()})
 
 
 def cache_root() -> Path:
@@ -66,6 +86,8 @@ def cache_root() -> Path:
 def cached_digest(path: Path) -> str:
     """SHA-256 of a file, remembered by (device, inode, size, time of change) across processes."""
     status = path.stat()
+    if time.time_ns() - status.st_mtime_ns < SETTLED_NS:
+        return digest_file(path)
     identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
     try:
         cache_root().mkdir(parents=True, exist_ok=True)
@@ -105,10 +127,13 @@ class Manifest:
     @property
     def digest(self) -> str:
         """Identity of the artefact: no time, host or path is in it."""
-        return digest_json(self.as_json())
+        return digest_json(self._content())
 
     def as_json(self) -> dict[str, Any]:
-        """The manifest as it is written."""
+        """The manifest as it is written: its own digest is in it, so that it is verified too."""
+        return {**self._content(), "digest": self.digest}
+
+    def _content(self) -> dict[str, Any]:
         return {
             "format_version": self.format_version,
             "kind": self.kind,
@@ -120,25 +145,25 @@ class Manifest:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The manifest of an artefact folder; checks its form only."""
+    """The manifest of an artefact folder, itself verified; the files it names are not looked at."""
     try:
-        raw = json.loads((path / MANIFEST).read_bytes())
+        with reading(path / MANIFEST):
+            raw = json.loads((path / MANIFEST).read_bytes())
         files = {name: (int(entry["bytes"]), str(entry["sha256"])) for name, entry in raw["files"].items()}
-        return Manifest(raw["kind"], raw["settings"], raw["inputs"], raw["facts"], files, raw["format_version"])
+        manifest = Manifest(
+            raw["kind"], raw["settings"], raw["inputs"], raw["facts"], files, raw["format_version"]
+        )
+        written = manifest.as_json()
     except (FileNotFoundError, NotADirectoryError) as fault:
-        raise ArtifactError(
-            "NO_MANIFEST",
-            "no complete artefact is here (manifest.json is missing)",
-            "make it again",
-            path=path,
-        ) from fault
-    except (ValueError, KeyError, TypeError, AttributeError) as fault:
-        raise ArtifactError(
-            "BAD_MANIFEST",
-            f"the manifest cannot be read ({fault})",
-            "make the artefact again",
-            path=path / MANIFEST,
-        ) from fault
+        what = "no complete artefact is here (manifest.json is missing)"
+        raise ArtifactError("NO_MANIFEST", what, "make it again", path=path) from fault
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
+        what = f"the manifest cannot be read ({fault})"
+        raise ArtifactError("BAD_MANIFEST", what, "make the artefact again", path=path / MANIFEST) from fault
+    if {**written, **raw} != written:
+        what = "the manifest is not as it was written"
+        raise ArtifactError("CORRUPT", what, "make the artefact again", path=path / MANIFEST)
+    return manifest
 
 
 def is_published(path: Path, kind: str | None = None) -> bool:
@@ -200,7 +225,9 @@ def check_files(path: Path, manifest: Manifest, digest: Any) -> None:
         if file.stat().st_size != size:
             found = f"{file.stat().st_size} bytes, the manifest says {size}"
             raise ArtifactError("WRONG_SIZE", found, "make the artefact again", path=file)
-        if (found := digest(file)) != sha:
+        with reading(file):
+            found = digest(file)
+        if found != sha:
             what = f"SHA-256 {found[:12]}…, the manifest says {sha[:12]}…"
             raise ArtifactError("CORRUPT", what, "make the artefact again", path=file)
 
@@ -213,24 +240,32 @@ def disk_faults(path: Path) -> Iterator[None]:
     """Turn the system's refusals at ``path`` into one clear line (exit 5)."""
     try:
         yield
-    except OSError as fault:
-        if fault.errno in (errno.ENOSPC, errno.EDQUOT):
-            free = shutil.disk_usage(existing_parent(path)).free
-            raise ResourceError(
-                "DISK_FULL",
-                f"no space left ({free:,} bytes free)",
-                "free some space and run the command again",
-                path=path,
-            ) from fault
-        if fault.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-            raise ResourceError(
-                "NOT_WRITABLE", f"cannot write ({fault.strerror})", "choose another place", path=path
-            ) from fault
-        if fault.errno == errno.EIO:
-            raise ResourceError(
-                "IO_ERROR", "the disk reported an I/O error", "check the disk", path=path
-            ) from fault
+    except HardnegError:
         raise
+    except Exception as fault:
+        number = error_number(fault)
+        if number in FULL:
+            free = shutil.disk_usage(existing_parent(path)).free
+            what = f"the disk is full: more is needed than the {free:,} bytes that are free"
+            fix = "free some space and run the command again"
+            raise ResourceError("DISK_FULL", what, fix, path=path) from fault
+        if number in REFUSED:
+            what = f"cannot write ({os.strerror(number)})"
+            raise ResourceError("NOT_WRITABLE", what, "choose another place", path=path) from fault
+        if number == errno.EIO:
+            what = "the disk reported an I/O error"
+            raise ResourceError("IO_ERROR", what, "check the disk", path=path) from fault
+        raise
+
+
+def error_number(fault: Exception) -> int:
+    """The system's error number behind a fault, else 0; Rust puts it in words, numpy says how little it wrote."""
+    if isinstance(fault, OSError) and fault.errno:
+        return fault.errno
+    if match := re.search(r"\(os error (\d+)\)", str(fault)):
+        return int(match[1])
+    short = isinstance(fault, OSError) and re.fullmatch(r"\d+ requested and \d+ written", str(fault))
+    return errno.ENOSPC if short else 0
 
 
 def existing_parent(path: Path) -> Path:
@@ -244,10 +279,8 @@ def existing_parent(path: Path) -> Path:
 def check_writable(path: Path) -> None:
     """Fail now, before any computing, if nothing can be written at ``path``."""
     folder = existing_parent(path)
-    with disk_faults(path):
-        probe = folder / f"{TEMPORARY}probe-{os.getpid()}"
-        probe.write_bytes(b"x")
-        probe.unlink()
+    with disk_faults(path), tempfile.TemporaryFile(dir=folder) as probe:  # gone whatever happens
+        probe.write(b"x")
 
 
 def sync(path: Path) -> None:
@@ -277,7 +310,8 @@ class Draft:
 
     def json(self, name: str, value: Any) -> None:
         """Write a JSON file."""
-        (self / name).write_text(json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+        text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
+        (self / name).write_bytes(text.encode() + b"\n")
 
 
 @contextlib.contextmanager
@@ -297,12 +331,12 @@ def publish(
     replace : allow an existing artefact to be replaced; versions and pools are not.
     """
     path = Path(path)
-    if path.exists() and not replace:
-        raise SettingsClash(path)
-    draft_path = path.parent / f"{TEMPORARY}{path.name}-{os.getpid()}"
+    draft_path = temporary(path)
     with disk_faults(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         sweep(path)
+        if path.exists() and not replace:
+            raise SettingsClash(path)
         draft_path.mkdir()
         try:
             draft = Draft(draft_path)
@@ -338,21 +372,48 @@ def seal(draft: Draft, kind: str, settings: Mapping[str, Any], inputs: Mapping[s
 
 
 def swap(draft: Path, path: Path) -> None:
-    """Rename the finished draft to its place; an old artefact steps aside and is deleted after."""
-    aside = path.parent / f"{TEMPORARY}{path.name}-old-{os.getpid()}"
-    if path.exists():
-        os.rename(path, aside)
-    os.rename(draft, path)
-    sync(path.parent)
-    shutil.rmtree(aside, ignore_errors=True)
+    """Rename the finished draft to its place; an old artefact steps aside, and is deleted or comes back."""
+    aside = temporary(path, "old-")
+    try:
+        if path.exists():
+            os.rename(path, aside)
+        os.rename(draft, path)
+        sync(path.parent)
+    except BaseException:
+        if not draft.exists():
+            os.rename(path, draft)
+        if aside.exists():
+            os.rename(aside, path)
+        raise
+    remove(aside)
+
+
+def temporary(path: Path, role: str = "") -> Path:
+    """A name beside ``path`` that says whose it is: processes of other machines cannot be asked if they live."""
+    return path.parent / f"{TEMPORARY}{path.name}-{role}{os.getpid()}@{socket.gethostname()}"
 
 
 def sweep(path: Path) -> None:
-    """Delete what dead processes left of earlier attempts to publish at ``path``."""
-    for leftover in path.parent.glob(f"{TEMPORARY}{path.name}-*"):
-        pid = leftover.name.rsplit("-", 1)[1]
-        if pid.isdigit() and not process_alive(int(pid)):
-            shutil.rmtree(leftover, ignore_errors=True) if leftover.is_dir() else leftover.unlink(missing_ok=True)
+    """Delete what dead processes left of earlier attempts to publish at ``path``.
+
+    An old artefact that stepped aside for one that never came is put back.
+    """
+    ours = re.compile(rf"{re.escape(TEMPORARY + path.name)}-(old-)?(\d+)@{re.escape(socket.gethostname())}")
+    for leftover in list(path.parent.iterdir()):
+        match = ours.fullmatch(leftover.name)
+        if match and not process_alive(int(match[2])):
+            if match[1] and not path.exists():
+                os.rename(leftover, path)
+            else:
+                remove(leftover)
+
+
+def remove(path: Path) -> None:
+    """Delete a file or folder, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def process_alive(pid: int) -> bool:
@@ -370,18 +431,21 @@ def process_alive(pid: int) -> bool:
 def publish_file(path: Path) -> Iterator[BinaryIO]:
     """Write one file beside its place and rename it there when the block ends without a fault."""
     path = Path(path)
-    temporary = path.parent / f"{TEMPORARY}{path.name}-{os.getpid()}"
+    if path.exists() and not path.is_file():  # a rename would replace even a device
+        raise ResourceError("NOT_WRITABLE", "this is no plain file", "choose another place", path=path)
+    draft = temporary(path)
     with disk_faults(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        sweep(path)
         try:
-            with open(temporary, "wb") as stream:
+            with open(draft, "wb") as stream:
                 yield stream
                 stream.flush()
                 os.fsync(stream.fileno())
-            os.replace(temporary, path)
+            os.replace(draft, path)
             sync(path.parent)
         except BaseException:
-            temporary.unlink(missing_ok=True)
+            draft.unlink(missing_ok=True)
             raise
 
 
@@ -394,22 +458,49 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     """Read a JSON file of ours."""
     try:
-        return json.loads(Path(path).read_bytes())
-    except FileNotFoundError as fault:
+        with reading(path):
+            return json.loads(Path(path).read_bytes())
+    except (FileNotFoundError, NotADirectoryError) as fault:
         raise InputError("NOT_FOUND", "no such file", "check the path", path=path) from fault
-    except ValueError as fault:
+    except (ValueError, RecursionError) as fault:
         raise ArtifactError("BAD_JSON", f"not valid JSON ({fault})", "make it again", path=path) from fault
 
 
 def load_array(path: Path, *, mmap: bool = True) -> NDArray[Any]:
     """Open an ``.npy`` array, memory-mapped and never unpickled."""
     try:
-        array: NDArray[Any] = np.load(path, mmap_mode="r" if mmap else None, allow_pickle=False)
-        return array
-    except (ValueError, OSError, EOFError) as fault:
-        raise ArtifactError(
-            "BAD_ARRAY", f"not a plain array ({fault})", "make the artefact again", path=path
-        ) from fault
+        if mmap:
+            return np.lib.format.open_memmap(path, mode="r")
+        with open(path, "rb") as stream:
+            array: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
+            return array
+    except Exception as fault:  # a damaged header can end in almost any
+        if holds_pickle(path):
+            what = "a pickle, which could run code, in place of a plain array"
+            raise TrustError("UNSAFE_PICKLE", what, "get it as a plain array", path=path) from fault
+        what = f"not a plain array ({fault})"
+        raise ArtifactError("BAD_ARRAY", what, "make the artefact again", path=path) from fault
+
+
+def holds_pickle(path: Path) -> bool:
+    """Whether a file that is no plain array begins as a pickle, or as an array of Python objects."""
+    if not path.is_file():
+        return False
+    with open(path, "rb") as stream:
+        head = stream.read(4096)
+    return head[:1] == b"\x80" or (head.startswith(np.lib.format.MAGIC_PREFIX) and b"|O" in head)
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn the system's refusal to read ``path`` into one clear line (exit 5); a missing file stays one."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as fault:
+        what = f"cannot read ({fault.strerror})"
+        raise ResourceError("UNREADABLE", what, "check the file and its permissions", path=path) from fault
 
 
 # ---------------------------------------------------------------- one writer a directory
@@ -425,13 +516,15 @@ def lease(directory: Path) -> Iterator[None]:
         directory.mkdir(parents=True, exist_ok=True)
         handle = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as fault:
-            holder = os.read(handle, 4096).decode(errors="replace").strip() or "another process"
-            raise BusyError("IN_USE", f"in use by {holder}", "wait for it or stop it", path=directory) from fault
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        with disk_faults(directory):
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as fault:
+                holder = os.read(handle, 4096).decode(errors="replace").strip() or "another process"
+                fix = "wait for it or stop it"
+                raise BusyError("IN_USE", f"in use by {holder}", fix, path=directory) from fault
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         yield
     finally:
         os.close(handle)

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from hardneg.artifacts import reading
 from hardneg.errors import Faults, HardnegError, InputError, SettingsError
 
 S = TypeVar("S", bound="Settings")
@@ -29,7 +30,12 @@ class Settings(BaseModel):
     def result_values(self) -> dict[str, Any]:
         """The settings that decide the result, JSON-ready."""
         values: dict[str, Any] = self.model_dump(mode="json")
-        return {name: value for name, value in values.items() if not is_operational(type(self), name)}
+        for name in type(self).model_fields:
+            if is_operational(type(self), name):
+                del values[name]
+            elif isinstance(inner := getattr(self, name), Settings):
+                values[name] = inner.result_values()
+        return values
 
 
 def operational(default: Any, **constraints: Any) -> Any:
@@ -50,7 +56,7 @@ def preset_names(recipe: str) -> list[str]:
 
 def read_presets(recipe: str) -> dict[str, dict[str, Any]]:
     """All presets of a recipe: name -> values."""
-    text = resources.files("hardneg").joinpath("presets", f"{recipe}.toml").read_text()
+    text = resources.files("hardneg").joinpath("presets", f"{recipe}.toml").read_text("utf-8")
     return tomllib.loads(text)
 
 
@@ -65,34 +71,45 @@ def read_preset(recipe: str, name: str) -> dict[str, Any]:
 def read_toml(path: Path) -> dict[str, Any]:
     """The values of a settings file."""
     try:
-        return tomllib.loads(path.read_text())
-    except FileNotFoundError as fault:
+        with reading(path):
+            return tomllib.loads(path.read_text("utf-8"))
+    except (FileNotFoundError, NotADirectoryError) as fault:
         raise InputError("NOT_FOUND", "no such file", "check the path", path=path) from fault
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
         raise SettingsError("BAD_TOML", f"not valid TOML ({fault})", "correct the file", path=path) from fault
 
 
 def read_overrides(assignments: Sequence[str]) -> dict[str, Any]:
-    """``key=value`` texts as nested values; a value is TOML, and a bare word is a string."""
+    """``key=value`` texts as nested values, later ones on top; a value is TOML, and a bare word is a string.
+
+    Raises
+    ------
+    Faults : every text that is not of this form (exit 2).
+    """
     values: dict[str, Any] = {}
+    faults = []
     for assignment in assignments:
         name, separator, text = assignment.partition("=")
         if not separator or not name.strip():
-            raise SettingsError("BAD_OVERRIDE", f"'{assignment}' is not key=value", "write --set key=value")
-        target = values
-        *parents, last = name.strip().split(".")
-        for parent in parents:
-            target = target.setdefault(parent, {})
-        target[last] = read_value(text)
+            what = f"'{assignment}' is not key=value"
+            faults.append(SettingsError("BAD_OVERRIDE", what, "write --set key=value"))
+            continue
+        value = read_value(text)
+        for part in reversed(name.strip().split(".")):
+            value = {part: value}
+        values = merge(values, value)
+    if faults:
+        raise Faults(faults)
     return values
 
 
 def read_value(text: str) -> Any:
     """One TOML value; what is not TOML is a string."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        values = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
+    return values["value"] if len(values) == 1 else text
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,7 +145,8 @@ def describe(settings: type[Settings], error: Any) -> HardnegError:
             "UNKNOWN_SETTING", f"there is no setting '{name}'", nearest(name, known_keys(settings))
         )
     found = json.dumps(error["input"], default=str)
-    message = error["msg"][0].lower() + error["msg"][1:]
+    message = error["msg"].removeprefix("Value error, ")  # of a check of our own
+    message = message[:1].lower() + message[1:]
     return SettingsError("BAD_SETTING", f"{name} = {found}: {message}", "give a valid value")
 
 

@@ -27,7 +27,7 @@ def shard_of(text: str | None) -> tuple[int, int]:
     if text is None:
         return rank(), world_size()
     left, _, right = text.partition("/")
-    if left.isdigit() and right.isdigit() and int(left) < int(right):
+    if left.isdecimal() and right.isdecimal() and int(left) < int(right):
         return int(left), int(right)
     raise SettingsError("BAD_SHARD", f"'{text}' is not a shard", "write --shard i/n with 0 <= i < n")
 

@@ -52,7 +52,11 @@ def smallest(words: UInt64, offsets: NDArray[np.int64], counts: NDArray[np.integ
     returns their indices, span by span, in ascending order of word: a random order.
     """
     owner = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    order = np.lexsort((words, owner))
+    bits = np.uint64(len(offsets).bit_length())
+    keys = (owner.astype(np.uint64) << (np.uint64(64) - bits)) | (words >> bits)
+    order = np.argsort(keys)  # one sort of words, several times faster than two stable ones
+    if (np.diff(keys[order]) == 0).any():  # the bits cut off decide: rare, and then exact
+        order = np.lexsort((words, owner))
     rank = np.arange(len(words)) - offsets[owner]
     return order[rank < np.asarray(counts)[owner]]
 

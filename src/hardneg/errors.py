@@ -15,7 +15,7 @@ class HardnegError(Exception):
 
     Parameters
     ----------
-    code : upper-case name, unique in ``docs/errors.md``.
+    code : upper-case name, listed under its exit status in ``docs/errors.md``.
     what : what is wrong, with the value found.
     fix : what the reader can do about it.
     path, line : the file and its own 1-based line, where there is one.

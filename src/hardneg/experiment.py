@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -72,19 +73,26 @@ class Metrics:
         self.path = path
 
     def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Add rows and flush them."""
+        """Add rows and flush them to the disk, for a checkpoint that follows must not outlive them."""
         with disk_faults(self.path), open(self.path, "a") as stream:
             stream.writelines(json.dumps(row, allow_nan=False) + "\n" for row in rows)
+            stream.flush()
+            os.fsync(stream.fileno())
 
     def read(self) -> list[dict[str, Any]]:
         """All rows; a torn last line, left by a crash, is not one."""
         if not self.path.is_file():
             return []
-        rows = []
-        for line in self.path.read_text().splitlines(keepends=True):
-            if line.endswith("\n"):
-                rows.append(json.loads(line))
-        return rows
+        *lines, _ = self.path.read_bytes().split(b"\n")
+        return [self._row(number, line) for number, line in enumerate(lines, 1)]
+
+    def _row(self, number: int, line: bytes) -> dict[str, Any]:
+        try:
+            row: dict[str, Any] = json.loads(line)
+            return row
+        except ValueError as fault:
+            what, fix = f"not valid JSON ({fault})", "remove the line"
+            raise ArtifactError("BAD_JSON", what, fix, path=self.path, line=number) from fault
 
     def truncate(self, episode: int, step: int) -> None:
         """Forget what came after ``step`` of ``episode``: those steps will be made again."""
@@ -133,6 +141,9 @@ def open_experiment(
 
 def check_same(old: Mapping[str, Any], new: Mapping[str, Any], grows: Sequence[str], path: Path) -> bool:
     """Whether the experiment grew; raises if it is another one."""
+    if not isinstance(old, Mapping) or not {"recipe", "inputs", "result_settings"} <= set(old):
+        what = f"the {SETTINGS} here is not that of an experiment"
+        raise ArtifactError("NOT_EXPERIMENT", what, "give a new folder", path=path)
     if old["recipe"] != new["recipe"] or old["inputs"] != new["inputs"]:
         pairs = differences({"recipe": old["recipe"], **old["inputs"]}, {"recipe": new["recipe"], **new["inputs"]})
         what = "this experiment was started from something else: " + "; ".join(pairs)
@@ -150,7 +161,7 @@ def check_same(old: Mapping[str, Any], new: Mapping[str, Any], grows: Sequence[s
 @contextlib.contextmanager
 def log_file(path: Path) -> Iterator[None]:
     """Keep what the library logs in a file of the experiment."""
-    handler = logging.FileHandler(path, delay=True)
+    handler = logging.FileHandler(path, encoding="utf-8", delay=True)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     library = logging.getLogger("hardneg")
     library.addHandler(handler)

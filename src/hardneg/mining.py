@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from hardneg.config import nearest as nearest_name
 from hardneg.data.collection import Collection
+from hardneg.draws import UInt64
 from hardneg.errors import SettingsError
-from hardneg.negatives.candidates import ALL, Filters, search_depth, starved
+from hardneg.negatives.candidates import ALL, Filters, search_depth, starved, without_known
 from hardneg.negatives.mix import Mode, teleport, union
 from hardneg.negatives.pool import NegativePool
 from hardneg.negatives.sources import random_source, sample_source
@@ -88,6 +91,15 @@ def mine_pool(
         dedup=dedup,
         text_keys=corpus.collection.text_keys,
     )
+
+
+def adopt(given: NegativePool, positives: Positives, episode: int, text_keys: UInt64) -> NegativePool:
+    """Negatives made elsewhere as the pool of ``episode``: of the queries of ``positives``, and without those.
+
+    Entries keep how many episodes older than their pool they are.
+    """
+    ours = without_known(given.align(positives), text_keys)
+    return replace(ours, episode=episode, episodes=ours.episodes + np.int32(episode - given.episode))
 
 
 def check_sources(corpus: Snapshot | Corpus, sources: Sequence[str]) -> None:

@@ -2,117 +2,258 @@
 
 from __future__ import annotations
 
+import math
+import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from hardneg.data.collection import Collection
 from hardneg.data.tokens import token_batch
+from hardneg.data.training_data import TrainingData
+from hardneg.mining import training_depth
 from hardneg.models.bi_encoder import BiEncoder, Precision
+from hardneg.models.packing import plan_batches
 from hardneg.progress import clock
 from hardneg.records import Side, TokenBatch
+from hardneg.search.exact import ExactIndex
+from hardneg.training.optim import adamw
 
-SAMPLE = 512  # texts looked at for lengths
-TIMED = 64  # texts in a timed batch
+SAMPLE = 512  # texts looked at for lengths and tokenising speed
+TIMED_TOKENS = 16384  # tokens encoded, and trained on, to time it
+TIMED_QUERIES, TIMED_PASSAGES = 64, 8192  # searched to time it
+DISK_RATE = 400e6  # bytes a second, to write or read with a digest
+HIT, ENTRY, POSTING = 8, 21, 8  # bytes of a run's hit, a pool's entry, a term in a passage
 BYTES = {"float16": 2, "float32": 4}
 
 
-def sample_tokens(collection: Collection, encoder: BiEncoder, side: Side) -> TokenBatch:
-    """Token sequences of evenly spread texts of one side."""
+@dataclass(frozen=True)
+class Episode:
+    """What one episode of a recipe would do."""
+
+    episode: int
+    queries: int
+    steps: int
+    queries_per_step: int
+    passages_per_query: int
+
+
+@dataclass(frozen=True)
+class Work:
+    """What an experiment would do, apart from how fast."""
+
+    data: TrainingData
+    episodes: Sequence[Episode]
+    states: int  # how often corpus and queries are encoded and searched
+    depth: int
+    entries: int  # of a pool, for a query
+    in_batch: bool
+    micro_queries: int | None  # queries whose passages meet in one softmax; None: all of a step
+    checkpoint_every: int
+    token_budget: int
+    store_dtype: str
+    precision: Precision
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Evenly spread texts of both sides, as token sequences."""
+
+    queries: TokenBatch
+    passages: TokenBatch
+    seconds: float  # to tokenise them
+
+    def tokens(self, queries: float, passages: float) -> float:
+        """Tokens of so many queries and passages."""
+        return float(queries * self.queries.lengths.mean() + passages * self.passages.lengths.mean())
+
+
+def describe_work(work: Work, encoder: BiEncoder, *, seeds: int, measure: bool) -> dict[str, Any]:
+    """The episodes of an experiment, and its facts; with ``measure`` time and memory, timed on a sample here.
+
+    Returns
+    -------
+    ``episodes``: a table of each; ``facts``: for people; with ``measure`` also ``seconds`` by stage, ``total`` and
+    all, and ``bytes`` of ``disk`` and ``memory``.
+    """
+    sample = take_sample(work, encoder)
+    facts = describe_counts(work, sample, seeds)
+    plan: dict[str, Any] = {"episodes": [asdict(episode) for episode in work.episodes], "facts": facts}
+    if measure:
+        stages, memory = time_stages(work, encoder, sample)
+        seconds = {stage: seeds * value for stage, value in stages.items()}
+        plan["seconds"] = seconds | {"total": sum(seconds.values())}
+        plan["bytes"] = {"disk": seeds * disk_bytes(work, encoder, sample), "memory": memory}
+        facts |= {f"time to {stage}": clock(value) for stage, value in seconds.items()}
+        facts["time in all, about"] = clock(plan["seconds"]["total"])
+        facts |= {f"{name}, about": size(value) for name, value in plan["bytes"].items()}
+    return plan
+
+
+def size(count: float) -> str:
+    """Bytes as a person reads them."""
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{max(count / 2**20, 0.1):.1f} MiB"
+
+
+def take_sample(work: Work, encoder: BiEncoder) -> Sample:
+    """Tokenise evenly spread texts of both sides."""
+    begun = time.perf_counter()
+    queries, passages = sample_side(work, encoder, "query"), sample_side(work, encoder, "passage")
+    return Sample(queries, passages, time.perf_counter() - begun)
+
+
+def sample_side(work: Work, encoder: BiEncoder, side: Side) -> TokenBatch:
+    """Evenly spread texts of one side."""
+    collection = work.data.collection
     n = collection.n_queries if side == "query" else collection.n_passages
     rows = np.unique(np.linspace(0, n - 1, min(n, SAMPLE)).astype(np.int64))
-    if side == "query":
-        return token_batch(collection.query_texts.take(rows), [], encoder.template(side), encoder.tokenizer(side))
-    titles, texts = collection.titles.take(rows), collection.texts.take(rows)
+    texts = (collection.query_texts if side == "query" else collection.texts).take(rows)
+    titles = [] if side == "query" else collection.titles.take(rows)
     return token_batch(texts, titles, encoder.template(side), encoder.tokenizer(side))
 
 
-def seconds_of(work: Callable[[], Any]) -> float:
-    """Seconds of one call, after one to warm up."""
+def describe_counts(work: Work, sample: Sample, seeds: int) -> dict[str, Any]:
+    """What is known without running anything."""
+    collection, most = work.data.collection, max(work.episodes, key=lambda one: one.passages_per_query)
+    hard = most.passages_per_query - 1
+    together = min(work.micro_queries or most.queries_per_step, most.queries_per_step)
+    shared = (together - 1) * most.passages_per_query if work.in_batch else 0
+    return {
+        "passages": collection.n_passages,
+        "training queries": len(work.data.train),
+        "tokens of a query": f"{sample.queries.lengths.mean():.1f}",
+        "tokens of a passage": f"{sample.passages.lengths.mean():.1f}",
+        "global batch": f"{most.queries_per_step} queries (in one softmax: {together})",
+        "negatives per query": f"{hard + shared} ({hard} hard, {shared} in-batch)",
+        "optimiser steps": sum(one.steps for one in work.episodes),
+        **({"seeds": seeds} if seeds > 1 else {}),
+    }
+
+
+def disk_bytes(work: Work, encoder: BiEncoder, sample: Sample) -> float:
+    """What an experiment leaves on the disk, at its largest."""
+    data, weights = work.data, 4 * sum(p.numel() for p in encoder.parameters())
+    collection, episodes = data.collection, len(work.episodes)
+    checkpoints = sum(min(math.ceil(one.steps / work.checkpoint_every), 2) for one in work.episodes)
+    models = (3 * checkpoints + episodes + 1) * weights  # a checkpoint has two moments besides
+    vectors = (collection.n_passages + collection.n_queries) * encoder.dim * BYTES[work.store_dtype]
+    hits = work.states * 2 * len(data.train) * training_depth(collection, data.train, work.depth)
+    entries = episodes * len(data.train) * work.entries
+    tokens = sample.tokens(collection.n_queries, collection.n_passages)
+    return models + vectors + HIT * hits + ENTRY * entries + (2 + POSTING) * tokens
+
+
+# ---------------------------------------------------------------- timing
+
+
+def time_stages(work: Work, encoder: BiEncoder, sample: Sample) -> tuple[dict[str, float], float]:
+    """Seconds of each stage of an experiment, and bytes of memory at its largest."""
+    data, collection = work.data, work.data.collection
+    judged = sum(len(qrels) for qrels in (data.dev, data.test) if qrels is not None)
+    searched = work.states * (2 * len(data.train) + judged)
+    texts = collection.n_queries + collection.n_passages
+    weights = 4 * sum(p.numel() for p in encoder.parameters())
+    tokens = work.states * sample.tokens(collection.n_queries, collection.n_passages)
+    training, memory = time_training(work, encoder, sample)
+    k = training_depth(collection, data.train, work.depth)
+    return {
+        "tokenise": sample.seconds * texts / (len(sample.queries) + len(sample.passages)),
+        "encode": tokens * encode_seconds(encoder, sample.passages, work),
+        "search": searched * collection.n_passages * search_seconds(encoder.dim, collection.n_passages, k, work),
+        "train": training,
+        "save and verify": sum(stored_bytes(one, weights, work) for one in work.episodes) / DISK_RATE,
+    }, memory
+
+
+def stored_bytes(episode: Episode, weights: int, work: Work) -> float:
+    """Bytes that an episode writes and reads: checkpoints; its model, written, verified, read and digested."""
+    return weights * (6 * math.ceil(episode.steps / work.checkpoint_every) + 6)
+
+
+def seconds_of(work: Callable[[], Any], *, least: float = 0.5, most: int = 8) -> float:
+    """Seconds of one call: the median of as many as fit into ``least`` seconds, after one to warm up."""
     work()
-    begun = time.perf_counter()
-    work()
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter() - begun
+    seconds: list[float] = []
+    while not seconds or (sum(seconds) < least and len(seconds) < most):
+        begun = time.perf_counter()
+        work()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - begun)
+    return float(np.median(seconds))
 
 
-def encode_rate(encoder: BiEncoder, tokens: TokenBatch, precision: Precision) -> float:
-    """Tokens a second in inference."""
-    batch = tokens.take(np.arange(min(TIMED, len(tokens))))
-    with encoder.inference(precision):
-        seconds = seconds_of(lambda: encoder.encode(batch, "passage"))
-    return float(batch.lengths.sum()) / seconds
+def encode_seconds(encoder: BiEncoder, tokens: TokenBatch, work: Work) -> float:
+    """Seconds a token, in inference."""
+    chosen = spread(tokens, TIMED_TOKENS)
+    batches = [chosen.take(rows) for rows in plan_batches(chosen.lengths, work.token_budget)]
+    with encoder.inference(work.precision):
+        seconds = seconds_of(lambda: [encoder.encode(batch, "passage") for batch in batches])
+    return seconds / float(chosen.lengths.sum())
 
 
-def train_rate(encoder: BiEncoder, tokens: TokenBatch, precision: Precision) -> float:
-    """Tokens a second in training, forward and backward."""
-    batch = tokens.take(np.arange(min(TIMED, len(tokens))))
+def spread(tokens: TokenBatch, most: int) -> TokenBatch:
+    """Evenly spread sequences of about ``most`` tokens, at least one."""
+    n = int(np.clip(most / tokens.lengths.mean(), 1, len(tokens)))
+    return tokens.take(np.unique(np.linspace(0, len(tokens) - 1, n).astype(np.int64)))
 
-    def step() -> None:
-        with torch.autocast(encoder.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+
+def search_seconds(dim: int, n: int, k: int, work: Work) -> float:
+    """Seconds a pair of query and passage, in exact search of vectors drawn at random."""
+    draw = torch.Generator().manual_seed(0)
+    passages = torch.randn(min(n, TIMED_PASSAGES), dim, generator=draw).to(getattr(torch, work.store_dtype))
+    queries = torch.randn(TIMED_QUERIES, dim, generator=draw).to(passages.dtype)
+    index = ExactIndex(passages)
+    return seconds_of(lambda: index.search(queries, k)) / (len(queries) * len(passages))
+
+
+def time_training(work: Work, encoder: BiEncoder, sample: Sample) -> tuple[float, float]:
+    """Seconds of all optimiser steps, and bytes of memory at their largest.
+
+    Micro-batches of more than ``TIMED_TOKENS`` tokens are timed on a part of them.
+    """
+    optimizer = adamw(encoder)
+    largest = max(work.episodes, key=lambda one: one.passages_per_query)
+    micro = tokens_of_step(largest, work.micro_queries, sample, work)
+    share = min(1.0, TIMED_TOKENS / micro)
+    ratio = micro / TIMED_TOKENS if share < 1 else 1.0
+    batch = spread(sample.passages, int(micro * share))
+
+    def forward_backward() -> None:
+        with torch.autocast(encoder.device.type, torch.bfloat16, enabled=work.precision == "bfloat16"):
             encoder.encode(batch, "passage").square().sum().backward()
-        encoder.zero_grad(set_to_none=True)
+
+    def update() -> None:
+        for group in optimizer.param_groups:
+            group["lr"] = 0.0
+        optimizer.step()
 
     encoder.train()
-    return float(batch.lengths.sum()) / seconds_of(step)
-
-
-def describe_work(
-    collection: Collection,
-    encoder: BiEncoder,
-    *,
-    training_queries: int,
-    steps: int,
-    states: int,
-    queries_per_step: int,
-    passages_per_query: list[int],
-    in_batch: bool,
-    micro_queries: int | None,
-    depth: int,
-    store_dtype: str,
-    precision: Precision,
-    measure: bool,
-) -> dict[str, Any]:
-    """Counts of an experiment, and with ``measure`` its time on this machine, timed on a sample.
-
-    Parameters
-    ----------
-    steps : optimiser steps of all episodes.
-    states : how often corpus and queries are encoded.
-    passages_per_query : positive and negatives, by episode.
-    micro_queries : queries whose passages meet in one softmax; None: all of a step.
-    """
-    most = max(passages_per_query)
-    together = min(micro_queries or queries_per_step, queries_per_step)
-    queries, passages = (sample_tokens(collection, encoder, side) for side in ("query", "passage"))
-    weights = sum(p.numel() for p in encoder.parameters()) * 4
-    stored = (collection.n_passages + collection.n_queries) * encoder.dim * BYTES[store_dtype]
-    runs = states * training_queries * 2 * (depth + 16) * 8
-    facts: dict[str, Any] = {
-        "passages": collection.n_passages,
-        "training queries": training_queries,
-        "queries per step (global batch)": queries_per_step,
-        "hard negatives per query": most - 1,
-        "negatives per query in all": together * most - 1 if in_batch else most - 1,
-        "optimiser steps": steps,
-        "mean tokens (query, passage)": f"{queries.lengths.mean():.1f}, {passages.lengths.mean():.1f}",
-        "disk, about": f"{(stored + runs + states * 4 * weights) / 2**30:.2f} GiB",
-        "memory for weights and optimiser": f"{4 * weights / 2**30:.2f} GiB",
-    }
-    if not measure:
-        return facts
-    encoded = states * (
-        collection.n_passages * passages.lengths.mean() + collection.n_queries * queries.lengths.mean()
+    before = peak_memory(encoder.device)
+    per_token = seconds_of(forward_backward) / float(batch.lengths.sum())
+    per_step = seconds_of(update)
+    grown = peak_memory(encoder.device) - before
+    optimizer.zero_grad(set_to_none=True)
+    encoder.eval()
+    seconds = sum(
+        one.steps * (per_step + per_token * tokens_of_step(one, None, sample, work)) for one in work.episodes
     )
-    trained = steps * queries_per_step * (queries.lengths.mean() + most * passages.lengths.mean())
-    encoding = encoded / encode_rate(encoder, passages, precision)
-    training = trained / train_rate(encoder, passages, precision)
-    return facts | {
-        "time to encode, about": f"{clock(encoding)} ({states} times the corpus and queries)",
-        "time to train, about": clock(training),
-        "time in all, about": clock(encoding + training),
-    }
+    return seconds, before + grown * ratio
+
+
+def tokens_of_step(episode: Episode, queries: int | None, sample: Sample, work: Work) -> float:
+    """Tokens of a step, or of so many of its queries; a passage drawn twice is encoded once."""
+    count = min(queries or episode.queries_per_step, episode.queries_per_step, episode.queries)
+    n = work.data.collection.n_passages
+    distinct = n * (1 - (1 - 1 / n) ** (count * episode.passages_per_query))
+    return sample.tokens(count, distinct)
+
+
+def peak_memory(device: torch.device) -> float:
+    """Bytes that were in use at most: on the device, or by this process."""
+    if device.type == "cuda":
+        return float(torch.cuda.max_memory_allocated(device))
+    return 1024.0 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -57,18 +57,24 @@ class _Lines:
     """Plain lines: at most one every few seconds, and a last one if any was written."""
 
     def __init__(self, title: str, unit: str) -> None:
-        self.title, self.unit = title, unit
-        self.begun = self.last = time.monotonic()
-        self.first = 0
-        self.started = False
+        self.title, self.pace = title, Pace(unit)
+        self.last = time.monotonic()
+        self.written, self.pending = False, ""
 
     def __call__(self, done: int, total: int) -> None:
-        if not self.started:  # a resumed task begins in the middle
-            self.started, self.first = True, done if done < total else 0
-        now = time.monotonic()
-        if now - self.last >= PLAIN_SECONDS:
-            self.last = now
-            note(f"{self.title}: {describe(done, total, self.first, now - self.begun, self.unit)}")
+        self.pending = f"{self.title}: {self.pace(done, total)}"
+        if time.monotonic() - self.last >= PLAIN_SECONDS:
+            self.written = True
+            self._write()
+
+    def _write(self) -> None:
+        note(self.pending)
+        self.last, self.pending = time.monotonic(), ""
+
+    def close(self) -> None:
+        """Say where it ended."""
+        if self.written and self.pending:
+            self._write()
 
 
 class _Bar:
@@ -86,13 +92,11 @@ class _Bar:
         )
         self.progress = Progress(*columns, console=Console(stderr=True), transient=True)
         self.task = self.progress.add_task(title, total=None, text="")
-        self.unit, self.begun, self.first = unit, time.monotonic(), -1
+        self.pace = Pace(unit)
         self.progress.start()
 
     def __call__(self, done: int, total: int) -> None:
-        if self.first < 0:
-            self.first = done if done < total else 0
-        text = describe(done, total, self.first, time.monotonic() - self.begun, self.unit).split(", ")
+        text = self.pace(done, total).split(", ")
         self.progress.update(self.task, completed=done, total=total, text=", ".join(text[:2]))
 
     def close(self) -> None:
@@ -100,11 +104,28 @@ class _Bar:
         self.progress.stop()
 
 
+class Pace:
+    """Describes how far work is. The rate counts from the first report: a resumed task begins in the middle."""
+
+    def __init__(self, unit: str) -> None:
+        self.unit, self.begun = unit, time.monotonic()
+        self.first: int | None = None
+
+    def __call__(self, done: int, total: int) -> str:
+        """``done/total, rate, time left``."""
+        now = time.monotonic()
+        if self.first is None:
+            self.first = 0 if done >= total else done
+            self.begun = self.begun if done >= total else now
+        return describe(done, total, self.first, now - self.begun, self.unit)
+
+
 def describe(done: int, total: int, first: int, seconds: float, unit: str) -> str:
     """``done/total, rate, time left``."""
     rate = (done - first) / max(seconds, 1e-9)
     left = clock((total - done) / rate) if rate > 0 else "?"
-    return f"{done:,}/{total:,} {unit}, {rate:,.1f}/s, {left} left".replace("  ", " ").replace(" ,", ",")
+    speed = f"{rate:,.1f}" if rate >= 1 else f"{rate:.2g}"
+    return f"{done:,}/{total:,} {unit}, {speed}/s, {left} left".replace("  ", " ").replace(" ,", ",")
 
 
 def clock(seconds: float) -> str:

@@ -123,6 +123,7 @@ class Positives:
 
     def first(self) -> Int32:
         """The first positive of every query [Q]; each query must have one."""
+        assert (spans(self.offsets) > 0).all()
         return self.passage_rows[self.offsets[:-1]]
 
 

@@ -3,21 +3,72 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hardneg.artifacts import read_manifest
+from hardneg.data.formats.trec import write_run
 from hardneg.data.training_data import TrainingData
+from hardneg.diagnostics.curves import draw_learning_curve, learning_curve
 from hardneg.diagnostics.forgetting import forgetting_rate, learned_share, reciprocal_ranks
+from hardneg.errors import InputError
 from hardneg.evaluation.measures import Evaluation, Measure, evaluate
 from hardneg.evaluation.significance import bootstrap_interval, holm, randomization_test
+from hardneg.experiment import Experiment
 from hardneg.mining import training_depth
 from hardneg.progress import note
-from hardneg.records import Run
+from hardneg.records import Qrels, Run
 from hardneg.search.bm25 import bm25_run
 from hardneg.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
+
+BM25, UNTRAINED, FINAL = "bm25", "untrained", "final"
+PUBLISHED = (BM25, UNTRAINED, FINAL)  # the states whose runs are written for people
+CURVE = "learning_curve.png"
+Runs = Mapping[str, Mapping[str, Run]]  # by state, and then by what was searched
+
+
+def conduct(
+    states: Iterable[Snapshot],
+    data: TrainingData,
+    experiment: Experiment,
+    measures: Sequence[Measure],
+    *,
+    depth: int,
+    seed: int,
+) -> None:
+    """Let a recipe run, measure every state of the model as it comes, and finish the experiment.
+
+    Leaves ``results.json``, ``runs/`` (TREC, for people and other tools) and ``learning_curve.png``.
+
+    Parameters
+    ----------
+    states : what the recipe yields; making the next one trains.
+    depth : how far down training queries are mined.
+    """
+    deep = evaluation_depth(measures)
+    runs: dict[str, Mapping[str, Run]] = {BM25: bm25_judged(data, experiment.cache, deep)}
+    note_state(BM25, runs[BM25], data, measures)
+    for state in states:
+        runs[state.name] = retrieve_all(state, data, depth=depth, evaluation_depth=deep)
+        note_state(state.name, runs[state.name], data, measures)
+    results = summarize(data, runs, measures, seed=seed)
+    write_runs(experiment / "runs", runs, data)
+    draw_curve(experiment, results, measures[0])
+    experiment.finish(results)
+
+
+def is_measured(results: Mapping[str, Any] | None, measures: Sequence[Measure]) -> bool:
+    """Whether an experiment is finished, and by these measures."""
+    if results is None:
+        return False
+    by_state = [found for split in ("test", "dev") for found in results.get(split, {}).values()]
+    return all(set(found) == set(map(str, measures)) for found in by_state)
 
 
 def retrieve_all(state: Snapshot, data: TrainingData, *, depth: int, evaluation_depth: int) -> dict[str, Run]:
@@ -27,9 +78,8 @@ def retrieve_all(state: Snapshot, data: TrainingData, *, depth: int, evaluation_
         "train": state.search("query", data.train.query_rows, k),
         "lookahead": state.neighbours("lookahead", data.train.query_rows, data.train.first(), k),
     }
-    for name, qrels in (("dev", data.dev), ("test", data.test)):
-        if qrels is not None:
-            runs[name] = state.search(name, qrels.query_rows, evaluation_depth)
+    for name, qrels in judged_splits(data).items():
+        runs[name] = state.search(name, qrels.query_rows, evaluation_depth)
     return runs
 
 
@@ -40,34 +90,38 @@ def evaluation_depth(measures: Sequence[Measure]) -> int:
 
 def bm25_judged(data: TrainingData, cache: Path, depth: int) -> dict[str, Run]:
     """BM25's runs of the dev and test queries, to measure against."""
-    judged = {"dev": data.dev, "test": data.test}
     return {
         name: bm25_run(data.collection, qrels.query_rows, depth, cache)
-        for name, qrels in judged.items()
-        if qrels is not None
+        for name, qrels in judged_splits(data).items()
     }
 
 
+def judged_splits(data: TrainingData) -> dict[str, Qrels]:
+    """The splits that judge; the first is the one that people look at."""
+    both = {"test": data.test, "dev": data.dev}
+    return {name: qrels for name, qrels in both.items() if qrels is not None}
+
+
 def note_state(name: str, runs: Mapping[str, Run], data: TrainingData, measures: Sequence[Measure]) -> None:
-    """Say how a state does on dev (on test where there is no dev)."""
-    split, qrels = ("dev", data.dev) if data.dev is not None else ("test", data.test)
-    if qrels is not None:
-        found = evaluate(runs[split], qrels, measures[:1], id_rank=data.collection.passage_ids.id_rank)
-        note(f"{name}: {split} " + ", ".join(f"{measure} {mean:.4f}" for measure, mean in found.means.items()))
+    """Say how a state does by the first measure; judgements that judge nothing are found here, not at the end."""
+    id_rank = data.collection.passage_ids.id_rank
+    found = [
+        f"{split} {measure} {mean:.4f}"
+        for split, qrels in reversed(judged_splits(data).items())
+        for measure, mean in evaluate(runs[split], qrels, measures[:1], id_rank=id_rank).means.items()
+    ]
+    note(f"{name}: {', '.join(found) or 'done'}")
 
 
-def summarize(
-    data: TrainingData, runs: Mapping[str, Mapping[str, Run]], measures: Sequence[Measure], *, seed: int
-) -> dict[str, Any]:
-    """The results of an experiment.
+def summarize(data: TrainingData, runs: Runs, measures: Sequence[Measure], *, seed: int) -> dict[str, Any]:
+    """The results of an experiment: the content of ``results.json``.
 
     Parameters
     ----------
     runs : by state (``bm25``, ``untrained``, ``episode-1``, ..., ``final``), the runs by name.
     """
     results: dict[str, Any] = {}
-    judged = {name: qrels for name, qrels in (("test", data.test), ("dev", data.dev)) if qrels is not None}
-    for split, qrels in judged.items():
+    for split, qrels in judged_splits(data).items():
         present = {state: found[split] for state, found in runs.items() if split in found}
         evaluations = {
             state: evaluate(run, qrels, measures, id_rank=data.collection.passage_ids.id_rank)
@@ -75,9 +129,9 @@ def summarize(
         }
         results[split] = {state: evaluation.means for state, evaluation in evaluations.items()}
         if "comparisons" not in results:
-            others = [state for state in ("untrained", "bm25") if state in evaluations]
+            pairs = [(FINAL, other) for other in (UNTRAINED, BM25)]
             results["compared_on"] = split
-            results["comparisons"] = compare_states(evaluations, [("final", other) for other in others], seed=seed)
+            results["comparisons"] = compare_states(evaluations, pairs, seed=seed)
     trained = [found["train"] for state, found in runs.items() if "train" in found]
     return {**results, "forgetting": forgetting(data, trained)}
 
@@ -131,22 +185,56 @@ def forgetting(data: TrainingData, runs: Sequence[Run]) -> list[dict[str, float]
     ]
 
 
+# ---------------------------------------------------------------- for people
+
+
+def write_runs(folder: Path, runs: Runs, data: TrainingData) -> None:
+    """Write the runs of the split that judges as TREC files, one for each state worth comparing.
+
+    Ids with blanks cannot stand in such files; then there are none, and a warning says so.
+    """
+    queries, passages = data.collection.query_ids, data.collection.passage_ids
+    for split in list(judged_splits(data))[:1]:
+        for state in PUBLISHED:
+            try:
+                write_run(folder / f"{state}.{split}.trec.gz", runs[state][split], queries, passages, tag=state)
+            except InputError as fault:
+                log.warning("no run files are written: %s", fault)
+                return
+
+
+def draw_curve(experiment: Experiment, results: Mapping[str, Any], measure: Measure) -> None:
+    """Draw the loss of all steps and the measure of every state, on dev (on test where there is no dev)."""
+    split = "dev" if "dev" in results else "test"
+    values = {state: found[str(measure)] for state, found in results.get(split, {}).items()}
+    baseline = values.pop(BM25, None)
+    rows = experiment.metrics.read()
+    episodes = sorted({row["episode"] for row in rows})
+    models = {episode: experiment / f"episodes/{episode}/model" for episode in episodes[:-1]}
+    ends = {episode: int(read_manifest(model).inputs["step"]) for episode, model in models.items()}
+    curve = learning_curve(rows, ends)
+    draw_learning_curve(
+        experiment / CURVE, curve, list(values.values()), label=f"{split} {measure}", baseline=baseline
+    )
+
+
+# ---------------------------------------------------------------- several seeds
+
+
 def pool_seeds(results: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     """Mean, standard deviation and values over seeds of every measure of every state."""
-    first = next(iter(results.values()))
-    pooled: dict[str, Any] = {"seeds": sorted(results)}
+    seeds = sorted(results)
+    pooled: dict[str, Any] = {"seeds": seeds}
     for split in ("test", "dev"):
-        pooled[split] = {
-            state: {
-                measure: spread([results[seed][split][state][measure] for seed in sorted(results)])
-                for measure in measured
+        if split in results[seeds[0]]:
+            pooled[split] = {
+                state: {name: spread([results[seed][split][state][name] for seed in seeds]) for name in measured}
+                for state, measured in results[seeds[0]][split].items()
             }
-            for state, measured in first[split].items()
-        }
     return pooled
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
-    """Mean, sample standard deviation and the values themselves."""
+    """Mean, sample standard deviation (0 of one value) and the values themselves."""
     deviation = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
     return {"mean": float(np.mean(values)), "std": deviation, "values": list(values)}

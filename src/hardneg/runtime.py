@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import warnings
 
+from hardneg.errors import SettingsError
+
 
 def set_threads(threads: int | None = None) -> int:
     """Let torch, its BLAS and the tokenizers share the same number of threads; returns it."""
@@ -18,11 +20,18 @@ def set_threads(threads: int | None = None) -> int:
 
 
 def pick_device(device: str | None = None) -> str:
-    """The device by name, else CUDA where there is one, else the CPU."""
+    """The device by name, else CUDA where there is one, else the CPU.
+
+    Raises
+    ------
+    SettingsError : there is no such device here.
+    """
     import torch
 
-    if device:
-        return device
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a driver too old for this torch is as good as none
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        cuda = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    known = ["cpu", *["cuda"][:cuda], *(f"cuda:{i}" for i in range(cuda))]
+    if device is not None and device not in known:
+        raise SettingsError("NO_DEVICE", f"there is no device {device!r:.40} here", f"use {', '.join(known)}")
+    return device or known[min(cuda, 1)]

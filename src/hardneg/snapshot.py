@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hardneg.artifacts import digest_json, is_current, read_manifest
 from hardneg.data.collection import Collection
@@ -86,7 +87,7 @@ class Snapshot:
         with self.encoder.inference(self.encoding.precision):
             vectors = self.encoder.encode(tokens, "query").cpu().numpy()
         rows = np.arange(len(texts), dtype=np.int32)
-        return search_run(vectors, rows, self.passages, k, collection_digest=self.collection.digest)
+        return self._search(vectors, rows, self.passages, k)
 
     def _run(self, name: str, query_rows: Int32, k: int, anchors: Int32 | None) -> Run:
         asked = [query_rows.tolist(), None if anchors is None else anchors.tolist()]
@@ -101,9 +102,13 @@ class Snapshot:
             vectors = self.queries.rows(query_rows) if anchors is None else self.passages.rows(anchors)
             passages = self.passages
             with self.timed("search", run=path.name, queries=len(query_rows), k=k):
-                run = search_run(vectors, query_rows, passages, k, collection_digest=self.collection.digest)
+                run = self._search(vectors, query_rows, passages, k)
             save_run(run, path, inputs=inputs, settings={"k": k})
         return load_run(path)
+
+    def _search(self, vectors: NDArray[Any], query_rows: Int32, passages: Embeddings, k: int) -> Run:
+        digest, device = self.collection.digest, self.encoder.device
+        return search_run(vectors, query_rows, passages, k, collection_digest=digest, device=device)
 
     @cached_property
     def passages(self) -> Embeddings:
@@ -114,6 +119,9 @@ class Snapshot:
         if (found := given.manifest.inputs["encoder"]) != self.digest:
             what = f"embeddings of model {found[:12]}…, searched with model {self.digest[:12]}…"
             raise ArtifactError("OTHER_MODEL", what, "encode with this model", path=self.passages_at)
+        if (found := given.manifest.inputs["tokens"]) != (ours := self._embeddings("passage")[0].digest):
+            what = f"embeddings of the texts {found[:12]}…, searched for those of {ours[:12]}…"
+            raise ArtifactError("OTHER_TEXTS", what, "encode this collection's passages", path=self.passages_at)
         return given
 
     @cached_property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,20 +34,20 @@ def p_value(p: float) -> str:
 
 
 def facts_table(facts: Mapping[str, Any]) -> str:
-    """Names and values."""
-    width = max(len(name) for name in facts)
-    return "\n".join(f"{name.ljust(width)}  {cell(value)}" for name, value in facts.items())
-
-
-def collection_table(facts: Mapping[str, Any]) -> str:
-    """What an import wrote, and what it dropped."""
-    flat: dict[str, Any] = {}
+    """Names and values; the counts of a table within stand as ``table.count``."""
+    flat: dict[str, str] = {}
     for name, value in facts.items():
-        if isinstance(value, Mapping):
-            flat |= {f"{name}.{key}": inner for key, inner in value.items()}
-        else:
-            flat[name] = value
-    return facts_table(flat)
+        inner = value.items() if isinstance(value, Mapping) else [("", value)]
+        flat |= {f"{name}.{key}".rstrip("."): one_line(found) for key, found in inner}
+    width = max(map(len, flat))
+    return "\n".join(f"{name.ljust(width)}  {value}" for name, value in flat.items())
+
+
+def one_line(value: Any) -> str:
+    """A value of a fact; a table within a table in a row."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{cell(inner)} {name}" for name, inner in value.items())
+    return cell(value)
 
 
 def evaluation_table(result: Mapping[str, Any]) -> str:
@@ -68,7 +69,7 @@ def comparison_table(rows: Sequence[Mapping[str, Any]]) -> str:
     return table([name.replace("_", " ") for name in shown], body)
 
 
-def states_table(states: Mapping[str, Mapping[str, float]]) -> str:
+def states_table(states: Mapping[str, Mapping[str, Any]]) -> str:
     """Measures by state of the model."""
     measures = list(next(iter(states.values())))
     return table(["", *measures], [[name, *values.values()] for name, values in states.items()])
@@ -119,33 +120,53 @@ def pooled_table(results: Mapping[str, Any], out: Path) -> str:
                 state: {name: f"{value['mean']:.4f} ±{value['std']:.4f}" for name, value in measured.items()}
                 for state, measured in results[split].items()
             }
-            parts.append(f"{split}, mean ± deviation over seeds {results['seeds']}\n{states_table(means)}")  # type: ignore[arg-type]
+            parts.append(f"{split}, mean ± deviation over seeds {results['seeds']}\n{states_table(means)}")
     return "\n\n".join([*parts, f"experiments: {out}/seed-*"])
 
 
-def pool_table(facts: Mapping[str, Any], out: Path) -> str:
-    """What a pool holds."""
-    return collection_table({**facts, "pool": str(out)})
+# ---------------------------------------------------------------- plans
 
 
-def settings_table(plan: Mapping[str, Any]) -> str:
-    """The settings an experiment would run with."""
-    return facts_table({**plan["settings"], **plan["facts"]})
+def settings_text(plan: Mapping[str, Any]) -> str:
+    """Settings as TOML, ready for ``--config``; what they amount to stands in comments."""
+    settings = plan["settings"]
+    lines = [f"{name} = {toml(value)}" for name, value in settings.items() if value is not None]
+    if left := [name for name, value in settings.items() if value is None]:
+        lines.append(f"# not set: {', '.join(left)}")
+    return "\n".join([*lines, "", *(f"# {line}" for line in plan_lines(plan))])
 
 
-def estimate_table(plan: Mapping[str, Any]) -> str:
+def toml(value: Any) -> str:
+    """One value in TOML."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def plan_lines(plan: Mapping[str, Any]) -> list[str]:
+    """A line for each episode, and the facts."""
+    episodes = [
+        f"episode {row['episode']}: {cell(row['queries'])} queries, {cell(row['steps'])} steps of "
+        f"{cell(row['queries_per_step'])} queries, {cell(row['passages_per_query'])} passages a query"
+        for row in plan["episodes"]
+    ]
+    return [*episodes, *facts_table(plan["facts"]).splitlines()]
+
+
+def estimate_text(plan: Mapping[str, Any]) -> str:
     """What an experiment would take."""
-    return facts_table(plan["facts"])
+    return "\n".join(plan_lines(plan))
+
+
+# ---------------------------------------------------------------- texts
 
 
 def hits_text(query: str, hits: Sequence[Mapping[str, Any]]) -> str:
     """The hits of one query, to read."""
-    return "\n".join([f"query: {query}", *(passage_line(hit["rank"], hit) for hit in hits)])
+    return "\n".join([f"query: {plain(query)}", *(passage_line(hit["rank"], hit) for hit in hits)])
 
 
 def inspection_text(found: Mapping[str, Any], most: int) -> str:
     """A query's positives and negatives, to read."""
-    lines = [f"query {found['query_id']}: {found['text']}"]
+    lines = [f"query {plain(found['query_id'])}: {plain(found['text'])}"]
     lines += [passage_line("+", positive) for positive in found["positives"]]
     for negative in found["negatives"][:most]:
         source = "momentum/" * negative["momentum"] + negative["source"]
@@ -157,10 +178,14 @@ def inspection_text(found: Mapping[str, Any], most: int) -> str:
 
 
 def passage_line(mark: Any, passage: Mapping[str, Any], width: int = 110) -> str:
-    """One passage on a line or two."""
+    """One passage: a line about it, and one with the beginning of its text."""
     score = "" if passage.get("score") is None else f" score {passage['score']:.4f}"
-    title = f" {passage['title']}:" if passage.get("title") else ""
-    text = passage["text"]
-    return (
-        f"  {mark}{score} [{passage['passage_id']}]{title}\n      {text[:width]}{'…' if len(text) > width else ''}"
-    )
+    title = f" {plain(passage['title'])}" if passage.get("title") else ""
+    text = plain(passage["text"])
+    shown = text if len(text) <= width else text[: width - 1] + "…"
+    return f"  {mark}{score} [{plain(passage['passage_id'])}]{title}\n      {shown}"
+
+
+def plain(text: str) -> str:
+    """A foreign text on one line, without what a terminal would obey."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hardneg import draws
+from hardneg.artifacts import is_current
 from hardneg.data.collection import Collection
-from hardneg.distributed import stop_flag
-from hardneg.errors import NumericError
+from hardneg.errors import Interrupted, NumericError
 from hardneg.experiment import Experiment
 from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.saving import save_encoder
 from hardneg.progress import track
 from hardneg.training.checkpoint import latest_checkpoint, restore, save_checkpoint
 from hardneg.training.loop import Batch, NotFinite, Objective, Step, train_steps
@@ -26,43 +28,45 @@ class Stage:
 
     episode: int
     seed: int
-    stop: int  # steps made in this stage
+    models: Mapping[str, int]  # where the model is kept, and after how many steps
     schedule: Schedule
     objective: Objective
     batches: Callable[[int], Batch]
-    inputs: Mapping[str, str]  # digests: of the pool and of the model it starts from
+    inputs: Mapping[str, str]  # digests of what it trains on
     clip: float = 1.0
     weight_decay: float = 0.0
     checkpoint_every: int = 500
-    save_at: int | None = None  # also keep the model as it is after this many steps
 
 
-def train_stage(
-    stage: Stage,
-    encoder: BiEncoder,
-    collection: Collection,
-    experiment: Experiment,
-    *,
-    save: Callable[[int], None],
-) -> None:
-    """Make the steps of a stage, from its newest checkpoint if there is one; ``save(step)`` keeps the model.
+def train_stage(stage: Stage, encoder: BiEncoder, collection: Collection, experiment: Experiment) -> None:
+    """Make the steps of a stage, if one of its models is missing, from its newest checkpoint if there is one.
 
     Raises
     ------
     NumericError : a loss or gradient was not finite; names the step and the queries.
     Interrupted : asked to stop; a checkpoint was published first.
     """
-    folder = experiment / f"episodes/{stage.episode}/checkpoint"
+    inputs = {**stage.inputs, "start": encoder.digest()}
+    made_by = {name: {**inputs, "step": str(step)} for name, step in stage.models.items()}
+    missing = {n: s for n, s in stage.models.items() if not is_current(experiment / n, "model", made_by[n])}
+    if not missing:
+        return
+    folder, stop = experiment / f"episodes/{stage.episode}/checkpoint", max(stage.models.values())
     optimizer = adamw(encoder, weight_decay=stage.weight_decay)
-    found = latest_checkpoint(folder, stage.inputs)
-    done = restore(found[0], encoder, optimizer) if found else 0
+    # A later checkpoint is of no use: it would miss the first model.
+    found = latest_checkpoint(folder, inputs, at_most=min(missing.values()))
+    done = restore(found, encoder, optimizer) if found else 0
     experiment.metrics.truncate(stage.episode, done)
     log = StepLog(experiment, stage.episode)
 
-    def checkpoint(step: Step) -> None:
-        step.confirm()
-        log.flush()
-        save_checkpoint(folder, step.index + 1, encoder, optimizer, settings={}, inputs=stage.inputs)
+    def keep(made: int) -> None:
+        for name in (name for name, step in missing.items() if step == made):
+            log.settle()
+            save_encoder(encoder, experiment / name, inputs=made_by[name], replace=True)
+
+    def checkpoint(made: int) -> None:
+        log.settle()
+        save_checkpoint(folder, made, encoder, optimizer, settings={}, inputs=inputs)
 
     steps = train_steps(
         encoder,
@@ -71,28 +75,28 @@ def train_stage(
         optimizer,
         stage.schedule,
         start=done,
-        stop=stage.stop,
-        seed=stage.seed,
+        stop=stop,
+        seed=draws.key(stage.seed, "train", stage.episode),
         clip=stage.clip,
         check_every=READ_EVERY,
     )
     with (
         experiment.timed("train", episode=stage.episode, first_step=done) as facts,
         track(f"training, episode {stage.episode}", "steps") as tick,
+        naming_queries(collection),
     ):
-        try:
-            for step in steps:
-                log.add(step)
-                made = step.index + 1
-                if made in (stage.save_at, stage.stop):
-                    step.confirm()
-                    save(made)
-                if made % stage.checkpoint_every == 0 or made == stage.stop or stop_flag:
-                    checkpoint(step)
-                facts["steps"] = made - done
-                tick(made, stage.stop)
-        except NotFinite as fault:
-            raise name_queries(fault, collection) from fault
+        keep(done)
+        for made, step in enumerate(steps, done + 1):
+            log.add(step)
+            if made % stage.checkpoint_every == 0 or made == stop:
+                checkpoint(made)
+            keep(made)
+            facts["steps"] = made - done
+            try:
+                tick(made, stop)
+            except Interrupted:
+                checkpoint(made)
+                raise
 
 
 class StepLog:
@@ -106,11 +110,12 @@ class StepLog:
         """Take one step in."""
         self.steps.append(step)
         if len(self.steps) >= READ_EVERY:
-            step.confirm()
-            self.flush()
+            self.settle()
 
-    def flush(self) -> None:
-        """Write what is there."""
+    def settle(self) -> None:
+        """Write what is there, if it is finite: a model or checkpoint never stands without its metrics."""
+        if self.steps:
+            self.steps[-1].confirm()
         self.experiment.metrics.append([self.row(step) for step in self.steps])
         self.steps.clear()
 
@@ -128,19 +133,18 @@ class StepLog:
         }
 
 
-def name_queries(fault: NotFinite, collection: Collection) -> NumericError:
-    """The same fault with the queries' ids in place of their rows."""
-    names = ", ".join(collection.query_ids[row] for row in fault.query_rows[:8])
-    return NumericError(
-        "NOT_FINITE",
-        f"loss or gradient of step {fault.step + 1} is not finite (queries {names})",
-        "lower the learning rate or look at these queries' texts; the last checkpoint is sound",
-    )
-
-
-def steps_per_epoch(queries: int, per_step: int) -> int:
-    """Steps in which every query is seen once; the last may be smaller."""
-    return math.ceil(queries / per_step)
+@contextlib.contextmanager
+def naming_queries(collection: Collection) -> Iterator[None]:
+    """Put the queries' ids in place of their rows in the fault of a step that is not finite."""
+    try:
+        yield
+    except NotFinite as fault:
+        names = ", ".join(collection.query_ids[row] for row in fault.query_rows[:8])
+        raise NumericError(
+            "NOT_FINITE",
+            f"loss or gradient of step {fault.step + 1} is not finite (queries {names})",
+            "lower the learning rate or look at these queries' texts; the last checkpoint is sound",
+        ) from fault
 
 
 def per_episode(values: Sequence[int], episode: int) -> int:

@@ -81,7 +81,7 @@ class TokenStore:
     def read(self, rows: NDArray[np.integer]) -> TokenBatch:
         """The token sequences of these rows, in that order."""
         index, offsets = take_spans(self.offsets, rows)
-        return TokenBatch(self.ids[index].astype(np.int32), offsets)
+        return TokenBatch(np.take(self.ids, index).astype(np.int32), offsets)
 
 
 def tokenize(

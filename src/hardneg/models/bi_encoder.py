@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hardneg.artifacts import canonical_json
 from hardneg.data.tokens import plain_tokenizer, tokenizer_digest
 from hardneg.errors import SettingsError
-from hardneg.models.packing import can_pack, hidden_states, lay_out, use_flat_attention
+from hardneg.models.packing import can_pack, has_half_kernels, hidden_states, lay_out, use_flat_attention
 from hardneg.models.pooling import Pooling, pool
 from hardneg.records import Side, TextTemplate, TokenBatch, offsets_of
 
@@ -223,10 +223,10 @@ class BiEncoder(nn.Module):
 
 
 def best_precision(device: torch.device | str) -> Precision:
-    """The fastest precision for inference: bfloat16 on CUDA and on CPUs that multiply it in hardware (AMX)."""
-    if torch.device(device).type == "cuda":
-        return "bfloat16"
-    return "bfloat16" if "amx_bf16" in _cpu_flags() else "float32"
+    """The fastest for inference: bfloat16 where it is multiplied in hardware (CUDA from Ampere on, AMX)."""
+    device = torch.device(device)
+    native = has_half_kernels(device) or (device.type == "cpu" and "amx_bf16" in _cpu_flags())
+    return "bfloat16" if native else "float32"
 
 
 def _cpu_flags() -> set[str]:

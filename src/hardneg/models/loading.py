@@ -99,7 +99,7 @@ def _read(folder: Path, allow_bin: bool, overrides: Mapping[str, Any]) -> Part:
     _verify(folder)
     part = (_read_st if (folder / MODULES).is_file() else _read_plain)(folder, allow_bin)
     settings = _saved_settings(folder) or part.settings
-    limit = _longest(part.tower)
+    limit = longest(part.tower)
     return replace(
         part,
         settings=replace(
@@ -135,7 +135,7 @@ def _read_st(folder: Path, allow_bin: bool) -> Part:
             "%s declares cosine similarity but does not normalise; set normalize, or scores are dot products",
             folder.name,
         )
-    length = said.max_length or _longest(tower)
+    length = said.max_length or longest(tower)
     return Part(
         tower,
         EncoderSettings(
@@ -202,7 +202,7 @@ def _check_names(overrides: Mapping[str, Any]) -> None:
             )
 
 
-def _longest(tower: Tower) -> int:
+def longest(tower: Tower) -> int:
     """Tokens of the longest sequence the transformer has positions for."""
     positions = getattr(tower.transformer.config, "max_position_embeddings", None) or tower.width * 1024
     limit = positions - first_position(tower.transformer)
@@ -211,7 +211,7 @@ def _longest(tower: Tower) -> int:
 
 def _check_lengths(parts: list[Part], settings: EncoderSettings) -> None:
     for name, part in (("query_length", parts[0]), ("passage_length", parts[-1])):
-        if (length := getattr(settings, name)) > (limit := _longest(part.tower)):
+        if (length := getattr(settings, name)) > (limit := longest(part.tower)):
             raise SettingsError("TOO_LONG", f"{name} = {length}, the model takes {limit} tokens", "lower it")
 
 

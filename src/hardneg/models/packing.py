@@ -141,6 +141,11 @@ def _padded_hidden_states(model: nn.Module, ids: Tensor, layout: Layout) -> Tens
 # ---------------------------------------------------------------- attention
 
 
+def has_half_kernels(device: torch.device) -> bool:
+    """Whether attention in half precision has its fast kernel here: CUDA devices from Ampere on."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 8
+
+
 def flat_attention(
     module: nn.Module,
     query: Tensor,
@@ -159,7 +164,7 @@ def flat_attention(
     """
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))  # [T, heads, d]
     half = query.dtype in (torch.bfloat16, torch.float16)
-    if query.is_cuda and half and not (layout.exact_dropout and dropout):
+    if half and has_half_kernels(query.device) and not (layout.exact_dropout and dropout):
         return _varlen(q, k, v, layout, scaling)[None], None
     return _by_length(q, k, v, layout, scaling, dropout)[None], None
 

@@ -26,6 +26,14 @@ HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 
 SAFE_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+TOKENIZERS = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "sentencepiece.bpe.model",
+    "spiece.model",
+    "tokenizer.model",
+)
 BIN_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
@@ -196,6 +204,8 @@ def _model_class(config: Any) -> type[PreTrainedModel]:
 
 def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     """The tokenizer of a folder; it must be of the fast kind."""
+    if not any((folder / name).is_file() for name in TOKENIZERS):  # transformers would make an empty one
+        raise InputError("NO_TOKENIZER", "there is no tokenizer.json", "get the model folder again", path=folder)
     with quiet(), _broken(folder):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     if not tokenizer.is_fast:

@@ -94,7 +94,7 @@ def read_st_folder(folder: Path) -> SentenceFolder:
         max_length=settings.get("max_seq_length"),
         lower_case=bool(settings.get("do_lower_case")),
         query_prompt=prompts.get("query") or "",
-        passage_prompt=next((prompts[name] or "" for name in PASSAGE_PROMPTS if name in prompts), ""),
+        passage_prompt=next((prompts[name] or "" for name in PASSAGE_PROMPTS if prompts.get(name)), ""),
         similarity=similarity,
     )
 

@@ -9,34 +9,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from functools import lru_cache
 from typing import Any, Literal
 
-import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, PositiveInt, ValidationInfo, field_validator
 
 from hardneg.artifacts import is_current, read_manifest
 from hardneg.config import Settings, operational
 from hardneg.data.training_data import TrainingData
 from hardneg.experiment import Experiment
 from hardneg.losses import contrastive
-from hardneg.mining import mine_pool
+from hardneg.mining import adopt, mine_pool
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
-from hardneg.models.saving import save_encoder
-from hardneg.negatives.groups import draw_groups, epoch_order, usable
 from hardneg.negatives.mix import nearest
 from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
-from hardneg.planning import describe_work
-from hardneg.records import Int64
+from hardneg.planning import Episode, Work, describe_work
 from hardneg.snapshot import Encoding, Snapshot, token_store
-from hardneg.training.batches import GroupBatch, KnownPositives, masked_columns
+from hardneg.training.batches import GroupBatch, KnownPositives, PoolBatches, group_scores, masked_columns
 from hardneg.training.loop import Objective, StepOutput
 from hardneg.training.optim import linear
-from hardneg.training_stage import Stage, per_episode, steps_per_epoch, train_stage
+from hardneg.training_stage import Stage, per_episode, train_stage
 
 
 class AnceTele(Settings):
@@ -63,8 +57,8 @@ class AnceTele(Settings):
     start: Literal["scratch", "continue"] = "scratch"
     queries_per_step: int = Field(8, ge=1)
     group_sizes: Literal["reference", "paper"] = "reference"
-    passages_reference: list[int] = Field([16, 32, 32], min_length=1)
-    passages_paper: list[int] = Field([32, 32, 32], min_length=1)
+    passages_reference: list[PositiveInt] = Field([16, 32, 32], min_length=1)
+    passages_paper: list[PositiveInt] = Field([32, 32, 32], min_length=1)
     epochs: float = Field(3, gt=0)
     steps: int | None = Field(None, ge=1)  # of the whole schedule; wins over epochs
     stop_fraction: float = Field(0.1, gt=0, le=1)
@@ -100,6 +94,13 @@ class AnceTele(Settings):
     measures: str = operational("RR@10 nDCG@10 Success@1 Success@5 Success@20 R@100")
     checkpoint_every: int = operational(200, ge=1)
 
+    @field_validator("start_episode")
+    @classmethod
+    def _is_an_episode(cls, value: int, info: ValidationInfo) -> int:
+        if value > info.data.get("episodes", value):
+            raise ValueError(f"there are {info.data['episodes']} episodes")
+        return value
+
     def passages_per_query(self, episode: int) -> int:
         """1 positive + N negatives of an episode."""
         sizes = self.passages_reference if self.group_sizes == "reference" else self.passages_paper
@@ -107,7 +108,7 @@ class AnceTele(Settings):
 
     def horizon(self, queries: int) -> int:
         """Steps of the learning-rate schedule, which early stops do not shorten."""
-        return self.steps or math.ceil(self.epochs * steps_per_epoch(queries, self.queries_per_step))
+        return self.steps or math.ceil(self.epochs * math.ceil(queries / self.queries_per_step))
 
     def stop(self, horizon: int) -> int:
         """Steps of an episode before the last."""
@@ -136,7 +137,7 @@ def ance_tele(
     for episode in range(settings.start_episode, settings.episodes + 1):
         state = look(settings, miner, data, experiment, episode)
         yield state
-        pool = episode_pool(settings, state, data, pool, episode, experiment, given)
+        pool = episode_pool(settings, state, data, pool, episode, experiment, given if pool is None else None)
         start = base() if settings.start == "scratch" else miner
         miner = train_episode(settings, data, pool, start, episode, experiment)
         state.discard()
@@ -170,18 +171,21 @@ def episode_pool(
     experiment: Experiment,
     given: NegativePool | None,
 ) -> NegativePool:
-    """The training pool of an episode, mixed from what its miner finds and the pool before it (Eqs. 4-8)."""
+    """The training pool of an episode, mixed from what its miner finds and the pool before it (Eqs. 4-8).
+
+    It does not depend on how many episodes follow, so its settings do not say.
+    """
     path = experiment / f"episodes/{episode}/negatives"
     inputs = {"collection": data.collection.digest, "miner": state.digest}
     if previous is not None:
         inputs["previous"] = read_manifest(experiment / f"episodes/{episode - 1}/negatives").digest
     if not is_current(path, POOL, inputs):
-        if given is not None and episode == settings.start_episode:
-            pool = replace(given, episode=episode)
-        else:
-            with experiment.timed("mine", episode=episode):
+        with experiment.timed("mine", episode=episode):
+            if given is None:
                 pool = mix_episode(settings, state, data, previous, episode)
-        save_pool(pool, path, settings=settings.result_values(), inputs=inputs)
+            else:
+                pool = adopt(given, data.train, episode, data.collection.text_keys)
+        save_pool(pool, path, settings=settings.result_values() | {"episodes": episode}, inputs=inputs)
     return load_pool(path, n_passages=data.collection.n_passages, collection=data.collection.digest)
 
 
@@ -207,26 +211,35 @@ def mix_episode(
     )
 
 
-def plan(settings: AnceTele, data: TrainingData, encoder: BiEncoder, *, measure: bool) -> dict[str, Any]:
-    """What the experiment would do, and with ``measure`` how long it would take here."""
+def plan(
+    settings: AnceTele, data: TrainingData, encoder: BiEncoder, *, seeds: int, measure: bool
+) -> dict[str, Any]:
+    """What the experiment would do, and with ``measure`` what it would take here."""
     horizon = settings.horizon(len(data.train))
-    early = settings.episodes - settings.start_episode
-    episodes = range(settings.start_episode, settings.episodes + 1)
-    return describe_work(
-        data.collection,
-        encoder,
-        training_queries=len(data.train),
-        steps=early * settings.stop(horizon) + horizon,
+    episodes = [
+        Episode(
+            episode,
+            queries=len(data.train),
+            steps=horizon if episode == settings.episodes else settings.stop(horizon),
+            queries_per_step=settings.queries_per_step,
+            passages_per_query=settings.passages_per_query(episode),
+        )
+        for episode in range(settings.start_episode, settings.episodes + 1)
+    ]
+    work = Work(
+        data,
+        episodes,
         states=len(episodes) + 1,
-        queries_per_step=settings.queries_per_step,
-        passages_per_query=[settings.passages_per_query(episode) for episode in episodes],
+        depth=settings.depth,
+        entries=math.ceil(2 * settings.count / (1 - settings.alpha)) + settings.count * len(settings.extra),
         in_batch=settings.in_batch,
         micro_queries=settings.micro_queries,
-        depth=settings.depth,
+        checkpoint_every=settings.checkpoint_every,
+        token_budget=settings.token_budget,
         store_dtype=settings.store_dtype,
         precision=settings.precision,
-        measure=measure,
     )
+    return describe_work(work, encoder, seeds=seeds, measure=measure)
 
 
 def train_episode(
@@ -242,66 +255,32 @@ def train_episode(
     Episodes before the last stop early, without shortening the schedule. The last runs whole, and its model at
     the early stop is kept too: extending a finished experiment mines from that one.
     """
-    size = settings.passages_per_query(episode) - 1
-    positions = usable(pool, size)
-    horizon = settings.horizon(len(positions))
-    early, last = settings.stop(horizon), episode == settings.episodes
-    names = {early: f"episodes/{episode}/model"} | ({horizon: "model"} if last else {})
-    inputs = {
-        "pool": read_manifest(experiment / f"episodes/{episode}/negatives").digest,
-        "start": start.digest(),
-    }
-
-    def save(step: int) -> None:
-        save_encoder(start, experiment / names[step], inputs={**inputs, "step": str(step)}, replace=True)
-
-    if not all(
-        is_current(experiment / name, "model", {**inputs, "step": str(step)}) for step, name in names.items()
-    ):
-        stage = Stage(
-            episode=episode,
-            seed=settings.seed,
-            stop=max(names),
-            save_at=early,
-            schedule=linear(settings.learning_rate, warmup=settings.warmup, horizon=horizon),
-            objective=objective(settings, data, start, experiment),
-            batches=Batches(settings, pool, positions),
-            inputs=inputs,
-            clip=settings.clip,
-            weight_decay=settings.weight_decay,
-            checkpoint_every=settings.checkpoint_every,
-        )
-        train_stage(stage, start, data.collection, experiment, save=save)
-    return load_encoder(str(experiment / names[max(names)]), device=start.device)
-
-
-class Batches:
-    """The batch of every step: a keyed shuffle of the queries every epoch, a window of each one's pool."""
-
-    def __init__(self, settings: AnceTele, pool: NegativePool, positions: Int64) -> None:
-        self.settings, self.pool, self.positions = settings, pool, positions
-        self.order_of_epoch = lru_cache(1)(self._order)
-
-    def _order(self, epoch: int) -> Int64:
-        rows = self.pool.query_rows[self.positions]
-        order = epoch_order(rows, seed=self.settings.seed, episode=self.pool.episode, epoch=epoch)
-        return self.positions[order]
-
-    def __call__(self, step: int) -> GroupBatch:
-        """The groups of one step."""
-        size = self.settings.queries_per_step
-        epoch, place = divmod(step, steps_per_epoch(len(self.positions), size))
-        chosen = self.order_of_epoch(epoch)[place * size : (place + 1) * size]
-        groups = draw_groups(
-            self.pool,
-            chosen,
-            epoch,
-            size=self.settings.passages_per_query(self.pool.episode) - 1,
-            seed=self.settings.seed,
-            rotate=self.settings.positives == "rotate",
-        )
-        rows = np.column_stack([groups.positive_rows, groups.negative_rows])
-        return GroupBatch(groups.query_rows, rows, len(chosen), self.settings.micro_queries)
+    batches = PoolBatches(
+        pool,
+        queries_per_step=settings.queries_per_step,
+        negatives=settings.passages_per_query(episode) - 1,
+        seed=settings.seed,
+        rotate=settings.positives == "rotate",
+        micro_queries=settings.micro_queries,
+    )
+    horizon = settings.horizon(len(batches.positions))
+    models = {f"episodes/{episode}/model": settings.stop(horizon)}
+    if episode == settings.episodes:
+        models["model"] = horizon
+    stage = Stage(
+        episode=episode,
+        seed=settings.seed,
+        models=models,
+        schedule=linear(settings.learning_rate, warmup=settings.warmup, horizon=horizon),
+        objective=objective(settings, data, start, experiment),
+        batches=batches,
+        inputs={"pool": read_manifest(experiment / f"episodes/{episode}/negatives").digest},
+        clip=settings.clip,
+        weight_decay=settings.weight_decay,
+        checkpoint_every=settings.checkpoint_every,
+    )
+    train_stage(stage, start, data.collection, experiment)
+    return load_encoder(str(experiment / [*models][-1]), device=start.device)
 
 
 def objective(settings: AnceTele, data: TrainingData, encoder: BiEncoder, experiment: Experiment) -> Objective:
@@ -311,15 +290,10 @@ def objective(settings: AnceTele, data: TrainingData, encoder: BiEncoder, experi
     known = KnownPositives(data.train, data.collection.text_keys) if settings.mask_known_positives else None
 
     def loss(batch: GroupBatch) -> StepOutput:
-        rows, place = batch.distinct()
-        with torch.autocast(encoder.device.type, torch.bfloat16, enabled=settings.precision == "bfloat16"):
-            q, p = encoder.encode_pair(queries.read(batch.query_rows), passages.read(rows))
-        scores = (q @ p.T)[:, place]
-        masked = torch.from_numpy(masked_columns(batch, known, in_batch=settings.in_batch))
-        targets = torch.from_numpy(batch.targets())
-        losses = contrastive(
-            scores, targets.to(scores.device), masked.to(scores.device), scale=encoder.settings.scale
-        )
+        scores = group_scores(encoder, batch, queries, passages, settings.precision)
+        masked = torch.from_numpy(masked_columns(batch, known, in_batch=settings.in_batch)).to(scores.device)
+        targets = torch.from_numpy(batch.targets()).to(scores.device)
+        losses = contrastive(scores, targets, masked, scale=encoder.settings.scale)
         return StepOutput(losses.sum() / batch.step_queries)
 
     return loss

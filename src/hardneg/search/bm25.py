@@ -113,7 +113,7 @@ def open_bm25(collection: Texts, cache: Path) -> Bm25Index:
     path = cache / KIND / digest_json([inputs, settings])[:32]
     if not is_published(path, KIND):
         with publish(path, KIND, settings=settings, inputs=inputs, replace=True) as draft:
-            terms, *postings = _build(collection)
+            terms, postings = _build(collection)
             draft.json("terms.json", terms)
             for name, values in zip(ARRAYS, postings, strict=True):
                 draft.array(f"{name}.npy", values)
@@ -149,7 +149,7 @@ def _passages(collection: Texts) -> Iterator[str]:
         yield from (f"{title} {text}" for title, text in zip(titles, texts, strict=True))
 
 
-def _build(collection: Texts) -> tuple[list[str], Int64, Int32, Float32]:
+def _build(collection: Texts) -> tuple[list[str], list[NDArray[Any]]]:
     """Terms in order of appearance, and their postings."""
     import bm25s
 
@@ -157,10 +157,10 @@ def _build(collection: Texts) -> tuple[list[str], Int64, Int32, Float32]:
     ids = list(tokenizer.streaming_tokenize(_passages(collection), update_vocab=True, allow_empty=False))
     terms = list(tokenizer.get_vocab_dict())  # stems, in the order of their ids
     if not terms:
-        return [], np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32)
+        return [], [np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32)]
     bm25 = bm25s.BM25(method="lucene", k1=K1, b=B, csc_backend="scipy")
     built = bm25.build_index_from_ids(list(range(len(terms))), ids, show_progress=False)
-    return terms, built["indptr"].astype(np.int64), built["indices"], built["data"]
+    return terms, [built["indptr"].astype(np.int64), built["indices"], built["data"]]
 
 
 # ---------------------------------------------------------------- searching

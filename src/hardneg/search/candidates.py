@@ -9,16 +9,20 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-BLOCK = 32  # neighbouring scores that share one maximum
+BITS = 5
+BLOCK = 1 << BITS  # neighbouring scores that share one maximum
 LAST = 2**31 - 1
-LEAST = -(2**63)  # the key of no hit
 
 
 class Scorer(Protocol):
     """Gives the exact scores of (query, passage) pairs."""
 
-    def scores(self, which: Tensor, rows: Tensor, sums: Tensor | None) -> Tensor:
-        """Scores [n] float32, from float64 sums [n] where they are known."""
+    def sums(self, which: Tensor, rows: Tensor) -> Tensor:
+        """Float64 dot products [n] of query ``which[i]`` and passage ``rows[i]``, added in any order."""
+        ...
+
+    def scores(self, ids: Tensor, sums: Tensor, rows: Tensor) -> Tensor:
+        """Scores [q, w] float32 of queries ``ids`` [q] and passages ``rows``, from any ``sums`` [q, w]."""
         ...
 
 
@@ -53,15 +57,16 @@ class Candidates:
         self.rows = torch.zeros(shape, dtype=torch.int32, device=margin.device)
         self.count = torch.zeros(len(margin), dtype=torch.int64, device=margin.device)
         self.floor = torch.full_like(margin, -torch.inf)
-        self.started = False
+        self.stale = False  # whether a higher floor is to be had from what is held
 
     def absorb(self, ids: Tensor, scores: Tensor, start: int) -> None:
         """Take in the approximate ``scores`` [len(ids), w] of passages ``start`` to ``start + w``."""
         blocks = in_blocks(scores)
         maxima = blocks.amax(2)
-        if not self.started:
+        if start == 0:
             self._raise_floor(ids, kth_largest(blocks, maxima, self.k))
-            self.started = True
+        elif self.stale:
+            self._follow(ids)
         found = above(self.floor[ids], blocks, maxima, start)
         crowded = self._crowded(ids, found)
         if crowded.any():
@@ -72,13 +77,14 @@ class Candidates:
             found = found.where(~crowded[found.which])
             self._split(ids[crowded], scores[crowded], start)
         self._append(ids, found)
+        self.stale = 4 * len(found.which) > self.k * len(ids)  # much was new
 
     def best(self) -> tuple[Tensor, Tensor]:
-        """Exact scores [Q, k] float32 and rows [Q, k] int32, best first; call it once, at the end."""
+        """Exact scores [Q, k] float32 and rows [Q, k] int32, best first."""
         everyone = torch.arange(len(self.count), device=self.count.device)
-        self._compact(everyone)
-        self._settle(everyone)
-        return self.values[:, : self.k].float(), self.rows[:, : self.k].clone()
+        if self.values.dtype != torch.float64:  # scoring exactly is dear
+            self._compact(everyone)
+        return self._ranked(everyone)
 
     def _crowded(self, ids: Tensor, found: Found) -> Tensor:
         news = torch.bincount(found.which, minlength=len(ids))
@@ -111,30 +117,45 @@ class Candidates:
 
     def _take(self, ids: Tensor, floor: Tensor) -> Found:
         """Remove what is held of these queries; return what of it is above ``floor`` [len(ids)]."""
-        values, rows = self.values[ids], self.rows[ids]
-        keep = values > floor[:, None]
+        width = int(self.count[ids].max())
+        values, rows = self.values[ids, :width], self.rows[ids, :width]
+        which, place = positions(values > floor[:, None])
         self.values[ids] = -torch.inf
         self.count[ids] = 0
-        return Found(torch.nonzero(keep)[:, 0], rows[keep], values[keep])
+        return Found(which, rows.view(-1)[place], values.view(-1)[place])
+
+    def _follow(self, ids: Tensor) -> None:
+        """Raise the floor to what the proposals held by now allow."""
+        width = max(int(self.count[ids].max()), self.k)
+        self._raise_floor(ids, self.values[ids, :width].topk(self.k, sorted=False).values.amin(1))
 
     def _compact(self, ids: Tensor) -> None:
         """Drop what the proposals held by now rule out."""
-        self._raise_floor(ids, self.values[ids].topk(self.k, sorted=False).values.amin(1))
+        self._follow(ids)
         self._append(ids, self._take(ids, self.floor[ids]))
 
     def _settle(self, ids: Tensor) -> None:
-        """Score what is held exactly and keep the k best of it, in order."""
-        held = self._take(ids, self.floor.new_full((len(ids),), -torch.inf))
-        sums = held.values if held.values.dtype == torch.float64 else None
-        scores = self.scorer.scores(ids[held.which], held.rows, sums)
-        count = torch.bincount(held.which, minlength=len(ids))
-        slot = torch.arange(len(scores), device=ids.device) - (count.cumsum(0) - count)[held.which]
-        keys = torch.full((len(ids), int(count.max())), LEAST, device=ids.device)
-        keys[held.which, slot] = rank_keys(scores, held.rows)
-        keys = keys.topk(min(self.k, keys.shape[1])).values
-        hits = torch.nonzero(keys > LEAST)[:, 0]
-        scores, rows = from_keys(keys[keys > LEAST])
-        self._append(ids, Found(hits, rows, scores.to(self.values.dtype)))
+        """Keep of what is held the k best by exact score."""
+        scores, rows = self._ranked(ids)
+        self.values[ids] = -torch.inf
+        self.values[ids, : scores.shape[1]] = scores.to(self.values.dtype)
+        self.rows[ids, : scores.shape[1]] = rows
+        self.count[ids] = self.count[ids].clamp(max=self.k)
+
+    def _ranked(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """The k best [q, <= k] of what is held, by exact score; -inf where there are fewer."""
+        width = int(self.count[ids].max())
+        values, rows = self.values[ids, :width], self.rows[ids, :width]
+        scores = self.scorer.scores(ids, self._sums(ids, values, rows), rows)
+        return from_keys(rank_keys(scores, rows).topk(min(self.k, width)).values)
+
+    def _sums(self, ids: Tensor, values: Tensor, rows: Tensor) -> Tensor:
+        if values.dtype == torch.float64:
+            return values
+        which, place = positions(values > -torch.inf)
+        sums = torch.full_like(values, -torch.inf, dtype=torch.float64)
+        sums.view(-1)[place] = self.scorer.sums(ids[which], rows.view(-1)[place])
+        return sums
 
 
 # ---------------------------------------------------------------- selection
@@ -158,18 +179,25 @@ def kth_largest(blocks: Tensor, maxima: Tensor, k: int) -> Tensor:
 
 def above(floor: Tensor, blocks: Tensor, maxima: Tensor, start: int) -> Found:
     """All scores above their query's ``floor`` [q]; the passage of the first column is ``start``."""
-    owner, block = torch.nonzero(maxima > floor[:, None], as_tuple=True)
-    values = blocks.flatten(0, 1).index_select(0, owner * maxima.shape[1] + block)
-    keep = values > floor[owner, None]
-    hit, column = torch.nonzero(keep, as_tuple=True)
-    return Found(owner[hit], (start + block[hit] * BLOCK + column).int(), values[keep])
+    owner, place = positions(maxima > floor[:, None])
+    values = blocks.flatten(0, 1).index_select(0, place)
+    inner = torch.nonzero((values > floor[owner, None]).view(-1)).squeeze(1)
+    which, hit = owner[inner >> BITS], place[inner >> BITS]
+    rows = start + ((hit - which * maxima.shape[1]) << BITS) + (inner & (BLOCK - 1))
+    return Found(which, rows.int(), values.view(-1)[inner])
+
+
+def positions(mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Row, and place in the flattened ``mask`` [n, m], of every true element; without a division."""
+    rows = torch.arange(len(mask), device=mask.device).repeat_interleave(mask.sum(1))
+    return rows, torch.nonzero(mask.view(-1)).squeeze(1)
 
 
 # ---------------------------------------------------------------- order
 
 
 def rank_keys(scores: Tensor, rows: Tensor) -> Tensor:
-    """int64 keys that are larger for higher float32 scores, then for lower rows; scores hold no -0.0 or NaN."""
+    """int64 keys: larger for higher float32 scores, then for lower rows; scores hold no -0.0 or NaN."""
     bits = scores.view(torch.int32)
     ordered = torch.where(bits < 0, bits ^ LAST, bits).long()
     return (ordered << 32) | (LAST - rows.long())

@@ -1,7 +1,7 @@
 """Exact search: the best passages of every query, the same bits on every machine.
 
 A stored vector *is* the vector. A score is the float64 dot product of two stored vectors, added by one fixed tree
-over the dimension and rounded to float32; hits are ranked by score descending, then row ascending, also at the cut.
+over the dimension and rounded to float32; hits rank by score descending, then row ascending, also at the cut.
 Matrix products, whose bits change with their shapes, only propose: a passage is dropped once k others are certain
 to beat it (by gamma_n of Higham, "Accuracy and Stability of Numerical Algorithms", section 3.1), and what is left
 is scored exactly.
@@ -10,27 +10,24 @@ is scored exactly.
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hardneg.errors import ArtifactError, NumericError
-from hardneg.search.candidates import Candidates, merge_topk
+from hardneg.search.candidates import Candidates, merge_topk, positions
 from hardneg.search.checks import check_request
-from hardneg.search.embeddings import check_norms, vector_norms
+from hardneg.search.vectors import Vectors, as_tensor, check_norms, vector_norms
 
-__all__ = ["ExactIndex", "Index", "exact_search", "merge_topk"]
+__all__ = ["ExactIndex", "Index", "as_tensor", "exact_search", "merge_topk", "tree_sum"]
 
-Vectors = Tensor | NDArray[Any]
 Precision = Literal["auto", "float32", "float64"]
 
-TILE = {"cpu": 1024, "cuda": 8192}  # queries of one pass over the passages
-CHUNK = {"cpu": 8192, "cuda": 65536}  # passages of one matrix product
+TILE = {"cpu": 512, "cuda": 8192}  # queries of one pass over the passages
+CHUNK = {"cpu": 16384, "cuda": 65536}  # passages of one matrix product
 SLICE = {"cpu": 2048, "cuda": 65536}  # passages converted at a time: they stay in the processor's cache
 PAIRS = {"cpu": 1024, "cuda": 1 << 17}  # (query, passage) pairs scored at a time
 DENSE = 160  # below this many passages a hit, a float64 product costs less than scoring the hits anew
@@ -194,28 +191,28 @@ class Pairs:
         # How far two float64 sums of the same products, added in any order, can be apart.
         self.doubt = self.norms * index.max_norm * ((queries.shape[1] + 16) * 2.0**-53)
 
-    def scores(self, which: Tensor, rows: Tensor, sums: Tensor | None) -> Tensor:
-        """Scores [n] float32 of the pairs (query ``which[i]``, passage ``rows[i]``).
+    def scores(self, ids: Tensor, sums: Tensor, rows: Tensor) -> Tensor:
+        """Scores [q, w] float32 of queries ``ids`` [q] and passages ``rows`` [q, w].
 
-        ``sums`` [n] are their float64 dot products in any order of addition, if they are known. Nearly all of them
-        round to the same float32 as the fixed tree's sum for certain; only the others go through the tree.
+        ``sums`` [q, w] are their float64 dot products, added in any order. Nearly all of them round to the same
+        float32 as the sum of the fixed tree for certain; only the others go through the tree.
         """
-        sums = self._sums(which, rows) if sums is None else sums
-        doubt = self.doubt[which]
-        scores, upper = (sums - doubt).float(), (sums + doubt).float()
-        unsure = torch.nonzero(scores != upper).squeeze(1)
-        scores[unsure] = self._tree_sums(which[unsure], rows[unsure]).float()
+        doubt = self.doubt[ids, None]
+        scores = (sums - doubt).float()
+        which, place = positions(scores != (sums + doubt).float())
+        scores.view(-1)[place] = self._tree_sums(ids[which], rows.view(-1)[place]).float()
         return scores + 0.0  # one zero, not two
 
-    def _products(self, which: Tensor, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        for index, vectors in self.gather(rows):
-            yield index, vectors.to(self.exact).mul_(self.queries.index_select(0, which[index]))
-
-    def _sums(self, which: Tensor, rows: Tensor) -> Tensor:
+    def sums(self, which: Tensor, rows: Tensor) -> Tensor:
+        """Float64 dot products [n] of query ``which[i]`` and passage ``rows[i]``, added in any order."""
         sums = self.queries.new_empty(len(rows), dtype=torch.float64)
         for index, products in self._products(which, rows):
             sums[index] = products.sum(1, dtype=torch.float64)
         return sums
+
+    def _products(self, which: Tensor, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        for index, vectors in self.gather(rows):
+            yield index, vectors.to(self.exact).mul_(self.queries.index_select(0, which[index]))
 
     def _tree_sums(self, which: Tensor, rows: Tensor) -> Tensor:
         sums = self.queries.new_empty(len(rows), dtype=torch.float64)
@@ -260,14 +257,3 @@ def full_precision() -> Iterator[None]:
     finally:
         for backend, precision in zip(backends, before, strict=True):
             backend.fp32_precision = precision
-
-
-def as_tensor(vectors: Vectors) -> Tensor:
-    """The same memory as a tensor; float16 and float32 only."""
-    with warnings.catch_warnings():  # a read-only map is what we want: nothing here writes
-        warnings.simplefilter("ignore")
-        tensor = torch.as_tensor(vectors)
-    if tensor.dtype not in (torch.float16, torch.float32):
-        what = f"passage vectors are {tensor.dtype}"
-        raise ArtifactError("BAD_DTYPE", what.replace("torch.", ""), "store them as float16 or float32")
-    return tensor

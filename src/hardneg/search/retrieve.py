@@ -10,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from hardneg.records import Int32, Run, Unit, offsets_of
-from hardneg.search.embeddings import Embeddings, check_norms, vector_norms
+from hardneg.search.embeddings import Embeddings
 from hardneg.search.exact import ExactIndex
+from hardneg.search.vectors import check_norms, vector_norms
 
 
 def search_run(

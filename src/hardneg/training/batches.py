@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from hardneg.data.tokens import TokenStore
+from hardneg.errors import InputError
+from hardneg.models.bi_encoder import BiEncoder, Precision
+from hardneg.negatives.groups import draw_groups, epoch_order, usable
+from hardneg.negatives.pool import NegativePool
 from hardneg.records import Int32, Int64, Positives, offsets_of, owners
+
+log = logging.getLogger(__name__)
 
 Bool = NDArray[np.bool_]
 
@@ -38,6 +50,53 @@ class GroupBatch:
     def targets(self) -> Int64:
         """The column of each query's positive among the flattened groups [b]."""
         return np.arange(len(self.query_rows), dtype=np.int64) * self.passage_rows.shape[1]
+
+
+class PoolBatches:
+    """The batch of every step: a keyed shuffle of the queries every epoch, a window of each one's pool.
+
+    Parameters
+    ----------
+    queries_per_step : B; the last step of an epoch takes what is left.
+    negatives : N for each query; queries of the pool that have none are skipped, and counted in the log.
+    rotate : go through a query's positives epoch by epoch, instead of taking the first.
+
+    Raises
+    ------
+    InputError : no query is left.
+    """
+
+    def __init__(
+        self,
+        pool: NegativePool,
+        *,
+        queries_per_step: int,
+        negatives: int,
+        seed: int,
+        rotate: bool,
+        micro_queries: int | None = None,
+    ) -> None:
+        self.pool, self.positions = pool, usable(pool, negatives)
+        if not len(self.positions):
+            what = f"none of {len(pool)} training queries has a negative"
+            raise InputError("NO_NEGATIVES", what, "mine deeper, or look at the collection")
+        if len(self.positions) < len(pool):
+            log.warning("%d queries without negatives are skipped", len(pool) - len(self.positions))
+        self.queries_per_step, self.negatives, self.micro_queries = queries_per_step, negatives, micro_queries
+        self.seed, self.rotate = seed, rotate
+        self.order_of_epoch = lru_cache(1)(self._order)
+
+    def _order(self, epoch: int) -> Int64:
+        rows = self.pool.query_rows[self.positions]
+        return self.positions[epoch_order(rows, seed=self.seed, episode=self.pool.episode, epoch=epoch)]
+
+    def __call__(self, step: int) -> GroupBatch:
+        """The groups of one step (from 0)."""
+        epoch, place = divmod(step, math.ceil(len(self.positions) / self.queries_per_step))
+        chosen = self.order_of_epoch(epoch)[place * self.queries_per_step :][: self.queries_per_step]
+        groups = draw_groups(self.pool, chosen, epoch, size=self.negatives, seed=self.seed, rotate=self.rotate)
+        rows = np.column_stack([groups.positive_rows, groups.negative_rows])
+        return GroupBatch(groups.query_rows, rows, len(chosen), self.micro_queries)
 
 
 class KnownPositives:
@@ -78,3 +137,13 @@ def masked_columns(batch: GroupBatch, known: KnownPositives | None, *, in_batch:
         own = owners(offsets_of(np.full(queries, width)))
         mask |= own[None, :] != np.arange(queries)[:, None]
     return mask
+
+
+def group_scores(
+    encoder: BiEncoder, batch: GroupBatch, queries: TokenStore, passages: TokenStore, precision: Precision
+) -> Tensor:
+    """[b, b * (1 + N)] float32 raw scores of every query and every column; each passage is encoded once."""
+    rows, place = batch.distinct()
+    with torch.autocast(encoder.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+        q, p = encoder.encode_pair(queries.read(batch.query_rows), passages.read(rows))
+    return (q @ p.T)[:, place]

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from hardneg.artifacts import Manifest, open_artifact, publish
+from hardneg.artifacts import open_artifact, publish
 from hardneg.errors import ArtifactError
 
 log = logging.getLogger(__name__)
@@ -33,13 +33,17 @@ def save_checkpoint(
     inputs: Mapping[str, str],
     keep: int = 2,
 ) -> Path:
-    """Publish the state after ``step`` steps in ``folder``; only the newest ``keep`` stay."""
+    """Publish the state after ``step`` steps in ``folder``; of those up to it, only the newest ``keep`` stay.
+
+    Later ones were passed over when this state was reached again, so they go.
+    """
     path = folder / f"step-{step:07d}"
     with publish(path, KIND, settings=settings, inputs=inputs, replace=True) as draft:
         save_file(weights(model), draft / "weights.safetensors")
         save_file(optimizer_tensors(optimizer), draft / "optimizer.safetensors")
         draft.facts["step"] = step
-    for old in checkpoints(folder)[:-keep]:
+    ours = [one for one in checkpoints(folder) if one <= path][-keep:]
+    for old in set(checkpoints(folder)) - set(ours):
         shutil.rmtree(old, ignore_errors=True)
     return path
 
@@ -49,16 +53,16 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(folder.glob("step-*"))
 
 
-def latest_checkpoint(folder: Path, inputs: Mapping[str, str]) -> tuple[Path, Manifest] | None:
-    """The newest whole checkpoint made from these ``inputs``; damaged ones are passed over, loudly."""
+def latest_checkpoint(folder: Path, inputs: Mapping[str, str], *, at_most: int) -> Path | None:
+    """The newest whole checkpoint of ``at_most`` steps from these ``inputs``; damaged ones are skipped, loudly."""
     for path in reversed(checkpoints(folder)):
         try:
             manifest = open_artifact(path, KIND)
         except ArtifactError as fault:
             log.warning("a damaged checkpoint is passed over: %s", fault)
             continue
-        if dict(manifest.inputs) == dict(inputs):
-            return path, manifest
+        if dict(manifest.inputs) == dict(inputs) and manifest.facts["step"] <= at_most:
+            return path
     return None
 
 

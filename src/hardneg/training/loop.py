@@ -73,11 +73,12 @@ def train_steps(
     ----------
     objective : micro-batch -> :class:`StepOutput`; belongs to the recipe.
     batches : step -> batch; a pure function, so that any step can be made again.
+    optimizer : its ``step`` does nothing where its ``found_inf`` is 1, as in torch's fused kernels.
     schedule : step -> learning rate.
     seed : dropout of a step is keyed by (seed, step): a resumed run draws the same.
     clip : largest norm of the whole gradient.
-    check_every : a loss or gradient that is not finite never updates the weights; it is reported within
-        this many steps, so that no step waits for the device.
+    check_every : from the first loss or gradient that is not finite, the weights stay as they are; it is
+        reported within this many steps, so that no step waits for the device.
 
     Raises
     ------
@@ -117,16 +118,18 @@ def backward(objective: Objective, batch: Batch) -> tuple[Tensor, dict[str, floa
 
 
 class Guard:
-    """Keeps steps that are not finite from touching the weights, without waiting for the device."""
+    """Freezes the weights at the first step that is not finite, without waiting for the device."""
 
     def __init__(self, every: int) -> None:
         self.every = every
         self.ring: deque[tuple[int, Iterable[int], Tensor]] = deque(maxlen=max(RING, every))
         self.unread = 0
+        self.sound: Tensor | None = None  # whether all steps so far were finite
 
     def watch(self, index: int, batch: Batch, optimizer: torch.optim.Optimizer, finite: Tensor) -> None:
-        """Gate the coming update by ``finite``, a bool on the device."""
-        optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]  # fused kernels skip the update
+        """Gate the coming update, and all later ones, by ``finite``, a bool on the device."""
+        self.sound = finite if self.sound is None else self.sound & finite
+        optimizer.found_inf = (~self.sound).float()  # type: ignore[attr-defined]  # fused kernels skip the update
         self.ring.append((index, batch.query_rows, finite))
         self.unread += 1
 

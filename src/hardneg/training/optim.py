@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -27,10 +28,10 @@ def linear(peak: float, *, warmup: float, horizon: int) -> Schedule:
 
     Parameters
     ----------
-    warmup : steps, or a share of the horizon when below 1. The first step is at ``peak / warmup``, not at 0.
+    warmup : steps, or when below 1 a share of the horizon. The first step is at ``peak / warmup``, not at 0.
     horizon : the full number of steps; stopping early does not shorten it.
     """
-    rise = round(warmup * horizon) if warmup < 1 else int(warmup)
+    rise = math.floor(warmup * horizon + 0.5) if warmup < 1 else int(warmup)
 
     def rate(step: int) -> float:
         if step < rise:

@@ -1,0 +1,80 @@
+"""The command line: arguments to a command, faults to one line each and an exit status."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+from hardneg.cli.commands import app
+from hardneg.errors import HardnegError
+
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")  # how torch says it
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; faults are one line each on stderr, and the exit status says which kind."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The exit status of a command."""
+    set_logging()
+    words = [word for word in arguments if word != "--debug"]
+    try:
+        status = app(args=words, prog_name="hardneg", standalone_mode=False)
+        sys.stdout.flush()
+        return status if isinstance(status, int) else 0
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except typer.Exit as done:
+        return done.exit_code
+    except (Exception, KeyboardInterrupt) as fault:
+        lines, status = describe(fault)
+        sys.stderr.write("".join(line + "\n" for line in lines))
+        if "--debug" in arguments:
+            import traceback
+
+            traceback.print_exc()
+        return status
+
+
+def describe(fault: BaseException) -> tuple[list[str], int]:
+    """The lines and the exit status of a fault."""
+    if isinstance(fault, HardnegError):
+        return fault.lines, fault.status
+    if hasattr(fault, "format_message"):  # click's usage errors, or those of the copy that typer carries
+        return [usage_line(fault)], 2
+    if isinstance(fault, (KeyboardInterrupt, typer.Abort)):
+        return ["STOPPED: stopped by a signal; run the same command again to resume"], 75
+    what = " ".join(f"{type(fault).__name__}: {fault}".split())
+    if isinstance(fault, MemoryError) or any(words in what.lower() for words in OUT_OF_MEMORY):
+        return ["OUT_OF_MEMORY: memory ran out; take smaller batches, or free some memory"], 5
+    if isinstance(fault, OSError) and fault.errno:
+        where = f"{fault.filename}: " if fault.filename else ""
+        return [f"{where}SYSTEM: {fault.strerror}; check the path, its permissions and its disk"], 5
+    return [f"BUG: {what}; this is a bug in hardneg, please report what --debug adds"], 70
+
+
+def usage_line(fault: Any) -> str:
+    """A usage error as one line."""
+    text = " ".join(fault.format_message().split()).rstrip(".")
+    context = getattr(fault, "ctx", None)
+    name = context.command_path if context else "hardneg"
+    return f"USAGE: {text}; see {name} --help"
+
+
+def set_logging() -> None:
+    """Warnings go to stderr; everything the package logs goes to the log file of an experiment too."""
+    terminal = logging.StreamHandler(sys.stderr)
+    terminal.setLevel(logging.WARNING)
+    terminal.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[terminal])
+    logging.getLogger("hardneg").setLevel(logging.INFO)
+    warnings.formatwarning = lambda message, category, *_: f"WARNING: {category.__name__}: {message}\n"

@@ -1,0 +1,278 @@
+"""The commands: options to calls, results to stdout. What is heavy is imported inside the command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hardneg import __version__
+from hardneg.cli import recipes
+from hardneg.cli.options import (
+    AllowBin,
+    CacheOption,
+    DataOption,
+    DeviceOption,
+    JsonOption,
+    MaybeData,
+    MaybeModel,
+    MeasuresOption,
+    ModelOption,
+    PassageModel,
+    QrelsOption,
+    SeedOption,
+    SplitOption,
+    ThreadsOption,
+    begin,
+    example,
+    show,
+    show_result,
+)
+
+app = typer.Typer(
+    add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, epilog=recipes.EXAMPLE
+)
+app.add_typer(recipes.app, name="train", epilog=recipes.EXAMPLE)
+
+
+@app.callback(invoke_without_command=True)
+def common(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Add the traceback to a fault; stands anywhere.")] = False,
+) -> None:
+    """Train dense retrievers with hard negatives, and see what training does to them."""
+    if version:
+        show(f"hardneg {__version__}")
+    elif context.invoked_subcommand is None:
+        show(context.get_help())
+
+
+@app.command("import", epilog=example("hardneg import beir:scifact --to scifact-collection"))
+def import_command(
+    source: Annotated[str, typer.Argument(help="[format:]PLACE; formats: beir, qa, pydocs.")],
+    to: Annotated[Path, typer.Option(help="The folder of the canonical collection.")],
+    format: Annotated[str, typer.Option(help="Convention of PLACE.")] = "auto",
+    allow_empty: Annotated[bool, typer.Option("--allow-empty", help="Keep empty texts, and count them.")] = False,
+    allow_unjudged: Annotated[
+        bool, typer.Option("--allow-unjudged", help="Drop judgements of unknown ids, and count them.")
+    ] = False,
+    on_duplicate: Annotated[str, typer.Option(help="error, or first: keep the first of equal ids.")] = "error",
+    as_json: JsonOption = False,
+) -> None:
+    """Read a collection in any convention, check it, write the canonical form."""
+    begin()
+    from hardneg.data.importing import import_collection
+    from hardneg.operations.opening import check_new, one_of
+    from hardneg.tables import facts_table
+
+    check_new(to)
+    collection = import_collection(
+        source,
+        to,
+        format=format,
+        allow_empty=allow_empty,
+        allow_unjudged=allow_unjudged,
+        on_duplicate=one_of("--on-duplicate", on_duplicate, ("error", "first")),
+    )
+    show_result({"collection": str(to), "digest": collection.digest, **collection.facts}, as_json, facts_table)
+
+
+@app.command(
+    epilog=example("hardneg mine --data DATA --model M --sources query,lookahead --count 30 \\", "    --out POOL")
+)
+def mine(
+    data: DataOption,
+    out: Annotated[Path, typer.Option(help="The pool's folder.")],
+    model: MaybeModel = None,
+    passage_model: PassageModel = None,
+    allow_bin: AllowBin = False,
+    split: Annotated[str, typer.Option(help="Split whose queries get negatives.")] = "train",
+    sources: Annotated[str, typer.Option(help="Any of random,bm25,query,lookahead.")] = "query,lookahead",
+    depth: Annotated[int, typer.Option(min=1, help="How far down a run one mines.")] = 200,
+    count: Annotated[int, typer.Option(min=1, help="Negatives of each source for a query.")] = 30,
+    previous: Annotated[Path | None, typer.Option(help="The pool before, for momentum.")] = None,
+    alpha: Annotated[float, typer.Option(help="Share of momentum, below 1.")] = 0.5,
+    beta: Annotated[float, typer.Option(help="Share of lookahead in the new part, below 1.")] = 0.5,
+    rank_from: Annotated[int, typer.Option(min=1, help="First rank to mine.")] = 1,
+    rank_to: Annotated[int | None, typer.Option(min=1, help="Last rank to mine.")] = None,
+    max_score: Annotated[float | None, typer.Option(help="Highest score of a negative.")] = None,
+    absolute_margin: Annotated[
+        float | None, typer.Option(help="Least distance below the positive's score.")
+    ] = None,
+    relative_margin: Annotated[float | None, typer.Option(help="The same, as a share of that score.")] = None,
+    seed: SeedOption = 42,
+    cache: CacheOption = None,
+    device: DeviceOption = None,
+    threads: ThreadsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Mine negatives once, for any trainer."""
+    begin()
+    from hardneg.negatives.candidates import Filters
+    from hardneg.operations.inspection import pool_stats
+    from hardneg.operations.pools import mine as execute
+    from hardneg.runtime import set_threads
+    from hardneg.tables import facts_table
+
+    set_threads(threads)
+    pool = execute(
+        data,
+        model,
+        out,
+        passage_model=passage_model,
+        allow_bin=allow_bin,
+        split=split,
+        sources=[name.strip() for name in sources.split(",") if name.strip()],
+        depth=depth,
+        count=count,
+        previous=previous,
+        alpha=alpha,
+        beta=beta,
+        filters=Filters(rank_from, rank_to, max_score, absolute_margin, relative_margin),
+        seed=seed,
+        cache=cache,
+        device=device,
+    )
+    show_result({"pool": str(out), **pool_stats(pool)}, as_json, facts_table)
+
+
+@app.command(epilog=example("hardneg inspect EXP --data DATA --random 2"))
+def inspect(
+    path: Annotated[Path, typer.Argument(help="A pool, or an experiment (its last pool).")],
+    data: DataOption,
+    query: Annotated[str | None, typer.Option(help="Id of a query.")] = None,
+    random: Annotated[int, typer.Option(min=1, help="This many queries, drawn by --seed.")] = 1,
+    most: Annotated[int, typer.Option(min=1, help="Negatives to show for a query.")] = 20,
+    seed: SeedOption = 0,
+    cache: CacheOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """A query's positives and negatives with texts, sources, ranks, scores."""
+    begin()
+    from hardneg.operations.inspection import inspect as execute
+    from hardneg.tables import inspection_text
+
+    found = execute(path, data, query_id=query, random=random, seed=seed, cache=cache)
+    show_result(found, as_json, lambda found: "\n\n".join(inspection_text(one, most) for one in found))
+
+
+@app.command(epilog=example("hardneg encode --data DATA --model M --out EMB --shard 0/4"))
+def encode(
+    data: DataOption,
+    model: ModelOption,
+    out: Annotated[Path, typer.Option(help="The folder of the embeddings.")],
+    passage_model: PassageModel = None,
+    allow_bin: AllowBin = False,
+    queries: Annotated[bool, typer.Option("--queries", help="Encode the queries, not the passages.")] = False,
+    shard: Annotated[str | None, typer.Option(help="i/n: this process's part of the work.")] = None,
+    dtype: Annotated[str, typer.Option(help="float16 or float32.")] = "float16",
+    token_budget: Annotated[int, typer.Option(min=16, help="Tokens of a batch.")] = 16384,
+    cache: CacheOption = None,
+    device: DeviceOption = None,
+    threads: ThreadsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Embed a corpus (or the queries) in resumable shards."""
+    begin()
+    from hardneg.operations.opening import one_of
+    from hardneg.operations.retrieval import encode as execute
+    from hardneg.runtime import set_threads
+    from hardneg.tables import facts_table
+
+    set_threads(threads)
+    facts = execute(
+        data,
+        model,
+        out,
+        passage_model=passage_model,
+        allow_bin=allow_bin,
+        side="query" if queries else "passage",
+        shard=shard,
+        dtype=one_of("--dtype", dtype, ("float16", "float32")),
+        token_budget=token_budget,
+        cache=cache,
+        device=device,
+    )
+    show_result(facts, as_json, facts_table)
+
+
+@app.command(epilog=example("hardneg search --data DATA --split test --model M --k 1000 --out test.trec.gz"))
+def search(
+    data: DataOption,
+    model: MaybeModel = None,
+    passage_model: PassageModel = None,
+    allow_bin: AllowBin = False,
+    bm25: Annotated[bool, typer.Option("--bm25", help="Search with BM25, not a model.")] = False,
+    embeddings: Annotated[Path | None, typer.Option(help="Passage embeddings made by encode.")] = None,
+    split: Annotated[str, typer.Option(help="Split whose queries are searched.")] = "test",
+    query: Annotated[str | None, typer.Option(help="Search this text and print the hits.")] = None,
+    k: Annotated[int | None, typer.Option("--k", min=1, help="Hits of a query (1000; 5 with --query).")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run file (TREC; .gz by name).")] = None,
+    cache: CacheOption = None,
+    device: DeviceOption = None,
+    threads: ThreadsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Search a split's queries into a run file, or one text onto the terminal."""
+    if (query is None) == (out is None):
+        raise typer.BadParameter("give --out RUN, or --query TEXT", param_hint="'--out'")
+    begin()
+    from hardneg.operations.retrieval import search_split, search_text
+    from hardneg.runtime import set_threads
+    from hardneg.tables import facts_table, hits_text
+
+    if not bm25:
+        set_threads(threads)
+    common: dict[str, Any] = {
+        "model": model,
+        "passage_model": passage_model,
+        "allow_bin": allow_bin,
+        "bm25": bm25,
+        "embeddings": embeddings,
+        "cache": cache,
+        "device": device,
+    }
+    if query is not None:
+        show_result(search_text(data, query, k=k or 5, **common), as_json, lambda hits: hits_text(query, hits))
+    elif out is not None:
+        show_result(search_split(data, out, split=split, k=k or 1000, **common), as_json, facts_table)
+
+
+@app.command(epilog=example('hardneg evaluate test.trec.gz --data DATA --split test --measures "RR@10 R@1000"'))
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="A run file.")],
+    data: MaybeData = None,
+    split: SplitOption = "test",
+    qrels: QrelsOption = None,
+    measures: MeasuresOption = "RR@10 nDCG@10 R@100 R@1000",
+    per_query: Annotated[Path | None, typer.Option(help="Write values by query here (JSONL).")] = None,
+    cache: CacheOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Score a run against judgements."""
+    from hardneg.operations.evaluation import evaluate as execute
+    from hardneg.tables import evaluation_table
+
+    result = execute(run, data=data, split=split, qrels=qrels, measures=measures, per_query=per_query, cache=cache)
+    show_result(result, as_json, evaluation_table)
+
+
+@app.command(epilog=example("hardneg compare bm25.trec tele.trec --data DATA --split test"))
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Run files, two or more.")],
+    data: MaybeData = None,
+    split: SplitOption = "test",
+    qrels: QrelsOption = None,
+    measures: MeasuresOption = "RR@10 nDCG@10",
+    seed: SeedOption = 0,
+    cache: CacheOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Paired tests of every two runs, with Holm correction and win/tie/loss."""
+    from hardneg.operations.evaluation import compare as execute
+    from hardneg.tables import comparison_table
+
+    rows = execute(runs, data=data, split=split, qrels=qrels, measures=measures, seed=seed, cache=cache)
+    show_result(rows, as_json, comparison_table)

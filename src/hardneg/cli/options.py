@@ -1,0 +1,50 @@
+"""What the commands share: options, what runs before them, and how results are shown."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+DataOption = Annotated[str, typer.Option("--data", help="Collection folder or [format:]SOURCE.")]
+MaybeData = Annotated[str | None, typer.Option("--data", help="Collection folder or [format:]SOURCE.")]
+ModelOption = Annotated[str, typer.Option("--model", help="Folder, hub name or package:NAME.")]
+MaybeModel = Annotated[str | None, typer.Option("--model", help="Folder, hub name or package:NAME.")]
+PassageModel = Annotated[str | None, typer.Option(help="A second model, for the passages.")]
+AllowBin = Annotated[bool, typer.Option("--allow-bin", help="Read .bin weights, by torch's restricted loader.")]
+SplitOption = Annotated[str, typer.Option(help="Split of the judgements.")]
+QrelsOption = Annotated[Path | None, typer.Option(help="A qrels file, instead of --data.")]
+MeasuresOption = Annotated[str, typer.Option(help="In ir_measures notation.")]
+CacheOption = Annotated[Path | None, typer.Option(help="Where derived stores live.")]
+DeviceOption = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ... (default: CUDA if there is one).")]
+ThreadsOption = Annotated[int | None, typer.Option(min=1, help="CPU threads (default: all this process may use).")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+SeedOption = Annotated[int, typer.Option(min=0, help="Of every random draw.")]
+
+
+def begin() -> None:
+    """Progress and signals, set once for a command that works."""
+    from hardneg import progress
+    from hardneg.distributed import stop_flag
+
+    progress.turn_on()
+    stop_flag.install()
+
+
+def show(text: str) -> None:
+    """Results go to stdout."""
+    sys.stdout.write(text + "\n")
+
+
+def show_result(result: Any, as_json: bool, table: Callable[[Any], str]) -> None:
+    """A result, for machines or for people."""
+    show(json.dumps(result, ensure_ascii=False) if as_json else table(result))
+
+
+def example(*lines: str) -> str:
+    """The end of a command's help: an example that is not wrapped."""
+    return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)

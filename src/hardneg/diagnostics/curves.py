@@ -1,0 +1,142 @@
+"""The learning curve of an experiment: loss over all steps, and how each state of the model does."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardneg.artifacts import publish_file
+
+Float64 = NDArray[np.float64]
+
+INCHES, DOTS = (9.0, 4.5), 150
+LOSS, MEASURE, FAINT = "#4878a8", "#c44e34", "#808080"
+HALO = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}  # behind labels
+
+
+@dataclass(frozen=True)
+class LearningCurve:
+    """What is drawn; steps count on from episode to episode."""
+
+    steps: NDArray[np.int64]  # [n] from 1
+    losses: Float64  # [n]
+    episodes: tuple[int, ...]  # their numbers
+    borders: tuple[int, ...]  # steps made before the first (0), after it, after the second, ...
+
+
+def learning_curve(rows: Sequence[Mapping[str, Any]], ends: Mapping[int, int]) -> LearningCurve:
+    """The curve of logged steps.
+
+    Parameters
+    ----------
+    rows : lines of ``metrics.jsonl``: ``episode``, ``step`` (from 1) and ``loss``, ascending.
+    ends : by episode, the step whose model the next one builds on; later steps of that episode are left out.
+        An episode that it does not name counts whole.
+    """
+    kept = [row for row in rows if row["step"] <= ends.get(row["episode"], row["step"])]
+    made = {row["episode"]: row["step"] for row in kept}  # the last one of each stays
+    borders = tuple(itertools.accumulate(made.values(), initial=0))
+    before = dict(zip(made, borders[:-1], strict=True))
+    steps = np.array([before[row["episode"]] + row["step"] for row in kept], np.int64)
+    return LearningCurve(steps, np.array([row["loss"] for row in kept], np.float64), tuple(made), borders)
+
+
+def smooth(values: Float64, width: int) -> Float64:
+    """Means of ``values`` [n] over a window of ``width`` around each; at the ends, over what there is of it."""
+    totals = np.concatenate([[0.0], np.cumsum(values)])
+    at = np.arange(len(values))
+    low, high = np.maximum(at - width // 2, 0), np.minimum(at + (width + 1) // 2, len(values))
+    return np.asarray((totals[high] - totals[low]) / (high - low))
+
+
+def draw_learning_curve(
+    path: Path, curve: LearningCurve, states: Sequence[float], *, label: str, baseline: float | None = None
+) -> None:
+    """Draw a learning curve as a PNG image.
+
+    Parameters
+    ----------
+    states : the measure of the untrained model and after each episode, one a border.
+    label : what it measures, such as "dev RR@10".
+    baseline : BM25's value.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=INCHES, dpi=DOTS, layout="constrained")
+    axes = figure.add_subplot()
+    _draw_losses(axes, curve)
+    if states:
+        _draw_states(axes.twinx(), curve.borders, states, label, baseline)
+    with publish_file(path) as stream:
+        FigureCanvasAgg(figure).print_png(stream, metadata={"Software": None})
+
+
+def _draw_losses(axes: Any, curve: LearningCurve) -> None:
+    """The loss of every step, faint, and its moving mean within each episode."""
+    width = max(curve.borders[-1] // 40, 1)
+    for start, stop in itertools.pairwise(curve.borders):
+        inside = (curve.steps > start) & (curve.steps <= stop)
+        steps, losses = curve.steps[inside], curve.losses[inside]
+        axes.plot(steps, losses, color=LOSS, alpha=0.3, linewidth=0.8)
+        axes.plot(steps, smooth(losses, width), color=LOSS, linewidth=1.8)
+    axes.set_ylim(bottom=0)
+    axes.set_xlim(0, max(curve.borders[-1], 1) * 1.02)
+    axes.set_xlabel("step")
+    axes.set_ylabel("training loss", color=LOSS)
+    axes.tick_params(axis="y", colors=LOSS)
+    axes.spines["top"].set_visible(False)
+    for episode, (start, stop) in zip(curve.episodes, itertools.pairwise(curve.borders), strict=True):
+        axes.axvline(stop, color=FAINT, linewidth=0.8, linestyle=":")
+        axes.annotate(
+            f"episode {episode}",
+            ((start + stop) / 2, 1.01),
+            xycoords=("data", "axes fraction"),
+            ha="center",
+            va="bottom",
+            color=FAINT,
+            fontsize="small",
+        )
+
+
+def _draw_states(
+    axes: Any, borders: Sequence[int], states: Sequence[float], label: str, baseline: float | None
+) -> None:
+    """The measure at every border, with its value, and BM25's as a line."""
+    if baseline is not None:
+        axes.axhline(baseline, color=MEASURE, linewidth=1, linestyle="--", alpha=0.6)
+        axes.annotate(
+            f"BM25 {baseline:.3f}",
+            (0.995, baseline),
+            xycoords=("axes fraction", "data"),
+            xytext=(0, 3),
+            textcoords="offset points",
+            ha="right",
+            color=MEASURE,
+            fontsize="small",
+            bbox=HALO,
+        )
+    axes.plot(borders, states, color=MEASURE, marker="o", linewidth=1.4, clip_on=False)
+    for i, (step, value) in enumerate(zip(borders, states, strict=True)):
+        axes.annotate(
+            f"{value:.3f}",
+            (step, value),
+            xytext=(0, 8),
+            textcoords="offset points",
+            ha="left" if i == 0 else "center",
+            color=MEASURE,
+            fontsize="small",
+            bbox=HALO,
+        )
+    values = [*states, *([] if baseline is None else [baseline])]
+    room = max(0.25 * (max(values) - min(values)), 0.01)
+    axes.set_ylim(max(min(values) - room, 0), min(max(values) + room, 1.02))
+    axes.set_ylabel(label, color=MEASURE)
+    axes.tick_params(axis="y", colors=MEASURE)
+    axes.spines["top"].set_visible(False)

@@ -1,0 +1,99 @@
+"""What every operation begins with: the collection it is given, the place it may write to. Loads no torch."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from hardneg.artifacts import SettingsClash, cache_root, check_writable, digest_json, lease
+from hardneg.config import nearest
+from hardneg.data.collection import Collection
+from hardneg.data.importing import open_data
+from hardneg.errors import BusyError, SettingsError
+
+Data = str | Path | Collection
+Place = str | Path
+Word = TypeVar("Word", bound=str)
+
+
+def one_of(option: str, value: str, choices: Sequence[Word]) -> Word:
+    """The value of an option that takes one of a few words."""
+    for choice in choices:
+        if value == choice:
+            return choice
+    raise SettingsError("BAD_SETTING", f"{option} = {value!r:.60}", nearest(value, choices))
+
+
+def at_least(option: str, value: int, least: int = 1) -> int:
+    """The value of an option that is a count."""
+    if value < least:
+        raise SettingsError("BAD_SETTING", f"{option} = {value}", f"give {least} or more")
+    return value
+
+
+def cache_at(cache: Place | None) -> Path:
+    """Where derived stores live."""
+    if cache is None:
+        return cache_root()
+    check_folder(Path(cache))
+    return Path(cache)
+
+
+def collection_of(data: Data, cache: Place | None = None) -> Collection:
+    """The collection that ``data`` means; a foreign convention is imported into the cache."""
+    if isinstance(data, Collection):
+        return data
+    return open_data(str(data), cache=None if cache is None else Path(cache))
+
+
+# ---------------------------------------------------------------- places to write to, checked before any computing
+
+
+def check_folder(out: Path) -> None:
+    """Refuse a place where no folder can be made or written to."""
+    for place in (out, *out.absolute().parents):
+        if os.path.lexists(place):
+            if not place.is_dir():
+                raise SettingsError("NOT_A_FOLDER", "this is not a folder", "give another path", path=place)
+            break
+    check_writable(out)
+
+
+def check_file(out: Path) -> None:
+    """Refuse a place where no file can be written."""
+    if out.is_dir():
+        raise SettingsError("NOT_A_FILE", "this is a folder", "give the path of a file", path=out)
+    check_folder(out.absolute().parent)
+
+
+def check_new(out: Path) -> None:
+    """Refuse a place where something stands already: it would be lost."""
+    if os.path.lexists(out):
+        raise SettingsClash(out)
+    check_folder(out)
+
+
+@contextlib.contextmanager
+def holding(out: Path, cache: Path) -> Iterator[None]:
+    """Be the only process that makes ``out``; the lock lives in the cache, so nothing is left beside the result.
+
+    Raises
+    ------
+    BusyError : another process makes it now.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(lease(cache / "leases" / digest_json(str(out.resolve()))[:32]))
+        except BusyError as fault:
+            raise BusyError(fault.code, fault.what, fault.fix, path=out) from fault
+        yield
+
+
+def check_free(experiment: Path) -> None:
+    """Refuse an experiment's folder that another process works in, before anything slow is loaded."""
+    if (experiment / ".lock").is_file():
+        with lease(experiment):
+            pass

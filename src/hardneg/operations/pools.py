@@ -1,0 +1,143 @@
+"""Mining once, for any trainer."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hardneg.artifacts import read_manifest
+from hardneg.data.collection import Collection
+from hardneg.data.training_data import named_split
+from hardneg.errors import InputError, SettingsError
+from hardneg.mining import SOURCES, TELEPORTED, Corpus, mine_pool
+from hardneg.negatives.candidates import ALL, Filters
+from hardneg.negatives.pool import NegativePool, load_pool, save_pool
+from hardneg.operations.opening import Data, Place, at_least, cache_at, check_new, collection_of, holding, one_of
+from hardneg.operations.states import open_state
+from hardneg.records import Positives, spans
+
+
+def mine(
+    data: Data,
+    model: str | None,
+    out: Place,
+    *,
+    passage_model: str | None = None,
+    split: str = "train",
+    sources: Sequence[str] = ("query", "lookahead"),
+    depth: int = 200,
+    count: int = 30,
+    previous: Place | None = None,
+    alpha: float = 0.5,
+    beta: float = 0.5,
+    filters: Filters = ALL,
+    seed: int = 42,
+    allow_bin: bool = False,
+    cache: Place | None = None,
+    device: str | None = None,
+) -> NegativePool:
+    """Mine negatives once, for any trainer, publish them as a pool at ``out`` and return it.
+
+    Parameters
+    ----------
+    model : not needed (None) where only ``random`` and ``bm25`` are mined.
+    out : a new folder; a pool is never replaced.
+    sources : of ``random``, ``bm25``, ``query`` (passages near the query) and ``lookahead`` (passages near the
+        positive).
+    depth : how far down a run one mines.
+    count : negatives a source and query; query and lookahead share the sum of theirs by ``beta``.
+    previous : the pool of the round before: momentum joins in the proportion ``alpha`` : 1 - ``alpha``.
+    filters : bounds on rank, score and margin to the positive's score.
+
+    Raises
+    ------
+    SettingsError : a setting is wrong, or something stands at ``out``.
+    InputError : no query of the split has a positive.
+    ArtifactError : ``previous`` is damaged or belongs to another collection.
+    BusyError : another process mines into ``out``.
+    """
+    out, folder = Path(out), cache_at(cache)
+    check_new(out)
+    settings = check_settings(sources, depth, count, alpha, beta, seed)
+    check_filters(filters)
+    needs_model = check_mix(sources, model, previous)
+    with holding(out, folder):
+        collection = collection_of(data, cache)
+        positives = judged_positives(collection, split)
+        before = None if previous is None else load_pool(Path(previous), collection=collection.digest)
+        inputs = {"collection": collection.digest}
+        if previous is not None:
+            inputs["previous"] = read_manifest(Path(previous)).digest
+        corpus: Any = Corpus(collection, folder)
+        if needs_model:
+            assert model is not None
+            corpus = open_state(
+                collection, folder, model=model, passage_model=passage_model, allow_bin=allow_bin, device=device
+            )
+            inputs["model"] = corpus.digest
+        pool = mine_pool(
+            corpus,
+            positives,
+            before,
+            episode=1 if before is None else before.episode + 1,
+            size=count * len(set(TELEPORTED) & set(sources)),
+            filters=filters,
+            **settings,
+        )
+        save_pool(
+            pool, out, settings={**settings, "split": split, "filters": dataclasses.asdict(filters)}, inputs=inputs
+        )
+    return pool
+
+
+def judged_positives(collection: Collection, split: str) -> Positives:
+    """The positives of the queries of a split that have any."""
+    positives = named_split(collection, split).positives()
+    positives = positives.select(np.flatnonzero(spans(positives.offsets) > 0))
+    if not len(positives):
+        raise InputError("NO_POSITIVES", f"no query of split '{split}' has a positive", "check the qrels")
+    return positives
+
+
+# ---------------------------------------------------------------- settings, checked before any computing
+
+
+def check_settings(
+    sources: Sequence[str], depth: int, count: int, alpha: float, beta: float, seed: int
+) -> dict[str, Any]:
+    """The settings of a mixed pool, each in its range."""
+    for name, value in (("alpha", alpha), ("beta", beta)):
+        if not 0 <= value < 1:
+            raise SettingsError("BAD_SETTING", f"{name} = {value}", "give 0 or more and less than 1")
+    return {
+        "sources": [one_of("sources", source, SOURCES) for source in sources],
+        "depth": at_least("depth", depth),
+        "count": at_least("count", count),
+        "alpha": alpha,
+        "beta": beta,
+        "seed": at_least("seed", seed, 0),
+    }
+
+
+def check_mix(sources: Sequence[str], model: str | None, previous: Place | None) -> bool:
+    """Whether these sources need a model; refused, if it or what momentum joins is missing."""
+    by_model = [source for source in sources if source in TELEPORTED]
+    if by_model and model is None:
+        raise SettingsError("NO_MODEL", f"{by_model[0]} negatives need a model", "give --model")
+    if previous is not None and "query" not in sources:
+        what = f"momentum joins query negatives, the sources are {', '.join(sources)}"
+        raise SettingsError("NO_MOMENTUM", what, "add query to the sources, or leave --previous out")
+    return bool(by_model)
+
+
+def check_filters(filters: Filters) -> None:
+    """Refuse bounds that are no numbers."""
+    bounds: Mapping[str, float | None] = dataclasses.asdict(filters)
+    for name, value in bounds.items():
+        if value is not None and not math.isfinite(value):
+            raise SettingsError("BAD_SETTING", f"{name} = {value}", "give a number, or leave it out")

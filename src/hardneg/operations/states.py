@@ -1,0 +1,40 @@
+"""A model over a collection, for operations that are no experiment."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from hardneg.artifacts import digest_json
+from hardneg.data.collection import Collection
+from hardneg.models.bi_encoder import best_precision
+from hardneg.models.loading import load_encoder
+from hardneg.operations.opening import Place
+from hardneg.runtime import pick_device
+from hardneg.snapshot import Encoding, Snapshot
+
+
+def open_state(
+    collection: Collection,
+    cache: Path,
+    *,
+    model: str,
+    passage_model: str | None,
+    allow_bin: bool,
+    device: str | None,
+    embeddings: Place | None = None,
+) -> Snapshot:
+    """A model over a collection; its runs and embeddings live in the cache, keyed by digests."""
+    device = pick_device(device)
+    encoder = load_encoder(model, passage_model, device=device, allow_bin=allow_bin)
+    encoding = Encoding(precision=best_precision(device))
+    key = digest_json([encoder.digest(), collection.digest, dataclasses.asdict(encoding)])
+    return Snapshot(
+        encoder,
+        collection,
+        "model",
+        cache / "runs" / key[:32],
+        cache,
+        encoding=encoding,
+        passages_at=None if embeddings is None else Path(embeddings),
+    )

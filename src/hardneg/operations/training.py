@@ -1,0 +1,298 @@
+"""Recipes, from their arguments to their results."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hardneg.artifacts import SettingsClash, read_manifest, write_json
+from hardneg.config import build, read_overrides, read_preset, read_toml
+from hardneg.data.training_data import AUTO, TrainingData, choose_splits
+from hardneg.errors import ArtifactError, Faults, HardnegError, SettingsError
+from hardneg.evaluation.measures import parse_measures
+from hardneg.experiment import RESULTS, SETTINGS, open_experiment
+from hardneg.models.bi_encoder import BiEncoder, EncoderSettings, best_precision
+from hardneg.models.loading import load_encoder, longest
+from hardneg.negatives.pool import NegativePool, load_pool
+from hardneg.operations.opening import Data, Place, at_least, cache_at, check_folder, collection_of
+from hardneg.progress import note
+from hardneg.recipes.ance_tele import AnceTele, ance_tele, plan
+from hardneg.results import conduct, is_measured, pool_seeds
+from hardneg.runtime import pick_device
+
+RECIPE = "ance-tele"
+LOG, CACHE = "log.txt", "cache"
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Splits:
+    """Which splits train, steer and judge.
+
+    Attributes
+    ----------
+    dev : a name; ``auto``: the split "dev", else min(500, 10 %) of the training queries, held out; ``none``.
+    test : a name, or ``none``; the default is passed over where it is absent.
+    """
+
+    train: str = "train"
+    dev: str = AUTO
+    test: str = "test"
+
+
+DEFAULT_SPLITS = Splits()
+
+
+# ---------------------------------------------------------------- settings
+
+
+def tele_settings(
+    preset: str | None = None,
+    config: Place | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    settings: AnceTele | None = None,
+    device: str | None = None,
+    **values: Any,
+) -> AnceTele:
+    """Settings of ANCE-Tele, from the defaults and these layers; later ones win.
+
+    Parameters
+    ----------
+    preset : ``msmarco``, ``nq``, ``triviaqa`` or ``demo``.
+    config : a TOML file.
+    settings : others, made before.
+    overrides : ``key=value`` texts.
+    values : settings by name.
+    device : decides the default of ``precision``.
+
+    Raises
+    ------
+    Faults : every unknown key, wrong type and value out of range at once, each with the nearest valid key.
+    """
+    readers: list[Callable[[], Mapping[str, Any]]] = [
+        lambda: {"precision": best_precision(pick_device(device))},
+        lambda: {} if preset is None else read_preset(RECIPE, preset),
+        lambda: {} if config is None else read_toml(Path(config)),
+        lambda: {} if settings is None else settings.model_dump(mode="json"),
+        *(partial(read_overrides, [text]) for text in overrides),
+    ]
+    faults: list[HardnegError] = []
+    layers = [layer for read in readers if (layer := attempt(read, faults)) is not None]
+    built = attempt(lambda: build(AnceTele, *layers, values), faults)
+    if built is not None:
+        attempt(partial(check_settings, built), faults)
+    if built is None or faults:
+        raise Faults(faults)
+    return built
+
+
+def check_settings(settings: AnceTele) -> None:
+    """Refuse what the settings alone cannot see to be wrong."""
+    parse_measures(settings.measures)
+    if len(set(settings.extra)) < len(settings.extra):
+        what = f"extra = {settings.extra}: a source stands twice"
+        raise SettingsError("REPEATED_SOURCE", what, "name each once")
+
+
+def attempt(read: Callable[[], T], faults: list[HardnegError]) -> T | None:
+    """What ``read`` gives; None where it is at fault, which joins the other ``faults``."""
+    try:
+        return read()
+    except Faults as several:
+        faults.extend(several.faults)
+    except HardnegError as fault:
+        faults.append(fault)
+    return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Base:
+    """The pretrained encoder that every episode starts from."""
+
+    model: str
+    passage_model: str | None
+    allow_bin: bool
+    device: str
+
+    def load(self, settings: AnceTele) -> BiEncoder:
+        """A fresh one, with what the settings override."""
+        names = [field.name for field in dataclasses.fields(EncoderSettings)]
+        overrides = {name: getattr(settings, name) for name in names if getattr(settings, name) is not None}
+        passage_model = self.passage_model
+        if settings.towers == "tied" and passage_model is not None:
+            what = "towers = tied, and a passage model is given"
+            raise SettingsError("TWO_MODELS", what, "leave one of them out")
+        if settings.towers == "untied":
+            passage_model = passage_model or self.model
+        encoder = load_encoder(
+            self.model, passage_model, device=self.device, allow_bin=self.allow_bin, **overrides
+        )
+        limit = longest(encoder.tower("query"))
+        if (length := settings.search_query_length or 0) > limit:
+            what = f"search_query_length = {length}, the model takes {limit} tokens"
+            raise SettingsError("TOO_LONG", what, "lower it")
+        return encoder
+
+
+# ---------------------------------------------------------------- training
+
+
+def train_ance_tele(
+    data: Data,
+    model: str,
+    out: Place,
+    *,
+    preset: str | None = None,
+    config: Place | None = None,
+    settings: AnceTele | None = None,
+    splits: Splits = DEFAULT_SPLITS,
+    seeds: int = 1,
+    negatives: Place | None = None,
+    passage_model: str | None = None,
+    allow_bin: bool = False,
+    cache: Place | None = None,
+    device: str | None = None,
+    **values: Any,
+) -> dict[str, Any]:
+    """Train with teleportation negatives and return the results; the same call resumes, or extends ``episodes``.
+
+    Parameters
+    ----------
+    model, passage_model : the pretrained encoder, and a second one for the passages where there are two towers.
+    out : the experiment's folder; the trained encoder stands in ``out/model``.
+    preset, config, settings, values : see :func:`tele_settings`; ``values`` are settings by name.
+    splits : which splits train, steer and judge.
+    seeds : executions with seeds seed, seed + 1, ..., each in ``out/seed-<s>``, pooled in ``out/results.json``.
+    negatives : a pool to train the first episode with, instead of mining.
+    allow_bin : read a pretrained model whose weights come only as ``.bin``, by torch's restricted loader.
+    cache : where derived stores live; default ``out/cache``.
+
+    Returns
+    -------
+    What ``results.json`` holds: ``test`` and ``dev``: measures by state; ``comparisons``; ``forgetting``. Of
+    several seeds: ``seeds``, and for every measure its ``mean``, ``std`` and ``values``.
+
+    Raises
+    ------
+    SettingsError : settings are wrong (:class:`~hardneg.errors.Faults`: all of them), or a split does not exist.
+    ArtifactError : ``out`` holds another experiment, or something in it is damaged.
+    BusyError : another process works in ``out``.
+    NumericError : a loss or gradient was not finite.
+    """
+    place, count = Path(out), at_least("seeds", seeds)
+    stores = None if cache is None else cache_at(cache)
+    chosen = tele_settings(preset, config, settings=settings, device=device, **values)
+    check_experiment(place, count)
+    collection = collection_of(data, cache)
+    parts = choose_splits(collection, **dataclasses.asdict(splits), seed=chosen.seed)
+    if parts.held_out:
+        note(f"no dev split: {parts.held_out} training queries are held out (--dev none to keep them)")
+    execute = partial(
+        train_once,
+        data=parts,
+        base=Base(model, passage_model, allow_bin, pick_device(device)),
+        cache=stores,
+        negatives=None if negatives is None else Path(negatives),
+    )
+    if count == 1:
+        return execute(place, chosen)
+    results = {}
+    for seed in range(chosen.seed, chosen.seed + count):
+        note(f"seed {seed}")
+        results[seed] = execute(place / f"seed-{seed}", chosen.model_copy(update={"seed": seed}))
+    pooled = pool_seeds(results)
+    write_json(place / RESULTS, pooled)
+    return pooled
+
+
+def check_experiment(out: Path, seeds: int) -> None:
+    """Refuse a place that cannot be written to, or that holds anything but such an experiment."""
+    check_folder(out)
+    one, several = (out / SETTINGS).is_file(), any(out.glob("seed-*"))
+    fix = "give a new folder, or the number of seeds it was made with"
+    if one and seeds > 1:
+        raise ArtifactError("ONE_SEED", "this holds an experiment of one seed", fix, path=out)
+    if several and not one and seeds == 1:
+        raise ArtifactError("SEVERAL_SEEDS", "this holds the experiments of several seeds", fix, path=out)
+    others = [] if one or several or not out.is_dir() else [path for path in out.iterdir() if path.name[0] != "."]
+    if any(path.name not in (LOG, CACHE) for path in others):  # what stands there before settings do
+        raise SettingsClash(out)
+
+
+def train_once(
+    out: Path,
+    settings: AnceTele,
+    *,
+    data: TrainingData,
+    base: Base,
+    cache: Path | None,
+    negatives: Path | None,
+) -> dict[str, Any]:
+    """One experiment, from wherever it stands to its results."""
+    measures = parse_measures(settings.measures)
+    inputs = {"collection": data.collection.digest, "model": base.load(settings).digest(), "splits": data.digest}
+    given = open_given(negatives, data)
+    if negatives is not None:
+        inputs["negatives"] = read_manifest(negatives).digest
+    with open_experiment(
+        out, recipe=RECIPE, settings=settings, inputs=inputs, cache=cache, grows=("episodes",)
+    ) as experiment:
+        if is_measured(experiment.results, measures):
+            note(f"{out}: finished already")
+        else:
+            states = ance_tele(settings, data, partial(base.load, settings), experiment, given=given)
+            conduct(states, data, experiment, measures, depth=settings.depth, seed=settings.seed)
+        return dict(experiment.results)
+
+
+def open_given(negatives: Path | None, data: TrainingData) -> NegativePool | None:
+    """The pool to begin with, checked against the collection."""
+    if negatives is None:
+        return None
+    collection = data.collection
+    return load_pool(negatives, n_passages=collection.n_passages, collection=collection.digest)
+
+
+def plan_ance_tele(
+    data: Data,
+    model: str,
+    out: Place | None = None,
+    *,
+    settings: AnceTele,
+    splits: Splits = DEFAULT_SPLITS,
+    seeds: int = 1,
+    negatives: Place | None = None,
+    passage_model: str | None = None,
+    allow_bin: bool = False,
+    measure: bool = False,
+    cache: Place | None = None,
+    device: str | None = None,
+) -> dict[str, Any]:
+    """Check everything that :func:`train_ance_tele` needs, and say what it would do; nothing is trained.
+
+    Parameters
+    ----------
+    measure : also how long it would take here, and how much memory, timed on a sample.
+
+    Returns
+    -------
+    ``settings``; ``episodes``: for each ``episode``, ``queries``, ``steps`` and ``passages_per_query``; ``facts``.
+
+    Raises
+    ------
+    As :func:`train_ance_tele`.
+    """
+    if out is not None:
+        check_experiment(Path(out), at_least("seeds", seeds))
+    collection = collection_of(data, cache)
+    parts = choose_splits(collection, **dataclasses.asdict(splits), seed=settings.seed)
+    open_given(None if negatives is None else Path(negatives), parts)
+    encoder = Base(model, passage_model, allow_bin, pick_device(device)).load(settings)
+    return {
+        "settings": settings.model_dump(mode="json"),
+        **plan(settings, parts, encoder, seeds=seeds, measure=measure),
+    }

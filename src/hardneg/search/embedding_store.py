@@ -1,0 +1,182 @@
+"""Embedding stores on disk: shards of consecutive rows, each an artefact, under one manifest."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardneg.artifacts import (
+    MANIFEST,
+    Manifest,
+    digest_file,
+    is_published,
+    load_array,
+    open_artifact,
+    publish_file,
+    read_manifest,
+    write_json,
+)
+from hardneg.errors import ArtifactError
+
+log = logging.getLogger(__name__)
+
+KIND = "embeddings"
+SHARD_KIND = "embedding-shard"
+COLLAPSED = 0.99  # mean pairwise cosine above which the vectors say next to nothing
+
+
+@dataclass(frozen=True, eq=False)
+class Embeddings:
+    """A published store of vectors, memory-mapped; opened by :meth:`open`.
+
+    Attributes
+    ----------
+    shards : [rows, dim] float16 or float32 each, of consecutive rows.
+    mean : corpus mean vector [dim] float64.
+    mean_pairwise_cosine : over all pairs of different vectors; 0 where there is one vector.
+    max_norm : the largest Euclidean norm.
+    digest : identity of the vectors and of what made them.
+    """
+
+    path: Path
+    n: int
+    dim: int
+    shards: tuple[NDArray[Any], ...]
+    mean: NDArray[np.float64]
+    mean_pairwise_cosine: float
+    max_norm: float
+    manifest: Manifest
+
+    @classmethod
+    def open(cls, path: str | Path) -> Embeddings:
+        """Open a finished store, its files verified; raises :class:`hardneg.errors.ArtifactError`."""
+        path = Path(path)
+        manifest = open_artifact(path, KIND)
+        facts = manifest.facts
+        return cls(
+            path=path,
+            n=facts["rows"],
+            dim=facts["dim"],
+            shards=tuple(load_array(path / shard_name(i) / "vectors.npy") for i in range(facts["shards"])),
+            mean=np.asarray(load_array(path / "mean.npy", mmap=False)),
+            mean_pairwise_cosine=facts["mean_pairwise_cosine"],
+            max_norm=facts["max_norm"],
+            manifest=manifest,
+        )
+
+    @property
+    def digest(self) -> str:
+        """Identity of the vectors and of what made them."""
+        return self.manifest.digest
+
+    def rows(self, rows: NDArray[np.integer]) -> NDArray[Any]:
+        """Vectors [len(rows), dim] of these rows, copied, in that order."""
+        rows = np.asarray(rows)
+        vectors = np.empty((len(rows), self.dim), self.shards[0].dtype)
+        size = len(self.shards[0])
+        owner = rows // size
+        for shard in np.unique(owner):
+            here = owner == shard
+            vectors[here] = self.shards[shard][rows[here] - shard * size]
+        return vectors
+
+    def as_matrix(self) -> NDArray[Any]:
+        """All vectors [n, dim]: the map itself where there is one shard, else a copy in memory."""
+        return self.shards[0] if len(self.shards) == 1 else np.concatenate(self.shards)
+
+
+def discard(path: str | Path) -> None:
+    """Delete an embedding store, finished or not; nothing happens where there is none.
+
+    The manifest goes first, so that a store half deleted is never taken for a whole one.
+    """
+    path = Path(path)
+    if not path.exists():
+        return
+    if not is_published(path, KIND) and not any(path.glob("shard-*")):
+        raise ArtifactError("NOT_EMBEDDINGS", "no embeddings are here", "nothing was deleted", path=path)
+    (path / MANIFEST).unlink(missing_ok=True)
+    shutil.rmtree(path)
+
+
+# ---------------------------------------------------------------- shards
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What makes an embedding store: digests of model and tokens, and the settings that decide its bits."""
+
+    inputs: Mapping[str, str]
+    settings: Mapping[str, Any]
+
+    def check(self, path: Path, manifest: Manifest) -> None:
+        """Refuse an artefact that was made from something else, with both values."""
+        found = {**manifest.inputs, **manifest.settings}
+        for key, wanted in {**self.inputs, **self.settings}.items():
+            if found.get(key) != wanted:
+                what = f"made with {key} {found.get(key)}, not {wanted}"
+                raise ArtifactError("OTHER_INPUTS", what, "give another folder, or delete this one", path=path)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A shard to make: rows ``start`` to ``stop``."""
+
+    folder: Path
+    start: int
+    stop: int
+
+    def is_made(self, origin: Origin) -> bool:
+        """Whether the shard is there and whole; refused, if it was made from something else."""
+        if not is_published(self.folder):
+            return False
+        origin.check(self.folder, read_manifest(self.folder))
+        open_artifact(self.folder, SHARD_KIND)
+        return True
+
+
+def shard_name(i: int) -> str:
+    """Folder of the i-th shard."""
+    return f"shard-{i:05d}"
+
+
+def plan_shards(path: Path, n: int, rows: int) -> list[Shard]:
+    """Shards of ``rows`` rows each that cover n."""
+    return [Shard(path / shard_name(i), start, min(start + rows, n)) for i, start in enumerate(range(0, n, rows))]
+
+
+def finish(path: Path, shards: Sequence[Shard], origin: Origin) -> None:
+    """Make a store of shards that are all there whole: the mean vector, and one manifest over everything."""
+    manifests = [open_artifact(shard.folder, SHARD_KIND) for shard in shards]
+    n = shards[-1].stop
+    total = np.sum([load_array(shard.folder / "sums.npy", mmap=False) for shard in shards], axis=0)
+    with publish_file(path / "mean.npy") as stream:
+        np.save(stream, total[0] / n, allow_pickle=False)
+    cosine = float((total[1] @ total[1] - n) / (n * (n - 1))) if n > 1 else 0.0
+    facts = {
+        "rows": n,
+        "dim": total.shape[1],
+        "shards": len(shards),
+        "max_norm": max(manifest.facts["max_norm"] for manifest in manifests),
+        "mean_pairwise_cosine": cosine,
+    }
+    files = _all_files(path, shards, manifests)
+    write_json(path / MANIFEST, Manifest(KIND, origin.settings, origin.inputs, facts, files).as_json())
+    if cosine > COLLAPSED:
+        log.warning("%s: mean pairwise cosine %.4f: the vectors are nearly all alike", path, cosine)
+
+
+def _all_files(path: Path, shards: Sequence[Shard], manifests: Sequence[Manifest]) -> dict[str, tuple[int, str]]:
+    files = {}
+    for shard, manifest in zip(shards, manifests, strict=True):
+        files.update({f"{shard.folder.name}/{file}": entry for file, entry in manifest.files.items()})
+    for file in (path / "mean.npy", *(shard.folder / MANIFEST for shard in shards)):
+        files[file.relative_to(path).as_posix()] = (file.stat().st_size, digest_file(file))
+    return files

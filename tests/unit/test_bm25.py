@@ -1,0 +1,240 @@
+"""BM25: by hand, against a slow loop, against bm25s' own search, and on collections with known figures."""
+
+import contextlib
+import gzip
+import io
+import json
+import math
+import re
+from types import SimpleNamespace
+
+import ir_measures
+import numpy as np
+import pytest
+
+from hardneg.artifacts import verify
+from hardneg.errors import ArtifactError, InputError, SettingsError
+from hardneg.search.bm25 import K1, B, bm25_run, bm25_texts, open_bm25
+
+WORDS = [
+    "ash",
+    "bay",
+    "cod",
+    "dew",
+    "elm",
+    "fig",
+    "gum",
+    "hop",
+    "ivy",
+    "jam",
+    "kit",
+    "log",
+    "mud",
+    "nut",
+    "oak",
+    "pea",
+    "rye",
+    "sap",
+    "tea",
+    "urn",
+]
+
+
+class Column(list):
+    def take(self, rows):
+        return [self[i] for i in rows]
+
+
+def collection(texts, titles=None, queries=(), digest="c"):
+    return SimpleNamespace(
+        digest=digest,
+        n_passages=len(texts),
+        titles=Column(titles or [""] * len(texts)),
+        texts=Column(texts),
+        query_texts=Column(queries),
+    )
+
+
+def random_collection(n=400, queries=40, seed=0):
+    rng = np.random.default_rng(seed)
+    texts = [" ".join(rng.choice(WORDS, rng.integers(1, 12))) for _ in range(n)]
+    return collection(texts, queries=[" ".join(rng.choice(WORDS, rng.integers(1, 5))) for _ in range(queries)])
+
+
+def slow_scores(texts, query):
+    """Lucene's BM25, term by term."""
+    documents = [text.split() for text in texts]
+    mean = sum(map(len, documents)) / len(documents)
+    scores = np.zeros(len(documents))
+    for term in query.split():
+        df = sum(term in document for document in documents)
+        idf = math.log(1 + (len(documents) - df + 0.5) / (df + 0.5))
+        for i, document in enumerate(documents):
+            tf = document.count(term)
+            scores[i] += idf * tf / (tf + K1 * (1 - B + B * len(document) / mean))
+    return scores
+
+
+def test_by_hand(tmp_path):
+    run = bm25_texts(collection(["oak oak", "elm", "oak elm fig", "fig"]), ["oak"], 10, tmp_path)
+    # Two of four passages hold the term: idf = log(1 + 2.5 / 2.5); the mean length is 7 / 4.
+    twice = math.log(2) * 2 / (2 + 0.9 * (0.6 + 0.4 * 2 / 1.75))
+    once = math.log(2) * 1 / (1 + 0.9 * (0.6 + 0.4 * 3 / 1.75))
+    assert run.passage_rows.tolist() == [0, 2]
+    assert run.scores.tolist() == pytest.approx([twice, once], rel=1e-6)
+    assert (run.scores.dtype, run.passage_rows.dtype, run.collection) == (np.float32, np.int32, "c")
+
+
+def test_equals_a_slow_loop(tmp_path):
+    c = random_collection()
+    run = bm25_run(c, np.arange(40, dtype=np.int32), 400, tmp_path)
+    for i, query in enumerate(c.query_texts):
+        rows, scores = run.hits(i)
+        expected = slow_scores(c.texts, query)
+        assert sorted(rows) == np.flatnonzero(expected).tolist()
+        np.testing.assert_allclose(scores, expected[rows], rtol=1e-5)
+
+
+def test_equals_bm25s(tmp_path):
+    import bm25s
+    import Stemmer
+
+    c, stemmer = random_collection(seed=1), Stemmer.Stemmer("english")
+    other = bm25s.BM25(k1=K1, b=B, method="lucene")
+    other.index(bm25s.tokenize(c.texts, stemmer=stemmer, show_progress=False), show_progress=False)
+    run = bm25_run(c, np.arange(40, dtype=np.int32), 400, tmp_path)
+    for i, query in enumerate(c.query_texts):
+        rows, scores = run.hits(i)
+        found = other.get_scores([stemmer.stemWord(word) for word in query.split()])
+        np.testing.assert_allclose(scores, found[rows], rtol=1e-6)
+        assert len(rows) == np.count_nonzero(found)
+
+
+def test_order_and_cut(tmp_path):
+    """By score descending, then row ascending; a smaller k is a cut of a larger one, through ties too."""
+    c = random_collection()
+    rows = np.arange(40, dtype=np.int32)
+    full = bm25_run(c, rows, 400, tmp_path)
+    ties = 0
+    for i in range(40):
+        hits, scores = full.hits(i)
+        order = np.lexsort((hits, -scores))
+        assert (order == np.arange(len(order))).all()
+        ties += (np.diff(scores) == 0).sum()
+    assert ties > 100
+    for k in (1, 5, 37):
+        cut, run = full.cut(k), bm25_run(c, rows, k, tmp_path)
+        np.testing.assert_array_equal(run.offsets, cut.offsets)
+        np.testing.assert_array_equal(run.passage_rows, cut.passage_rows)
+        np.testing.assert_array_equal(run.scores, cut.scores)
+
+
+def test_batches_change_nothing(tmp_path, monkeypatch):
+    c, rows = random_collection(), np.arange(40, dtype=np.int32)
+    whole = bm25_run(c, rows, 9, tmp_path)
+    monkeypatch.setattr("hardneg.search.bm25.POSTINGS", 100)
+    parts = bm25_run(c, rows, 9, tmp_path)
+    for one, two in zip(vars(whole).values(), vars(parts).values(), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_titles_stems_and_stopwords(tmp_path):
+    c = collection(["a tree", "the of and", "nothing here"], titles=["", "", "Running Trees"])
+    run = bm25_texts(c, ["TREE the of", "runs", "the", "unheard", ""], 5, tmp_path)
+    assert [sorted(run.hits(i)[0].tolist()) for i in range(5)] == [[0, 2], [2], [], [], []]
+    assert run.query_rows.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_term_twice_counts_twice(tmp_path):
+    c = collection(["oak elm", "fig"])
+    once, twice = (bm25_texts(c, [query], 5, tmp_path).scores[0] for query in ("oak", "oak oak"))
+    assert twice == pytest.approx(2 * once)
+
+
+def test_nothing_to_find(tmp_path):
+    """Passages of stopwords only have no terms at all."""
+    run = bm25_texts(collection(["the", "of"]), ["oak", "the"], 5, tmp_path)
+    assert run.offsets.tolist() == [0, 0, 0]
+
+
+def test_query_rows_are_kept(tmp_path):
+    c = random_collection()
+    run = bm25_run(c, np.array([7, 3], np.int32), 5, tmp_path)
+    assert run.query_rows.tolist() == [7, 3]
+    np.testing.assert_array_equal(run.hits(1)[0], bm25_run(c, np.array([3], np.int32), 5, tmp_path).passage_rows)
+
+
+def test_the_index_is_built_once(tmp_path):
+    c = random_collection()
+    first = open_bm25(c, tmp_path)
+    (folder,) = (tmp_path / "bm25").iterdir()
+    before = (folder / "manifest.json").stat().st_mtime_ns
+    second = open_bm25(c, tmp_path)
+    assert (folder / "manifest.json").stat().st_mtime_ns == before
+    assert isinstance(second.scores, np.memmap)
+    np.testing.assert_array_equal(first.scores, second.scores)
+    verify(folder)
+    open_bm25(collection(c.texts, digest="other"), tmp_path)
+    assert len(list((tmp_path / "bm25").iterdir())) == 2
+
+
+def test_a_second_build_has_the_same_digest(tmp_path):
+    manifests = []
+    for name in ("one", "two"):
+        open_bm25(random_collection(), tmp_path / name)
+        (manifest,) = (tmp_path / name).glob("bm25/*/manifest.json")
+        manifests.append(manifest.read_bytes())
+    assert manifests[0] == manifests[1]
+
+
+def test_a_damaged_index_is_refused(tmp_path):
+    c = random_collection()
+    open_bm25(c, tmp_path)
+    (file,) = (tmp_path / "bm25").glob("*/scores.npy")
+    file.write_bytes(file.read_bytes()[:-1] + b"\x7f")
+    with pytest.raises(ArtifactError, match="CORRUPT"):
+        open_bm25(c, tmp_path)
+
+
+def test_it_is_silent(tmp_path):
+    with contextlib.redirect_stderr(io.StringIO()) as err, contextlib.redirect_stdout(io.StringIO()) as out:
+        bm25_run(random_collection(), np.arange(3, dtype=np.int32), 5, tmp_path)
+    assert (err.getvalue(), out.getvalue()) == ("", "")
+
+
+def test_requests_that_make_no_sense(tmp_path):
+    c = random_collection()
+    with pytest.raises(SettingsError, match="BAD_K"):
+        bm25_texts(c, ["oak"], 0, tmp_path)
+    with pytest.raises(InputError, match="NO_QUERIES"):
+        bm25_texts(c, [], 5, tmp_path)
+    with pytest.raises(InputError, match="NO_PASSAGES"):
+        bm25_texts(collection([]), ["oak"], 5, tmp_path)
+
+
+# ---------------------------------------------------------------- collections with known figures
+
+
+def read_lines(folder, name):
+    path = next(folder.glob(f"{name}.jsonl*"))
+    data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    return [json.loads(line) for line in data.decode().split("\n") if line]
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(("name", "ndcg"), [("scifact", 0.676), ("cranfield", 0.358), ("cacm", 0.503)])
+def test_known_figures(shared_data, tmp_path, name, ndcg):
+    passages, queries = read_lines(shared_data / name, "corpus"), read_lines(shared_data / name, "queries")
+    judged = (shared_data / name / "qrels" / "test.tsv").read_text().split("\n")[1:]
+    qrels = [ir_measures.Qrel(*re.split("\t", line)[:2], int(line.split("\t")[2])) for line in judged if line]
+    asked = {qrel.query_id for qrel in qrels}
+    queries = [query for query in queries if query["_id"] in asked]
+    c = collection([p["text"] for p in passages], [p.get("title", "") for p in passages])
+    run = bm25_texts(c, [query["text"] for query in queries], 100, tmp_path)
+    hits = [
+        ir_measures.ScoredDoc(query["_id"], passages[row]["_id"], float(score))
+        for i, query in enumerate(queries)
+        for row, score in zip(*run.hits(i), strict=True)
+    ]
+    measure = ir_measures.nDCG @ 10
+    assert ir_measures.calc_aggregate([measure], qrels, hits)[measure] == pytest.approx(ndcg, abs=0.005)

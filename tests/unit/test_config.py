@@ -1,0 +1,291 @@
+"""Settings: every fault at once with the nearest key, TOML values, layers, and what decides a result."""
+
+from typing import Literal
+
+import pytest
+from pydantic import Field, field_validator
+
+from hardneg.config import (
+    Settings,
+    build,
+    differences,
+    is_operational,
+    known_keys,
+    merge,
+    nearest,
+    operational,
+    preset_names,
+    read_overrides,
+    read_preset,
+    read_toml,
+    read_value,
+)
+from hardneg.errors import Faults, HardnegError, InputError, ResourceError, SettingsError
+
+
+class Optimiser(Settings):
+    learning_rate: float = Field(1e-3, gt=0)
+    fused: bool = operational(False)
+
+
+class Demo(Settings):
+    count: int = Field(30, ge=1)
+    alpha: float = Field(0.5, ge=0, lt=1)
+    dedup: bool = False
+    prompt: str = ""
+    towers: Literal["tied", "untied"] | None = None
+    sizes: list[int] = Field([16, 32], min_length=1)
+    optimiser: Optimiser = Optimiser()
+    even: int = 2
+    log_every: int = operational(10, ge=1)
+
+    @field_validator("even")
+    @classmethod
+    def _is_even(cls, value):
+        if value % 2:
+            raise ValueError("Odd numbers are not even")
+        return value
+
+
+def faults_of(*overrides, **values):
+    with pytest.raises(Faults) as raised:
+        build(Demo, read_overrides(overrides), values)
+    assert raised.value.status == 2
+    return raised.value.lines
+
+
+# ---------------------------------------------------------------- faults
+
+
+def test_every_fault_is_told_at_once_each_on_a_line_of_its_own():
+    lines = faults_of(
+        "count=0", "alfa=0.3", "dedup=1", "towers=teid", "optimiser.learning_rat=1", "sizes=[1,true,x]"
+    )
+    assert lines == [
+        "BAD_SETTING: count = 0: input should be greater than or equal to 1; give a valid value",
+        "BAD_SETTING: dedup = 1: input should be a valid boolean; give a valid value",
+        "BAD_SETTING: towers = \"teid\": input should be 'tied' or 'untied'; give a valid value",
+        'BAD_SETTING: sizes = "[1,true,x]": input should be a valid array; give a valid value',
+        "UNKNOWN_SETTING: there is no setting 'optimiser.learning_rat'; did you mean 'optimiser.learning_rate'?",
+        "UNKNOWN_SETTING: there is no setting 'alfa'; did you mean 'alpha'?",
+    ]
+
+
+def test_all_texts_that_are_no_assignment_are_told_at_once():
+    with pytest.raises(Faults) as raised:
+        read_overrides(["count=3", "alpha", "=5", " = 5"])
+    assert [line.split(";")[0] for line in raised.value.lines] == [
+        "BAD_OVERRIDE: 'alpha' is not key=value",
+        "BAD_OVERRIDE: '=5' is not key=value",
+        "BAD_OVERRIDE: ' = 5' is not key=value",
+    ]
+    assert raised.value.status == 2
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("count=true", "count = true: input should be a valid integer"),
+        ("alpha=true", "alpha = true: input should be a valid number"),
+        ("alpha=false", "alpha = false: input should be a valid number"),
+        ("dedup=0", "dedup = 0: input should be a valid boolean"),
+        ("count=3.0", "count = 3.0: input should be a valid integer"),
+        ('count="3"', 'count = "3": input should be a valid integer'),
+        ("prompt=3", "prompt = 3: input should be a valid string"),
+        ("alpha=nan", "alpha = NaN: input should be a finite number"),
+        ("alpha=inf", "alpha = Infinity: input should be a finite number"),
+        ("alpha=-inf", "alpha = -Infinity: input should be a finite number"),
+        ("alpha=1e400", "alpha = Infinity: input should be a finite number"),
+        ("count=nan", "count = NaN: input should be a valid integer"),
+        ("alpha=1", "alpha = 1: input should be less than 1"),
+        ("alpha=-0.1", "alpha = -0.1: input should be greater than or equal to 0"),
+        ("count=2020-01-01", 'count = "2020-01-01": input should be a valid integer'),
+        ("sizes=[]", "sizes = []: list should have at least 1 item after validation, not 0"),
+        ("sizes=[1, true]", "sizes.1 = true: input should be a valid integer"),
+        ("optimiser=3", "optimiser = 3: input should be an object"),
+        ("optimiser.learning_rate=0", "optimiser.learning_rate = 0: input should be greater than 0"),
+        ("count.deeper=1", 'count = {"deeper": 1}: input should be a valid integer'),
+        ("even=3", "even = 3: odd numbers are not even"),
+    ],
+)
+def test_a_wrong_value_is_refused_and_shown(override, message):
+    assert faults_of(override) == [f"BAD_SETTING: {message}; give a valid value"]
+
+
+def test_numbers_that_are_no_numbers_are_refused_from_python_too():
+    assert len(faults_of(alpha=float("nan"), count=float("inf"), even=float("-inf"))) == 3
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [
+        ("cuont", "count"),
+        ("optimizer", "optimiser"),
+        ("learning_rate", "optimiser.learning_rate"),
+        ("optimizer.learning_rate", "optimiser"),
+        ("logevery", "log_every"),
+    ],
+)
+def test_the_nearest_key_is_named(key, near):
+    (line,) = faults_of(f"{key}=1")
+    assert line.endswith(f"; did you mean '{near}'?")
+
+
+def test_where_no_key_is_near_all_are_named():
+    (line,) = faults_of("zzz=1")
+    known = (
+        "alpha, count, dedup, even, log_every, optimiser, optimiser.fused, optimiser.learning_rate, prompt, sizes"
+    )
+    assert line == f"UNKNOWN_SETTING: there is no setting 'zzz'; known are: {known}, towers"
+
+
+def test_settings_never_change():
+    settings = build(Demo)
+    with pytest.raises(ValueError, match="frozen"):
+        settings.count = 3
+
+
+# ---------------------------------------------------------------- values
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("30", 30),
+        ("-1", -1),
+        ("1_000", 1000),
+        ("5e-6", 5e-6),
+        ("1.0", 1.0),
+        ("true", True),
+        ("[16, 32]", [16, 32]),
+        ('["bm25"]', ["bm25"]),
+        ('"30"', "30"),
+        ('""', ""),
+        ("'a b'", "a b"),
+        ("cls", "cls"),
+        ("", ""),
+        ("True", "True"),
+        ("bm25,random", "bm25,random"),
+        ("query: ", "query: "),
+        ("a = b", "a = b"),
+        ("RR@10 nDCG@10", "RR@10 nDCG@10"),
+        ("007", "007"),
+        ("ünïcode ☃", "ünïcode ☃"),
+        ("1\ncount = 2", "1\ncount = 2"),
+        ("1\n[table]", "1\n[table]"),
+    ],
+)
+def test_a_value_is_toml_and_what_is_not_is_a_string(text, value):
+    found = read_value(text)
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_overrides_nest_and_later_ones_win():
+    texts = ["a=1", "b.c=2", "b.d.e=x=y", " a =3", "b.c=4", "f=1", "f.g=2"]
+    assert read_overrides(texts) == {"a": 3, "b": {"c": 4, "d": {"e": "x=y"}}, "f": {"g": 2}}
+    assert read_overrides([]) == {}
+
+
+def test_layers_are_merged_table_by_table_and_not_changed():
+    base, over = {"a": 1, "t": {"x": 1, "y": {"z": 1}}}, {"b": 2, "t": {"x": 3, "y": {"w": 4}}}
+    assert merge(base, over) == {"a": 1, "b": 2, "t": {"x": 3, "y": {"z": 1, "w": 4}}}
+    assert merge({"t": 1}, {"t": {"x": 1}}) == {"t": {"x": 1}}
+    assert merge({"t": {"x": 1}}, {"t": 1}) == {"t": 1}
+    assert base == {"a": 1, "t": {"x": 1, "y": {"z": 1}}}
+    assert over == {"b": 2, "t": {"x": 3, "y": {"w": 4}}}
+
+
+def test_later_layers_win():
+    settings = build(
+        Demo,
+        {"count": 1, "alpha": 0.1, "optimiser": {"fused": True}},
+        {"count": 2, "optimiser": {"learning_rate": 1}},
+        read_overrides(["count=3", "towers=tied"]),
+    )
+    assert (settings.count, settings.alpha, settings.towers, settings.dedup) == (3, 0.1, "tied", False)
+    assert settings.optimiser == Optimiser(learning_rate=1.0, fused=True)
+    assert type(settings.optimiser.learning_rate) is float
+
+
+# ---------------------------------------------------------------- files
+
+
+def test_a_settings_file_is_toml(tmp_path):
+    (tmp_path / "a.toml").write_bytes('count = 3\nprompt = "für: "\n[optimiser]\nlearning_rate = 1e-5\n'.encode())
+    values = read_toml(tmp_path / "a.toml")
+    assert values == {"count": 3, "prompt": "für: ", "optimiser": {"learning_rate": 1e-5}}
+    assert build(Demo, values).prompt == "für: "
+
+
+def test_a_settings_file_that_cannot_be_read_is_one_line(tmp_path):
+    (tmp_path / "bad.toml").write_text("count = 3\ncount 4\n")
+    (tmp_path / "latin.toml").write_bytes(b'prompt = "f\xfcr"\n')
+    for name, error, code in (
+        ("bad.toml", SettingsError, "BAD_TOML: not valid TOML .*line 2"),
+        ("latin.toml", SettingsError, "BAD_TOML"),
+        ("nowhere.toml", InputError, "NOT_FOUND"),
+        ("bad.toml/below.toml", InputError, "NOT_FOUND"),
+        (".", ResourceError, "UNREADABLE"),
+    ):
+        with pytest.raises(error, match=code):
+            read_toml(tmp_path / name)
+
+
+def test_an_unknown_preset_is_refused_with_the_nearest():
+    with pytest.raises(
+        SettingsError, match="UNKNOWN_PRESET: ance-tele has no preset 'msmacro'; did you mean 'msmarco'"
+    ):
+        read_preset("ance-tele", "msmacro")
+    assert preset_names("ance-tele") == sorted(preset_names("ance-tele"))
+
+
+# ---------------------------------------------------------------- what decides a result
+
+
+def test_operational_settings_are_no_result_values_at_any_depth():
+    settings = build(Demo, {"log_every": 3, "optimiser": {"fused": True}})
+    assert settings.result_values() == {
+        "count": 30,
+        "alpha": 0.5,
+        "dedup": False,
+        "prompt": "",
+        "towers": None,
+        "sizes": [16, 32],
+        "optimiser": {"learning_rate": 0.001},
+        "even": 2,
+    }
+    assert is_operational(Demo, "log_every")
+    assert not is_operational(Demo, "count")
+    assert settings.result_values() == build(Demo).result_values()
+    assert settings.result_values() != build(Demo, {"optimiser": {"learning_rate": 1}}).result_values()
+
+
+def test_operational_settings_are_checked_as_all_others():
+    assert faults_of("log_every=0") == [
+        "BAD_SETTING: log_every = 0: input should be greater than or equal to 1; give a valid value"
+    ]
+
+
+def test_known_keys_are_dotted():
+    assert known_keys(Demo)[6:9] == ["optimiser", "optimiser.learning_rate", "optimiser.fused"]
+
+
+def test_differences_name_key_and_both_values():
+    assert differences({"a": 1, "b": [1], "c": 2}, {"a": 1, "b": [2], "d": "x"}) == [
+        "b: [1] -> [2]",
+        "c: 2 -> None",
+        "d: None -> 'x'",
+    ]
+    assert differences({"a": 1}, {"a": 1}) == []
+
+
+def test_the_nearest_word():
+    assert nearest("msmacro", {"nq": 1, "msmarco": 2}) == "did you mean 'msmarco'?"
+    assert nearest("zzz", ["b", "a"]) == "known are: a, b"
+
+
+def test_faults_are_faults():
+    with pytest.raises(HardnegError) as raised:
+        build(Demo, {"count": 0, "alpha": 2})
+    assert [type(fault) for fault in raised.value.faults] == [SettingsError, SettingsError]

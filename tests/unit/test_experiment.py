@@ -1,0 +1,355 @@
+"""The experiment folder: opened, resumed, extended, or refused; metrics cut back to a checkpoint."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+
+import pytest
+from pydantic import Field
+
+from hardneg import __version__
+from hardneg.artifacts import read_json
+from hardneg.config import Settings, operational
+from hardneg.errors import ArtifactError, BusyError, InputError, ResourceError
+from hardneg.experiment import Metrics, open_experiment
+
+INPUTS = {"collection": "c0ffee", "model": "abad1dea"}
+
+
+class Demo(Settings):
+    episodes: int = 3
+    alpha: float = 0.5
+    extra: list[str] = Field([])
+    log_every: int = operational(10)
+
+
+def opened(path, settings=None, **options):
+    options = {"recipe": "demo", "inputs": INPUTS, "grows": ("episodes",)} | options
+    return open_experiment(path, settings=settings or Demo(), **options)
+
+
+def start(path, settings=None, **options):
+    with opened(path, settings, **options) as experiment:
+        return experiment
+
+
+def refused(path, settings=None, **options):
+    """The line and the code of the refusal; nothing in the folder may have changed."""
+    before = {p: p.read_bytes() for p in path.rglob("*") if p.is_file() and p.name != ".lock"}
+    with pytest.raises(ArtifactError) as raised, opened(path, settings, **options):
+        pytest.fail("opened")
+    assert raised.value.status == 4
+    assert raised.value.path == path
+    assert {p: p.read_bytes() for p in path.rglob("*") if p.is_file() and p.name != ".lock"} == before
+    return raised.value.code, str(raised.value)
+
+
+# ---------------------------------------------------------------- open
+
+
+def test_a_new_experiment_says_what_it_is(tmp_path):
+    path = tmp_path / "new/exp"
+    experiment = start(path, Demo(log_every=3))
+    assert experiment.path == path
+    assert experiment.cache == path / "cache"
+    assert experiment / "episodes/1" == path / "episodes/1"
+    assert experiment.results is None
+    assert read_json(path / "settings.json") == {
+        "recipe": "demo",
+        "settings": {"episodes": 3, "alpha": 0.5, "extra": [], "log_every": 3},
+        "result_settings": {"episodes": 3, "alpha": 0.5, "extra": []},
+        "inputs": INPUTS,
+        "hardneg": __version__,
+    }
+
+
+def test_derived_stores_may_live_elsewhere(tmp_path):
+    assert start(tmp_path / "exp", cache=tmp_path / "stores").cache == tmp_path / "stores"
+
+
+def test_settings_are_there_before_any_work(tmp_path):
+    with opened(tmp_path / "exp") as experiment:
+        assert read_json(experiment / "settings.json")["recipe"] == "demo"
+
+
+def test_one_holder_at_a_time_and_the_first_is_unharmed(tmp_path):
+    with opened(tmp_path / "exp") as experiment:
+        before = (tmp_path / "exp/settings.json").read_bytes()
+        with pytest.raises(BusyError), opened(tmp_path / "exp", Demo(log_every=99)):
+            pytest.fail("opened twice")
+        assert (tmp_path / "exp/settings.json").read_bytes() == before
+        experiment.finish({"test": {}})
+    start(tmp_path / "exp")
+
+
+def test_a_file_in_the_way_is_told_in_one_line(tmp_path):
+    (tmp_path / "exp").write_text("mine")
+    with pytest.raises(ResourceError, match="NOT_WRITABLE"), opened(tmp_path / "exp"):
+        pytest.fail("opened")
+    assert (tmp_path / "exp").read_text() == "mine"
+
+
+# ---------------------------------------------------------------- resume
+
+
+def test_the_same_again_resumes_and_a_finished_one_stays_finished(tmp_path):
+    path = tmp_path / "exp"
+    experiment = start(path)
+    settings = (path / "settings.json").read_bytes()
+    experiment.metrics.append([{"episode": 1, "step": 1}])
+    again = start(path)
+    assert again.results is None
+    assert again.metrics.read() == [{"episode": 1, "step": 1}]
+    again.finish({"test": {"final": {"RR@10": 0.5}}})
+    assert start(path).results == {"test": {"final": {"RR@10": 0.5}}}
+    assert (path / "settings.json").read_bytes() == settings
+
+
+def test_operational_settings_may_change_and_are_noted(tmp_path):
+    start(tmp_path / "exp").finish({})
+    assert start(tmp_path / "exp", Demo(log_every=77)).results == {}
+    assert read_json(tmp_path / "exp/settings.json")["settings"]["log_every"] == 77
+
+
+def test_changed_result_settings_are_refused_with_the_keys_that_differ(tmp_path):
+    start(tmp_path / "exp")
+    code, line = refused(tmp_path / "exp", Demo(alpha=0.3, extra=["bm25"], log_every=3))
+    assert code == "SETTINGS_CHANGED"
+    assert line == (
+        f"{tmp_path / 'exp'}: SETTINGS_CHANGED: this experiment was started with other settings:"
+        " alpha: 0.5 -> 0.3; extra: [] -> ['bm25']; use the old settings, or give a new folder"
+    )
+
+
+def test_a_setting_that_came_or_went_with_a_version_is_a_difference_too(tmp_path):
+    class Later(Settings):
+        episodes: int = 3
+        alpha: float = 0.5
+        beta: float = 0.1
+
+    start(tmp_path / "exp")
+    code, line = refused(tmp_path / "exp", Later())
+    assert code == "SETTINGS_CHANGED"
+    assert "beta: None -> 0.1; extra: [] -> None;" in line
+
+
+def test_changed_inputs_are_refused_with_both_digests(tmp_path):
+    start(tmp_path / "exp")
+    code, line = refused(tmp_path / "exp", inputs={"collection": "decaf", "model": "abad1dea"})
+    assert code == "INPUT_CHANGED"
+    assert "started from something else: collection: 'c0ffee' -> 'decaf';" in line
+    assert "model" not in line
+    code, line = refused(tmp_path / "exp", inputs={**INPUTS, "negatives": "beef"})
+    assert (code, "negatives: None -> 'beef'" in line) == ("INPUT_CHANGED", True)
+    code, line = refused(tmp_path / "exp", inputs={"collection": "c0ffee"})
+    assert (code, "model: 'abad1dea' -> None" in line) == ("INPUT_CHANGED", True)
+
+
+def test_another_recipe_is_refused(tmp_path):
+    start(tmp_path / "exp")
+    code, line = refused(tmp_path / "exp", recipe="other")
+    assert code == "INPUT_CHANGED"
+    assert "recipe: 'demo' -> 'other'" in line
+
+
+# ---------------------------------------------------------------- extend
+
+
+def test_more_episodes_reopen_a_finished_experiment(tmp_path):
+    path = tmp_path / "exp"
+    start(path).finish({"test": {}})
+    experiment = start(path, Demo(episodes=4))
+    assert experiment.results is None
+    assert not (path / "results.json").exists()
+    assert read_json(path / "settings.json")["result_settings"]["episodes"] == 4
+    experiment.finish({"test": {"final": {}}})
+    assert start(path, Demo(episodes=4)).results == {"test": {"final": {}}}
+
+
+def test_fewer_episodes_are_refused_also_after_it_grew(tmp_path):
+    path = tmp_path / "exp"
+    start(path)
+    assert refused(path, Demo(episodes=2))[0] == "SETTINGS_CHANGED"
+    start(path, Demo(episodes=4))
+    code, line = refused(path, Demo(episodes=3))
+    assert (code, "episodes: 4 -> 3" in line) == ("SETTINGS_CHANGED", True)
+
+
+def test_growing_hides_no_other_change(tmp_path):
+    start(tmp_path / "exp").finish({"test": {}})
+    code, line = refused(tmp_path / "exp", Demo(episodes=4, alpha=0.3))
+    assert code == "SETTINGS_CHANGED"
+    assert "alpha: 0.5 -> 0.3" in line
+    assert "episodes" not in line
+    assert start(tmp_path / "exp").results == {"test": {}}
+
+
+def test_nothing_grows_unless_it_may(tmp_path):
+    start(tmp_path / "exp")
+    code, line = refused(tmp_path / "exp", Demo(episodes=4), grows=())
+    assert (code, "episodes: 3 -> 4" in line) == ("SETTINGS_CHANGED", True)
+
+
+# ---------------------------------------------------------------- damage
+
+
+@pytest.mark.parametrize("text", ['{"tokenizer": 1}', "[]", "null", '{"recipe": "demo", "inputs": {}}'])
+def test_the_settings_of_something_else_are_no_experiment(tmp_path, text):
+    (tmp_path / "settings.json").write_text(text)
+    code, line = refused(tmp_path)
+    assert code == "NOT_EXPERIMENT"
+    assert "settings.json" in line
+
+
+def test_damaged_settings_or_results_name_the_file(tmp_path):
+    start(tmp_path).finish({})
+    (tmp_path / "results.json").write_text('{"test": ')
+    with pytest.raises(ArtifactError, match=r"results\.json: BAD_JSON"), opened(tmp_path) as experiment:
+        _ = experiment.results
+    (tmp_path / "settings.json").write_text("{")
+    with pytest.raises(ArtifactError, match=r"settings\.json: BAD_JSON"), opened(tmp_path):
+        pytest.fail("opened")
+
+
+# ---------------------------------------------------------------- metrics
+
+
+def rows_of(*places):
+    return [{"step": step, "episode": episode, "loss": 1 / (3 * step)} for episode, step in places]
+
+
+ROWS = rows_of((1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (3, 1))
+
+
+def test_metrics_are_appended_one_object_a_line(tmp_path):
+    metrics = Metrics(tmp_path / "metrics.jsonl")
+    assert metrics.read() == []
+    metrics.append(ROWS[:2])
+    metrics.append([])
+    metrics.append(ROWS[2:])
+    assert metrics.read() == ROWS
+    assert [json.loads(line) for line in metrics.path.read_text().splitlines()] == ROWS
+
+
+@pytest.mark.parametrize(
+    ("episode", "step", "kept"), [(1, 0, 0), (1, 2, 2), (1, 99, 3), (2, 0, 3), (2, 1, 4), (3, 1, 6), (9, 0, 6)]
+)
+def test_metrics_are_cut_back_to_a_checkpoint(tmp_path, episode, step, kept):
+    metrics = Metrics(tmp_path / "metrics.jsonl")
+    metrics.append(ROWS)
+    whole = metrics.path.read_bytes().splitlines(keepends=True)
+    metrics.truncate(episode, step)
+    assert metrics.path.read_bytes() == b"".join(whole[:kept])  # what is kept is kept to the byte
+
+
+def test_cutting_nothing_back_makes_an_empty_file(tmp_path):
+    metrics = Metrics(tmp_path / "metrics.jsonl")
+    metrics.truncate(1, 0)
+    assert metrics.read() == []
+    assert metrics.path.read_bytes() == b""
+
+
+@pytest.mark.parametrize("torn", ['{"step": 3, "epi', '{"step": 3, "episode": 2}', "{", "\0\0\0"])
+def test_a_torn_last_line_is_forgotten(tmp_path, torn):
+    metrics = Metrics(tmp_path / "metrics.jsonl")
+    metrics.append(ROWS)
+    whole = metrics.path.read_bytes()
+    metrics.path.write_bytes(whole + torn.encode())
+    assert metrics.read() == ROWS
+    metrics.truncate(3, 1)
+    assert metrics.path.read_bytes() == whole
+    metrics.append(rows_of((3, 2)))
+    assert metrics.read() == [*ROWS, *rows_of((3, 2))]
+
+
+def test_a_damaged_line_before_the_last_is_named(tmp_path):
+    metrics = Metrics(tmp_path / "metrics.jsonl")
+    metrics.append(ROWS)
+    lines = metrics.path.read_bytes().splitlines(keepends=True)
+    metrics.path.write_bytes(b"".join([*lines[:2], b"\0\0\n", *lines[3:]]))
+    with pytest.raises(ArtifactError, match=r"metrics\.jsonl:3: BAD_JSON: "):
+        metrics.truncate(1, 1)
+
+
+def test_metrics_hold_numbers_only(tmp_path):
+    metrics = Metrics(tmp_path / "metrics.jsonl")
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        metrics.append([{"step": 1, "episode": 1, "loss": float("nan")}])
+
+
+def test_metrics_are_flushed_to_the_disk(tmp_path, monkeypatch):
+    flushed, real = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda handle: (flushed.append(os.fstat(handle)), real(handle))[1])
+    metrics = Metrics(tmp_path / "metrics.jsonl")
+    metrics.append(ROWS)
+    assert [(status.st_ino, status.st_size) for status in flushed] == [
+        (metrics.path.stat().st_ino, metrics.path.stat().st_size)
+    ]
+
+
+def test_a_full_disk_under_the_metrics_is_told(tmp_path):
+    if not os.path.exists("/dev/full"):
+        pytest.skip("needs /dev/full")
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    with pytest.raises(ResourceError, match=r"metrics\.jsonl: DISK_FULL"):
+        Metrics(tmp_path / "metrics.jsonl").append(ROWS)
+
+
+# ---------------------------------------------------------------- telemetry
+
+
+def test_stages_are_timed(tmp_path):
+    with opened(tmp_path) as experiment:
+        with experiment.timed("encode", side="query") as facts:
+            facts["tokens"] = 7
+        with pytest.raises(InputError), experiment.timed("search"):
+            raise InputError("NUL", "a", "b")
+    (row,) = [json.loads(line) for line in (tmp_path / "timing.jsonl").read_text().splitlines()]
+    assert 0 <= row.pop("seconds") < 5
+    assert row == {"stage": "encode", "side": "query", "tokens": 7}
+
+
+def test_what_the_library_logs_is_kept(tmp_path):
+    log = logging.getLogger("hardneg.somewhere")
+    before = list(logging.getLogger("hardneg").handlers)
+    with opened(tmp_path):
+        log.warning("für %s", "alle")
+    log.warning("too late")
+    (line,) = (tmp_path / "log.txt").read_text(encoding="utf-8").splitlines()
+    assert line.endswith("WARNING hardneg.somewhere: für alle")
+    assert logging.getLogger("hardneg").handlers == before
+
+
+ASCII = """
+import logging, sys
+from pathlib import Path
+from hardneg.artifacts import publish, read_json
+from hardneg.config import Settings, preset_names, read_toml
+from hardneg.experiment import open_experiment
+
+class Demo(Settings):
+    prompt: str = ""
+
+folder = Path(sys.argv[1])
+settings = Demo(**read_toml(folder / "a.toml"))
+with open_experiment(folder / "exp", recipe="demo", settings=settings, inputs={}) as experiment:
+    logging.getLogger("hardneg.x").warning(settings.prompt)
+    experiment.metrics.append([{"episode": 1, "step": 1, "text": settings.prompt}])
+    with publish(experiment / "pool", "pool") as draft:
+        draft.json("a.json", settings.prompt)
+    experiment.finish({"prompt": settings.prompt})
+preset_names("ance-tele")
+assert read_json(folder / "exp/pool/a.json") == experiment.results["prompt"] == settings.prompt
+"""
+
+
+def test_everything_is_utf_8_whatever_the_locale(tmp_path):
+    (tmp_path / "a.toml").write_bytes('prompt = "für ☃"'.encode())
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-W", "error", "-c", ASCII, str(tmp_path)]
+    done = subprocess.run(command, env=os.environ | ascii_only, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert "für ☃".encode() in (tmp_path / "exp/log.txt").read_bytes()
+    assert (tmp_path / "exp/pool/a.json").read_bytes() == '"für ☃"\n'.encode()

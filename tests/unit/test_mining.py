@@ -1,0 +1,318 @@
+"""Mining: which runs each source reads, how deep, and that a pool depends on the embeddings alone."""
+
+import logging
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from hardneg.data.collection import Collection
+from hardneg.data.training_data import choose_splits
+from hardneg.errors import SettingsError
+from hardneg.mining import Corpus, adopt, mine_candidates, mine_pool, positive_scores, training_depth
+from hardneg.models.loading import load_encoder
+from hardneg.negatives.pool import DTYPES, SOURCES, entries_of, load_pool, save_pool
+from hardneg.records import Positives
+from hardneg.search import exact
+from hardneg.search.bm25 import bm25_run
+from hardneg.search.embeddings import encode_store
+from hardneg.snapshot import Encoding, Snapshot, token_store
+from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
+
+DEPTH = 12
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("mining")
+
+
+@pytest.fixture(scope="module")
+def state(root):
+    collection = tiny_collection(root / "collection")
+    encoder = load_encoder(tiny_model(root / "model", collection))
+    return Snapshot(
+        encoder, collection, "state", root / "runs", root / "cache", encoding=Encoding(token_budget=512)
+    )
+
+
+@pytest.fixture(scope="module")
+def train(state):
+    return choose_splits(state.collection).train
+
+
+def pool_of(state, train, **changes):
+    options = {
+        "sources": ["query", "lookahead"],
+        "episode": 1,
+        "depth": DEPTH,
+        "size": 8,
+        "count": 4,
+        "alpha": 0.5,
+        "beta": 0.5,
+        "seed": 3,
+    }
+    return mine_pool(state, train, changes.pop("previous", None), **(options | changes))
+
+
+def equal(a, b):
+    return all(np.array_equal(getattr(a, name), getattr(b, name), equal_nan=name == "scores") for name in DTYPES)
+
+
+# ---------------------------------------------------------------- candidates
+
+
+def slow_candidates(collection, run, i, positives, depth):
+    """(row, rank, score) of what may be drawn from one list."""
+    texts = collection.texts.take(np.arange(collection.n_passages))
+    known = {texts[row] for row in positives}
+    found = []
+    for rank, (row, score) in enumerate(zip(*run.hits(i), strict=True), 1):
+        if row not in positives and texts[row] not in known and len(found) < depth:
+            found.append((int(row), rank, float(score)))
+    return found
+
+
+@pytest.mark.parametrize("source", ["query", "lookahead", "bm25"])
+def test_candidates_equal_a_slow_loop(state, train, source):
+    pool = mine_candidates(state, train, source, episode=4, depth=DEPTH)
+    runs = {
+        "query": lambda: state.search("query", train.query_rows, 100),
+        "lookahead": lambda: state.neighbours("lookahead", train.query_rows, train.first(), 100),
+        "bm25": lambda: bm25_run(state.collection, train.query_rows, 100, state.cache),
+    }
+    run = runs[source]()
+    assert pool.query_rows.tolist() == train.query_rows.tolist()
+    dropped = 0
+    for i in range(len(train)):
+        expected = slow_candidates(state.collection, run, i, train.of(i).tolist(), DEPTH)
+        found = [(entry.passage_row, entry.rank, entry.score) for entry in entries_of(pool, i)]
+        assert found == expected
+        anchor = train.of(i)[0] if source == "lookahead" else None
+        assert all((e.source, e.episode, e.anchor) == (source, 4, anchor) for e in entries_of(pool, i))
+        dropped += found[-1][1] - len(found)
+    assert dropped > 0
+
+
+def test_lookahead_around_all_positives(state, train):
+    pool = mine_candidates(state, train, "lookahead", episode=1, depth=DEPTH, anchors="all")
+    anchors = np.unique(pool.anchors)
+    assert set(anchors.tolist()) == set(train.passage_rows.tolist())
+    for i in range(len(train)):
+        entries = entries_of(pool, i)
+        assert [e.anchor for e in entries] == np.repeat(train.of(i), DEPTH).tolist()
+    first = mine_candidates(state, train, "lookahead", episode=1, depth=DEPTH)
+    assert len(pool.passage_rows) == len(train.passage_rows) * DEPTH > len(first.passage_rows)
+
+
+def test_random_needs_no_model_and_avoids_positives(state, train):
+    pool = mine_candidates(Corpus(state.collection, state.cache), train, "random", episode=1, count=9)
+    assert equal(pool, mine_candidates(state, train, "random", episode=1, count=9))
+    for i in range(len(train)):
+        rows = [entry.passage_row for entry in entries_of(pool, i)]
+        assert len(set(rows)) == 9
+        assert not set(rows) & set(train.of(i).tolist())
+
+
+def test_runs_are_deep_enough_for_diagnostics_and_for_what_is_dropped(state, train):
+    assert training_depth(state.collection, train, 5) == 100
+    assert training_depth(state.collection, train, 90) == 90 + 2 + 16
+    assert training_depth(state.collection, train, 5000) == state.collection.n_passages
+
+
+def test_lists_that_copies_leave_short_are_searched_deeper(tmp_path, caplog):
+    # 60 copies of the positive fill the first hits: 20 + 1 + 16 are not enough, nor is twice that
+    texts = ["red apple tree"] * 60 + [f"blue stone {chr(97 + i)} river" for i in range(26)]
+    passages = [(f"p{i}", text) for i, text in enumerate(texts)]
+    collection = Collection.from_lists(
+        passages, {"q": "red apple tree blue"}, {"train": {"q": ["p0"]}}, to=tmp_path / "c"
+    )
+    encoder = load_encoder(tiny_model(tmp_path / "m", collection))
+    state = Snapshot(encoder, collection, "s", tmp_path / "runs", tmp_path / "cache", encoding=Encoding(512))
+    train = choose_splits(collection, dev="none").train
+    asked = []
+
+    def search(name, rows, k):
+        asked.append(k)
+        return Snapshot.search(state, name, rows, k)
+
+    state.search = search
+    with caplog.at_level(logging.INFO, "hardneg"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hardneg.mining.DIAGNOSTIC_DEPTH", 1)
+        pool = mine_candidates(state, train, "query", episode=1, depth=20)
+    assert asked == [37, 74, 86]
+    assert len(pool.passage_rows) == 20
+    assert pool.passage_rows.min() >= 60
+    assert "searching 74 deep" in caplog.text
+
+
+# ---------------------------------------------------------------- pools
+
+
+def test_sources_share_the_new_part_by_beta(state, train):
+    for beta, lookahead in ((0.0, 0), (0.25, 2), (0.5, 4), (0.8, 6)):
+        sources = ["query", "lookahead"] if beta else ["query"]
+        pool = pool_of(state, train, sources=sources, beta=beta)
+        assert np.diff(pool.offsets).tolist() == [8] * len(train)
+        counts = np.bincount(pool.sources, minlength=len(SOURCES))
+        assert counts[SOURCES.index("lookahead")] == lookahead * len(train)
+
+
+def test_lookahead_left_out_leaves_its_share_to_the_query(state, train):
+    pool = pool_of(state, train, sources=["query"], beta=0.5)
+    assert set(pool.sources.tolist()) == {SOURCES.index("query")}
+    assert np.diff(pool.offsets).tolist() == [8] * len(train)
+
+
+def test_every_other_source_draws_count_besides(state, train):
+    pool = pool_of(state, train, sources=["query", "lookahead", "bm25", "random"])
+    for i in range(len(train)):
+        sources = [entry.source for entry in entries_of(pool, i)]
+        assert sources[:8] == ["query"] * 4 + ["lookahead"] * 4
+        assert sources.count("random") == 4
+        assert sources.count("bm25") <= 4  # only passages that share a word
+    alone = pool_of(Corpus(state.collection, state.cache), train, sources=["bm25", "random"])
+    assert set(alone.sources.tolist()) == {SOURCES.index("bm25"), SOURCES.index("random")}
+
+
+def test_a_pool_depends_on_its_seed_and_episode(state, train):
+    pool = pool_of(state, train)
+    assert equal(pool, pool_of(state, train))
+    assert not equal(pool, pool_of(state, train, seed=4))
+    later = pool_of(state, train, episode=2)
+    assert not np.array_equal(pool.passage_rows, later.passage_rows)
+
+
+@pytest.mark.parametrize(
+    ("sources", "code"),
+    [
+        ([], "NO_SOURCES"),
+        (["query", "lokahead"], "UNKNOWN_SOURCE"),
+        (["query", "query"], "REPEATED_SOURCE"),
+    ],
+)
+def test_bad_sources(state, train, sources, code):
+    with pytest.raises(SettingsError) as fault:
+        pool_of(state, train, sources=sources)
+    assert fault.value.code == code
+
+
+@pytest.mark.parametrize("source", ["query", "lookahead"])
+def test_a_model_is_needed_to_search_with_it(state, train, source):
+    with pytest.raises(SettingsError, match="NO_MODEL"):
+        pool_of(Corpus(state.collection, state.cache), train, sources=[source])
+
+
+def test_positive_scores_are_those_of_the_lists(state, train):
+    for source in ("query", "lookahead"):
+        found = positive_scores(state, train, source)
+        run = mine_run(state, train, source)
+        for i in range(len(train)):
+            rows, scores = run.hits(i)
+            place = rows.tolist().index(train.of(i)[0])
+            assert found[i] == scores[place]
+    with pytest.raises(SettingsError, match="NO_MARGIN"):
+        positive_scores(state, train, "bm25")
+
+
+def mine_run(state, train, source):
+    if source == "query":
+        return state.search("query", train.query_rows, state.collection.n_passages)
+    return state.neighbours("lookahead", train.query_rows, train.first(), state.collection.n_passages)
+
+
+# ---------------------------------------------------------------- how it is computed makes no difference
+
+
+@pytest.fixture(scope="module")
+def straight(state, train):
+    second = pool_of(state, train, episode=2, previous=pool_of(state, train))
+    return pool_of(state, train), second
+
+
+@pytest.mark.parametrize(
+    ("tile", "chunk", "slice_", "block", "threads"),
+    [(1, 1024, 2048, 1 << 17, 1), (7, 13, 5, 64, 1), (64, 120, 120, 1 << 17, 2), (1024, 33, 8, 200, 2)],
+)
+@pytest.mark.parametrize("shard_rows", [120, 11])
+def test_pools_from_the_same_embeddings_are_identical(
+    state, train, straight, tmp_path, monkeypatch, tile, chunk, slice_, block, threads, shard_rows
+):
+    for name, value in (("TILE", tile), ("CHUNK", chunk), ("SLICE", slice_)):
+        monkeypatch.setattr(exact, name, {"cpu": value})
+    for module in ("pool", "sources"):
+        monkeypatch.setattr(f"hardneg.negatives.{module}.BLOCK", block)
+    torch.set_num_threads(threads)
+    other = Snapshot(
+        state.encoder, state.collection, "other", tmp_path / "runs", state.cache, encoding=state.encoding
+    )
+    whole = state.passages.as_matrix()
+    shards = tuple(whole[i : i + shard_rows] for i in range(0, len(whole), shard_rows))
+    other.__dict__["passages"] = replace(state.passages, shards=shards)
+    other.__dict__["queries"] = state.queries
+    try:
+        first = pool_of(other, train)
+        second = pool_of(other, train, episode=2, previous=first)
+    finally:
+        torch.set_num_threads(1)
+    assert equal(first, straight[0])
+    assert equal(second, straight[1])
+
+
+def test_shards_encoded_by_several_workers_give_the_same_pool(state, train, tmp_path):
+    store = token_store(state.encoder, state.collection, state.cache, "passage")
+    pools = []
+    for name, shares in (("one", [(0, 1)]), ("three", [(2, 3), (0, 3), (1, 3)])):
+        for share in shares:
+            encode_store(
+                state.encoder, store, tmp_path / name, side="passage", budget=512, shard=share, shard_rows=16
+            )
+        other = Snapshot(
+            state.encoder,
+            state.collection,
+            name,
+            tmp_path / f"{name}-runs",
+            tmp_path / "cache",
+            encoding=state.encoding,
+            passages_at=tmp_path / name,
+        )
+        pools.append(pool_of(other, train))
+    assert equal(*pools)
+
+
+def test_a_draw_does_not_depend_on_the_other_queries(state, train):
+    some = train.select(np.array([3, 30, 59]))
+    assert equal(pool_of(state, some), pool_of(state, train).select(np.array([3, 30, 59])))
+
+
+# ---------------------------------------------------------------- given negatives
+
+
+def test_given_negatives_are_those_of_the_training_queries_without_their_positives(state, train):
+    pool = pool_of(state, train, episode=2, previous=pool_of(state, train))
+    fewer = train.select(np.array([0, 7, 20]))
+    row = int(pool.select(np.array([7])).passage_rows[0])  # becomes a positive
+    twice = np.concatenate([fewer.of(0), fewer.of(1), [row], fewer.of(2)]).astype(np.int32)
+    offsets = np.cumsum([0, len(fewer.of(0)), len(fewer.of(1)) + 1, len(fewer.of(2))])
+    positives = Positives(fewer.query_rows, offsets, twice)
+    found = adopt(pool, positives, 3, state.collection.text_keys)
+    assert found.query_rows.tolist() == fewer.query_rows.tolist()
+    assert found.positive_rows.tolist() == twice.tolist()
+    keys = state.collection.text_keys
+    for i, before in enumerate((0, 7, 20)):
+        kept = [e for e in entries_of(pool, before) if i != 1 or keys[e.passage_row] != keys[row]]
+        assert [e.passage_row for e in entries_of(found, i)] == [e.passage_row for e in kept]
+        assert [e.momentum for e in entries_of(found, i)] == [e.momentum for e in kept]
+    assert found.episode == 3
+    assert found.episodes.max() == 3
+    assert found.momentum.any()
+    assert not found.momentum.all()
+
+
+@pytest.mark.parametrize("episode", [1, 2, 5])
+def test_given_negatives_of_any_episode_fit_any_other(state, train, episode, tmp_path):
+    given = pool_of(state, train, episode=2, previous=pool_of(state, train))
+    save_pool(adopt(given, train, episode, state.collection.text_keys), tmp_path / "p", settings={}, inputs={})
+    loaded = load_pool(tmp_path / "p", n_passages=state.collection.n_passages)
+    assert np.array_equal(loaded.momentum, given.momentum)

@@ -1,0 +1,262 @@
+"""Flat batches must equal every sequence alone, and a plain padded forward of the same model."""
+
+import copy
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    AutoModel,
+    BertConfig,
+    CamembertConfig,
+    DistilBertConfig,
+    ElectraConfig,
+    MPNetConfig,
+    RobertaConfig,
+    XLMRobertaConfig,
+)
+
+from hardneg.models import packing
+from hardneg.models.packing import (
+    can_pack,
+    flat_attention,
+    hidden_states,
+    lay_out,
+    plan_batches,
+    use_flat_attention,
+)
+from hardneg.models.pooling import pool
+from hardneg.records import offsets_of
+
+CPU = torch.device("cpu")
+MAX_LENGTH = 64
+LENGTHS = np.array([64, 64, 40, 17, 17, 17, 9, 3, 3])  # longest first; the model's limit and bare specials
+SHAPE = {"vocab_size": 100, "initializer_range": 0.3}
+WIDE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+SMALL = SHAPE | WIDE
+FAMILIES = {
+    "bert": BertConfig(**SMALL, max_position_embeddings=MAX_LENGTH),
+    "electra": ElectraConfig(**SMALL, embedding_size=16, max_position_embeddings=MAX_LENGTH),
+    "distilbert": DistilBertConfig(
+        **SHAPE, dim=32, n_layers=2, n_heads=4, hidden_dim=64, max_position_embeddings=MAX_LENGTH
+    ),
+    "roberta": RobertaConfig(**SMALL, max_position_embeddings=MAX_LENGTH + 2, pad_token_id=1),
+    "xlm-roberta": XLMRobertaConfig(**SMALL, max_position_embeddings=MAX_LENGTH + 2, pad_token_id=1),
+    "camembert": CamembertConfig(**SMALL, max_position_embeddings=MAX_LENGTH + 2, pad_token_id=1),
+}
+UNPACKED = {"mpnet": MPNetConfig(**SMALL, max_position_embeddings=MAX_LENGTH + 2, pad_token_id=1)}
+
+
+@pytest.fixture(scope="module", params=[*FAMILIES, *UNPACKED])
+def models(request):
+    """The same weights twice: as transformers runs them, and flat where it can be."""
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        plain = AutoModel.from_config((FAMILIES | UNPACKED)[request.param], attn_implementation="eager").eval()
+    flat = copy.deepcopy(plain)
+    assert can_pack(flat) == (request.param in FAMILIES)
+    if can_pack(flat):
+        use_flat_attention(flat)
+    return plain, flat
+
+
+@pytest.fixture(scope="module")
+def ids():
+    return torch.from_numpy(np.random.default_rng(5).integers(5, 100, LENGTHS.sum()).astype(np.int32))
+
+
+def alone(model, ids):
+    """Each sequence by itself, without a mask."""
+    parts = ids.long().split(LENGTHS.tolist())
+    return torch.cat([model(input_ids=part[None]).last_hidden_state[0] for part in parts])
+
+
+def padded(model, ids):
+    """One padded batch, as everybody does it."""
+    real = torch.arange(MAX_LENGTH) < torch.from_numpy(LENGTHS)[:, None]
+    table = torch.full(real.shape, model.config.pad_token_id)
+    table[real] = ids.long()
+    return model(input_ids=table, attention_mask=real.long()).last_hidden_state[real]
+
+
+def gradients(model, states, pooling):
+    vectors = pool(states, torch.from_numpy(offsets_of(LENGTHS)), pooling)
+    target = torch.randn(vectors.shape, generator=torch.Generator().manual_seed(2))
+    model.zero_grad()
+    (vectors * target).sum().backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("reference", [alone, padded])
+def test_states_equal_the_plain_model(models, ids, reference):
+    plain, flat = models
+    with torch.no_grad():
+        expected = reference(plain, ids)
+        found = hidden_states(flat, ids, lay_out(LENGTHS, CPU))
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-5)
+    assert expected.std() > 0.1
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_gradients_equal_the_plain_model(models, ids, pooling):
+    plain, flat = models
+    expected = gradients(plain, alone(plain, ids), pooling)
+    found = gradients(flat, hidden_states(flat, ids, lay_out(LENGTHS, CPU)), pooling)
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        scale = gradient.abs().max().item()
+        torch.testing.assert_close(found[name], gradient, atol=1e-5 * max(scale, 1.0), rtol=1e-4, msg=name)
+    assert max(gradient.abs().max() for gradient in expected.values()) > 0.1
+
+
+def test_attention_stays_inside_a_sequence(models, ids):
+    _, flat = models
+    layout = lay_out(LENGTHS, CPU)
+    owner = np.repeat(np.arange(len(LENGTHS)), LENGTHS)
+    with torch.no_grad():
+        before = hidden_states(flat, ids, layout)
+        for changed in (0, 4, 8):
+            mine = torch.from_numpy(owner == changed)
+            other = torch.where(mine, (ids - 4) % 95 + 5, ids).to(ids.dtype)
+            after = hidden_states(flat, other, layout)
+            torch.testing.assert_close(after[~mine], before[~mine], atol=1e-6, rtol=0)
+            assert (after[mine] - before[mine]).abs().max() > 0.1
+
+
+def test_padded_fallback_equals_flat(ids):
+    plain = AutoModel.from_config(FAMILIES["roberta"]).eval()
+    flat = copy.deepcopy(plain)
+    use_flat_attention(flat)
+    with torch.no_grad():
+        states = [hidden_states(model, ids, lay_out(LENGTHS, CPU)) for model in (plain, flat)]
+    torch.testing.assert_close(*states, atol=2e-5, rtol=1e-5)
+
+
+def test_relative_positions_and_decoders_are_not_packed():
+    for change in ({"position_embedding_type": "relative_key"}, {"is_decoder": True}):
+        config = copy.deepcopy(FAMILIES["bert"])
+        for name, value in change.items():
+            setattr(config, name, value)
+        model = torch.nn.Module()
+        model.config = config
+        assert not can_pack(model)
+
+
+# ---------------------------------------------------------------- attention
+
+
+def slow_attention(query, key, value, scaling):
+    """Attention of one head and one sequence, token by token; all are [L, d]."""
+    rows = []
+    for q in query:
+        weights = torch.exp(torch.stack([q @ k for k in key]) * scaling)
+        rows.append((weights[:, None] * value).sum(0) / weights.sum())
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize("group", [packing.GROUP, 600])
+def test_attention_equals_a_loop(monkeypatch, gradient, group):
+    monkeypatch.setattr(packing, "GROUP", group)  # small enough that three sequences of 17 are two groups
+    total, heads, size, scaling = LENGTHS.sum(), 2, 4, 0.7
+    generator = torch.Generator().manual_seed(1)
+    q, k, v = (torch.randn(1, heads, total, size, generator=generator) for _ in range(3))
+    layout = lay_out(LENGTHS, CPU)
+    assert sum(count * length for count, length in layout.groups) == total
+    found, _ = flat_attention(None, q.requires_grad_(gradient), k, v, None, layout=layout, scaling=scaling)
+    offsets = offsets_of(LENGTHS)
+    for head in range(heads):
+        for a, b in itertools.pairwise(offsets):
+            expected = slow_attention(*(x[0, head, a:b] for x in (q, k, v)), scaling)
+            torch.testing.assert_close(found[0, a:b, head], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_varlen_gets_the_layout_and_the_scale(monkeypatch):
+    """The fast kernel needs CUDA; here a slow one stands in for it and checks what it is given."""
+    from torch.nn.attention import varlen
+
+    def slow_varlen(query, key, value, bounds_q, bounds_k, longest_q, longest_k):
+        assert longest_q == longest_k == LENGTHS.max()
+        spans = list(zip(bounds_q.tolist(), bounds_k.tolist()[1:], strict=False))
+        scale = 1 / math.sqrt(query.shape[-1])
+        heads = [
+            [slow_attention(query[a:b, h], key[a:b, h], value[a:b, h], scale) for a, b in spans]
+            for h in range(query.shape[1])
+        ]
+        return torch.stack([torch.cat(head) for head in heads], 1)
+
+    monkeypatch.setattr(varlen, "varlen_attn", slow_varlen)
+    layout = lay_out(LENGTHS, CPU)
+    q, k, v = torch.randn(3, LENGTHS.sum(), 2, 4, generator=torch.Generator().manual_seed(1))
+    for scaling in (0.5, 0.3):
+        expected = packing._by_length(q, k, v, layout, scaling, 0.0)
+        torch.testing.assert_close(packing._varlen(q, k, v, layout, scaling), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_dropout_drops_and_scales():
+    torch.manual_seed(0)
+    x = torch.ones(500_000, requires_grad=True)
+    dropped = packing._dropout(x, 0.1)
+    assert (dropped == 0).float().mean().item() == pytest.approx(0.1, abs=2e-3)
+    assert dropped.unique().tolist() == pytest.approx([0.0, 1 / 0.9], rel=1e-4)
+    dropped.sum().backward()
+    assert torch.equal(x.grad, dropped.detach())
+    torch.manual_seed(0)
+    assert torch.equal(packing._dropout(x, 0.1), dropped)
+    kept = (packing._dropout(torch.ones(8, 5), 0.5) != 0).float()
+    assert 0 < kept.mean() < 1
+
+
+def test_attention_dropout_only_in_training(ids):
+    model = AutoModel.from_config(
+        BertConfig(**SMALL, max_position_embeddings=MAX_LENGTH, hidden_dropout_prob=0.0)
+    ).eval()
+    use_flat_attention(model)
+    layout = lay_out(LENGTHS, CPU)
+    still = [hidden_states(model, ids, layout) for _ in range(2)]
+    assert torch.equal(*still)
+    model.train()
+    moving = [hidden_states(model, ids, layout) for _ in range(2)]
+    assert not torch.allclose(*moving)
+    torch.manual_seed(7)
+    first = hidden_states(model, ids, layout)
+    torch.manual_seed(7)
+    with torch.no_grad():  # gradient caching runs twice: without gradient, then with the same draws
+        torch.testing.assert_close(hidden_states(model, ids, layout), first, atol=1e-6, rtol=0)
+
+
+# ---------------------------------------------------------------- plans
+
+
+def test_plan_by_hand():
+    plan = plan_batches(np.array([3, 9, 2, 30, 5, 3]), 12)
+    assert [batch.tolist() for batch in plan] == [[3], [1], [4, 0, 5], [2]]
+    plan = plan_batches(np.array([3, 9, 2, 30, 5, 3]), 12, window=3)
+    assert [batch.tolist() for batch in plan] == [[1, 0], [2], [3], [4, 5]]
+    assert plan_batches(np.zeros(0, np.int64), 12) == []
+
+
+def slow_plan(lengths, budget, window):
+    plan = []
+    for start in range(0, len(lengths), window):
+        part = range(start, min(start + window, len(lengths)))
+        batch, used = [], 0
+        for position in sorted(part, key=lambda i: (-lengths[i], i)):
+            if batch and used + lengths[position] > budget:
+                plan.append(batch)
+                batch, used = [], 0
+            batch.append(position)
+            used += lengths[position]
+        plan.append(batch)
+    return plan
+
+
+@pytest.mark.parametrize(("budget", "window"), [(256, 100), (64, 1000), (10, 7), (5000, 64)])
+def test_plan_equals_a_loop(budget, window):
+    lengths = np.random.default_rng(0).integers(1, 120, 777).astype(np.int32)
+    plan = plan_batches(lengths, budget, window=window)
+    assert [batch.tolist() for batch in plan] == slow_plan(lengths.tolist(), budget, window)
+    assert np.array_equal(np.sort(np.concatenate(plan)), np.arange(len(lengths)))
+    assert all(len(batch) == 1 or lengths[batch].sum() <= budget for batch in plan)

@@ -1,0 +1,166 @@
+"""Plans: counts by hand, times that scale with the work, and never more than a sample is computed."""
+
+import numpy as np
+import pytest
+
+from hardneg.data.training_data import choose_splits
+from hardneg.models.loading import load_encoder
+from hardneg.planning import (
+    SAMPLE,
+    Episode,
+    Sample,
+    Work,
+    describe_work,
+    disk_bytes,
+    seconds_of,
+    size,
+    spread,
+    take_sample,
+    time_stages,
+    tokens_of_step,
+)
+from hardneg.records import TokenBatch, offsets_of
+from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    root = tmp_path_factory.mktemp("world")
+    collection = tiny_collection(root / "collection")
+    return choose_splits(collection), load_encoder(tiny_model(root / "model", collection))
+
+
+def work_of(data, **changes):
+    fields = {
+        "episodes": [Episode(1, 60, 4, 8, 4), Episode(2, 60, 12, 8, 5)],
+        "states": 3,
+        "depth": 20,
+        "entries": 24,
+        "in_batch": True,
+        "micro_queries": None,
+        "checkpoint_every": 5,
+        "token_budget": 512,
+        "store_dtype": "float16",
+        "precision": "float32",
+    }
+    return Work(data, **(fields | changes))
+
+
+def batch_of(lengths):
+    lengths = np.array(lengths)
+    return TokenBatch(np.zeros(lengths.sum(), np.int32), offsets_of(lengths))
+
+
+@pytest.mark.parametrize(
+    ("changes", "batch", "negatives"),
+    [
+        ({}, "8 queries (in one softmax: 8)", "39 (4 hard, 35 in-batch)"),  # 8 queries of 5 passages, less one
+        ({"micro_queries": 2}, "8 queries (in one softmax: 2)", "9 (4 hard, 5 in-batch)"),
+        ({"micro_queries": 100}, "8 queries (in one softmax: 8)", "39 (4 hard, 35 in-batch)"),
+        ({"in_batch": False}, "8 queries (in one softmax: 8)", "4 (4 hard, 0 in-batch)"),
+    ],
+)
+def test_what_meets_in_a_softmax_is_counted(world, changes, batch, negatives):
+    data, encoder = world
+    facts = describe_work(work_of(data, **changes), encoder, seeds=1, measure=False)["facts"]
+    assert facts["global batch"] == batch
+    assert facts["negatives per query"] == negatives
+    assert facts["passages"] == 120
+    assert facts["training queries"] == 60
+    assert facts["optimiser steps"] == 16
+    assert "seeds" not in facts
+
+
+def test_a_plan_lists_every_episode_and_times_nothing_unasked(world):
+    data, encoder = world
+    plan = describe_work(work_of(data), encoder, seeds=3, measure=False)
+    first = {"episode": 1, "queries": 60, "steps": 4, "queries_per_step": 8, "passages_per_query": 4}
+    assert plan["episodes"] == [first, first | {"episode": 2, "steps": 12, "passages_per_query": 5}]
+    assert set(plan) == {"episodes", "facts"}
+    assert plan["facts"]["seeds"] == 3
+
+
+def test_an_estimate_is_of_all_seeds(world):
+    data, encoder = world
+    plan = describe_work(work_of(data), encoder, seeds=2, measure=True)
+    stages = {name: value for name, value in plan["seconds"].items() if name != "total"}
+    assert set(stages) == {"tokenise", "encode", "search", "train", "save and verify"}
+    assert all(value > 0 for value in stages.values())
+    assert plan["seconds"]["total"] == pytest.approx(sum(stages.values()))
+    assert plan["bytes"]["disk"] == 2 * disk_bytes(work_of(data), encoder, take_sample(work_of(data), encoder))
+    assert plan["bytes"]["memory"] > 50e6  # this process alone
+    assert "time in all, about" in plan["facts"]
+
+
+def test_time_grows_with_steps_and_states(world):
+    data, encoder = world
+    sample = take_sample(work_of(data), encoder)
+    few, _ = time_stages(work_of(data), encoder, sample)
+    many, _ = time_stages(work_of(data, episodes=[Episode(1, 60, 1600, 8, 5)], states=300), encoder, sample)
+    assert many["train"] > 20 * few["train"]  # a hundredfold in steps; the clock is not to be trusted further
+    assert many["encode"] > 20 * few["encode"]
+
+
+def test_an_estimate_leaves_the_model_as_it_was(world):
+    data, encoder = world
+    before, training = encoder.digest(), encoder.training
+    describe_work(work_of(data), encoder, seeds=1, measure=True)
+    assert encoder.digest() == before
+    assert encoder.training is training
+    assert all(p.grad is None for p in encoder.parameters())
+
+
+def test_disk_by_hand(world):
+    data, encoder = world
+    work = work_of(data)
+    sample = Sample(batch_of([5, 7]), batch_of([10, 12]), 0.0)
+    weights = 4 * sum(p.numel() for p in encoder.parameters())
+    # episode 1 leaves a checkpoint of 4 steps, episode 2 the newest two of three; a model each, and the final one
+    models = (3 * (1 + 2) + 3) * weights
+    vectors = (120 + 92) * 64 * 2
+    runs = 8 * 3 * 2 * 60 * 100  # 3 states, queries and lookahead, 100 hits
+    pools = 21 * 2 * 60 * 24
+    tokens = (2 + 8) * (92 * 6 + 120 * 11)
+    assert disk_bytes(work, encoder, sample) == models + vectors + runs + pools + tokens
+
+
+def test_a_passage_drawn_twice_is_encoded_once(world):
+    data, _ = world
+    sample = Sample(batch_of([5, 7]), batch_of([10, 12]), 0.0)
+    draw = np.random.default_rng(0)
+    distinct = np.mean([len(np.unique(draw.integers(0, 120, 8 * 5))) for _ in range(4000)])
+    found = tokens_of_step(Episode(1, 60, 1, 8, 5), None, sample, work_of(data))
+    assert found == pytest.approx(8 * 6 + distinct * 11, rel=0.01)
+    micro = tokens_of_step(Episode(1, 60, 1, 8, 5), 1, sample, work_of(data))
+    assert 6 + 4.8 * 11 < micro < 6 + 5 * 11
+    small = tokens_of_step(Episode(1, 3, 1, 8, 5), None, sample, work_of(data))
+    assert small < 3 * 6 + 15 * 11
+
+
+def test_a_sample_is_evenly_spread():
+    tokens = batch_of(range(1, 101))
+    chosen = spread(tokens, 505)  # ten of mean length
+    assert len(chosen) == 10
+    assert chosen.lengths[0] == 1
+    assert chosen.lengths[-1] == 100
+    assert len(spread(batch_of([500]), 10)) == 1
+    assert len(spread(tokens, 10**9)) == 100
+
+
+def test_no_more_than_a_sample_is_read(world):
+    data, encoder = world
+    sample = take_sample(work_of(data), encoder)
+    assert len(sample.passages) == 120 < SAMPLE
+    assert sample.seconds > 0
+
+
+def test_seconds_are_of_one_call_after_a_warm_up():
+    calls = []
+    seconds = seconds_of(lambda: calls.append(1), least=10.0, most=5)
+    assert len(calls) == 6
+    assert 0 <= seconds < 0.1
+
+
+@pytest.mark.parametrize(("count", "shown"), [(0, "0.1 MiB"), (3 * 2**20, "3.0 MiB"), (5 * 2**29, "2.5 GiB")])
+def test_sizes_for_people(count, shown):
+    assert size(count) == shown

@@ -1,0 +1,205 @@
+"""Progress: silent by default, plain lines every few seconds elsewhere than on a terminal, a bar on one."""
+
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from hardneg import progress
+from hardneg.distributed import StopFlag
+from hardneg.errors import Interrupted
+from hardneg.progress import clock, describe, note, track
+
+
+class Clock:
+    """Seconds that pass when told to."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def watch(monkeypatch):
+    watch = Clock()
+    monkeypatch.setattr(progress, "time", watch)
+    return watch
+
+
+@pytest.fixture
+def reporting(monkeypatch):
+    monkeypatch.setattr(progress, "enabled", False)  # put back what turn_on changes
+    progress.turn_on()
+
+
+def work(watch, ticks, *, unit="texts", seconds=1.0):
+    """Report these (done, total), so many seconds apart."""
+    with track("encoding", unit) as tick:
+        for done, total in ticks:
+            watch.now += seconds
+            tick(done, total)
+
+
+def lines_of(capsys):
+    out, err = capsys.readouterr()
+    assert out == ""  # results go there
+    return err.splitlines()
+
+
+# ---------------------------------------------------------------- silence
+
+
+def test_nothing_is_reported_unless_asked(watch, capsys):
+    assert not progress.enabled
+    work(watch, [(i, 100) for i in range(1, 101)])
+    note("hello")
+    assert lines_of(capsys) == []
+
+
+# ---------------------------------------------------------------- plain lines
+
+
+@pytest.mark.usefixtures("reporting")
+def test_plain_lines_come_every_few_seconds_with_rate_and_time_left(watch, capsys):
+    work(watch, [(10 * i, 1000) for i in range(1, 13)])
+    assert lines_of(capsys) == [
+        "encoding: 50/1,000 texts, 10.0/s, 1m35s left",
+        "encoding: 100/1,000 texts, 10.0/s, 1m30s left",
+        "encoding: 120/1,000 texts, 10.0/s, 1m28s left",  # the last one: where it ended
+    ]
+
+
+@pytest.mark.usefixtures("reporting")
+def test_short_work_says_nothing(watch, capsys):
+    work(watch, [(i, 4) for i in range(1, 5)])
+    assert lines_of(capsys) == []
+
+
+@pytest.mark.usefixtures("reporting")
+def test_slow_work_says_something_at_every_report(watch, capsys):
+    work(watch, [(1, 4), (2, 4), (4, 4)], seconds=60)
+    assert lines_of(capsys) == [
+        "encoding: 1/4 texts, 0/s, ? left",  # the first report has no rate yet
+        "encoding: 2/4 texts, 0.017/s, 2m00s left",
+        "encoding: 4/4 texts, 0.025/s, 0s left",
+    ]
+
+
+@pytest.mark.usefixtures("reporting")
+def test_the_rate_of_resumed_work_counts_only_what_is_done_now(watch, capsys):
+    work(watch, [(900 + i, 1000) for i in range(6)])
+    assert lines_of(capsys) == [
+        "encoding: 904/1,000 texts, 1.0/s, 1m36s left",
+        "encoding: 905/1,000 texts, 1.0/s, 1m35s left",
+    ]
+
+
+@pytest.mark.usefixtures("reporting")
+def test_work_done_in_one_report_has_the_rate_of_all_of_it(watch, capsys):
+    work(watch, [(80, 80)], seconds=8)
+    assert lines_of(capsys) == ["encoding: 80/80 texts, 10.0/s, 0s left"]
+
+
+@pytest.mark.usefixtures("reporting")
+def test_the_last_line_is_not_said_twice_and_is_said_after_a_fault(watch, capsys):
+    work(watch, [(i, 10) for i in range(1, 11)])
+    assert len(lines_of(capsys)) == 2
+
+    def ticks():
+        yield from ((i, 10) for i in range(1, 8))
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work(watch, ticks())
+    assert [line.split(",")[0] for line in lines_of(capsys)] == ["encoding: 5/10 texts", "encoding: 7/10 texts"]
+
+
+@pytest.mark.usefixtures("reporting")
+def test_notes_are_plain_lines(capsys):
+    note("no dev split")
+    assert lines_of(capsys) == ["no dev split"]
+
+
+# ---------------------------------------------------------------- words
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((30, 100, 10, 10.0, "texts"), "30/100 texts, 2.0/s, 35s left"),
+        ((30, 100, 10, 10.0, ""), "30/100, 2.0/s, 35s left"),
+        ((0, 100, 0, 10.0, "texts"), "0/100 texts, 0/s, ? left"),
+        ((8_841_823, 8_841_823, 0, 1.0, ""), "8,841,823/8,841,823, 8,841,823.0/s, 0s left"),
+    ],
+)
+def test_how_far_work_is(arguments, text):
+    assert describe(*arguments) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0s"),
+        (0.4, "0s"),
+        (59.4, "59s"),
+        (59.6, "1m00s"),
+        (61, "1m01s"),
+        (3599.6, "1h00m"),
+        (3660, "1h01m"),
+        (360_000, "100h00m"),
+    ],
+)
+def test_seconds_as_a_person_reads_them(seconds, text):
+    assert clock(seconds) == text
+
+
+# ---------------------------------------------------------------- stops and terminals
+
+
+def test_every_report_is_a_place_to_stop(monkeypatch):
+    flag = StopFlag()
+    monkeypatch.setattr(progress, "stop_flag", flag)
+    with track("encoding") as tick:
+        tick(1, 2)
+        flag._receive(15, None)
+        with pytest.raises(Interrupted, match="STOPPED: stopped by SIGTERM"):
+            tick(2, 2)
+
+
+BAR = """
+import time
+from hardneg import progress
+progress.turn_on()
+with progress.track("encoding", "texts") as tick:
+    for done in range(1, 6):
+        time.sleep(0.06)
+        tick(done, 5)
+print("done")
+"""
+
+
+def test_on_a_terminal_there_is_a_bar_and_it_goes_away():
+    ours, theirs = pty.openpty()
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "100"}
+    child = subprocess.Popen(
+        [sys.executable, "-c", BAR], stderr=theirs, stdout=subprocess.PIPE, text=True, env=environment
+    )
+    os.close(theirs)
+    seen = b""
+    try:
+        while chunk := os.read(ours, 65536):
+            seen += chunk
+    except OSError:  # how Linux says that the other end is closed
+        pass
+    os.close(ours)
+    out, _ = child.communicate(timeout=30)
+    text = seen.decode()
+    assert (child.returncode, out) == (0, "done\n")
+    assert "encoding" in text
+    assert "5/5 texts" in text
+    assert "/s" in text
+    assert text.rstrip().endswith("\x1b[2K")  # the line was erased

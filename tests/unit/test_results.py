@@ -1,0 +1,236 @@
+"""Results: what is measured, compared, pooled, written and drawn at the end of an experiment."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+
+from hardneg.data.collection import Collection
+from hardneg.data.formats.trec import read_run
+from hardneg.data.training_data import choose_splits
+from hardneg.diagnostics.curves import draw_learning_curve, learning_curve, smooth
+from hardneg.evaluation.measures import Evaluation, parse_measures
+from hardneg.experiment import Experiment
+from hardneg.records import Run, offsets_of
+from hardneg.results import (
+    compare_states,
+    draw_curve,
+    evaluation_depth,
+    forgetting,
+    is_measured,
+    pool_seeds,
+    spread,
+    summarize,
+    write_runs,
+)
+
+RR = parse_measures("RR@10 R@1")
+
+
+def run_of(lists):
+    """A run of the query rows and passage rows in ``lists``, scored 9, 8, ..."""
+    rows = [row for hits in lists.values() for row in hits]
+    scores = [9.0 - i for hits in lists.values() for i in range(len(hits))]
+    return Run(
+        np.array(list(lists), np.int32),
+        offsets_of(np.array([len(hits) for hits in lists.values()])),
+        np.array(rows, np.int32),
+        np.array(scores, np.float32),
+    )
+
+
+@pytest.fixture
+def data():
+    """Four passages; training queries a, b; test queries c, d (rows in the order of their ids)."""
+    passages = [(f"p{i}", f"text {i}") for i in range(4)]
+    queries = {"a": "1", "b": "2", "c": "3", "d": "4"}
+    qrels = {"train": {"a": ["p0"], "b": ["p1"]}, "test": {"c": ["p2"], "d": ["p3"]}}
+    collection = Collection.from_lists(passages, queries, qrels)
+    return choose_splits(collection, dev="none")
+
+
+@pytest.fixture
+def runs():
+    first = {"train": run_of({0: [0, 1], 1: [0, 1]}), "test": run_of({2: [2, 0], 3: [0, 1]})}
+    last = {"train": run_of({0: [1, 0], 1: [1, 0]}), "test": run_of({2: [0, 2], 3: [3, 1]})}
+    return {"bm25": {"test": run_of({2: [0, 1], 3: [0, 3]})}, "untrained": first, "final": last}
+
+
+# ---------------------------------------------------------------- measuring
+
+
+def test_judged_queries_are_searched_as_deep_as_the_measures_need():
+    assert evaluation_depth(parse_measures("RR@10")) == 100
+    assert evaluation_depth(parse_measures("RR@10 R@500")) == 500
+    assert evaluation_depth(parse_measures("AP RR@10")) == 1000
+
+
+def test_results_hold_every_state_the_tests_and_forgetting(data, runs):
+    results = summarize(data, runs, RR, seed=0)
+    assert results["test"] == {
+        "bm25": {"RR@10": 0.25, "R@1": 0.0},
+        "untrained": {"RR@10": 0.5, "R@1": 0.5},
+        "final": {"RR@10": 0.75, "R@1": 0.5},
+    }
+    assert "dev" not in results
+    assert results["compared_on"] == "test"
+    assert [(row["a"], row["b"], row["measure"]) for row in results["comparisons"]] == [
+        ("final", "untrained", "RR@10"),
+        ("final", "untrained", "R@1"),
+        ("final", "bm25", "RR@10"),
+        ("final", "bm25", "R@1"),
+    ]
+    assert results["comparisons"][0]["difference"] == 0.25
+    assert results["comparisons"][2]["difference"] == 0.5
+    json.dumps(results, allow_nan=False)
+
+
+def test_a_query_is_forgotten_when_its_positive_fell(data, runs):
+    # query a: rank 1 -> 2, forgotten; query b: rank 2 -> 1, learned
+    row = {"episode": 1, "forgotten": 0.5, "learned": 0.5, "train_mrr_100": 0.75}
+    assert forgetting(data, [runs["untrained"]["train"], runs["final"]["train"]]) == [row]
+    assert forgetting(data, [runs["final"]["train"]]) == []
+
+
+def test_nothing_is_compared_where_nothing_judges(data, runs):
+    blind = choose_splits(data.collection, dev="none", test="none")
+    assert set(summarize(blind, runs, RR, seed=0)) == {"forgetting"}
+
+
+def test_states_are_tested_query_by_query():
+    rows = np.arange(4, dtype=np.int32)
+    a = Evaluation(rows, {"RR@10": np.array([1.0, 1.0, 1.0, 1.0])}, 0, 0)
+    b = Evaluation(rows, {"RR@10": np.array([0.5, 0.5, 0.5, 0.5])}, 0, 0)
+    [row] = compare_states({"final": a, "bm25": b}, [("final", "bm25")], seed=0)
+    assert row["difference"] == 0.5
+    assert row["interval"] == [0.5, 0.5]
+    assert row["p"] == row["p_holm"] == 2 / 16  # of 2^4 patterns of signs, two are as extreme
+
+
+def test_p_is_corrected_over_all_rows():
+    rows = np.arange(4, dtype=np.int32)
+    values = {name: np.full(4, 1.0) for name in ("RR@10", "R@1")}
+    a = Evaluation(rows, values, 0, 0)
+    b = Evaluation(rows, {name: value / 2 for name, value in values.items()}, 0, 0)
+    assert [row["p_holm"] for row in compare_states({"a": a, "b": b}, [("a", "b")], seed=0)] == [0.25, 0.25]
+
+
+def test_an_experiment_is_measured_when_it_has_these_measures():
+    done = {"test": {"final": {"RR@10": 0.5, "R@1": 0.5}}, "forgetting": []}
+    assert is_measured(done, RR)
+    assert not is_measured(None, RR)
+    assert not is_measured(done, RR[:1])
+    assert not is_measured(done, parse_measures("RR@10 R@1 AP"))
+    assert is_measured({"forgetting": []}, RR)
+
+
+# ---------------------------------------------------------------- several seeds
+
+
+def test_spread_is_mean_and_sample_deviation():
+    assert spread([0.25, 0.75]) == {"mean": 0.5, "std": pytest.approx(0.125**0.5), "values": [0.25, 0.75]}
+    assert spread([0.25]) == {"mean": 0.25, "std": 0.0, "values": [0.25]}
+
+
+def test_seeds_are_pooled_in_order_measure_by_measure():
+    results = {seed: {"test": {"final": {"RR@10": value}}} for seed, value in ((43, 0.5), (42, 0.25))}
+    assert pool_seeds(results) == {"seeds": [42, 43], "test": {"final": {"RR@10": spread([0.25, 0.5])}}}
+
+
+# ---------------------------------------------------------------- for people
+
+
+def test_runs_are_written_for_other_tools(data, runs, tmp_path):
+    write_runs(tmp_path / "runs", {**runs, "episode-1": runs["final"]}, data)
+    names = sorted(path.name for path in (tmp_path / "runs").glob("*.trec.gz"))
+    assert names == ["bm25.test.trec.gz", "final.test.trec.gz", "untrained.test.trec.gz"]
+    collection = data.collection
+    again = read_run(tmp_path / "runs/final.test.trec.gz", collection.query_ids, collection.passage_ids)
+    assert again.passage_rows.tolist() == [0, 2, 3, 1]
+    assert again.scores.tolist() == [9, 8, 9, 8]
+
+
+def test_ids_with_blanks_cost_the_run_files_not_the_experiment(runs, tmp_path, caplog):
+    passages = [(f"p {i}", f"text {i}") for i in range(4)]
+    qrels = {"train": {"a": ["p 0"]}, "test": {"c": ["p 2"]}}
+    collection = Collection.from_lists(passages, {"a": "1", "b": "2", "c": "3", "d": "4"}, qrels)
+    write_runs(tmp_path / "runs", runs, choose_splits(collection, dev="none"))
+    assert "BLANK_IN_ID" in caplog.text
+    assert not list((tmp_path / "runs").glob("*"))
+
+
+def metrics(*episodes):
+    """Logged steps: for each episode, its losses."""
+    return [
+        {"episode": episode, "step": step, "loss": loss}
+        for episode, losses in enumerate(episodes, 1)
+        for step, loss in enumerate(losses, 1)
+    ]
+
+
+def test_steps_count_on_from_episode_to_episode():
+    curve = learning_curve(metrics([3.0, 2.0], [2.5, 2.0, 1.0]), {})
+    assert curve.steps.tolist() == [1, 2, 3, 4, 5]
+    assert curve.losses.tolist() == [3.0, 2.0, 2.5, 2.0, 1.0]
+    assert curve.borders == (0, 2, 5)
+    assert curve.episodes == (1, 2)
+
+
+def test_steps_that_no_later_episode_builds_on_are_left_out():
+    curve = learning_curve(metrics([3.0, 2.0, 9.0, 9.0], [1.0]), {1: 2})
+    assert curve.losses.tolist() == [3.0, 2.0, 1.0]
+    assert curve.borders == (0, 2, 3)
+
+
+def test_an_experiment_without_steps_has_an_empty_curve():
+    curve = learning_curve([], {})
+    assert curve.borders == (0,)
+    assert len(curve.steps) == 0
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 10])
+def test_smoothing_is_a_mean_over_a_window(width):
+    values = np.random.default_rng(0).random(7)
+    slow = [np.mean([values[j] for j in range(7) if i - width // 2 <= j < i + (width + 1) // 2]) for i in range(7)]
+    assert smooth(values, width) == pytest.approx(slow)
+
+
+def png_size(path):
+    data = path.read_bytes()
+    assert data.startswith(b"\x89PNG\r\n\x1a\n")
+    return struct.unpack(">II", data[16:24])
+
+
+@pytest.mark.parametrize(("states", "baseline"), [([0.4, 0.5, 0.6], 0.45), ([0.0, 0.0, 0.0], None), ([], None)])
+def test_a_curve_is_a_picture(tmp_path, states, baseline):
+    curve = learning_curve(metrics([3.0, 2.0], [2.5, 2.0, 1.0]), {})
+    draw_learning_curve(tmp_path / "c.png", curve, states, label="dev RR@10", baseline=baseline)
+    assert png_size(tmp_path / "c.png") == (1350, 675)
+    again = tmp_path / "again.png"
+    draw_learning_curve(again, curve, states, label="dev RR@10", baseline=baseline)
+    assert again.read_bytes() == (tmp_path / "c.png").read_bytes()
+
+
+def test_the_curve_shows_the_measure_of_every_state_at_its_step(tmp_path, monkeypatch):
+    from hardneg import results as module
+    from hardneg.artifacts import publish
+
+    experiment = Experiment(tmp_path, tmp_path / "cache")
+    experiment.metrics.append(metrics([3.0, 2.0, 9.0], [2.5, 2.0]))
+    with publish(experiment / "episodes/1/model", "model", inputs={"step": "2"}):
+        pass
+    drawn = {}
+    monkeypatch.setattr(module, "draw_learning_curve", lambda *args, **named: drawn.update(args=args, **named))
+    found = {
+        "bm25": {"RR@10": 0.3},
+        "untrained": {"RR@10": 0.4},
+        "episode-1": {"RR@10": 0.5},
+        "final": {"RR@10": 0.6},
+    }
+    draw_curve(experiment, {"test": found}, RR[0])
+    path, curve, states = drawn["args"]
+    assert path == tmp_path / "learning_curve.png"
+    assert curve.borders == (0, 2, 4)
+    assert states == [0.4, 0.5, 0.6]
+    assert (drawn["label"], drawn["baseline"]) == ("test RR@10", 0.3)
