@@ -17,7 +17,6 @@ from typing import Any
 
 from hardneg import __version__
 from hardneg.artifacts import (
-    check_writable,
     disk_faults,
     lease,
     publish_file,
@@ -26,8 +25,6 @@ from hardneg.artifacts import (
 )
 from hardneg.config import Settings, differences
 from hardneg.errors import ArtifactError
-
-log = logging.getLogger(__name__)
 
 SETTINGS = "settings.json"
 RESULTS = "results.json"
@@ -124,7 +121,6 @@ def open_experiment(
     BusyError : another process holds the folder (exit 6).
     ArtifactError : the folder holds another experiment: settings or inputs differ (exit 4).
     """
-    check_writable(path)
     with lease(path), log_file(path / "log.txt"):
         experiment = Experiment(path, cache or path / "cache")
         record = {

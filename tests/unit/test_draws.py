@@ -160,6 +160,13 @@ def test_equal_words_and_words_that_differ_in_the_last_bits_are_ordered_too(leng
         assert draws.smallest(alike, offsets, counts).tolist() == slow_smallest(alike, offsets, counts)
 
 
+def test_words_that_differ_early_take_the_fast_way(monkeypatch):
+    words, offsets = ragged([200] * 500)
+    expected = slow_smallest(words, offsets, [30] * 500)
+    monkeypatch.setattr(np, "lexsort", lambda keys: pytest.fail("sorted twice"))
+    assert draws.smallest(words, offsets, np.full(500, 30)).tolist() == expected
+
+
 def test_spans_of_extreme_words_stay_apart():
     words = np.array([WORD - 1, WORD - 2, 0, 1, WORD - 1, 0], np.uint64)
     assert draws.smallest(words, np.array([0, 2, 4, 6]), np.array([1, 1, 1])).tolist() == [1, 2, 5]

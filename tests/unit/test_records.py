@@ -109,6 +109,7 @@ RUN = Run(
 
 def test_hits_of_a_query():
     assert len(RUN) == 4
+    assert Run(RUN.query_rows, RUN.offsets, RUN.passage_rows, RUN.scores).unit == "passage"
     rows, scores = RUN.hits(0)
     assert rows.tolist() == [10, 11, 12]
     assert scores.tolist() == [3.0, 2.0, 1.0]
@@ -217,9 +218,21 @@ def test_a_token_batch_takes_sequences():
     assert len(batch.take(np.array([], np.int64))) == 0
 
 
-def test_records_are_immutable_and_templates_compare_by_value():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        RUN.unit = "passage"
+def test_records_are_immutable():
+    qrels = random_qrels()
+    for record in (
+        RUN,
+        qrels,
+        qrels.positives(),
+        TextTemplate("query", 32),
+        TokenBatch(RUN.passage_rows, RUN.offsets),
+    ):
+        name = dataclasses.fields(record)[0].name
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(record, name, getattr(record, name))
+
+
+def test_templates_compare_by_value():
     template = TextTemplate("query", 32, tokenizer="aa")
     assert template == TextTemplate("query", 32, tokenizer="aa")
     assert template != TextTemplate("query", 32, tokenizer="bb")

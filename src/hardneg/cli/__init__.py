@@ -14,6 +14,7 @@ import typer
 from hardneg.cli.commands import app
 from hardneg.errors import HardnegError
 
+INTERRUPTED = 130  # what typer makes of a KeyboardInterrupt
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")  # how torch says it
 
 
@@ -28,6 +29,8 @@ def run(arguments: Sequence[str]) -> int:
     words = [word for word in arguments if word != "--debug"]
     try:
         status = app(args=words, prog_name="hardneg", standalone_mode=False)
+        if status == INTERRUPTED:
+            raise KeyboardInterrupt
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except BrokenPipeError:  # whoever read our output has seen enough

@@ -61,7 +61,7 @@ def import_command(
     on_duplicate: Annotated[str, typer.Option(help="error, or first: keep the first of equal ids.")] = "error",
     as_json: JsonOption = False,
 ) -> None:
-    """Read a collection in any convention, check it, write the canonical form."""
+    """Read a collection of any convention into the canonical form."""
     begin()
     from hardneg.data.importing import import_collection
     from hardneg.operations.opening import check_new, one_of
@@ -80,7 +80,7 @@ def import_command(
 
 
 @app.command(
-    epilog=example("hardneg mine --data DATA --model M --sources query,lookahead --count 30 \\", "    --out POOL")
+    epilog=example("hardneg mine --data DATA --model M --sources query,lookahead --count 30", "--out POOL")
 )
 def mine(
     data: DataOption,
@@ -149,7 +149,7 @@ def inspect(
     cache: CacheOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """A query's positives and negatives with texts, sources, ranks, scores."""
+    """Show queries with their positives, negatives and provenance."""
     begin()
     from hardneg.operations.inspection import inspect as execute
     from hardneg.tables import inspection_text
@@ -198,7 +198,7 @@ def encode(
     show_result(facts, as_json, facts_table)
 
 
-@app.command(epilog=example("hardneg search --data DATA --split test --model M --k 1000 --out test.trec.gz"))
+@app.command(epilog=example("hardneg search --data DATA --split test --model M --k 1000", "--out test.trec.gz"))
 def search(
     data: DataOption,
     model: MaybeModel = None,
@@ -215,7 +215,7 @@ def search(
     threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Search a split's queries into a run file, or one text onto the terminal."""
+    """Search a split's queries into a run file, or search one text."""
     if (query is None) == (out is None):
         raise typer.BadParameter("give --out RUN, or --query TEXT", param_hint="'--out'")
     begin()
@@ -240,7 +240,7 @@ def search(
         show_result(search_split(data, out, split=split, k=k or 1000, **common), as_json, facts_table)
 
 
-@app.command(epilog=example('hardneg evaluate test.trec.gz --data DATA --split test --measures "RR@10 R@1000"'))
+@app.command(epilog=example("hardneg evaluate test.trec.gz --data DATA --split test", '--measures "RR@10 R@1000"'))
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run file.")],
     data: MaybeData = None,
@@ -270,7 +270,7 @@ def compare(
     cache: CacheOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Paired tests of every two runs, with Holm correction and win/tie/loss."""
+    """Test every pair of runs, with Holm correction and wins."""
     from hardneg.operations.evaluation import compare as execute
     from hardneg.tables import comparison_table
 

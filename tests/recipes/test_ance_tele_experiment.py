@@ -1,0 +1,246 @@
+"""ANCE-Tele as an experiment: finished, extended, begun from given negatives, and what its folder holds."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from slow_tele import SlowEncoder
+
+import hardneg as hn
+from hardneg.artifacts import read_manifest, verify
+from hardneg.errors import HardnegError
+from hardneg.models.loading import load_encoder
+from hardneg.training.checkpoint import checkpoints
+from tiny_world import SETTINGS, one_thread  # noqa: F401
+
+TELEMETRY = ("timing.jsonl", "log.txt", ".lock", "learning_curve.png")
+
+
+def files_of(path):
+    """Every file of an experiment that is no telemetry, by its name; checkpoints are the stage's own affair."""
+    found = {}
+    for file in sorted(path.rglob("*")):
+        name = file.relative_to(path).as_posix()
+        if (
+            file.is_file()
+            and not name.startswith("cache/")
+            and "/checkpoint/" not in name
+            and name not in TELEMETRY
+        ):
+            found[name] = file.read_bytes()
+    return found
+
+
+def times_of(path):
+    return {file: file.stat().st_mtime_ns for file in path.rglob("*") if file.is_file()}
+
+
+def weights_of(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def equal(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.fixture(scope="module")
+def two(execute):
+    """The same experiment, of two episodes."""
+    return execute(episodes=2)
+
+
+# ---------------------------------------------------------------- the folder
+
+
+def test_every_artefact_is_whole_and_nothing_temporary_is_left(whole):
+    manifests = [file.parent for file in whole.path.rglob("manifest.json") if "embeddings" not in file.parts]
+    for folder in manifests:
+        verify(folder)
+    names = {folder.relative_to(whole.path).as_posix() for folder in manifests}
+    expected = {"model", *(f"episodes/{i}/{part}" for i in (1, 2, 3) for part in ("negatives", "model"))}
+    folders = [*(f"episodes/{i}/runs" for i in (1, 2, 3)), "final/runs"]
+    expected |= {f"{folder}/{run}" for folder in folders for run in ("query", "lookahead", "dev", "test")}
+    assert expected <= names
+    assert not list(whole.path.rglob(".tmp-*"))
+
+
+def test_results_are_returned_and_stored(whole):
+    assert json.loads((whole.path / "results.json").read_text()) == whole.results
+
+
+def test_the_final_model_is_that_of_the_last_step(whole, world):
+    last = checkpoints(whole.path / "episodes/3/checkpoint")[-1]
+    assert last.name == "step-0000012"
+    trained = load_file(last / "weights.safetensors")
+    final = weights_of(whole.path / "model")
+    assert all(torch.equal(final[name.removeprefix("towers.0.transformer.")], trained[name]) for name in trained)
+    assert not equal(final, weights_of(whole.path / "episodes/3/model"))
+
+
+def test_the_final_model_is_found_to_search_as_the_final_runs_say(whole, world):
+    slow = SlowEncoder(whole.path / "model")
+    text = world.collection.query_texts.take(world.collection.qrels("test").query_rows[:1])[0]
+    hits = whole.run("final/runs/test")[0]
+    row, score = hits[0]
+    with torch.no_grad():
+        passage = (world.collection.titles.take([row])[0], world.collection.texts.take([row])[0])
+        found = slow.encode(text) @ slow.encode(*(part for part in passage if part))
+    assert score == pytest.approx(found.item(), rel=1e-4)
+
+
+def test_only_the_final_states_embeddings_stay(whole):
+    stores = [read_manifest(path) for path in (whole.path / "cache/embeddings").iterdir()]
+    final = load_encoder(str(whole.path / "model")).digest()
+    assert {manifest.inputs["encoder"] for manifest in stores} == {final}
+    assert {manifest.settings["side"] for manifest in stores} == {"query", "passage"}
+
+
+def test_inputs_name_what_each_was_made_from(whole, world):
+    def digest(name):
+        return read_manifest(whole.path / name).digest
+
+    base = load_encoder(world.calm).digest()
+    miners = [base, *(load_encoder(str(whole.path / f"episodes/{i}/model")).digest() for i in (1, 2))]
+    for i in (1, 2, 3):
+        pool = read_manifest(whole.path / f"episodes/{i}/negatives").inputs
+        previous = {} if i == 1 else {"previous": digest(f"episodes/{i - 1}/negatives")}
+        assert pool == {"collection": world.collection.digest, "miner": miners[i - 1], **previous}
+        model = read_manifest(whole.path / f"episodes/{i}/model").inputs
+        assert model == {"pool": digest(f"episodes/{i}/negatives"), "start": base, "step": "4"}
+    assert read_manifest(whole.path / "model").inputs["step"] == "12"
+
+
+# ---------------------------------------------------------------- again
+
+
+def test_the_same_again_does_nothing(execute, whole):
+    before, files = times_of(whole.path), files_of(whole.path)
+    again = execute(whole.path)
+    assert again.results == whole.results
+    assert not again.batches
+    assert files_of(whole.path) == files
+    after = times_of(whole.path)
+    assert after.keys() == before.keys()
+    changed = {file.name for file in after if after[file] != before[file]}
+    assert changed <= {"settings.json", ".lock", "log.txt"}
+
+
+def test_another_experiment_in_the_same_folder_is_refused(execute, whole):
+    files = files_of(whole.path)
+    for changes in ({"alpha": 0.4}, {"episodes": 2}, {"seed": 8}, {"learning_rate": 2e-3}):
+        with pytest.raises(HardnegError) as fault:
+            execute(whole.path, **changes)
+        assert fault.value.status == 4
+        assert next(iter(changes)) in str(fault.value)
+    assert files_of(whole.path) == files
+
+
+def test_the_same_elsewhere_gives_the_same_bytes(execute, two, tmp_path):
+    assert files_of(execute(tmp_path / "exp", episodes=2).path) == files_of(two.path)
+
+
+def test_another_seed_gives_others(execute, two, tmp_path):
+    other = execute(tmp_path / "exp", episodes=2, seed=8)
+    assert other.pool(1) != two.pool(1)
+    assert other.losses(1) != two.losses(1)
+
+
+# ---------------------------------------------------------------- extended
+
+
+def test_two_episodes_extended_to_three_are_three(execute, whole, tmp_path):
+    """Pools, runs and models are those of three episodes from the start; only episode 2 was trained to its end."""
+    path = tmp_path / "exp"
+    short = execute(path, episodes=2)
+    assert len(short.losses(2)) == 12
+    untouched = [f"episodes/{i}/{part}" for i in (1, 2) for part in ("negatives", "model", "runs", "checkpoint")]
+    before = {name: times_of(path / name) for name in untouched}
+    long = execute(path)
+    assert {name: times_of(path / name) for name in untouched} == before
+    found, expected = files_of(path), files_of(whole.path)
+    assert found.keys() == expected.keys()
+    assert {name for name in found if found[name] != expected[name]} == {"metrics.jsonl"}
+    assert long.results == whole.results
+    steps = [(row["episode"], row["step"]) for row in long.metrics]
+    assert steps == [(i, step) for i, n in ((1, 4), (2, 12), (3, 12)) for step in range(1, n + 1)]
+    assert [row for row in long.metrics if row["episode"] != 2 or row["step"] <= 4] == whole.metrics
+
+
+def test_extended_where_the_early_stop_is_the_end(execute, tmp_path):
+    changes = {"stop_fraction": 1.0, "steps": 2, "splits": ("train", "none", "none")}
+    execute(tmp_path / "short", episodes=1, **changes)
+    assert equal(weights_of(tmp_path / "short/model"), weights_of(tmp_path / "short/episodes/1/model"))
+    long = execute(tmp_path / "short", episodes=2, **changes)
+    fresh = execute(tmp_path / "fresh", episodes=2, **changes)
+    assert files_of(long.path) == files_of(fresh.path)
+
+
+# ---------------------------------------------------------------- given negatives
+
+
+def test_the_third_episode_from_given_negatives_is_the_third_episode(execute, whole, tmp_path):
+    done = execute(tmp_path / "exp", start_episode=3, negatives=whole.path / "episodes/3/negatives")
+    assert [path.name for path in (done.path / "episodes").iterdir()] == ["3"]
+    assert done.pool(3) == whole.pool(3)
+    assert done.metrics == [row for row in whole.metrics if row["episode"] == 3]
+    assert equal(weights_of(done.path / "model"), weights_of(whole.path / "model"))
+    assert list(done.results["test"]) == ["bm25", "untrained", "final"]
+    assert done.results["test"]["untrained"] == whole.results["test"]["untrained"]
+    assert done.results["test"]["final"] == whole.results["test"]["final"]
+    assert len(done.results["forgetting"]) == 1
+    assert {batch.passage_rows.shape[1] for batch in done.batches} == {SETTINGS["passages_reference"][2]}
+
+
+def test_later_episodes_mine_from_given_ones(execute, whole, tmp_path):
+    done = execute(
+        tmp_path / "exp", start_episode=2, steps=2, negatives=whole.path / "episodes/2/negatives", episodes=3
+    )
+    given = {entry["passage_rows"] for entry in done.pool(2)[0]}
+    momentum = [entry for entry in done.pool(3)[0] if entry["episodes"] < 3]
+    assert len(momentum) == 12
+    assert {entry["passage_rows"] for entry in momentum} <= given
+
+
+def test_a_start_beyond_the_end_is_refused(execute, tmp_path):
+    with pytest.raises(HardnegError, match="start_episode") as fault:
+        execute(tmp_path / "exp", start_episode=4)
+    assert fault.value.status == 2
+    assert not (tmp_path / "exp").exists()
+
+
+# ---------------------------------------------------------------- kinds of experiments
+
+
+def test_without_dev_and_test(execute):
+    done = execute(splits=("train", "none", "none"), episodes=1, steps=1)
+    assert not {"dev", "test"} & set(done.results)
+    assert len(done.results["forgetting"]) == 1
+    assert {path.name for path in (done.path / "final/runs").iterdir()} == {"query", "lookahead"}
+
+
+def test_dev_alone_is_compared_on(execute):
+    done = execute(splits=("train", "dev", "none"), episodes=1, steps=1)
+    assert "test" not in done.results
+    assert done.results["compared_on"] == "dev"
+    assert list(done.results["dev"]) == ["bm25", "untrained", "final"]
+
+
+def test_two_towers(execute, world):
+    done = execute(towers="untied", splits=("train", "none", "test"), episodes=2, steps=2)
+    folder = done.path / "model"
+    query, passage = weights_of(folder / "query"), weights_of(folder / "passage")
+    assert query.keys() == passage.keys()
+    assert not equal(query, passage), "each learnt its own"
+    encoder = load_encoder(str(folder))
+    assert not encoder.tied
+    assert read_manifest(folder).facts["digest"] == encoder.digest()
+    hits = hn.search_text(world.collection, "about", model=str(folder), k=3)
+    assert len(hits) == 3
+
+
+def test_bfloat16_trains_and_mines(execute):
+    done = execute(precision="bfloat16", splits=("train", "none", "test"), episodes=2, steps=2)
+    assert np.isfinite([row["loss"] for row in done.metrics]).all()
+    assert 0 < done.results["test"]["final"]["RR@10"] <= 1

@@ -1,0 +1,364 @@
+"""The command line: faults are one line each with their status, results stand alone, help shows examples."""
+
+import json
+import logging
+import re
+import signal
+import sys
+import warnings
+
+import pytest
+
+from hardneg import __version__, cli, progress
+from hardneg.cli import commands, recipes
+from hardneg.errors import BusyError, Faults, InputError, NumericError, SettingsError
+from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
+
+COMMANDS = ("import", "train ance-tele", "mine", "inspect", "encode", "search", "evaluate", "compare")
+LINE = re.compile(r"(\S.*: )?[A-Z][A-Z0-9_]+: .+; .+")
+
+
+@pytest.fixture
+def hardneg(capsys, monkeypatch):
+    """Run a command in this process: status, stdout, stderr; what it sets for the process is undone."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    root = logging.getLogger()
+    before = list(root.handlers)
+    monkeypatch.setattr(progress, "enabled", False)
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+
+    def run(*arguments):
+        for handler in [handler for handler in root.handlers if handler not in before]:
+            root.removeHandler(handler)
+        root.handlers = []
+        status = cli.run([str(argument) for argument in arguments])
+        return status, *capsys.readouterr()
+
+    yield run
+    root.handlers = before
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    root = tmp_path_factory.mktemp("world")
+    collection = tiny_collection(root / "collection")
+    return collection, tiny_model(root / "model", collection)
+
+
+# ---------------------------------------------------------------- help
+
+
+@pytest.mark.parametrize("command", ["", "train", *COMMANDS])
+def test_help_shows_an_example_that_can_be_copied(hardneg, command):
+    status, out, err = hardneg(*command.split(), "--help")
+    assert (status, err) == (0, "")
+    example = out[out.index("Example:") :].splitlines()[1:]
+    joined = " ".join(" ".join(line.rstrip("\\").strip() for line in example).split())
+    assert joined.startswith(f"hardneg {command or 'train ance-tele'}")
+    assert all(len(line) <= 80 for line in out.splitlines())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_says_what_it_is(hardneg, command):
+    out = hardneg(*command.split(), "--help")[1]
+    options = out[out.index("Options:") : out.index("Example:")]
+    for option in re.findall(r"^  (--[\w-]+)[^\n]*(?:\n   [^\n]*)*", options, re.MULTILINE):
+        body = options[options.index(f"  {option}") :].split("\n  --")[0]
+        assert re.search(r"[A-Za-z].*\.", body), option
+
+
+def test_only_what_works_is_listed(hardneg):
+    out = hardneg("--help")[1]
+    listed = re.findall(r"^  (\w+) ", out[out.index("Commands:") : out.index("Example:")], re.MULTILINE)
+    assert sorted(listed) == sorted({command.split()[0] for command in COMMANDS})
+    out = hardneg("train", "--help")[1]
+    assert re.findall(r"^  ([\w-]+)  ", out[out.index("Commands:") :], re.MULTILINE) == ["ance-tele"]
+
+
+@pytest.mark.parametrize("arguments", [[], ["train"]])
+def test_without_a_command_there_is_help(hardneg, arguments):
+    status, out, err = hardneg(*arguments)
+    assert (status, err) == (0, "")
+    assert out.startswith("Usage: hardneg")
+
+
+def test_the_version(hardneg):
+    assert hardneg("--version") == (0, f"hardneg {__version__}\n", "")
+
+
+# ---------------------------------------------------------------- faults
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["nonsense"], "USAGE: No such command 'nonsense'; see hardneg --help"),
+        (["train", "ance"], "USAGE: No such command 'ance'. Did you mean 'ance-tele'?; see hardneg train --help"),
+        (["mine", "--data", "x"], "USAGE: Missing option '--out'; see hardneg mine --help"),
+        (["evaluate"], "USAGE: Missing argument 'run'; see hardneg evaluate --help"),
+    ],
+)
+def test_usage_is_one_line_and_no_box(hardneg, arguments, line):
+    assert hardneg(*arguments) == (2, "", line + "\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "search --data x --bm25 --k 0 --out r",
+        "search --data x --bm25 --k -1 --out r",
+        "search --data x --bm25",
+        "search --data x --bm25 --query q --out r",
+        "mine --data x --out p --count abc",
+        "mine --data x --out p --depth 0",
+        "mine --data x --out p --dept 3",
+        "train ance-tele --data x --model m --out e --seeds 0",
+        "inspect p --data x --random 0",
+        "encode --data x --model m --out e --token-budget 1",
+        "encode --data x --model m --out e --threads 0",
+        "encode --data x --model m --out e --shard 2/2",
+        "encode --data x --model m --out e --dtype float61",
+        "evaluate r",
+        "evaluate r --data x --qrels y",
+        "evaluate r --data x --measures RRR@10",
+        "compare a --data x",
+        "import x --to c --on-duplicate last",
+    ],
+)
+def test_bad_arguments_are_one_line_with_status_2(hardneg, arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = hardneg(*arguments.split())
+    assert (status, out) == (2, "")
+    assert LINE.fullmatch(err.rstrip("\n")), err
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_option_that_is_not_given_is_not_checked(hardneg, world, tmp_path):
+    status, _, err = hardneg("search", "--data", world[0].path, "--bm25", "--out", tmp_path / "run")
+    assert (status, err) == (0, "")
+
+
+def test_all_settings_faults_come_at_once_with_the_nearest_key(hardneg, world, tmp_path):
+    wrong = ["epizodes=3", "alpha=2", "nonsense", "measures=RX@10"]
+    assignments = [word for text in wrong for word in ("--set", text)]
+    arguments = ["train", "ance-tele", "--data", world[0].path, "--model", world[1], "--out", tmp_path / "exp"]
+    status, out, err = hardneg(*arguments, "--preset", "dmo", *assignments)
+    assert (status, out) == (2, "")
+    lines = err.splitlines()
+    assert [line.split(":")[0] for line in lines] == [
+        "UNKNOWN_PRESET",
+        "BAD_OVERRIDE",
+        "BAD_SETTING",
+        "UNKNOWN_SETTING",
+    ]
+    assert lines[0].endswith("did you mean 'demo'?")
+    assert lines[3].endswith("did you mean 'episodes'?")
+    assert not (tmp_path / "exp").exists()
+
+
+def raising(monkeypatch, fault):
+    """Let ``hardneg evaluate`` raise ``fault``."""
+    from hardneg.operations import evaluation
+
+    def evaluate(*_, **__):
+        raise fault
+
+    monkeypatch.setattr(evaluation, "evaluate", evaluate)
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "start"),
+    [
+        (
+            InputError("NUL", "a NUL byte", "remove it", path="a.tsv", line=3),
+            3,
+            "a.tsv:3: NUL: a NUL byte; remove it",
+        ),
+        (BusyError("IN_USE", "in use by x", "wait"), 6, "IN_USE: in use by x; wait"),
+        (NumericError("NOT_FINITE", "NaN", "lower it"), 7, "NOT_FINITE: NaN; lower it"),
+        (KeyboardInterrupt(), 75, "STOPPED: "),
+        (MemoryError(), 5, "OUT_OF_MEMORY: "),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), 5, "OUT_OF_MEMORY: "),
+        (PermissionError(13, "Permission denied", "/x/y"), 5, "/x/y: SYSTEM: Permission denied; "),
+        (ValueError("two\nlines"), 70, "BUG: ValueError: two lines; this is a bug"),
+    ],
+)
+def test_every_fault_is_one_line_with_its_status(hardneg, monkeypatch, fault, status, start):
+    raising(monkeypatch, fault)
+    found, out, err = hardneg("evaluate", "run", "--data", "x")
+    assert (found, out) == (status, "")
+    assert err.startswith(start)
+    assert err.count("\n") == 1
+
+
+def test_several_faults_are_a_line_each(hardneg, monkeypatch):
+    faults = [SettingsError("BAD_SETTING", f"{name} = 0", "give more") for name in "ab"]
+    raising(monkeypatch, Faults(faults))
+    status, _, err = hardneg("evaluate", "run", "--data", "x")
+    assert status == 2
+    assert err.splitlines() == ["BAD_SETTING: a = 0; give more", "BAD_SETTING: b = 0; give more"]
+
+
+@pytest.mark.parametrize("place", [0, 1, 4])
+def test_debug_adds_the_traceback_wherever_it_stands(hardneg, monkeypatch, place):
+    raising(monkeypatch, InputError("NUL", "a NUL byte", "remove it"))
+    arguments = ["evaluate", "run", "--data", "x"]
+    status, _, err = hardneg(*arguments[:place], "--debug", *arguments[place:])
+    assert status == 3
+    assert err.startswith("NUL: a NUL byte; remove it\nTraceback")
+
+
+def test_a_reader_that_leaves_is_no_fault(hardneg, monkeypatch, tmp_path):
+    class Gone:
+        def write(self, text):
+            raise BrokenPipeError
+
+        def flush(self):
+            pass
+
+        def fileno(self):
+            return self.stream.fileno()
+
+    with open(tmp_path / "out", "w") as stream:
+        Gone.stream = stream
+        monkeypatch.setattr(sys, "stdout", Gone())
+        assert cli.run(["--version"]) == 0
+
+
+def test_warnings_are_one_line(hardneg, monkeypatch):
+    from hardneg.operations import evaluation
+
+    def evaluate(*_, **__):
+        logging.getLogger("hardneg.search").warning("nearly all alike")
+        logging.getLogger("hardneg.search").info("not for the terminal")
+        return {"measures": {"RR@10": 1.0}, "queries": 1, "missing": 0, "unjudged": 0}
+
+    monkeypatch.setattr(evaluation, "evaluate", evaluate)
+    status, out, err = hardneg("evaluate", "run", "--data", "x", "--json")
+    assert status == 0
+    assert json.loads(out)["queries"] == 1
+    assert err == "WARNING: nearly all alike\n"
+    shown = warnings.formatwarning("an old driver", UserWarning, "/some/where.py", 7, "code")
+    assert shown == "WARNING: UserWarning: an old driver\n"
+
+
+# ---------------------------------------------------------------- options reach what they are for
+
+
+def test_json_stands_alone_on_stdout(hardneg, world, tmp_path):
+    collection, _ = world
+    run = tmp_path / "run.trec"
+    status, out, err = hardneg("search", "--data", collection.path, "--bm25", "--k", 5, "--out", run, "--json")
+    assert (status, err) == (0, "")
+    facts = json.loads(out)
+    assert (facts["run"], facts["queries"]) == (str(run), 16)
+    status, out, _ = hardneg("evaluate", run, "--data", collection.path, "--measures", "RR@10 R@5", "--json")
+    found = json.loads(out)
+    assert list(found) == ["measures", "queries", "missing", "unjudged"]
+    assert list(found["measures"]) == ["RR@10", "R@5"]
+    status, out, _ = hardneg("compare", run, run, "--data", collection.path, "--measures", "RR@10", "--json")
+    assert json.loads(out)[0]["ties"] == 16
+
+
+def test_every_option_of_mining_is_passed_on(hardneg, monkeypatch, tmp_path):
+    from hardneg import runtime
+    from hardneg.operations import inspection, pools
+
+    seen = {}
+    monkeypatch.setattr(runtime, "set_threads", lambda threads: seen.update(threads=threads))
+    monkeypatch.setattr(pools, "mine", lambda *args, **named: seen.update(named, args=args))
+    monkeypatch.setattr(inspection, "pool_stats", lambda pool: {"queries": 1})
+    texts = {"passage-model": "pm", "split": "dev", "device": "cpu", "cache": "c", "previous": "p"}
+    numbers = {"depth": 7, "count": 3, "alpha": 0.25, "beta": 0.75, "seed": 9, "threads": 2}
+    filters = {"rank-from": 2, "rank-to": 5, "max-score": 1.5, "absolute-margin": 0.5, "relative-margin": 0.25}
+    options = [word for name, value in {**texts, **numbers, **filters}.items() for word in (f"--{name}", value)]
+    arguments = [
+        "mine",
+        "--data",
+        "d",
+        "--model",
+        "m",
+        "--out",
+        tmp_path / "o",
+        "--sources",
+        " query, bm25 ",
+        "--allow-bin",
+    ]
+    assert hardneg(*arguments, *options)[0] == 0
+    assert seen["args"] == ("d", "m", tmp_path / "o")
+    assert seen["sources"] == ["query", "bm25"]
+    assert seen["allow_bin"] is True
+    for name, value in {**texts, **numbers}.items():
+        found = seen[name.replace("-", "_")]
+        assert (str(found) if isinstance(value, str) else found) == value
+    assert vars(seen["filters"]) == {name.replace("-", "_"): value for name, value in filters.items()}
+
+
+def test_every_option_of_training_is_passed_on(hardneg, monkeypatch, tmp_path):
+    from hardneg import runtime
+    from hardneg.operations import training
+
+    seen = {}
+
+    def train(*args, **named):
+        seen.update(named, args=args)
+        return {"forgetting": []}
+
+    monkeypatch.setattr(runtime, "set_threads", lambda threads: None)
+    monkeypatch.setattr(training, "train_ance_tele", train)
+    (tmp_path / "s.toml").write_text("steps = 7\n")
+    options = ["--preset", "demo", "--config", tmp_path / "s.toml", "--set", "depth=9", "--set", "alpha=0.25"]
+    options += [
+        "--seeds",
+        3,
+        "--train",
+        "a",
+        "--dev",
+        "b",
+        "--test",
+        "c",
+        "--start-episode",
+        2,
+        "--negatives",
+        "n",
+    ]
+    options += ["--passage-model", "pm", "--allow-bin", "--cache", "k", "--device", "cpu"]
+    status, out, _ = hardneg(
+        "train", "ance-tele", "--data", "d", "--model", "m", "--out", tmp_path / "e", *options
+    )
+    assert status == 0
+    assert str(tmp_path / "e/model") in out
+    settings = seen["settings"]
+    assert (settings.steps, settings.depth, settings.alpha, settings.start_episode) == (7, 9, 0.25, 2)
+    assert settings.queries_per_step == 16  # the preset's
+    assert vars(seen["splits"]) == {"train": "a", "dev": "b", "test": "c"}
+    assert (seen["seeds"], str(seen["negatives"]), seen["passage_model"]) == (3, "n", "pm")
+    assert (seen["allow_bin"], str(seen["cache"]), seen["device"]) == (True, "k", "cpu")
+
+
+def test_a_plan_is_printed_and_nothing_is_made(hardneg, world, tmp_path):
+    arguments = ["train", "ance-tele", "--data", world[0].path, "--model", world[1], "--out", tmp_path / "exp"]
+    status, out, err = hardneg(*arguments, "--set", "episodes=1", "--set", "steps=3", "--dry-run")
+    assert (status, err) == (0, "")
+    assert "steps = 3" in out.splitlines()
+    assert "# episode 1: 60 queries, 3 steps of 8 queries, 16 passages a query" in out.splitlines()
+    assert not (tmp_path / "exp").exists()
+
+
+def test_importing_the_entry_point_runs_nothing():
+    import hardneg.__main__
+
+    assert hardneg.__main__.main is cli.main
+    with pytest.raises(SystemExit) as left:
+        cli.main(["--version"])
+    assert left.value.code == 0
+
+
+def test_examples_name_commands_that_exist():
+    names = {info.name or info.callback.__name__ for info in commands.app.registered_commands}
+    names |= {"train"}
+    for info in [*commands.app.registered_commands, *recipes.app.registered_commands]:
+        assert re.search(r"hardneg (\w+)", info.epilog)[1] in names
