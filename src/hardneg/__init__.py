@@ -53,7 +53,7 @@ _HOMES = {
     "pool_stats": "hardneg.operations.inspection",
     "search_split": "hardneg.operations.retrieval",
     "search_text": "hardneg.operations.retrieval",
-    "tele_settings": "hardneg.operations.training",
+    "tele_settings": "hardneg.operations.settings",
     "train_ance_tele": "hardneg.operations.training",
 }
 

@@ -16,7 +16,8 @@ from hardneg.operations.evaluation import compare, evaluate
 from hardneg.operations.inspection import inspect, pool_stats
 from hardneg.operations.pools import mine
 from hardneg.operations.retrieval import encode, search_split, search_text
-from hardneg.operations.training import Splits, plan_ance_tele, tele_settings, train_ance_tele
+from hardneg.operations.settings import tele_settings
+from hardneg.operations.training import Splits, plan_ance_tele, train_ance_tele
 from hardneg.recipes.ance_tele import AnceTele
 
 __all__ = [

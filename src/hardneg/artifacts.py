@@ -11,7 +11,6 @@ import errno
 import fcntl
 import hashlib
 import json
-import logging
 import os
 import re
 import shutil
@@ -28,8 +27,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardneg.errors import ArtifactError, BusyError, HardnegError, InputError, ResourceError, TrustError
-
-log = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 TEMPORARY = ".tmp-"

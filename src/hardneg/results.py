@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from hardneg.evaluation.measures import Evaluation, Measure, evaluate
 from hardneg.evaluation.significance import bootstrap_interval, holm, randomization_test
 from hardneg.experiment import Experiment
 from hardneg.mining import training_depth
+from hardneg.models.saving import save_encoder
 from hardneg.progress import note
 from hardneg.records import Qrels, Run
 from hardneg.search.bm25 import bm25_run
@@ -29,7 +31,7 @@ log = logging.getLogger(__name__)
 
 BM25, UNTRAINED, FINAL = "bm25", "untrained", "final"
 PUBLISHED = (BM25, UNTRAINED, FINAL)  # the states whose runs are written for people
-CURVE = "learning_curve.png"
+CURVE, MODEL = "learning_curve.png", "model"
 Runs = Mapping[str, Mapping[str, Run]]  # by state, and then by what was searched
 
 
@@ -41,15 +43,19 @@ def conduct(
     *,
     depth: int,
     seed: int,
+    about: str,
+    settings: Mapping[str, Any],
 ) -> None:
     """Let a recipe run, measure every state of the model as it comes, and finish the experiment.
 
-    Leaves ``results.json``, ``runs/`` (TREC, for people and other tools) and ``learning_curve.png``.
+    Leaves ``results.json``, ``runs/`` (TREC, for people and other tools), ``learning_curve.png``, and the results
+    in the model's card.
 
     Parameters
     ----------
     states : what the recipe yields; making the next one trains.
     depth : how far down training queries are mined.
+    about, settings : what the model card says of the model and how it was trained.
     """
     deep = evaluation_depth(measures)
     runs: dict[str, Mapping[str, Run]] = {BM25: bm25_judged(data, experiment.cache, deep)}
@@ -57,9 +63,14 @@ def conduct(
     for state in states:
         runs[state.name] = retrieve_all(state, data, depth=depth, evaluation_depth=deep)
         note_state(state.name, runs[state.name], data, measures)
+        final = state.encoder
     results = summarize(data, runs, measures, seed=seed)
     write_runs(experiment / "runs", runs, data)
     draw_curve(experiment, results, measures[0])
+    card = model_card(about, data, results, settings)
+    save_encoder(
+        final, experiment / MODEL, card=card, inputs=read_manifest(experiment / MODEL).inputs, replace=True
+    )
     experiment.finish(results)
 
 
@@ -201,6 +212,24 @@ def write_runs(folder: Path, runs: Runs, data: TrainingData) -> None:
             except InputError as fault:
                 log.warning("no run files are written: %s", fault)
                 return
+
+
+def model_card(about: str, data: TrainingData, results: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """What a model card says of training data, results and settings, as Markdown."""
+    collection = data.collection
+    lines = [
+        about,
+        "",
+        f"Training data: {len(data.train):,} queries over {collection.n_passages:,} passages (collection "
+        f"`{collection.digest[:12]}`).",
+    ]
+    for split in judged_splits(data):
+        measures = list(results[split][FINAL])
+        rows = [[state, *(f"{found[name]:.4f}" for name in measures)] for state, found in results[split].items()]
+        table = [["", *measures], ["---"] * (1 + len(measures)), *rows]
+        lines += ["", f"## Results on {split}", "", *(f"| {' | '.join(row)} |" for row in table)]
+    named = [f"{name} = {json.dumps(value)}" for name, value in settings.items() if value is not None]
+    return "\n".join([*lines, "", "## Training", "", "```toml", *named, "```"])
 
 
 def draw_curve(experiment: Experiment, results: Mapping[str, Any], measure: Measure) -> None:

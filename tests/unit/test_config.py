@@ -3,7 +3,7 @@
 from typing import Literal
 
 import pytest
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from hardneg.config import (
     Settings,
@@ -110,6 +110,21 @@ def test_all_texts_that_are_no_assignment_are_told_at_once():
 )
 def test_a_wrong_value_is_refused_and_shown(override, message):
     assert faults_of(override) == [f"BAD_SETTING: {message}; give a valid value"]
+
+
+def test_settings_that_do_not_go_together_are_refused_as_a_whole():
+    class Pair(Settings):
+        low: int = 1
+        high: int = 2
+
+        @model_validator(mode="after")
+        def _is_in_order(self):
+            if self.low > self.high:
+                raise ValueError("low is above high")
+            return self
+
+    with pytest.raises(Faults, match=r'BAD_SETTING: settings = \{"low": 3\}: low is above high; give'):
+        build(Pair, {"low": 3})
 
 
 def test_numbers_that_are_no_numbers_are_refused_from_python_too():

@@ -39,7 +39,7 @@ FLOORS = {
     "recipes": "recipes.ance_tele",
     "roof": """
         operations.opening operations.states operations.inspection operations.pools operations.retrieval
-        operations.evaluation operations.training api tables
+        operations.evaluation operations.settings operations.training api tables
         cli.options cli.recipes cli.commands cli __main__
     """,
 }

@@ -68,7 +68,8 @@ def train_ance_tele(
     from hardneg.operations.opening import check_free
 
     check_free(out)
-    from hardneg.operations.training import Splits, plan_ance_tele, tele_settings
+    from hardneg.operations.settings import tele_settings
+    from hardneg.operations.training import Splits, plan_ance_tele
     from hardneg.operations.training import train_ance_tele as execute
     from hardneg.runtime import set_threads
     from hardneg.tables import estimate_text, results_table, settings_text

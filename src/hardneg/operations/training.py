@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from hardneg.artifacts import SettingsClash, read_manifest, write_json
-from hardneg.config import build, read_overrides, read_preset, read_toml
 from hardneg.data.training_data import AUTO, TrainingData, choose_splits
-from hardneg.errors import ArtifactError, Faults, HardnegError, SettingsError
+from hardneg.errors import ArtifactError, SettingsError
 from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment import RESULTS, SETTINGS, open_experiment
-from hardneg.models.bi_encoder import BiEncoder, EncoderSettings, best_precision
+from hardneg.models.bi_encoder import BiEncoder, EncoderSettings
 from hardneg.models.loading import load_encoder, longest
 from hardneg.negatives.pool import NegativePool, load_pool
 from hardneg.operations.opening import Data, Place, at_least, cache_at, check_folder, collection_of
+from hardneg.operations.settings import tele_settings
 from hardneg.progress import note
 from hardneg.recipes.ance_tele import AnceTele, ance_tele, plan
 from hardneg.results import conduct, is_measured, pool_seeds
@@ -25,7 +24,6 @@ from hardneg.runtime import pick_device
 
 RECIPE = "ance-tele"
 LOG, CACHE = "log.txt", "cache"
-T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,69 +44,6 @@ class Splits:
 DEFAULT_SPLITS = Splits()
 
 
-# ---------------------------------------------------------------- settings
-
-
-def tele_settings(
-    preset: str | None = None,
-    config: Place | None = None,
-    overrides: Sequence[str] = (),
-    *,
-    settings: AnceTele | None = None,
-    device: str | None = None,
-    **values: Any,
-) -> AnceTele:
-    """Settings of ANCE-Tele, from the defaults and these layers; later ones win.
-
-    Parameters
-    ----------
-    preset : ``msmarco``, ``nq``, ``triviaqa`` or ``demo``.
-    config : a TOML file.
-    settings : others, made before.
-    overrides : ``key=value`` texts.
-    values : settings by name.
-    device : decides the default of ``precision``.
-
-    Raises
-    ------
-    Faults : every unknown key, wrong type and value out of range at once, each with the nearest valid key.
-    """
-    readers: list[Callable[[], Mapping[str, Any]]] = [
-        lambda: {"precision": best_precision(pick_device(device))},
-        lambda: {} if preset is None else read_preset(RECIPE, preset),
-        lambda: {} if config is None else read_toml(Path(config)),
-        lambda: {} if settings is None else settings.model_dump(mode="json"),
-        *(partial(read_overrides, [text]) for text in overrides),
-    ]
-    faults: list[HardnegError] = []
-    layers = [layer for read in readers if (layer := attempt(read, faults)) is not None]
-    built = attempt(lambda: build(AnceTele, *layers, values), faults)
-    if built is not None:
-        attempt(partial(check_settings, built), faults)
-    if built is None or faults:
-        raise Faults(faults)
-    return built
-
-
-def check_settings(settings: AnceTele) -> None:
-    """Refuse what the settings alone cannot see to be wrong."""
-    parse_measures(settings.measures)
-    if len(set(settings.extra)) < len(settings.extra):
-        what = f"extra = {settings.extra}: a source stands twice"
-        raise SettingsError("REPEATED_SOURCE", what, "name each once")
-
-
-def attempt(read: Callable[[], T], faults: list[HardnegError]) -> T | None:
-    """What ``read`` gives; None where it is at fault, which joins the other ``faults``."""
-    try:
-        return read()
-    except Faults as several:
-        faults.extend(several.faults)
-    except HardnegError as fault:
-        faults.append(fault)
-    return None
-
-
 @dataclasses.dataclass(frozen=True)
 class Base:
     """The pretrained encoder that every episode starts from."""
@@ -117,6 +52,12 @@ class Base:
     passage_model: str | None
     allow_bin: bool
     device: str
+
+    @property
+    def name(self) -> str:
+        """What people call it; never where it lies."""
+        names = [self.model] if self.passage_model is None else [self.model, self.passage_model]
+        return " and ".join(Path(name).name if Path(name).is_dir() else name for name in names)
 
     def load(self, settings: AnceTele) -> BiEncoder:
         """A fresh one, with what the settings override."""
@@ -245,7 +186,16 @@ def train_once(
             note(f"{out}: finished already")
         else:
             states = ance_tele(settings, data, partial(base.load, settings), experiment, given=given)
-            conduct(states, data, experiment, measures, depth=settings.depth, seed=settings.seed)
+            conduct(
+                states,
+                data,
+                experiment,
+                measures,
+                depth=settings.depth,
+                seed=settings.seed,
+                about=f"A dense retriever trained with hardneg by ANCE-Tele (Sun et al., 2022) from {base.name}.",
+                settings=settings.result_values(),
+            )
         return dict(experiment.results)
 
 
