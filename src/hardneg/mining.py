@@ -90,6 +90,7 @@ def mine_pool(
         mode=mode,
         dedup=dedup,
         text_keys=corpus.collection.text_keys,
+        filters=filters,
     )
 
 

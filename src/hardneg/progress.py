@@ -28,7 +28,7 @@ def turn_on() -> None:
 @contextlib.contextmanager
 def track(title: str, unit: str = "") -> Iterator[Tick]:
     """Report the work of the block under ``title``; every tick is also a place to stop."""
-    show = _silent if not enabled else _Bar(title, unit) if sys.stderr.isatty() else _Lines(title, unit)
+    show = silent if not enabled else _Bar(title, unit) if sys.stderr.isatty() else _Lines(title, unit)
 
     def tick(done: int, total: int) -> None:
         show(done, total)
@@ -49,7 +49,7 @@ def note(message: str) -> None:
         sys.stderr.flush()
 
 
-def _silent(done: int, total: int) -> None:
+def silent(done: int, total: int) -> None:
     """Report nothing."""
 
 

@@ -66,6 +66,8 @@ class Run:
 
     def cut(self, depth: int) -> Run:
         """The same run with at most ``depth`` hits a query."""
+        if spans(self.offsets).max(initial=0) <= depth:
+            return self
         ranks = np.arange(len(self.passage_rows)) - self.offsets[owners(self.offsets)]
         keep = ranks < depth
         lengths = np.minimum(spans(self.offsets), depth)

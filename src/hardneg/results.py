@@ -43,6 +43,7 @@ def conduct(
     *,
     depth: int,
     seed: int,
+    first_episode: int,
     about: str,
     settings: Mapping[str, Any],
 ) -> None:
@@ -62,9 +63,10 @@ def conduct(
     note_state(BM25, runs[BM25], data, measures)
     for state in states:
         runs[state.name] = retrieve_all(state, data, depth=depth, evaluation_depth=deep)
+        state.keep_geometry()
         note_state(state.name, runs[state.name], data, measures)
         final = state.encoder
-    results = summarize(data, runs, measures, seed=seed)
+    results = summarize(data, runs, measures, seed=seed, first_episode=first_episode)
     write_runs(experiment / "runs", runs, data)
     draw_curve(experiment, results, measures[0])
     card = model_card(about, data, results, settings)
@@ -124,7 +126,9 @@ def note_state(name: str, runs: Mapping[str, Run], data: TrainingData, measures:
     note(f"{name}: {', '.join(found) or 'done'}")
 
 
-def summarize(data: TrainingData, runs: Runs, measures: Sequence[Measure], *, seed: int) -> dict[str, Any]:
+def summarize(
+    data: TrainingData, runs: Runs, measures: Sequence[Measure], *, seed: int, first_episode: int = 1
+) -> dict[str, Any]:
     """The results of an experiment: the content of ``results.json``.
 
     Parameters
@@ -144,7 +148,7 @@ def summarize(data: TrainingData, runs: Runs, measures: Sequence[Measure], *, se
             results["compared_on"] = split
             results["comparisons"] = compare_states(evaluations, pairs, seed=seed)
     trained = [found["train"] for state, found in runs.items() if "train" in found]
-    return {**results, "forgetting": forgetting(data, trained)}
+    return {**results, "forgetting": forgetting(data, trained, first=first_episode)}
 
 
 def compare_states(
@@ -179,10 +183,11 @@ def compare_states(
     return rows
 
 
-def forgetting(data: TrainingData, runs: Sequence[Run]) -> list[dict[str, float]]:
+def forgetting(data: TrainingData, runs: Sequence[Run], *, first: int = 1) -> list[dict[str, float]]:
     """Shares of the training queries forgotten and learned by each episode, from the states' runs in order.
 
-    A query is forgotten when its MRR@100 fell below that of the state before (ANCE-Tele, Fig. 4).
+    A query is forgotten when its MRR@100 fell below that of the state before (ANCE-Tele, Fig. 4). The ``first``
+    episode, whatever its number, is set against the pretrained model.
     """
     ranks = [reciprocal_ranks(run, data.train) for run in runs]
     return [
@@ -192,7 +197,7 @@ def forgetting(data: TrainingData, runs: Sequence[Run]) -> list[dict[str, float]
             "learned": learned_share(before, after),
             "train_mrr_100": float(after.mean()),
         }
-        for episode, (before, after) in enumerate(itertools.pairwise(ranks), 1)
+        for episode, (before, after) in enumerate(itertools.pairwise(ranks), first)
     ]
 
 

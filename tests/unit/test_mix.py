@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from dataclasses import fields, replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -85,17 +86,18 @@ def test_quotas_by_hand(old, alpha, beta, expected):
     assert tuple(int(part[0]) for part in want) == expected
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.5, 0.7, 0.9])
-@pytest.mark.parametrize("beta", [0.0, 0.3, 0.5, 0.7])
-@pytest.mark.parametrize("size", [1, 60, 160])
+@pytest.mark.parametrize("alpha", [0.0, 0.2, 0.3, 0.5, 0.7, 0.9])
+@pytest.mark.parametrize("beta", [0.0, 0.3, 0.35, 0.5, 0.7])
+@pytest.mark.parametrize("size", [1, 60, 86, 90, 160, 162])
 def test_quotas_equal_a_loop(alpha, beta, size):
     old = np.arange(0, 500)
     want = quotas(old, size=size, alpha=alpha, beta=beta)
+    a, b, half = Fraction(str(alpha)), Fraction(str(beta)), Fraction(1, 2)
     for i, available in enumerate(old.tolist()):
-        wanted, new = math.floor(size * alpha / (1 - alpha) + 0.5), size
+        wanted, new = math.floor(size * a / (1 - a) + half), size
         if 0 < available < wanted:
-            new = math.floor(available * (1 - alpha) / alpha + 0.5)
-        lookahead = math.floor(new * beta + 0.5)
+            new = math.floor(available * (1 - a) / a + half)
+        lookahead = math.floor(new * b + half)
         expected = (new - lookahead, lookahead, min(wanted, available))
         assert tuple(int(part[i]) for part in want) == expected
 

@@ -19,6 +19,7 @@ from hardneg.results import (
     evaluation_depth,
     forgetting,
     is_measured,
+    model_card,
     pool_seeds,
     spread,
     summarize,
@@ -158,6 +159,22 @@ def test_ids_with_blanks_cost_the_run_files_not_the_experiment(runs, tmp_path, c
     write_runs(tmp_path / "runs", runs, choose_splits(collection, dev="none"))
     assert "BLANK_IN_ID" in caplog.text
     assert not list((tmp_path / "runs").glob("*"))
+
+
+def test_a_model_card_has_data_results_and_settings(data, runs):
+    results = summarize(data, runs, RR, seed=0)
+    card = model_card("A retriever.", data, results, {"steps": 7, "dim": None, "towers": "tied"})
+    lines = card.splitlines()
+    assert lines[0] == "A retriever."
+    assert f"2 queries over 4 passages (collection `{data.collection.digest[:12]}`)" in card
+    assert lines[lines.index("## Results on test") + 2 :][:5] == [
+        "|  | RR@10 | R@1 |",
+        "| --- | --- | --- |",
+        "| bm25 | 0.2500 | 0.0000 |",
+        "| untrained | 0.5000 | 0.5000 |",
+        "| final | 0.7500 | 0.5000 |",
+    ]
+    assert lines[-4:] == ["```toml", "steps = 7", 'towers = "tied"', "```"]
 
 
 def metrics(*episodes):

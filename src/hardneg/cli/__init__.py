@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Sequence
+from types import FrameType
 from typing import Any
 
 import typer
@@ -26,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str]) -> int:
     """The exit status of a command."""
     set_logging()
+    signal.signal(signal.SIGTERM, interrupt)
     words = [word for word in arguments if word != "--debug"]
     try:
         status = app(args=words, prog_name="hardneg", standalone_mode=False)
@@ -63,6 +66,11 @@ def describe(fault: BaseException) -> tuple[list[str], int]:
         where = f"{fault.filename}: " if fault.filename else ""
         return [f"{where}SYSTEM: {fault.strerror}; check the path, its permissions and its disk"], 5
     return [f"BUG: {what}; this is a bug in hardneg, please report what --debug adds"], 70
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Stop at SIGTERM as at Ctrl-C."""
+    raise KeyboardInterrupt
 
 
 def usage_line(fault: Any) -> str:

@@ -109,7 +109,7 @@ def mine(
     as_json: JsonOption = False,
 ) -> None:
     """Mine negatives once, for any trainer."""
-    begin()
+    begin(resumable=True)
     from hardneg.negatives.candidates import Filters
     from hardneg.operations.inspection import pool_stats
     from hardneg.operations.pools import mine as execute
@@ -175,7 +175,7 @@ def encode(
     as_json: JsonOption = False,
 ) -> None:
     """Embed a corpus (or the queries) in resumable shards."""
-    begin()
+    begin(resumable=True)
     from hardneg.operations.opening import one_of
     from hardneg.operations.retrieval import encode as execute
     from hardneg.runtime import set_threads
@@ -218,7 +218,7 @@ def search(
     """Search a split's queries into a run file, or search one text."""
     if (query is None) == (out is None):
         raise typer.BadParameter("give --out RUN, or --query TEXT", param_hint="'--out'")
-    begin()
+    begin(resumable=not bm25)
     from hardneg.operations.retrieval import search_split, search_text
     from hardneg.runtime import set_threads
     from hardneg.tables import facts_table, hits_text

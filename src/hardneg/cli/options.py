@@ -26,13 +26,14 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machine
 SeedOption = Annotated[int, typer.Option(min=0, help="Of every random draw.")]
 
 
-def begin() -> None:
-    """Progress and signals, set once for a command that works."""
+def begin(*, resumable: bool = False) -> None:
+    """Report progress from now on; what is resumable stops at a signal where nothing is lost, the rest at once."""
     from hardneg import progress
     from hardneg.distributed import stop_flag
 
     progress.turn_on()
-    stop_flag.install()
+    if resumable:
+        stop_flag.install()
 
 
 def show(text: str) -> None:

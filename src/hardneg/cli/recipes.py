@@ -64,7 +64,7 @@ def train_ance_tele(
     as_json: JsonOption = False,
 ) -> None:
     """ANCE-Tele: teleportation negatives (momentum and lookahead)."""
-    begin()
+    begin(resumable=True)
     from hardneg.operations.opening import check_free
 
     check_free(out)

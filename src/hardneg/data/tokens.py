@@ -16,12 +16,11 @@ from tokenizers import Tokenizer
 
 from hardneg.artifacts import digest_json, is_published, load_array, open_artifact, publish
 from hardneg.errors import SettingsError
+from hardneg.progress import Tick, silent
 from hardneg.records import Int64, TextTemplate, TokenBatch, offsets_of, spans, take_spans
 
 KIND = "tokens"
 BLOCK = 4096  # texts tokenised at once
-
-Progress = Callable[[int, int], None]
 
 
 class Column(Protocol):
@@ -90,7 +89,7 @@ def tokenize(
     tokenizer: Tokenizer,
     cache: Path,
     *,
-    progress: Progress | None = None,
+    progress: Tick = silent,
 ) -> TokenStore:
     """The token store of one side of ``source``: opened when the cache has it, else made there.
 
@@ -110,7 +109,7 @@ def tokenize(
     template = replace(template, tokenizer=tokenizer_digest(tokenizer))
     path = cache / KIND / digest_json([source.digest, asdict(template)])[:32]
     if not is_published(path, KIND):
-        _build(path, source, template, tokenizer, progress or _silent)
+        _build(path, source, template, tokenizer, progress)
     return TokenStore.open(path)
 
 
@@ -159,7 +158,7 @@ def joined_passages(titles: list[str], texts: list[str], join: str) -> list[str]
     return [title + join + text if title else text for title, text in zip(titles, texts, strict=True)]
 
 
-def _build(path: Path, source: Texts, template: TextTemplate, tokenizer: Tokenizer, progress: Progress) -> None:
+def _build(path: Path, source: Texts, template: TextTemplate, tokenizer: Tokenizer, progress: Tick) -> None:
     truncating = _truncating(tokenizer, template.max_length)
     strings = _strings(template, tokenizer)
     column = source.query_texts if template.side == "query" else source.texts
@@ -226,7 +225,3 @@ def _appending(path: Path, dtype: type[np.generic]) -> Iterator[Callable[[Iterat
         stream.seek(0)
         np.lib.format.write_array_header_1_0(stream, {**header, "shape": (written,)})
         assert stream.tell() == begin  # numpy leaves room in a header for its length to grow
-
-
-def _silent(done: int, total: int) -> None:
-    """Report nothing."""

@@ -27,10 +27,13 @@ class TrainingData:
 
     @property
     def digest(self) -> str:
-        """Which queries train and judge."""
+        """Which queries train and judge, by which judgements."""
         parts = {"train": self.train, "dev": self.dev, "test": self.test}
         return digest_json(
-            {name: None if part is None else part.query_rows.tolist() for name, part in parts.items()}
+            {
+                name: None if part is None else [part.query_rows.tolist(), part.passage_rows.tolist()]
+                for name, part in parts.items()
+            }
         )
 
 

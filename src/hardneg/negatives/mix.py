@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hardneg.draws import UInt64
 from hardneg.errors import ArtifactError, SettingsError
-from hardneg.negatives.candidates import without_known
+from hardneg.negatives.candidates import ALL, Filters, without_known
 from hardneg.negatives.pool import ENTRY_ARRAYS, NegativePool, realized, repeats
 from hardneg.negatives.sources import draw_entries, log_shortfall
 from hardneg.records import Int64, offsets_of, owners, spans
@@ -31,8 +31,8 @@ class Quotas(NamedTuple):
 
 
 def nearest(x: NDArray[np.floating] | float) -> NDArray[np.int64]:
-    """``x`` rounded to the nearest integer, halves up."""
-    return np.floor(np.asarray(x) + 0.5).astype(np.int64)
+    """``x`` rounded to the nearest integer, halves up; what binary fractions lack of a half is forgiven."""
+    return np.floor(np.asarray(x) + (0.5 + 1e-9)).astype(np.int64)
 
 
 def quotas(old: Int64, *, size: int, alpha: float, beta: float, mode: Mode = "weighted") -> Quotas:
@@ -82,6 +82,7 @@ def teleport(
     mode: Mode = "weighted",
     dedup: bool = False,
     text_keys: UInt64 | None = None,
+    filters: Filters = ALL,
 ) -> NegativePool:
     """The training pool of an episode: query + lookahead + momentum + extra sources, overlaps kept.
 
@@ -96,6 +97,8 @@ def teleport(
     extra : pools that are drawn already, one a source; they join whole, outside alpha and beta.
     dedup : keep only the first entry of each passage, in the pool's order.
     text_keys : uint64 [n_passages], equal for equal texts.
+    filters : rank window and highest score, for momentum too. Margins are to a score of the model that mined, so
+        they were kept when an entry was drawn first.
 
     A source that falls short is not filled from another: the shortfall is logged, with the realised mix.
 
@@ -109,6 +112,9 @@ def teleport(
     old = query.keep(np.zeros(len(query.passage_rows), bool))
     if momentum is not None:
         old = without_known(replace(momentum.align(query.positives), episode=query.episode), text_keys)
+        old = old.keep(
+            replace(filters, absolute_margin=None, relative_margin=None).accept(old.ranks, old.scores, None)
+        )
     want = quotas(spans(old.offsets), size=size, alpha=alpha, beta=beta, mode=mode)
     parts = (
         ("query", query, want.query),

@@ -63,15 +63,13 @@ class Base:
         """A fresh one, with what the settings override."""
         names = [field.name for field in dataclasses.fields(EncoderSettings)]
         overrides = {name: getattr(settings, name) for name in names if getattr(settings, name) is not None}
-        passage_model = self.passage_model
-        if settings.towers == "tied" and passage_model is not None:
-            what = "towers = tied, and a passage model is given"
-            raise SettingsError("TWO_MODELS", what, "leave one of them out")
-        if settings.towers == "untied":
-            passage_model = passage_model or self.model
-        encoder = load_encoder(
-            self.model, passage_model, device=self.device, allow_bin=self.allow_bin, **overrides
-        )
+        options: dict[str, Any] = {"device": self.device, "allow_bin": self.allow_bin, **overrides}
+        encoder = load_encoder(self.model, self.passage_model, **options)
+        if settings.towers == "tied" and not encoder.tied:
+            what = "towers = tied, and there are two models"
+            raise SettingsError("TWO_MODELS", what, "give one, or towers = untied")
+        if settings.towers == "untied" and encoder.tied:
+            encoder = load_encoder(self.model, self.model, **options)
         limit = longest(encoder.tower("query"))
         if (length := settings.search_query_length or 0) > limit:
             what = f"search_query_length = {length}, the model takes {limit} tokens"
@@ -176,7 +174,7 @@ def train_once(
     """One experiment, from wherever it stands to its results."""
     measures = parse_measures(settings.measures)
     inputs = {"collection": data.collection.digest, "model": base.load(settings).digest(), "splits": data.digest}
-    given = open_given(negatives, data)
+    given = open_given(negatives, data, settings)
     if negatives is not None:
         inputs["negatives"] = read_manifest(negatives).digest
     with open_experiment(
@@ -193,15 +191,19 @@ def train_once(
                 measures,
                 depth=settings.depth,
                 seed=settings.seed,
+                first_episode=settings.start_episode,
                 about=f"A dense retriever trained with hardneg by ANCE-Tele (Sun et al., 2022) from {base.name}.",
                 settings=settings.result_values(),
             )
         return dict(experiment.results)
 
 
-def open_given(negatives: Path | None, data: TrainingData) -> NegativePool | None:
-    """The pool to begin with, checked against the collection."""
+def open_given(negatives: Path | None, data: TrainingData, settings: AnceTele) -> NegativePool | None:
+    """The pool to begin with, checked against the collection; a later first episode needs one."""
     if negatives is None:
+        if settings.start_episode > 1:
+            what = f"episode {settings.start_episode} is the first, and there are no negatives for it"
+            raise SettingsError("NO_POOL", what, "give --negatives, or begin with episode 1")
         return None
     collection = data.collection
     return load_pool(negatives, n_passages=collection.n_passages, collection=collection.digest)
@@ -240,7 +242,7 @@ def plan_ance_tele(
         check_experiment(Path(out), at_least("seeds", seeds))
     collection = collection_of(data, cache)
     parts = choose_splits(collection, **dataclasses.asdict(splits), seed=settings.seed)
-    open_given(None if negatives is None else Path(negatives), parts)
+    open_given(None if negatives is None else Path(negatives), parts, settings)
     encoder = Base(model, passage_model, allow_bin, pick_device(device)).load(settings)
     return {
         "settings": settings.model_dump(mode="json"),

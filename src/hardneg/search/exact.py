@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from hardneg.errors import ArtifactError, NumericError
+from hardneg.progress import Tick, silent
 from hardneg.search.candidates import Candidates, merge_topk, positions
 from hardneg.search.checks import check_request
 from hardneg.search.vectors import Vectors, as_tensor, check_norms, vector_norms
@@ -96,13 +97,14 @@ class ExactIndex:
     def __len__(self) -> int:
         return self.starts[-1]
 
-    def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    def search(self, queries: Tensor, k: int, *, progress: Tick = silent) -> tuple[Tensor, Tensor]:
         """The best passages of every query.
 
         Parameters
         ----------
         queries : [Q, dim], rounded to the passages' dtype first.
         k : how many; all passages when there are fewer.
+        progress : called with the queries done and all of them, tile by tile.
 
         Returns
         -------
@@ -114,8 +116,10 @@ class ExactIndex:
             k is below 1; no queries or passages; another dimension; a query vector is not finite or zero.
         """
         k = check_request(len(queries), len(self), k)
-        stored = self._stored(queries)
-        parts = [self._search_tile(part, k) for part in stored.split(self.tile)]
+        stored, parts = self._stored(queries), []
+        for start, part in zip(range(0, len(stored), self.tile), stored.split(self.tile), strict=True):
+            parts.append(self._search_tile(part, k))
+            progress(start + len(part), len(stored))
         return torch.cat([scores for scores, _ in parts]), torch.cat([rows for _, rows in parts])
 
     def _largest_norm(self) -> float:

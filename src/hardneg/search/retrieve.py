@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hardneg.progress import Tick, silent
 from hardneg.records import Int32, Run, Unit, offsets_of
 from hardneg.search.embeddings import Embeddings
 from hardneg.search.exact import ExactIndex
@@ -27,6 +28,7 @@ def search_run(
     chunk: int | None = None,
     unit: Unit = "passage",
     name: Callable[[int], str] = "query row {}".format,
+    progress: Tick = silent,
 ) -> Run:
     """Search stored passages exactly.
 
@@ -36,6 +38,7 @@ def search_run(
     query_rows : [Q] rows of the queries in the collection.
     tile, chunk, device : how it is computed, without effect on the run.
     name : what to call a query row in a message.
+    progress : called with the queries done and all of them.
 
     Raises
     ------
@@ -46,7 +49,7 @@ def search_run(
     if len(queries):
         check_norms(vector_norms(queries), lambda i: name(int(query_rows[i])))
     index = ExactIndex(passages.shards, tile=tile, chunk=chunk, device=device, max_norm=passages.max_norm)
-    scores, rows = index.search(queries, k)
+    scores, rows = index.search(queries, k, progress=progress)
     offsets = offsets_of(np.full(len(queries), rows.shape[1]))
     flat = rows.cpu().numpy().reshape(-1), scores.cpu().numpy().reshape(-1)
     return Run(np.asarray(query_rows, np.int32), offsets, *flat, unit, collection_digest)

@@ -1,0 +1,103 @@
+"""Batches of a pool: every query once an epoch, windows of its entries, any step by itself."""
+
+import logging
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from hardneg.errors import InputError
+from hardneg.negatives.pool import ENTRY_ARRAYS, NegativePool
+from hardneg.records import offsets_of
+from hardneg.training.batches import PoolBatches
+
+
+def pool_of(lengths, *, positives=2, episode=1):
+    """Query i has passages 100 i, 100 i + 1, ... and positives 10 000 + 10 i, ..."""
+    n = sum(lengths)
+    rows = np.concatenate([100 * i + np.arange(length) for i, length in enumerate(lengths)]).astype(np.int32)
+    entries = {name: np.zeros(n, np.uint8 if name == "sources" else np.int32) for name in ENTRY_ARRAYS}
+    good = [10_000 + 10 * i + np.arange(positives) for i in range(len(lengths))]
+    return NegativePool(
+        query_rows=np.arange(len(lengths), dtype=np.int32) * 3,
+        positive_offsets=offsets_of(np.full(len(lengths), positives)),
+        positive_rows=np.concatenate(good).astype(np.int32),
+        offsets=offsets_of(np.array(lengths)),
+        **(entries | {"passage_rows": rows, "scores": np.zeros(n, np.float32)}),
+        episode=episode,
+    )
+
+
+def batches_of(pool, **changes):
+    return PoolBatches(pool, **({"queries_per_step": 3, "negatives": 2, "seed": 5, "rotate": True} | changes))
+
+
+def test_every_query_once_an_epoch_and_the_last_step_takes_what_is_left():
+    batches = batches_of(pool_of([4] * 7))
+    steps = [batches(step) for step in range(9)]
+    assert [len(step.query_rows) for step in steps] == [3, 3, 1] * 3
+    assert [step.step_queries for step in steps] == [3, 3, 1] * 3
+    epochs = [np.concatenate([step.query_rows for step in steps[i : i + 3]]).tolist() for i in (0, 3, 6)]
+    assert all(sorted(epoch) == list(range(0, 21, 3)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3, "shuffled anew"
+
+
+def test_any_step_by_itself_is_the_same():
+    pool = pool_of([4] * 7)
+    straight = [batches_of(pool)(step) for step in range(8)]
+    batches = batches_of(pool)
+    for step in (7, 0, 5, 2, 7):
+        found = batches(step)
+        assert found.query_rows.tolist() == straight[step].query_rows.tolist()
+        assert found.passage_rows.tolist() == straight[step].passage_rows.tolist()
+
+
+def test_groups_are_a_positive_and_entries_that_return_when_all_were_there():
+    batches = batches_of(pool_of([4] * 7))
+    drawn, positives = {}, {}
+    for step in range(6):  # two epochs of two entries each: all four
+        batch = batches(step)
+        for query, (positive, *negatives) in zip(batch.query_rows // 3, batch.passage_rows, strict=True):
+            drawn.setdefault(query, []).extend(negatives)
+            positives.setdefault(query, []).append(positive)
+    for query, rows in drawn.items():
+        assert Counter(rows) == Counter(100 * query + np.arange(4))
+        assert sorted(positives[query]) == [10_000 + 10 * query, 10_001 + 10 * query]
+
+
+def test_the_first_positive_only():
+    batches = batches_of(pool_of([4] * 7), rotate=False)
+    for step in range(6):
+        batch = batches(step)
+        assert batch.passage_rows[:, 0].tolist() == (10_000 + 10 * (batch.query_rows // 3)).tolist()
+
+
+def test_seed_and_episode_change_the_order():
+    rows = [
+        batches_of(pool_of([4] * 7, episode=e), seed=s)(0).query_rows.tolist() for s, e in ((5, 1), (6, 1), (5, 2))
+    ]
+    assert len({tuple(row) for row in rows}) == 3
+
+
+def test_micro_batches_are_asked_for():
+    batch = batches_of(pool_of([4] * 7), micro_queries=2)(0)
+    assert [len(part.query_rows) for part in batch.micro()] == [2, 1]
+    assert [part.step_queries for part in batch.micro()] == [3, 3]
+
+
+def test_queries_without_negatives_are_skipped_and_counted(caplog):
+    with caplog.at_level(logging.WARNING, "hardneg"):
+        batches = batches_of(pool_of([4, 0, 1, 0, 4]))
+    assert "2 queries without negatives" in caplog.text
+    assert batches.positions.tolist() == [0, 2, 4]
+    assert sorted(batches(0).query_rows.tolist()) == [0, 6, 12]
+
+
+def test_without_hard_negatives_all_queries_train():
+    batches = batches_of(pool_of([0, 0, 0]), negatives=0)
+    assert batches(0).passage_rows.shape == (3, 1)
+
+
+def test_nothing_to_train_on():
+    with pytest.raises(InputError, match="NO_NEGATIVES: none of 3 training queries"):
+        batches_of(pool_of([0, 0, 0]))
