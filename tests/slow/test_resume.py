@@ -191,7 +191,8 @@ def test_killed_before_and_after_a_publication_of_every_kind(runner, straight, t
 def test_killed_while_embeddings_are_deleted(runner, straight, tmp_path):
     expected, events = straight
     removals = {i for i, (event, *_) in enumerate(events) if event in ("os.remove", "os.rmdir")}
-    first = next(i for i in sorted(removals) if "/cache/embeddings/" in events[i][1])
+    manifests = [i for i in sorted(removals) if events[i][1].endswith("/manifest.json")]
+    first = next(i for i in manifests if "/cache/embeddings/" in events[i][1])
     last = next(i for i in range(first, len(events)) if i + 1 not in removals)
     assert last - first >= 5
     check_kills(runner, tmp_path, range(first, last + 1), expected)

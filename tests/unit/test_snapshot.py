@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hardneg.artifacts import read_manifest
+from hardneg.artifacts import load_array, read_manifest
 from hardneg.errors import ArtifactError
 from hardneg.models.loading import load_encoder
 from hardneg.search.embeddings import encode_store
@@ -92,7 +92,20 @@ def test_a_published_run_is_not_made_again(snapshot):
     shallower = again.search("query", rows, 5)
     assert times(state.folder) == before
     assert "queries" not in again.__dict__, "nothing was encoded"
-    assert run.passage_rows.tolist() == shallower.passage_rows.tolist()  # at least k deep
+    assert shallower.passage_rows.tolist() == run.cut(5).passage_rows.tolist()
+    assert np.diff(shallower.offsets).tolist() == [5] * 4
+
+
+def test_the_geometry_of_the_corpus_outlives_its_embeddings(snapshot):
+    state = snapshot()
+    state.keep_geometry()
+    mean, before = state.passages.mean.copy(), times(state.folder)
+    state.discard()
+    again = snapshot()
+    again.keep_geometry()
+    assert times(state.folder) == before
+    assert "passages" not in again.__dict__, "nothing was encoded"
+    assert np.array_equal(load_array(state.folder / "geometry" / "mean.npy"), mean)
 
 
 @pytest.mark.parametrize("change", ["deeper", "others", "order", "encoding", "model"])
