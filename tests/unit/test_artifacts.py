@@ -124,6 +124,12 @@ def test_a_manifest_says_what_the_formats_promise(tmp_path):
     }
 
 
+def test_a_place_may_be_given_as_text(tmp_path):
+    assert text_of(Path(make(str(tmp_path / "pool")))) == "one"
+    write_json(str(tmp_path / "a.json"), 1)
+    assert read_json(str(tmp_path / "a.json")) == 1
+
+
 def test_a_fault_in_the_block_leaves_nothing(tmp_path):
     def work(fault):
         with publish(tmp_path / "pool", KIND) as draft:
@@ -455,7 +461,12 @@ def test_refused_anywhere_a_file_stays_as_it_was(tmp_path, monkeypatch, name, nu
 
 
 def test_a_fault_that_is_none_of_these_passes_unchanged(tmp_path):
-    for fault in (FileNotFoundError(errno.ENOENT, "no such file"), ValueError("x"), InputError("NUL", "a", "b")):
+    others = [
+        FileNotFoundError(errno.ENOENT, "no such file"),
+        OSError("odd"),
+        ValueError("5 requested and 3 written"),
+    ]
+    for fault in (*others, InputError("NUL", "a", "b (os error 28)")):
         with pytest.raises(type(fault)) as raised, disk_faults(tmp_path):
             raise fault
         assert raised.value is fault

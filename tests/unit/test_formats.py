@@ -94,11 +94,11 @@ def test_byte_order_mark_line_ends_and_compression_change_nothing(tmp_path, monk
         (b"ok\nab\xffcd\n", "file:2: BAD_UTF8: not UTF-8 at byte 3 (0xff)"),
         (b"ok\n\xc3", "file:2: BAD_UTF8: not UTF-8 at byte 1 (0xc3)"),
         (b"ok\r\nok\r\na\0b\n", "file:3: NUL: a NUL at byte 2"),
-        (gzip.compress(b"line\n" * 1000)[:-9], "file: TRUNCATED_GZIP"),
-        (gzip.compress(b"line\n" * 1000)[:-3], "file: TRUNCATED_GZIP"),
-        (gzip.compress(b"line\n" * 9)[:-8] + bytes(8), "file: BAD_GZIP"),
-        (gzip.compress(b"line\n") + b"rubbish", "file: BAD_GZIP"),
-        (gzip.compress(b"line\n")[:10] + b"\xff" * 20, "file: BAD_GZIP"),
+        (gzip.compress(b"line\n" * 1000, mtime=0)[:-9], "file: TRUNCATED_GZIP"),
+        (gzip.compress(b"line\n" * 1000, mtime=0)[:-3], "file: TRUNCATED_GZIP"),
+        (gzip.compress(b"line\n" * 9, mtime=0)[:-8] + bytes(8), "file: BAD_GZIP"),
+        (gzip.compress(b"line\n", mtime=0) + b"rubbish", "file: BAD_GZIP"),
+        (gzip.compress(b"line\n", mtime=0)[:10] + b"\xff" * 20, "file: BAD_GZIP"),
     ],
 )
 def test_faults_of_bytes_name_line_and_byte(tmp_path, data, message):
@@ -136,7 +136,7 @@ def test_a_line_just_below_the_limit_passes(tmp_path, monkeypatch):
 
 def test_a_gzip_bomb_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(lines, "FREE_EXPANSION", 1 << 20)
-    bomb = written(tmp_path, gzip.compress(b"ab\n" * (1 << 20)))
+    bomb = written(tmp_path, gzip.compress(b"ab\n" * (1 << 20), mtime=0))
     read = 0
 
     def counted():
@@ -174,7 +174,7 @@ def test_spelling_of_the_files_does_not_change_the_digest(tmp_path):
     other = beir(tmp_path / "b" / "in")
     for path in [p for p in other.rglob("*") if p.is_file()]:
         data = b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n").removesuffix(b"\r\n")
-        path.with_name(path.name + ".gz").write_bytes(gzip.compress(data))
+        path.with_name(path.name + ".gz").write_bytes(gzip.compress(data, mtime=0))
         path.unlink()
     lists = Collection.from_lists(
         CORPUS,
@@ -246,7 +246,7 @@ def test_beir_what_may_pass_is_counted(tmp_path):
 
 def test_a_file_that_is_missing_or_there_twice(tmp_path):
     folder = beir(tmp_path / "in")
-    (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(b""))
+    (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(b"", mtime=0))
     assert fault(folder).startswith("corpus.jsonl: AMBIGUOUS")
     (folder / "corpus.jsonl.gz").unlink()
     (folder / "corpus.jsonl").unlink()

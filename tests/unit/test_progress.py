@@ -1,5 +1,6 @@
 """Progress: silent by default, plain lines every few seconds elsewhere than on a terminal, a bar on one."""
 
+import contextlib
 import os
 import pty
 import subprocess
@@ -171,9 +172,10 @@ def test_every_report_is_a_place_to_stop(monkeypatch):
 
 
 BAR = """
-import time
+import sys, time
 from hardneg import progress
-progress.turn_on()
+if "silent" not in sys.argv:
+    progress.turn_on()
 with progress.track("encoding", "texts") as tick:
     for done in range(1, 6):
         time.sleep(0.06)
@@ -182,24 +184,30 @@ print("done")
 """
 
 
-def test_on_a_terminal_there_is_a_bar_and_it_goes_away():
+def on_a_terminal(*arguments):
+    """What the work above writes on a terminal."""
     ours, theirs = pty.openpty()
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "100"}
-    child = subprocess.Popen(
-        [sys.executable, "-c", BAR], stderr=theirs, stdout=subprocess.PIPE, text=True, env=environment
-    )
+    command = [sys.executable, "-c", BAR, *arguments]
+    child = subprocess.Popen(command, stderr=theirs, stdout=subprocess.PIPE, text=True, env=environment)
     os.close(theirs)
     seen = b""
-    try:
+    with contextlib.suppress(OSError):  # how Linux says that the other end is closed
         while chunk := os.read(ours, 65536):
             seen += chunk
-    except OSError:  # how Linux says that the other end is closed
-        pass
     os.close(ours)
     out, _ = child.communicate(timeout=30)
-    text = seen.decode()
     assert (child.returncode, out) == (0, "done\n")
+    return seen.decode()
+
+
+def test_on_a_terminal_there_is_a_bar_and_it_goes_away():
+    text = on_a_terminal()
     assert "encoding" in text
     assert "5/5 texts" in text
     assert "/s" in text
     assert text.rstrip().endswith("\x1b[2K")  # the line was erased
+
+
+def test_on_a_terminal_too_nothing_is_reported_unless_asked():
+    assert on_a_terminal("silent") == ""

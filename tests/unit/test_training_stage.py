@@ -243,7 +243,7 @@ def test_a_signal_at_the_very_end_of_a_step_does_too(stage_in, tmp_path, expecte
         if done == 11:
             stop_flag.signal = signal.SIGINT
 
-    monkeypatch.setattr(progress, "_silent", late)
+    monkeypatch.setattr(progress, "silent", late)
     with pytest.raises(Interrupted, match="SIGINT"):
         stage_in(tmp_path)
     assert checkpoints(tmp_path / "episodes/2/checkpoint")[-1].name == "step-0000011"

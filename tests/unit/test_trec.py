@@ -203,7 +203,7 @@ def test_marco_runs_score_minus_the_rank(tmp_path):
         b"q1 Q0 \xc3\xa9 1 1 t\nq1 Q0 a 2 .5 t",
         b"q1 Q0 \xc3\xa9 1 1 a tag of words\nq1 Q0 a 2 .5 t\n",
         b"  q1 Q0 \xc3\xa9 1 1 t  \nq1 Q0 a 2 .5 t\n",
-        gzip.compress(b"q1 Q0 \xc3\xa9 1 1 t\nq1 Q0 a 2 .5 t\n"),
+        gzip.compress(b"q1 Q0 \xc3\xa9 1 1 t\nq1 Q0 a 2 .5 t\n", mtime=0),
     ],
 )
 def test_forms_of_the_same_run(tmp_path, text):
@@ -250,7 +250,7 @@ def test_faults_of_the_whole_file(tmp_path):
     with pytest.raises(InputError, match="NOT_FOUND"):
         read_run(tmp_path / "none", QUERIES, PASSAGES)
     with pytest.raises(InputError, match="TRUNCATED_GZIP"):
-        read_run(file(tmp_path, gzip.compress(b"q1 Q0 a 1 1 t\n" * 99)[:-9], "r.gz"), QUERIES, PASSAGES)
+        read_run(file(tmp_path, gzip.compress(b"q1 Q0 a 1 1 t\n" * 99, mtime=0)[:-9], "r.gz"), QUERIES, PASSAGES)
     with pytest.raises(InputError, match=r":2: BAD_SCORE"):
         read_run(file(tmp_path, "q1\ta\t1\nq1\tb\tx\n"), QUERIES, PASSAGES)
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from hardneg.artifacts import (
     MANIFEST,
+    TEMPORARY,
     Manifest,
     digest_file,
     is_published,
@@ -93,14 +94,15 @@ class Embeddings:
 
 
 def discard(path: str | Path) -> None:
-    """Delete an embedding store, finished or not; nothing happens where there is none.
+    """Delete an embedding store, finished, unfinished or half deleted; nothing happens where there is none.
 
     The manifest goes first, so that a store half deleted is never taken for a whole one.
     """
     path = Path(path)
     if not path.exists():
         return
-    if not is_published(path, KIND) and not any(path.glob("shard-*")):
+    ours = ("shard-", "mean.npy", MANIFEST, TEMPORARY)
+    if any(not entry.name.startswith(ours) for entry in path.iterdir()):
         raise ArtifactError("NOT_EMBEDDINGS", "no embeddings are here", "nothing was deleted", path=path)
     (path / MANIFEST).unlink(missing_ok=True)
     shutil.rmtree(path)
