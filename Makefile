@@ -31,7 +31,7 @@ demo: $(VENV)/.base
 	@echo
 	@echo "demo 2/2: the trained model searches your documentation"
 	$(BIN)/hardneg search --data pydocs --model $(DEMO)/model --cache $(DEMO)/cache \
-		--query "remove duplicate elements but keep their order"
+		--query "how to copy a whole directory tree"
 
 test: install
 	OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m "not slow" -n 2

@@ -157,15 +157,15 @@ def time_stages(work: Work, encoder: BiEncoder, sample: Sample) -> tuple[dict[st
     texts = collection.n_queries + collection.n_passages
     weights = 4 * sum(p.numel() for p in encoder.parameters())
     tokens = work.states * sample.tokens(collection.n_queries, collection.n_passages)
-    training, memory = time_training(work, encoder, sample)
     k = training_depth(collection, data.train, work.depth)
-    return {
+    seconds = {
         "tokenise": sample.seconds * texts / (len(sample.queries) + len(sample.passages)),
         "encode": tokens * encode_seconds(encoder, sample.passages, work),
         "search": searched * collection.n_passages * search_seconds(encoder.dim, collection.n_passages, k, work),
-        "train": training,
-        "save and verify": sum(stored_bytes(one, weights, work) for one in work.episodes) / DISK_RATE,
-    }, memory
+    }
+    seconds["train"], memory = time_training(work, encoder, sample)
+    seconds["save and verify"] = sum(stored_bytes(one, weights, work) for one in work.episodes) / DISK_RATE
+    return seconds, memory + weights  # what mines stays beside what trains
 
 
 def stored_bytes(episode: Episode, weights: int, work: Work) -> float:

@@ -77,6 +77,25 @@ def test_steps_say_what_they_were():
     assert all(float(step.grad_norm) > 0 and not step.loss.requires_grad for step in steps)
 
 
+def test_steps_equal_a_plain_loop():
+    model, plain = toy(dropout=0.0), toy(dropout=0.0)
+    steps = list(steps_of(model, adamw(model), 0, 6, clip=0.05))
+    optimizer = torch.optim.AdamW(plain.parameters(), weight_decay=0.0, foreach=False)
+    for step in steps:
+        optimizer.zero_grad()
+        loss = plain.loss(rows_of(step.index)).loss
+        loss.backward()
+        norm = torch.sqrt(sum(p.grad.square().sum() for p in plain.parameters()))
+        for p in plain.parameters():
+            p.grad *= min(1.0, 0.05 / norm.item())
+        optimizer.param_groups[0]["lr"] = linear(0.01, warmup=2, horizon=20)(step.index)
+        optimizer.step()
+        assert step.loss.item() == pytest.approx(loss.item(), rel=1e-5)
+        assert step.grad_norm.item() == pytest.approx(norm.item(), rel=1e-4)
+    for a, b in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
+
+
 # ---------------------------------------------------------------- accumulation
 
 
