@@ -24,7 +24,7 @@ FLOORS = {
     """,
     "evaluation": "evaluation.judged evaluation.measures evaluation.significance evaluation.compare",
     "models": """
-        models.pooling models.packing models.pretrained models.bi_encoder models.st_folder models.loading
+        models.pooling models.dropout models.packing models.pretrained models.bi_encoder models.st_folder models.loading
         models.saving losses
     """,
     "search": """

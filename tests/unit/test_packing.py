@@ -195,20 +195,6 @@ def test_varlen_gets_the_layout_and_the_scale(monkeypatch):
         torch.testing.assert_close(packing._varlen(q, k, v, layout, scaling), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_dropout_drops_and_scales():
-    torch.manual_seed(0)
-    x = torch.ones(500_000, requires_grad=True)
-    dropped = packing._dropout(x, 0.1)
-    assert (dropped == 0).float().mean().item() == pytest.approx(0.1, abs=2e-3)
-    assert dropped.unique().tolist() == pytest.approx([0.0, 1 / 0.9], rel=1e-4)
-    dropped.sum().backward()
-    assert torch.equal(x.grad, dropped.detach())
-    torch.manual_seed(0)
-    assert torch.equal(packing._dropout(x, 0.1), dropped)
-    kept = (packing._dropout(torch.ones(8, 5), 0.5) != 0).float()
-    assert 0 < kept.mean() < 1
-
-
 def test_attention_dropout_only_in_training(ids):
     model = AutoModel.from_config(
         BertConfig(**SMALL, max_position_embeddings=MAX_LENGTH, hidden_dropout_prob=0.0)

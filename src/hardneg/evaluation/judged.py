@@ -12,6 +12,8 @@ from hardneg.records import Float32, Int32, Int64, Qrels, Run, offsets_of, owner
 
 _BLOCK = 1 << 18  # hits looked at together: the temporaries stay in the processor's cache
 _PAIRS = 1 << 22  # comparisons held in memory together
+_FLAGS = 32  # flags for each judgement: three of a hundred unjudged hits are looked up in vain
+_MAX_FLAGS = 1 << 26  # bytes
 
 
 @dataclass(frozen=True)
@@ -78,27 +80,32 @@ def _blocks(queries: Int64, returned: Int64) -> Iterator[Int64]:
 
 @dataclass(frozen=True)
 class _Judgements:
-    """Exact lookup of (query, passage) pairs, behind a hashed bitmap that turns away nearly all the rest."""
+    """Exact lookup of (query, passage) pairs, behind hashed flags that turn away nearly all the rest.
+
+    Each query has its own stretch of flags, so that the hits of a block meet flags that are in the cache.
+    """
 
     keys: Int64  # [n] sorted
     index: Int64  # [n] judgement of each key
     bits: int
-    bitmap: NDArray[np.bool_]  # [2 ** bits]
+    flags: NDArray[np.bool_]  # [Q << bits]
 
     @classmethod
     def of(cls, qrels: Qrels) -> _Judgements:
         query = owners(qrels.offsets)
         keys = _keys(query, qrels.passage_rows)
         index = np.argsort(keys, kind="stable")
-        bits = min(max((16 * len(keys)).bit_length(), 10), 26)
-        bitmap = np.zeros(1 << bits, np.bool_)
-        bitmap[_slots(_query_hash(query), qrels.passage_rows, bits)] = True
-        return cls(keys[index], index, bits, bitmap)
+        bits = (_FLAGS * len(keys) // len(qrels)).bit_length()
+        bits = max(1, min(bits, (_MAX_FLAGS // len(qrels)).bit_length()))
+        flags = np.zeros(len(qrels) << bits, np.bool_)
+        flags[(query << bits) + _hash(qrels.passage_rows, bits)] = True
+        return cls(keys[index], index, bits, flags)
 
     def find(self, queries: Int64, offsets: Int64, passages: Int32) -> tuple[Int64, Int64, Int64]:
         """Judged hits of these queries, whose hits ``offsets`` delimit: index, index of the query, judgement."""
-        slots = _slots(np.repeat(_query_hash(queries), spans(offsets)), passages, self.bits)
-        hits = np.flatnonzero(self.bitmap[slots])
+        slots = np.repeat(queries << self.bits, spans(offsets))
+        slots += _hash(passages, self.bits)
+        hits = np.flatnonzero(self.flags.take(slots, mode="clip"))  # without a second pass that checks bounds
         local = np.searchsorted(offsets, hits, side="right") - 1
         keys = _keys(queries[local], passages[hits])
         at = np.searchsorted(self.keys, keys)
@@ -111,12 +118,8 @@ def _keys(query: Int64, passages: Int32) -> Int64:
     return (query << 32) | passages
 
 
-def _query_hash(query: Int64) -> NDArray[np.uint32]:
-    return query.astype(np.uint32) * np.uint32(0x85EBCA6B)
-
-
-def _slots(query_hash: NDArray[np.uint32], passages: Int32, bits: int) -> NDArray[np.uint32]:
-    return ((query_hash ^ passages.view(np.uint32)) * np.uint32(0x9E3779B1)) >> np.uint32(32 - bits)
+def _hash(passages: Int32, bits: int) -> NDArray[np.uint32]:
+    return (passages.view(np.uint32) * np.uint32(0x9E3779B1)) >> np.uint32(32 - bits)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from hardneg.models.dropout import drop, use_fast_dropout
 from hardneg.records import Int64, offsets_of
 
 ATTENTION = "hardneg_packed"
@@ -114,6 +115,7 @@ def use_flat_attention(model: nn.Module) -> None:
     AttentionInterface.register(ATTENTION, flat_attention)
     AttentionMaskInterface.register(ATTENTION, _no_mask)
     model.set_attn_implementation(ATTENTION)  # type: ignore[operator]
+    use_fast_dropout(model)
 
 
 def hidden_states(model: nn.Module, ids: Tensor, layout: Layout) -> Tensor:
@@ -202,15 +204,5 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, scaling: float, dropout: 
         return F.scaled_dot_product_attention(query, key, value, scale=scaling)
     weights = torch.softmax((query * scaling) @ key.transpose(-2, -1), -1, dtype=torch.float32).to(query.dtype)
     if dropout:
-        weights = _dropout(weights, dropout)
+        weights = drop(weights, dropout)
     return weights @ value
-
-
-def _dropout(x: Tensor, p: float) -> Tensor:
-    """Dropout; on the CPU with p rounded to 2^-16, four draws from one word: drawing is what it costs there."""
-    if x.device.type != "cpu":
-        return F.dropout(x, p)
-    words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None)
-    dropped = round(p * (1 << 16))
-    keep = words.view(torch.int16)[: x.numel()].view(x.shape) >= dropped - (1 << 15)
-    return torch.where(keep, x * ((1 << 16) / ((1 << 16) - dropped)), 0.0)

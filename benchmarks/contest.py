@@ -1,0 +1,250 @@
+"""Fair timing: every contender in a process of its own, equal threads, interleaved, gated by equal results.
+
+A benchmark names its contenders; each is a function ``setup(size) -> run`` of which ``run()`` is timed. The first
+run of a contender is not counted. Rounds go A B C, C B A, A B C, ..., so that drift of the machine meets all alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+PACKAGES = "hardneg torch transformers sentence-transformers numpy faiss-cpu bm25s numba pytrec_eval-terrier ranx tokenizers"
+
+Arrays = Mapping[str, np.ndarray]
+# One timed run; what it found, for the gate. Where arrays are work for the gate alone, a function that makes them.
+Run = Callable[[], Arrays | Callable[[], Arrays]]
+Setup = Callable[[Mapping[str, Any]], Run]
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Contenders for one path. The first is ours; ratios are peer's time / our time."""
+
+    name: str
+    contenders: Mapping[str, str]  # shown name -> "module:function" of its setup, relative to benchmarks/
+    size: Mapping[str, Any]  # given to every setup
+    gate: Callable[[dict[str, dict[str, np.ndarray]]], dict[str, Any]]  # results by contender -> facts; raises
+    units: tuple[float, str]  # work of one run, and its name, for rates
+    repeats: int = 5
+    goals: Mapping[str, float] | None = None  # contender -> ratio to reach
+
+
+class Worker:
+    """A contender's process, idle until told to run once."""
+
+    def __init__(self, name: str, where: str, contest: Contest, threads: int, folder: Path) -> None:
+        self.name, self.file = name, folder / f"{len(list(folder.iterdir()))}.npz"
+        self.times: list[float] = []
+        command = [sys.executable, str(HERE / "contest.py"), "--worker", where, str(self.file)]
+        variables = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "RAYON_NUM_THREADS")
+        environment = {**os.environ, **dict.fromkeys(variables, str(threads)), "TOKENIZERS_PARALLELISM": "true"}
+        self.log = (folder / f"{self.file.stem}.log").open("w+")
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True, env=environment
+        )
+        self._say(json.dumps({"size": dict(contest.size), "threads": threads}))
+        self.answer()
+
+    def _say(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            self.log.seek(0)
+            raise RuntimeError(f"{self.name} failed:\n{self.log.read()[-3000:]}")
+        return dict(json.loads(line))
+
+    def run(self) -> float:
+        self._say("run")
+        seconds = float(self.answer()["seconds"])
+        self.times.append(seconds)
+        return seconds
+
+    def finish(self) -> dict[str, Any]:
+        self._say("end")
+        facts = self.answer()
+        self.process.wait()
+        self.log.close()
+        return facts
+
+
+def hold(contest: Contest, threads: int) -> dict[str, Any]:
+    """Run a contest; the outcome as JSON. A contender whose package is absent is "not run"."""
+    with tempfile.TemporaryDirectory() as folder:
+        workers, absent = [], {}
+        for name, where in contest.contenders.items():
+            try:
+                workers.append(Worker(name, where, contest, threads, Path(folder)))
+            except RuntimeError as fault:
+                if "ModuleNotFoundError" not in str(fault):
+                    raise
+                absent[name] = "not run"
+        for repeat in range(contest.repeats):
+            for worker in workers if repeat % 2 == 0 else reversed(workers):
+                worker.run()
+        peaks = {worker.name: worker.finish()["peak_mib"] for worker in workers}
+        found = {}
+        for worker in workers:
+            with np.load(worker.file) as arrays:
+                found[worker.name] = {key: arrays[key] for key in arrays.files}
+        gate = contest.gate(found)
+    return {
+        "path": contest.name,
+        "threads": threads,
+        "size": {key: value for key, value in contest.size.items() if isinstance(value, int | float | str)},
+        "gate": gate,
+        "contenders": [_row(worker, workers[0], peaks, contest) for worker in workers],
+        **({"absent": absent} if absent else {}),
+    }
+
+
+def _row(worker: Worker, ours: Worker, peaks: Mapping[str, float], contest: Contest) -> dict[str, Any]:
+    median = statistics.median(worker.times)
+    ratios = [theirs / mine for theirs, mine in zip(worker.times, ours.times, strict=True)]
+    goal = (contest.goals or {}).get(worker.name)
+    return {
+        "name": worker.name,
+        "median_s": round(median, 4),
+        "spread": [round(min(worker.times), 4), round(max(worker.times), 4)],
+        "rate": round(contest.units[0] / median, 1),
+        "unit": contest.units[1],
+        "peak_mib": peaks[worker.name],
+        "ratio": round(statistics.median(ratios), 2),
+        "ratio_spread": [round(min(ratios), 2), round(max(ratios), 2)],
+        **({} if goal is None else {"goal": goal, "reached": statistics.median(ratios) >= goal}),
+    }
+
+
+def show(outcome: Mapping[str, Any]) -> None:
+    """One line of JSON, and a table for people."""
+    print(json.dumps(outcome), flush=True)
+    print(f"\n{outcome['path']}  {json.dumps(outcome['size'])}  gate {json.dumps(outcome['gate'])}")
+    for row in outcome["contenders"]:
+        goal = f"  goal {row['goal']}x {'reached' if row['reached'] else 'MISSED'}" if "goal" in row else ""
+        low, high = row["ratio_spread"]
+        print(
+            f"  {row['name']:<34}{row['median_s']:>10.3f} s {row['rate']:>14,.1f} {row['unit']:<12}"
+            f"{row['peak_mib']:>8,.0f} MiB  {row['ratio']:>6.2f}x [{low:.2f}, {high:.2f}]{goal}"
+        )
+    for name, why in outcome.get("absent", {}).items():
+        print(f"  {name:<34}{why}")
+    print(flush=True)
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    cpu = next(
+        (line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
+        platform.processor(),
+    )
+    flags = next((set(line.split()) for line in _lines("/proc/cpuinfo") if line.startswith("flags")), set())
+    versions = {}
+    for package in PACKAGES.split():
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[package] = metadata.version(package)
+    return {
+        "cpu": cpu,
+        "cores": len(os.sched_getaffinity(0)),
+        "features": sorted(flags & {"avx2", "avx512f", "avx512_bf16", "amx_bf16"}),
+        "python": platform.python_version(),
+        "versions": versions,
+    }
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []
+
+
+def main(contests: Sequence[Contest]) -> int:
+    """Command line of a benchmark: hold its contests, or those named."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*", help="contests to hold; all by default")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeats", type=int)
+    arguments = parser.parse_args()
+    print(json.dumps({"machine": machine()}), flush=True)
+    for contest in contests:
+        if arguments.names and contest.name not in arguments.names:
+            continue
+        if arguments.repeats:
+            contest = Contest(**{**vars(contest), "repeats": arguments.repeats})
+        show(hold(contest, arguments.threads))
+    return 0
+
+
+# ---------------------------------------------------------------- a contender's process
+
+
+def serve(where: str, file: Path) -> None:
+    """Set a contender up, run it once for warmth, then once for every line on standard input."""
+    answers = os.fdopen(os.dup(1), "w")  # whatever a library prints must not be taken for an answer
+    os.dup2(2, 1)
+
+    def say(**facts: Any) -> None:
+        answers.write(json.dumps(facts) + "\n")
+        answers.flush()
+
+    with _quiet():
+        order = json.loads(sys.stdin.readline())
+        sys.path.insert(0, str(HERE))
+        module, function = where.split(":")
+        _set_threads(order["threads"])
+        run: Run = getattr(importlib.import_module(module), function)(order["size"])
+        result: Arrays | Callable[[], Arrays] | None = run()
+        say(ready=True)
+        while sys.stdin.readline().strip() == "run":
+            result = None  # freeing it is no part of the next run
+            begin = time.perf_counter()
+            result = run()
+            say(seconds=time.perf_counter() - begin)
+        assert result is not None
+        np.savez(file, **(result() if callable(result) else result))
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        say(peak_mib=round(peak))
+
+
+def _set_threads(threads: int) -> None:
+    import torch
+
+    torch.set_num_threads(threads)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] != ["--worker"]:
+        raise SystemExit("run one of the benchmarks beside this file")
+    serve(sys.argv[2], Path(sys.argv[3]))
