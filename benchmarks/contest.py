@@ -1,7 +1,7 @@
 """Fair timing: every contender in a process of its own, equal threads, interleaved, gated by equal results.
 
-A benchmark names its contenders; each is a function ``setup(size) -> run`` of which ``run()`` is timed. The first
-run of a contender is not counted. Rounds go A B C, C B A, A B C, ..., so that drift of the machine meets all alike.
+A benchmark names its contenders; each is a function ``setup(size) -> run`` of which ``run()`` is timed. The
+first run of a contender is not counted. Rounds go A B C, C B A, A B C, ..., so that drift of the machine meets all alike.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ from typing import Any
 import numpy as np
 
 HERE = Path(__file__).resolve().parent
-PACKAGES = "hardneg torch transformers sentence-transformers numpy faiss-cpu bm25s numba pytrec_eval-terrier ranx tokenizers"
+PACKAGES = (
+    "hardneg torch transformers tokenizers sentence-transformers numpy faiss-cpu bm25s numba"
+    " pytrec_eval-terrier ranx"
+)
 
 Arrays = Mapping[str, np.ndarray]
 # One timed run; what it found, for the gate. Where arrays are work for the gate alone, a function that makes them.

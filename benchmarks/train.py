@@ -1,4 +1,4 @@
-"""Training steps of 8 queries with 1 positive and 31 hard negatives each, dropout on, all passages as negatives."""
+"""Training steps of 8 queries with 1 positive and 31 hard negatives each; dropout on, in-batch negatives too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dropout at the price of a few passes over memory on the CPU, where drawing it in torch costs a tenth of a step."""
+"""Dropout for a few passes over memory on the CPU, where drawing it in torch costs a tenth of a training step."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Dropout(torch.autograd.Function):
         return _kept(x, keep, scale)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (keep,) = ctx.saved_tensors
         return _kept(gradient, keep, ctx.scale), None, None
 
