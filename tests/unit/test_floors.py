@@ -24,8 +24,8 @@ FLOORS = {
     """,
     "evaluation": "evaluation.judged evaluation.measures evaluation.significance evaluation.compare",
     "models": """
-        models.pooling models.dropout models.packing models.pretrained models.bi_encoder models.st_folder
-        models.loading models.saving losses
+        models.pooling models.dropout models.first_token models.packing models.pretrained models.bi_encoder
+        models.st_folder models.loading models.saving losses
     """,
     "search": """
         search.checks search.vectors search.candidates search.exact search.embedding_store search.embeddings

@@ -21,6 +21,7 @@ from transformers import (
 from hardneg.models import packing
 from hardneg.models.packing import (
     can_pack,
+    first_states,
     flat_attention,
     hidden_states,
     lay_out,
@@ -105,10 +106,56 @@ def test_gradients_equal_the_plain_model(models, ids, pooling):
     expected = gradients(plain, alone(plain, ids), pooling)
     found = gradients(flat, hidden_states(flat, ids, lay_out(LENGTHS, CPU)), pooling)
     assert found.keys() == expected.keys()
+    assert_gradients_equal(found, expected)
+
+
+def assert_gradients_equal(found, expected):
+    assert found.keys() == expected.keys()
     for name, gradient in expected.items():
         scale = gradient.abs().max().item()
         torch.testing.assert_close(found[name], gradient, atol=1e-5 * max(scale, 1.0), rtol=1e-4, msg=name)
     assert max(gradient.abs().max() for gradient in expected.values()) > 0.1
+
+
+def first_vectors(model, ids):
+    vectors = first_states(model, ids, lay_out(LENGTHS, CPU))
+    target = torch.randn(vectors.shape, generator=torch.Generator().manual_seed(2))
+    model.zero_grad()
+    (vectors * target).sum().backward()
+    return vectors.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def test_first_tokens_alone_equal_the_plain_model(models, ids):
+    plain, flat = models
+    vectors, found = first_vectors(flat, ids)
+    starts = torch.from_numpy(offsets_of(LENGTHS)[:-1])
+    with torch.no_grad():
+        torch.testing.assert_close(vectors, alone(plain, ids)[starts], atol=2e-5, rtol=1e-5)
+    assert_gradients_equal(found, gradients(plain, alone(plain, ids), "cls"))
+
+
+def test_the_last_layer_finishes_first_tokens_only(ids):
+    flat = AutoModel.from_config(FAMILIES["bert"]).eval()
+    use_flat_attention(flat)
+    use_flat_attention(flat)  # twice is once
+    widths = []
+    for layer in flat.encoder.layer:
+        layer.intermediate.register_forward_hook(lambda _, inputs, __: widths.append(inputs[0].shape[1]))
+    layout = lay_out(LENGTHS, CPU)
+    first_states(copy.deepcopy(flat), ids, layout)
+    first_states(flat, ids, layout)
+    hidden_states(flat, ids, layout)  # whole again
+    tokens, n = LENGTHS.sum(), len(LENGTHS)
+    assert widths == [tokens, n, tokens, n, tokens, tokens]
+
+
+def test_a_failed_forward_leaves_the_model_whole(ids):
+    flat = AutoModel.from_config(FAMILIES["bert"]).eval()
+    use_flat_attention(flat)
+    layout = lay_out(LENGTHS, CPU)
+    with pytest.raises(IndexError):
+        first_states(flat, ids + 1000, layout)
+    assert hidden_states(flat, ids, layout).shape == (LENGTHS.sum(), 32)
 
 
 def test_attention_stays_inside_a_sequence(models, ids):

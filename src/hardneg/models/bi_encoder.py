@@ -19,7 +19,15 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hardneg.artifacts import canonical_json
 from hardneg.data.tokens import plain_tokenizer, tokenizer_digest
 from hardneg.errors import SettingsError
-from hardneg.models.packing import can_pack, has_half_kernels, hidden_states, lay_out, use_flat_attention
+from hardneg.models.packing import (
+    Layout,
+    can_pack,
+    first_states,
+    has_half_kernels,
+    hidden_states,
+    lay_out,
+    use_flat_attention,
+)
 from hardneg.models.pooling import Pooling, pool
 from hardneg.records import Side, TextTemplate, TokenBatch, offsets_of
 
@@ -173,9 +181,14 @@ class BiEncoder(nn.Module):
         order = np.argsort(-lengths, kind="stable")
         ids = torch.from_numpy(tokens.take(order).ids).to(self.device, non_blocking=True)
         layout = lay_out(lengths[order], self.device, exact_dropout=self.exact_dropout)
-        pooled = pool(hidden_states(tower.transformer, ids, layout), layout.bounds, self.settings.pooling)
+        pooled = self._pool(tower.transformer, ids, layout)
         back = torch.from_numpy(np.argsort(order)).to(self.device, non_blocking=True)
         return self._project(pooled[back], tower.head)
+
+    def _pool(self, transformer: nn.Module, ids: Tensor, layout: Layout) -> Tensor:
+        if self.settings.pooling == "cls":
+            return first_states(transformer, ids, layout).float()
+        return pool(hidden_states(transformer, ids, layout), layout.bounds, self.settings.pooling)
 
     def _project(self, pooled: Tensor, head: nn.Module | None) -> Tensor:
         """Head, normalisation and cut, in float32 also under autocast."""

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hardneg.models.dropout import drop, use_fast_dropout
+from hardneg.models.first_token import FAMILIES as NARROWED
+from hardneg.models.first_token import FirstTokens
 from hardneg.records import Int64, offsets_of
 
 ATTENTION = "hardneg_packed"
@@ -116,6 +118,9 @@ def use_flat_attention(model: nn.Module) -> None:
     AttentionMaskInterface.register(ATTENTION, _no_mask)
     model.set_attn_implementation(ATTENTION)  # type: ignore[operator]
     use_fast_dropout(model)
+    config: Any = model.config
+    if config.model_type in NARROWED and not hasattr(model, "first_tokens"):
+        model.first_tokens = FirstTokens(model)  # type: ignore[assignment]
 
 
 def hidden_states(model: nn.Module, ids: Tensor, layout: Layout) -> Tensor:
@@ -127,6 +132,16 @@ def hidden_states(model: nn.Module, ids: Tensor, layout: Layout) -> Tensor:
     output = model(input_ids=ids[None], position_ids=positions[None], layout=layout)
     states: Tensor = output.last_hidden_state[0]
     return states
+
+
+def first_states(model: nn.Module, ids: Tensor, layout: Layout) -> Tensor:
+    """Last hidden states [n, h] of every sequence's first token; cheaper than those of all, and the same."""
+    places = layout.bounds[:-1]
+    narrow: FirstTokens | None = getattr(model, "first_tokens", None)
+    if narrow is None:
+        return hidden_states(model, ids, layout)[places]
+    with narrow.at(places):
+        return hidden_states(model, ids, layout)
 
 
 def _padded_hidden_states(model: nn.Module, ids: Tensor, layout: Layout) -> Tensor:

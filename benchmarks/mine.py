@@ -1,0 +1,101 @@
+"""Mining hard negatives end to end: from a model's name and texts to negatives, nothing cached."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from contest import Contest, Run, main
+from material import MODEL, docs, model_folder, passages, queries, some
+
+SIZE = {"queries": 400, "passages": 800, "negatives": 30}
+
+
+def task(size: Mapping[str, Any]) -> tuple[list[str], list[str], np.ndarray]:
+    """Texts of queries and passages, and the place of each query's positive."""
+    judged = docs().qrels("train").positives()
+    chosen = judged.select(some(size["queries"], len(judged)))
+    own = np.unique(chosen.first())
+    others = np.setdiff1d(some(docs().n_passages, docs().n_passages), own, assume_unique=False)
+    rows = np.concatenate([own, others])[: size["passages"]]
+    return queries(chosen.query_rows), passages(rows), np.searchsorted(own, chosen.first())
+
+
+def hardneg(size: Mapping[str, Any]) -> Run:
+    from hardneg import Collection, mine
+    from hardneg.runtime import set_threads
+
+    set_threads(int(size["threads"]) if "threads" in size else 2)
+    asked, texts, positives = task(size)
+    made = Path(tempfile.mkdtemp())
+    collection = Collection.from_lists(
+        [(f"{i:06}", text) for i, text in enumerate(texts)],
+        {f"{i:06}": text for i, text in enumerate(asked)},
+        {"train": {f"{i:06}": [f"{p:06}"] for i, p in enumerate(positives)}},
+        to=made / "collection",
+    )
+
+    def run() -> dict[str, np.ndarray]:
+        folder = Path(tempfile.mkdtemp(dir=made))
+        pool = mine(
+            collection,
+            MODEL,
+            folder / "pool",
+            sources=["query"],
+            depth=size["negatives"],
+            count=size["negatives"],
+            cache=folder / "cache",
+        )
+        found = np.sort(np.asarray(pool.passage_rows).reshape(size["queries"], -1), axis=1)
+        shutil.rmtree(folder)
+        return {"negatives": found}
+
+    return run
+
+
+def sentence_transformers(size: Mapping[str, Any]) -> Run:
+    from datasets import Dataset
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.util import mine_hard_negatives
+
+    asked, texts, positives = task(size)
+    place = {text: i for i, text in enumerate(texts)}
+    dataset = Dataset.from_dict({"anchor": asked, "positive": [texts[i] for i in positives]})
+
+    def run() -> dict[str, np.ndarray]:
+        found = mine_hard_negatives(
+            dataset,
+            SentenceTransformer(model_folder(), device="cpu"),
+            corpus=texts,
+            num_negatives=size["negatives"],
+            output_format="n-tuple",
+            verbose=False,
+        )
+        columns = [found[f"negative_{i + 1}"] for i in range(size["negatives"])]
+        rows = np.array([[place[text] for text in column] for column in columns]).T
+        return {"negatives": np.sort(rows, axis=1)}
+
+    return run
+
+
+def gate(found: dict[str, dict[str, np.ndarray]]) -> dict[str, float]:
+    """Both find the same negatives, up to scores that rounding swaps."""
+    ours, theirs = (arrays["negatives"] for arrays in found.values())
+    assert ours.shape == theirs.shape, (ours.shape, theirs.shape)
+    shared = np.mean([len(np.intersect1d(a, b)) / len(a) for a, b in zip(ours, theirs, strict=True)])
+    assert shared > 0.99, shared
+    return {"shared_negatives": round(float(shared), 4)}
+
+
+def contests() -> list[Contest]:
+    contenders = {"hardneg": "mine:hardneg", "sentence-transformers": "mine:sentence_transformers"}
+    goals = {"sentence-transformers": 2.0}
+    return [Contest("mine", contenders, SIZE, gate, (SIZE["passages"], "passages/s"), goals=goals)]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(contests()))
