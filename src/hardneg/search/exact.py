@@ -27,7 +27,7 @@ __all__ = ["ExactIndex", "Index", "as_tensor", "exact_search", "merge_topk", "tr
 
 Precision = Literal["auto", "float32", "float64"]
 
-TILE = {"cpu": 512, "cuda": 8192}  # queries of one pass over the passages
+TILE = {"cpu": 1024, "cuda": 8192}  # queries of one pass over the passages
 CHUNK = {"cpu": 16384, "cuda": 65536}  # passages of one matrix product
 SLICE = {"cpu": 2048, "cuda": 65536}  # passages converted at a time: they stay in the processor's cache
 PAIRS = {"cpu": 1024, "cuda": 1 << 17}  # (query, passage) pairs scored at a time
@@ -169,9 +169,12 @@ class ExactIndex:
         buffer = queries.new_empty(len(queries) * min(self.chunk, len(self)))
         for start, chunk in self._chunks():
             scores = buffer[: len(queries) * len(chunk)].view(len(queries), len(chunk))
-            for i in range(0, len(chunk), self.slice):
-                part = chunk[i : i + self.slice]
-                torch.mm(queries, vectors[: len(part)].copy_(part).T, out=scores[:, i : i + len(part)])
+            if chunk.dtype == queries.dtype and chunk.device == queries.device:
+                torch.mm(queries, chunk.T, out=scores)
+            else:
+                for i in range(0, len(chunk), self.slice):
+                    part = chunk[i : i + self.slice]
+                    torch.mm(queries, vectors[: len(part)].copy_(part).T, out=scores[:, i : i + len(part)])
             yield start, scores
 
     def gather(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
