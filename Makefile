@@ -1,4 +1,4 @@
-# make install | demo | test | test-slow | lint
+# make install | demo | test | test-slow | lint | bench | bench-import
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # For machines whose default index serves CUDA builds of torch: make TORCH_INDEX=https://…/cpu demo
 TORCH_INDEX ?=
@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 DEMO ?= demo
 
-.PHONY: install demo test test-slow lint clean
+.PHONY: install demo test test-slow lint bench bench-import clean
 
 install: $(VENV)/.dev
 
@@ -43,6 +43,17 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+$(VENV)/.bench: $(VENV)/.dev
+	@echo "installing what the benchmarks compare with"
+	@$(PIP) -e '.[bench]'
+	@touch $@
+
+bench: $(VENV)/.bench
+	$(BIN)/python benchmarks/all.py
+
+bench-import: $(VENV)/.bench
+	$(BIN)/python benchmarks/importing.py --passages 8841823 --repeats 1
 
 clean:
 	rm -rf $(VENV) $(DEMO) build dist src/*.egg-info .pytest_cache .ruff_cache .mypy_cache

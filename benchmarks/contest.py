@@ -1,7 +1,8 @@
 """Fair timing: every contender in a process of its own, equal threads, interleaved, gated by equal results.
 
 A benchmark names its contenders; each is a function ``setup(size) -> run`` of which ``run()`` is timed. The
-first run of a contender is not counted. Rounds go A B C, C B A, A B C, ..., so that drift of the machine meets all alike.
+first run of a contender is not counted. Rounds go A B C, C B A, A B C, ..., so that drift of the machine meets
+all alike.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class Contest:
     units: tuple[float, str]  # work of one run, and its name, for rates
     repeats: int = 5
     goals: Mapping[str, float] | None = None  # contender -> ratio to reach
+    rate: float | None = None  # ours to reach, in units a second
 
 
 class Worker:
@@ -65,7 +67,6 @@ class Worker:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True, env=environment
         )
         self._say(json.dumps({"size": dict(contest.size), "threads": threads}))
-        self.answer()
 
     def _say(self, line: str) -> None:
         assert self.process.stdin is not None
@@ -88,21 +89,27 @@ class Worker:
 
     def finish(self) -> dict[str, Any]:
         self._say("end")
-        facts = self.answer()
-        self.process.wait()
+        return self.answer()
+
+    def close(self) -> None:
+        """End the process, whatever it is doing."""
+        self.process.kill()
+        self.process.communicate()
         self.log.close()
-        return facts
 
 
 def hold(contest: Contest, threads: int) -> dict[str, Any]:
     """Run a contest; the outcome as JSON. A contender whose package is absent is "not run"."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         workers, absent = [], {}
         for name, where in contest.contenders.items():
+            worker = Worker(name, where, contest, threads, Path(folder))
+            stack.callback(worker.close)
             try:
-                workers.append(Worker(name, where, contest, threads, Path(folder)))
+                worker.answer()  # set up, and warm
+                workers.append(worker)
             except RuntimeError as fault:
-                if "ModuleNotFoundError" not in str(fault):
+                if "ModuleNotFoundError" not in str(fault) or not workers:  # ours is never absent
                     raise
                 absent[name] = "not run"
         for repeat in range(contest.repeats):
@@ -117,28 +124,41 @@ def hold(contest: Contest, threads: int) -> dict[str, Any]:
     return {
         "path": contest.name,
         "threads": threads,
-        "size": {key: value for key, value in contest.size.items() if isinstance(value, int | float | str)},
+        "size": {key: value for key, value in contest.size.items() if shown(key, value)},
         "gate": gate,
         "contenders": [_row(worker, workers[0], peaks, contest) for worker in workers],
         **({"absent": absent} if absent else {}),
     }
 
 
+def shown(key: str, value: Any) -> bool:
+    """Whether a part of a size belongs in the report; what begins with _ is a place of this machine."""
+    return isinstance(value, int | float | str) and not key.startswith("_")
+
+
 def _row(worker: Worker, ours: Worker, peaks: Mapping[str, float], contest: Contest) -> dict[str, Any]:
     median = statistics.median(worker.times)
+    rate = contest.units[0] / median
     ratios = [theirs / mine for theirs, mine in zip(worker.times, ours.times, strict=True)]
     goal = (contest.goals or {}).get(worker.name)
     return {
         "name": worker.name,
         "median_s": round(median, 4),
         "spread": [round(min(worker.times), 4), round(max(worker.times), 4)],
-        "rate": round(contest.units[0] / median, 1),
+        "rate": round(rate, 1),
         "unit": contest.units[1],
         "peak_mib": peaks[worker.name],
         "ratio": round(statistics.median(ratios), 2),
         "ratio_spread": [round(min(ratios), 2), round(max(ratios), 2)],
         **({} if goal is None else {"goal": goal, "reached": statistics.median(ratios) >= goal}),
+        **_rate_goal(contest, rate if worker is ours else None),
     }
+
+
+def _rate_goal(contest: Contest, rate: float | None) -> dict[str, Any]:
+    if rate is None or contest.rate is None:
+        return {}
+    return {"goal_rate": contest.rate, "reached": rate >= contest.rate}
 
 
 def show(outcome: Mapping[str, Any]) -> None:
@@ -146,7 +166,7 @@ def show(outcome: Mapping[str, Any]) -> None:
     print(json.dumps(outcome), flush=True)
     print(f"\n{outcome['path']}  {json.dumps(outcome['size'])}  gate {json.dumps(outcome['gate'])}")
     for row in outcome["contenders"]:
-        goal = f"  goal {row['goal']}x {'reached' if row['reached'] else 'MISSED'}" if "goal" in row else ""
+        goal = f"  goal {goal_of(row)} {'reached' if row['reached'] else 'MISSED'}" if "reached" in row else ""
         low, high = row["ratio_spread"]
         print(
             f"  {row['name']:<34}{row['median_s']:>10.3f} s {row['rate']:>14,.1f} {row['unit']:<12}"
@@ -155,6 +175,13 @@ def show(outcome: Mapping[str, Any]) -> None:
     for name, why in outcome.get("absent", {}).items():
         print(f"  {name:<34}{why}")
     print(flush=True)
+
+
+def goal_of(row: Mapping[str, Any]) -> str:
+    """A contender's goal in words; empty where it has none."""
+    if "goal" in row:
+        return f"{row['goal']}x"
+    return f"{row['goal_rate']:,.0f} {row['unit']}" if "goal_rate" in row else ""
 
 
 def machine() -> dict[str, Any]:
@@ -217,8 +244,8 @@ def serve(where: str, file: Path) -> None:
         order = json.loads(sys.stdin.readline())
         sys.path.insert(0, str(HERE))
         module, function = where.split(":")
-        _set_threads(order["threads"])
         run: Run = getattr(importlib.import_module(module), function)(order["size"])
+        _set_threads(order["threads"])
         result: Arrays | Callable[[], Arrays] | None = run()
         say(ready=True)
         while sys.stdin.readline().strip() == "run":
@@ -233,9 +260,8 @@ def serve(where: str, file: Path) -> None:
 
 
 def _set_threads(threads: int) -> None:
-    import torch
-
-    torch.set_num_threads(threads)
+    if "torch" in sys.modules:  # who does without it need not pay for it
+        sys.modules["torch"].set_num_threads(threads)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import numpy as np
 from contest import Contest, Run, main
 from material import LENGTH, MODEL, model_folder, passages, some
 
-SIZE = {"texts": 768, "length": LENGTH}
+SIZE = {"texts": 384, "length": LENGTH}
 
 
 def texts(size: Mapping[str, Any]) -> list[str]:

@@ -12,7 +12,7 @@ import numpy as np
 from contest import Contest, Run, main
 from material import MODEL, docs, model_folder, passages, queries, some
 
-SIZE = {"queries": 400, "passages": 800, "negatives": 30}
+SIZE = {"queries": 200, "passages": 400, "negatives": 30}
 
 
 def task(size: Mapping[str, Any]) -> tuple[list[str], list[str], np.ndarray]:

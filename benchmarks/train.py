@@ -145,48 +145,6 @@ def sentence_transformers_bfloat16(size: Mapping[str, Any]) -> Run:
     return sentence_transformers(size, bf16=True)
 
 
-def padded_loop(size: Mapping[str, Any], bf16: bool = False) -> Run:
-    import torch
-    import torch.nn.functional as F
-    from transformers import AutoModel, AutoTokenizer
-
-    model = AutoModel.from_pretrained(model_folder())
-    tokenizer = AutoTokenizer.from_pretrained(model_folder())
-    asked, texts = groups(size)
-    flat = [text for group in texts for text in group]
-    kinds = {"padding": "max_length", "truncation": True, "max_length": size["length"], "return_tensors": "pt"}
-    batches = tokenizer(asked, **kinds), tokenizer(flat, **kinds)
-    targets = torch.arange(size["queries"]) * size["passages"]
-
-    def vectors(batch: Any) -> torch.Tensor:
-        states, mask = model(**batch).last_hidden_state, batch["attention_mask"][..., None]
-        return F.normalize((states * mask).sum(1) / mask.sum(1), dim=-1)
-
-    def loss() -> torch.Tensor:
-        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-            q, p = map(vectors, batches)
-        return F.cross_entropy(q.float() @ p.float().T * SCALE, targets)
-
-    model.eval()
-    first = check(model, loss)
-    optimizer = torch.optim.AdamW(model.parameters(), RATE)
-
-    def run() -> dict[str, np.ndarray]:
-        model.train()
-        for _ in range(size["steps"]):
-            loss().backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-        return first
-
-    return run
-
-
-def padded_loop_bfloat16(size: Mapping[str, Any]) -> Run:
-    return padded_loop(size, bf16=True)
-
-
 def gate(found: dict[str, dict[str, np.ndarray]]) -> dict[str, float]:
     """Everyone computes the same loss and the same gradient before the first step."""
     ours = next(iter(found.values()))
@@ -212,7 +170,6 @@ def contests() -> list[Contest]:
     contenders = {
         f"hardneg {precision}": f"train:hardneg{suffix}",
         f"sentence-transformers {precision}": f"train:sentence_transformers{suffix}",
-        f"padded-{LENGTH} loop {precision}": f"train:padded_loop{suffix}",
     }
     goals = {f"sentence-transformers {precision}": 4.0}
     return [Contest("train", contenders, SIZE, gate, (tokens * SIZE["steps"], "tokens/s"), goals=goals)]

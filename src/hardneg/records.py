@@ -26,7 +26,9 @@ def spans(offsets: Int64) -> Int64:
 
 def offsets_of(lengths: NDArray[np.integer]) -> Int64:
     """Offsets [n + 1] of consecutive spans with these ``lengths`` [n]."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, dtype=np.int64, out=offsets[1:])
+    return offsets
 
 
 def owners(offsets: Int64) -> Int64:
@@ -36,9 +38,11 @@ def owners(offsets: Int64) -> Int64:
 
 def take_spans(offsets: Int64, rows: NDArray[np.integer]) -> tuple[Int64, Int64]:
     """Element indices of the spans ``rows``, concatenated in that order, and their new offsets."""
-    lengths = offsets[rows + 1] - offsets[rows]  # not the spans of all: there may be millions
+    starts = offsets[rows]
+    lengths = offsets[1:][rows] - starts  # not the spans of all: there may be millions
     new = offsets_of(lengths)
-    index = np.arange(new[-1], dtype=np.int64) + np.repeat(offsets[rows] - new[:-1], lengths)
+    index = (starts - new[:-1]).repeat(lengths)
+    index += np.arange(new[-1])
     return index, new
 
 

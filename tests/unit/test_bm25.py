@@ -110,6 +110,23 @@ def test_equals_bm25s(tmp_path):
         assert len(rows) == np.count_nonzero(found)
 
 
+def test_postings_are_those_of_bm25s_bit_by_bit(tmp_path, monkeypatch):
+    import bm25s
+    import Stemmer
+
+    c = random_collection(300, seed=2)
+    c.texts[7] = "the"  # no term at all
+    monkeypatch.setattr("hardneg.search.bm25.POSTINGS", 100)
+    index = open_bm25(c, tmp_path)
+    tokenizer = bm25s.tokenization.Tokenizer(stopwords="english", stemmer=Stemmer.Stemmer("english"))
+    ids = list(tokenizer.streaming_tokenize(c.texts, update_vocab=True, allow_empty=False))
+    other = bm25s.BM25(k1=K1, b=B, method="lucene", csc_backend="scipy")
+    built = other.build_index_from_ids(list(range(len(index.terms))), ids, show_progress=False)
+    assert index.terms == tokenizer.get_vocab_dict()
+    for ours, name in ((index.offsets, "indptr"), (index.rows, "indices"), (index.scores, "data")):
+        np.testing.assert_array_equal(ours, built[name])
+
+
 def test_order_and_cut(tmp_path):
     """By score descending, then row ascending; a smaller k is a cut of a larger one, through ties too."""
     c = random_collection()
@@ -129,13 +146,31 @@ def test_order_and_cut(tmp_path):
         np.testing.assert_array_equal(run.scores, cut.scores)
 
 
-def test_batches_change_nothing(tmp_path, monkeypatch):
+@pytest.mark.parametrize("sparse", [1, 10**9])
+@pytest.mark.parametrize("block", [1, 7, 64, 500])
+def test_blocks_and_few_postings_change_nothing(tmp_path, monkeypatch, sparse, block):
     c, rows = random_collection(), np.arange(40, dtype=np.int32)
-    whole = bm25_run(c, rows, 9, tmp_path)
-    monkeypatch.setattr("hardneg.search.bm25.POSTINGS", 100)
-    parts = bm25_run(c, rows, 9, tmp_path)
-    for one, two in zip(vars(whole).values(), vars(parts).values(), strict=True):
-        np.testing.assert_array_equal(one, two)
+    for k in (1, 9, 400):
+        plain = bm25_run(c, rows, k, tmp_path)
+        with monkeypatch.context() as patch:
+            patch.setattr("hardneg.search.bm25.SPARSE", sparse)
+            patch.setattr("hardneg.search.bm25.BLOCK", block)
+            other = bm25_run(c, rows, k, tmp_path)
+        for one, two in zip(vars(plain).values(), vars(other).values(), strict=True):
+            np.testing.assert_array_equal(one, two)
+
+
+def test_scores_are_sums_of_float32_term_by_term(tmp_path):
+    """Bit by bit, so that a run does not change with the way it is added up."""
+    c = collection(random_collection(300).texts, queries=["oak elm fig oak gum", "tea urn rye"])
+    index, run = open_bm25(c, tmp_path), bm25_run(c, np.arange(2, dtype=np.int32), 400, tmp_path)
+    for i, query in enumerate(c.query_texts):
+        expected = np.zeros(300, np.float32)
+        for term in sorted(set(query.split()), key=index.terms.__getitem__):
+            span = slice(*index.offsets[index.terms[term] :][:2])
+            expected[index.rows[span]] += np.float32(query.split().count(term)) * index.scores[span]
+        rows, scores = run.hits(i)
+        np.testing.assert_array_equal(scores, expected[rows])
 
 
 def test_titles_stems_and_stopwords(tmp_path):

@@ -67,7 +67,8 @@ class TokenStore:
     def open(cls, path: Path) -> TokenStore:
         """Open a published store, its files verified; raises :class:`hardneg.errors.ArtifactError`."""
         digest = open_artifact(path, KIND).digest
-        return cls(load_array(path / "ids.npy"), np.asarray(load_array(path / "offsets.npy")), digest)
+        ids, offsets = (np.asarray(load_array(path / f"{name}.npy")) for name in ("ids", "offsets"))
+        return cls(ids, offsets, digest)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -80,7 +81,7 @@ class TokenStore:
     def read(self, rows: NDArray[np.integer]) -> TokenBatch:
         """The token sequences of these rows, in that order."""
         index, offsets = take_spans(self.offsets, rows)
-        return TokenBatch(np.take(self.ids, index).astype(np.int32), offsets)
+        return TokenBatch(self.ids.take(index).astype(np.int32), offsets)
 
 
 def tokenize(

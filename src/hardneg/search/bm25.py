@@ -6,8 +6,9 @@ lists of its terms. Kamphuis et al., "Which BM25 Do You Mean?" (2020), names the
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
@@ -17,14 +18,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardneg.artifacts import digest_json, is_published, load_array, open_artifact, publish, read_json
-from hardneg.records import Float32, Int32, Int64, Run, offsets_of, owners
+from hardneg.records import Float32, Int32, Int64, Run, offsets_of
 from hardneg.search.checks import check_request
 
 KIND = "bm25"
 ARRAYS = ("offsets", "rows", "scores")
 K1, B = 0.9, 0.4
 TEXTS = 1 << 16  # texts read at a time
-POSTINGS = 1 << 23  # postings added up at a time
+POSTINGS = 1 << 20  # postings scored at a time
+BLOCK = 32  # scores looked at together for the best
+SPARSE = 128  # a query with fewer postings than one for so many passages is added up apart
+SMALLEST = np.finfo(np.float32).tiny
+
+Posting = tuple[float, int, int]  # how often a query has a term, and where the term's postings begin and end
 
 
 class Column(Protocol):
@@ -126,10 +132,14 @@ def open_bm25(collection: Texts, cache: Path) -> Bm25Index:
 def search(index: Bm25Index, texts: Sequence[str], query_rows: Int32, k: int) -> Run:
     """The run of query ``texts`` [Q]; see :func:`bm25_texts`."""
     weights, terms, offsets = _query_terms(index, texts)
-    work = np.concatenate([[0], np.cumsum(np.diff(index.offsets)[terms])])[offsets]
-    parts = [_search_batch(index, weights, terms, offsets, span, k) for span in _batches(work)]
-    hits, rows, scores = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return Run(np.asarray(query_rows, np.int32), offsets_of(hits), rows, scores, "passage", index.collection)
+    begins, ends = index.offsets[terms].tolist(), index.offsets[1:][terms].tolist()
+    postings = [*zip(weights.tolist(), begins, ends, strict=True)]
+    index = replace(index, rows=np.asarray(index.rows), scores=np.asarray(index.scores))  # slices cost less
+    scores = np.zeros(-(-index.n // BLOCK) * BLOCK, np.float32)  # whole blocks
+    parts = [_best(index, postings[start:stop], scores, k) for start, stop in pairwise(offsets.tolist())]
+    lengths = np.array([len(hits) for hits, _ in parts])
+    hits, values = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return Run(np.asarray(query_rows, np.int32), offsets_of(lengths), hits, values, "passage", index.collection)
 
 
 # ---------------------------------------------------------------- building
@@ -151,16 +161,35 @@ def _passages(collection: Texts) -> Iterator[str]:
 
 def _build(collection: Texts) -> tuple[list[str], list[NDArray[Any]]]:
     """Terms in order of appearance, and their postings."""
-    import bm25s
+    from scipy.sparse import csr_array
 
     tokenizer = _tokenizer()
-    ids = list(tokenizer.streaming_tokenize(_passages(collection), update_vocab=True, allow_empty=False))
+    tokens, lengths = array("i"), array("i")  # not lists: there may be a thousand million tokens
+    for ids in tokenizer.streaming_tokenize(_passages(collection), update_vocab=True, allow_empty=False):
+        tokens.extend(ids)
+        lengths.append(len(ids))
     terms = list(tokenizer.get_vocab_dict())  # stems, in the order of their ids
     if not terms:
         return [], [np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32)]
-    bm25 = bm25s.BM25(method="lucene", k1=K1, b=B, csc_backend="scipy")
-    built = bm25.build_index_from_ids(list(range(len(terms))), ids, show_progress=False)
-    return terms, [built["indptr"].astype(np.int64), built["indices"], built["data"]]
+    rows = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+    ones = np.ones(len(tokens), np.float32)
+    counts = csr_array((ones, (np.frombuffer(tokens, np.intc), rows)), shape=(len(terms), len(lengths)))
+    counts.sum_duplicates()
+    scores = _scores(counts.indptr, counts.indices, counts.data, np.frombuffer(lengths, np.intc))
+    return terms, [counts.indptr.astype(np.int64), counts.indices.astype(np.int32), scores]
+
+
+def _scores(offsets: NDArray[np.integer], rows: Int32, counts: Float32, lengths: Int32) -> Float32:
+    """Score of each posting, its term being ``counts`` times in a passage of ``lengths[row]`` terms."""
+    passages = np.diff(offsets)  # that have a term
+    idf = np.log(1 + (len(lengths) - passages + 0.5) / (passages + 0.5)).astype(np.float32)
+    norm = K1 * (1 - B + B * lengths / lengths.mean())
+    scores = np.empty(len(rows), np.float32)
+    for start in range(0, len(rows), POSTINGS):
+        part = slice(start, start + POSTINGS)
+        term = np.searchsorted(offsets, np.arange(start, start + len(rows[part])), side="right") - 1
+        scores[part] = idf[term] * (counts[part] / (norm[rows[part]] + counts[part]))
+    return scores
 
 
 # ---------------------------------------------------------------- searching
@@ -179,40 +208,48 @@ def _query_terms(index: Bm25Index, texts: Sequence[str]) -> tuple[Float32, Int64
     return counts.astype(np.float32), pairs[1], offsets
 
 
-def _batches(work: Int64) -> Iterator[tuple[int, int]]:
-    """Spans of queries with about ``POSTINGS`` postings each; ``work`` [Q + 1] counts them."""
-    start = 0
-    while start < len(work) - 1:
-        stop = max(int(np.searchsorted(work, work[start] + POSTINGS, side="right")) - 1, start + 1)
-        yield start, stop
-        start = stop
+def _best(index: Bm25Index, postings: list[Posting], scores: Float32, k: int) -> tuple[Int32, Float32]:
+    """Rows and scores of the k best passages of one query; ``scores`` is room for those of all passages."""
+    if sum(end - begin for _, begin, end in postings) < index.n // SPARSE:
+        return _best_of_few(index, postings, k)
+    scores.fill(0)
+    for weight, begin, end in postings:
+        _add(scores, index.rows[begin:end], weight, index.scores[begin:end])
+    rows = _candidates(scores, k)
+    return _cut(rows.astype(np.int32), scores[rows], k)
 
 
-def _search_batch(
-    index: Bm25Index, weights: Float32, terms: Int64, offsets: Int64, span: tuple[int, int], k: int
-) -> tuple[Int64, Int32, Float32]:
-    """Number of hits of each query of the span, and their rows and scores."""
-    from scipy.sparse import csr_array
-
-    start, stop = span
-    part = slice(offsets[start], offsets[stop])
-    shape = (stop - start, len(index.terms))
-    queries = csr_array((weights[part], terms[part], offsets[start : stop + 1] - offsets[start]), shape=shape)
-    postings = csr_array((index.scores, index.rows, index.offsets), shape=(len(index.terms), index.n))
-    found = queries @ postings  # adds term by term, in one thread: the same bits every time
-    return _best(found.indptr.astype(np.int64), found.indices, found.data, k)
+def _best_of_few(index: Bm25Index, postings: list[Posting], k: int) -> tuple[Int32, Float32]:
+    """The same without a look at all passages."""
+    none = np.zeros(0, np.int32)
+    found = [index.rows[begin:end] for _, begin, end in postings]
+    rows, places = np.unique(np.concatenate([none, *found]), return_inverse=True)
+    scores = np.zeros(len(rows), np.float32)
+    for weight, begin, end in postings:
+        mine, places = places[: end - begin], places[end - begin :]
+        _add(scores, mine, weight, index.scores[begin:end])
+    return _cut(rows, scores, k)
 
 
-def _best(offsets: Int64, rows: Int32, scores: Float32, k: int) -> tuple[Int64, Int32, Float32]:
-    """Cut ragged hits to the k best of each query: their number, rows and scores, best first."""
-    keep = scores > 0
-    for start, stop in pairwise(offsets.tolist()):
-        if stop - start > k:
-            mine = scores[start:stop]
-            keep[start:stop] &= mine >= np.partition(mine, -k)[-k]
-    query, rows, scores = owners(offsets)[keep], rows[keep], scores[keep]
-    order = np.lexsort((rows, -scores, query))
-    starts = offsets_of(np.bincount(query, minlength=len(offsets) - 1))
-    order = order[np.arange(len(order)) - starts[query[order]] < k]
-    hits = np.bincount(query[order], minlength=len(offsets) - 1)
-    return hits, rows[order].astype(np.int32), scores[order]
+def _add(scores: Float32, rows: NDArray[np.integer], weight: float, values: Float32) -> None:
+    """Term by term, in one thread: the same bits every time."""
+    np.add.at(scores, rows, values if weight == 1 else np.float32(weight) * values)
+
+
+def _candidates(scores: Float32, k: int) -> Int64:
+    """Rows among which the k best are, ascending: those of the blocks that hold a score as high as the k-th block.
+
+    The k blocks of largest maximum have k scores that reach the least of these maxima, so no lower one is needed.
+    """
+    blocks = scores.reshape(BLOCK, -1)  # a block is a column: the maxima of neighbours are found together
+    maxima = blocks.max(axis=0)
+    least = np.partition(maxima, -k)[-k] if k <= len(maxima) else np.float32(0)
+    columns = np.flatnonzero((maxima >= least) & (maxima > 0))
+    offsets, among = np.nonzero(blocks[:, columns] >= max(least, SMALLEST))
+    return offsets * len(maxima) + columns[among]
+
+
+def _cut(rows: Int32, scores: Float32, k: int) -> tuple[Int32, Float32]:
+    """The k best of some hits, given ascending by row: rows and scores, best first."""
+    order = np.argsort(-scores, kind="stable")[:k]
+    return rows[order], scores[order]

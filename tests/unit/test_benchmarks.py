@@ -1,0 +1,135 @@
+"""The benchmarks' harness, with contenders of a few microseconds."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+TOYS = """
+import time
+from pathlib import Path
+
+import numpy as np
+
+
+def toy(size, name, answer=lambda: {"sum": np.array(3)}, seconds=0.0):
+    def run():
+        with open(size["_journal"], "a") as stream:
+            stream.write(name)
+        time.sleep(seconds)
+        print("a library's chatter")
+        return answer()
+
+    return run
+
+
+def ours(size):
+    return toy(size, "A")
+
+
+def peer(size):
+    return toy(size, "B", lambda: lambda: {"sum": np.array(3)}, 0.05)  # arrays that only the gate needs
+
+
+def wrong(size):
+    return toy(size, "C", lambda: {"sum": np.array(4)})
+
+
+def absent(size):
+    import a_package_that_nobody_has
+
+
+def broken(size):
+    raise ValueError("this peer is broken")
+"""
+
+
+@pytest.fixture
+def contest(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    module = importlib.import_module("contest")
+    yield module
+    del sys.modules["contest"]
+
+
+@pytest.fixture
+def hold(contest, tmp_path, monkeypatch):
+    """Hold a contest between some of the toys; its outcome and who ran when."""
+    (tmp_path / "toys.py").write_text(TOYS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    def gate(found):
+        sums = {name: int(arrays["sum"]) for name, arrays in found.items()}
+        assert len(set(sums.values())) == 1, sums
+        return sums
+
+    def held(names, **more):
+        journal = tmp_path / "journal"
+        size = {"n": 2, "_journal": str(journal)}
+        contenders = {name: f"toys:{name}" for name in names}
+        outcome = contest.hold(contest.Contest("toy", contenders, size, gate, (10.0, "sums/s"), **more), 1)
+        return outcome, journal.read_text()
+
+    return held
+
+
+def test_contenders_take_turns_and_are_compared(contest, hold, capsys):
+    outcome, journal = hold(["ours", "peer", "absent"], repeats=3, goals={"peer": 2.0}, rate=1e9)
+    assert journal == "AB" + "AB" + "BA" + "AB"  # once for warmth, then there and back
+    assert outcome["gate"] == {"ours": 3, "peer": 3}
+    assert outcome["absent"] == {"absent": "not run"}
+    assert outcome["size"] == {"n": 2}
+    ours, peer = outcome["contenders"]
+    assert (ours["ratio"], ours["goal_rate"], ours["reached"]) == (1.0, 1e9, False)
+    assert peer["ratio"] > 2
+    assert (peer["goal"], peer["reached"]) == (2.0, True)
+    assert peer["median_s"] >= 0.05
+    assert peer["peak_mib"] > 0
+    contest.show(outcome)
+    line, *table = capsys.readouterr().out.splitlines()
+    assert json.loads(line) == outcome
+    assert any("absent" in row and "not run" in row for row in table)
+
+
+def test_unequal_results_are_refused(hold):
+    with pytest.raises(AssertionError, match="'wrong': 4"):
+        hold(["ours", "wrong"], repeats=1)
+
+
+def test_a_broken_peer_is_not_passed_over(hold):
+    with pytest.raises(RuntimeError, match="this peer is broken"):
+        hold(["ours", "broken"], repeats=1)
+
+
+def test_a_goal_missed_is_said(hold):
+    outcome, _ = hold(["peer", "ours"], repeats=1, goals={"ours": 1.0})
+    assert outcome["contenders"][1]["reached"] is False
+
+
+def test_ours_is_never_absent(hold):
+    with pytest.raises(RuntimeError, match="a_package_that_nobody_has"):
+        hold(["absent", "ours"], repeats=1)
+
+
+@pytest.mark.parametrize("name", ["measures", "tokens", "bm25"])
+def test_small_runs_pass_their_gates(contest, monkeypatch, name):
+    """Ours against itself, through each script's own generator and gate."""
+    module = importlib.import_module(name)
+    sizes = {
+        "measures": {"queries": 50, "hits": 20, "passages": 1000},
+        "tokens": {"passages": 100, "batch": 8},
+        "bm25": {"passages": 200, "queries": 10, "k": 5},
+    }
+    setup = {"bm25": "search_hardneg"}.get(name, "hardneg")
+    found = getattr(module, setup)(sizes[name])()
+    arrays = {key: np.array(value) for key, value in (found() if callable(found) else found).items()}
+    assert module.gate({"hardneg": arrays, "again": arrays})
+    worse = {key: value + 1 for key, value in arrays.items()}
+    with pytest.raises(AssertionError):
+        module.gate({"hardneg": arrays, "again": worse})
+    del sys.modules[name]
