@@ -16,10 +16,11 @@ from hardneg.artifacts import digest_json, is_current, publish, read_manifest
 from hardneg.data.collection import Collection
 from hardneg.data.tokens import TokenStore, token_batch, tokenize
 from hardneg.errors import ArtifactError
+from hardneg.memory import require
 from hardneg.models.bi_encoder import BiEncoder, Precision
 from hardneg.progress import track
 from hardneg.records import Int32, Run, Side
-from hardneg.search.embeddings import Dtype, Embeddings, discard, encode_store
+from hardneg.search.embeddings import SHARD_ROWS, Dtype, Embeddings, discard, encode_store
 from hardneg.search.retrieve import search_run
 from hardneg.search.runs import KIND, load_run, save_run
 
@@ -147,6 +148,11 @@ class Snapshot:
 
     def _embed(self, side: Side) -> Embeddings:
         store, path = self._embeddings(side)
+        require(
+            encoding_memory(self.encoder, self.encoding.token_budget, len(store)),
+            "encoding",
+            self.encoder.device.type,
+        )
         with (
             self.timed("encode", side=side, tokens=int(store.lengths.sum())),
             self.encoder.inference(self.encoding.precision),
@@ -177,6 +183,11 @@ class Snapshot:
             discard(self._embeddings(side)[1])
         self.__dict__.pop("passages", None)
         self.__dict__.pop("queries", None)
+
+
+def encoding_memory(encoder: BiEncoder, token_budget: int, texts: int) -> int:
+    """Bytes that encoding takes besides the model: one batch in the transformer, and the vectors of a shard."""
+    return encoder.working_memory(token_budget) + min(texts, SHARD_ROWS) * encoder.dim * 12
 
 
 def token_store(

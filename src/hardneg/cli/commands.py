@@ -15,6 +15,8 @@ from hardneg.cli.options import (
     DataOption,
     DeviceOption,
     JsonOption,
+    MaxRam,
+    MaxVram,
     MaybeData,
     MaybeModel,
     MeasuresOption,
@@ -106,10 +108,13 @@ def mine(
     cache: CacheOption = None,
     device: DeviceOption = None,
     threads: ThreadsOption = None,
+    max_ram: MaxRam = None,
+    max_vram: MaxVram = None,
     as_json: JsonOption = False,
 ) -> None:
     """Mine negatives once, for any trainer."""
     begin(resumable=True)
+    from hardneg.memory import limit_memory
     from hardneg.negatives.candidates import Filters
     from hardneg.operations.inspection import pool_stats
     from hardneg.operations.pools import mine as execute
@@ -117,6 +122,7 @@ def mine(
     from hardneg.tables import facts_table
 
     set_threads(threads)
+    limit_memory(max_ram, max_vram)
     pool = execute(
         data,
         model,
@@ -172,16 +178,20 @@ def encode(
     cache: CacheOption = None,
     device: DeviceOption = None,
     threads: ThreadsOption = None,
+    max_ram: MaxRam = None,
+    max_vram: MaxVram = None,
     as_json: JsonOption = False,
 ) -> None:
     """Embed a corpus (or the queries) in resumable shards."""
     begin(resumable=True)
+    from hardneg.memory import limit_memory
     from hardneg.operations.opening import one_of
     from hardneg.operations.retrieval import encode as execute
     from hardneg.runtime import set_threads
     from hardneg.tables import facts_table
 
     set_threads(threads)
+    limit_memory(max_ram, max_vram)
     facts = execute(
         data,
         model,
@@ -213,18 +223,22 @@ def search(
     cache: CacheOption = None,
     device: DeviceOption = None,
     threads: ThreadsOption = None,
+    max_ram: MaxRam = None,
+    max_vram: MaxVram = None,
     as_json: JsonOption = False,
 ) -> None:
     """Search a split's queries into a run file, or search one text."""
     if (query is None) == (out is None):
         raise typer.BadParameter("give --out RUN, or --query TEXT", param_hint="'--out'")
     begin(resumable=not bm25)
+    from hardneg.memory import limit_memory
     from hardneg.operations.retrieval import search_split, search_text
     from hardneg.runtime import set_threads
     from hardneg.tables import facts_table, hits_text
 
     if not bm25:
         set_threads(threads)
+    limit_memory(max_ram, max_vram)
     common: dict[str, Any] = {
         "model": model,
         "passage_model": passage_model,

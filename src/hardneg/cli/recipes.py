@@ -13,6 +13,8 @@ from hardneg.cli.options import (
     DataOption,
     DeviceOption,
     JsonOption,
+    MaxRam,
+    MaxVram,
     ModelOption,
     PassageModel,
     ThreadsOption,
@@ -61,6 +63,8 @@ def train_ance_tele(
     cache: CacheOption = None,
     device: DeviceOption = None,
     threads: ThreadsOption = None,
+    max_ram: MaxRam = None,
+    max_vram: MaxVram = None,
     as_json: JsonOption = False,
 ) -> None:
     """ANCE-Tele: teleportation negatives (momentum and lookahead)."""
@@ -68,6 +72,7 @@ def train_ance_tele(
     from hardneg.operations.opening import check_free
 
     check_free(out)
+    from hardneg.memory import limit_memory
     from hardneg.operations.settings import tele_settings
     from hardneg.operations.training import Splits, plan_ance_tele
     from hardneg.operations.training import train_ance_tele as execute
@@ -75,6 +80,7 @@ def train_ance_tele(
     from hardneg.tables import estimate_text, results_table, settings_text
 
     set_threads(threads)
+    limit_memory(max_ram, max_vram)
     first: dict[str, Any] = {} if start_episode is None else {"start_episode": start_episode}
     common: dict[str, Any] = {
         "settings": tele_settings(preset, config, assignments or [], device=device, **first),

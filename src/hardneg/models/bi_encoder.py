@@ -173,6 +173,12 @@ class BiEncoder(nn.Module):
             digest,
         )
 
+    def working_memory(self, tokens: int) -> int:
+        """About how many bytes a batch of so many tokens takes inside a transformer, without gradient."""
+        configs: list[Any] = [self.tower(side).transformer.config for side in get_args(Side)]
+        widths = [8 * c.hidden_size + 2 * getattr(c, "intermediate_size", 4 * c.hidden_size) for c in configs]
+        return tokens * max(widths) * 4
+
     def encode(self, tokens: TokenBatch, side: Side) -> Tensor:
         """Vectors [n, dim] float32 on the module's device, with gradient where enabled."""
         if not len(tokens):

@@ -67,15 +67,17 @@ def encode(
     with holding(place / "{}-of-{}".format(*part), folder):
         collection = collection_of(data, cache)
 
+        from hardneg.memory import require
         from hardneg.models.bi_encoder import best_precision
         from hardneg.models.loading import load_encoder
         from hardneg.runtime import pick_device
         from hardneg.search.embeddings import encode_store
-        from hardneg.snapshot import token_store
+        from hardneg.snapshot import encoding_memory, token_store
 
         device = pick_device(device)
         encoder = load_encoder(model, passage_model, device=device, allow_bin=allow_bin)
         store = token_store(encoder, collection, folder, side)
+        require(encoding_memory(encoder, token_budget, len(store)), "encoding", encoder.device.type)
         ids = collection.query_ids if side == "query" else collection.passage_ids
         texts = "queries" if side == "query" else "passages"
         with encoder.inference(best_precision(device)), track(f"encoding {texts}", "tokens") as tick:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from hardneg.errors import ArtifactError, NumericError
+from hardneg.memory import require, room
 from hardneg.progress import Tick, silent
 from hardneg.search.candidates import Candidates, merge_topk, positions
 from hardneg.search.checks import check_request
@@ -32,6 +33,7 @@ CHUNK = {"cpu": 16384, "cuda": 65536}  # passages of one matrix product
 SLICE = {"cpu": 2048, "cuda": 65536}  # passages converted at a time: they stay in the processor's cache
 PAIRS = {"cpu": 1024, "cuda": 1 << 17}  # (query, passage) pairs scored at a time
 DENSE = 160  # below this many passages a hit, a float64 product costs less than scoring the hits anew
+HELD = 96  # bytes that selecting takes for each passage held of a query, temporaries included
 LARGEST = 2.0**127  # scores stay below float32's largest number
 
 
@@ -62,7 +64,8 @@ class ExactIndex:
     Parameters
     ----------
     passages : [n, dim] float16 or float32: an array, memory-mapped or not, a tensor, or a sequence of such shards.
-    tile, chunk : queries and passages of one matrix product; they change the speed, never a result.
+    tile, chunk : queries and passages of one matrix product; they change the speed, never a result. By default
+        they are as large as is of use, or as the process's memory limit allows.
     device : where the products run; passages that lie elsewhere are copied there chunk by chunk.
     precision : of the products that propose; "auto" takes the faster.
     max_norm : the largest norm of a passage, where it is known; otherwise the passages are read once for it.
@@ -87,6 +90,7 @@ class ExactIndex:
         self.shards = [as_tensor(shard) for shard in shards]
         self.device, self.precision = torch.device(device), precision
         kind = self.device.type
+        self.given_tile = tile
         self.tile, self.chunk = tile or TILE[kind], chunk or CHUNK[kind]
         self.slice, self.pairs = SLICE[kind], PAIRS[kind]
         self.starts = [0]
@@ -116,11 +120,25 @@ class ExactIndex:
             k is below 1; no queries or passages; another dimension; a query vector is not finite or zero.
         """
         k = check_request(len(queries), len(self), k)
-        stored, parts = self._stored(queries), []
-        for start, part in zip(range(0, len(stored), self.tile), stored.split(self.tile), strict=True):
-            parts.append(self._search_tile(part, k))
-            progress(start + len(part), len(stored))
-        return torch.cat([scores for scores, _ in parts]), torch.cat([rows for _, rows in parts])
+        stored = self._stored(queries)
+        scores = torch.empty(len(stored), k, device=self.device)
+        rows = torch.empty(len(stored), k, dtype=torch.int32, device=self.device)
+        tile = self.given_tile or self._fitting_tile(min(self.tile, len(stored)), k)
+        for start in range(0, len(stored), tile):
+            place = slice(start, start + tile)
+            scores[place], rows[place] = self._search_tile(stored[place], k)
+            progress(min(start + tile, len(stored)), len(stored))
+        return scores, rows
+
+    def _fitting_tile(self, tile: int, k: int) -> int:
+        """The largest part of ``tile`` queries whose buffers fit into the memory there is."""
+        fixed = (self.slice + 8 * self.pairs) * self.shards[0].shape[1] * 8
+        each = 9 * min(self.chunk, len(self)) + HELD * min(4 * k + 64, len(self))
+        left = room(self.device.type)
+        if left is None:
+            return tile
+        require(fixed + each, "a search", self.device.type)
+        return min(tile, (left - fixed) // each)
 
     def _largest_norm(self) -> float:
         largest = 0.0

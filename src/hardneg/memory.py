@@ -1,0 +1,89 @@
+"""How much memory this process may take: said once, asked by whoever sizes a buffer. No result depends on it."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from pathlib import Path
+
+from hardneg.errors import ResourceError, SettingsError
+
+UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+
+_limits: dict[str, int] = {}  # by type of device
+
+
+def parse_size(option: str, text: str) -> int:
+    """Bytes of a size such as ``512M``, ``8G`` or ``1.5GiB``; units are powers of 1024.
+
+    Raises
+    ------
+    SettingsError : it is no size, or nothing.
+    """
+    found = SIZE.fullmatch(text.strip())
+    size = int(float(found[1]) * 2 ** UNITS[found[2].upper()]) if found else 0
+    if size <= 0:
+        raise SettingsError("BAD_SETTING", f"{option} = {text!r:.40}", "give a size such as 512M or 8G")
+    return size
+
+
+def limit_memory(max_ram: str | None = None, max_vram: str | None = None) -> None:
+    """Bound what this process takes from now on; None leaves it unbounded."""
+    for kind, option, text in (("cpu", "--max-ram", max_ram), ("cuda", "--max-vram", max_vram)):
+        _limits.pop(kind, None)
+        if text is not None:
+            _limits[kind] = parse_size(option, text)
+
+
+def room(device: str = "cpu") -> int | None:
+    """Bytes left under the limit of this type of device; None where there is no limit.
+
+    On the CPU the process's own memory counts, not the pages of files that it maps: those the system takes back.
+    """
+    if device not in _limits:
+        return None
+    return _limits[device] - (own_memory() if device == "cpu" else _device_memory())
+
+
+def require(needed: int, what: str, device: str = "cpu") -> None:
+    """Refuse to begin what will not fit.
+
+    Raises
+    ------
+    ResourceError : ``needed`` bytes are more than there is room for; says the least limit that would do.
+    """
+    left = room(device)
+    if left is not None and needed > left:
+        option = "--max-ram" if device == "cpu" else "--max-vram"
+        least = -(-(_limits[device] - left + needed) // 2**20)
+        raise ResourceError(
+            "MEMORY_TOO_SMALL",
+            f"{what} needs {needed / 2**20:.0f} MiB, {option} leaves {max(left, 0) / 2**20:.0f} MiB",
+            f"give {option} {least}M or more",
+        )
+
+
+def own_memory() -> int:
+    """Bytes of memory that only this process has; 0 where the system does not say."""
+    _trim()
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return 0
+    found = re.search(r"^RssAnon:\s+(\d+) kB", status, re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0
+
+
+def _trim() -> None:
+    """Hand freed blocks back: they are no use to anyone here."""
+    try:
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+    except (OSError, AttributeError):  # another C library
+        return
+
+
+def _device_memory() -> int:
+    import torch
+
+    return int(torch.cuda.memory_allocated())

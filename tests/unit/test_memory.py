@@ -1,0 +1,123 @@
+"""Memory limits: sizes, room, refusals, and that nothing but the speed depends on them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from hardneg import memory
+from hardneg.errors import ResourceError, SettingsError
+from hardneg.memory import limit_memory, own_memory, parse_size, require, room
+from hardneg.search.exact import ExactIndex
+
+
+@pytest.fixture(autouse=True)
+def unlimited():
+    yield
+    limit_memory()
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("1", 1), ("512M", 512 << 20), ("8G", 8 << 30), ("1.5GiB", 3 << 29), ("2kb", 2048), (" 1 T ", 1 << 40)],
+)
+def test_sizes(text, size):
+    assert parse_size("--max-ram", text) == size
+
+
+@pytest.mark.parametrize("text", ["", "G", "-1G", "0", "0.0001", "8X", "8 G 2", "1e9", "nan"])
+def test_what_is_no_size_is_refused(text):
+    with pytest.raises(SettingsError, match="--max-ram"):
+        parse_size("--max-ram", text)
+
+
+def test_without_a_limit_everything_fits():
+    assert room() is None
+    require(1 << 60, "a thing")
+
+
+def test_room_is_what_this_process_does_not_use():
+    limit_memory("100G")
+    before = room()
+    held = np.ones(1 << 25)  # 256 MiB
+    assert before - room() == pytest.approx(held.nbytes, rel=0.1)
+    assert own_memory() > held.nbytes
+
+
+def test_mapped_files_are_not_counted(tmp_path):
+    np.save(tmp_path / "big.npy", np.ones(1 << 24))
+    before = own_memory()
+    mapped = np.load(tmp_path / "big.npy", mmap_mode="r")
+    assert mapped.sum() == 1 << 24
+    assert own_memory() - before < mapped.nbytes / 4
+
+
+def test_a_refusal_names_a_limit_that_would_do():
+    limit_memory("1M")
+    with pytest.raises(ResourceError, match="MEMORY_TOO_SMALL") as fault:
+        require(10 << 20, "a thing")
+    least = fault.value.fix.split()[2]
+    limit_memory(least)
+    require(9 << 20, "a thing")  # the process itself moves a little
+
+
+def index_and_queries():
+    draw = torch.Generator().manual_seed(0)
+    return ExactIndex(torch.randn(3000, 16, generator=draw).half()), torch.randn(700, 16, generator=draw)
+
+
+def test_a_search_under_a_limit_gives_the_same_bits(monkeypatch):
+    index, queries = index_and_queries()
+    wanted = index.search(queries, 50)
+    tiles = []
+    original = index._search_tile
+    monkeypatch.setattr(index, "_search_tile", lambda part, k: tiles.append(len(part)) or original(part, k))
+    fixed = (index.slice + 8 * index.pairs) * 16 * 8
+    monkeypatch.setattr("hardneg.search.exact.room", lambda kind: fixed + (1 << 20))
+    found = index.search(queries, 50)
+    assert len(tiles) > 10
+    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+
+
+def test_a_search_that_cannot_fit_is_refused():
+    index, queries = index_and_queries()
+    limit_memory("1M")
+    with pytest.raises(ResourceError, match="MEMORY_TOO_SMALL"):
+        index.search(queries, 50)
+
+
+def test_each_device_has_its_own_limit(monkeypatch):
+    monkeypatch.setattr(memory, "_device_memory", lambda: 1 << 30)
+    limit_memory(max_vram="3G")
+    assert room("cpu") is None
+    assert room("cuda") == 2 << 30
+    with pytest.raises(ResourceError, match="--max-vram 5120M"):
+        require(4 << 30, "a thing", "cuda")
+
+
+def test_the_peak_of_a_search_stays_under_its_limit():
+    program = """
+import re, sys, numpy as np, torch
+from pathlib import Path
+from hardneg.memory import limit_memory, own_memory
+from hardneg.search.exact import ExactIndex
+torch.set_num_threads(2)
+index = ExactIndex(np.random.default_rng(0).standard_normal((60000, 64), np.float32).astype(np.float16))
+queries = torch.randn(3000, 64)
+index.search(queries[:2], 100)
+limit = own_memory() + (int(sys.argv[1]) << 20) + 3000 * 100 * 8
+limit_memory(str(limit))
+Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+shared = int(re.search(r"RssFile:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) << 10
+index.search(queries, 100)
+peak = int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) << 10
+print(limit - (peak - shared))
+"""
+    for extra in (48, 96):
+        command = [sys.executable, "-c", program, str(extra)]
+        run = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert int(run.stdout) > 0, extra
