@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -34,6 +34,8 @@ from hardneg.records import Side, TextTemplate, TokenBatch, offsets_of
 Head = Literal["none", "ance"]
 TitleJoin = Literal["sep", "space"]
 Precision = Literal["float32", "bfloat16"]
+
+WORKSPACE = 64 << 20  # bytes that matrix products keep for themselves
 
 # What a transformer's configuration says about its origin rather than its function.
 ORIGIN = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version")
@@ -174,10 +176,8 @@ class BiEncoder(nn.Module):
         )
 
     def working_memory(self, tokens: int) -> int:
-        """About how many bytes a batch of so many tokens takes inside a transformer, without gradient."""
-        configs: list[Any] = [self.tower(side).transformer.config for side in get_args(Side)]
-        widths = [8 * c.hidden_size + 2 * getattr(c, "intermediate_size", 4 * c.hidden_size) for c in configs]
-        return tokens * max(widths) * 4
+        """Bytes that a batch of so many tokens takes inside a transformer at most, without gradient."""
+        return bytes_of_batch([self.tower(side).transformer.config for side in get_args(Side)], tokens)
 
     def encode(self, tokens: TokenBatch, side: Side) -> Tensor:
         """Vectors [n, dim] float32 on the module's device, with gradient where enabled."""
@@ -246,6 +246,12 @@ def best_precision(device: torch.device | str) -> Precision:
     device = torch.device(device)
     native = has_half_kernels(device) or (device.type == "cpu" and "amx_bf16" in _cpu_flags())
     return "bfloat16" if native else "float32"
+
+
+def bytes_of_batch(configs: Sequence[Any], tokens: int) -> int:
+    """What ``tokens`` take inside the widest of these transformers; factors as measured, in float32."""
+    widths = [16 * c.hidden_size + 3 * getattr(c, "intermediate_size", 4 * c.hidden_size) for c in configs]
+    return tokens * max(widths) * 4 + WORKSPACE
 
 
 def _cpu_flags() -> set[str]:

@@ -1,0 +1,46 @@
+"""What encoding says it takes is what it takes, at most."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = r"""
+import re, sys
+import numpy as np
+from pathlib import Path
+from transformers import BertConfig, BertModel
+from hardneg.memory import own_memory
+from hardneg.models.packing import hidden_states, lay_out, use_flat_attention
+from hardneg.runtime import set_threads
+import torch
+
+def field(name):
+    return int(re.search(name + r":\s+(\d+)", Path("/proc/self/status").read_text())[1]) << 10
+
+set_threads(2)
+model = BertModel(BertConfig(num_hidden_layers=2), add_pooling_layer=False).eval()
+use_flat_attention(model)
+lengths = np.full(int(sys.argv[1]) // 128, 128)
+ids = torch.randint(1000, 2000, (int(lengths.sum()),))
+before = own_memory()
+Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+with torch.no_grad():
+    hidden_states(model, ids, lay_out(lengths, torch.device("cpu")))
+print(field("VmHWM") - field("RssFile") - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tokens", [2048, 8192])
+def test_a_batch_takes_no_more_than_is_said(tokens):
+    from transformers import BertConfig
+
+    from hardneg.models.bi_encoder import bytes_of_batch
+
+    run = subprocess.run([sys.executable, "-c", PROGRAM, str(tokens)], capture_output=True, text=True, check=True)
+    said = bytes_of_batch([BertConfig()], tokens)
+    assert said / 3 < int(re.findall(r"-?\d+", run.stdout)[-1]) <= said
