@@ -1,0 +1,262 @@
+"""What only a CUDA device can show: its kernels compute what the CPU's do, and no training step waits for it."""
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, models
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+from hardneg.data.tokens import TokenStore
+from hardneg.losses import contrastive
+from hardneg.models import packing
+from hardneg.models.bi_encoder import BiEncoder, EncoderSettings, Tower
+from hardneg.records import offsets_of
+from hardneg.search.embeddings import encode_store
+from hardneg.search.exact import ExactIndex
+from hardneg.training.batches import GroupBatch, group_scores, masked_columns
+from hardneg.training.checkpoint import latest_checkpoint, restore, save_checkpoint
+from hardneg.training.loop import NotFinite, StepOutput, train_steps
+from hardneg.training.optim import adamw, linear
+from tiny import SHAPE
+
+DEVICE = "cuda"
+VOCABULARY = 200
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
+]
+
+
+def encoder_on(device, *, dropout=0.0, pooling="cls"):
+    """The same tiny random BERT on any device."""
+    torch.manual_seed(0)
+    rates = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    model = BertModel(BertConfig(vocab_size=VOCABULARY, **SHAPE, **rates), add_pooling_layer=False)
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(VOCABULARY)}, "w0"))
+    tower = Tower(model, PreTrainedTokenizerFast(tokenizer_object=words, pad_token="w0"))
+    return BiEncoder(EncoderSettings(pooling=pooling, scale=5.0), tower).to(device).eval()
+
+
+def stores(longest=100):
+    """Random queries and passages; the last passage is the longest."""
+    found = []
+    for seed, n, most in ((0, 12, 20), (1, 64, longest)):
+        draw = np.random.default_rng(seed)
+        lengths = draw.integers(3, most + 1, n)
+        lengths[-1] = most
+        offsets = offsets_of(lengths)
+        found.append(TokenStore(draw.integers(1, VOCABULARY, offsets[-1]).astype(np.uint16), offsets, str(seed)))
+    return found
+
+
+def far(found, wanted):
+    """Relative distance."""
+    found, wanted = found.detach().cpu().double(), wanted.detach().cpu().double()
+    return float((found - wanted).norm() / wanted.norm())
+
+
+# ---------------------------------------------------------------- encoding
+
+
+def vectors_and_gradient(encoder, tokens, *, half=False, alone=False):
+    target = torch.randn(len(tokens), encoder.dim, generator=torch.Generator().manual_seed(2)).to(encoder.device)
+    rows = np.arange(len(tokens))
+    with torch.autocast(encoder.device.type, torch.bfloat16, enabled=half):
+        vectors = torch.cat(
+            [encoder.encode(tokens.take(r), "passage") for r in (rows[:, None] if alone else [rows])]
+        )
+    encoder.zero_grad()
+    (vectors * target).sum().backward()
+    return vectors, torch.cat([p.grad.flatten() for p in encoder.parameters() if p.grad is not None])
+
+
+@pytest.fixture
+def fast(monkeypatch):
+    """Counts calls of the kernel for sequences of different lengths."""
+    calls, kernel = [], packing._varlen
+    monkeypatch.setattr(packing, "_varlen", lambda *a: calls.append(a[0].dtype) or kernel(*a))
+    return calls
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "last"])
+@pytest.mark.parametrize(("half", "most"), [(False, 1e-4), (True, 5e-2)])
+def test_packed_equals_one_by_one(fast, pooling, half, most):
+    encoder, tokens = encoder_on(DEVICE, pooling=pooling), stores()[1].read(np.arange(20))
+    found = vectors_and_gradient(encoder, tokens, half=half)
+    assert fast == ([torch.bfloat16] * 2 if half else [])
+    for wanted in (
+        vectors_and_gradient(encoder, tokens, half=half, alone=True),
+        vectors_and_gradient(encoder, tokens),
+        vectors_and_gradient(encoder_on("cpu", pooling=pooling), tokens),
+    ):
+        for mine, other in zip(found, wanted, strict=True):
+            assert 0 <= far(mine, other) < most
+
+
+@pytest.mark.parametrize("scaling", [0.25, 0.3])  # the kernel's own for 16 dimensions, and another
+def test_the_fast_kernel_equals_plain_attention(scaling):
+    lengths = np.array([130, 70, 17, 17, 1])
+    layout = packing.lay_out(lengths, torch.device(DEVICE))
+    draw = torch.Generator().manual_seed(1)
+    inputs = [torch.randn(1, 3, lengths.sum(), 16, generator=draw).to(DEVICE) for _ in range(3)]
+    target = torch.randn(1, lengths.sum(), 3, 16, generator=draw).to(DEVICE)
+    results = []
+    for dtype in (torch.bfloat16, torch.float32):
+        q, k, v = (x.to(dtype).requires_grad_() for x in inputs)
+        out, _ = packing.flat_attention(None, q, k, v, None, layout=layout, scaling=scaling)
+        (out.float() * target).sum().backward()
+        results.append([out, q.grad, k.grad, v.grad])
+    for mine, other in zip(*results, strict=True):
+        assert 0 <= far(mine, other) < 2e-2
+
+
+def test_exact_dropout_leaves_the_fast_kernel(fast):
+    encoder, tokens = encoder_on(DEVICE, dropout=0.1).train(), stores()[1].read(np.arange(8))
+    for exact in (False, True):
+        encoder.exact_dropout = exact
+        fast.clear()
+        with torch.autocast(DEVICE, torch.bfloat16):
+            encoder.encode(tokens, "passage")
+        assert len(fast) == (0 if exact else 2)
+
+
+def test_stores_equal_the_cpus(tmp_path):
+    tokens = stores()[1]
+    found = {}
+    for name, device in (("cpu", "cpu"), ("device", DEVICE), ("again", DEVICE)):
+        options = {"side": "passage", "budget": 500, "shard_rows": 20, "dtype": "float32"}
+        found[name] = encode_store(encoder_on(device), tokens, tmp_path / name, **options).as_matrix()
+    np.testing.assert_allclose(found["device"], found["cpu"], atol=1e-5, rtol=1e-5)
+    np.testing.assert_array_equal(found["again"], found["device"])
+
+
+def test_half_inference_gives_the_weights_back():
+    encoder, tokens = encoder_on(DEVICE), stores()[1].read(np.arange(20))
+    before = encoder.digest()
+    with encoder.inference("float32"):
+        whole = encoder.encode(tokens, "passage")
+    with encoder.inference("bfloat16"):
+        half = encoder.encode(tokens, "passage")
+    assert half.dtype == torch.float32
+    assert 0 < far(half, whole) < 5e-2
+    assert encoder.digest() == before
+
+
+# ---------------------------------------------------------------- search
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("resident", [False, True])
+def test_search_gives_the_cpus_bits(dtype, resident):
+    draw = torch.Generator().manual_seed(0)
+    passages = torch.nn.functional.normalize(torch.randn(5000, 48, generator=draw) + 1, dim=1).to(dtype)
+    passages[1000:2000] = passages[:1000]  # ties
+    queries = torch.cat([passages[:40].float(), torch.randn(30, 48, generator=draw)])
+    wanted = ExactIndex(passages).search(queries, 150)
+    shards = [part.to(DEVICE) if resident else part.numpy() for part in passages.split(1700)]
+    for options in ({}, {"tile": 16, "chunk": 700}, {"precision": "float32"}, {"precision": "float64"}):
+        found = ExactIndex(shards, device=DEVICE, **options).search(queries.to(DEVICE), 150)
+        for mine, other in zip(found, wanted, strict=True):
+            assert mine.device.type == DEVICE
+            assert torch.equal(mine.cpu().view(torch.int32), other.view(torch.int32)), options
+
+
+# ---------------------------------------------------------------- training
+
+
+def upload(array, device):
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+
+
+def groups(step):
+    draw = np.random.default_rng(step)
+    return GroupBatch(draw.permutation(12)[:4].astype(np.int32), draw.integers(0, 64, (4, 6)).astype(np.int32), 4)
+
+
+def steps_of(
+    encoder, optimizer, start, stop, *, precision="bfloat16", longest=100, factor=lambda part: 1.0, **options
+):
+    """Steps of contrastive training on random texts; ``factor`` of a batch can make its loss not finite."""
+    queries, passages = stores(longest)
+
+    def loss(part):
+        scores = group_scores(encoder, part, queries, passages, precision)
+        masked, targets = masked_columns(part, None, in_batch=True), part.targets()
+        targets, masked = (upload(array, encoder.device) for array in (targets, masked))
+        losses = contrastive(scores, targets, masked, scale=5.0)
+        return StepOutput(losses.sum() / part.step_queries * factor(part))
+
+    schedule = linear(1e-3, warmup=2, horizon=100)
+    return train_steps(encoder, loss, groups, optimizer, schedule, start=start, stop=stop, seed=4, **options)
+
+
+def weights_of(encoder):
+    return torch.cat([p.detach().flatten().cpu() for p in encoder.parameters()])
+
+
+def trained(device, steps, **options):
+    encoder = encoder_on(device)
+    made = list(steps_of(encoder, adamw(encoder), 0, steps, **options))
+    return np.array([[float(step.loss), float(step.grad_norm)] for step in made]), weights_of(encoder)
+
+
+def test_training_equals_the_cpus():
+    found, mine = trained(DEVICE, 5, precision="float32")
+    wanted, other = trained("cpu", 5, precision="float32")
+    np.testing.assert_allclose(found, wanted, rtol=1e-3)
+    start = weights_of(encoder_on("cpu"))
+    assert far(mine - start, other - start) < 2e-2
+
+
+def test_training_in_half_precision_stays_near():
+    found, _ = trained(DEVICE, 5)
+    wanted, _ = trained(DEVICE, 5, precision="float32")
+    assert np.isfinite(found).all()
+    np.testing.assert_allclose(found, wanted, rtol=5e-2)
+
+
+def test_weights_freeze_at_a_step_that_is_not_finite():
+    sound, _ = trained(DEVICE, 2)
+    encoder = encoder_on(DEVICE)
+    poisoned = groups(2).query_rows
+    factor = lambda part: np.inf if np.array_equal(part.query_rows, poisoned) else 1.0  # noqa: E731
+    bad = steps_of(encoder, adamw(encoder), 0, 20, factor=factor)
+    made = []
+    with pytest.raises(NotFinite) as fault:
+        made.extend(bad)
+    assert fault.value.step == 2
+    reference = encoder_on(DEVICE)
+    assert len(list(steps_of(reference, adamw(reference), 0, 2))) == len(sound)
+    assert torch.equal(weights_of(encoder), weights_of(reference))
+
+
+@pytest.mark.parametrize("longest", [100, 250])  # above 128 tokens the fast kernel's gradient is added in parts
+def test_resumed_training_is_the_same_bit_for_bit(tmp_path, longest):
+    whole, half = encoder_on(DEVICE, dropout=0.1), encoder_on(DEVICE, dropout=0.1)
+    losses = [float(s.loss) for s in steps_of(whole, adamw(whole), 0, 6, longest=longest)]
+    optimizer = adamw(half)
+    list(steps_of(half, optimizer, 0, 3, longest=longest))
+    save_checkpoint(tmp_path, 3, half, optimizer, settings={}, inputs={})
+    resumed = encoder_on(DEVICE, dropout=0.1)
+    optimizer = adamw(resumed)
+    assert restore(latest_checkpoint(tmp_path, {}, at_most=3), resumed, optimizer) == 3
+    assert [float(s.loss) for s in steps_of(resumed, optimizer, 3, 6, longest=longest)] == losses[3:]
+    assert torch.equal(weights_of(resumed), weights_of(whole))
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_no_step_waits_for_the_device(pooling, precision):
+    encoder = encoder_on(DEVICE, dropout=0.1, pooling=pooling)
+    steps = steps_of(encoder, adamw(encoder), 0, 20, precision=precision, check_every=100)
+    for _ in range(3):
+        next(steps)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(4):
+            next(steps)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert len(list(steps)) == 13
