@@ -26,6 +26,7 @@ from hardneg.models.packing import (
     has_half_kernels,
     hidden_states,
     lay_out,
+    upload,
     use_flat_attention,
 )
 from hardneg.models.pooling import Pooling, pool
@@ -185,10 +186,10 @@ class BiEncoder(nn.Module):
             return torch.zeros(0, self.dim, device=self.device)
         tower, lengths = self.tower(side), tokens.lengths
         order = np.argsort(-lengths, kind="stable")
-        ids = torch.from_numpy(tokens.take(order).ids).to(self.device, non_blocking=True)
+        ids = upload(tokens.take(order).ids, self.device)
         layout = lay_out(lengths[order], self.device, exact_dropout=self.exact_dropout)
         pooled = self._pool(tower.transformer, ids, layout)
-        back = torch.from_numpy(np.argsort(order)).to(self.device, non_blocking=True)
+        back = upload(np.argsort(order), self.device)
         return self._project(pooled[back], tower.head)
 
     def _pool(self, transformer: nn.Module, ids: Tensor, layout: Layout) -> Tensor:

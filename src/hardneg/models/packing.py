@@ -72,24 +72,32 @@ class Layout:
     exact_dropout: bool = False  # keep attention dropout where the fast kernel has none
 
 
+def upload(array: NDArray[Any], device: torch.device) -> Tensor:
+    """``array`` on ``device``. To a CUDA device it goes through pinned memory: from any other the driver waits."""
+    tensor = torch.from_numpy(array)
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
 def lay_out(lengths: Int64, device: torch.device, *, exact_dropout: bool = False) -> Layout:
     """The layout of a flat batch of sequences with these ``lengths`` [n], which must be descending."""
     offsets = offsets_of(lengths)
     positions = np.arange(offsets[-1], dtype=np.int64) - np.repeat(offsets[:-1], lengths)
     return Layout(
-        groups=_groups(lengths),
-        positions=torch.from_numpy(positions).to(device, non_blocking=True),
-        bounds=torch.from_numpy(offsets.astype(np.int32)).to(device, non_blocking=True),
+        groups=_groups(lengths, GROUP if device.type == "cpu" else 32 * GROUP),  # there launches cost more
+        positions=upload(positions, device),
+        bounds=upload(offsets.astype(np.int32), device),
         longest=int(lengths[0]),
         exact_dropout=exact_dropout,
     )
 
 
-def _groups(lengths: Int64) -> tuple[tuple[int, int], ...]:
+def _groups(lengths: Int64, size: int) -> tuple[tuple[int, int], ...]:
     values, counts = np.unique(-lengths, return_counts=True)
     groups = []
     for length, count in zip((-values).tolist(), counts.tolist(), strict=True):
-        most = max(GROUP // (length * length), 1)
+        most = max(size // (length * length), 1)
         groups += [(min(most, count - done), length) for done in range(0, count, most)]
     return tuple(groups)
 
@@ -146,13 +154,16 @@ def first_states(model: nn.Module, ids: Tensor, layout: Layout) -> Tensor:
 
 def _padded_hidden_states(model: nn.Module, ids: Tensor, layout: Layout) -> Tensor:
     """The same for models that cannot run flat."""
-    bounds = layout.bounds.long()
-    columns = torch.arange(layout.longest, device=ids.device)
-    real = columns < bounds.diff()[:, None]
+    lengths = layout.bounds.diff().long()
+    real = torch.arange(layout.longest, device=ids.device) < lengths[:, None]
+    # A mask would do as an index, but its size would have to be waited for.
+    rows = torch.arange(len(lengths), device=ids.device).repeat_interleave(lengths, output_size=len(ids))
+    places = rows * layout.longest + layout.positions
     padding: Any = getattr(model.config, "pad_token_id", None) or 0
-    padded = torch.full(real.shape, padding, dtype=torch.long, device=ids.device).masked_scatter(real, ids.long())
+    padded = torch.full_like(real, padding, dtype=torch.long)
+    padded.view(-1)[places] = ids.long()
     states: Tensor = model(input_ids=padded, attention_mask=real.long()).last_hidden_state
-    return states[real]
+    return states.flatten(0, 1)[places]
 
 
 # ---------------------------------------------------------------- attention

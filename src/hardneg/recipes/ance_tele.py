@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
-import torch
 from pydantic import Field, PositiveInt, ValidationInfo, field_validator
 
 from hardneg.artifacts import is_current, read_manifest
@@ -22,6 +21,7 @@ from hardneg.losses import contrastive
 from hardneg.mining import adopt, mine_pool
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
+from hardneg.models.packing import upload
 from hardneg.negatives.mix import nearest
 from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
@@ -291,8 +291,8 @@ def objective(settings: AnceTele, data: TrainingData, encoder: BiEncoder, experi
 
     def loss(batch: GroupBatch) -> StepOutput:
         scores = group_scores(encoder, batch, queries, passages, settings.precision)
-        masked = torch.from_numpy(masked_columns(batch, known, in_batch=settings.in_batch)).to(scores.device)
-        targets = torch.from_numpy(batch.targets()).to(scores.device)
+        masked = upload(masked_columns(batch, known, in_batch=settings.in_batch), scores.device)
+        targets = upload(batch.targets(), scores.device)
         losses = contrastive(scores, targets, masked, scale=encoder.settings.scale)
         return StepOutput(losses.sum() / batch.step_queries)
 

@@ -189,8 +189,9 @@ def above(floor: Tensor, blocks: Tensor, maxima: Tensor, start: int) -> Found:
 
 def positions(mask: Tensor) -> tuple[Tensor, Tensor]:
     """Row, and place in the flattened ``mask`` [n, m], of every true element; without a division."""
-    rows = torch.arange(len(mask), device=mask.device).repeat_interleave(mask.sum(1))
-    return rows, torch.nonzero(mask.view(-1)).squeeze(1)
+    places = torch.nonzero(mask.view(-1)).squeeze(1)
+    rows = torch.arange(len(mask), device=mask.device)
+    return rows.repeat_interleave(mask.sum(1), output_size=len(places)), places
 
 
 # ---------------------------------------------------------------- order

@@ -7,6 +7,7 @@ it without talking to each other; whoever finishes last merges the manifests.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from hardneg.artifacts import check_writable, is_published, publish
 from hardneg.errors import InputError, SettingsError
-from hardneg.models.packing import plan_batches
+from hardneg.models.packing import plan_batches, upload
 from hardneg.records import Int64, Side, TokenBatch
 from hardneg.search.embedding_store import (
     SHARD_KIND,
@@ -145,8 +146,16 @@ def _encode_shards(
 ) -> None:
     lengths = np.asarray(tokens.lengths)
     report = _counter(progress, sum(int(lengths[shard.start : shard.stop].sum()) for shard in shards))
-    for shard in shards:
-        _publish_shard(_encode_shard(encoder, tokens, lengths, shard, origin, report), shard, origin, name)
+    with ThreadPoolExecutor(1) as writer:  # a shard is written while the next one is encoded
+        writing: Future[None] | None = None
+        for shard in shards:
+            vectors = _encode_shard(encoder, tokens, lengths, shard, origin, report)
+            norms, stored = vector_norms(vectors).cpu(), vectors.cpu()
+            if writing is not None:
+                writing.result()
+            writing = writer.submit(_publish_shard, stored, norms, shard, origin, name)
+        if writing is not None:
+            writing.result()
 
 
 def _counter(progress: Progress | None, total: int) -> Callable[[int], None]:
@@ -178,20 +187,19 @@ def _encode_shard(
         vectors = encoder.encode(tokens.read(shard.start + batch), side)
         if out is None:
             out = vectors.new_empty((len(lengths), vectors.shape[1]), dtype=dtype)
-        out[torch.as_tensor(batch, device=out.device)] = vectors.to(dtype)
+        out[upload(batch, out.device)] = vectors.to(dtype)
         report(int(lengths[batch].sum()))
     assert out is not None  # a shard has rows
     return out
 
 
-def _publish_shard(vectors: Tensor, shard: Shard, origin: Origin, name: Name | None) -> None:
+def _publish_shard(vectors: Tensor, norms: Tensor, shard: Shard, origin: Origin, name: Name | None) -> None:
     def called(position: int) -> str:
         row = shard.start + position
         return f"row {row}" if name is None else f"{name(row)} (row {row})"
 
-    norms = vector_norms(vectors)
     check_norms(norms, called)
-    stored = vectors.cpu().numpy()
+    stored = vectors.numpy()
     with publish(shard.folder, SHARD_KIND, settings=origin.settings, inputs=origin.inputs) as draft:
         draft.array("vectors.npy", stored)
         draft.array("sums.npy", _sums(stored))

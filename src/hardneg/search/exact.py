@@ -192,7 +192,8 @@ class ExactIndex:
             else:
                 for i in range(0, len(chunk), self.slice):
                     part = chunk[i : i + self.slice]
-                    torch.mm(queries, vectors[: len(part)].copy_(part).T, out=scores[:, i : i + len(part)])
+                    converted = vectors[: len(part)].copy_(part, non_blocking=True)  # blocking, the CPU converts
+                    torch.mm(queries, converted.T, out=scores[:, i : i + len(part)])
             yield start, scores
 
     def gather(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

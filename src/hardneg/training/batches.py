@@ -16,6 +16,7 @@ from torch import Tensor
 from hardneg.data.tokens import TokenStore
 from hardneg.errors import InputError
 from hardneg.models.bi_encoder import BiEncoder, Precision
+from hardneg.models.packing import upload
 from hardneg.negatives.groups import draw_groups, epoch_order, usable
 from hardneg.negatives.pool import NegativePool
 from hardneg.records import Int32, Int64, Positives, offsets_of, owners
@@ -146,4 +147,4 @@ def group_scores(
     rows, place = batch.distinct()
     with torch.autocast(encoder.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
         q, p = encoder.encode_pair(queries.read(batch.query_rows), passages.read(rows))
-    return (q @ p.T)[:, place]
+    return (q @ p.T)[:, upload(place, encoder.device)]

@@ -141,6 +141,8 @@ class Guard:
         """Look at the flags since the last look."""
         recent = list(self.ring)[-self.unread :] if self.unread else []
         self.unread = 0
+        if self.sound is None or bool(self.sound):  # one look at the device, not one a step
+            return
         for index, query_rows, finite in recent:
             if not bool(finite):
                 raise NotFinite(index, [int(row) for row in query_rows])
