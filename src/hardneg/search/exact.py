@@ -132,7 +132,7 @@ class ExactIndex:
 
     def _fitting_tile(self, tile: int, k: int) -> int:
         """The largest part of ``tile`` queries whose buffers fit into the memory there is."""
-        fixed = (self.slice + 8 * self.pairs) * self.shards[0].shape[1] * 8
+        fixed = (8 * self.slice + 32 * self.pairs) * self.shards[0].shape[1]
         each = 9 * min(self.chunk, len(self)) + HELD * min(4 * k + 64, len(self))
         left = room(self.device.type)
         if left is None:
