@@ -24,11 +24,12 @@ if TYPE_CHECKING:  # what editors and type checkers see
         load_encoder,
         load_pool,
         mine,
-        plan_ance_tele,
+        plan,
         pool_stats,
         search_split,
         search_text,
-        tele_settings,
+        settings_of,
+        train,
         train_ance_tele,
     )
 
@@ -49,12 +50,13 @@ _HOMES = {
     "load_encoder": "hardneg.models.loading",
     "load_pool": "hardneg.negatives.pool",
     "mine": "hardneg.operations.pools",
-    "plan_ance_tele": "hardneg.operations.training",
+    "plan": "hardneg.operations.recipes",
     "pool_stats": "hardneg.operations.inspection",
     "search_split": "hardneg.operations.retrieval",
     "search_text": "hardneg.operations.retrieval",
-    "tele_settings": "hardneg.operations.settings",
-    "train_ance_tele": "hardneg.operations.training",
+    "settings_of": "hardneg.operations.recipes",
+    "train": "hardneg.operations.recipes",
+    "train_ance_tele": "hardneg.operations.recipes",
 }
 
 __all__ = [
@@ -73,11 +75,12 @@ __all__ = [
     "load_encoder",
     "load_pool",
     "mine",
-    "plan_ance_tele",
+    "plan",
     "pool_stats",
     "search_split",
     "search_text",
-    "tele_settings",
+    "settings_of",
+    "train",
     "train_ance_tele",
 ]
 

@@ -15,9 +15,9 @@ from hardneg.negatives.pool import NegativePool, load_pool
 from hardneg.operations.evaluation import compare, evaluate
 from hardneg.operations.inspection import inspect, pool_stats
 from hardneg.operations.pools import mine
+from hardneg.operations.recipes import plan, settings_of, train, train_ance_tele
 from hardneg.operations.retrieval import encode, search_split, search_text
-from hardneg.operations.settings import tele_settings
-from hardneg.operations.training import Splits, plan_ance_tele, train_ance_tele
+from hardneg.operations.training import Splits
 from hardneg.recipes.ance_tele import AnceTele
 
 __all__ = [
@@ -35,10 +35,11 @@ __all__ = [
     "load_encoder",
     "load_pool",
     "mine",
-    "plan_ance_tele",
+    "plan",
     "pool_stats",
     "search_split",
     "search_text",
-    "tele_settings",
+    "settings_of",
+    "train",
     "train_ance_tele",
 ]

@@ -17,7 +17,7 @@ from hardneg.models.saving import save_encoder
 from hardneg.progress import track
 from hardneg.training.checkpoint import latest_checkpoint, restore, save_checkpoint
 from hardneg.training.loop import Batch, NotFinite, Objective, Step, train_steps
-from hardneg.training.optim import Schedule, adamw
+from hardneg.training.optim import Optimizers, Schedule, adamw
 
 READ_EVERY = 10  # steps between two looks at the device
 
@@ -34,7 +34,7 @@ class Stage:
     batches: Callable[[int], Batch]
     inputs: Mapping[str, str]  # digests of what it trains on
     clip: float = 1.0
-    weight_decay: float = 0.0
+    optimizer: Optimizers = adamw
     checkpoint_every: int = 500
 
 
@@ -52,7 +52,7 @@ def train_stage(stage: Stage, encoder: BiEncoder, collection: Collection, experi
     if not missing:
         return
     folder, stop = experiment / f"episodes/{stage.episode}/checkpoint", max(stage.models.values())
-    optimizer = adamw(encoder, weight_decay=stage.weight_decay)
+    optimizer = stage.optimizer(encoder)
     # A later checkpoint is of no use: it would miss the first model.
     found = latest_checkpoint(folder, inputs, at_most=min(missing.values()))
     done = restore(found, encoder, optimizer) if found else 0

@@ -92,16 +92,16 @@ def test_every_function_is_documented_and_typed(name):
 
 def test_settings_are_keywords_and_later_layers_win(tmp_path):
     (tmp_path / "s.toml").write_text("steps = 7\ndepth = 50\nalpha = 0.25\n")
-    settings = hn.tele_settings("demo", tmp_path / "s.toml", ["depth=60"], alpha=0.75)
+    settings = hn.settings_of("ance-tele", "demo", tmp_path / "s.toml", ["depth=60"], alpha=0.75)
     assert (settings.steps, settings.depth, settings.alpha) == (7, 60, 0.75)
     assert settings.queries_per_step == 16  # the preset's
-    again = hn.tele_settings(settings=settings, steps=9)
+    again = hn.settings_of("ance-tele", settings=settings, steps=9)
     assert again == settings.model_copy(update={"steps": 9})
 
 
 def test_all_faults_of_all_layers_come_at_once():
     with pytest.raises(Faults) as caught:
-        hn.tele_settings("dmo", None, ["nonsense", "epizodes=3"], alpha=2.0, learning_rat=1)
+        hn.settings_of("ance-tele", "dmo", None, ["nonsense", "epizodes=3"], alpha=2.0, learning_rat=1)
     assert caught.value.status == 2
     assert [line.split(";")[0] for line in caught.value.lines] == [
         "UNKNOWN_PRESET: ance-tele has no preset 'dmo'",
@@ -140,7 +140,7 @@ def test_settings_are_found_wrong_before_a_model_is_looked_for(world, tmp_path):
 def test_a_query_longer_than_the_model_takes_is_refused_before_training(world, tmp_path):
     collection, model = world
     with pytest.raises(SettingsError, match="search_query_length = 65, the model takes 64"):
-        hn.plan_ance_tele(collection, model, settings=hn.tele_settings(search_query_length=65))
+        hn.plan("ance-tele", collection, model, settings=hn.settings_of("ance-tele", search_query_length=65))
 
 
 # ---------------------------------------------------------------- training
@@ -230,17 +230,17 @@ def test_an_experiment_takes_no_folder_of_another_kind(world, trained, tmp_path)
 
 def test_a_plan_checks_and_writes_nothing(world, tmp_path):
     collection, model = world
-    settings = hn.tele_settings(**SMALL)
-    plan = hn.plan_ance_tele(collection, model, tmp_path / "exp", settings=settings)
+    settings = hn.settings_of("ance-tele", **SMALL)
+    plan = hn.plan("ance-tele", collection, model, tmp_path / "exp", settings=settings)
     assert plan["settings"]["steps"] == 3
     assert [row["steps"] for row in plan["episodes"]] == [2, 3]
     assert not (tmp_path / "exp").exists()
     with pytest.raises(SettingsError, match="UNKNOWN_SPLIT"):
-        hn.plan_ance_tele(collection, model, settings=settings, splits=hn.Splits(train="tain"))
+        hn.plan("ance-tele", collection, model, settings=settings, splits=hn.Splits(train="tain"))
     with pytest.raises(ArtifactError, match="WRONG_KIND"):
-        hn.plan_ance_tele(collection, model, settings=settings, negatives=collection.path)
+        hn.plan("ance-tele", collection, model, settings=settings, negatives=collection.path)
     with pytest.raises(SettingsError, match="MODEL_NOT_FOUND"):
-        hn.plan_ance_tele(collection, "nowhere/at/all", settings=settings)
+        hn.plan("ance-tele", collection, "nowhere/at/all", settings=settings)
 
 
 def test_a_mined_pool_can_begin_an_experiment(world, tmp_path):

@@ -306,7 +306,7 @@ def test_every_option_of_mining_is_passed_on(hardneg, monkeypatch, tmp_path):
 
 def test_every_option_of_training_is_passed_on(hardneg, monkeypatch, tmp_path):
     from hardneg import runtime
-    from hardneg.operations import training
+    from hardneg.operations import recipes
 
     seen = {}
 
@@ -315,7 +315,7 @@ def test_every_option_of_training_is_passed_on(hardneg, monkeypatch, tmp_path):
         return {"forgetting": []}
 
     monkeypatch.setattr(runtime, "set_threads", lambda threads: None)
-    monkeypatch.setattr(training, "train_ance_tele", train)
+    monkeypatch.setattr(recipes, "train", train)
     (tmp_path / "s.toml").write_text("steps = 7\n")
     options = ["--preset", "demo", "--config", tmp_path / "s.toml", "--set", "depth=9", "--set", "alpha=0.25"]
     options += [

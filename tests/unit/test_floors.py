@@ -34,12 +34,13 @@ FLOORS = {
     "negatives": "negatives.pool negatives.candidates negatives.sources negatives.mix negatives.groups",
     "training": "training.optim training.loop training.checkpoint training.batches",
     "insight": """
-        experiment snapshot mining training_stage planning diagnostics.forgetting diagnostics.curves results
+        experiment snapshot mining training_settings training_stage planning
+        diagnostics.forgetting diagnostics.curves results
     """,
     "recipes": "recipes.ance_tele",
     "roof": """
         operations.opening operations.states operations.inspection operations.pools operations.retrieval
-        operations.evaluation operations.settings operations.training api tables
+        operations.evaluation operations.settings operations.training operations.recipes api tables
         cli.options cli.recipes cli.commands cli __main__
     """,
 }

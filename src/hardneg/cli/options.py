@@ -27,6 +27,20 @@ MaxVram = Annotated[str | None, typer.Option("--max-vram", help="The same of a C
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 SeedOption = Annotated[int, typer.Option(min=0, help="Of every random draw.")]
 
+ExperimentOption = Annotated[Path, typer.Option("--out", help="The experiment's folder.")]
+PresetOption = Annotated[str | None, typer.Option(help="Settings that come with the recipe, by name.")]
+ConfigOption = Annotated[Path | None, typer.Option(help="A TOML file of settings.")]
+Assignments = Annotated[
+    list[str] | None, typer.Option("--set", help="key=value; may be repeated, wins over the others.")
+]
+SeedsOption = Annotated[int, typer.Option(min=1, help="Execute with this many seeds.")]
+TrainSplit = Annotated[str, typer.Option(help="Split to train on.")]
+DevSplit = Annotated[str, typer.Option(help="Dev split; auto holds queries out if there is none; none.")]
+TestSplit = Annotated[str, typer.Option(help="Test split, or none.")]
+NegativesOption = Annotated[Path | None, typer.Option(help="A pool to begin with instead of mining.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the settings, stop.")]
+Estimate = Annotated[bool, typer.Option("--estimate", help="Print time, disk and memory, and stop.")]
+
 
 def begin(*, resumable: bool = False) -> None:
     """Report progress from now on; what is resumable stops at a signal where nothing is lost, the rest at once."""

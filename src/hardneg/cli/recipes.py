@@ -9,15 +9,26 @@ import typer
 
 from hardneg.cli.options import (
     AllowBin,
+    Assignments,
     CacheOption,
+    ConfigOption,
     DataOption,
     DeviceOption,
+    DevSplit,
+    DryRun,
+    Estimate,
+    ExperimentOption,
     JsonOption,
     MaxRam,
     MaxVram,
     ModelOption,
+    NegativesOption,
     PassageModel,
+    PresetOption,
+    SeedsOption,
+    TestSplit,
     ThreadsOption,
+    TrainSplit,
     begin,
     example,
     show,
@@ -42,24 +53,20 @@ def train(context: typer.Context) -> None:
 def train_ance_tele(
     data: DataOption,
     model: ModelOption,
-    out: Annotated[Path, typer.Option(help="The experiment's folder.")],
-    preset: Annotated[str | None, typer.Option(help="msmarco, nq, triviaqa or demo.")] = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file of settings.")] = None,
-    assignments: Annotated[
-        list[str] | None, typer.Option("--set", help="key=value; may be repeated, wins over the others.")
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Execute with this many seeds.")] = 1,
-    train: Annotated[str, typer.Option(help="Split to train on.")] = "train",
-    dev: Annotated[str, typer.Option(help="Dev split; auto holds queries out if there is none; none.")] = "auto",
-    test: Annotated[str, typer.Option(help="Test split, or none.")] = "test",
+    out: ExperimentOption,
+    preset: PresetOption = None,
+    config: ConfigOption = None,
+    assignments: Assignments = None,
+    seeds: SeedsOption = 1,
+    train: TrainSplit = "train",
+    dev: DevSplit = "auto",
+    test: TestSplit = "test",
     start_episode: Annotated[int | None, typer.Option(min=1, help="Begin here, with --negatives.")] = None,
-    negatives: Annotated[Path | None, typer.Option(help="A pool to begin with instead of mining.")] = None,
+    negatives: NegativesOption = None,
     passage_model: PassageModel = None,
     allow_bin: AllowBin = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything, print the settings, stop.")
-    ] = False,
-    estimate: Annotated[bool, typer.Option("--estimate", help="Print time, disk and memory, and stop.")] = False,
+    dry_run: DryRun = False,
+    estimate: Estimate = False,
     cache: CacheOption = None,
     device: DeviceOption = None,
     threads: ThreadsOption = None,
@@ -67,34 +74,56 @@ def train_ance_tele(
     max_vram: MaxVram = None,
     as_json: JsonOption = False,
 ) -> None:
-    """ANCE-Tele: teleportation negatives (momentum and lookahead)."""
+    """ANCE-Tele: teleportation negatives (momentum and lookahead). Presets: msmarco, nq, triviaqa, demo."""
+    options = locals()
+    first = options.pop("start_episode")
+    run("ance-tele", **options, values={} if first is None else {"start_episode": first})
+
+
+def run(
+    recipe: str,
+    data: str,
+    model: str,
+    out: Path,
+    *,
+    preset: str | None,
+    config: Path | None,
+    assignments: list[str] | None,
+    train: str,
+    dev: str,
+    test: str,
+    dry_run: bool,
+    estimate: bool,
+    device: str | None,
+    threads: int | None,
+    max_ram: str | None,
+    max_vram: str | None,
+    as_json: bool,
+    values: dict[str, Any],
+    **options: Any,
+) -> None:
+    """What every command of a recipe does: ``values`` are settings, ``options`` go to the recipe as they are."""
     begin(resumable=True)
     from hardneg.operations.opening import check_free
 
     check_free(out)
     from hardneg.memory import limit_memory
-    from hardneg.operations.settings import tele_settings
-    from hardneg.operations.training import Splits, plan_ance_tele
-    from hardneg.operations.training import train_ance_tele as execute
+    from hardneg.operations import recipes
+    from hardneg.operations.training import Splits
     from hardneg.runtime import set_threads
     from hardneg.tables import estimate_text, results_table, settings_text
 
     set_threads(threads)
     limit_memory(max_ram, max_vram)
-    first: dict[str, Any] = {} if start_episode is None else {"start_episode": start_episode}
-    common: dict[str, Any] = {
-        "settings": tele_settings(preset, config, assignments or [], device=device, **first),
+    common = {
+        "settings": recipes.settings_of(recipe, preset, config, assignments or [], device=device, **values),
         "splits": Splits(train, dev, test),
-        "seeds": seeds,
-        "negatives": negatives,
-        "passage_model": passage_model,
-        "allow_bin": allow_bin,
-        "cache": cache,
         "device": device,
+        **options,
     }
     if dry_run or estimate:
-        plan = plan_ance_tele(data, model, out, measure=estimate, **common)
+        plan = recipes.plan(recipe, data, model, out, measure=estimate, **common)
         show_result(plan, as_json, estimate_text if estimate else settings_text)
         return
-    results = execute(data, model, out, **common)
+    results = recipes.train(recipe, data, model, out, **common)
     show_result(results, as_json, lambda found: results_table(found, out))

@@ -1,4 +1,4 @@
-"""Recipes, from their arguments to their results."""
+"""Any recipe, from its arguments to its results."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from hardneg.data.training_data import AUTO, TrainingData, choose_splits
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment import RESULTS, SETTINGS, open_experiment
-from hardneg.models.bi_encoder import BiEncoder, EncoderSettings
+from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder, longest
 from hardneg.negatives.pool import NegativePool, load_pool
 from hardneg.operations.opening import Data, Place, at_least, cache_at, check_folder, collection_of
-from hardneg.operations.settings import tele_settings
+from hardneg.operations.settings import recipe_settings
 from hardneg.progress import note
-from hardneg.recipes.ance_tele import AnceTele, ance_tele, plan
 from hardneg.results import conduct, is_measured, pool_seeds
 from hardneg.runtime import pick_device
+from hardneg.training_settings import Recipe, TrainingSettings
 
-RECIPE = "ance-tele"
 LOG, CACHE = "log.txt", "cache"
 
 
@@ -59,11 +58,13 @@ class Base:
         names = [self.model] if self.passage_model is None else [self.model, self.passage_model]
         return " and ".join(Path(name).name if Path(name).is_dir() else name for name in names)
 
-    def load(self, settings: AnceTele) -> BiEncoder:
+    def load(self, settings: TrainingSettings) -> BiEncoder:
         """A fresh one, with what the settings override."""
-        names = [field.name for field in dataclasses.fields(EncoderSettings)]
-        overrides = {name: getattr(settings, name) for name in names if getattr(settings, name) is not None}
-        options: dict[str, Any] = {"device": self.device, "allow_bin": self.allow_bin, **overrides}
+        options: dict[str, Any] = {
+            "device": self.device,
+            "allow_bin": self.allow_bin,
+            **settings.encoder_overrides,
+        }
         encoder = load_encoder(self.model, self.passage_model, **options)
         if settings.towers == "tied" and not encoder.tied:
             what = "towers = tied, and there are two models"
@@ -80,14 +81,15 @@ class Base:
 # ---------------------------------------------------------------- training
 
 
-def train_ance_tele(
+def train(
+    recipe: Recipe,
     data: Data,
     model: str,
     out: Place,
     *,
     preset: str | None = None,
     config: Place | None = None,
-    settings: AnceTele | None = None,
+    settings: TrainingSettings | None = None,
     splits: Splits = DEFAULT_SPLITS,
     seeds: int = 1,
     negatives: Place | None = None,
@@ -97,13 +99,13 @@ def train_ance_tele(
     device: str | None = None,
     **values: Any,
 ) -> dict[str, Any]:
-    """Train with teleportation negatives and return the results; the same call resumes, or extends ``episodes``.
+    """Run a recipe and return the results; the same call resumes, or extends what may grow (``episodes``).
 
     Parameters
     ----------
     model, passage_model : the pretrained encoder, and a second one for the passages where there are two towers.
     out : the experiment's folder; the trained encoder stands in ``out/model``.
-    preset, config, settings, values : see :func:`tele_settings`; ``values`` are settings by name.
+    preset, config, settings, values : see :func:`recipe_settings`; ``values`` are settings by name.
     splits : which splits train, steer and judge.
     seeds : executions with seeds seed, seed + 1, ..., each in ``out/seed-<s>``, pooled in ``out/results.json``.
     negatives : a pool to train the first episode with, instead of mining.
@@ -124,7 +126,7 @@ def train_ance_tele(
     """
     place, count = Path(out), at_least("seeds", seeds)
     stores = None if cache is None else cache_at(cache)
-    chosen = tele_settings(preset, config, settings=settings, device=device, **values)
+    chosen = recipe_settings(recipe, preset, config, settings=settings, device=device, **values)
     check_experiment(place, count)
     collection = collection_of(data, cache)
     parts = choose_splits(collection, **dataclasses.asdict(splits), seed=chosen.seed)
@@ -132,6 +134,7 @@ def train_ance_tele(
         note(f"no dev split: {parts.held_out} training queries are held out (--dev none to keep them)")
     execute = partial(
         train_once,
+        recipe,
         data=parts,
         base=Base(model, passage_model, allow_bin, pick_device(device)),
         cache=stores,
@@ -163,8 +166,9 @@ def check_experiment(out: Path, seeds: int) -> None:
 
 
 def train_once(
+    recipe: Recipe,
     out: Path,
-    settings: AnceTele,
+    settings: TrainingSettings,
     *,
     data: TrainingData,
     base: Base,
@@ -178,12 +182,12 @@ def train_once(
     if negatives is not None:
         inputs["negatives"] = read_manifest(negatives).digest
     with open_experiment(
-        out, recipe=RECIPE, settings=settings, inputs=inputs, cache=cache, grows=("episodes",)
+        out, recipe=recipe.name, settings=settings, inputs=inputs, cache=cache, grows=recipe.grows
     ) as experiment:
         if is_measured(experiment.results, measures):
             note(f"{out}: finished already")
         else:
-            states = ance_tele(settings, data, partial(base.load, settings), experiment, given=given)
+            states = recipe.run(settings, data, partial(base.load, settings), experiment, **given)
             conduct(
                 states,
                 data,
@@ -191,30 +195,31 @@ def train_once(
                 measures,
                 depth=settings.depth,
                 seed=settings.seed,
-                first_episode=settings.start_episode,
-                about=f"A dense retriever trained with hardneg by ANCE-Tele (Sun et al., 2022) from {base.name}.",
+                first_episode=settings.first_episode,
+                about=f"A dense retriever trained with hardneg by {recipe.about} from {base.name}.",
                 settings=settings.result_values(),
             )
         return dict(experiment.results)
 
 
-def open_given(negatives: Path | None, data: TrainingData, settings: AnceTele) -> NegativePool | None:
+def open_given(negatives: Path | None, data: TrainingData, settings: TrainingSettings) -> dict[str, NegativePool]:
     """The pool to begin with, checked against the collection; a later first episode needs one."""
     if negatives is None:
-        if settings.start_episode > 1:
-            what = f"episode {settings.start_episode} is the first, and there are no negatives for it"
+        if settings.first_episode > 1:
+            what = f"episode {settings.first_episode} is the first, and there are no negatives for it"
             raise SettingsError("NO_POOL", what, "give --negatives, or begin with episode 1")
-        return None
+        return {}
     collection = data.collection
-    return load_pool(negatives, n_passages=collection.n_passages, collection=collection.digest)
+    return {"given": load_pool(negatives, n_passages=collection.n_passages, collection=collection.digest)}
 
 
-def plan_ance_tele(
+def plan(
+    recipe: Recipe,
     data: Data,
     model: str,
     out: Place | None = None,
     *,
-    settings: AnceTele,
+    settings: TrainingSettings,
     splits: Splits = DEFAULT_SPLITS,
     seeds: int = 1,
     negatives: Place | None = None,
@@ -224,7 +229,7 @@ def plan_ance_tele(
     cache: Place | None = None,
     device: str | None = None,
 ) -> dict[str, Any]:
-    """Check everything that :func:`train_ance_tele` needs, and say what it would do; nothing is trained.
+    """Check everything that :func:`train` needs, and say what it would do; nothing is trained.
 
     Parameters
     ----------
@@ -236,7 +241,7 @@ def plan_ance_tele(
 
     Raises
     ------
-    As :func:`train_ance_tele`.
+    As :func:`train`.
     """
     if out is not None:
         check_experiment(Path(out), at_least("seeds", seeds))
@@ -246,5 +251,5 @@ def plan_ance_tele(
     encoder = Base(model, passage_model, allow_bin, pick_device(device)).load(settings)
     return {
         "settings": settings.model_dump(mode="json"),
-        **plan(settings, parts, encoder, seeds=seeds, measure=measure),
+        **recipe.plan(settings, parts, encoder, seeds=seeds, measure=measure),
     }

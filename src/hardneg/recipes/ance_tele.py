@@ -14,8 +14,8 @@ from typing import Any, Literal
 from pydantic import Field, PositiveInt, ValidationInfo, field_validator
 
 from hardneg.artifacts import is_current, read_manifest
-from hardneg.config import Settings, operational
 from hardneg.data.training_data import TrainingData
+from hardneg.errors import SettingsError
 from hardneg.experiment import Experiment
 from hardneg.losses import contrastive
 from hardneg.mining import adopt, mine_pool
@@ -26,36 +26,21 @@ from hardneg.negatives.mix import nearest
 from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
 from hardneg.planning import Episode, Work, describe_work
-from hardneg.snapshot import Encoding, Snapshot, token_store
+from hardneg.snapshot import Snapshot, token_store
 from hardneg.training.batches import GroupBatch, KnownPositives, PoolBatches, group_scores, masked_columns
 from hardneg.training.loop import Objective, StepOutput
 from hardneg.training.optim import linear
+from hardneg.training_settings import Recipe, TrainingSettings
 from hardneg.training_stage import Stage, per_episode, train_stage
 
 
-class AnceTele(Settings):
+class AnceTele(TrainingSettings):
     """Settings of the recipe; the presets hold the papers' values."""
-
-    # the encoder; None keeps what the model brings
-    towers: Literal["tied", "untied"] | None = None
-    pooling: Literal["cls", "mean", "last"] | None = None
-    head: Literal["none", "ance"] | None = None
-    normalize: bool | None = None
-    dim: int | None = Field(None, ge=1)
-    scale: float | None = Field(None, gt=0)
-    title_join: Literal["sep", "space"] | None = None
-    use_titles: bool | None = None
-    query_prompt: str | None = None
-    passage_prompt: str | None = None
-    query_length: int | None = Field(None, ge=3, le=8192)
-    passage_length: int | None = Field(None, ge=3, le=8192)
-    search_query_length: int | None = Field(None, ge=3, le=8192)
 
     # episodes
     episodes: int = Field(3, ge=1)
     start_episode: int = Field(1, ge=1)  # later ones begin from given negatives
     start: Literal["scratch", "continue"] = "scratch"
-    queries_per_step: int = Field(8, ge=1)
     group_sizes: Literal["reference", "paper"] = "reference"
     passages_reference: list[PositiveInt] = Field([16, 32, 32], min_length=1)
     passages_paper: list[PositiveInt] = Field([32, 32, 32], min_length=1)
@@ -64,17 +49,8 @@ class AnceTele(Settings):
     stop_fraction: float = Field(0.1, gt=0, le=1)
     stop_step: int | None = Field(None, ge=1)  # wins over stop_fraction
 
-    # optimiser
-    learning_rate: float = Field(5e-6, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
-    warmup: float = Field(0.1, ge=0)
-    clip: float = Field(1.0, gt=0)
-    micro_queries: int | None = Field(None, ge=1)  # queries of a micro-batch, for accumulation
-    in_batch: bool = True
-    mask_known_positives: bool = True
-
     # negatives
-    depth: int = Field(200, ge=1)
+    in_batch: bool = True
     count: int = Field(30, ge=1)  # n: the newly mined part is 2n
     alpha: float = Field(0.5, ge=0, lt=1)  # momentum : new = alpha : 1 - alpha
     beta: float = Field(0.5, ge=0, lt=1)  # lookahead : query = beta : 1 - beta
@@ -84,22 +60,24 @@ class AnceTele(Settings):
     lookahead: Literal["first", "all"] = "first"
     positives: Literal["rotate", "first"] = "rotate"
 
-    # numbers
-    seed: int = Field(42, ge=0)
-    precision: Literal["float32", "bfloat16"] = "float32"
-    token_budget: int = Field(16384, ge=16)
-    store_dtype: Literal["float16", "float32"] = "float16"
-
-    # how, not what
-    measures: str = operational("RR@10 nDCG@10 Success@1 Success@5 Success@20 R@100")
-    checkpoint_every: int = operational(200, ge=1)
-
     @field_validator("start_episode")
     @classmethod
     def _is_an_episode(cls, value: int, info: ValidationInfo) -> int:
         if value > info.data.get("episodes", value):
             raise ValueError(f"there are {info.data['episodes']} episodes")
         return value
+
+    def check(self) -> None:
+        """Refuse a source that stands twice, besides."""
+        super().check()
+        if len(set(self.extra)) < len(self.extra):
+            what = f"extra = {self.extra}: a source stands twice"
+            raise SettingsError("REPEATED_SOURCE", what, "name each once")
+
+    @property
+    def first_episode(self) -> int:
+        """Number of the first episode."""
+        return self.start_episode
 
     def passages_per_query(self, episode: int) -> int:
         """1 positive + N negatives of an episode."""
@@ -155,9 +133,7 @@ def look(
         "final" if final else "untrained" if episode == settings.start_episode else f"episode-{episode - 1}",
         experiment / ("final/runs" if final else f"episodes/{episode}/runs"),
         experiment.cache,
-        encoding=Encoding(
-            settings.token_budget, settings.store_dtype, settings.precision, settings.search_query_length
-        ),
+        encoding=settings.encoding,
         timed=experiment.timed,
     )
 
@@ -276,7 +252,7 @@ def train_episode(
         batches=batches,
         inputs={"pool": read_manifest(experiment / f"episodes/{episode}/negatives").digest},
         clip=settings.clip,
-        weight_decay=settings.weight_decay,
+        optimizer=settings.make_optimizer,
         checkpoint_every=settings.checkpoint_every,
     )
     train_stage(stage, start, data.collection, experiment)
@@ -297,3 +273,6 @@ def objective(settings: AnceTele, data: TrainingData, encoder: BiEncoder, experi
         return StepOutput(losses.sum() / batch.step_queries)
 
     return loss
+
+
+RECIPE = Recipe("ance-tele", AnceTele, ance_tele, plan, about="ANCE-Tele (Sun et al., 2022)", grows=("episodes",))

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 Schedule = Callable[[int], float]
+Optimizers = Callable[[nn.Module], torch.optim.Optimizer]
 
 
 def adamw(model: nn.Module, *, weight_decay: float = 0.0) -> torch.optim.Optimizer:
@@ -21,6 +22,12 @@ def adamw(model: nn.Module, *, weight_decay: float = 0.0) -> torch.optim.Optimiz
     decayed = [p for name, p in named if p.ndim >= 2]
     groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=0.0, fused=True)
+
+
+def optimizers(name: str, *, weight_decay: float) -> Optimizers:
+    """The function that makes an optimiser by its name: ``adamw`` or ``lamb``."""
+    make = {"adamw": adamw}[name]
+    return lambda model: make(model, weight_decay=weight_decay)
 
 
 def linear(peak: float, *, warmup: float, horizon: int) -> Schedule:

@@ -1,0 +1,43 @@
+"""The recipes by name, and a function to train with each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hardneg.config import nearest
+from hardneg.errors import SettingsError
+from hardneg.operations import training
+from hardneg.operations.opening import Data, Place
+from hardneg.operations.settings import recipe_settings
+from hardneg.recipes import ance_tele
+from hardneg.training_settings import Recipe, TrainingSettings
+
+RECIPES = {recipe.name: recipe for recipe in (ance_tele.RECIPE,)}
+
+
+def recipe_named(name: str) -> Recipe:
+    """A recipe; raises :class:`SettingsError` for an unknown one."""
+    if name not in RECIPES:
+        raise SettingsError("UNKNOWN_RECIPE", f"no recipe is called {name!r:.60}", nearest(name, RECIPES))
+    return RECIPES[name]
+
+
+def settings_of(recipe: str, *layers: Any, **values: Any) -> TrainingSettings:
+    """The settings of a recipe by its name; see :func:`~hardneg.operations.settings.recipe_settings`."""
+    settings: TrainingSettings = recipe_settings(recipe_named(recipe), *layers, **values)
+    return settings
+
+
+def plan(recipe: str, data: Data, model: str, out: Place | None = None, **options: Any) -> dict[str, Any]:
+    """What a recipe would do; see :func:`~hardneg.operations.training.plan`."""
+    return training.plan(recipe_named(recipe), data, model, out, **options)
+
+
+def train(recipe: str, data: Data, model: str, out: Place, **options: Any) -> dict[str, Any]:
+    """Train by a recipe and return the results; see :func:`~hardneg.operations.training.train`."""
+    return training.train(recipe_named(recipe), data, model, out, **options)
+
+
+def train_ance_tele(data: Data, model: str, out: Place, **options: Any) -> dict[str, Any]:
+    """Train with teleportation negatives (Sun et al., 2022): :func:`train` with ``ance-tele``."""
+    return train("ance-tele", data, model, out, **options)

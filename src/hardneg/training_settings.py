@@ -1,0 +1,101 @@
+"""What every recipe is told, and what a recipe is."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+from pydantic import Field
+
+from hardneg.config import Settings, operational
+from hardneg.evaluation.measures import parse_measures
+from hardneg.models.bi_encoder import EncoderSettings
+from hardneg.snapshot import Encoding, Snapshot
+from hardneg.training.optim import Optimizers, optimizers
+
+
+class TrainingSettings(Settings):
+    """Settings that all recipes share; each adds its own."""
+
+    # the encoder; None keeps what the model brings
+    towers: Literal["tied", "untied"] | None = None
+    pooling: Literal["cls", "mean", "last"] | None = None
+    head: Literal["none", "ance"] | None = None
+    normalize: bool | None = None
+    dim: int | None = Field(None, ge=1)
+    scale: float | None = Field(None, gt=0)
+    title_join: Literal["sep", "space"] | None = None
+    use_titles: bool | None = None
+    query_prompt: str | None = None
+    passage_prompt: str | None = None
+    query_length: int | None = Field(None, ge=3, le=8192)
+    passage_length: int | None = Field(None, ge=3, le=8192)
+    search_query_length: int | None = Field(None, ge=3, le=8192)
+
+    # optimiser
+    optimizer: Literal["adamw", "lamb"] = "adamw"
+    queries_per_step: int = Field(8, ge=1)
+    learning_rate: float = Field(5e-6, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    warmup: float = Field(0.1, ge=0)
+    clip: float = Field(1.0, gt=0)
+    micro_queries: int | None = Field(None, ge=1)  # queries of a micro-batch, for accumulation
+    mask_known_positives: bool = True
+
+    # numbers
+    depth: int = Field(200, ge=1)
+    seed: int = Field(42, ge=0)
+    precision: Literal["float32", "bfloat16"] = "float32"
+    token_budget: int = Field(16384, ge=16)
+    store_dtype: Literal["float16", "float32"] = "float16"
+
+    # how, not what
+    measures: str = operational("RR@10 nDCG@10 Success@1 Success@5 Success@20 R@100")
+    checkpoint_every: int = operational(200, ge=1)
+
+    def check(self) -> None:
+        """Refuse what the fields alone cannot see to be wrong; raises :class:`SettingsError`."""
+        parse_measures(self.measures)
+
+    @property
+    def first_episode(self) -> int:
+        """Number of the first episode."""
+        return 1
+
+    @property
+    def encoder_overrides(self) -> dict[str, Any]:
+        """What is to differ from what the model brings."""
+        names = [field.name for field in dataclasses.fields(EncoderSettings)]
+        return {name: getattr(self, name) for name in names if getattr(self, name, None) is not None}
+
+    @property
+    def encoding(self) -> Encoding:
+        """How the states of the model are encoded."""
+        return Encoding(self.token_budget, self.store_dtype, self.precision, self.search_query_length)
+
+    @property
+    def make_optimizer(self) -> Optimizers:
+        """The optimiser over a model's parameters."""
+        return optimizers(self.optimizer, weight_decay=self.weight_decay)
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """A way to train, as the commands and the Python functions run it.
+
+    Attributes
+    ----------
+    name : as in ``hardneg train NAME``; its presets stand under it.
+    run : (settings, data, base, experiment, **given) -> every state of the model, while its embeddings are there.
+    plan : (settings, data, encoder, seeds=, measure=) -> what it would do.
+    about : how the model card names it, with the paper.
+    grows : integer settings that may grow on a finished experiment.
+    """
+
+    name: str
+    settings: type[TrainingSettings]
+    run: Callable[..., Iterator[Snapshot]]
+    plan: Callable[..., dict[str, Any]]
+    about: str
+    grows: tuple[str, ...] = ()
