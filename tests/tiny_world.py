@@ -32,6 +32,12 @@ SETTINGS = {
     "measures": "RR@10 R@100",
 }
 
+# The same for any recipe.
+COMMON = {
+    name: SETTINGS[name]
+    for name in ("queries_per_step", "learning_rate", "depth", "seed", "precision", "token_budget")
+} | {"store_dtype": "float32", "checkpoint_every": 2}
+
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread():

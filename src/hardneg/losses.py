@@ -5,8 +5,13 @@ Shapes: ``B`` queries, ``P`` passage columns. ``scores`` are raw products; ``log
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
+
+PairLoss = Callable[[Tensor, Tensor], Tensor]
 
 
 def contrastive(scores: Tensor, targets: Tensor, masked: Tensor, *, scale: float = 1.0) -> Tensor:
@@ -27,3 +32,54 @@ def contrastive(scores: Tensor, targets: Tensor, masked: Tensor, *, scale: float
     own = torch.zeros_like(masked).scatter_(1, targets[:, None], True)
     logits = logits.masked_fill(masked & ~own, float("-inf"))
     return torch.logsumexp(logits, dim=1) - logits.gather(1, targets[:, None]).squeeze(1)
+
+
+# ---------------------------------------------------------------- pairs: of a positive's and a negative's logit
+
+
+def pairwise_nll(positive: Tensor, negative: Tensor) -> Tensor:
+    """``-log softmax([positive, negative])[0]`` of every pair, in nats (ANCE, Eq. 3, its log-softmax form).
+
+    The same as :func:`ranknet`: the two papers give one function two names.
+    """
+    return softplus(negative - positive)
+
+
+def ranknet(positive: Tensor, negative: Tensor) -> Tensor:
+    """``log(1 + exp(negative - positive))`` of every pair (STAR, Eqs. 14-15, with their sign put right)."""
+    return softplus(negative - positive)
+
+
+def bce(positive: Tensor, negative: Tensor) -> Tensor:
+    """``-log sigmoid(positive) - log sigmoid(-negative)`` of every pair (ANCE, Section 2)."""
+    return softplus(-positive) + softplus(negative)
+
+
+def hinge(positive: Tensor, negative: Tensor, *, margin: float = 1.0) -> Tensor:
+    """``max(0, margin - positive + negative)`` of every pair (ANCE, Section 2)."""
+    return torch.clamp(margin - positive + negative, min=0)
+
+
+def over_pairs(scores: Tensor, targets: Tensor, masked: Tensor, loss: PairLoss, *, scale: float = 1.0) -> Tensor:
+    """The mean of a pair loss over each query's negatives; 0 for a query that has none.
+
+    Parameters
+    ----------
+    scores, targets, masked, scale : as of :func:`contrastive`; what is masked is no negative.
+
+    Returns
+    -------
+    [B] losses.
+    """
+    logits = scores.float() * scale
+    positive = logits.gather(1, targets[:, None])
+    kept = ~masked.scatter(1, targets[:, None], True)
+    losses = loss(positive, logits).masked_fill(~kept, 0.0)
+    return losses.sum(dim=1) / kept.sum(dim=1).clamp(min=1)
+
+
+def hardest(scores: Tensor, targets: Tensor, masked: Tensor) -> Tensor:
+    """[B, P] the mask that leaves only each query's highest-scored negative (NCE negatives; ANCE, Section 2)."""
+    left = masked.scatter(1, targets[:, None], True)
+    best = scores.detach().masked_fill(left, float("-inf")).argmax(dim=1, keepdim=True)
+    return torch.ones_like(masked).scatter(1, best, left.gather(1, best))

@@ -25,7 +25,7 @@ from hardneg.models.saving import save_encoder
 from hardneg.progress import note
 from hardneg.records import Qrels, Run
 from hardneg.search.bm25 import bm25_run
-from hardneg.snapshot import Snapshot
+from hardneg.snapshot import Snapshot, State
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ Runs = Mapping[str, Mapping[str, Run]]  # by state, and then by what was searche
 
 
 def conduct(
-    states: Iterable[Snapshot],
+    states: Iterable[State],
     data: TrainingData,
     experiment: Experiment,
     measures: Sequence[Measure],
@@ -54,24 +54,27 @@ def conduct(
 
     Parameters
     ----------
-    states : what the recipe yields; making the next one trains.
+    states : what the recipe yields; making the next one trains. The last one is a snapshot of the final model.
     depth : how far down training queries are mined.
     about, settings : what the model card says of the model and how it was trained.
     """
     deep = evaluation_depth(measures)
     runs: dict[str, Mapping[str, Run]] = {BM25: bm25_judged(data, experiment.cache, deep)}
     note_state(BM25, runs[BM25], data, measures)
+    steps: dict[str, int] = {}
     for state in states:
         runs[state.name] = retrieve_all(state, data, depth=depth, evaluation_depth=deep)
         state.keep_geometry()
         note_state(state.name, runs[state.name], data, measures)
-        final = state.encoder
+        if state.step is not None:
+            steps[state.name] = state.step
+    assert isinstance(state, Snapshot)
     results = summarize(data, runs, measures, seed=seed, first_episode=first_episode)
     write_runs(experiment / "runs", runs, data)
-    draw_curve(experiment, results, measures[0])
+    draw_curve(experiment, results, measures[0], steps)
     card = model_card(about, data, results, settings)
     save_encoder(
-        final, experiment / MODEL, card=card, inputs=read_manifest(experiment / MODEL).inputs, replace=True
+        state.encoder, experiment / MODEL, card=card, inputs=read_manifest(experiment / MODEL).inputs, replace=True
     )
     experiment.finish(results)
 
@@ -84,7 +87,7 @@ def is_measured(results: Mapping[str, Any] | None, measures: Sequence[Measure]) 
     return all(set(found) == set(map(str, measures)) for found in by_state)
 
 
-def retrieve_all(state: Snapshot, data: TrainingData, *, depth: int, evaluation_depth: int) -> dict[str, Run]:
+def retrieve_all(state: State, data: TrainingData, *, depth: int, evaluation_depth: int) -> dict[str, Run]:
     """Every run of a state: training queries, the neighbours of their positives, dev and test."""
     k = training_depth(data.collection, data.train, depth)
     runs = {
@@ -237,8 +240,15 @@ def model_card(about: str, data: TrainingData, results: Mapping[str, Any], setti
     return "\n".join([*lines, "", "## Training", "", "```toml", *named, "```"])
 
 
-def draw_curve(experiment: Experiment, results: Mapping[str, Any], measure: Measure) -> None:
-    """Draw the loss of all steps and the measure of every state, on dev (on test where there is no dev)."""
+def draw_curve(
+    experiment: Experiment, results: Mapping[str, Any], measure: Measure, steps: Mapping[str, int]
+) -> None:
+    """Draw the loss of all steps and the measure of every state, on dev (on test where there is no dev).
+
+    Parameters
+    ----------
+    steps : by state, how many optimiser steps made it; a state that is absent stands at the next border.
+    """
     split = "dev" if "dev" in results else "test"
     values = {state: found[str(measure)] for state, found in results.get(split, {}).items()}
     baseline = values.pop(BM25, None)
@@ -247,8 +257,9 @@ def draw_curve(experiment: Experiment, results: Mapping[str, Any], measure: Meas
     models = {episode: experiment / f"episodes/{episode}/model" for episode in episodes[:-1]}
     ends = {episode: int(read_manifest(model).inputs["step"]) for episode, model in models.items()}
     curve = learning_curve(rows, ends)
+    places = list(curve.borders) if not steps else [steps[state] for state in values]
     draw_learning_curve(
-        experiment / CURVE, curve, list(values.values()), label=f"{split} {measure}", baseline=baseline
+        experiment / CURVE, curve, places, list(values.values()), label=f"{split} {measure}", baseline=baseline
     )
 
 

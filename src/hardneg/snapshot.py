@@ -52,6 +52,7 @@ class Snapshot:
     cache : where token stores and embeddings live.
     timed : context manager that measures a stage, such as ``Experiment.timed``.
     passages_at : embeddings of the corpus made by this model before, instead of those in the cache.
+    step : optimiser steps that made it, where training is one long run.
     """
 
     def __init__(
@@ -65,11 +66,12 @@ class Snapshot:
         encoding: Encoding,
         timed: Timed = untimed,
         passages_at: Path | None = None,
+        step: int | None = None,
     ) -> None:
         self.encoder, self.collection, self.name = encoder, collection, name
         self.folder, self.cache = folder, cache
         self.encoding, self.timed, self.passages_at = encoding, timed, passages_at
-        self.digest = encoder.digest()
+        self.digest, self.step = encoder.digest(), step
 
     def search(self, name: str, query_rows: Int32, k: int) -> Run:
         """The run of these queries, ``k`` deep, published as ``name``; a deeper one that is there serves too."""
@@ -183,6 +185,39 @@ class Snapshot:
             discard(self._embeddings(side)[1])
         self.__dict__.pop("passages", None)
         self.__dict__.pop("queries", None)
+
+
+class Remembered:
+    """A state of the model whose runs are kept, though its weights and embeddings may be gone.
+
+    Parameters
+    ----------
+    name, folder, step : as of the :class:`Snapshot` that it was.
+    """
+
+    def __init__(self, name: str, folder: Path, *, step: int | None = None) -> None:
+        self.name, self.folder, self.step = name, folder, step
+
+    def search(self, name: str, query_rows: Int32, k: int) -> Run:
+        """The run that was published as ``name``."""
+        run, deep = load_run(self.folder / name), read_manifest(self.folder / name).settings["k"]
+        if deep < k or not np.array_equal(run.query_rows, query_rows):
+            what = (
+                f"this run is of {len(run):,} queries, {deep} deep; {len(query_rows):,}, {k} deep, are asked for"
+            )
+            fix = "its model is gone: ask for no more, or train in a new folder"
+            raise ArtifactError("OTHER_RUN", what, fix, path=self.folder / name)
+        return run.cut(k)
+
+    def neighbours(self, name: str, owners: Int32, anchors: Int32, k: int) -> Run:
+        """The neighbours of passages that were published as ``name``."""
+        return self.search(name, owners, k)
+
+    def keep_geometry(self) -> None:
+        """It is kept."""
+
+
+State = Snapshot | Remembered
 
 
 def encoding_memory(encoder: BiEncoder, token_budget: int, texts: int) -> int:

@@ -11,7 +11,7 @@ from pydantic import Field
 from hardneg.config import Settings, operational
 from hardneg.evaluation.measures import parse_measures
 from hardneg.models.bi_encoder import EncoderSettings
-from hardneg.snapshot import Encoding, Snapshot
+from hardneg.snapshot import Encoding, State
 from hardneg.training.optim import Optimizers, optimizers
 
 
@@ -95,7 +95,7 @@ class Recipe:
 
     name: str
     settings: type[TrainingSettings]
-    run: Callable[..., Iterator[Snapshot]]
+    run: Callable[..., Iterator[State]]
     plan: Callable[..., dict[str, Any]]
     about: str
     grows: tuple[str, ...] = ()

@@ -35,11 +35,22 @@ class Stage:
     inputs: Mapping[str, str]  # digests of what it trains on
     clip: float = 1.0
     optimizer: Optimizers = adamw
+    is_border: Callable[[int], bool] = lambda made: False  # whether a checkpoint is due besides
+    facts: Callable[[int], Mapping[str, Any]] = lambda step: {}  # what else the metrics say of a step (from 0)
     checkpoint_every: int = 500
 
 
 def train_stage(stage: Stage, encoder: BiEncoder, collection: Collection, experiment: Experiment) -> None:
+    """Make all steps of a stage; see :func:`stage_steps`."""
+    for _ in stage_steps(stage, encoder, collection, experiment):
+        pass
+
+
+def stage_steps(stage: Stage, encoder: BiEncoder, collection: Collection, experiment: Experiment) -> Iterator[int]:
     """Make the steps of a stage, if one of its models is missing, from its newest checkpoint if there is one.
+
+    Yields how many steps are made: first those of the checkpoint, then after each step. Between two of them a
+    recipe does what it likes with the encoder's weights as they are, but must leave them so.
 
     Raises
     ------
@@ -57,7 +68,7 @@ def train_stage(stage: Stage, encoder: BiEncoder, collection: Collection, experi
     found = latest_checkpoint(folder, inputs, at_most=min(missing.values()))
     done = restore(found, encoder, optimizer) if found else 0
     experiment.metrics.truncate(stage.episode, done)
-    log = StepLog(experiment, stage.episode)
+    log = StepLog(experiment, stage)
 
     def keep(made: int) -> None:
         for name in (name for name, step in missing.items() if step == made):
@@ -86,24 +97,27 @@ def train_stage(stage: Stage, encoder: BiEncoder, collection: Collection, experi
         naming_queries(collection),
     ):
         keep(done)
-        for made, step in enumerate(steps, done + 1):
-            log.add(step)
-            if made % stage.checkpoint_every == 0 or made == stop:
-                checkpoint(made)
-            keep(made)
-            facts["steps"] = made - done
-            try:
+        made = done
+        try:
+            yield done
+            for made, step in enumerate(steps, done + 1):
+                log.add(step)
+                if made % stage.checkpoint_every == 0 or made == stop or stage.is_border(made):
+                    checkpoint(made)
+                keep(made)
+                facts["steps"] = made - done
                 tick(made, stop)
-            except Interrupted:
-                checkpoint(made)
-                raise
+                yield made
+        except Interrupted:
+            checkpoint(made)
+            raise
 
 
 class StepLog:
     """Collects steps and writes them to ``metrics.jsonl`` a few at a time, so that no step waits."""
 
-    def __init__(self, experiment: Experiment, episode: int) -> None:
-        self.experiment, self.episode = experiment, episode
+    def __init__(self, experiment: Experiment, stage: Stage) -> None:
+        self.experiment, self.stage = experiment, stage
         self.steps: list[Step] = []
 
     def add(self, step: Step) -> None:
@@ -123,13 +137,14 @@ class StepLog:
         """One line of the metrics."""
         return {
             "step": step.index + 1,
-            "episode": self.episode,
+            "episode": self.stage.episode,
             "loss": float(step.loss),
             "lr": step.learning_rate,
             "grad_norm": float(step.grad_norm),
-            "negative_version": self.episode,
+            "negative_version": self.stage.episode,
             "queries": step.queries,
             **step.facts,
+            **self.stage.facts(step.index),
         }
 
 

@@ -14,13 +14,14 @@ import pytest
 import torch
 
 import hardneg as hn
+from hardneg import objectives
 from hardneg.data.training_data import choose_splits
 from hardneg.experiment import Experiment
 from hardneg.models.loading import load_encoder
 from hardneg.negatives.pool import ENTRY_ARRAYS, SOURCES
+from hardneg.objectives import masked_columns
 from hardneg.recipes import ance_tele
-from hardneg.recipes.ance_tele import masked_columns
-from tiny_world import SETTINGS, tiny_collection, tiny_model
+from tiny_world import COMMON, SETTINGS, tiny_collection, tiny_model
 
 
 @dataclass
@@ -94,7 +95,7 @@ def watched():
         return masked_columns(batch, *args, **kwargs)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ance_tele, "masked_columns", watch)
+        patch.setattr(objectives, "masked_columns", watch)
         torch.set_num_threads(1)
         yield batches
     torch.set_num_threads(threads)
@@ -139,3 +140,23 @@ def train_only(world, tmp_path_factory):
 def whole(execute):
     """Three episodes, with the settings as they are and without dropout."""
     return execute()
+
+
+@pytest.fixture(scope="session")
+def run_states(world, tmp_path_factory):
+    """A function that runs any recipe without measuring anything, on one thread, and watches its batches."""
+    cache = tmp_path_factory.mktemp("cache")
+
+    def run(recipe, *, path=None, base=None, given=None, **changes):
+        settings = recipe.settings(**(COMMON | changes))
+        base = base or load_encoder(world.calm)
+        data = choose_splits(world.collection, dev="none", test="none")
+        experiment = Experiment(path or tmp_path_factory.mktemp("experiment"), cache)
+        names = []
+        with watched() as batches:
+            options = {} if given is None else {"given": given}
+            for state in recipe.run(settings, data, partial(deepcopy, base), experiment, **options):
+                names.append(state.name)
+        return Executed(experiment.path, settings.model_dump(), {"states": names}, batches)
+
+    return run

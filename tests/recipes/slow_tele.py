@@ -47,19 +47,26 @@ class SlowTele:
 
     def loss(self, parts):
         """Mean over the queries of micro-batches, each of query rows [b] and passage rows [b][1 + N]."""
-        losses = []
+        losses = [self.of_query(target, logits) for target, logits in self.logits(parts)]
+        return torch.stack(losses).sum() / len(losses)
+
+    def of_query(self, target, logits):
+        """Cross-entropy of the positive against all columns, the positive's among them."""
+        return torch.logsumexp(torch.stack([target, *logits]), 0) - target
+
+    def logits(self, parts):
+        """Of each query, the positive's logit and those of its negatives."""
         for queries, groups in parts:
             vectors = {row: self.encode_passage(row) for group in groups for row in group}
             for i, query in enumerate(queries):
                 vector = self.query.encode(self.collection.query_texts.take([query])[0])
                 target = self.scale * (vector @ vectors[groups[i][0]])
-                logits = [target]
+                logits = []
                 for j, group in enumerate(groups):
                     for k, row in enumerate(group):
                         if (j, k) != (i, 0) and self.is_negative(query, row, same=i == j):
                             logits.append(self.scale * (vector @ vectors[row]))
-                losses.append(torch.logsumexp(torch.stack(logits), 0) - target)
-        return torch.stack(losses).sum() / len(losses)
+                yield target, logits
 
     def is_negative(self, query, row, *, same):
         if not same and not self.in_batch:

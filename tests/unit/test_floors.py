@@ -32,12 +32,12 @@ FLOORS = {
         search.retrieve search.runs search.bm25
     """,
     "negatives": "negatives.pool negatives.candidates negatives.sources negatives.mix negatives.groups",
-    "training": "training.optim training.loop training.checkpoint training.batches",
+    "training": "training.optim training.loop training.checkpoint training.batches training.refresh",
     "insight": """
-        experiment snapshot mining training_settings training_stage planning
+        experiment snapshot mining training_settings objectives training_stage planning
         diagnostics.forgetting diagnostics.curves results
     """,
-    "recipes": "recipes.ance_tele",
+    "recipes": "recipes.warmup recipes.ance_tele",
     "roof": """
         operations.opening operations.states operations.inspection operations.pools operations.retrieval
         operations.evaluation operations.settings operations.training operations.recipes api tables

@@ -222,10 +222,10 @@ def png_size(path):
 @pytest.mark.parametrize(("states", "baseline"), [([0.4, 0.5, 0.6], 0.45), ([0.0, 0.0, 0.0], None), ([], None)])
 def test_a_curve_is_a_picture(tmp_path, states, baseline):
     curve = learning_curve(metrics([3.0, 2.0], [2.5, 2.0, 1.0]), {})
-    draw_learning_curve(tmp_path / "c.png", curve, states, label="dev RR@10", baseline=baseline)
+    draw_learning_curve(tmp_path / "c.png", curve, curve.borders, states, label="dev RR@10", baseline=baseline)
     assert png_size(tmp_path / "c.png") == (1350, 675)
     again = tmp_path / "again.png"
-    draw_learning_curve(again, curve, states, label="dev RR@10", baseline=baseline)
+    draw_learning_curve(again, curve, curve.borders, states, label="dev RR@10", baseline=baseline)
     assert again.read_bytes() == (tmp_path / "c.png").read_bytes()
 
 
@@ -245,9 +245,21 @@ def test_the_curve_shows_the_measure_of_every_state_at_its_step(tmp_path, monkey
         "episode-1": {"RR@10": 0.5},
         "final": {"RR@10": 0.6},
     }
-    draw_curve(experiment, {"test": found}, RR[0])
-    path, curve, states = drawn["args"]
+    draw_curve(experiment, {"test": found}, RR[0], {})
+    path, curve, places, states = drawn["args"]
     assert path == tmp_path / "learning_curve.png"
     assert curve.borders == (0, 2, 4)
+    assert places == [0, 2, 4]
     assert states == [0.4, 0.5, 0.6]
     assert (drawn["label"], drawn["baseline"]) == ("test RR@10", 0.3)
+
+
+def test_states_of_one_long_run_stand_at_their_steps(tmp_path, monkeypatch):
+    from hardneg import results as module
+
+    experiment, drawn = Experiment(tmp_path, tmp_path / "cache"), {}
+    experiment.metrics.append(metrics([3.0, 2.0, 1.0]))
+    monkeypatch.setattr(module, "draw_learning_curve", lambda *args, **named: drawn.update(args=args))
+    found = {state: {"RR@10": 0.5} for state in ("bm25", "untrained", "refresh-1", "final")}
+    draw_curve(experiment, {"test": found}, RR[0], {"untrained": 0, "refresh-1": 2, "final": 3})
+    assert drawn["args"][2] == [0, 2, 3]

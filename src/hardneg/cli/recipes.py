@@ -80,6 +80,37 @@ def train_ance_tele(
     run("ance-tele", **options, values={} if first is None else {"start_episode": first})
 
 
+@app.command("warmup", epilog=example("hardneg train warmup --data DATA --model M --preset bm25 --out warm"))
+def train_warmup(
+    data: DataOption,
+    model: ModelOption,
+    out: ExperimentOption,
+    preset: PresetOption = None,
+    config: ConfigOption = None,
+    assignments: Assignments = None,
+    seeds: SeedsOption = 1,
+    train: TrainSplit = "train",
+    dev: DevSplit = "auto",
+    test: TestSplit = "test",
+    negatives: NegativesOption = None,
+    passage_model: PassageModel = None,
+    allow_bin: AllowBin = False,
+    dry_run: DryRun = False,
+    estimate: Estimate = False,
+    cache: CacheOption = None,
+    device: DeviceOption = None,
+    threads: ThreadsOption = None,
+    max_ram: MaxRam = None,
+    max_vram: MaxVram = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Warm-up and baselines: BM25, random, in-batch, NCE negatives, mixed or one after the other.
+
+    Presets: bm25, in-batch, random, nce, dpr, bm25-random, bm25-to-random, bm25-to-nce, bm25-to-bm25-random, demo.
+    """
+    run("warmup", **locals(), values={})
+
+
 def run(
     recipe: str,
     data: str,

@@ -56,13 +56,20 @@ def smooth(values: Float64, width: int) -> Float64:
 
 
 def draw_learning_curve(
-    path: Path, curve: LearningCurve, states: Sequence[float], *, label: str, baseline: float | None = None
+    path: Path,
+    curve: LearningCurve,
+    places: Sequence[int],
+    states: Sequence[float],
+    *,
+    label: str,
+    baseline: float | None = None,
 ) -> None:
     """Draw a learning curve as a PNG image.
 
     Parameters
     ----------
-    states : the measure of the untrained model and after each episode, one a border.
+    places : steps before each state of the model; the curve's borders, where a state stands at each.
+    states : the measure of each.
     label : what it measures, such as "dev RR@10".
     baseline : BM25's value.
     """
@@ -73,7 +80,7 @@ def draw_learning_curve(
     axes = figure.add_subplot()
     _draw_losses(axes, curve)
     if states:
-        _draw_states(axes.twinx(), curve.borders, states, label, baseline)
+        _draw_states(axes.twinx(), places, states, label, baseline)
     with publish_file(path) as stream:
         FigureCanvasAgg(figure).print_png(stream, metadata={"Software": None})
 
@@ -106,9 +113,9 @@ def _draw_losses(axes: Any, curve: LearningCurve) -> None:
 
 
 def _draw_states(
-    axes: Any, borders: Sequence[int], states: Sequence[float], label: str, baseline: float | None
+    axes: Any, places: Sequence[int], states: Sequence[float], label: str, baseline: float | None
 ) -> None:
-    """The measure at every border, with its value, and BM25's as a line."""
+    """The measure of every state, with its value, and BM25's as a line."""
     if baseline is not None:
         axes.axhline(baseline, color=MEASURE, linewidth=1, linestyle="--", alpha=0.6)
         axes.annotate(
@@ -122,8 +129,8 @@ def _draw_states(
             fontsize="small",
             bbox=HALO,
         )
-    axes.plot(borders, states, color=MEASURE, marker="o", linewidth=1.4, clip_on=False)
-    for i, (step, value) in enumerate(zip(borders, states, strict=True)):
+    axes.plot(places, states, color=MEASURE, marker="o", linewidth=1.4, clip_on=False)
+    for i, (step, value) in enumerate(zip(places, states, strict=True)):
         axes.annotate(
             f"{value:.3f}",
             (step, value),

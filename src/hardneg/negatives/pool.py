@@ -219,6 +219,20 @@ def entries_of(pool: NegativePool, i: int) -> list[Entry]:
 # ---------------------------------------------------------------- files
 
 
+def empty_pool(positives: Positives, episode: int, collection: str) -> NegativePool:
+    """A pool of these queries without a negative."""
+    entries: dict[str, Any] = {name: np.zeros(0, DTYPES[name]) for name in ENTRY_ARRAYS}
+    return NegativePool(
+        query_rows=positives.query_rows,
+        positive_offsets=positives.offsets,
+        positive_rows=positives.passage_rows,
+        offsets=np.zeros(len(positives) + 1, np.int64),
+        episode=episode,
+        collection=collection,
+        **entries,
+    )
+
+
 def save_pool(pool: NegativePool, path: Path, *, settings: Mapping[str, Any], inputs: Mapping[str, str]) -> None:
     """Publish a pool as an artefact folder; an existing one is never replaced."""
     with artifacts.publish(path, KIND, settings=settings, inputs=inputs) as draft:

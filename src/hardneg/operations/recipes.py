@@ -9,10 +9,10 @@ from hardneg.errors import SettingsError
 from hardneg.operations import training
 from hardneg.operations.opening import Data, Place
 from hardneg.operations.settings import recipe_settings
-from hardneg.recipes import ance_tele
+from hardneg.recipes import ance_tele, warmup
 from hardneg.training_settings import Recipe, TrainingSettings
 
-RECIPES = {recipe.name: recipe for recipe in (ance_tele.RECIPE,)}
+RECIPES = {recipe.name: recipe for recipe in (warmup.RECIPE, ance_tele.RECIPE)}
 
 
 def recipe_named(name: str) -> Recipe:
@@ -41,3 +41,8 @@ def train(recipe: str, data: Data, model: str, out: Place, **options: Any) -> di
 def train_ance_tele(data: Data, model: str, out: Place, **options: Any) -> dict[str, Any]:
     """Train with teleportation negatives (Sun et al., 2022): :func:`train` with ``ance-tele``."""
     return train("ance-tele", data, model, out, **options)
+
+
+def train_warmup(data: Data, model: str, out: Place, **options: Any) -> dict[str, Any]:
+    """Train on BM25, random, in-batch or NCE negatives: :func:`train` with ``warmup``."""
+    return train("warmup", data, model, out, **options)

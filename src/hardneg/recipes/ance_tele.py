@@ -17,18 +17,16 @@ from hardneg.artifacts import is_current, read_manifest
 from hardneg.data.training_data import TrainingData
 from hardneg.errors import SettingsError
 from hardneg.experiment import Experiment
-from hardneg.losses import contrastive
 from hardneg.mining import adopt, mine_pool
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
-from hardneg.models.packing import upload
 from hardneg.negatives.mix import nearest
 from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
+from hardneg.objectives import group_loss, group_objective
 from hardneg.planning import Episode, Work, describe_work
-from hardneg.snapshot import Snapshot, token_store
-from hardneg.training.batches import GroupBatch, KnownPositives, PoolBatches, group_scores, masked_columns
-from hardneg.training.loop import Objective, StepOutput
+from hardneg.snapshot import Snapshot
+from hardneg.training.batches import PoolBatches
 from hardneg.training.optim import linear
 from hardneg.training_settings import Recipe, TrainingSettings
 from hardneg.training_stage import Stage, per_episode, train_stage
@@ -248,7 +246,14 @@ def train_episode(
         seed=settings.seed,
         models=models,
         schedule=linear(settings.learning_rate, warmup=settings.warmup, horizon=horizon),
-        objective=objective(settings, data, start, experiment),
+        objective=group_objective(
+            settings,
+            data,
+            start,
+            experiment.cache,
+            group_loss("contrastive", scale=start.settings.scale),
+            in_batch=settings.in_batch,
+        ),
         batches=batches,
         inputs={"pool": read_manifest(experiment / f"episodes/{episode}/negatives").digest},
         clip=settings.clip,
@@ -257,22 +262,6 @@ def train_episode(
     )
     train_stage(stage, start, data.collection, experiment)
     return load_encoder(str(experiment / [*models][-1]), device=start.device)
-
-
-def objective(settings: AnceTele, data: TrainingData, encoder: BiEncoder, experiment: Experiment) -> Objective:
-    """Contrastive loss over all passages of the batch; known positives are no negatives."""
-    queries = token_store(encoder, data.collection, experiment.cache, "query")
-    passages = token_store(encoder, data.collection, experiment.cache, "passage")
-    known = KnownPositives(data.train, data.collection.text_keys) if settings.mask_known_positives else None
-
-    def loss(batch: GroupBatch) -> StepOutput:
-        scores = group_scores(encoder, batch, queries, passages, settings.precision)
-        masked = upload(masked_columns(batch, known, in_batch=settings.in_batch), scores.device)
-        targets = upload(batch.targets(), scores.device)
-        losses = contrastive(scores, targets, masked, scale=encoder.settings.scale)
-        return StepOutput(losses.sum() / batch.step_queries)
-
-    return loss
 
 
 RECIPE = Recipe("ance-tele", AnceTele, ance_tele, plan, about="ANCE-Tele (Sun et al., 2022)", grows=("episodes",))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import torch
@@ -96,6 +96,52 @@ class PoolBatches:
         epoch, place = divmod(step, math.ceil(len(self.positions) / self.queries_per_step))
         chosen = self.order_of_epoch(epoch)[place * self.queries_per_step :][: self.queries_per_step]
         groups = draw_groups(self.pool, chosen, epoch, size=self.negatives, seed=self.seed, rotate=self.rotate)
+        rows = np.column_stack([groups.positive_rows, groups.negative_rows])
+        return GroupBatch(groups.query_rows, rows, len(chosen), self.micro_queries)
+
+
+class VisitBatches:
+    """The batch of every step when negatives are drawn afresh at every visit, and may change between steps.
+
+    Parameters
+    ----------
+    positives : D+(q) of the training queries; the order of an epoch depends on nothing but them and the seed.
+    pool_at : step -> the pool in force, of these queries.
+    negatives : N for each query; 0 takes none. Queries that have none in the pool in force are left out.
+
+    Raises
+    ------
+    InputError : no query of a step is left.
+    """
+
+    def __init__(
+        self,
+        positives: Positives,
+        pool_at: Callable[[int], NegativePool],
+        *,
+        queries_per_step: int,
+        negatives: int,
+        seed: int,
+        rotate: bool = True,
+        micro_queries: int | None = None,
+    ) -> None:
+        self.positives, self.pool_at = positives, pool_at
+        self.queries_per_step, self.negatives, self.micro_queries = queries_per_step, negatives, micro_queries
+        self.seed, self.rotate = seed, rotate
+        self.order_of_epoch = lru_cache(1)(partial(epoch_order, positives.query_rows, seed=seed, episode=0))
+
+    def __call__(self, step: int) -> GroupBatch:
+        """The groups of one step (from 0)."""
+        pool = self.pool_at(step)
+        epoch, place = divmod(step, math.ceil(len(self.positives) / self.queries_per_step))
+        chosen = self.order_of_epoch(epoch=epoch)[place * self.queries_per_step :][: self.queries_per_step]
+        chosen = chosen[np.isin(chosen, usable(pool, self.negatives))]
+        if not len(chosen):
+            what = f"no query of step {step + 1} has a negative"
+            raise InputError("NO_NEGATIVES", what, "mine deeper, or look at the collection")
+        groups = draw_groups(
+            pool, chosen, epoch, size=self.negatives, seed=self.seed, rotate=self.rotate, fresh=True
+        )
         rows = np.column_stack([groups.positive_rows, groups.negative_rows])
         return GroupBatch(groups.query_rows, rows, len(chosen), self.micro_queries)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,16 +18,75 @@ def adamw(model: nn.Module, *, weight_decay: float = 0.0) -> torch.optim.Optimiz
 
     The learning rate is set at each step by the loop.
     """
-    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    plain = [p for name, p in named if p.ndim < 2]
-    decayed = [p for name, p in named if p.ndim >= 2]
-    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=0.0, fused=True)
+    return torch.optim.AdamW(groups_of(model, weight_decay), lr=0.0, fused=True)
+
+
+def groups_of(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """The trained parameters: matrices are decayed, biases and layer norms are not."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    return [
+        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+    ]
+
+
+class Lamb(torch.optim.Optimizer):
+    """LAMB (You et al., 2020) as ANCE and STAR run it: no bias correction, weight norms clamped to [0, 10].
+
+    ``update = m / (sqrt(v) + eps) + decay * w``; ``w -= lr * ratio * update`` with ``ratio = |w| / |update|`` of
+    each tensor, 1 where either norm is 0. Like torch's fused kernels, it does nothing where ``found_inf`` is 1.
+    """
+
+    found_inf: torch.Tensor | None = None
+
+    def __init__(self, groups: list[dict[str, Any]]) -> None:
+        super().__init__(groups, {"lr": 0.0, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update the weights from the gradients, without waiting for the device."""
+        for group in self.param_groups:
+            if weights := [p for p in group["params"] if p.grad is not None]:
+                self._update(weights, group)
+
+    def _update(self, weights: list[torch.Tensor], group: dict[str, Any]) -> None:
+        (beta1, beta2), decay = group["betas"], group["weight_decay"]
+        for p in weights:
+            if not self.state[p]:
+                self.state[p] = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+        gradients = [p.grad for p in weights if p.grad is not None]
+        means = [self.state[p]["exp_avg"] for p in weights]
+        squares = [self.state[p]["exp_avg_sq"] for p in weights]
+        rate = torch.tensor(group["lr"])
+        if self.found_inf is not None:  # nothing may change then: neither the moments nor the weights
+            sound = 1.0 - self.found_inf.reshape(())
+            gradients = [torch.where(sound > 0, g, 0.0) for g in gradients]
+            beta1, beta2 = 1.0 - (1.0 - beta1) * sound, 1.0 - (1.0 - beta2) * sound
+            rate = rate.to(sound.device) * sound
+        for values, beta, new in (
+            (means, beta1, gradients),
+            (squares, beta2, torch._foreach_mul(gradients, gradients)),
+        ):
+            torch._foreach_mul_(values, beta)
+            torch._foreach_add_(values, list(torch._foreach_mul(new, 1.0 - beta)))
+        updates = torch._foreach_div(means, torch._foreach_add(torch._foreach_sqrt(squares), group["eps"]))
+        if decay:
+            torch._foreach_add_(updates, weights, alpha=decay)
+        for p, update, w, u in zip(
+            weights, updates, torch._foreach_norm(weights), torch._foreach_norm(updates), strict=True
+        ):
+            w = w.clamp(0.0, 10.0)
+            p.sub_(update * (torch.where((w > 0) & (u > 0), w / u, 1.0) * rate.to(p.device)))
+
+
+def lamb(model: nn.Module, *, weight_decay: float = 0.0) -> torch.optim.Optimizer:
+    """:class:`Lamb`; biases and layer norms are not decayed."""
+    return Lamb(groups_of(model, weight_decay))
 
 
 def optimizers(name: str, *, weight_decay: float) -> Optimizers:
     """The function that makes an optimiser by its name: ``adamw`` or ``lamb``."""
-    make = {"adamw": adamw}[name]
+    make = {"adamw": adamw, "lamb": lamb}[name]
     return lambda model: make(model, weight_decay=weight_decay)
 
 

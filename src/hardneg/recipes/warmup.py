@@ -1,0 +1,255 @@
+"""Warm-up and the baselines: training on negatives that no trained model chose (ANCE, Section 6; STAR, Section 5).
+
+A *mixture* names the sources of a query's negatives, joined by ``+``: ``in_batch`` (the other passages of the
+step), ``nce`` (only the hardest of those), ``random`` (of the corpus), ``bm25`` and ``file`` (a given pool). Mined
+sources share a query's draws equally: ``bm25+random`` is 1:1, ``bm25+in_batch`` is DPR. Several mixtures are
+trained one after the other: X -> Y.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field, PositiveInt
+
+from hardneg.artifacts import is_current, read_manifest
+from hardneg.data.training_data import TrainingData
+from hardneg.errors import SettingsError
+from hardneg.experiment import Experiment
+from hardneg.mining import Corpus, adopt, mine_candidates
+from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.loading import load_encoder
+from hardneg.negatives.mix import union
+from hardneg.negatives.pool import KIND as POOL
+from hardneg.negatives.pool import NegativePool, empty_pool, load_pool, save_pool
+from hardneg.negatives.sources import draw_entries
+from hardneg.objectives import LossName, group_loss, group_objective
+from hardneg.planning import Episode, Work, describe_work
+from hardneg.records import spans
+from hardneg.snapshot import Snapshot, State
+from hardneg.training.batches import VisitBatches
+from hardneg.training.optim import linear
+from hardneg.training_settings import Recipe, TrainingSettings
+from hardneg.training_stage import Stage, per_episode, train_stage
+
+MINED, SHARED = ("bm25", "random", "file"), ("in_batch", "nce")
+
+
+class Warmup(TrainingSettings):
+    """Settings of the recipe; the presets hold the papers' values."""
+
+    mixtures: list[str] = Field(["bm25"], min_length=1)  # one after the other
+    negatives: list[PositiveInt] = Field([1], min_length=1)  # mined ones of a query and step; the last repeats
+    count: int = Field(100, ge=1)  # of each mined source, kept to draw from
+    loss: LossName | Literal["auto"] = "auto"  # contrastive with in_batch and nce, pairwise_nll otherwise
+    margin: float = Field(1.0, gt=0)  # of hinge
+    epochs: float = Field(3, gt=0)
+    steps: list[PositiveInt] | None = None  # of each mixture's schedule; wins over epochs
+    stop_step: int | None = Field(None, ge=1)  # ends a mixture early, without shortening its schedule
+    positives: Literal["rotate", "first"] = "rotate"
+
+    def check(self) -> None:
+        """Refuse mixtures of unknown or contradictory sources, besides."""
+        super().check()
+        for mixture in self.mixtures:
+            sources_of(mixture)
+
+    def horizon(self, queries: int, episode: int) -> int:
+        """Steps of a mixture's schedule."""
+        if self.steps:
+            return per_episode(self.steps, episode)
+        return math.ceil(self.epochs * math.ceil(queries / self.queries_per_step))
+
+    def stop(self, horizon: int) -> int:
+        """Steps that are made of it."""
+        return min(self.stop_step or horizon, horizon)
+
+    def mined(self, episode: int) -> list[str]:
+        """The sources of an episode that are mined beforehand."""
+        return [source for source in sources_of(self.mixtures[episode - 1]) if source in MINED]
+
+    def drawn(self, episode: int) -> int:
+        """Mined negatives of a query and step."""
+        return per_episode(self.negatives, episode) if self.mined(episode) else 0
+
+
+def sources_of(mixture: str) -> list[str]:
+    """The sources of a mixture; raises :class:`SettingsError` for what is none."""
+    sources = [source.strip() for source in mixture.split("+")]
+    known = (*MINED, *SHARED)
+    if unknown := [source for source in sources if source not in known]:
+        what = f"mixtures: {unknown[0]!r:.40} is no source"
+        raise SettingsError("UNKNOWN_SOURCE", what, f"join any of {', '.join(known)} by +")
+    if len(set(sources)) < len(sources) or set(SHARED) <= set(sources):
+        what = f"mixtures: '{mixture}' names a source twice"
+        raise SettingsError("REPEATED_SOURCE", what, "name each once; nce is the hardest of in_batch")
+    return sources
+
+
+def warmup(
+    settings: Warmup,
+    data: TrainingData,
+    base: Callable[[], BiEncoder],
+    experiment: Experiment,
+    *,
+    given: NegativePool | None = None,
+) -> Iterator[State]:
+    """Train on every mixture in turn, each from the model of the one before.
+
+    Yields each state of the model while its embeddings are there. What is published already is reused.
+
+    Parameters
+    ----------
+    given : the negatives of source ``file``.
+    """
+    encoder = base()
+    for episode in range(1, len(settings.mixtures) + 1):
+        state = look(settings, encoder, data, experiment, episode)
+        yield state
+        state.discard()
+        pool = mixture_pool(settings, data, experiment, episode, given)
+        encoder = train_episode(settings, data, pool, encoder, experiment, episode)
+    yield look(settings, encoder, data, experiment, len(settings.mixtures) + 1)
+
+
+def look(
+    settings: Warmup, encoder: BiEncoder, data: TrainingData, experiment: Experiment, episode: int
+) -> Snapshot:
+    """The state before ``episode``; one past the last is the final state."""
+    final = episode > len(settings.mixtures)
+    return Snapshot(
+        encoder,
+        data.collection,
+        "final" if final else "untrained" if episode == 1 else f"episode-{episode - 1}",
+        experiment / ("final/runs" if final else f"episodes/{episode}/runs"),
+        experiment.cache,
+        encoding=settings.encoding,
+        timed=experiment.timed,
+    )
+
+
+def mixture_pool(
+    settings: Warmup, data: TrainingData, experiment: Experiment, episode: int, given: NegativePool | None
+) -> NegativePool:
+    """All negatives that the mined sources of an episode offer; none for training in the batch alone."""
+    path, sources = experiment / f"episodes/{episode}/negatives", settings.mined(episode)
+    collection = data.collection
+    inputs = {"collection": collection.digest, "splits": data.digest, "sources": "+".join(sources)}
+    if not is_current(path, POOL, inputs):
+        with experiment.timed("mine", episode=episode):
+            pool = offered(settings, data, experiment.cache, episode, given)
+        save_pool(pool, path, settings=settings.result_values(), inputs=inputs)
+    return load_pool(path, n_passages=collection.n_passages, collection=collection.digest)
+
+
+def offered(
+    settings: Warmup, data: TrainingData, cache: Path, episode: int, given: NegativePool | None
+) -> NegativePool:
+    """Mine what an episode draws from."""
+    collection, sources = data.collection, settings.mined(episode)
+    pools = [empty_pool(data.train, episode, collection.digest)]
+    if "file" in sources:
+        if given is None:
+            raise SettingsError("NO_POOL", "source 'file' has no negatives", "give --negatives")
+        pools.append(adopt(given, data.train, episode, collection.text_keys))
+    for source in (source for source in sources if source != "file"):
+        pools.append(
+            mine_candidates(
+                Corpus(collection, cache),
+                data.train,
+                source,
+                episode=episode,
+                depth=settings.depth,
+                count=settings.count,
+                seed=settings.seed,
+            )
+        )
+    return union([pools[0], *balanced(pools[1:], settings.seed)])
+
+
+def balanced(pools: Sequence[NegativePool], seed: int) -> list[NegativePool]:
+    """As many entries of every source as the one with the fewest has, query by query, unless that is none."""
+    lengths = np.stack([spans(pool.offsets) for pool in pools]) if pools else np.zeros((0, 0), np.int64)
+    fewest = np.where(lengths > 0, lengths, np.iinfo(np.int64).max).min(axis=0, initial=np.iinfo(np.int64).max)
+    return [draw_entries(pool, fewest, seed=seed) for pool in pools]
+
+
+def train_episode(
+    settings: Warmup,
+    data: TrainingData,
+    pool: NegativePool,
+    start: BiEncoder,
+    experiment: Experiment,
+    episode: int,
+) -> BiEncoder:
+    """Train on one mixture; the model that it makes."""
+    sources = sources_of(settings.mixtures[episode - 1])
+    shared = any(source in SHARED for source in sources)
+    name: LossName = "contrastive" if shared else "pairwise_nll"
+    loss = group_loss(
+        name if settings.loss == "auto" else settings.loss,
+        scale=start.settings.scale,
+        margin=settings.margin,
+        only_hardest="nce" in sources,
+    )
+    horizon = settings.horizon(len(data.train), episode)
+    models = {f"episodes/{episode}/model": settings.stop(horizon)}
+    if episode == len(settings.mixtures):
+        models["model"] = settings.stop(horizon)
+    stage = Stage(
+        episode=episode,
+        seed=settings.seed,
+        models=models,
+        schedule=linear(settings.learning_rate, warmup=settings.warmup, horizon=horizon),
+        objective=group_objective(settings, data, start, experiment.cache, loss, in_batch=shared),
+        batches=VisitBatches(
+            data.train,
+            lambda step: pool,
+            queries_per_step=settings.queries_per_step,
+            negatives=settings.drawn(episode),
+            seed=settings.seed,
+            rotate=settings.positives == "rotate",
+            micro_queries=settings.micro_queries,
+        ),
+        inputs={"pool": read_manifest(experiment / f"episodes/{episode}/negatives").digest},
+        clip=settings.clip,
+        optimizer=settings.make_optimizer,
+        checkpoint_every=settings.checkpoint_every,
+    )
+    train_stage(stage, start, data.collection, experiment)
+    return load_encoder(str(experiment / [*models][-1]), device=start.device)
+
+
+def plan(settings: Warmup, data: TrainingData, encoder: BiEncoder, *, seeds: int, measure: bool) -> dict[str, Any]:
+    """What the experiment would do, and with ``measure`` what it would take here."""
+    episodes = [
+        Episode(
+            episode,
+            queries=len(data.train),
+            steps=settings.stop(settings.horizon(len(data.train), episode)),
+            queries_per_step=settings.queries_per_step,
+            passages_per_query=1 + settings.drawn(episode),
+        )
+        for episode in range(1, len(settings.mixtures) + 1)
+    ]
+    work = Work(
+        data,
+        episodes,
+        states=len(episodes) + 1,
+        depth=settings.depth,
+        entries=settings.count,
+        in_batch=any(source in SHARED for mixture in settings.mixtures for source in sources_of(mixture)),
+        micro_queries=settings.micro_queries,
+        checkpoint_every=settings.checkpoint_every,
+        token_budget=settings.token_budget,
+        store_dtype=settings.store_dtype,
+        precision=settings.precision,
+    )
+    return describe_work(work, encoder, seeds=seeds, measure=measure)
+
+
+RECIPE = Recipe("warmup", Warmup, warmup, plan, about="warm-up on negatives that no trained model chose")

@@ -1,0 +1,250 @@
+"""Negatives that change while training goes on: versions, which of them is in force, and who is alive.
+
+A version is an immutable folder ``v0000``, ``v0001``, ...; the inferencer publishes it, the trainer follows.
+Nothing is inferred from a file's existence or time: a version is there when its manifest is.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeVar
+
+from hardneg.artifacts import disk_faults, is_published, publish_file, read_manifest
+from hardneg.distributed import stop_flag
+from hardneg.errors import ArtifactError, PeerError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Mode = Literal["sync", "async", "async-fixed"]
+
+POLL_SECONDS = 0.1
+BEAT_SECONDS = 0.5
+
+
+class Versions:
+    """The versions of an experiment's negatives."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, version: int) -> Path:
+        """Where a version stands, or will."""
+        return self.folder / f"v{version:04d}"
+
+    def is_complete(self, version: int) -> bool:
+        """Whether a version is there, whole."""
+        return is_published(self.path(version))
+
+    def newest(self) -> int | None:
+        """The number of the newest complete version."""
+        found = [int(path.name[1:]) for path in self.folder.glob("v[0-9]*") if is_published(path)]
+        return max(found, default=None)
+
+    def step(self, version: int) -> int:
+        """After how many steps the model was that mined a version."""
+        return int(read_manifest(self.path(version)).inputs["step"])
+
+
+class Journal:
+    """From which step on each version was in force: one line a change, on the disk before the step is made."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows = self._read()
+
+    def _read(self) -> list[tuple[int, int]]:
+        """All rows; a torn last line, left by a crash, is not one."""
+        if not self.path.is_file():
+            return []
+        *lines, torn = self.path.read_bytes().split(b"\n")
+        if torn:
+            with publish_file(self.path) as stream:
+                stream.writelines(line + b"\n" for line in lines)
+        try:
+            return [(row["step"], row["version"]) for row in map(json.loads, lines)]
+        except (ValueError, KeyError, TypeError) as fault:
+            what, fix = (
+                f"not a journal of versions ({fault})",
+                "remove it; steps since the checkpoint are made anew",
+            )
+            raise ArtifactError("BAD_JSON", what, fix, path=self.path) from fault
+
+    def recorded(self, step: int) -> int | None:
+        """The version in force at ``step``, if that step lies before the last change."""
+        if not self.rows or step > self.rows[-1][0]:
+            return None
+        return next((version for first, version in reversed(self.rows) if first <= step), None)
+
+    def append(self, step: int, version: int) -> None:
+        """Note a change, and flush it."""
+        row = json.dumps({"step": step, "version": version}) + "\n"
+        with disk_faults(self.path), open(self.path, "a") as stream:
+            stream.write(row)
+            stream.flush()
+            os.fsync(stream.fileno())
+        self.rows.append((step, version))
+
+
+class Follower:
+    """Decides which version is in force at a step; the only place where training waits for mining.
+
+    ``sync``: version k comes from the model of step k·m and takes effect there. ``async-fixed``: it comes from
+    that of step (k - 1)·m and takes effect at k·m, so that version 1 is version 0. ``async``: the newest complete
+    one.
+
+    Parameters
+    ----------
+    every : m, steps between refreshes.
+    max_staleness : most steps between the model that mined a version and the step that uses it (``async``).
+    wait : blocks until its argument gives something; decides for how long, and what to raise then.
+    """
+
+    def __init__(
+        self,
+        versions: Versions,
+        journal: Journal,
+        mode: Mode,
+        *,
+        every: int,
+        wait: Wait,
+        max_staleness: int | None = None,
+    ) -> None:
+        self.versions, self.journal, self.mode, self.every = versions, journal, mode, every
+        self.wait, self.max_staleness = wait, max_staleness
+        self.current: int | None = None
+
+    def __call__(self, step: int) -> int:
+        """The version in force at ``step`` (from 0). A step that was made before gets what it got then."""
+        version = self.journal.recorded(step)
+        if version is None:
+            version = self._newest(step) if self.mode == "async" else self._scheduled(step)
+            if version != self.current and (not self.journal.rows or self.journal.rows[-1][1] != version):
+                self.journal.append(step, version)
+        self.current = version
+        return version
+
+    def _scheduled(self, step: int) -> int:
+        version = scheduled_version(self.mode, step, self.every)
+        self.wait(lambda: self.versions.is_complete(version) or None, f"version {version} of the negatives")
+        return version
+
+    def _newest(self, step: int) -> int:
+        def fresh() -> int | None:
+            newest = self.versions.newest()
+            if newest is None or self.max_staleness is None:
+                return newest
+            return newest if step - self.versions.step(newest) <= self.max_staleness else None
+
+        return self.wait(
+            fresh, f"negatives at most {self.max_staleness} steps old" if self.current else "negatives"
+        )
+
+
+def scheduled_version(mode: Mode, step: int, every: int) -> int:
+    """The version that a mode with a schedule uses at ``step``."""
+    version = step // every
+    return 0 if mode == "async-fixed" and version == 1 else version
+
+
+def source_step(mode: Mode, version: int, every: int) -> int:
+    """The step whose model mines a version, in a mode with a schedule."""
+    return max(version - 1, 0) * every if mode == "async-fixed" else version * every
+
+
+# ---------------------------------------------------------------- waiting for a peer
+
+
+class Wait(Protocol):
+    """Blocks until ``ready`` gives something."""
+
+    def __call__(self, ready: Callable[[], T | None], what: str) -> T:
+        """What ``ready`` gave; ``what`` says what is waited for."""
+        ...
+
+
+def patient(beat: Beat, seconds: float) -> Wait:
+    """Wait while the peer is alive: until its heart did not beat for ``seconds``, by the clock of this process.
+
+    Raises
+    ------
+    PeerError : the peer is dead or hung (exit 8).
+    """
+
+    def wait(ready: Callable[[], Any], what: str) -> Any:
+        if (found := ready()) is not None:
+            return found
+        begun = time.monotonic()
+        last, since = beat.read(), begun
+        while (found := ready()) is None:
+            stop_flag.check()
+            if (now := beat.read()) != last:
+                last, since = now, time.monotonic()
+            if time.monotonic() - since > seconds:
+                fault = f"no sign of life of the {beat.name} for {seconds:.0f} s, while waiting for {what}"
+                raise PeerError(
+                    "PEER_SILENT", fault, "look at its log, and run the same command again", path=beat.path
+                )
+            time.sleep(POLL_SECONDS)
+        if (waited := time.monotonic() - begun) > 1:
+            log.info("waited %.1f s for %s", waited, what)
+        return found
+
+    return wait
+
+
+def at_once(ready: Callable[[], Any], what: str) -> Any:
+    """Wait for nothing: what is needed was made by this process."""
+    found = ready()
+    assert found is not None, what
+    return found
+
+
+class Beat:
+    """A counter in a file that grows while a role works; observers judge it by their own clock."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.path, self.name = folder / f"{name}.beat", name
+
+    def read(self) -> str:
+        """The counter; "" where there is none yet."""
+        try:
+            return self.path.read_text()
+        except OSError:
+            return ""
+
+    @contextmanager
+    def beating(self, progress: Callable[[], int]) -> Iterator[None]:
+        """Let it beat while the block runs and ``progress`` grows: a process that hangs falls silent."""
+        done = threading.Event()
+
+        def work() -> None:
+            last = -1
+            while not done.wait(BEAT_SECONDS):
+                if (now := progress()) != last:
+                    last = now
+                    self._write(f"{os.getpid()} {now}")
+
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    def _write(self, text: str) -> None:
+        draft = self.path.with_suffix(f".{os.getpid()}")
+        try:
+            draft.write_text(text)
+            os.replace(draft, self.path)
+        except OSError:  # a full disk is found by what matters
+            log.debug("the beat could not be written", exc_info=True)

@@ -1,0 +1,141 @@
+"""Warm-up: every mixture's losses against a slow re-implementation, its draws by counting, and resuming."""
+
+import numpy as np
+import pytest
+import torch
+from slow_tele import SlowEncoder, SlowTele
+
+from conftest import read_pool
+from hardneg.data.training_data import choose_splits
+from hardneg.errors import Faults, SettingsError
+from hardneg.negatives.pool import load_pool
+from hardneg.operations.recipes import settings_of
+from hardneg.recipes.warmup import RECIPE, Warmup, sources_of
+from tiny_world import one_thread  # noqa: F401
+
+
+class SlowPairs(SlowTele):
+    """A pair loss, one negative at a time."""
+
+    pair, only_hardest = None, False
+
+    def of_query(self, target, logits):
+        if self.only_hardest:
+            logits = [max(logits, key=torch.Tensor.item)]
+        return sum(self.pair(target, one) for one in logits) / len(logits)
+
+
+def nll(positive, negative):
+    return -torch.log(torch.exp(positive) / (torch.exp(positive) + torch.exp(negative)))
+
+
+def bce(positive, negative):
+    return -torch.log(torch.sigmoid(positive)) - torch.log(torch.sigmoid(-negative))
+
+
+def hinge(positive, negative):
+    return max(0 * positive, 0.7 - positive + negative)
+
+
+VARIANTS = {
+    "bm25": ({}, nll, {"in_batch": False}),
+    "random": ({"negatives": [3]}, nll, {"in_batch": False}),
+    "bm25+random": ({"negatives": [2]}, nll, {"in_batch": False}),
+    "in_batch": ({}, None, {}),
+    "bm25+in_batch": ({}, None, {}),
+    "nce": ({}, nll, {}),
+    "bm25 ": ({"loss": "bce", "negatives": [2]}, bce, {"in_batch": False}),
+    " bm25": ({"loss": "hinge", "margin": 0.7, "negatives": [2]}, hinge, {"in_batch": False}),
+}
+
+
+@pytest.mark.parametrize("mixture", VARIANTS)
+def test_steps_equal_a_slow_reimplementation(run_states, world, mixture):
+    changes, pair, options = VARIANTS[mixture]
+    done = run_states(RECIPE, mixtures=[mixture], steps=[3], warmup=1, **changes)
+    train = choose_splits(world.collection, dev="none").train
+    slow = (SlowPairs if pair else SlowTele)(world.collection, train, SlowEncoder(world.calm), **options)
+    slow.pair, slow.only_hardest = pair, mixture == "nce"
+    assert len(done.metrics) == len(done.batches) == 3
+    for row, batch in zip(done.metrics, done.batches, strict=True):
+        parts = [(batch.query_rows.tolist(), batch.passage_rows.tolist())]
+        loss, norm = slow.train(parts, rate=row["lr"])
+        assert row["loss"] == pytest.approx(loss, abs=1e-4)
+        assert row["grad_norm"] == pytest.approx(norm, rel=1e-3)
+
+
+def test_every_visit_draws_afresh_and_sources_share_equally(run_states):
+    done = run_states(RECIPE, mixtures=["bm25+random"], steps=[160], count=15, negatives=[2])
+    pool = read_pool(done.path / "episodes/1/negatives")
+    by_query = {}
+    for batch in done.batches:
+        for query, rows in zip(batch.query_rows.tolist(), batch.passage_rows[:, 1:].tolist(), strict=True):
+            by_query.setdefault(query, []).append(tuple(rows))
+    assert all(len(visits) == 20 and len(set(visits)) > 12 for visits in by_query.values())  # 20 epochs
+    loaded = load_pool(done.path / "episodes/1/negatives", n_passages=120)
+    drawn = []
+    for row, entries in zip(loaded.query_rows.tolist(), pool, strict=True):
+        kinds = [entry["sources"] for entry in entries]
+        assert kinds.count("bm25") == kinds.count("random") > 0
+        once = {entry["passage_rows"]: entry["sources"] for entry in entries}
+        if len(once) == len(entries):
+            drawn += [once[negative] for rows in by_query[row] for negative in rows]
+    assert len(drawn) > 400
+    assert np.mean([source == "random" for source in drawn]) == pytest.approx(0.5, abs=0.06)
+
+
+def test_a_chain_trains_each_mixture_from_the_model_before(run_states):
+    chain = run_states(RECIPE, mixtures=["bm25", "in_batch"], steps=[4, 3])
+    first = run_states(RECIPE, mixtures=["bm25"], steps=[4])
+    assert chain.losses(1) == first.losses(1)
+    assert chain.results["states"] == ["untrained", "episode-1", "final"]
+    assert [row["step"] for row in chain.metrics] == [1, 2, 3, 4, 1, 2, 3]
+    assert not (chain.path / "episodes/2/negatives").exists() or not len(
+        load_pool(chain.path / "episodes/2/negatives", n_passages=120).passage_rows
+    )
+    weights = [path / "model.safetensors" for path in (chain.path / "episodes/1/model", first.path / "model")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+def test_given_negatives_are_drawn_from(run_states):
+    made = run_states(RECIPE, mixtures=["random"], steps=[1], count=7)
+    given = load_pool(made.path / "episodes/1/negatives", n_passages=120)
+    done = run_states(RECIPE, mixtures=["file"], steps=[2], given=given)
+    rows = {
+        int(q): set(given.passage_rows[a:b].tolist())
+        for q, a, b in zip(given.query_rows, given.offsets[:-1], given.offsets[1:], strict=True)
+    }
+    for batch in done.batches:
+        for query, negative in zip(batch.query_rows.tolist(), batch.passage_rows[:, 1].tolist(), strict=True):
+            assert negative in rows[query]
+    with pytest.raises(SettingsError, match="NO_POOL"):
+        run_states(RECIPE, mixtures=["file"], steps=[1])
+
+
+def test_lamb_and_early_stop_reach_the_recipe(run_states):
+    done = run_states(RECIPE, mixtures=["bm25"], steps=[10], stop_step=2, optimizer="lamb", warmup=0.5)
+    assert [row["lr"] for row in done.metrics] == pytest.approx([0.2e-3, 0.4e-3])
+    adam = run_states(RECIPE, mixtures=["bm25"], steps=[10], stop_step=2, warmup=0.5)
+    assert done.losses(1)[0] == adam.losses(1)[0]
+    assert done.losses(1)[1] != adam.losses(1)[1]
+
+
+@pytest.mark.parametrize("mixture", ["bm26", "bm25+bm25", "nce+in_batch", "", "bm25+"])
+def test_wrong_mixtures_are_refused_before_anything_runs(mixture):
+    with pytest.raises(Faults) as caught:
+        settings_of("warmup", mixtures=[mixture])
+    assert caught.value.status == 2
+
+
+def test_mixtures_are_read():
+    assert sources_of("bm25 + random") == ["bm25", "random"]
+    assert Warmup(mixtures=["in_batch"]).drawn(1) == 0
+
+
+def test_presets_are_valid():
+    from hardneg.config import preset_names
+
+    names = preset_names("warmup")
+    assert {"in-batch", "random", "nce", "bm25", "dpr", "bm25-random", "bm25-to-nce", "demo"} <= set(names)
+    for name in names:
+        settings_of("warmup", name)
