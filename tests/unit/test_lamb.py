@@ -85,12 +85,12 @@ def test_a_step_that_is_not_sound_changes_nothing():
 def test_its_state_is_saved_and_restored():
     one, other, draw = model_of(1.0), model_of(1.0), np.random.default_rng(3)
     first, second = lamb(one, weight_decay=0.1), lamb(other, weight_decay=0.1)
-    gradients = [set_gradients(one, draw) for _ in range(1)][0]
+    gradients = set_gradients(one, draw)
     for group in (*first.param_groups, *second.param_groups):
         group["lr"] = 0.1
     first.step()
     other.load_state_dict(one.state_dict())
-    load_optimizer(second, optimizer_tensors(first))
+    load_optimizer(second, {name: value.clone() for name, value in optimizer_tensors(first).items()})
     for model, optimizer in ((one, first), (other, second)):
         for p, g in zip(model.parameters(), gradients, strict=True):
             p.grad = torch.tensor(g, dtype=torch.float32)
