@@ -30,7 +30,9 @@ if TYPE_CHECKING:  # what editors and type checkers see
         search_text,
         settings_of,
         train,
+        train_ance,
         train_ance_tele,
+        train_warmup,
     )
 
 __version__ = "0.1.0"
@@ -41,7 +43,7 @@ _HOMES = {
     "Filters": "hardneg.negatives.candidates",
     "HardnegError": "hardneg.errors",
     "NegativePool": "hardneg.negatives.pool",
-    "Splits": "hardneg.operations.training",
+    "Splits": "hardneg.operations.starting",
     "compare": "hardneg.operations.evaluation",
     "encode": "hardneg.operations.retrieval",
     "evaluate": "hardneg.operations.evaluation",
@@ -56,7 +58,9 @@ _HOMES = {
     "search_text": "hardneg.operations.retrieval",
     "settings_of": "hardneg.operations.recipes",
     "train": "hardneg.operations.recipes",
+    "train_ance": "hardneg.operations.recipes",
     "train_ance_tele": "hardneg.operations.recipes",
+    "train_warmup": "hardneg.operations.recipes",
 }
 
 __all__ = [
@@ -81,7 +85,9 @@ __all__ = [
     "search_text",
     "settings_of",
     "train",
+    "train_ance",
     "train_ance_tele",
+    "train_warmup",
 ]
 
 

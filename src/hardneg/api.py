@@ -15,9 +15,9 @@ from hardneg.negatives.pool import NegativePool, load_pool
 from hardneg.operations.evaluation import compare, evaluate
 from hardneg.operations.inspection import inspect, pool_stats
 from hardneg.operations.pools import mine
-from hardneg.operations.recipes import plan, settings_of, train, train_ance_tele
+from hardneg.operations.recipes import plan, settings_of, train, train_ance, train_ance_tele, train_warmup
 from hardneg.operations.retrieval import encode, search_split, search_text
-from hardneg.operations.training import Splits
+from hardneg.operations.starting import Splits
 from hardneg.recipes.ance_tele import AnceTele
 
 __all__ = [
@@ -41,5 +41,7 @@ __all__ = [
     "search_text",
     "settings_of",
     "train",
+    "train_ance",
     "train_ance_tele",
+    "train_warmup",
 ]

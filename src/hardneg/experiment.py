@@ -135,6 +135,35 @@ def open_experiment(
         yield experiment
 
 
+@contextlib.contextmanager
+def join_experiment(
+    path: Path,
+    *,
+    recipe: str,
+    settings: Settings,
+    inputs: Mapping[str, str],
+    cache: Path | None = None,
+) -> Iterator[Experiment]:
+    """Work in an experiment's folder beside other processes; it is begun if nobody has begun it.
+
+    Raises
+    ------
+    ArtifactError : the folder holds another experiment (exit 4).
+    """
+    record = {
+        "recipe": recipe,
+        "settings": settings.model_dump(mode="json"),
+        "result_settings": settings.result_values(),
+        "inputs": dict(inputs),
+    }
+    with log_file(path / "log.txt"):
+        if (path / SETTINGS).is_file():
+            check_same(read_json(path / SETTINGS), record, (), path)
+        else:
+            write_json(path / SETTINGS, {**record, "hardneg": __version__})
+        yield Experiment(path, cache or path / "cache")
+
+
 def check_same(old: Mapping[str, Any], new: Mapping[str, Any], grows: Sequence[str], path: Path) -> bool:
     """Whether the experiment grew; raises if it is another one."""
     if not isinstance(old, Mapping) or not {"recipe", "inputs", "result_settings"} <= set(old):

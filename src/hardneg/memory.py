@@ -36,6 +36,11 @@ def limit_memory(max_ram: str | None = None, max_vram: str | None = None) -> Non
             _limits[kind] = parse_size(option, text)
 
 
+def limit_of(device: str) -> int | None:
+    """The limit of this type of device, in bytes; None where there is none."""
+    return _limits.get(device)
+
+
 def room(device: str = "cpu") -> int | None:
     """Bytes left under the limit of this type of device; None where there is no limit.
 

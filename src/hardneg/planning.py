@@ -21,6 +21,7 @@ from hardneg.progress import clock
 from hardneg.records import Side, TokenBatch
 from hardneg.search.exact import ExactIndex
 from hardneg.training.optim import adamw
+from hardneg.training_settings import TrainingSettings
 
 SAMPLE = 512  # texts looked at for lengths and tokenising speed
 TIMED_TOKENS = 16384  # tokens encoded, and trained on, to time it
@@ -56,6 +57,31 @@ class Work:
     token_budget: int
     store_dtype: str
     precision: Precision
+
+
+def work_of(
+    settings: TrainingSettings,
+    data: TrainingData,
+    episodes: Sequence[Episode],
+    *,
+    states: int,
+    entries: int,
+    in_batch: bool,
+) -> Work:
+    """The work of an experiment with these settings."""
+    return Work(
+        data,
+        episodes,
+        states=states,
+        depth=settings.depth,
+        entries=entries,
+        in_batch=in_batch,
+        micro_queries=settings.micro_queries,
+        checkpoint_every=settings.checkpoint_every,
+        token_budget=settings.token_budget,
+        store_dtype=settings.store_dtype,
+        precision=settings.precision,
+    )
 
 
 @dataclass(frozen=True)

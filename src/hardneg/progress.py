@@ -17,6 +17,13 @@ Tick = Callable[[int, int], None]
 PLAIN_SECONDS = 5.0
 
 enabled = False
+beats = 0  # grows with every sign of progress; a process that hangs does not
+
+
+def pulse() -> None:
+    """Say that this process is alive, even if it only waits."""
+    global beats
+    beats += 1
 
 
 def turn_on() -> None:
@@ -31,6 +38,7 @@ def track(title: str, unit: str = "") -> Iterator[Tick]:
     show = silent if not enabled else _Bar(title, unit) if sys.stderr.isatty() else _Lines(title, unit)
 
     def tick(done: int, total: int) -> None:
+        pulse()
         show(done, total)
         stop_flag.check()
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field
 
 from hardneg.config import Settings, operational
+from hardneg.data.training_data import TrainingData
 from hardneg.evaluation.measures import parse_measures
-from hardneg.models.bi_encoder import EncoderSettings
-from hardneg.snapshot import Encoding, State
+from hardneg.experiment import Experiment
+from hardneg.models.bi_encoder import BiEncoder, EncoderSettings
+from hardneg.snapshot import Encoding, Snapshot, State
 from hardneg.training.optim import Optimizers, optimizers
 
 
@@ -59,6 +61,16 @@ class TrainingSettings(Settings):
         parse_measures(self.measures)
 
     @property
+    def roles(self) -> Sequence[str]:
+        """The roles that run in processes of their own, with these settings."""
+        return ()
+
+    @property
+    def may_grow(self) -> tuple[str, ...]:
+        """Integer settings that may grow on a finished experiment."""
+        return ()
+
+    @property
     def first_episode(self) -> int:
         """Number of the first episode."""
         return 1
@@ -80,6 +92,43 @@ class TrainingSettings(Settings):
         return optimizers(self.optimizer, weight_decay=self.weight_decay)
 
 
+def state_of(
+    settings: TrainingSettings,
+    data: TrainingData,
+    experiment: Experiment,
+    encoder: BiEncoder,
+    name: str,
+    folder: str,
+    step: int | None = None,
+) -> Snapshot:
+    """A state of the model in an experiment, whose runs are kept in ``folder`` of it."""
+    return Snapshot(
+        encoder,
+        data.collection,
+        name,
+        experiment / folder,
+        experiment.cache,
+        encoding=settings.encoding,
+        timed=experiment.timed,
+        step=step,
+    )
+
+
+def state_of_episode(
+    settings: TrainingSettings,
+    data: TrainingData,
+    experiment: Experiment,
+    encoder: BiEncoder,
+    episode: int,
+    episodes: int,
+) -> Snapshot:
+    """The state before ``episode`` of so many; one past the last is the final state."""
+    if episode > episodes:
+        return state_of(settings, data, experiment, encoder, "final", "final/runs")
+    name = "untrained" if episode == settings.first_episode else f"episode-{episode - 1}"
+    return state_of(settings, data, experiment, encoder, name, f"episodes/{episode}/runs")
+
+
 @dataclasses.dataclass(frozen=True)
 class Recipe:
     """A way to train, as the commands and the Python functions run it.
@@ -90,7 +139,7 @@ class Recipe:
     run : (settings, data, base, experiment, **given) -> every state of the model, while its embeddings are there.
     plan : (settings, data, encoder, seeds=, measure=) -> what it would do.
     about : how the model card names it, with the paper.
-    grows : integer settings that may grow on a finished experiment.
+    roles : what processes of their own may do beside each other, by name: (settings, data, base, experiment).
     """
 
     name: str
@@ -98,4 +147,4 @@ class Recipe:
     run: Callable[..., Iterator[State]]
     plan: Callable[..., dict[str, Any]]
     about: str
-    grows: tuple[str, ...] = ()
+    roles: Mapping[str, Callable[..., None]] = dataclasses.field(default_factory=dict)

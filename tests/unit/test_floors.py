@@ -35,12 +35,13 @@ FLOORS = {
     "training": "training.optim training.loop training.checkpoint training.batches training.refresh",
     "insight": """
         experiment snapshot mining training_settings objectives training_stage planning
-        diagnostics.forgetting diagnostics.curves results
+        diagnostics.forgetting diagnostics.curves results refreshing
     """,
-    "recipes": "recipes.warmup recipes.ance_tele",
+    "recipes": "recipes.warmup recipes.ance_tele recipes.ance",
     "roof": """
         operations.opening operations.states operations.inspection operations.pools operations.retrieval
-        operations.evaluation operations.settings operations.training operations.recipes api tables
+        operations.evaluation operations.settings operations.starting operations.roles
+        operations.training operations.recipes api tables
         cli.options cli.recipes cli.commands cli __main__
     """,
 }

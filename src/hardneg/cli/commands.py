@@ -36,6 +36,7 @@ app = typer.Typer(
     add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, epilog=recipes.EXAMPLE
 )
 app.add_typer(recipes.app, name="train", epilog=recipes.EXAMPLE)
+app.command("role", hidden=True)(recipes.role)
 
 
 @app.callback(invoke_without_command=True)

@@ -111,6 +111,39 @@ def train_warmup(
     run("warmup", **locals(), values={})
 
 
+@app.command(
+    "ance", epilog=example("hardneg train ance --data DATA --model warm/model --preset passage", "--out EXP")
+)
+def train_ance(
+    data: DataOption,
+    model: ModelOption,
+    out: ExperimentOption,
+    preset: PresetOption = None,
+    config: ConfigOption = None,
+    assignments: Assignments = None,
+    seeds: SeedsOption = 1,
+    train: TrainSplit = "train",
+    dev: DevSplit = "auto",
+    test: TestSplit = "test",
+    role: Annotated[str | None, typer.Option(help="trainer or inferencer: be only that, beside others.")] = None,
+    passage_model: PassageModel = None,
+    allow_bin: AllowBin = False,
+    dry_run: DryRun = False,
+    estimate: Estimate = False,
+    cache: CacheOption = None,
+    device: DeviceOption = None,
+    threads: ThreadsOption = None,
+    max_ram: MaxRam = None,
+    max_vram: MaxVram = None,
+    as_json: JsonOption = False,
+) -> None:
+    """ANCE: negatives mined again and again from recent weights, beside training or between steps.
+
+    Presets: passage, firstp, maxp, nq, triviaqa, ance-analysis, demo. --set mode=sync, async or async-fixed.
+    """
+    run("ance", **locals(), values={})
+
+
 def run(
     recipe: str,
     data: str,
@@ -157,4 +190,18 @@ def run(
         show_result(plan, as_json, estimate_text if estimate else settings_text)
         return
     results = recipes.train(recipe, data, model, out, **common)
+    if not results:  # one role of several: whoever runs the whole shows the results
+        return
     show_result(results, as_json, lambda found: results_table(found, out))
+
+
+def role() -> None:
+    """Be one role of an experiment, as the supervisor says on standard input."""
+    import sys
+
+    begin(resumable=True)
+    from hardneg.operations.recipes import recipe_named
+    from hardneg.operations.roles import read_job, take_role
+
+    job = read_job(sys.stdin)
+    take_role(recipe_named(job.recipe), job)

@@ -9,10 +9,10 @@ from hardneg.errors import SettingsError
 from hardneg.operations import training
 from hardneg.operations.opening import Data, Place
 from hardneg.operations.settings import recipe_settings
-from hardneg.recipes import ance_tele, warmup
+from hardneg.recipes import ance, ance_tele, warmup
 from hardneg.training_settings import Recipe, TrainingSettings
 
-RECIPES = {recipe.name: recipe for recipe in (warmup.RECIPE, ance_tele.RECIPE)}
+RECIPES = {recipe.name: recipe for recipe in (warmup.RECIPE, ance_tele.RECIPE, ance.RECIPE)}
 
 
 def recipe_named(name: str) -> Recipe:
@@ -46,3 +46,8 @@ def train_ance_tele(data: Data, model: str, out: Place, **options: Any) -> dict[
 def train_warmup(data: Data, model: str, out: Place, **options: Any) -> dict[str, Any]:
     """Train on BM25, random, in-batch or NCE negatives: :func:`train` with ``warmup``."""
     return train("warmup", data, model, out, **options)
+
+
+def train_ance(data: Data, model: str, out: Place, **options: Any) -> dict[str, Any]:
+    """Train with refreshed negatives (Xiong et al., 2021), in one process or two: :func:`train` with ``ance``."""
+    return train("ance", data, model, out, **options)

@@ -2,83 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hardneg.artifacts import SettingsClash, read_manifest, write_json
-from hardneg.data.training_data import AUTO, TrainingData, choose_splits
+from hardneg.data.training_data import TrainingData, choose_splits
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment import RESULTS, SETTINGS, open_experiment
-from hardneg.models.bi_encoder import BiEncoder
-from hardneg.models.loading import load_encoder, longest
-from hardneg.negatives.pool import NegativePool, load_pool
+from hardneg.negatives.pool import load_pool
 from hardneg.operations.opening import Data, Place, at_least, cache_at, check_folder, collection_of
+from hardneg.operations.roles import jobs_of, take_role, team
 from hardneg.operations.settings import recipe_settings
+from hardneg.operations.starting import DEFAULT_SPLITS, Base, Splits
 from hardneg.progress import note
 from hardneg.results import conduct, is_measured, pool_seeds
 from hardneg.runtime import pick_device
 from hardneg.training_settings import Recipe, TrainingSettings
 
 LOG, CACHE = "log.txt", "cache"
-
-
-@dataclasses.dataclass(frozen=True)
-class Splits:
-    """Which splits train, steer and judge.
-
-    Attributes
-    ----------
-    dev : a name; ``auto``: the split "dev", else min(500, 10 %) of the training queries, held out; ``none``.
-    test : a name, or ``none``; the default is passed over where it is absent.
-    """
-
-    train: str = "train"
-    dev: str = AUTO
-    test: str = "test"
-
-
-DEFAULT_SPLITS = Splits()
-
-
-@dataclasses.dataclass(frozen=True)
-class Base:
-    """The pretrained encoder that every episode starts from."""
-
-    model: str
-    passage_model: str | None
-    allow_bin: bool
-    device: str
-
-    @property
-    def name(self) -> str:
-        """What people call it; never where it lies."""
-        names = [self.model] if self.passage_model is None else [self.model, self.passage_model]
-        return " and ".join(Path(name).name if Path(name).is_dir() else name for name in names)
-
-    def load(self, settings: TrainingSettings) -> BiEncoder:
-        """A fresh one, with what the settings override."""
-        options: dict[str, Any] = {
-            "device": self.device,
-            "allow_bin": self.allow_bin,
-            **settings.encoder_overrides,
-        }
-        encoder = load_encoder(self.model, self.passage_model, **options)
-        if settings.towers == "tied" and not encoder.tied:
-            what = "towers = tied, and there are two models"
-            raise SettingsError("TWO_MODELS", what, "give one, or towers = untied")
-        if settings.towers == "untied" and encoder.tied:
-            encoder = load_encoder(self.model, self.model, **options)
-        limit = longest(encoder.tower("query"))
-        if (length := settings.search_query_length or 0) > limit:
-            what = f"search_query_length = {length}, the model takes {limit} tokens"
-            raise SettingsError("TOO_LONG", what, "lower it")
-        return encoder
-
-
-# ---------------------------------------------------------------- training
 
 
 def train(
@@ -97,6 +42,7 @@ def train(
     allow_bin: bool = False,
     cache: Place | None = None,
     device: str | None = None,
+    role: str | None = None,
     **values: Any,
 ) -> dict[str, Any]:
     """Run a recipe and return the results; the same call resumes, or extends what may grow (``episodes``).
@@ -111,6 +57,8 @@ def train(
     negatives : a pool to train the first episode with, instead of mining.
     allow_bin : read a pretrained model whose weights come only as ``.bin``, by torch's restricted loader.
     cache : where derived stores live; default ``out/cache``.
+    role : be one role of a recipe that has several (``trainer``, ``inferencer``), beside other processes or
+        machines on the same files, and return {}; without it this process starts and watches them all.
 
     Returns
     -------
@@ -136,6 +84,8 @@ def train(
         train_once,
         recipe,
         data=parts,
+        splits=splits,
+        role=role,
         base=Base(model, passage_model, allow_bin, pick_device(device)),
         cache=stores,
         negatives=None if negatives is None else Path(negatives),
@@ -171,9 +121,11 @@ def train_once(
     settings: TrainingSettings,
     *,
     data: TrainingData,
+    splits: Splits,
     base: Base,
     cache: Path | None,
     negatives: Path | None,
+    role: str | None,
 ) -> dict[str, Any]:
     """One experiment, from wherever it stands to its results."""
     measures = parse_measures(settings.measures)
@@ -181,28 +133,35 @@ def train_once(
     given = open_given(negatives, data, settings)
     if negatives is not None:
         inputs["negatives"] = read_manifest(negatives).digest
+    roles = settings.roles if role is None else [role]
+    jobs = jobs_of(recipe, roles, out, data.collection, splits, base, settings, inputs, cache)
+    if role is not None:
+        take_role(recipe, jobs[0])
+        return {}
     with open_experiment(
-        out, recipe=recipe.name, settings=settings, inputs=inputs, cache=cache, grows=recipe.grows
+        out, recipe=recipe.name, settings=settings, inputs=inputs, cache=cache, grows=settings.may_grow
     ) as experiment:
         if is_measured(experiment.results, measures):
             note(f"{out}: finished already")
         else:
-            states = recipe.run(settings, data, partial(base.load, settings), experiment, **given)
-            conduct(
-                states,
-                data,
-                experiment,
-                measures,
-                depth=settings.depth,
-                seed=settings.seed,
-                first_episode=settings.first_episode,
-                about=f"A dense retriever trained with hardneg by {recipe.about} from {base.name}.",
-                settings=settings.result_values(),
-            )
+            with contextlib.ExitStack() as stack:
+                if jobs:
+                    given["working"] = stack.enter_context(team(jobs, experiment, settings))
+                conduct(
+                    recipe.run(settings, data, partial(base.load, settings), experiment, **given),
+                    data,
+                    experiment,
+                    measures,
+                    depth=settings.depth,
+                    seed=settings.seed,
+                    first_episode=settings.first_episode,
+                    about=f"A dense retriever trained with hardneg by {recipe.about} from {base.name}.",
+                    settings=settings.result_values(),
+                )
         return dict(experiment.results)
 
 
-def open_given(negatives: Path | None, data: TrainingData, settings: TrainingSettings) -> dict[str, NegativePool]:
+def open_given(negatives: Path | None, data: TrainingData, settings: TrainingSettings) -> dict[str, Any]:
     """The pool to begin with, checked against the collection; a later first episode needs one."""
     if negatives is None:
         if settings.first_episode > 1:

@@ -24,11 +24,11 @@ from hardneg.negatives.mix import nearest
 from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
 from hardneg.objectives import group_loss, group_objective
-from hardneg.planning import Episode, Work, describe_work
+from hardneg.planning import Episode, describe_work, work_of
 from hardneg.snapshot import Snapshot
 from hardneg.training.batches import PoolBatches
 from hardneg.training.optim import linear
-from hardneg.training_settings import Recipe, TrainingSettings
+from hardneg.training_settings import Recipe, TrainingSettings, state_of_episode
 from hardneg.training_stage import Stage, per_episode, train_stage
 
 
@@ -73,6 +73,11 @@ class AnceTele(TrainingSettings):
             raise SettingsError("REPEATED_SOURCE", what, "name each once")
 
     @property
+    def may_grow(self) -> tuple[str, ...]:
+        """More episodes extend a finished experiment."""
+        return ("episodes",)
+
+    @property
     def first_episode(self) -> int:
         """Number of the first episode."""
         return self.start_episode
@@ -111,29 +116,13 @@ def ance_tele(
     """
     miner, pool = base(), None
     for episode in range(settings.start_episode, settings.episodes + 1):
-        state = look(settings, miner, data, experiment, episode)
+        state = state_of_episode(settings, data, experiment, miner, episode, settings.episodes)
         yield state
         pool = episode_pool(settings, state, data, pool, episode, experiment, given if pool is None else None)
         start = base() if settings.start == "scratch" else miner
         miner = train_episode(settings, data, pool, start, episode, experiment)
         state.discard()
-    yield look(settings, miner, data, experiment, settings.episodes + 1)
-
-
-def look(
-    settings: AnceTele, encoder: BiEncoder, data: TrainingData, experiment: Experiment, episode: int
-) -> Snapshot:
-    """The state that mines the negatives of ``episode``; one past the last is the final state."""
-    final = episode > settings.episodes
-    return Snapshot(
-        encoder,
-        data.collection,
-        "final" if final else "untrained" if episode == settings.start_episode else f"episode-{episode - 1}",
-        experiment / ("final/runs" if final else f"episodes/{episode}/runs"),
-        experiment.cache,
-        encoding=settings.encoding,
-        timed=experiment.timed,
-    )
+    yield state_of_episode(settings, data, experiment, miner, settings.episodes + 1, settings.episodes)
 
 
 def episode_pool(
@@ -200,18 +189,13 @@ def plan(
         )
         for episode in range(settings.start_episode, settings.episodes + 1)
     ]
-    work = Work(
+    work = work_of(
+        settings,
         data,
         episodes,
         states=len(episodes) + 1,
-        depth=settings.depth,
         entries=math.ceil(2 * settings.count / (1 - settings.alpha)) + settings.count * len(settings.extra),
         in_batch=settings.in_batch,
-        micro_queries=settings.micro_queries,
-        checkpoint_every=settings.checkpoint_every,
-        token_budget=settings.token_budget,
-        store_dtype=settings.store_dtype,
-        precision=settings.precision,
     )
     return describe_work(work, encoder, seeds=seeds, measure=measure)
 
@@ -264,4 +248,4 @@ def train_episode(
     return load_encoder(str(experiment / [*models][-1]), device=start.device)
 
 
-RECIPE = Recipe("ance-tele", AnceTele, ance_tele, plan, about="ANCE-Tele (Sun et al., 2022)", grows=("episodes",))
+RECIPE = Recipe("ance-tele", AnceTele, ance_tele, plan, about="ANCE-Tele (Sun et al., 2022)")

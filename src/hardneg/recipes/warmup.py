@@ -28,12 +28,12 @@ from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import NegativePool, empty_pool, load_pool, save_pool
 from hardneg.negatives.sources import draw_entries
 from hardneg.objectives import LossName, group_loss, group_objective
-from hardneg.planning import Episode, Work, describe_work
+from hardneg.planning import Episode, describe_work, work_of
 from hardneg.records import spans
-from hardneg.snapshot import Snapshot, State
+from hardneg.snapshot import State
 from hardneg.training.batches import VisitBatches
 from hardneg.training.optim import linear
-from hardneg.training_settings import Recipe, TrainingSettings
+from hardneg.training_settings import Recipe, TrainingSettings, state_of_episode
 from hardneg.training_stage import Stage, per_episode, train_stage
 
 MINED, SHARED = ("bm25", "random", "file"), ("in_batch", "nce")
@@ -108,28 +108,12 @@ def warmup(
     """
     encoder = base()
     for episode in range(1, len(settings.mixtures) + 1):
-        state = look(settings, encoder, data, experiment, episode)
+        state = state_of_episode(settings, data, experiment, encoder, episode, len(settings.mixtures))
         yield state
         state.discard()
         pool = mixture_pool(settings, data, experiment, episode, given)
         encoder = train_episode(settings, data, pool, encoder, experiment, episode)
-    yield look(settings, encoder, data, experiment, len(settings.mixtures) + 1)
-
-
-def look(
-    settings: Warmup, encoder: BiEncoder, data: TrainingData, experiment: Experiment, episode: int
-) -> Snapshot:
-    """The state before ``episode``; one past the last is the final state."""
-    final = episode > len(settings.mixtures)
-    return Snapshot(
-        encoder,
-        data.collection,
-        "final" if final else "untrained" if episode == 1 else f"episode-{episode - 1}",
-        experiment / ("final/runs" if final else f"episodes/{episode}/runs"),
-        experiment.cache,
-        encoding=settings.encoding,
-        timed=experiment.timed,
-    )
+    yield state_of_episode(settings, data, experiment, encoder, len(settings.mixtures) + 1, len(settings.mixtures))
 
 
 def mixture_pool(
@@ -236,18 +220,13 @@ def plan(settings: Warmup, data: TrainingData, encoder: BiEncoder, *, seeds: int
         )
         for episode in range(1, len(settings.mixtures) + 1)
     ]
-    work = Work(
+    work = work_of(
+        settings,
         data,
         episodes,
         states=len(episodes) + 1,
-        depth=settings.depth,
         entries=settings.count,
         in_batch=any(source in SHARED for mixture in settings.mixtures for source in sources_of(mixture)),
-        micro_queries=settings.micro_queries,
-        checkpoint_every=settings.checkpoint_every,
-        token_budget=settings.token_budget,
-        store_dtype=settings.store_dtype,
-        precision=settings.precision,
     )
     return describe_work(work, encoder, seeds=seeds, measure=measure)
 

@@ -19,6 +19,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from hardneg.artifacts import disk_faults, is_published, publish_file, read_manifest
 from hardneg.distributed import stop_flag
 from hardneg.errors import ArtifactError, PeerError
+from hardneg.progress import pulse
 
 log = logging.getLogger(__name__)
 
@@ -104,6 +105,7 @@ class Follower:
     ----------
     every : m, steps between refreshes.
     max_staleness : most steps between the model that mined a version and the step that uses it (``async``).
+    stop_when_stale : raise beyond it, instead of waiting for a newer version.
     wait : blocks until its argument gives something; decides for how long, and what to raise then.
     """
 
@@ -116,9 +118,10 @@ class Follower:
         every: int,
         wait: Wait,
         max_staleness: int | None = None,
+        stop_when_stale: bool = False,
     ) -> None:
         self.versions, self.journal, self.mode, self.every = versions, journal, mode, every
-        self.wait, self.max_staleness = wait, max_staleness
+        self.wait, self.max_staleness, self.stop_when_stale = wait, max_staleness, stop_when_stale
         self.current: int | None = None
 
     def __call__(self, step: int) -> int:
@@ -141,11 +144,15 @@ class Follower:
             newest = self.versions.newest()
             if newest is None or self.max_staleness is None:
                 return newest
-            return newest if step - self.versions.step(newest) <= self.max_staleness else None
+            age = step - self.versions.step(newest)
+            if age > self.max_staleness and self.stop_when_stale:
+                what = f"the newest negatives are {age} steps old, at most {self.max_staleness} are allowed"
+                fix = "look at the inferencer's log; run this again, or allow more by max_staleness"
+                raise PeerError("STALE", what, fix, path=self.versions.folder)
+            return newest if age <= self.max_staleness else None
 
-        return self.wait(
-            fresh, f"negatives at most {self.max_staleness} steps old" if self.current else "negatives"
-        )
+        age = "" if self.max_staleness is None else f" at most {self.max_staleness} steps old"
+        return self.wait(fresh, f"negatives{age}")
 
 
 def scheduled_version(mode: Mode, step: int, every: int) -> int:
@@ -185,6 +192,7 @@ def patient(beat: Beat, seconds: float) -> Wait:
         last, since = beat.read(), begun
         while (found := ready()) is None:
             stop_flag.check()
+            pulse()
             if (now := beat.read()) != last:
                 last, since = now, time.monotonic()
             if time.monotonic() - since > seconds:

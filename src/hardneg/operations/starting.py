@@ -1,0 +1,66 @@
+"""What training starts from: the splits, and the pretrained encoder."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from hardneg.data.training_data import AUTO
+from hardneg.errors import SettingsError
+from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.loading import load_encoder, longest
+from hardneg.training_settings import TrainingSettings
+
+
+@dataclasses.dataclass(frozen=True)
+class Splits:
+    """Which splits train, steer and judge.
+
+    Attributes
+    ----------
+    dev : a name; ``auto``: the split "dev", else min(500, 10 %) of the training queries, held out; ``none``.
+    test : a name, or ``none``; the default is passed over where it is absent.
+    """
+
+    train: str = "train"
+    dev: str = AUTO
+    test: str = "test"
+
+
+DEFAULT_SPLITS = Splits()
+
+
+@dataclasses.dataclass(frozen=True)
+class Base:
+    """The pretrained encoder that every episode starts from."""
+
+    model: str
+    passage_model: str | None
+    allow_bin: bool
+    device: str
+
+    @property
+    def name(self) -> str:
+        """What people call it; never where it lies."""
+        names = [self.model] if self.passage_model is None else [self.model, self.passage_model]
+        return " and ".join(Path(name).name if Path(name).is_dir() else name for name in names)
+
+    def load(self, settings: TrainingSettings) -> BiEncoder:
+        """A fresh one, with what the settings override."""
+        options: dict[str, Any] = {
+            "device": self.device,
+            "allow_bin": self.allow_bin,
+            **settings.encoder_overrides,
+        }
+        encoder = load_encoder(self.model, self.passage_model, **options)
+        if settings.towers == "tied" and not encoder.tied:
+            what = "towers = tied, and there are two models"
+            raise SettingsError("TWO_MODELS", what, "give one, or towers = untied")
+        if settings.towers == "untied" and encoder.tied:
+            encoder = load_encoder(self.model, self.model, **options)
+        limit = longest(encoder.tower("query"))
+        if (length := settings.search_query_length or 0) > limit:
+            what = f"search_query_length = {length}, the model takes {limit} tokens"
+            raise SettingsError("TOO_LONG", what, "lower it")
+        return encoder

@@ -1,0 +1,296 @@
+"""ANCE: one long run whose negatives are mined again and again from its own recent weights (Xiong et al., 2021).
+
+The *trainer* publishes its model every ``refresh_every`` steps. The *inferencer* encodes the corpus with it,
+searches the training queries and publishes a new version of the negatives, which the trainer follows. ``sync``
+does both in one process, one after the other; ``async`` and ``async-fixed`` do them in two, at the same time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
+
+from pydantic import Field
+
+from hardneg.artifacts import is_published
+from hardneg.data.training_data import TrainingData
+from hardneg.errors import PeerError
+from hardneg.evaluation.measures import parse_measures
+from hardneg.experiment import Experiment
+from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.loading import load_encoder
+from hardneg.models.saving import save_encoder
+from hardneg.objectives import LossName, group_loss, group_objective
+from hardneg.planning import Episode, describe_work, work_of
+from hardneg.progress import pulse
+from hardneg.refreshing import (
+    DONE,
+    VersionInForce,
+    beat_of,
+    exported,
+    is_trained,
+    name_of,
+    next_job,
+    publish_version,
+    remembered,
+    runs_of,
+    tidy,
+    versions_of,
+)
+from hardneg.results import evaluation_depth, retrieve_all
+from hardneg.snapshot import Snapshot, State
+from hardneg.training.batches import VisitBatches
+from hardneg.training.optim import Schedule, cyclical, linear
+from hardneg.training.refresh import (
+    POLL_SECONDS,
+    Follower,
+    Journal,
+    Mode,
+    Wait,
+    at_once,
+    patient,
+)
+from hardneg.training_settings import Recipe, TrainingSettings, state_of
+from hardneg.training_stage import Stage, stage_steps
+
+EPISODE = 1  # all steps are of one stage; a refresh begins an episode for diagnostics only
+Working = Callable[[int], bool]  # complete versions -> whether training goes on; raises if a role failed
+
+
+class Ance(TrainingSettings):
+    """Settings of the recipe; the presets hold the paper's values."""
+
+    mode: Mode = "sync"
+    refresh_every: int = Field(10_000, ge=1)  # m
+    refreshes: int = Field(10, ge=0)  # (refreshes + 1) * m steps are made
+    horizon: int | None = Field(None, ge=1)  # steps of the schedule; None: as many as are made
+    schedule: Literal["single", "cyclical"] = "single"  # cyclical: a warm-up and decay of its own every m steps
+    negatives_per_query: int = Field(1, ge=1)
+    loss: LossName = "pairwise_nll"
+    margin: float = Field(1.0, gt=0)  # of hinge
+    in_batch: bool = False
+    positives: Literal["rotate", "first"] = "rotate"
+    max_staleness: int | None = Field(None, ge=1)  # most steps between mining and use (async)
+    stale: Literal["wait", "stop"] = "wait"  # what to do beyond it
+
+    # how, not what
+    silent_seconds: float = Field(300.0, gt=0, json_schema_extra={"operational": True})  # then a peer is dead
+
+    @property
+    def roles(self) -> Sequence[str]:
+        """Trainer and inferencer, unless both are this process."""
+        return () if self.mode == "sync" else ("trainer", "inferencer")
+
+    @property
+    def may_grow(self) -> tuple[str, ...]:
+        """More refreshes extend an experiment whose schedule does not depend on how many there are."""
+        return ("refreshes",) if self.horizon or self.schedule == "cyclical" else ()
+
+    @property
+    def steps(self) -> int:
+        """Steps that are made."""
+        return (self.refreshes + 1) * self.refresh_every
+
+
+def ance(
+    settings: Ance,
+    data: TrainingData,
+    base: Callable[[], BiEncoder],
+    experiment: Experiment,
+    *,
+    working: Working | None = None,
+) -> Iterator[State]:
+    """Train with refreshed negatives (ANCE, Section 4). Everything that is published already is reused.
+
+    Yields the state of the model behind every version of the negatives, and the final one.
+
+    Parameters
+    ----------
+    working : in the asynchronous modes, what watches the two processes that run :func:`train` and :func:`infer`.
+    """
+    if working is None:
+        yield from alternate(settings, data, base, experiment)
+    else:
+        yield from watch(settings, experiment, working)
+    encoder = load_encoder(str(experiment / "model"), device=base().device)
+    yield state_of(settings, data, experiment, encoder, "final", "final/runs", settings.steps)
+
+
+def alternate(
+    settings: Ance, data: TrainingData, base: Callable[[], BiEncoder], experiment: Experiment
+) -> Iterator[State]:
+    """Mine and train in turn, in one process."""
+    versions, encoder = versions_of(experiment), base()
+    steps = train(settings, data, encoder, experiment, wait=at_once)
+    for version in range(settings.refreshes + 1):
+        step = version * settings.refresh_every
+        if versions.is_complete(version):
+            yield remembered(experiment, version, step)
+        else:
+            miner = encoder if step == 0 else load_encoder(str(exported(experiment, step)), device=encoder.device)
+            state = look(settings, data, experiment, miner, version, step)
+            yield state
+            publish_version(state, data, experiment, version, depth=settings.depth, seed=settings.seed)
+            state.discard()
+        next((made for made in steps if made >= step + settings.refresh_every), None)
+
+
+# ---------------------------------------------------------------- the trainer
+
+
+def train(
+    settings: Ance,
+    data: TrainingData,
+    encoder: BiEncoder,
+    experiment: Experiment,
+    wait: Wait | None = None,
+) -> Iterator[int]:
+    """Make all steps, on the negatives in force at each; the model is published at every refresh.
+
+    Yields how many steps are made.
+
+    Parameters
+    ----------
+    wait : how to wait for a version; the default watches the inferencer's heart.
+    """
+    versions = versions_of(experiment)
+    follow = Follower(
+        versions,
+        Journal(experiment / "versions.jsonl"),
+        settings.mode,
+        every=settings.refresh_every,
+        wait=wait or patient(beat_of(experiment, "inferencer"), settings.silent_seconds),
+        max_staleness=settings.max_staleness,
+        stop_when_stale=settings.stale == "stop",
+    )
+    in_force = VersionInForce(follow, data)
+    stage = Stage(
+        episode=EPISODE,
+        seed=settings.seed,
+        models={"model": settings.steps},
+        schedule=schedule_of(settings),
+        objective=group_objective(
+            settings,
+            data,
+            encoder,
+            experiment.cache,
+            group_loss(settings.loss, scale=encoder.settings.scale, margin=settings.margin),
+            in_batch=settings.in_batch,
+        ),
+        batches=VisitBatches(
+            data.train,
+            in_force,
+            queries_per_step=settings.queries_per_step,
+            negatives=settings.negatives_per_query,
+            seed=settings.seed,
+            rotate=settings.positives == "rotate",
+            micro_queries=settings.micro_queries,
+        ),
+        inputs={"collection": data.collection.digest, "splits": data.digest},
+        clip=settings.clip,
+        optimizer=settings.make_optimizer,
+        checkpoint_every=settings.checkpoint_every,
+        is_border=lambda made: made % settings.refresh_every == 0,
+        facts=in_force.facts,
+    )
+    for made in stage_steps(stage, encoder, data.collection, experiment):
+        path = exported(experiment, made)
+        if made % settings.refresh_every == 0 and made < settings.steps and not is_published(path):
+            save_encoder(encoder, path, inputs={"step": str(made)})
+        yield made
+
+
+def be_trainer(settings: Ance, data: TrainingData, base: Callable[[], BiEncoder], experiment: Experiment) -> None:
+    """The trainer's role."""
+    for _ in train(settings, data, base(), experiment):
+        pass
+
+
+def schedule_of(settings: Ance) -> Schedule:
+    """The learning rate of every step."""
+    if settings.schedule == "cyclical":
+        return cyclical(settings.learning_rate, warmup=settings.warmup, period=settings.refresh_every)
+    return linear(settings.learning_rate, warmup=settings.warmup, horizon=settings.horizon or settings.steps)
+
+
+# ---------------------------------------------------------------- the inferencer
+
+
+def infer(settings: Ance, data: TrainingData, base: Callable[[], BiEncoder], experiment: Experiment) -> None:
+    """Mine a version from every model that the mode asks for, until training is done."""
+    deep = evaluation_depth(parse_measures(settings.measures))
+    while (
+        job := next_job(settings.mode, experiment, every=settings.refresh_every, refreshes=settings.refreshes)
+    ) != DONE:
+        if job is None:
+            pulse()
+            time.sleep(POLL_SECONDS)
+            continue
+        version, step = job
+        miner = base() if step == 0 else load_encoder(str(exported(experiment, step)), device=base().device)
+        state = look(settings, data, experiment, miner, version, step)
+        retrieve_all(state, data, depth=settings.depth, evaluation_depth=deep)
+        state.keep_geometry()
+        publish_version(state, data, experiment, version, depth=settings.depth, seed=settings.seed)
+        state.discard()
+
+
+# ---------------------------------------------------------------- the supervisor
+
+
+def watch(settings: Ance, experiment: Experiment, working: Working) -> Iterator[State]:
+    """Yield the state behind every version as it is completed, while two processes train and mine."""
+    versions, seen = versions_of(experiment), itertools.count()
+    version = next(seen)
+    while True:
+        busy = working(version)  # asked first: what is complete after the last work is still looked at
+        newest = versions.newest()
+        while newest is not None and version <= newest:
+            if versions.is_complete(version):
+                yield remembered(experiment, version, versions.step(version))
+                tidy(experiment, versions)
+            version = next(seen)
+        if not busy:
+            break
+        time.sleep(POLL_SECONDS)
+    if not is_trained(experiment, settings.steps):
+        raise PeerError("NO_FINAL_MODEL", "training ended without a model", "look at the log, run it again")
+
+
+def look(
+    settings: Ance, data: TrainingData, experiment: Experiment, encoder: BiEncoder, version: int, step: int
+) -> Snapshot:
+    """The state that mines a version of the negatives."""
+    return state_of(settings, data, experiment, encoder, name_of(version), runs_of(version), step)
+
+
+def plan(settings: Ance, data: TrainingData, encoder: BiEncoder, *, seeds: int, measure: bool) -> dict[str, Any]:
+    """What the experiment would do, and with ``measure`` what it would take here."""
+    one = Episode(
+        EPISODE,
+        queries=len(data.train),
+        steps=settings.steps,
+        queries_per_step=settings.queries_per_step,
+        passages_per_query=1 + settings.negatives_per_query,
+    )
+    work = work_of(
+        settings,
+        data,
+        [one],
+        states=settings.refreshes + 2,
+        entries=settings.depth,
+        in_batch=settings.in_batch,
+    )
+    return describe_work(work, encoder, seeds=seeds, measure=measure)
+
+
+RECIPE = Recipe(
+    "ance",
+    Ance,
+    ance,
+    plan,
+    about="ANCE (Xiong et al., 2021)",
+    roles={"trainer": be_trainer, "inferencer": infer},
+)

@@ -1,0 +1,116 @@
+"""An experiment whose negatives are refreshed: where versions and published models stand, and what is in force."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hardneg.artifacts import is_published, read_manifest, remove
+from hardneg.data.training_data import TrainingData
+from hardneg.experiment import Experiment
+from hardneg.mining import mine_candidates
+from hardneg.negatives.pool import NegativePool, load_pool, save_pool
+from hardneg.snapshot import Remembered, Snapshot
+from hardneg.training.refresh import Beat, Follower, Mode, Versions, source_step
+
+DONE = (-1, -1)  # in place of a job
+
+
+def versions_of(experiment: Experiment) -> Versions:
+    """Where versions of the negatives stand."""
+    return Versions(experiment / "versions")
+
+
+def exported(experiment: Experiment, step: int) -> Path:
+    """Where the trainer publishes the model of a step for mining."""
+    return experiment / f"models/step-{step:07d}"
+
+
+def beat_of(experiment: Experiment, role: str) -> Beat:
+    """The heart of a role."""
+    return Beat(experiment / "roles", role)
+
+
+def name_of(version: int) -> str:
+    """What the state behind a version is called."""
+    return "untrained" if version == 0 else f"refresh-{version}"
+
+
+def runs_of(version: int) -> str:
+    """Where the runs of the state behind a version are kept."""
+    return f"episodes/{version}/runs"
+
+
+def newest_export(experiment: Experiment) -> int:
+    """The step of the newest published model; 0 where there is none yet."""
+    steps = [int(path.name[5:]) for path in experiment.path.glob("models/step-*") if is_published(path)]
+    return max(steps, default=0)
+
+
+def is_trained(experiment: Experiment, steps: int) -> bool:
+    """Whether the final model, that of so many steps, is there."""
+    model = experiment / "model"
+    return is_published(model) and read_manifest(model).inputs.get("step") == str(steps)
+
+
+def remembered(experiment: Experiment, version: int, step: int) -> Remembered:
+    """The state behind a version that was mined before."""
+    return Remembered(name_of(version), experiment / runs_of(version), step=step)
+
+
+def next_job(mode: Mode, experiment: Experiment, *, every: int, refreshes: int) -> tuple[int, int] | None:
+    """(version, step of its model) to mine now; None while there is nothing, ``DONE`` when training is over."""
+    versions = versions_of(experiment)
+    newest = versions.newest()
+    if newest is None:
+        return 0, 0
+    if is_trained(experiment, (refreshes + 1) * every):
+        return DONE
+    if mode == "async":
+        step = newest_export(experiment)
+        return (newest + 1, step) if step > versions.step(newest) else None
+    version = newest + (2 if mode == "async-fixed" and newest == 0 else 1)
+    step = source_step(mode, version, every)
+    return (version, step) if version <= refreshes and is_published(exported(experiment, step)) else None
+
+
+def publish_version(
+    state: Snapshot, data: TrainingData, experiment: Experiment, version: int, *, depth: int, seed: int
+) -> None:
+    """Publish all candidates of a state as a version of the negatives (top ``depth`` without D+)."""
+    with experiment.timed("mine", version=version, step=state.step):
+        pool = mine_candidates(state, data.train, "query", episode=version, depth=depth, seed=seed)
+    inputs = {"collection": data.collection.digest, "miner": state.digest, "step": str(state.step)}
+    save_pool(pool, versions_of(experiment).path(version), settings={"depth": depth}, inputs=inputs)
+
+
+def tidy(experiment: Experiment, versions: Versions) -> None:
+    """Delete published models that no version will be mined from: those no newer than the newest version's."""
+    newest = versions.newest()
+    mined = -1 if newest is None else versions.step(newest)
+    for path in experiment.path.glob("models/step-*"):
+        if int(path.name[5:]) <= mined:
+            remove(path)
+
+
+class VersionInForce:
+    """step -> the pool in force; remembers which version a step used until its metrics are written."""
+
+    def __init__(self, follow: Follower, data: TrainingData) -> None:
+        self.follow, self.data = follow, data
+        self.used: dict[int, int] = {}
+        self.loaded: tuple[int, NegativePool] | None = None
+
+    def __call__(self, step: int) -> NegativePool:
+        """The pool in force at ``step``."""
+        version = self.used[step] = self.follow(step)
+        if self.loaded is None or self.loaded[0] != version:
+            collection = self.data.collection
+            path = self.follow.versions.path(version)
+            pool = load_pool(path, n_passages=collection.n_passages, collection=collection.digest)
+            self.loaded = version, pool
+        return self.loaded[1]
+
+    def facts(self, step: int) -> dict[str, int]:
+        """The version that a step used, and how many steps old the model was that mined it (ANCE, Fig. 5)."""
+        version = self.used.pop(step)
+        return {"negative_version": version, "async_gap": step - self.follow.versions.step(version)}
