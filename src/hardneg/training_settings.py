@@ -55,6 +55,7 @@ class TrainingSettings(Settings):
     # how, not what
     measures: str = operational("RR@10 nDCG@10 Success@1 Success@5 Success@20 R@100")
     checkpoint_every: int = operational(200, ge=1)
+    silent_seconds: float = operational(300.0, gt=0)  # a peer process without a sign of life for so long is dead
 
     def check(self) -> None:
         """Refuse what the fields alone cannot see to be wrong; raises :class:`SettingsError`."""
@@ -139,7 +140,8 @@ class Recipe:
     run : (settings, data, base, experiment, **given) -> every state of the model, while its embeddings are there.
     plan : (settings, data, encoder, seeds=, measure=) -> what it would do.
     about : how the model card names it, with the paper.
-    roles : what processes of their own may do beside each other, by name: (settings, data, base, experiment).
+    roles : what processes of their own may do beside each other, by name: (settings, data, base, experiment,
+        patience).
     """
 
     name: str

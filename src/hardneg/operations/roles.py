@@ -7,9 +7,11 @@ started the role is gone, and the role stops where nothing is lost.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import json
 import logging
+import math
 import os
 import signal
 import subprocess
@@ -38,9 +40,11 @@ from hardneg.training_settings import Recipe, TrainingSettings
 
 log = logging.getLogger(__name__)
 
+BEGIN_SECONDS = 120.0  # to load everything, before the first sign of life
 STOP_SECONDS = 30.0  # for a role to stop at a signal; then it is killed
 ORPHAN_SECONDS = 8.0  # the same, where nobody is left to kill it
 RETRIES = 5  # restarts in a row without a new version
+PR_SET_PDEATHSIG = 1  # of Linux's prctl.h
 BACKOFF = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 
@@ -57,6 +61,7 @@ class Job:
     splits: Mapping[str, str]
     inputs: Mapping[str, str]
     cache: str | None
+    supervised: bool  # somebody restarts the other roles: wait for them however long it takes
     threads: int | None = None
     max_ram: str | None = None
     max_vram: str | None = None
@@ -72,6 +77,8 @@ def jobs_of(
     settings: TrainingSettings,
     inputs: Mapping[str, str],
     cache: Path | None,
+    *,
+    supervised: bool,
 ) -> list[Job]:
     """The jobs of these roles, which share the threads and the memory of this process, and its CUDA devices."""
     import torch
@@ -89,6 +96,7 @@ def jobs_of(
             dataclasses.asdict(splits),
             dict(inputs),
             None if cache is None else str(cache.absolute()),
+            supervised,
             max(torch.get_num_threads() // share, 1),
             *(None if limit is None else str(limit // share) for limit in map(limit_of, ("cpu", "cuda"))),
         )
@@ -124,14 +132,22 @@ def take_role(recipe: Recipe, job: Job) -> None:
         ) as experiment,
         beat_of(experiment, job.role).beating(lambda: progress.beats),
     ):
-        recipe.roles[job.role](settings, data, lambda: base.load(settings), experiment)
+        patience = math.inf if job.supervised else settings.silent_seconds
+        recipe.roles[job.role](settings, data, lambda: base.load(settings), experiment, patience)
 
 
 def read_job(stream: IO[str]) -> Job:
     """The job that whoever started this process wrote; from now on, its end is the sign to stop."""
     job = Job(**json.loads(stream.readline()))
+    wake_when_orphaned()
     threading.Thread(target=_stop_at_end, args=(stream,), daemon=True).start()
     return job
+
+
+def wake_when_orphaned() -> None:
+    """Let the system wake this process, should it be stopped when its parent dies, so that it can end too."""
+    with contextlib.suppress(OSError, AttributeError):  # only Linux does
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
 def _stop_at_end(stream: IO[str]) -> None:
@@ -219,7 +235,7 @@ class Worker:
         if (now := self.beat.read()) != self.last:
             self.begun = self.begun or now.startswith(f"{self.process.pid} ")
             self.last, self.since = now, time.monotonic()
-        elif self.begun and time.monotonic() - self.since > self.silent_seconds:
+        elif time.monotonic() - self.since > self.silent_seconds + (0 if self.begun else BEGIN_SECONDS):
             log.warning("the %s gave no sign of life for %.0f s and is killed", self.job.role, self.silent_seconds)
             self.process.kill()
             self.process.wait()
@@ -278,10 +294,9 @@ class Team:
 @contextlib.contextmanager
 def team(jobs: Sequence[Job], experiment: Experiment, settings: TrainingSettings) -> Iterator[Team]:
     """Start both roles; stop them, whatever happens, when the block ends."""
-    silent = float(getattr(settings, "silent_seconds", 300.0))
     with contextlib.ExitStack() as stack:
         workers = []
         for job in jobs:
-            workers.append(Worker(job, experiment, silent_seconds=silent))
+            workers.append(Worker(job, experiment, silent_seconds=settings.silent_seconds))
             stack.callback(workers[-1].stop)
         yield Team(*workers)

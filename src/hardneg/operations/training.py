@@ -134,7 +134,8 @@ def train_once(
     if negatives is not None:
         inputs["negatives"] = read_manifest(negatives).digest
     roles = settings.roles if role is None else [role]
-    jobs = jobs_of(recipe, roles, out, data.collection, splits, base, settings, inputs, cache)
+    places = (out, data.collection, splits, base, settings, inputs, cache)
+    jobs = jobs_of(recipe, roles, *places, supervised=role is None)
     if role is not None:
         take_role(recipe, jobs[0])
         return {}

@@ -75,9 +75,6 @@ class Ance(TrainingSettings):
     max_staleness: int | None = Field(None, ge=1)  # most steps between mining and use (async)
     stale: Literal["wait", "stop"] = "wait"  # what to do beyond it
 
-    # how, not what
-    silent_seconds: float = Field(300.0, gt=0, json_schema_extra={"operational": True})  # then a peer is dead
-
     @property
     def roles(self) -> Sequence[str]:
         """Trainer and inferencer, unless both are this process."""
@@ -123,7 +120,7 @@ def alternate(
 ) -> Iterator[State]:
     """Mine and train in turn, in one process."""
     versions, encoder = versions_of(experiment), base()
-    steps = train(settings, data, encoder, experiment, wait=at_once)
+    steps, made = train(settings, data, encoder, experiment, at_once), 0
     for version in range(settings.refreshes + 1):
         step = version * settings.refresh_every
         if versions.is_complete(version):
@@ -134,7 +131,8 @@ def alternate(
             yield state
             publish_version(state, data, experiment, version, depth=settings.depth, seed=settings.seed)
             state.discard()
-        next((made for made in steps if made >= step + settings.refresh_every), None)
+        while made < step + settings.refresh_every:  # the first that come may be many, made before
+            made = next(steps, settings.steps)
 
 
 # ---------------------------------------------------------------- the trainer
@@ -145,7 +143,7 @@ def train(
     data: TrainingData,
     encoder: BiEncoder,
     experiment: Experiment,
-    wait: Wait | None = None,
+    wait: Wait,
 ) -> Iterator[int]:
     """Make all steps, on the negatives in force at each; the model is published at every refresh.
 
@@ -153,7 +151,7 @@ def train(
 
     Parameters
     ----------
-    wait : how to wait for a version; the default watches the inferencer's heart.
+    wait : how to wait for a version.
     """
     versions = versions_of(experiment)
     follow = Follower(
@@ -161,7 +159,7 @@ def train(
         Journal(experiment / "versions.jsonl"),
         settings.mode,
         every=settings.refresh_every,
-        wait=wait or patient(beat_of(experiment, "inferencer"), settings.silent_seconds),
+        wait=wait,
         max_staleness=settings.max_staleness,
         stop_when_stale=settings.stale == "stop",
     )
@@ -202,9 +200,16 @@ def train(
         yield made
 
 
-def be_trainer(settings: Ance, data: TrainingData, base: Callable[[], BiEncoder], experiment: Experiment) -> None:
-    """The trainer's role."""
-    for _ in train(settings, data, base(), experiment):
+def be_trainer(
+    settings: Ance,
+    data: TrainingData,
+    base: Callable[[], BiEncoder],
+    experiment: Experiment,
+    patience: float,
+) -> None:
+    """The trainer's role; it waits for an inferencer that gives no sign of life for ``patience`` seconds."""
+    wait = patient(beat_of(experiment, "inferencer"), patience)
+    for _ in train(settings, data, base(), experiment, wait):
         pass
 
 
@@ -218,7 +223,13 @@ def schedule_of(settings: Ance) -> Schedule:
 # ---------------------------------------------------------------- the inferencer
 
 
-def infer(settings: Ance, data: TrainingData, base: Callable[[], BiEncoder], experiment: Experiment) -> None:
+def infer(
+    settings: Ance,
+    data: TrainingData,
+    base: Callable[[], BiEncoder],
+    experiment: Experiment,
+    patience: float,
+) -> None:
     """Mine a version from every model that the mode asks for, until training is done."""
     deep = evaluation_depth(parse_measures(settings.measures))
     while (

@@ -1,0 +1,259 @@
+"""ANCE: losses against a slow re-implementation, versions in force, refreshing and resuming, in one process."""
+
+import json
+
+import numpy as np
+import pytest
+from slow_tele import SlowEncoder
+from test_warmup import SlowPairs, nll
+
+from hardneg.data.training_data import choose_splits
+from hardneg.negatives.pool import load_pool
+from hardneg.recipes import ance
+from hardneg.recipes.ance import RECIPE, Ance
+from hardneg.training import refresh
+from tiny_world import one_thread  # noqa: F401
+
+EVERY, REFRESHES = 4, 2
+SMALL = {"refresh_every": EVERY, "refreshes": REFRESHES, "warmup": 2}
+
+# Losses of all steps, recorded from this code once the slow re-implementation had given the same.
+RECORDED = [0.86334, 0.53529, 0.39345, 0.66857, 0.46005, 1.25284]
+RECORDED += [1.62477, 0.14974, 0.92327, 0.43718, 0.39269, 0.41495]
+
+
+@pytest.fixture(scope="module")
+def whole(run_states):
+    return run_states(RECIPE, **SMALL)
+
+
+def files_of(path):
+    """The bytes of everything that must not depend on how often a run was interrupted."""
+    names = ["model/model.safetensors", "metrics.jsonl", "versions.jsonl"]
+    names += [f"versions/v000{k}/passage_rows.npy" for k in range(REFRESHES + 1)]
+    return {name: (path / name).read_bytes() for name in names}
+
+
+def test_the_losses_of_every_step(whole):
+    assert whole.losses(1) == pytest.approx(RECORDED, abs=1e-4)
+
+
+def test_steps_equal_a_slow_reimplementation(whole, world):
+    train = choose_splits(world.collection, dev="none").train
+    slow = SlowPairs(world.collection, train, SlowEncoder(world.calm), in_batch=False)
+    slow.pair = nll
+    assert len(whole.metrics) == len(whole.batches) == EVERY * (REFRESHES + 1)
+    for row, batch in zip(whole.metrics, whole.batches, strict=True):
+        parts = [(batch.query_rows.tolist(), batch.passage_rows.tolist())]
+        loss, norm = slow.train(parts, rate=row["lr"])
+        assert row["loss"] == pytest.approx(loss, abs=2e-4)
+        assert row["grad_norm"] == pytest.approx(norm, rel=2e-3)
+
+
+def test_every_step_draws_from_the_version_in_force(whole, world):
+    pools = [
+        load_pool(whole.path / f"versions/v000{k}", n_passages=world.collection.n_passages)
+        for k in range(REFRESHES + 1)
+    ]
+    for step, (row, batch) in enumerate(zip(whole.metrics, whole.batches, strict=True)):
+        version = step // EVERY
+        assert (row["negative_version"], row["async_gap"]) == (version, step % EVERY)
+        pool = pools[version]
+        for query, negative in zip(batch.query_rows, batch.passage_rows[:, 1], strict=True):
+            i = int(np.flatnonzero(pool.query_rows == query)[0])
+            assert negative in pool.passage_rows[pool.offsets[i] : pool.offsets[i + 1]]
+    assert len({pool.scores.tobytes() for pool in pools}) == len(pools)  # each mined by other weights
+
+
+def test_a_version_is_the_top_of_its_own_model_without_positives(whole, world):
+    from hardneg.models.loading import load_encoder
+
+    encoder = load_encoder(str(whole.path / f"models/step-{EVERY:07d}"))
+    collection = world.collection
+    pool = load_pool(whole.path / "versions/v0001", n_passages=collection.n_passages)
+    encoder.eval()
+    from hardneg.data.tokens import token_batch
+
+    def embed(side, texts, titles):
+        batch = token_batch(texts, titles, encoder.template(side), encoder.tokenizer(side))
+        return encoder.encode(batch, side).detach().numpy()
+
+    everything = np.arange(collection.n_passages)
+    passages = embed("passage", collection.texts.take(everything), collection.titles.take(everything))
+    for i in (0, 7, 31):
+        query = embed("query", collection.query_texts.take([pool.query_rows[i]]), [])
+        order = np.argsort(-(query @ passages.T)[0], kind="stable")
+        known = set(pool.positive_rows[pool.positive_offsets[i] : pool.positive_offsets[i + 1]].tolist())
+        texts = {collection.texts.take([row])[0] for row in known}
+        expected = [r for r in order.tolist() if r not in known and collection.texts.take([r])[0] not in texts]
+        assert pool.passage_rows[pool.offsets[i] : pool.offsets[i + 1]].tolist() == expected[:20]
+
+
+def test_queries_are_shuffled_and_all_seen_in_an_epoch(whole, world):
+    train = choose_splits(world.collection, dev="none").train
+    epoch = [row for batch in whole.batches[:8] for row in batch.query_rows.tolist()]
+    assert sorted(epoch) == train.query_rows.tolist() != epoch
+
+
+def test_the_states_are_yielded_in_order(whole):
+    assert whole.results["states"] == ["untrained", "refresh-1", "refresh-2", "final"]
+
+
+def test_the_rate_is_linear_over_the_horizon_or_cyclical(whole, run_states):
+    rates = [row["lr"] for row in whole.metrics]
+    assert rates[:3] == pytest.approx([0.5e-3, 1e-3, 1e-3])
+    assert rates[-1] == pytest.approx(1e-4)
+    longer = run_states(RECIPE, **SMALL | {"horizon": 102, "refreshes": 0})
+    assert [row["lr"] for row in longer.metrics][2:] == pytest.approx([1e-3, 0.99e-3])
+    cyclic = run_states(RECIPE, **SMALL | {"schedule": "cyclical", "refreshes": 1})
+    cycle = [0.5e-3, 1e-3, 1e-3, 0.5e-3]
+    assert [row["lr"] for row in cyclic.metrics] == pytest.approx(cycle * 2)
+
+
+@pytest.mark.parametrize("at", [0, 1, 3, 4, 5, 8, 10, 12])
+def test_interrupted_anywhere_it_ends_in_the_same_bytes(whole, run_states, monkeypatch, tmp_path, at):
+    class Power(BaseException):
+        pass
+
+    made = 0
+    real = ance.stage_steps
+
+    def failing(*args):
+        nonlocal made
+        for made in real(*args):
+            if made == at:
+                raise Power
+            yield made
+
+    monkeypatch.setattr(ance, "stage_steps", failing)
+    with pytest.raises(Power):
+        run_states(RECIPE, path=tmp_path, **SMALL)
+    monkeypatch.undo()
+    again = run_states(RECIPE, path=tmp_path, **SMALL)
+    assert again.results["states"] == whole.results["states"]
+    assert files_of(tmp_path) == files_of(whole.path)
+
+
+def test_more_refreshes_extend_a_run_with_a_horizon(run_states, tmp_path):
+    fixed = SMALL | {"horizon": 40}
+    longer = run_states(RECIPE, **fixed | {"refreshes": 3})
+    run_states(RECIPE, path=tmp_path, **fixed | {"refreshes": 1})
+    extended = run_states(RECIPE, path=tmp_path, **fixed | {"refreshes": 3})
+    assert extended.results["states"] == longer.results["states"]
+    assert files_of(tmp_path) == files_of(longer.path)
+    assert Ance(**fixed).may_grow == ("refreshes",)
+    assert Ance(**SMALL).may_grow == ()
+
+
+# ---------------------------------------------------------------- the protocol, without processes
+
+
+def test_the_schedules_of_the_modes():
+    every = 10
+    sync = [refresh.scheduled_version("sync", step, every) for step in (0, 9, 10, 19, 20)]
+    fixed = [refresh.scheduled_version("async-fixed", step, every) for step in (0, 9, 10, 19, 20, 30)]
+    assert (sync, fixed) == ([0, 0, 1, 1, 2], [0, 0, 0, 0, 2, 3])
+    assert [refresh.source_step("sync", k, every) for k in range(3)] == [0, 10, 20]
+    assert [refresh.source_step("async-fixed", k, every) for k in (0, 2, 3)] == [0, 10, 20]
+
+
+class FakeVersions:
+    """Versions by number, with the step of the model that mined each."""
+
+    def __init__(self, steps):
+        self.steps, self.folder = steps, None
+
+    def newest(self):
+        return max(self.steps, default=None)
+
+    def is_complete(self, version):
+        return version in self.steps
+
+    def step(self, version):
+        return self.steps[version]
+
+
+def test_async_takes_the_newest_version_at_once_and_replays_its_journal(tmp_path):
+    versions, path = FakeVersions({0: 0}), tmp_path / "versions.jsonl"
+
+    def follower():
+        return refresh.Follower(versions, refresh.Journal(path), "async", every=10, wait=refresh.at_once)
+
+    follow = follower()
+    assert [follow(step) for step in range(3)] == [0, 0, 0]
+    versions.steps[1] = 2
+    assert [follow(step) for step in (3, 4)] == [1, 1]
+    versions.steps |= {2: 4, 3: 6}
+    assert follow(9) == 3
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [
+        {"step": 0, "version": 0},
+        {"step": 3, "version": 1},
+        {"step": 9, "version": 3},
+    ]
+    again = follower()
+    versions.steps[4] = 9
+    assert [again(step) for step in (1, 2, 3, 8, 9)] == [0, 0, 1, 1, 3]
+    assert again(10) == 4
+
+
+def test_a_torn_line_of_the_journal_is_forgotten(tmp_path):
+    path = tmp_path / "versions.jsonl"
+    path.write_text('{"step": 0, "version": 0}\n{"step": 7, "ver')
+    assert refresh.Journal(path).rows == [(0, 0)]
+    assert path.read_text() == '{"step": 0, "version": 0}\n'
+
+
+def test_stale_negatives_are_waited_for_or_refused(tmp_path):
+    versions, waits = FakeVersions({0: 0}), []
+
+    def wait(ready, what):
+        waits.append(what)
+        if ready() is None:
+            versions.steps[1] = 5
+        return ready()
+
+    options = {"every": 10, "wait": wait, "max_staleness": 4}
+    follow = refresh.Follower(versions, refresh.Journal(tmp_path / "a"), "async", **options)
+    assert [follow(step) for step in (0, 4, 5)] == [0, 0, 1]
+    strict = refresh.Follower(versions, refresh.Journal(tmp_path / "b"), "async", stop_when_stale=True, **options)
+    assert strict(9) == 1
+    with pytest.raises(refresh.PeerError, match="STALE: the newest negatives are 5 steps old"):
+        strict(10)
+
+
+def test_waiting_ends_when_the_peer_is_silent_by_our_own_clock(tmp_path):
+    beat = refresh.Beat(tmp_path, "inferencer")
+    with pytest.raises(refresh.PeerError, match=r"PEER_SILENT: no sign of life of the inferencer") as caught:
+        refresh.patient(beat, 0.3)(lambda: None, "version 2")
+    assert caught.value.status == 8
+    count = 0
+
+    def ready():
+        nonlocal count
+        count += 1
+        beat.path.write_text(str(count))  # it lives
+        return "found" if count > 6 else None
+
+    assert refresh.patient(beat, 0.3)(ready, "version 2") == "found"
+
+
+def test_a_heart_beats_only_while_there_is_progress(tmp_path):
+    import time
+
+    beat, progress = refresh.Beat(tmp_path, "trainer"), 0
+    with beat.beating(lambda: progress):
+        time.sleep(2.5 * refresh.BEAT_SECONDS)
+        first = beat.read()
+        time.sleep(1.5 * refresh.BEAT_SECONDS)
+        assert beat.read() == first != ""
+        progress = 1
+        time.sleep(1.5 * refresh.BEAT_SECONDS)
+        assert beat.read() != first
+
+
+def test_presets_are_valid():
+    from hardneg.config import preset_names
+    from hardneg.operations.recipes import settings_of
+
+    for name in preset_names("ance"):
+        settings_of("ance", name)

@@ -1,0 +1,79 @@
+"""Real processes in a tenth of a second: forks of this one, which has loaded everything already."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from typing import ClassVar
+
+from hardneg import cli
+
+
+class Forked:
+    """What :mod:`hardneg.operations.roles` needs of ``subprocess.Popen``, by a fork that runs ``hardneg role``."""
+
+    living: ClassVar[list] = []
+    prepare = staticmethod(lambda: None)  # called in the new process, before anything else
+
+    def __init__(self, args, **options):
+        assert args[1:] == ["-m", "hardneg", "role"]
+        into, out = os.pipe(), os.pipe()
+        self.pid, self.status = fork(
+            lambda: cli.run(["role"]), stdin=into[0], stderr=out[1], prepare=Forked.prepare
+        )
+        os.close(into[0])
+        os.close(out[1])
+        self.stdin, self.stderr = os.fdopen(into[1], "w"), os.fdopen(out[0])
+        Forked.living.append(self)
+
+    def poll(self):
+        if self.status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.status = os.waitstatus_to_exitcode(status)
+        return self.status
+
+    def wait(self, seconds=None):
+        end = None if seconds is None else time.monotonic() + seconds
+        while self.poll() is None:
+            if end and time.monotonic() > end:
+                raise subprocess.TimeoutExpired("role", seconds)
+            time.sleep(0.01)
+        return self.status
+
+    def send_signal(self, number):
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self):
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+
+
+def fork(work, *, stdin=None, stderr=None, prepare=lambda: None):
+    """(process id, None) of a process that does ``work`` and exits with the status it returns."""
+    if pid := os.fork():
+        return pid, None
+    status = 70
+    try:
+        os.setsid()
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null if stdin is None else stdin, 0)
+        os.dup2(null, 1)
+        os.dup2(null if stderr is None else stderr, 2)
+        for other in Forked.living:  # a real one would not inherit them
+            os.close(other.stdin.fileno())
+            os.close(other.stderr.fileno())
+        sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
+        sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+        prepare()
+        status = work()
+    except BaseException:
+        traceback.print_exc()
+        raise
+    finally:
+        os._exit(status)

@@ -1,0 +1,258 @@
+"""Trainer, inferencer and supervisor are killed and stopped at any moment; the end is the same, byte for byte."""
+
+import hashlib
+import os
+import random
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from forked import Forked, fork
+
+from hardneg import cli
+from hardneg.distributed import stop_flag
+from hardneg.operations import roles
+from tiny_world import tiny_collection, tiny_model
+
+EVENTS = int(os.environ.get("CHAOS_EVENTS", "30"))
+SEED = int(os.environ.get("CHAOS_SEED", "1"))
+STEPS = "publish steps"
+SETTINGS = {
+    "mode": "async-fixed",
+    "refresh_every": 5,
+    "refreshes": 4,
+    "queries_per_step": 8,
+    "depth": 20,
+    "learning_rate": 1e-3,
+    "token_budget": 512,
+    "precision": "float32",
+    "checkpoint_every": 3,
+    "silent_seconds": 2.5,
+    "measures": "RR@10",
+}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    root = tmp_path_factory.mktemp("chaos")
+    collection = tiny_collection(root / "collection")
+    tiny_model(root / "model", collection)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(roles.subprocess, "Popen", Forked)
+        patch.setattr(roles, "BACKOFF", (0.05,))
+        patch.setenv("TOKENIZERS_PARALLELISM", "false")  # its threads do not survive a fork
+        patch.setenv("HARDNEG_CACHE", str(root / "cache"))
+        patch.setattr(stop_flag, "signal", None)
+        yield root
+    torch.set_num_threads(threads)
+
+
+def command(world, out, **changes):
+    arguments = ["train", "ance", "--data", world / "collection", "--model", world / "model", "--out", out]
+    for name, value in (SETTINGS | changes).items():
+        arguments += ["--set", f"{name}={value}"]
+    return [str(argument) for argument in [*arguments, "--cache", world / "shared", "--threads", "1"]]
+
+
+class Supervisor:
+    """``hardneg train ance`` in a process of its own, its stderr in a file."""
+
+    def __init__(self, world, out, **changes):
+        self.out, self.status = out, None
+        arguments = command(world, out, **changes)
+        with open(f"{out}.log", "ab") as log:
+            self.pid, _ = fork(lambda: cli.run(arguments), stderr=log.fileno())
+
+    def running(self):
+        if self.status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.status = os.waitstatus_to_exitcode(status) if pid else None
+        return self.status is None
+
+    def finish(self, seconds=120):
+        end = time.monotonic() + seconds
+        while self.running():
+            assert time.monotonic() < end, f"deadlock: {self.said()[-2000:]}"
+            time.sleep(0.02)
+        return self.status
+
+    def said(self):
+        return Path(f"{self.out}.log").read_text()
+
+    def role(self, name):
+        """The process id of a role that holds its lease, or None."""
+        try:
+            pid = int(re.search(r"process (\d+)", (self.out / "roles" / name / ".lock").read_text())[1])
+            os.kill(pid, 0)
+            return pid
+        except (OSError, TypeError):
+            return None
+
+
+def digests(out):
+    """What must not depend on what happened on the way."""
+    names = ["model/model.safetensors", "metrics.jsonl", "versions.jsonl", "results.json"]
+    names += [f"versions/v000{k}/{name}.npy" for k in (0, 2, 3, 4) for name in ("passage_rows", "scores")]
+    return {name: hashlib.sha256((out / name).read_bytes()).hexdigest() for name in names}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(world):
+    supervisor = Supervisor(world, world / "reference")
+    assert supervisor.finish() == 0, supervisor.said()
+    return digests(supervisor.out)
+
+
+def is_gone(pid):
+    """Whether a process is no more, or only waits to be collected."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state == "Z"
+
+
+def disturb(supervisor, kind, draw):
+    """Make one event happen; True if there was somebody for it to happen to."""
+    who = {"i": "inferencer", "t": "trainer"}.get(kind[0])
+    pid = supervisor.pid if who is None else supervisor.role(who)
+    if pid is None or is_gone(pid):
+        return False
+    children = [supervisor.role(role) for role in ("trainer", "inferencer")]
+    if kind == "s-kill" and draw.random() < 0.3 and children[1]:
+        os.kill(children[1], signal.SIGSTOP)  # a stopped role must not outlive its supervisor either
+    try:
+        number = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM}[kind[2:]]
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    if who is None:
+        supervisor.finish(40)
+        end = time.monotonic() + 10
+        while any(child and not is_gone(child) for child in children):
+            assert time.monotonic() < end, f"an orphan is left after {kind}"
+            time.sleep(0.05)
+    return True
+
+
+KINDS = ("i-kill", "i-kill", "i-stop", "t-kill", "s-kill", "s-term", "t-term")
+
+
+def test_whatever_happens_the_end_is_the_same(world, undisturbed, tmp_path):
+    draw, events, number = random.Random(SEED), 0, 0
+    while events < EVENTS:
+        number += 1
+        out = tmp_path / f"run-{number}"
+        supervisor, mine = Supervisor(world, out), 0
+        while supervisor.running() or supervisor.status:
+            if not supervisor.running():
+                assert supervisor.status in (-signal.SIGKILL, 75), supervisor.said()[-3000:]
+                supervisor = Supervisor(world, out)
+            time.sleep(draw.uniform(0.05, 0.8))
+            if mine < 12 and events < EVENTS and supervisor.running():
+                happened = disturb(supervisor, draw.choice(KINDS), draw)
+                mine += happened
+                events += happened
+        assert supervisor.finish() == 0, supervisor.said()[-3000:]
+        assert "Traceback" not in supervisor.said(), supervisor.said()[-3000:]
+        assert digests(out) == undisturbed
+
+
+def die_at(number, role):
+    """In a new process: end it without warning at its ``number``-th rename or flush, if it is this role."""
+    calls = 0
+
+    def counting(real):
+        def call(*args, **named):
+            nonlocal calls
+            calls += 1
+            if calls == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*args, **named)
+
+        return call
+
+    read = roles.read_job
+
+    def reading(stream):
+        job = read(stream)
+        marker = Path(job.out) / "died"
+        if job.role == role and not marker.exists():
+            marker.touch()
+            for name in ("fsync", "rename", "replace"):
+                setattr(os, name, counting(getattr(os, name)))
+        return job
+
+    roles.read_job = reading
+
+
+@pytest.mark.parametrize("role", ["inferencer", "trainer"])
+def test_killed_at_a_publish_step_nothing_torn_is_used(world, undisturbed, tmp_path, monkeypatch, role):
+    whole = os.environ.get("CHAOS_WHOLE")
+    places = range(1, 400) if whole else random.Random(SEED).sample(range(1, 60), 5)
+    for number in places:
+        monkeypatch.setattr(Forked, "prepare", staticmethod(lambda number=number: die_at(number, role)))
+        supervisor = Supervisor(world, tmp_path / f"{role}-{number}")
+        assert supervisor.finish() == 0, supervisor.said()[-3000:]
+        assert digests(supervisor.out) == undisturbed
+        died = "was stopped (by SIGKILL)" in supervisor.said()
+        if whole and not died:  # there is no step of this number
+            break
+        assert died
+
+
+def test_async_never_waits_for_a_dead_inferencer_but_beyond_max_staleness(world, tmp_path, monkeypatch):
+    def hopeless():
+        read = roles.read_job
+
+        def reading(stream):
+            job = read(stream)
+            versions = Path(job.out) / "versions/v0000/manifest.json"
+            if job.role == "inferencer" and versions.exists():
+                os.kill(os.getpid(), signal.SIGKILL)
+            return job
+
+        roles.read_job = reading
+
+    # it lives for the first version only
+    first = Supervisor(world, tmp_path / "free", mode="async", refreshes=1, refresh_every=4)
+    while not (tmp_path / "free/versions/v0000/manifest.json").exists():
+        time.sleep(0.01)
+    monkeypatch.setattr(Forked, "prepare", staticmethod(hopeless))
+    assert first.finish() == 0
+    stale = Supervisor(world, tmp_path / "stale", mode="async", max_staleness=2, stale="stop")
+    status = stale.finish()
+    assert status == 8, stale.said()[-2000:]
+    assert "STALE: the newest negatives are" in stale.said() or "ROLE_FAILED" in stale.said()
+
+
+def test_a_second_trainer_is_refused(world, tmp_path):
+    out = tmp_path / "exp"
+    supervisor = Supervisor(world, out)
+    while supervisor.role("trainer") is None:
+        time.sleep(0.02)
+        assert supervisor.running()
+    os.kill(supervisor.role("trainer"), signal.SIGSTOP)
+    pid, _ = fork(lambda: cli.run([*command(world, out), "--role", "trainer"]))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 6
+    assert supervisor.finish() == 0
+
+
+def test_roles_alone_do_the_same_without_a_supervisor(world, undisturbed, tmp_path):
+    out = tmp_path / "exp"
+    pids = [fork(lambda role=role: cli.run([*command(world, out), "--role", role]))[0] for role in roles_of()]
+    assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids] == [0, 0]
+    assert not (out / "results.json").exists()
+    assert Supervisor(world, out).finish() == 0
+    assert digests(out) == undisturbed
+
+
+def roles_of():
+    from hardneg.recipes.ance import RECIPE
+
+    return list(RECIPE.roles)
