@@ -35,6 +35,7 @@ class Experiment:
 
     def __init__(self, path: Path, cache: Path) -> None:
         self.path, self.cache = path, cache
+        self.shares_cache = path not in cache.parents
         self.metrics = Metrics(path / "metrics.jsonl")
 
     def __truediv__(self, name: str) -> Path:

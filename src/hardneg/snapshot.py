@@ -53,6 +53,7 @@ class Snapshot:
     timed : context manager that measures a stage, such as ``Experiment.timed``.
     passages_at : embeddings of the corpus made by this model before, instead of those in the cache.
     step : optimiser steps that made it, where training is one long run.
+    keeps : never discard the embeddings, for others may want them.
     """
 
     def __init__(
@@ -67,11 +68,12 @@ class Snapshot:
         timed: Timed = untimed,
         passages_at: Path | None = None,
         step: int | None = None,
+        keeps: bool = False,
     ) -> None:
         self.encoder, self.collection, self.name = encoder, collection, name
         self.folder, self.cache = folder, cache
         self.encoding, self.timed, self.passages_at = encoding, timed, passages_at
-        self.digest, self.step = encoder.digest(), step
+        self.digest, self.step, self.keeps = encoder.digest(), step, keeps
 
     def search(self, name: str, query_rows: Int32, k: int) -> Run:
         """The run of these queries, ``k`` deep, published as ``name``; a deeper one that is there serves too."""
@@ -181,6 +183,8 @@ class Snapshot:
 
     def discard(self) -> None:
         """Delete this state's embeddings: its runs are kept, and a later state supersedes it."""
+        if self.keeps:
+            return
         for side in ("passage", "query"):
             discard(self._embeddings(side)[1])
         self.__dict__.pop("passages", None)

@@ -102,7 +102,10 @@ def state_of(
     folder: str,
     step: int | None = None,
 ) -> Snapshot:
-    """A state of the model in an experiment, whose runs are kept in ``folder`` of it."""
+    """A state of the model in an experiment, whose runs are kept in ``folder`` of it.
+
+    Embeddings of the pretrained model stay in a cache that is shared: other experiments start from it too.
+    """
     return Snapshot(
         encoder,
         data.collection,
@@ -112,6 +115,7 @@ def state_of(
         encoding=settings.encoding,
         timed=experiment.timed,
         step=step,
+        keeps=name == "untrained" and experiment.shares_cache,
     )
 
 

@@ -17,9 +17,8 @@ from hardneg.distributed import stop_flag
 from hardneg.operations import roles
 from tiny_world import tiny_collection, tiny_model
 
-EVENTS = int(os.environ.get("CHAOS_EVENTS", "30"))
+EVENTS = int(os.environ.get("CHAOS_EVENTS", "100"))
 SEED = int(os.environ.get("CHAOS_SEED", "1"))
-STEPS = "publish steps"
 SETTINGS = {
     "mode": "async-fixed",
     "refresh_every": 5,
@@ -45,6 +44,7 @@ def world(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(roles.subprocess, "Popen", Forked)
         patch.setattr(roles, "BACKOFF", (0.05,))
+        patch.setattr(roles, "BEGIN_SECONDS", 5.0)
         patch.setenv("TOKENIZERS_PARALLELISM", "false")  # its threads do not survive a fork
         patch.setenv("HARDNEG_CACHE", str(root / "cache"))
         patch.setattr(stop_flag, "signal", None)

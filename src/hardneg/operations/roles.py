@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 BEGIN_SECONDS = 120.0  # to load everything, before the first sign of life
 STOP_SECONDS = 30.0  # for a role to stop at a signal; then it is killed
-ORPHAN_SECONDS = 8.0  # the same, where nobody is left to kill it
+ORPHAN_SECONDS = 6.0  # the same, where nobody is left to kill it
 RETRIES = 5  # restarts in a row without a new version
 PR_SET_PDEATHSIG = 1  # of Linux's prctl.h
 BACKOFF = (0.5, 1.0, 2.0, 4.0, 8.0)

