@@ -1,7 +1,7 @@
 """Studies: rows that are experiments, each executed once, and tables made from their results alone.
 
-A row is a few ``hardneg train`` commands whose last one gives the result. What is finished is not executed again, so
-a study that is stopped goes on where it was; a row that is absent is "not run".
+A row is a few ``hardneg train`` commands whose last one gives the result. What is finished is not executed again,
+so a study that is stopped goes on where it was; a row that is absent is "not run".
 """
 
 from __future__ import annotations

@@ -211,6 +211,9 @@ def positive_scores(corpus: Snapshot | Corpus, positives: Positives, source: str
         raise SettingsError(
             "NO_MARGIN", "bm25 has no margin to the positive's score", "filter it by rank or max_score"
         )
+    if corpus.encoder.settings.chunks > 1:
+        what = "documents of several chunks have no single vector to measure a margin from"
+        raise SettingsError("NO_MARGIN", what, "filter by rank or max_score")
     passages = corpus.passages.rows(positives.first())
     searched = passages if source == "lookahead" else corpus.queries.rows(positives.query_rows)
     return tree_sum(as_tensor(searched).double() * as_tensor(passages).double()).float().numpy()

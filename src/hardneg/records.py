@@ -163,4 +163,6 @@ class TextTemplate:
     prompt: str = ""
     use_titles: bool = True
     title_join: Literal["sep", "space"] = "sep"
+    chunks: int = 1  # a longer text becomes so many sequences at most, each of max_length
+    max_characters: int = 0  # of a text, title included; what follows is cut off. 0: none
     tokenizer: str = field(default="", compare=True)  # digest

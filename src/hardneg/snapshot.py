@@ -86,6 +86,11 @@ class Snapshot:
         """
         return self._run(name, owners, k, anchors)
 
+    def ranked(self, query_rows: Int32, k: int) -> Run:
+        """The run of these queries, ``k`` deep, which is published nowhere."""
+        passages = self.passages  # first: they may be given, and wrong
+        return self._search(self.queries.rows(query_rows), query_rows, passages, k)
+
     def search_texts(self, texts: list[str], k: int) -> Run:
         """The run of texts that are no queries of the collection; its query rows count from 0."""
         tokens = token_batch(texts, [], self.encoder.template("query"), self.encoder.tokenizer("query"))
@@ -104,7 +109,9 @@ class Snapshot:
         }
         path = self.folder / name
         if not is_current(path, KIND, inputs) or read_manifest(path).settings["k"] < k:
-            vectors = self.queries.rows(query_rows) if anchors is None else self.passages.rows(anchors)
+            vectors = (
+                self.queries.rows(query_rows) if anchors is None else self.passages.rows(self._first(anchors))
+            )
             passages = self.passages
             with self.timed("search", run=path.name, queries=len(query_rows), k=k):
                 run = self._search(vectors, query_rows, passages, k)
@@ -119,9 +126,15 @@ class Snapshot:
                 passages,
                 k,
                 collection_digest=self.collection.digest,
+                documents=self._embeddings("passage")[0].first,
                 device=self.encoder.device,
                 progress=tick,
             )
+
+    def _first(self, passages: Int32) -> NDArray[np.integer]:
+        """The embedding that stands for each passage as a query: a document's first chunk."""
+        first = self._embeddings("passage")[0].first
+        return passages if first is None else first[passages]
 
     def keep_geometry(self) -> None:
         """Publish the corpus mean vector and how alike the passages are, which outlive the embeddings."""
@@ -152,6 +165,7 @@ class Snapshot:
 
     def _embed(self, side: Side) -> Embeddings:
         store, path = self._embeddings(side)
+        ids = self.collection.query_ids if side == "query" else self.collection.passage_ids
         require(
             encoding_memory(self.encoder, self.encoding.token_budget, len(store)),
             "encoding",
@@ -169,7 +183,7 @@ class Snapshot:
                 side=side,
                 budget=self.encoding.token_budget,
                 dtype=self.encoding.dtype,
-                name=(self.collection.query_ids if side == "query" else self.collection.passage_ids).__getitem__,
+                name=lambda row: ids[store.document(row)],
                 progress=tick,
             )
         assert embeddings is not None

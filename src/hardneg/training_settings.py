@@ -33,6 +33,8 @@ class TrainingSettings(Settings):
     passage_prompt: str | None = None
     query_length: int | None = Field(None, ge=3, le=8192)
     passage_length: int | None = Field(None, ge=3, le=8192)
+    chunks: int | None = Field(None, ge=1, le=64)  # of a document; above 1 its best one scores (MaxP)
+    max_characters: int | None = Field(None, ge=0)
     search_query_length: int | None = Field(None, ge=3, le=8192)
 
     # optimiser

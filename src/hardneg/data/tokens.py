@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from hardneg.artifacts import digest_json, is_published, load_array, open_artifact, publish
+from hardneg.artifacts import digest_json, is_published, load_array, open_artifact, publish, read_manifest
 from hardneg.errors import SettingsError
 from hardneg.progress import Tick, silent
 from hardneg.records import Int64, TextTemplate, TokenBatch, offsets_of, spans, take_spans
@@ -56,19 +56,22 @@ class Texts(Protocol):
 class TokenStore:
     """Token ids of every text of one side, special tokens included; memory-mapped.
 
-    The ids of row i are ``ids[offsets[i]:offsets[i + 1]]``.
+    The ids of sequence i are ``ids[offsets[i]:offsets[i + 1]]``. A sequence is a text, or where the template
+    cuts documents into chunks one of those: document d has the sequences ``first[d]`` to ``first[d + 1] - 1``.
     """
 
     ids: NDArray[np.unsignedinteger]  # [T] uint16, uint32 for vocabularies above 65 536
     offsets: Int64  # [n + 1]
     digest: str
+    first: Int64 | None = None  # [documents + 1]; None: a text is one sequence
 
     @classmethod
     def open(cls, path: Path) -> TokenStore:
         """Open a published store, its files verified; raises :class:`hardneg.errors.ArtifactError`."""
         digest = open_artifact(path, KIND).digest
         ids, offsets = (np.asarray(load_array(path / f"{name}.npy")) for name in ("ids", "offsets"))
-        return cls(ids, offsets, digest)
+        chunked = "first.npy" in read_manifest(path).files
+        return cls(ids, offsets, digest, np.asarray(load_array(path / "first.npy")) if chunked else None)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -77,6 +80,17 @@ class TokenStore:
     def lengths(self) -> Int64:
         """Tokens of each row [n]."""
         return spans(self.offsets)
+
+    def document(self, sequence: int) -> int:
+        """The row of the text that a sequence is of."""
+        return sequence if self.first is None else int(np.searchsorted(self.first, sequence, side="right")) - 1
+
+    def read_documents(self, rows: NDArray[np.integer]) -> tuple[TokenBatch, Int64 | None]:
+        """All sequences of these texts, in that order, and how they are dealt out [rows + 1]; None: one each."""
+        if self.first is None:
+            return self.read(rows), None
+        index, offsets = take_spans(self.first, rows)
+        return self.read(index), offsets
 
     def read(self, rows: NDArray[np.integer]) -> TokenBatch:
         """The token sequences of these rows, in that order."""
@@ -95,8 +109,10 @@ def tokenize(
     """The token store of one side of ``source``: opened when the cache has it, else made there.
 
     A passage is ``[CLS] title [SEP] text [SEP]`` when it has a title that the template uses, else
-    ``[CLS] text [SEP]``, with the tokenizer's own special tokens; the prompt comes first. What exceeds the
-    template's length is cut before the last special token.
+    ``[CLS] text [SEP]``, with the tokenizer's own special tokens; the prompt comes first. A line break in a title
+    becomes a separator too (``url [SEP] title`` of MS MARCO's documents). What exceeds the template's length is
+    cut before the last special token, or with ``chunks`` goes on in further sequences, each with its own special
+    tokens.
 
     Parameters
     ----------
@@ -163,8 +179,9 @@ def _build(path: Path, source: Texts, template: TextTemplate, tokenizer: Tokeniz
     truncating = _truncating(tokenizer, template.max_length)
     strings = _strings(template, tokenizer)
     column = source.query_texts if template.side == "query" else source.texts
-    total = len(column)
-    lengths = np.zeros(total, np.int64)
+    total, chunked = len(column), template.chunks > 1
+    lengths: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
+    pieces = np.ones(total, np.int64)
     inputs = {"collection": source.digest, "tokenizer": template.tokenizer}
     with publish(path, KIND, settings=asdict(template), inputs=inputs, replace=True) as draft:
         with _appending(draft / "ids.npy", _id_type(tokenizer)) as append:
@@ -173,10 +190,16 @@ def _build(path: Path, source: Texts, template: TextTemplate, tokenizer: Tokeniz
                 rows = np.arange(start, end)
                 titles = source.titles.take(rows) if template.side == "passage" and len(source.titles) else []
                 encodings = truncating.encode_batch_fast(strings(titles, column.take(rows)))
-                lengths[start:end] = [len(encoding) for encoding in encodings]
-                append(chain.from_iterable(encoding.ids for encoding in encodings), lengths[start:end].sum())
+                if chunked:
+                    dealt = [[one, *one.overflowing[: template.chunks - 1]] for one in encodings]
+                    pieces[start:end] = [len(one) for one in dealt]
+                    encodings = list(chain.from_iterable(dealt))
+                lengths.append(np.array([len(encoding) for encoding in encodings], np.int64))
+                append(chain.from_iterable(encoding.ids for encoding in encodings), lengths[-1].sum())
                 progress(end, total)
-        draft.array("offsets.npy", offsets_of(lengths))
+        draft.array("offsets.npy", offsets_of(np.concatenate(lengths)))
+        if chunked:
+            draft.array("first.npy", offsets_of(pieces))
 
 
 def _truncating(tokenizer: Tokenizer, max_length: int) -> Tokenizer:
@@ -198,8 +221,11 @@ def _strings(template: TextTemplate, tokenizer: Tokenizer) -> Callable[[list[str
     join = "" if not titled else separator(tokenizer) if template.title_join == "sep" else " "
 
     def strings(titles: list[str], texts: list[str]) -> list[str]:
-        joined = joined_passages(titles, texts, join) if titled and titles else texts
-        return [template.prompt + text for text in joined]
+        if titled and titles:
+            texts = joined_passages([title.replace("\n", join) for title in titles], texts, join)
+        if template.max_characters:
+            texts = [text[: template.max_characters] for text in texts]
+        return [template.prompt + text for text in texts]
 
     return strings
 

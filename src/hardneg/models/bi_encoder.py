@@ -47,7 +47,9 @@ class EncoderSettings:
     """Everything about an encoder that is not in its weights or tokenizer; saved with the model.
 
     ``dim`` cuts the vector (None: whole), after normalisation; logits are ``scale`` × score. Lengths are in
-    tokens, special ones included.
+    tokens, special ones included. With ``chunks`` above 1 a passage is a document of up to so many sequences of
+    ``passage_length``, and its score is the highest of theirs (MaxP; 1: FirstP). Texts are cut after
+    ``max_characters`` (0: nowhere).
     """
 
     pooling: Pooling = "cls"
@@ -61,6 +63,8 @@ class EncoderSettings:
     passage_length: int = 128
     use_titles: bool = True
     title_join: TitleJoin = "sep"
+    chunks: int = 1
+    max_characters: int = 0
 
     def __post_init__(self) -> None:
         for name, choices in (("pooling", Pooling), ("head", Head), ("title_join", TitleJoin)):
@@ -68,7 +72,9 @@ class EncoderSettings:
                 raise SettingsError(
                     "BAD_SETTING", f"{name} = {value!r}", f"choose one of {', '.join(get_args(choices))}"
                 )
-        for name in ("query_length", "passage_length", "scale") + ("dim",) * (self.dim is not None):
+        if self.max_characters < 0:
+            raise SettingsError("BAD_SETTING", f"max_characters = {self.max_characters}", "give 0 or more")
+        for name in ("query_length", "passage_length", "scale", "chunks") + ("dim",) * (self.dim is not None):
             if not (value := getattr(self, name)) > 0:
                 raise SettingsError("BAD_SETTING", f"{name} = {value}", "give a number above 0")
 
@@ -173,6 +179,8 @@ class BiEncoder(nn.Module):
             settings.passage_prompt,
             settings.use_titles,
             settings.title_join,
+            settings.chunks,
+            settings.max_characters,
             digest,
         )
 

@@ -138,7 +138,6 @@ def search_split(
         run = bm25_run(collection, rows, k, folder)
     else:
         from hardneg.operations.states import open_state
-        from hardneg.search.retrieve import search_run
 
         assert model is not None
         state = open_state(
@@ -150,8 +149,7 @@ def search_split(
             device=device,
             embeddings=embeddings,
         )
-        passages = state.passages  # first: they may be given, and wrong
-        run = search_run(state.queries.rows(rows), rows, passages, k, collection_digest=collection.digest)
+        run = state.ranked(rows, k)
     write_run(Path(out), run, collection.query_ids, collection.passage_ids)
     return {"run": str(out), "queries": len(run), "hits": len(run.scores)}
 

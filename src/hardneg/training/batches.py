@@ -189,8 +189,28 @@ def masked_columns(batch: GroupBatch, known: KnownPositives | None, *, in_batch:
 def group_scores(
     encoder: BiEncoder, batch: GroupBatch, queries: TokenStore, passages: TokenStore, precision: Precision
 ) -> Tensor:
-    """[b, b * (1 + N)] float32 raw scores of every query and every column; each passage is encoded once."""
+    """[b, b * (1 + N)] float32 raw scores of every query and every column; each passage is encoded once.
+
+    Where passages are documents of several chunks, a score is that of the best one (ANCE, MaxP).
+    """
     rows, place = batch.distinct()
+    tokens, chunks = passages.read_documents(rows)
     with torch.autocast(encoder.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
-        q, p = encoder.encode_pair(queries.read(batch.query_rows), passages.read(rows))
-    return (q @ p.T)[:, upload(place, encoder.device)]
+        q, p = encoder.encode_pair(queries.read(batch.query_rows), tokens)
+    scores = q @ p.T
+    if chunks is not None:
+        scores = best_chunks(scores, chunks)
+    return scores[:, upload(place, encoder.device)]
+
+
+def best_chunks(scores: Tensor, chunks: Int64) -> Tensor:
+    """[b, documents] the highest score of each document's chunks; its gradient goes to that chunk alone.
+
+    Parameters
+    ----------
+    scores : [b, chunks in all].
+    chunks : [documents + 1] where each document's chunks begin.
+    """
+    owner = upload(owners(chunks), scores.device).expand(len(scores), -1)
+    best = scores.new_full((len(scores), len(chunks) - 1), float("-inf"))
+    return best.scatter_reduce(1, owner, scores, "amax")
