@@ -19,7 +19,7 @@ FLOORS = {
     "data": """
         data.source data.checks data.text data.ids data.building data.collection
         data.formats.lines data.formats.pairs
-        data.formats.beir data.formats.qa data.formats.pydocs data.formats.trec
+        data.formats.beir data.formats.qa data.formats.msmarco data.formats.pydocs data.formats.trec
         data.importing data.training_data data.tokens
     """,
     "evaluation": "evaluation.judged evaluation.measures evaluation.significance evaluation.compare",

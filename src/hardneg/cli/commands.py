@@ -54,7 +54,7 @@ def common(
 
 @app.command("import", epilog=example("hardneg import beir:scifact --to scifact-collection"))
 def import_command(
-    source: Annotated[str, typer.Argument(help="[format:]PLACE; formats: beir, qa, pydocs.")],
+    source: Annotated[str, typer.Argument(help="[format:]PLACE; formats: beir, qa, msmarco, pydocs.")],
     to: Annotated[Path, typer.Option(help="The folder of the canonical collection.")],
     format: Annotated[str, typer.Option(help="Convention of PLACE.")] = "auto",
     allow_empty: Annotated[bool, typer.Option("--allow-empty", help="Keep empty texts, and count them.")] = False,

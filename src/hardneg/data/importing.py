@@ -12,7 +12,7 @@ from hardneg.data.collection import KIND, Collection, cached_place, publish_sour
 from hardneg.data.source import Source
 from hardneg.errors import BusyError, InputError, SettingsError
 
-FORMATS = ("beir", "qa", "pydocs")
+FORMATS = ("beir", "qa", "msmarco", "pydocs")
 WAIT_SECONDS = 0.2
 
 
@@ -87,6 +87,10 @@ def find_source(data: str, format: str = "auto") -> Source:
         from hardneg.data.formats import qa
 
         return qa.records(existing_folder(data))
+    if format == "msmarco":
+        from hardneg.data.formats import msmarco
+
+        return msmarco.records(existing_folder(data))
     raise unknown_format(format)
 
 
@@ -101,6 +105,8 @@ def detect(data: str) -> str:
     names = {path.name.removesuffix(".gz") for path in folder.iterdir()}
     if {"corpus.jsonl", "queries.jsonl"} <= names:
         return "beir"
+    if "msmarco-docs.tsv" in names or ("corpus.tsv" in names and any(n.endswith(".query.txt") for n in names)):
+        return "msmarco"
     if "corpus.tsv" in names and any(name.endswith(".jsonl") for name in names):
         return "qa"
     what = "no convention is recognised by the files here"
