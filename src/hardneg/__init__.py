@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # what editors and type checkers see
         train,
         train_ance,
         train_ance_tele,
+        train_star,
         train_warmup,
     )
 
@@ -60,6 +61,7 @@ _HOMES = {
     "train": "hardneg.operations.recipes",
     "train_ance": "hardneg.operations.recipes",
     "train_ance_tele": "hardneg.operations.recipes",
+    "train_star": "hardneg.operations.recipes",
     "train_warmup": "hardneg.operations.recipes",
 }
 
@@ -87,6 +89,7 @@ __all__ = [
     "train",
     "train_ance",
     "train_ance_tele",
+    "train_star",
     "train_warmup",
 ]
 

@@ -15,7 +15,15 @@ from hardneg.negatives.pool import NegativePool, load_pool
 from hardneg.operations.evaluation import compare, evaluate
 from hardneg.operations.inspection import inspect, pool_stats
 from hardneg.operations.pools import mine
-from hardneg.operations.recipes import plan, settings_of, train, train_ance, train_ance_tele, train_warmup
+from hardneg.operations.recipes import (
+    plan,
+    settings_of,
+    train,
+    train_ance,
+    train_ance_tele,
+    train_star,
+    train_warmup,
+)
 from hardneg.operations.retrieval import encode, search_split, search_text
 from hardneg.operations.starting import Splits
 from hardneg.recipes.ance_tele import AnceTele
@@ -43,5 +51,6 @@ __all__ = [
     "train",
     "train_ance",
     "train_ance_tele",
+    "train_star",
     "train_warmup",
 ]

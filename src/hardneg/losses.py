@@ -83,3 +83,29 @@ def hardest(scores: Tensor, targets: Tensor, masked: Tensor) -> Tensor:
     left = masked.scatter(1, targets[:, None], True)
     best = scores.detach().masked_fill(left, float("-inf")).argmax(dim=1, keepdim=True)
     return torch.ones_like(masked).scatter(1, best, left.gather(1, best))
+
+
+def star(
+    scores: Tensor, targets: Tensor, masked: Tensor, own: Tensor, *, alpha: float | None = None, scale: float = 1.0
+) -> Tensor:
+    """STAR's loss: RankNet over static hard negatives and the reused batch (Zhan et al., 2021, Section 4).
+
+    Parameters
+    ----------
+    scores, targets, masked, scale : as of :func:`contrastive`; what is masked is no negative.
+    own : [B, P] the columns of each query's own hard negatives.
+    alpha : None: the mean over all pairs, as the published code has it, in which own pairs are few; a number: that
+        times the mean over the other pairs, plus the mean over the own ones (Eq. 13).
+
+    Returns
+    -------
+    [B] values whose mean is the loss.
+    """
+    logits = scores.float() * scale
+    kept = ~masked.scatter(1, targets[:, None], True)
+    pairs = ranknet(logits.gather(1, targets[:, None]), logits).masked_fill(~kept, 0.0)
+    if alpha is None:
+        return len(pairs) * pairs.sum(dim=1) / kept.sum().clamp(min=1)
+    hard, others = kept & own, kept & ~own
+    means = [(pairs * one).sum(dim=1) / one.sum().clamp(min=1) for one in (others, hard)]
+    return len(pairs) * (alpha * means[0] + means[1])

@@ -10,11 +10,12 @@ from typing import Literal
 from torch import Tensor
 
 from hardneg.data.training_data import TrainingData
+from hardneg.diagnostics.gradients import source_norms
 from hardneg.losses import PairLoss, bce, contrastive, hardest, hinge, over_pairs, pairwise_nll
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.packing import upload
 from hardneg.snapshot import token_store
-from hardneg.training.batches import GroupBatch, KnownPositives, group_scores, masked_columns
+from hardneg.training.batches import GroupBatch, KnownPositives, group_scores, masked_columns, source_columns
 from hardneg.training.loop import Objective, StepOutput
 from hardneg.training_settings import TrainingSettings
 
@@ -46,7 +47,13 @@ def group_objective(
         scores = group_scores(encoder, batch, queries, passages, settings.precision)
         masked = upload(masked_columns(batch, known, in_batch=in_batch), scores.device)
         losses = loss(scores, upload(batch.targets(), scores.device), masked)
-        return StepOutput(losses.sum() / batch.step_queries)
+        total = losses.sum() / batch.step_queries
+        if batch.sources is None:
+            return StepOutput(total)
+        columns = {name: upload(pairs, scores.device) for name, pairs in source_columns(batch).items()}
+        if not in_batch:
+            del columns["in_batch"]
+        return StepOutput(total, source_norms(total, scores, encoder.parameters(), columns))
 
     return objective
 

@@ -10,11 +10,13 @@ from typing import Any
 from hardneg import draws
 from hardneg.artifacts import is_current
 from hardneg.data.collection import Collection
+from hardneg.diagnostics.gradients import layer_norms, layers_of
 from hardneg.errors import Interrupted, NumericError
 from hardneg.experiment import Experiment
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.saving import save_encoder
 from hardneg.progress import track
+from hardneg.training.batches import PROBE_EVERY
 from hardneg.training.checkpoint import latest_checkpoint, restore, save_checkpoint
 from hardneg.training.loop import Batch, NotFinite, Objective, Step, train_steps
 from hardneg.training.optim import Optimizers, Schedule, adamw
@@ -79,6 +81,7 @@ def stage_steps(stage: Stage, encoder: BiEncoder, collection: Collection, experi
         log.settle()
         save_checkpoint(folder, made, encoder, optimizer, settings={}, inputs=inputs)
 
+    layers = layers_of(encoder)
     steps = train_steps(
         encoder,
         stage.objective,
@@ -90,6 +93,7 @@ def stage_steps(stage: Stage, encoder: BiEncoder, collection: Collection, experi
         seed=draws.key(stage.seed, "train", stage.episode),
         clip=stage.clip,
         check_every=READ_EVERY,
+        probe=lambda index: layer_norms(layers) if index % PROBE_EVERY == 0 else {},
     )
     with (
         experiment.timed("train", episode=stage.episode, first_step=done) as facts,
@@ -143,7 +147,7 @@ class StepLog:
             "grad_norm": float(step.grad_norm),
             "negative_version": self.stage.episode,
             "queries": step.queries,
-            **step.facts,
+            **{name: float(value) for name, value in step.facts.items()},
             **self.stage.facts(step.index),
         }
 

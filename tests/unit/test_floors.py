@@ -34,10 +34,10 @@ FLOORS = {
     "negatives": "negatives.pool negatives.candidates negatives.sources negatives.mix negatives.groups",
     "training": "training.optim training.loop training.checkpoint training.batches training.refresh",
     "insight": """
-        experiment snapshot mining training_settings objectives training_stage planning
+        diagnostics.gradients experiment snapshot mining training_settings objectives training_stage planning
         diagnostics.forgetting diagnostics.curves results refreshing
     """,
-    "recipes": "recipes.warmup recipes.ance_tele recipes.ance",
+    "recipes": "recipes.warmup recipes.ance_tele recipes.ance recipes.star",
     "roof": """
         operations.opening operations.states operations.inspection operations.pools operations.retrieval
         operations.evaluation operations.settings operations.starting operations.roles

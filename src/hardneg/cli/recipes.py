@@ -144,6 +144,36 @@ def train_ance(
     run("ance", **locals(), values={})
 
 
+@app.command(
+    "star", epilog=example("hardneg train star --data DATA --model warm/model --preset passage", "--out EXP")
+)
+def train_star(
+    data: DataOption,
+    model: ModelOption,
+    out: ExperimentOption,
+    preset: PresetOption = None,
+    config: ConfigOption = None,
+    assignments: Assignments = None,
+    seeds: SeedsOption = 1,
+    train: TrainSplit = "train",
+    dev: DevSplit = "auto",
+    test: TestSplit = "test",
+    negatives: NegativesOption = None,
+    passage_model: PassageModel = None,
+    allow_bin: AllowBin = False,
+    dry_run: DryRun = False,
+    estimate: Estimate = False,
+    cache: CacheOption = None,
+    device: DeviceOption = None,
+    threads: ThreadsOption = None,
+    max_ram: MaxRam = None,
+    max_vram: MaxVram = None,
+    as_json: JsonOption = False,
+) -> None:
+    """STAR: static hard negatives and the reused batch. Presets: passage, document, demo."""
+    run("star", **locals(), values={})
+
+
 def run(
     recipe: str,
     data: str,

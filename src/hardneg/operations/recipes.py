@@ -9,10 +9,10 @@ from hardneg.errors import SettingsError
 from hardneg.operations import training
 from hardneg.operations.opening import Data, Place
 from hardneg.operations.settings import recipe_settings
-from hardneg.recipes import ance, ance_tele, warmup
+from hardneg.recipes import ance, ance_tele, star, warmup
 from hardneg.training_settings import Recipe, TrainingSettings
 
-RECIPES = {recipe.name: recipe for recipe in (warmup.RECIPE, ance_tele.RECIPE, ance.RECIPE)}
+RECIPES = {recipe.name: recipe for recipe in (warmup.RECIPE, ance_tele.RECIPE, ance.RECIPE, star.RECIPE)}
 
 
 def recipe_named(name: str) -> Recipe:
@@ -51,3 +51,8 @@ def train_warmup(data: Data, model: str, out: Place, **options: Any) -> dict[str
 def train_ance(data: Data, model: str, out: Place, **options: Any) -> dict[str, Any]:
     """Train with refreshed negatives (Xiong et al., 2021), in one process or two: :func:`train` with ``ance``."""
     return train("ance", data, model, out, **options)
+
+
+def train_star(data: Data, model: str, out: Place, **options: Any) -> dict[str, Any]:
+    """Train on static hard negatives and the reused batch (Zhan et al., 2021): :func:`train` with ``star``."""
+    return train("star", data, model, out, **options)

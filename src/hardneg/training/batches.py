@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 import numpy as np
@@ -18,10 +18,12 @@ from hardneg.errors import InputError
 from hardneg.models.bi_encoder import BiEncoder, Precision
 from hardneg.models.packing import upload
 from hardneg.negatives.groups import draw_groups, epoch_order, usable
-from hardneg.negatives.pool import NegativePool
+from hardneg.negatives.pool import SOURCES, NegativePool
 from hardneg.records import Int32, Int64, Positives, offsets_of, owners
 
 log = logging.getLogger(__name__)
+
+PROBE_EVERY = 50  # steps between two whose gradient is looked at by source and layer
 
 Bool = NDArray[np.bool_]
 
@@ -34,12 +36,19 @@ class GroupBatch:
     passage_rows: Int32  # [b, 1 + N]
     step_queries: int  # queries of the whole optimiser step, over which the loss is a mean
     micro_queries: int | None = None  # queries of a micro-batch; None: all at once
+    sources: NDArray[np.uint8] | None = None  # [b, N] of the negatives; only of steps whose gradient is looked at
 
     def micro(self) -> Sequence[GroupBatch]:
         """The micro-batches, in order."""
         size = self.micro_queries or max(len(self.query_rows), 1)
         return [
-            GroupBatch(self.query_rows[i : i + size], self.passage_rows[i : i + size], self.step_queries)
+            replace(
+                self,
+                query_rows=self.query_rows[i : i + size],
+                passage_rows=self.passage_rows[i : i + size],
+                micro_queries=None,
+                sources=self.sources if size >= len(self.query_rows) else None,
+            )
             for i in range(0, len(self.query_rows), size)
         ]
 
@@ -97,7 +106,8 @@ class PoolBatches:
         chosen = self.order_of_epoch(epoch)[place * self.queries_per_step :][: self.queries_per_step]
         groups = draw_groups(self.pool, chosen, epoch, size=self.negatives, seed=self.seed, rotate=self.rotate)
         rows = np.column_stack([groups.positive_rows, groups.negative_rows])
-        return GroupBatch(groups.query_rows, rows, len(chosen), self.micro_queries)
+        sources = groups.sources if step % PROBE_EVERY == 0 else None
+        return GroupBatch(groups.query_rows, rows, len(chosen), self.micro_queries, sources)
 
 
 class VisitBatches:
@@ -143,7 +153,8 @@ class VisitBatches:
             pool, chosen, epoch, size=self.negatives, seed=self.seed, rotate=self.rotate, fresh=True
         )
         rows = np.column_stack([groups.positive_rows, groups.negative_rows])
-        return GroupBatch(groups.query_rows, rows, len(chosen), self.micro_queries)
+        sources = groups.sources if step % PROBE_EVERY == 0 else None
+        return GroupBatch(groups.query_rows, rows, len(chosen), self.micro_queries, sources)
 
 
 class KnownPositives:
@@ -184,6 +195,18 @@ def masked_columns(batch: GroupBatch, known: KnownPositives | None, *, in_batch:
         own = owners(offsets_of(np.full(queries, width)))
         mask |= own[None, :] != np.arange(queries)[:, None]
     return mask
+
+
+def source_columns(batch: GroupBatch) -> dict[str, Bool]:
+    """By source, [b, b * (1 + N)] the pairs of a query and a negative of its own from there; and ``in_batch``."""
+    assert batch.sources is not None
+    queries, width = batch.passage_rows.shape
+    own = np.zeros((queries, queries, width), np.uint8)
+    own[np.arange(queries), np.arange(queries), 1:] = batch.sources + 1
+    own[np.arange(queries), np.arange(queries), 0] = 255  # the positive
+    flat = own.reshape(queries, queries * width)
+    found = {SOURCES[code]: flat == code + 1 for code in np.unique(batch.sources).tolist()}
+    return found | {"in_batch": flat == 0}
 
 
 def group_scores(

@@ -22,7 +22,7 @@ class StepOutput:
     """What an objective makes of one micro-batch."""
 
     loss: Tensor  # sum over the micro-batch's queries, divided by the queries of the whole step
-    facts: dict[str, float] = field(default_factory=dict)
+    facts: dict[str, Tensor] = field(default_factory=dict)
 
 
 class Batch(Protocol):
@@ -50,7 +50,7 @@ class Step:
     learning_rate: float
     grad_norm: Tensor  # before clipping
     queries: int
-    facts: dict[str, float]
+    facts: dict[str, Tensor]
     confirm: Callable[[], None]  # raises if this step or one before it was not finite; call it before saving
 
 
@@ -66,6 +66,7 @@ def train_steps(
     seed: int,
     clip: float = 1.0,
     check_every: int = 10,
+    probe: Callable[[int], dict[str, Tensor]] = lambda index: {},
 ) -> Iterator[Step]:
     """Make the optimiser steps ``start`` to ``stop - 1``, yielding after each.
 
@@ -79,6 +80,7 @@ def train_steps(
     clip : largest norm of the whole gradient.
     check_every : from the first loss or gradient that is not finite, the weights stay as they are; it is
         reported within this many steps, so that no step waits for the device.
+    probe : what to note of a step's whole gradient, before it is clipped.
 
     Raises
     ------
@@ -91,6 +93,7 @@ def train_steps(
         batch = batches(index)
         torch.manual_seed(draws.key(seed, "dropout", index) >> 1)
         loss, facts = backward(objective, batch)
+        facts |= probe(index)
         grad_norm = nn.utils.clip_grad_norm_(parameters, clip, foreach=True)
         rate = schedule(index)
         for group in optimizer.param_groups:
@@ -103,16 +106,16 @@ def train_steps(
         yield Step(index, loss, rate, grad_norm, len(batch.query_rows), facts, guard.read)
 
 
-def backward(objective: Objective, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+def backward(objective: Objective, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
     """Accumulate the gradient of all micro-batches; the step's loss (detached) and the facts, summed."""
     total: Tensor | None = None
-    facts: dict[str, float] = {}
+    facts: dict[str, Tensor] = {}
     for part in batch.micro():
         output = objective(part)
         output.loss.backward()
         total = output.loss.detach() if total is None else total + output.loss.detach()
         for name, value in output.facts.items():
-            facts[name] = facts.get(name, 0.0) + value
+            facts[name] = facts[name] + value if name in facts else value
     assert total is not None
     return total, facts
 

@@ -1,10 +1,11 @@
 r"""MS MARCO folders, of passages as ANCE-Tele lays them out, or of documents; each file may end in ``.gz``.
 
 Passages: ``corpus.tsv`` with ``id\ttitle\ttext`` or ``id\ttext`` and no header. Documents: ``msmarco-docs.tsv``
-with ``id\turl\ttitle\tbody``; url and title become the title, a line each, and where the lines meet an encoder puts
-its separator (``url [SEP] title [SEP] body``). Queries: ``<split>.query.txt`` or the official ``queries.<split>.tsv``
-and ``msmarco-doc<split>-queries.tsv``, with ``id\ttext``. Judgements: ``qrels.<split>.tsv`` or
-``msmarco-doc<split>-qrels.tsv``, with ``query 0 id grade``. There is no quoting: a lone ``"`` is text.
+with ``id\turl\ttitle\tbody``; url and title become the title, a line each, and where the lines meet an encoder
+puts its separator (``url [SEP] title [SEP] body``). Queries: ``<split>.query.txt`` or the official
+``queries.<split>.tsv`` and ``msmarco-doc<split>-queries.tsv``, with ``id\ttext``. Judgements:
+``qrels.<split>.tsv`` or ``msmarco-doc<split>-qrels.tsv``, with ``query 0 id grade``. There is no quoting: a lone
+``"`` is text.
 """
 
 from __future__ import annotations

@@ -1,0 +1,66 @@
+"""Norms of a step's gradient: by thirds of the layers, and by the source of the negatives that caused it."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+LAYER = re.compile(r"\.layers?\.(\d+)\.")
+THIRDS = ("bottom", "middle", "top")
+
+Parameters = Mapping[str, Sequence[nn.Parameter]]
+
+
+def layers_of(model: nn.Module) -> list[list[nn.Parameter]]:
+    """The parameters of every transformer layer, from the bottom; towers share the numbers of their layers."""
+    found: dict[int, list[nn.Parameter]] = defaultdict(list)
+    for name, parameter in model.named_parameters():
+        if match := LAYER.search(name):
+            found[int(match[1])].append(parameter)
+    return [found[number] for number in sorted(found)]
+
+
+def layer_norms(layers: Sequence[Sequence[nn.Parameter]]) -> dict[str, Tensor]:
+    """The gradient's norm of a layer, its mean over each third of the layers, and that of the last (ANCE, Fig. 4).
+
+    Nothing where there are fewer than three layers or no gradient.
+    """
+    norms = [norm([p.grad for p in layer if p.grad is not None]) for layer in layers]
+    if len(norms) < len(THIRDS) or any(one is None for one in norms):
+        return {}
+    values = torch.stack([one for one in norms if one is not None])
+    groups = zip(THIRDS, torch.tensor_split(values, len(THIRDS)), strict=True)
+    return {f"grad_norm_{name}": group.mean() for name, group in groups} | {"grad_norm_last": values[-1]}
+
+
+def norm(gradients: Sequence[Tensor]) -> Tensor | None:
+    """The norm of several tensors together; None of none."""
+    if not gradients:
+        return None
+    return torch.linalg.vector_norm(torch.stack(list(torch._foreach_norm(list(gradients)))))
+
+
+def source_norms(
+    loss: Tensor, scores: Tensor, parameters: Iterable[nn.Parameter], columns: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """The norm of the gradient that the negatives of each source cause, over all parameters.
+
+    One backward pass a source: the derivative of the loss by the scores, where only this source's pairs are left.
+
+    Parameters
+    ----------
+    loss : of the whole micro-batch; ``scores`` [b, p] that it was made from.
+    columns : by source, [b, p] bool: the pairs whose passage is a negative from it.
+    """
+    (by_score,) = torch.autograd.grad(loss, scores, retain_graph=True)
+    trained = [p for p in parameters if p.requires_grad]
+    found = {}
+    for source, pairs in columns.items():
+        gradients = torch.autograd.grad(scores, trained, by_score * pairs, retain_graph=True, allow_unused=True)
+        if (value := norm([g for g in gradients if g is not None])) is not None:
+            found[f"grad_norm_{source}"] = value
+    return found

@@ -1,0 +1,148 @@
+"""STAR: static hard negatives, mined once, and the batch reused as random ones (Zhan et al., 2021).
+
+The warm-up model that mines is ``--model``. Every visit of a query draws one of its hard negatives afresh; the
+other queries' positives and hard negatives of the step serve as random negatives, which keeps training stable.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from hardneg.artifacts import is_current, read_manifest
+from hardneg.data.training_data import TrainingData
+from hardneg.experiment import Experiment
+from hardneg.losses import star as star_loss
+from hardneg.mining import adopt, mine_candidates
+from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.loading import load_encoder
+from hardneg.negatives.pool import KIND as POOL
+from hardneg.negatives.pool import NegativePool, load_pool, save_pool
+from hardneg.objectives import GroupLoss, group_objective
+from hardneg.planning import Episode, describe_work, work_of
+from hardneg.snapshot import Snapshot, State
+from hardneg.training.batches import VisitBatches
+from hardneg.training.optim import linear
+from hardneg.training_settings import Recipe, TrainingSettings, state_of_episode
+from hardneg.training_stage import Stage, train_stage
+
+
+class Star(TrainingSettings):
+    """Settings of the recipe; the presets hold the paper's values."""
+
+    negatives_per_query: int = Field(1, ge=1)
+    alpha: float | Literal["implicit"] = (
+        "implicit"  # weight of the random pairs (Eq. 13); implicit: one mean over all
+    )
+    epochs: float = Field(100, gt=0)
+    steps: int | None = Field(None, ge=1)  # of the whole schedule; wins over epochs
+    stop_step: int | None = Field(None, ge=1)  # ends training early, without shortening the schedule
+    positives: Literal["rotate", "first"] = "rotate"
+
+    def horizon(self, queries: int) -> int:
+        """Steps of the schedule."""
+        return self.steps or math.ceil(self.epochs * math.ceil(queries / self.queries_per_step))
+
+    def stop(self, queries: int) -> int:
+        """Steps that are made of it."""
+        return min(self.stop_step or self.horizon(queries), self.horizon(queries))
+
+
+def star(
+    settings: Star,
+    data: TrainingData,
+    base: Callable[[], BiEncoder],
+    experiment: Experiment,
+    *,
+    given: NegativePool | None = None,
+) -> Iterator[State]:
+    """Mine once and train (STAR, Section 4). Everything that is published already is reused.
+
+    Yields the warm-up model and the final one.
+
+    Parameters
+    ----------
+    given : static hard negatives made elsewhere, instead of mined ones.
+    """
+    state = state_of_episode(settings, data, experiment, base(), 1, 1)
+    yield state
+    pool = static_negatives(settings, state, data, experiment, given)
+    state.discard()
+    encoder = train(settings, data, pool, base(), experiment)
+    yield state_of_episode(settings, data, experiment, encoder, 2, 1)
+
+
+def static_negatives(
+    settings: Star, state: Snapshot, data: TrainingData, experiment: Experiment, given: NegativePool | None
+) -> NegativePool:
+    """The top ``depth`` of the warm-up model without D+, or what was given."""
+    path, collection = experiment / "episodes/1/negatives", data.collection
+    inputs = {"collection": collection.digest, "splits": data.digest, "miner": state.digest}
+    if not is_current(path, POOL, inputs):
+        with experiment.timed("mine", episode=1):
+            if given is None:
+                pool = mine_candidates(
+                    state, data.train, "query", episode=1, depth=settings.depth, seed=settings.seed
+                )
+            else:
+                pool = adopt(given, data.train, 1, collection.text_keys)
+        save_pool(pool, path, settings=settings.result_values(), inputs=inputs)
+    return load_pool(path, n_passages=collection.n_passages, collection=collection.digest)
+
+
+def train(
+    settings: Star, data: TrainingData, pool: NegativePool, start: BiEncoder, experiment: Experiment
+) -> BiEncoder:
+    """Train on static hard negatives and the reused batch; the model that it makes."""
+    queries = len(data.train)
+    loss = loss_of(settings, start.settings.scale)
+    stage = Stage(
+        episode=1,
+        seed=settings.seed,
+        models={"model": settings.stop(queries)},
+        schedule=linear(settings.learning_rate, warmup=settings.warmup, horizon=settings.horizon(queries)),
+        objective=group_objective(settings, data, start, experiment.cache, loss, in_batch=True),
+        batches=VisitBatches(
+            data.train,
+            lambda step: pool,
+            queries_per_step=settings.queries_per_step,
+            negatives=settings.negatives_per_query,
+            seed=settings.seed,
+            rotate=settings.positives == "rotate",
+            micro_queries=settings.micro_queries,
+        ),
+        inputs={"pool": read_manifest(experiment / "episodes/1/negatives").digest},
+        clip=settings.clip,
+        optimizer=settings.make_optimizer,
+        checkpoint_every=settings.checkpoint_every,
+    )
+    train_stage(stage, start, data.collection, experiment)
+    return load_encoder(str(experiment / "model"), device=start.device)
+
+
+def loss_of(settings: Star, scale: float) -> GroupLoss:
+    """STAR's loss over the columns of a step: the hard negatives stand behind each query's positive."""
+    alpha = None if settings.alpha == "implicit" else settings.alpha
+
+    def loss(scores: Tensor, targets: Tensor, masked: Tensor) -> Tensor:
+        column = torch.arange(scores.shape[1], device=scores.device)[None, :]
+        own = (column > targets[:, None]) & (column <= targets[:, None] + settings.negatives_per_query)
+        return star_loss(scores, targets, masked, own, alpha=alpha, scale=scale)
+
+    return loss
+
+
+def plan(settings: Star, data: TrainingData, encoder: BiEncoder, *, seeds: int, measure: bool) -> dict[str, Any]:
+    """What the experiment would do, and with ``measure`` what it would take here."""
+    queries = len(data.train)
+    one = Episode(1, queries, settings.stop(queries), settings.queries_per_step, 1 + settings.negatives_per_query)
+    work = work_of(settings, data, [one], states=2, entries=settings.depth, in_batch=True)
+    return describe_work(work, encoder, seeds=seeds, measure=measure)
+
+
+RECIPE = Recipe("star", Star, star, plan, about="STAR (Zhan et al., 2021)")

