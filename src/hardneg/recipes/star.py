@@ -36,9 +36,7 @@ class Star(TrainingSettings):
     """Settings of the recipe; the presets hold the paper's values."""
 
     negatives_per_query: int = Field(1, ge=1)
-    alpha: float | Literal["implicit"] = (
-        "implicit"  # weight of the random pairs (Eq. 13); implicit: one mean over all
-    )
+    alpha: float | Literal["implicit"] = "implicit"
     epochs: float = Field(100, gt=0)
     steps: int | None = Field(None, ge=1)  # of the whole schedule; wins over epochs
     stop_step: int | None = Field(None, ge=1)  # ends training early, without shortening the schedule
