@@ -28,6 +28,7 @@ from hardneg.errors import ArtifactError
 
 SETTINGS = "settings.json"
 RESULTS = "results.json"
+TIMING = "timing.jsonl"
 
 
 class Experiment:
@@ -44,11 +45,25 @@ class Experiment:
     @contextlib.contextmanager
     def timed(self, stage: str, **facts: Any) -> Iterator[dict[str, Any]]:
         """Measure the block and note it in ``timing.jsonl``; the yielded facts are noted with it."""
-        begun = time.perf_counter()
-        yield facts
-        row = {"stage": stage, "seconds": round(time.perf_counter() - begun, 4), **facts}
-        with disk_faults(self.path), open(self.path / "timing.jsonl", "a") as stream:
-            stream.write(json.dumps(row) + "\n")
+        when, begun = time.time(), time.perf_counter()
+        try:
+            yield facts
+        finally:
+            seconds = round(time.perf_counter() - begun, 4)
+            row = {"stage": stage, "begun": round(when, 3), "seconds": seconds, **facts}
+            with disk_faults(self.path), open(self.path / TIMING, "a") as stream:
+                stream.write(json.dumps(row) + "\n")
+
+    @property
+    def timing(self) -> list[dict[str, Any]]:
+        """What was measured so far; a torn line is none."""
+        if not (self.path / TIMING).is_file():
+            return []
+        rows = []
+        for line in (self.path / TIMING).read_text("utf-8").splitlines():
+            with contextlib.suppress(ValueError):
+                rows.append(json.loads(line))
+        return rows
 
     @property
     def results(self) -> Any:

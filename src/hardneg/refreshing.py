@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from hardneg.artifacts import is_published, read_manifest, remove
 from hardneg.data.training_data import TrainingData
@@ -10,7 +12,9 @@ from hardneg.experiment import Experiment
 from hardneg.mining import mine_candidates
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
 from hardneg.snapshot import Remembered, Snapshot
-from hardneg.training.refresh import Beat, Follower, Mode, Versions, source_step
+from hardneg.training.refresh import Beat, Follower, Mode, Versions, Wait, source_step
+
+T = TypeVar("T")
 
 DONE = (-1, -1)  # in place of a job
 
@@ -90,6 +94,18 @@ def tidy(experiment: Experiment, versions: Versions) -> None:
     for path in experiment.path.glob("models/step-*"):
         if int(path.name[5:]) <= mined:
             remove(path)
+
+
+def timed_wait(experiment: Experiment, wait: Wait) -> Wait:
+    """Wait, and note how long it took."""
+
+    def waiting(ready: Callable[[], T | None], what: str) -> T:
+        if (found := ready()) is not None:
+            return found
+        with experiment.timed("wait", what=what):
+            return wait(ready, what)
+
+    return waiting
 
 
 class VersionInForce:

@@ -5,6 +5,7 @@ import logging
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 from pydantic import Field
@@ -306,9 +307,14 @@ def test_stages_are_timed(tmp_path):
             facts["tokens"] = 7
         with pytest.raises(InputError), experiment.timed("search"):
             raise InputError("NUL", "a", "b")
-    (row,) = [json.loads(line) for line in (tmp_path / "timing.jsonl").read_text().splitlines()]
+    row, failed = experiment.timing
     assert 0 <= row.pop("seconds") < 5
+    assert 0 <= time.time() - row.pop("begun") < 60
     assert row == {"stage": "encode", "side": "query", "tokens": 7}
+    assert failed["stage"] == "search"  # what fails took time too
+    with open(tmp_path / "timing.jsonl", "a") as stream:
+        stream.write('{"stage": "tor')
+    assert len(experiment.timing) == 2
 
 
 def test_what_the_library_logs_is_kept(tmp_path):

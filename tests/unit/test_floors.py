@@ -35,7 +35,7 @@ FLOORS = {
     "training": "training.optim training.loop training.checkpoint training.batches training.refresh",
     "insight": """
         diagnostics.gradients experiment snapshot mining training_settings objectives training_stage planning
-        diagnostics.forgetting diagnostics.curves results refreshing
+        diagnostics.forgetting diagnostics.curves diagnostics.timeline results refreshing
     """,
     "recipes": "recipes.warmup recipes.ance_tele recipes.ance recipes.star",
     "roof": """

@@ -10,6 +10,7 @@ from typing import Any
 
 from hardneg.artifacts import SettingsClash, read_manifest, write_json
 from hardneg.data.training_data import TrainingData, choose_splits
+from hardneg.diagnostics.timeline import draw_timeline
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment import RESULTS, SETTINGS, open_experiment
@@ -23,7 +24,7 @@ from hardneg.results import conduct, is_measured, pool_seeds
 from hardneg.runtime import pick_device
 from hardneg.training_settings import Recipe, TrainingSettings
 
-LOG, CACHE = "log.txt", "cache"
+LOG, CACHE, TIMELINE = "log.txt", "cache", "timeline.png"
 
 
 def train(
@@ -159,6 +160,8 @@ def train_once(
                     about=f"A dense retriever trained with hardneg by {recipe.about} from {base.name}.",
                     settings=settings.result_values(),
                 )
+            if jobs:
+                draw_timeline(experiment / TIMELINE, experiment.timing)
         return dict(experiment.results)
 
 

@@ -38,6 +38,7 @@ from hardneg.refreshing import (
     remembered,
     runs_of,
     tidy,
+    timed_wait,
     versions_of,
 )
 from hardneg.results import evaluation_depth, retrieve_all
@@ -160,7 +161,7 @@ def train(
         Journal(experiment / "versions.jsonl"),
         settings.mode,
         every=settings.refresh_every,
-        wait=wait,
+        wait=timed_wait(experiment, wait),
         max_staleness=settings.max_staleness,
         stop_when_stale=settings.stale == "stop",
     )
