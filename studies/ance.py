@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from harness import Row, Step, Study, arguments, compare, number, say, table
 
-GRID = (1e-5, 3e-5, 1e-4)
+GRID = (1e-4, 3e-4, 3e-5)
 MEASURE = "RR@10"
 TRIAL = "trial"
 
