@@ -13,12 +13,14 @@ from hardneg.models.loading import load_encoder
 from hardneg.negatives.candidates import Filters
 from hardneg.negatives.pool import NegativePool, load_pool
 from hardneg.operations.evaluation import compare, evaluate
+from hardneg.operations.indexing import index
 from hardneg.operations.inspection import inspect, pool_stats
 from hardneg.operations.pools import mine
 from hardneg.operations.recipes import (
     plan,
     settings_of,
     train,
+    train_adore,
     train_ance,
     train_ance_tele,
     train_star,
@@ -39,6 +41,7 @@ __all__ = [
     "encode",
     "evaluate",
     "import_collection",
+    "index",
     "inspect",
     "load_encoder",
     "load_pool",
@@ -49,6 +52,7 @@ __all__ = [
     "search_text",
     "settings_of",
     "train",
+    "train_adore",
     "train_ance",
     "train_ance_tele",
     "train_star",

@@ -144,6 +144,8 @@ def describe(settings: type[Settings], error: Any) -> HardnegError:
         return SettingsError(
             "UNKNOWN_SETTING", f"there is no setting '{name}'", nearest(name, known_keys(settings))
         )
+    if error["type"] == "missing":
+        return SettingsError("MISSING_SETTING", f"'{name}' has no default", f"give it: --set {name}=...")
     found = json.dumps(error["input"], default=str)
     message = error["msg"].removeprefix("Value error, ")  # of a check of our own
     message = message[:1].lower() + message[1:]

@@ -6,11 +6,13 @@ Shapes: ``B`` queries, ``P`` passage columns. ``scores`` are raw products; ``log
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+RankMeasure = Literal["RR", "nDCG"]
 PairLoss = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -109,3 +111,49 @@ def star(
     hard, others = kept & own, kept & ~own
     means = [(pairs * one).sum(dim=1) / one.sum().clamp(min=1) for one in (others, hard)]
     return len(pairs) * (alpha * means[0] + means[1])
+
+
+def lambda_rank(
+    scores: Tensor,
+    positive: Tensor,
+    ranks: Tensor,
+    valid: Tensor,
+    relevant: Tensor,
+    *,
+    measure: RankMeasure,
+    cut: int,
+    weighted: bool = True,
+) -> Tensor:
+    """RankNet of each pair of a positive and a negative, weighed by what swapping them is worth (ADORE, Eq. 17).
+
+    Parameters
+    ----------
+    scores : [B, n] of each query's list.
+    positive, valid : [B, n] bool: which entries are relevant; which are entries at all.
+    ranks : [B, n] from 1.
+    relevant : [B] relevant passages of each query, in the list or not; nDCG's ideal needs them.
+    measure : ``RR``: the difference of reciprocal ranks; ``nDCG``: that of discounts over the ideal.
+    cut : k of the measure; entries below it are worth nothing.
+    weighted : False weighs every pair alike (the ablation, RankNet).
+
+    Returns
+    -------
+    [B] means over a query's pairs; 0 where there is none.
+    """
+    pairs = (positive & valid)[:, :, None] & (~positive & valid)[:, None, :]
+    losses = ranknet(scores.float()[:, :, None], scores.float()[:, None, :])
+    if weighted:
+        worth = rank_worth(ranks, relevant, measure=measure, cut=cut)
+        losses = losses * (worth[:, :, None] - worth[:, None, :]).abs()
+    return losses.masked_fill(~pairs, 0.0).sum(dim=(1, 2)) / pairs.sum(dim=(1, 2)).clamp(min=1)
+
+
+def rank_worth(ranks: Tensor, relevant: Tensor, *, measure: RankMeasure, cut: int) -> Tensor:
+    """[B, n] what a relevant passage at each rank adds to RR@cut (alone) or to nDCG@cut (gains 0 and 1)."""
+    ranks = ranks.float()
+    if measure == "RR":
+        return torch.where(ranks <= cut, 1.0 / ranks, 0.0)
+    discounts = torch.where(ranks <= cut, 1.0 / torch.log2(1.0 + ranks), 0.0)
+    places = 1.0 / torch.log2(1.0 + torch.arange(1, cut + 1, device=ranks.device))
+    ideal = torch.cumsum(places, 0)[relevant.clamp(1, cut) - 1]
+    return discounts / ideal[:, None]

@@ -150,7 +150,7 @@ def summarize(
             pairs = [(FINAL, other) for other in (UNTRAINED, BM25)]
             results["compared_on"] = split
             results["comparisons"] = compare_states(evaluations, pairs, seed=seed)
-    trained = [found["train"] for state, found in runs.items() if "train" in found]
+    trained = [found["train"] for state, found in runs.items() if "train" in found and "/" not in state]
     return {**results, "forgetting": forgetting(data, trained, first=first_episode)}
 
 
@@ -250,7 +250,7 @@ def draw_curve(
     steps : by state, how many optimiser steps made it; a state that is absent stands at the next border.
     """
     split = "dev" if "dev" in results else "test"
-    values = {state: found[str(measure)] for state, found in results.get(split, {}).items()}
+    values = {s: found[str(measure)] for s, found in results.get(split, {}).items() if "/" not in s}
     baseline = values.pop(BM25, None)
     rows = experiment.metrics.read()
     episodes = sorted({row["episode"] for row in rows})

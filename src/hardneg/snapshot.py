@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 from collections.abc import Callable
 from functools import cached_property
@@ -20,9 +21,11 @@ from hardneg.memory import require
 from hardneg.models.bi_encoder import BiEncoder, Precision
 from hardneg.progress import track
 from hardneg.records import Int32, Run, Side
+from hardneg.search.ann import PassageIndex, index_run
 from hardneg.search.embeddings import SHARD_ROWS, Dtype, Embeddings, discard, encode_store
 from hardneg.search.retrieve import search_run
 from hardneg.search.runs import KIND, load_run, save_run
+from hardneg.search.vectors import as_tensor
 
 Timed = Callable[..., contextlib.AbstractContextManager[Any]]
 
@@ -74,6 +77,9 @@ class Snapshot:
         self.folder, self.cache = folder, cache
         self.encoding, self.timed, self.passages_at = encoding, timed, passages_at
         self.digest, self.step, self.keeps = encoder.digest(), step, keeps
+        self.index: PassageIndex | None = None
+        passage = encoder.digest("passage")  # now: the weights may change while this state is looked at
+        self.sides = {"passage": passage, "query": passage if encoder.tied else encoder.digest("query")}
 
     def search(self, name: str, query_rows: Int32, k: int) -> Run:
         """The run of these queries, ``k`` deep, published as ``name``; a deeper one that is there serves too."""
@@ -88,8 +94,23 @@ class Snapshot:
 
     def ranked(self, query_rows: Int32, k: int) -> Run:
         """The run of these queries, ``k`` deep, which is published nowhere."""
-        passages = self.passages  # first: they may be given, and wrong
+        passages = self._searched()  # first: they may be given, and wrong
         return self._search(self.queries.rows(query_rows), query_rows, passages, k)
+
+    @property
+    def texts_digest(self) -> str:
+        """Identity of the passages' token sequences."""
+        return self._embeddings("passage")[0].digest
+
+    def _searched(self) -> Embeddings | None:
+        """The embeddings to search; None where an index is searched instead."""
+        return self.passages if self.index is None else None
+
+    def through(self, index: PassageIndex, name: str, folder: Path) -> Snapshot:
+        """The same state as an index retrieves it; its runs are kept elsewhere."""
+        other = copy.copy(self)
+        other.name, other.folder, other.index = name, folder, index
+        return other
 
     def search_texts(self, texts: list[str], k: int) -> Run:
         """The run of texts that are no queries of the collection; its query rows count from 0."""
@@ -97,7 +118,7 @@ class Snapshot:
         with self.encoder.inference(self.encoding.precision):
             vectors = self.encoder.encode(tokens, "query").cpu().numpy()
         rows = np.arange(len(texts), dtype=np.int32)
-        return self._search(vectors, rows, self.passages, k)
+        return self._search(vectors, rows, self._searched(), k)
 
     def _run(self, name: str, query_rows: Int32, k: int, anchors: Int32 | None) -> Run:
         asked = [query_rows.tolist(), None if anchors is None else anchors.tolist()]
@@ -112,13 +133,16 @@ class Snapshot:
             vectors = (
                 self.queries.rows(query_rows) if anchors is None else self.passages.rows(self._first(anchors))
             )
-            passages = self.passages
+            passages = self._searched()
             with self.timed("search", run=path.name, queries=len(query_rows), k=k):
                 run = self._search(vectors, query_rows, passages, k)
             save_run(run, path, inputs=inputs, settings={"k": k})
         return load_run(path).cut(k)
 
-    def _search(self, vectors: NDArray[Any], query_rows: Int32, passages: Embeddings, k: int) -> Run:
+    def _search(self, vectors: NDArray[Any], query_rows: Int32, passages: Embeddings | None, k: int) -> Run:
+        if passages is None:
+            assert self.index is not None
+            return index_run(self.index, as_tensor(vectors), query_rows, k, self.collection.digest)
         with track("searching", "queries") as tick:
             return search_run(
                 vectors,
@@ -150,8 +174,8 @@ class Snapshot:
         if self.passages_at is None:
             return self._embed("passage")
         given = Embeddings.open(self.passages_at)
-        if (found := given.manifest.inputs["encoder"]) != self.digest:
-            what = f"embeddings of model {found[:12]}…, searched with model {self.digest[:12]}…"
+        if (found := given.manifest.inputs["encoder"]) != self.sides["passage"]:
+            what = f"embeddings of model {found[:12]}…, searched with model {self.sides['passage'][:12]}…"
             raise ArtifactError("OTHER_MODEL", what, "encode with this model", path=self.passages_at)
         if (found := given.manifest.inputs["tokens"]) != (ours := self._embeddings("passage")[0].digest):
             what = f"embeddings of the texts {found[:12]}…, searched for those of {ours[:12]}…"
@@ -192,7 +216,7 @@ class Snapshot:
     def _embeddings(self, side: Side) -> tuple[TokenStore, Path]:
         """The token store of a side, and where its embeddings live: keyed by digests, never by a name."""
         store = token_store(self.encoder, self.collection, self.cache, side, self.encoding.search_query_length)
-        key = digest_json([self.digest, store.digest, dataclasses.asdict(self.encoding)])
+        key = digest_json([self.sides[side], store.digest, dataclasses.asdict(self.encoding)])
         return store, self.cache / "embeddings" / key[:32]
 
     def discard(self) -> None:

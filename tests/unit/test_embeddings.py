@@ -54,7 +54,7 @@ class Encoder:
             vectors[tokens.lengths == length] = value
         return vectors
 
-    def digest(self):
+    def digest(self, side=None):
         return f"encoder {self.seed}"
 
 

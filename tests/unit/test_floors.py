@@ -29,20 +29,22 @@ FLOORS = {
     """,
     "search": """
         search.checks search.vectors search.candidates search.exact search.embedding_store search.embeddings
-        search.retrieve search.runs search.bm25
+        search.retrieve search.runs search.bm25 search.ann
     """,
     "negatives": "negatives.pool negatives.candidates negatives.sources negatives.mix negatives.groups",
-    "training": "training.optim training.loop training.checkpoint training.batches training.refresh",
+    "training": """
+        training.optim training.loop training.checkpoint training.batches training.query_batches training.refresh
+    """,
     "insight": """
         diagnostics.gradients experiment snapshot mining training_settings objectives training_stage planning
         diagnostics.forgetting diagnostics.curves diagnostics.timeline results refreshing
     """,
-    "recipes": "recipes.warmup recipes.ance_tele recipes.ance recipes.star",
+    "recipes": "recipes.warmup recipes.ance_tele recipes.ance recipes.star recipes.adore",
     "roof": """
-        operations.opening operations.states operations.inspection operations.pools operations.retrieval
-        operations.evaluation operations.settings operations.starting operations.roles
+        operations.opening operations.states operations.inspection operations.indexing operations.pools
+        operations.retrieval operations.evaluation operations.settings operations.starting operations.roles
         operations.training operations.recipes api tables
-        cli.options cli.recipes cli.commands cli __main__
+        cli.options cli.indexing cli.recipes cli.commands cli __main__
     """,
 }
 ORDER = [module for modules in FLOORS.values() for module in modules.split()]

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from hardneg import __version__
-from hardneg.cli import recipes
+from hardneg.cli import indexing, recipes
 from hardneg.cli.options import (
     AllowBin,
     CacheOption,
@@ -37,6 +37,7 @@ app = typer.Typer(
 )
 app.add_typer(recipes.app, name="train", epilog=recipes.EXAMPLE)
 app.command("role", hidden=True)(recipes.role)
+app.command(epilog=example("hardneg index EMB --kind pq --out INDEX"))(indexing.index)
 
 
 @app.callback(invoke_without_command=True)
@@ -217,6 +218,7 @@ def search(
     allow_bin: AllowBin = False,
     bm25: Annotated[bool, typer.Option("--bm25", help="Search with BM25, not a model.")] = False,
     embeddings: Annotated[Path | None, typer.Option(help="Passage embeddings made by encode.")] = None,
+    index: Annotated[Path | None, typer.Option(help="An index made by index, instead of exact search.")] = None,
     split: Annotated[str, typer.Option(help="Split whose queries are searched.")] = "test",
     query: Annotated[str | None, typer.Option(help="Search this text and print the hits.")] = None,
     k: Annotated[int | None, typer.Option("--k", min=1, help="Hits of a query (1000; 5 with --query).")] = None,
@@ -246,6 +248,7 @@ def search(
         "allow_bin": allow_bin,
         "bm25": bm25,
         "embeddings": embeddings,
+        "index": index,
         "cache": cache,
         "device": device,
     }

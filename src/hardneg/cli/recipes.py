@@ -174,6 +174,35 @@ def train_star(
     run("star", **locals(), values={})
 
 
+@app.command(
+    "adore", epilog=example("hardneg train adore --data DATA --model star/model --preset passage", "--out EXP")
+)
+def train_adore(
+    data: DataOption,
+    model: ModelOption,
+    out: ExperimentOption,
+    preset: PresetOption = None,
+    config: ConfigOption = None,
+    assignments: Assignments = None,
+    seeds: SeedsOption = 1,
+    train: TrainSplit = "train",
+    dev: DevSplit = "auto",
+    test: TestSplit = "test",
+    passage_model: PassageModel = None,
+    allow_bin: AllowBin = False,
+    dry_run: DryRun = False,
+    estimate: Estimate = False,
+    cache: CacheOption = None,
+    device: DeviceOption = None,
+    threads: ThreadsOption = None,
+    max_ram: MaxRam = None,
+    max_vram: MaxVram = None,
+    as_json: JsonOption = False,
+) -> None:
+    """ADORE: the query side, trained on what it retrieves at each step. Presets: passage, document, demo."""
+    run("adore", **locals(), values={})
+
+
 def run(
     recipe: str,
     data: str,

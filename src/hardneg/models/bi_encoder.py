@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -184,6 +185,13 @@ class BiEncoder(nn.Module):
             digest,
         )
 
+    def untied(self) -> BiEncoder:
+        """The same encoder with a tower for each side; the passages' is this one's own."""
+        if not self.tied:
+            return self
+        tower = self.tower("passage")
+        return BiEncoder(self.settings, copy.deepcopy(tower), tower, exact_dropout=self.exact_dropout)
+
     def working_memory(self, tokens: int) -> int:
         """Bytes that a batch of so many tokens takes inside a transformer at most, without gradient."""
         return bytes_of_batch([self.tower(side).transformer.config for side in get_args(Side)], tokens)
@@ -241,10 +249,15 @@ class BiEncoder(nn.Module):
                 tensor.data = data
             self.train(training)
 
-    def digest(self) -> str:
-        """SHA-256 over weights, settings, transformer configurations and tokenizers: the model's identity."""
-        state = hashlib.sha256(canonical_json([asdict(self.settings), *map(_describe, self.towers)]))
-        for name, tensor in sorted(self.state_dict().items()):
+    def digest(self, side: Side | None = None) -> str:
+        """SHA-256 over weights, settings, transformer configurations and tokenizers: the model's identity.
+
+        Of one ``side``: the identity of its vectors, whatever the other side is.
+        """
+        towers = self.towers if side is None else [self.tower(side)]
+        weights = self.state_dict() if side is None else self.tower(side).state_dict()
+        state = hashlib.sha256(canonical_json([asdict(self.settings), *map(_describe, towers)]))
+        for name, tensor in sorted(weights.items()):
             state.update(canonical_json([name, str(tensor.dtype), list(tensor.shape)]))
             state.update(tensor.cpu().reshape(-1).contiguous().view(torch.uint8).numpy())
         return state.hexdigest()

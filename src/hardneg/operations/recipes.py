@@ -9,10 +9,11 @@ from hardneg.errors import SettingsError
 from hardneg.operations import training
 from hardneg.operations.opening import Data, Place
 from hardneg.operations.settings import recipe_settings
-from hardneg.recipes import ance, ance_tele, star, warmup
+from hardneg.recipes import adore, ance, ance_tele, star, warmup
 from hardneg.training_settings import Recipe, TrainingSettings
 
-RECIPES = {recipe.name: recipe for recipe in (warmup.RECIPE, ance_tele.RECIPE, ance.RECIPE, star.RECIPE)}
+MODULES = (warmup, ance_tele, ance, star, adore)
+RECIPES = {module.RECIPE.name: module.RECIPE for module in MODULES}
 
 
 def recipe_named(name: str) -> Recipe:
@@ -56,3 +57,8 @@ def train_ance(data: Data, model: str, out: Place, **options: Any) -> dict[str, 
 def train_star(data: Data, model: str, out: Place, **options: Any) -> dict[str, Any]:
     """Train on static hard negatives and the reused batch (Zhan et al., 2021): :func:`train` with ``star``."""
     return train("star", data, model, out, **options)
+
+
+def train_adore(data: Data, model: str, out: Place, **options: Any) -> dict[str, Any]:
+    """Train the query side on what it retrieves (Zhan et al., 2021): :func:`train` with ``adore``."""
+    return train("adore", data, model, out, **options)

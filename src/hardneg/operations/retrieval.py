@@ -105,6 +105,7 @@ def search_split(
     passage_model: str | None = None,
     bm25: bool = False,
     embeddings: Place | None = None,
+    index: Place | None = None,
     split: str = "test",
     k: int = 1000,
     allow_bin: bool = False,
@@ -118,6 +119,7 @@ def search_split(
     out : ``.gz`` by name.
     model, bm25 : what searches: one of the two.
     embeddings : the corpus as :func:`encode` embedded it with this model; else it is embedded into the cache.
+    index : search this index instead, which :func:`index` built over this model's embeddings.
     k : hits of a query; all passages where there are fewer.
 
     Returns
@@ -148,6 +150,7 @@ def search_split(
             allow_bin=allow_bin,
             device=device,
             embeddings=embeddings,
+            index=index,
         )
         run = state.ranked(rows, k)
     write_run(Path(out), run, collection.query_ids, collection.passage_ids)
@@ -162,6 +165,7 @@ def search_text(
     passage_model: str | None = None,
     bm25: bool = False,
     embeddings: Place | None = None,
+    index: Place | None = None,
     k: int = 5,
     allow_bin: bool = False,
     cache: Place | None = None,
@@ -192,6 +196,7 @@ def search_text(
         allow_bin=allow_bin,
         device=device,
         embeddings=embeddings,
+        index=index,
     )
     return hits_of(collection, state.search_texts([text], k))
 

@@ -11,6 +11,7 @@ from hardneg.models.bi_encoder import best_precision
 from hardneg.models.loading import load_encoder
 from hardneg.operations.opening import Place
 from hardneg.runtime import pick_device
+from hardneg.search.ann import FaissIndex, check_index
 from hardneg.snapshot import Encoding, Snapshot
 
 
@@ -23,13 +24,14 @@ def open_state(
     allow_bin: bool,
     device: str | None,
     embeddings: Place | None = None,
+    index: Place | None = None,
 ) -> Snapshot:
     """A model over a collection; its runs and embeddings live in the cache, keyed by digests."""
     device = pick_device(device)
     encoder = load_encoder(model, passage_model, device=device, allow_bin=allow_bin)
     encoding = Encoding(precision=best_precision(device))
     key = digest_json([encoder.digest(), collection.digest, dataclasses.asdict(encoding)])
-    return Snapshot(
+    state = Snapshot(
         encoder,
         collection,
         "model",
@@ -38,3 +40,8 @@ def open_state(
         encoding=encoding,
         passages_at=None if embeddings is None else Path(embeddings),
     )
+    if index is None:
+        return state
+    opened = FaissIndex(Path(index))
+    check_index(opened, state.sides["passage"], state.texts_digest)
+    return state.through(opened, "index", state.folder / "index")

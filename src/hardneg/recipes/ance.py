@@ -2,7 +2,7 @@
 
 The *trainer* publishes its model every ``refresh_every`` steps. The *inferencer* encodes the corpus with it,
 searches the training queries and publishes a new version of the negatives, which the trainer follows. ``sync``
-does both in one process, one after the other; ``async`` and ``async-fixed`` do them in two, at the same time.
+does both in one process, in turn; ``async`` and ``async-fixed`` do them in two, at the same time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from hardneg.refreshing import (
     versions_of,
 )
 from hardneg.results import evaluation_depth, retrieve_all
-from hardneg.snapshot import Snapshot, State
+from hardneg.snapshot import State
 from hardneg.training.batches import VisitBatches
 from hardneg.training.optim import Schedule, cyclical, linear
 from hardneg.training.refresh import (
@@ -129,7 +129,7 @@ def alternate(
             yield remembered(experiment, version, step)
         else:
             miner = encoder if step == 0 else load_encoder(str(exported(experiment, step)), device=encoder.device)
-            state = look(settings, data, experiment, miner, version, step)
+            state = state_of(settings, data, experiment, miner, name_of(version), runs_of(version), step)
             yield state
             publish_version(state, data, experiment, version, depth=settings.depth, seed=settings.seed)
             state.discard()
@@ -244,7 +244,7 @@ def infer(
             continue
         version, step = job
         miner = base() if step == 0 else load_encoder(str(exported(experiment, step)), device=base().device)
-        state = look(settings, data, experiment, miner, version, step)
+        state = state_of(settings, data, experiment, miner, name_of(version), runs_of(version), step)
         retrieve_all(state, data, depth=settings.depth, evaluation_depth=deep)
         state.keep_geometry()
         publish_version(state, data, experiment, version, depth=settings.depth, seed=settings.seed)
@@ -273,22 +273,10 @@ def watch(settings: Ance, experiment: Experiment, working: Working) -> Iterator[
         raise PeerError("NO_FINAL_MODEL", "training ended without a model", "look at the log, run it again")
 
 
-def look(
-    settings: Ance, data: TrainingData, experiment: Experiment, encoder: BiEncoder, version: int, step: int
-) -> Snapshot:
-    """The state that mines a version of the negatives."""
-    return state_of(settings, data, experiment, encoder, name_of(version), runs_of(version), step)
-
-
 def plan(settings: Ance, data: TrainingData, encoder: BiEncoder, *, seeds: int, measure: bool) -> dict[str, Any]:
     """What the experiment would do, and with ``measure`` what it would take here."""
-    one = Episode(
-        EPISODE,
-        queries=len(data.train),
-        steps=settings.steps,
-        queries_per_step=settings.queries_per_step,
-        passages_per_query=1 + settings.negatives_per_query,
-    )
+    width = 1 + settings.negatives_per_query
+    one = Episode(EPISODE, len(data.train), settings.steps, settings.queries_per_step, width)
     work = work_of(
         settings,
         data,

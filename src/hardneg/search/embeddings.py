@@ -52,8 +52,8 @@ class Encoder(Protocol):
         """Vectors [n, dim] float32."""
         ...
 
-    def digest(self) -> str:
-        """Identity of weights, prompts, lengths and tokenizer."""
+    def digest(self, side: Side | None = None) -> str:
+        """Identity of weights, prompts, lengths and tokenizer; of those of one side."""
         ...
 
 
@@ -118,7 +118,7 @@ def encode_store(
     if len(tokens) == 0:
         raise InputError("NOTHING_TO_ENCODE", "there are no texts", "give at least one")
     origin = Origin(
-        {"encoder": encoder.digest(), "tokens": tokens.digest},
+        {"encoder": encoder.digest(side), "tokens": tokens.digest},
         {"side": side, "budget": budget, "dtype": dtype, "shard_rows": shard_rows},
     )
     shards = plan_shards(path, len(tokens), shard_rows)

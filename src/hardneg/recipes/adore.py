@@ -1,0 +1,238 @@
+"""ADORE: the query encoder is trained on what it retrieves at this very step (Zhan et al., 2021).
+
+The document encoder and its index stay as they are. Every step searches with the embeddings of the step, and
+LambdaRank weighs each pair of the list by what swapping it is worth. Over a product-quantised index the lists and
+the vectors are those of the index, as at inference.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from hardneg.artifacts import is_current
+from hardneg.data.training_data import TrainingData
+from hardneg.experiment import Experiment
+from hardneg.losses import RankMeasure, lambda_rank
+from hardneg.mining import mine_candidates
+from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.loading import load_encoder
+from hardneg.models.packing import upload
+from hardneg.negatives.pool import NegativePool
+from hardneg.negatives.sources import random_source
+from hardneg.planning import Episode, describe_work, work_of
+from hardneg.records import Int32, Positives
+from hardneg.search.ann import KIND, FaissIndex, PassageIndex, StoredIndex, build_index
+from hardneg.snapshot import Snapshot, State, token_store
+from hardneg.training.batches import KnownPositives
+from hardneg.training.loop import Objective, StepOutput
+from hardneg.training.optim import linear
+from hardneg.training.query_batches import Lists, QueryBatch, QueryBatches, given_lists, retrieved_lists
+from hardneg.training_settings import Recipe, TrainingSettings, state_of
+from hardneg.training_stage import Stage, train_stage
+
+
+class Adore(TrainingSettings):
+    """Settings of the recipe; the presets hold the paper's values."""
+
+    cut: int = Field(ge=1)  # of the measure; the published code's default makes every weight 0, so there is none
+    measure: RankMeasure = "RR"
+    weighted: bool = True  # False: RankNet, the ablation
+    negatives: Literal["dynamic", "static", "random"] = "dynamic"
+    index: Literal["exact", "pq"] = "exact"
+    subvectors: int | None = Field(None, ge=1)  # codes of a passage in the compressed index
+    bits: int = Field(8, ge=1, le=16)  # of a code
+    epochs: float = Field(6, gt=0)
+    steps: int | None = Field(None, ge=1)  # of the whole schedule; wins over epochs
+
+    def horizon(self, queries: int) -> int:
+        """Steps of the schedule, all of which are made."""
+        return self.steps or math.ceil(self.epochs * math.ceil(queries / self.queries_per_step))
+
+
+def adore(
+    settings: Adore, data: TrainingData, base: Callable[[], BiEncoder], experiment: Experiment
+) -> Iterator[State]:
+    """Train the query side over a fixed index (ADORE, Section 5). Everything that is published already is reused.
+
+    Yields the model as it was and the trained one; over a compressed index, each as the index retrieves too.
+    """
+    start = base().untied()
+    state = state_of(settings, data, experiment, start, "untrained", "episodes/1/runs")
+    yield state
+    index = passage_index(settings, state, experiment)
+    if isinstance(index, FaissIndex):
+        yield state.through(index, "untrained/pq", experiment / "episodes/1/runs-pq")
+    encoder = train(settings, data, start, state, index, experiment)
+    final = state_of(settings, data, experiment, encoder, "final", "final/runs")
+    if isinstance(index, FaissIndex):
+        yield final.through(index, "final/pq", experiment / "final/runs-pq")
+    yield final
+
+
+def passage_index(settings: Adore, state: Snapshot, experiment: Experiment) -> PassageIndex:
+    """The index of all passages: their embeddings, or those compressed."""
+    if settings.index == "exact":
+        return StoredIndex(state.passages, state.encoder.device)
+    path = experiment / "index"
+    options = {"subvectors": settings.subvectors or 0, "bits": settings.bits}
+    inputs = {"embeddings": state.passages.digest, **state.passages.manifest.inputs}
+    if not is_current(path, KIND, inputs):
+        with experiment.timed("index"):
+            build_index(state.passages, path, "pq", **options)
+    return FaissIndex(path)
+
+
+def train(
+    settings: Adore,
+    data: TrainingData,
+    encoder: BiEncoder,
+    state: Snapshot,
+    index: PassageIndex,
+    experiment: Experiment,
+) -> BiEncoder:
+    """Train the query side; the passage side is not touched."""
+    for parameter in encoder.tower("passage").parameters():
+        parameter.requires_grad_(False)
+    horizon = settings.horizon(len(data.train))
+    retrieval = Retrieval(settings, data, encoder, state, index)
+    stage = Stage(
+        episode=1,
+        seed=settings.seed,
+        models={"model": horizon},
+        schedule=linear(settings.learning_rate, warmup=settings.warmup, horizon=horizon),
+        objective=retrieval.objective(experiment),
+        batches=QueryBatches(
+            data.train,
+            queries_per_step=settings.queries_per_step,
+            seed=settings.seed,
+            micro_queries=settings.micro_queries,
+        ),
+        inputs={"collection": data.collection.digest, "splits": data.digest},
+        clip=settings.clip,
+        optimizer=settings.make_optimizer,
+        checkpoint_every=settings.checkpoint_every,
+        facts=retrieval.facts,
+    )
+    train_stage(stage, encoder, data.collection, experiment)
+    return load_encoder(str(experiment / "model"), device=encoder.device)
+
+
+class Retrieval:
+    """Lists for the queries of a step, by the embeddings of the step."""
+
+    def __init__(
+        self, settings: Adore, data: TrainingData, encoder: BiEncoder, state: Snapshot, index: PassageIndex
+    ) -> None:
+        self.settings, self.data, self.encoder, self.index = settings, data, encoder, index
+        self.depth = min(settings.depth, data.collection.n_passages)
+        self.known = (
+            KnownPositives(data.train, data.collection.text_keys) if settings.mask_known_positives else None
+        )
+        self.dtype = getattr(torch, settings.store_dtype)
+        self.pool = self._pool(state)
+        self.noted: dict[int, dict[str, Any]] = {}
+
+    def _pool(self, state: Snapshot) -> NegativePool | None:
+        """The fixed negatives of the arms that have such."""
+        if self.settings.negatives == "static":
+            return mine_candidates(
+                state, self.data.train, "query", episode=1, depth=self.depth, seed=self.settings.seed
+            )
+        if self.settings.negatives == "random":
+            collection = self.data.collection
+            return random_source(
+                self.data.train,
+                collection.n_passages,
+                count=min(self.depth, collection.n_passages // 2),
+                seed=self.settings.seed,
+                episode=1,
+                text_keys=collection.text_keys,
+            )
+        return None
+
+    def objective(self, experiment: Experiment) -> Objective:
+        """LambdaRank over the lists; the gradient goes to the query side alone."""
+        queries = token_store(self.encoder, self.data.collection, experiment.cache, "query")
+        precision, scale = self.settings.precision, self.encoder.settings.scale
+
+        def objective(batch: QueryBatch) -> StepOutput:
+            with torch.autocast(self.encoder.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+                vectors = self.encoder.encode(queries.read(batch.query_rows), "query")
+            lists = self.lists(batch, vectors.detach())
+            scores = self.scores(vectors.float(), lists) * scale
+            device = scores.device
+            valid, positive = upload(lists.valid, device), upload(lists.positive, device)
+            losses = lambda_rank(
+                scores,
+                positive,
+                ranks_of(lists, scores.detach(), valid),
+                valid,
+                upload(lists.relevant, device),
+                measure=self.settings.measure,
+                cut=self.settings.cut,
+                weighted=self.settings.weighted,
+            )
+            return StepOutput(losses.sum() / batch.step_queries)
+
+        return objective
+
+    def lists(self, batch: QueryBatch, vectors: Tensor) -> Lists:
+        """What each query of a batch is trained on; notes what was retrieved."""
+        positives = self.data.train.select(batch.positions)
+        found = self.index.search(vectors.to(self.dtype), self.depth)[1].cpu().numpy()
+        used: Sequence[Int32] = list(found)
+        if self.pool is None:
+            lists = retrieved_lists(found, positives, self._duplicates(positives, found))
+        else:
+            pool = self.pool.select(batch.positions)
+            used = [pool.passage_rows[a:b] for a, b in pairwise(pool.offsets)]
+            lists = given_lists(used, positives)
+        shared = [np.isin(one, real).mean() if len(one) else 0.0 for one, real in zip(used, found, strict=True)]
+        digest = hashlib.sha256(found.tobytes()).hexdigest()[:16]
+        self.noted[batch.step] = {"retrieved": digest, "overlap": float(np.mean(shared))}
+        return lists
+
+    def _duplicates(self, positives: Positives, found: Int32) -> NDArray[np.bool_] | None:
+        """[b, depth] passages that are no positive but have the text of one."""
+        if self.known is None:
+            return None
+        return np.stack([self.known.mask(positives.query_rows[i : i + 1], row)[0] for i, row in enumerate(found)])
+
+    def scores(self, vectors: Tensor, lists: Lists) -> Tensor:
+        """[b, n] scores of the lists, with gradient to the queries; the passages are as the index has them."""
+        rows, place = np.unique(lists.rows, return_inverse=True)
+        passages = self.index.vectors(rows).to(vectors.device)
+        return (vectors @ passages.T).gather(1, upload(place.reshape(lists.rows.shape), vectors.device))
+
+    def facts(self, step: int) -> dict[str, Any]:
+        """What a step retrieved, as a digest, and the share of what it trained on that was among it (Fig. 4a)."""
+        return self.noted.pop(step)
+
+
+def ranks_of(lists: Lists, scores: Tensor, valid: Tensor) -> Tensor:
+    """Ranks as retrieved; of given lists, those of the scores at this step."""
+    if lists.ranks.any():
+        return upload(lists.ranks, scores.device)
+    order = torch.argsort(scores.masked_fill(~valid, float("-inf")), dim=1, descending=True, stable=True)
+    places = torch.arange(1, scores.shape[1] + 1, device=scores.device).expand_as(order)
+    return torch.zeros_like(order).scatter_(1, order, places)
+
+
+def plan(settings: Adore, data: TrainingData, encoder: BiEncoder, *, seeds: int, measure: bool) -> dict[str, Any]:
+    """What the experiment would do, and with ``measure`` what it would take here."""
+    one = Episode(1, len(data.train), settings.horizon(len(data.train)), settings.queries_per_step, 1)
+    work = work_of(settings, data, [one], states=2, entries=0, in_batch=False)
+    return describe_work(work, encoder, seeds=seeds, measure=measure)
+
+
+RECIPE = Recipe("adore", Adore, adore, plan, about="ADORE (Zhan et al., 2021)")

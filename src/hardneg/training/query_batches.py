@@ -1,0 +1,102 @@
+"""Batches of queries alone, and the lists of candidates that such a batch is trained on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardneg.negatives.groups import epoch_order
+from hardneg.records import Int32, Int64, Positives
+
+
+@dataclass(frozen=True)
+class QueryBatch:
+    """The queries of a step, or of a micro-batch of it."""
+
+    step: int
+    query_rows: Int32  # [b]
+    positions: Int64  # [b] of the queries among the training queries
+    step_queries: int
+    micro_queries: int | None = None
+
+    def micro(self) -> Sequence[QueryBatch]:
+        """The micro-batches, in order."""
+        size = self.micro_queries or max(len(self.query_rows), 1)
+        return [
+            replace(self, query_rows=self.query_rows[i : i + size], positions=self.positions[i : i + size])
+            for i in range(0, len(self.query_rows), size)
+        ]
+
+
+class QueryBatches:
+    """The queries of every step: all of them once an epoch, in a keyed order."""
+
+    def __init__(
+        self, positives: Positives, *, queries_per_step: int, seed: int, micro_queries: int | None = None
+    ) -> None:
+        self.positives, self.queries_per_step, self.micro_queries = positives, queries_per_step, micro_queries
+        self.order_of_epoch = lru_cache(1)(partial(epoch_order, positives.query_rows, seed=seed, episode=0))
+
+    def __call__(self, step: int) -> QueryBatch:
+        """The queries of one step (from 0)."""
+        epoch, place = divmod(step, math.ceil(len(self.positives) / self.queries_per_step))
+        chosen = self.order_of_epoch(epoch=epoch)[place * self.queries_per_step :][: self.queries_per_step]
+        return QueryBatch(step, self.positives.query_rows[chosen], chosen, len(chosen), self.micro_queries)
+
+
+@dataclass(frozen=True)
+class Lists:
+    """What each query of a batch ranks: padded lists of candidates."""
+
+    rows: Int32  # [b, n] passage rows; 0 where there is no entry
+    ranks: Int64  # [b, n] from 1
+    positive: NDArray[np.bool_]  # [b, n]
+    valid: NDArray[np.bool_]  # [b, n]
+    relevant: Int64  # [b] how many positives the query has, in the list or not
+
+
+def retrieved_lists(found: Int32, positives: Positives, duplicates: NDArray[np.bool_] | None = None) -> Lists:
+    """What was retrieved, labelled by D+; a query that found none of its positives gets all of them appended.
+
+    The j-th one appended stands at rank n + j (ADORE, as published). Those missing are left out where some were
+    found.
+
+    Parameters
+    ----------
+    found : [b, n] passage rows, best first, of the queries of ``positives``.
+    duplicates : [b, n] passages of the same text as a positive, which are no negatives.
+    """
+    count, depth = found.shape
+    most = int(np.diff(positives.offsets).max(initial=0))
+    rows = np.zeros((count, depth + most), np.int32)
+    rows[:, :depth] = found
+    positive, valid = np.zeros(rows.shape, bool), np.zeros(rows.shape, bool)
+    valid[:, :depth] = True
+    for i in range(count):
+        known = positives.of(i)
+        positive[i, :depth] = np.isin(found[i], known)
+        if not positive[i].any():
+            rows[i, depth : depth + len(known)] = known
+            positive[i, depth : depth + len(known)] = valid[i, depth : depth + len(known)] = True
+    if duplicates is not None:
+        valid[:, :depth] &= ~duplicates | positive[:, :depth]
+    ranks = np.broadcast_to(np.arange(1, rows.shape[1] + 1), rows.shape)
+    return Lists(rows, ranks, positive, valid, np.diff(positives.offsets).astype(np.int64))
+
+
+def given_lists(negatives: Sequence[Int32], positives: Positives) -> Lists:
+    """Given negatives and all positives of each query; ranks are by score, and are not known yet (0)."""
+    lists = [np.concatenate([positives.of(i), negatives[i]]) for i in range(len(positives))]
+    width = max(map(len, lists))
+    rows, positive, valid = (np.zeros((len(lists), width), kind) for kind in (np.int32, bool, bool))
+    for i, one in enumerate(lists):
+        rows[i, : len(one)], valid[i, : len(one)] = one, True
+        positive[i, : len(positives.of(i))] = True
+    return Lists(
+        rows, np.zeros(rows.shape, np.int64), positive, valid, np.diff(positives.offsets).astype(np.int64)
+    )
