@@ -36,6 +36,8 @@ class TrainingSettings(Settings):
     chunks: int | None = Field(None, ge=1, le=64)  # of a document; above 1 its best one scores (MaxP)
     max_characters: int | None = Field(None, ge=0)
     search_query_length: int | None = Field(None, ge=3, le=8192)
+    reinit_layers: int = Field(0, ge=0)  # top layers of the pretrained transformer that begin anew
+    reinit_seed: int = Field(0, ge=0)
 
     # optimiser
     optimizer: Literal["adamw", "lamb"] = "adamw"

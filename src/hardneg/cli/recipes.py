@@ -25,6 +25,8 @@ from hardneg.cli.options import (
     NegativesOption,
     PassageModel,
     PresetOption,
+    ReinitLayers,
+    ReinitSeed,
     SeedsOption,
     TestSplit,
     ThreadsOption,
@@ -65,6 +67,8 @@ def train_ance_tele(
     negatives: NegativesOption = None,
     passage_model: PassageModel = None,
     allow_bin: AllowBin = False,
+    reinit_layers: ReinitLayers = None,
+    reinit_seed: ReinitSeed = None,
     dry_run: DryRun = False,
     estimate: Estimate = False,
     cache: CacheOption = None,
@@ -95,6 +99,8 @@ def train_warmup(
     negatives: NegativesOption = None,
     passage_model: PassageModel = None,
     allow_bin: AllowBin = False,
+    reinit_layers: ReinitLayers = None,
+    reinit_seed: ReinitSeed = None,
     dry_run: DryRun = False,
     estimate: Estimate = False,
     cache: CacheOption = None,
@@ -128,6 +134,8 @@ def train_ance(
     role: Annotated[str | None, typer.Option(help="trainer or inferencer: be only that, beside others.")] = None,
     passage_model: PassageModel = None,
     allow_bin: AllowBin = False,
+    reinit_layers: ReinitLayers = None,
+    reinit_seed: ReinitSeed = None,
     dry_run: DryRun = False,
     estimate: Estimate = False,
     cache: CacheOption = None,
@@ -193,6 +201,8 @@ def run(
     max_ram: str | None,
     max_vram: str | None,
     as_json: bool,
+    reinit_layers: int | None,
+    reinit_seed: int | None,
     values: dict[str, Any],
     **options: Any,
 ) -> None:
@@ -209,6 +219,8 @@ def run(
 
     set_threads(threads)
     limit_memory(max_ram, max_vram)
+    given = {"reinit_layers": reinit_layers, "reinit_seed": reinit_seed}
+    values = values | {name: value for name, value in given.items() if value is not None}
     common = {
         "settings": recipes.settings_of(recipe, preset, config, assignments or [], device=device, **values),
         "splits": Splits(train, dev, test),

@@ -10,6 +10,7 @@ from hardneg.data.training_data import AUTO
 from hardneg.errors import SettingsError
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder, longest
+from hardneg.models.reinit import reinitialize
 from hardneg.training_settings import TrainingSettings
 
 
@@ -63,4 +64,6 @@ class Base:
         if (length := settings.search_query_length or 0) > limit:
             what = f"search_query_length = {length}, the model takes {limit} tokens"
             raise SettingsError("TOO_LONG", what, "lower it")
+        for tower in encoder.towers if settings.reinit_layers else ():
+            reinitialize(tower.transformer, settings.reinit_layers, seed=settings.reinit_seed)
         return encoder
