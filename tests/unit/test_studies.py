@@ -104,9 +104,7 @@ def test_every_row_is_a_valid_experiment_of_equal_steps(ablation, harness, tmp_p
     seen = set()
     for row in ablation.order(options):
         words = study.command(row.steps[-1])
-        settings = recipe_settings(
-            RECIPE, None, None, [b for a, b in itertools.pairwise(words) if a == "--set"]
-        )
+        settings = recipe_settings(RECIPE, None, None, [b for a, b in itertools.pairwise(words) if a == "--set"])
         assert (settings.steps, settings.stop_step, settings.episodes) == (120, 40, 3)
         assert settings.passages_per_query(3) == 8
         assert settings.reinit_layers == (3 if row.result.startswith("reinit") else 0)
