@@ -333,6 +333,7 @@ def test_every_option_of_training_is_passed_on(hardneg, monkeypatch, tmp_path):
         "n",
     ]
     options += ["--passage-model", "pm", "--allow-bin", "--cache", "k", "--device", "cpu"]
+    options += ["--reinit-layers", 2, "--reinit-seed", 5, "--prompts", "e5"]
     status, out, _ = hardneg(
         "train", "ance-tele", "--data", "d", "--model", "m", "--out", tmp_path / "e", *options
     )
@@ -341,6 +342,7 @@ def test_every_option_of_training_is_passed_on(hardneg, monkeypatch, tmp_path):
     settings = seen["settings"]
     assert (settings.steps, settings.depth, settings.alpha, settings.start_episode) == (7, 9, 0.25, 2)
     assert settings.queries_per_step == 16  # the preset's
+    assert (settings.reinit_layers, settings.reinit_seed, settings.prompts) == (2, 5, "e5")
     assert vars(seen["splits"]) == {"train": "a", "dev": "b", "test": "c"}
     assert (seen["seeds"], str(seen["negatives"]), seen["passage_model"]) == (3, "n", "pm")
     assert (seen["allow_bin"], str(seen["cache"]), seen["device"]) == (True, "k", "cpu")

@@ -35,10 +35,11 @@ FLOORS = {
     "training": "training.optim training.loop training.checkpoint training.batches training.refresh",
     "insight": """
         diagnostics.gradients experiment snapshot mining training_settings objectives training_stage planning
-        diagnostics.forgetting diagnostics.curves diagnostics.timeline results refreshing
+        diagnostics.forgetting diagnostics.curves diagnostics.timeline cards results refreshing
     """,
     "recipes": "recipes.warmup recipes.ance_tele recipes.ance recipes.star",
     "roof": """
+        integrations.mteb integrations.following integrations.tensorboard
         operations.opening operations.states operations.inspection operations.pools operations.retrieval
         operations.evaluation operations.settings operations.starting operations.roles
         operations.training operations.recipes api tables

@@ -16,6 +16,9 @@ ModelOption = Annotated[str, typer.Option("--model", help="Folder, hub name or p
 MaybeModel = Annotated[str | None, typer.Option("--model", help="Folder, hub name or package:NAME.")]
 PassageModel = Annotated[str | None, typer.Option(help="A second model, for the passages.")]
 AllowBin = Annotated[bool, typer.Option("--allow-bin", help="Read .bin weights, by torch's restricted loader.")]
+PromptsOption = Annotated[
+    str | None, typer.Option("--prompts", help="Take prompts and lengths of a family of models: e5, bge, gte.")
+]
 SplitOption = Annotated[str, typer.Option(help="Split of the judgements.")]
 QrelsOption = Annotated[Path | None, typer.Option(help="A qrels file, instead of --data.")]
 MeasuresOption = Annotated[str, typer.Option(help="In ir_measures notation.")]

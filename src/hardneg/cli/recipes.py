@@ -25,6 +25,7 @@ from hardneg.cli.options import (
     NegativesOption,
     PassageModel,
     PresetOption,
+    PromptsOption,
     ReinitLayers,
     ReinitSeed,
     SeedsOption,
@@ -67,6 +68,7 @@ def train_ance_tele(
     negatives: NegativesOption = None,
     passage_model: PassageModel = None,
     allow_bin: AllowBin = False,
+    prompts: PromptsOption = None,
     reinit_layers: ReinitLayers = None,
     reinit_seed: ReinitSeed = None,
     dry_run: DryRun = False,
@@ -99,6 +101,7 @@ def train_warmup(
     negatives: NegativesOption = None,
     passage_model: PassageModel = None,
     allow_bin: AllowBin = False,
+    prompts: PromptsOption = None,
     reinit_layers: ReinitLayers = None,
     reinit_seed: ReinitSeed = None,
     dry_run: DryRun = False,
@@ -134,6 +137,7 @@ def train_ance(
     role: Annotated[str | None, typer.Option(help="trainer or inferencer: be only that, beside others.")] = None,
     passage_model: PassageModel = None,
     allow_bin: AllowBin = False,
+    prompts: PromptsOption = None,
     reinit_layers: ReinitLayers = None,
     reinit_seed: ReinitSeed = None,
     dry_run: DryRun = False,
@@ -169,6 +173,9 @@ def train_star(
     negatives: NegativesOption = None,
     passage_model: PassageModel = None,
     allow_bin: AllowBin = False,
+    prompts: PromptsOption = None,
+    reinit_layers: ReinitLayers = None,
+    reinit_seed: ReinitSeed = None,
     dry_run: DryRun = False,
     estimate: Estimate = False,
     cache: CacheOption = None,
@@ -201,9 +208,10 @@ def run(
     max_ram: str | None,
     max_vram: str | None,
     as_json: bool,
-    reinit_layers: int | None,
-    reinit_seed: int | None,
     values: dict[str, Any],
+    prompts: str | None = None,
+    reinit_layers: int | None = None,
+    reinit_seed: int | None = None,
     **options: Any,
 ) -> None:
     """What every command of a recipe does: ``values`` are settings, ``options`` go to the recipe as they are."""
@@ -219,7 +227,7 @@ def run(
 
     set_threads(threads)
     limit_memory(max_ram, max_vram)
-    given = {"reinit_layers": reinit_layers, "reinit_seed": reinit_seed}
+    given = {"prompts": prompts, "reinit_layers": reinit_layers, "reinit_seed": reinit_seed}
     values = values | {name: value for name, value in given.items() if value is not None}
     common = {
         "settings": recipes.settings_of(recipe, preset, config, assignments or [], device=device, **values),
