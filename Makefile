@@ -1,4 +1,4 @@
-# make install | demo | test | test-slow | lint | bench | bench-import
+# make install | demo | test | test-slow | lint | bench | bench-import | study-ablation
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # For machines whose default index serves CUDA builds of torch: make TORCH_INDEX=https://…/cpu demo
 TORCH_INDEX ?=
@@ -6,8 +6,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 DEMO ?= demo
+STUDY ?= runs/ablation
+JOBS ?= 1
 
-.PHONY: install demo test test-slow lint bench bench-import clean
+.PHONY: install demo test test-slow lint bench bench-import study-ablation clean
 
 install: $(VENV)/.dev
 
@@ -54,6 +56,10 @@ bench: $(VENV)/.bench
 
 bench-import: $(VENV)/.bench
 	$(BIN)/python benchmarks/importing.py --passages 8841823 --repeats 1
+
+study-ablation: $(VENV)/.base
+	@echo "38 experiments of about 10 minutes on 2 old cores; what is finished is not run again (make JOBS=2 STUDY=folder)"
+	$(BIN)/python studies/ablation.py --out $(STUDY) --jobs $(JOBS) --report docs/studies/ablation.md
 
 clean:
 	rm -rf $(VENV) $(DEMO) build dist src/*.egg-info .pytest_cache .ruff_cache .mypy_cache

@@ -9,6 +9,7 @@ where derived stores live (default ``$HARDNEG_CACHE``, else ``~/.cache/hardneg``
 from hardneg.data.collection import Collection
 from hardneg.data.importing import import_collection
 from hardneg.errors import HardnegError
+from hardneg.integrations.following import follow
 from hardneg.models.loading import load_encoder
 from hardneg.negatives.candidates import Filters
 from hardneg.negatives.pool import NegativePool, load_pool
@@ -40,6 +41,7 @@ __all__ = [
     "compare",
     "encode",
     "evaluate",
+    "follow",
     "import_collection",
     "index",
     "inspect",

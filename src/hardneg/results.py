@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from hardneg.artifacts import read_manifest
+from hardneg.cards import FINAL, card_metadata, model_card
 from hardneg.data.formats.trec import write_run
 from hardneg.data.training_data import TrainingData
 from hardneg.diagnostics.curves import draw_learning_curve, learning_curve
@@ -29,7 +29,7 @@ from hardneg.snapshot import Snapshot, State
 
 log = logging.getLogger(__name__)
 
-BM25, UNTRAINED, FINAL = "bm25", "untrained", "final"
+BM25, UNTRAINED = "bm25", "untrained"
 PUBLISHED = (BM25, UNTRAINED, FINAL)  # the states whose runs are written for people
 CURVE, MODEL = "learning_curve.png", "model"
 Runs = Mapping[str, Mapping[str, Run]]  # by state, and then by what was searched
@@ -46,6 +46,7 @@ def conduct(
     first_episode: int,
     about: str,
     settings: Mapping[str, Any],
+    base_model: str | None = None,
 ) -> None:
     """Let a recipe run, measure every state of the model as it comes, and finish the experiment.
 
@@ -56,7 +57,8 @@ def conduct(
     ----------
     states : what the recipe yields; making the next one trains. The last one is a snapshot of the final model.
     depth : how far down training queries are mined.
-    about, settings : what the model card says of the model and how it was trained.
+    about, settings, base_model : what the model card says of the model and how it was trained; the last is the
+        name on the hub of the model it began with.
     """
     deep = evaluation_depth(measures)
     runs: dict[str, Mapping[str, Run]] = {BM25: bm25_judged(data, experiment.cache, deep)}
@@ -72,9 +74,13 @@ def conduct(
     results = summarize(data, runs, measures, seed=seed, first_episode=first_episode)
     write_runs(experiment / "runs", runs, data)
     draw_curve(experiment, results, measures[0], steps)
-    card = model_card(about, data, results, settings)
     save_encoder(
-        state.encoder, experiment / MODEL, card=card, inputs=read_manifest(experiment / MODEL).inputs, replace=True
+        state.encoder,
+        experiment / MODEL,
+        card=model_card(about, data, results, settings),
+        metadata=card_metadata(data, results, base_model),
+        inputs=read_manifest(experiment / MODEL).inputs,
+        replace=True,
     )
     experiment.finish(results)
 
@@ -220,24 +226,6 @@ def write_runs(folder: Path, runs: Runs, data: TrainingData) -> None:
             except InputError as fault:
                 log.warning("no run files are written: %s", fault)
                 return
-
-
-def model_card(about: str, data: TrainingData, results: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    """What a model card says of training data, results and settings, as Markdown."""
-    collection = data.collection
-    lines = [
-        about,
-        "",
-        f"Training data: {len(data.train):,} queries over {collection.n_passages:,} passages (collection "
-        f"`{collection.digest[:12]}`).",
-    ]
-    for split in judged_splits(data):
-        measures = list(results[split][FINAL])
-        rows = [[state, *(f"{found[name]:.4f}" for name in measures)] for state, found in results[split].items()]
-        table = [["", *measures], ["---"] * (1 + len(measures)), *rows]
-        lines += ["", f"## Results on {split}", "", *(f"| {' | '.join(row)} |" for row in table)]
-    named = [f"{name} = {json.dumps(value)}" for name, value in settings.items() if value is not None]
-    return "\n".join([*lines, "", "## Training", "", "```toml", *named, "```"])
 
 
 def draw_curve(

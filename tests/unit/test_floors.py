@@ -25,7 +25,7 @@ FLOORS = {
     "evaluation": "evaluation.judged evaluation.measures evaluation.significance evaluation.compare",
     "models": """
         models.pooling models.dropout models.first_token models.packing models.pretrained models.bi_encoder
-        models.st_folder models.loading models.saving losses
+        models.st_folder models.loading models.saving models.reinit losses
     """,
     "search": """
         search.checks search.vectors search.candidates search.exact search.embedding_store search.embeddings
@@ -37,10 +37,11 @@ FLOORS = {
     """,
     "insight": """
         diagnostics.gradients experiment snapshot mining training_settings objectives training_stage planning
-        diagnostics.forgetting diagnostics.curves diagnostics.timeline results refreshing
+        diagnostics.forgetting diagnostics.curves diagnostics.timeline cards results refreshing
     """,
     "recipes": "recipes.warmup recipes.ance_tele recipes.ance recipes.star recipes.adore",
     "roof": """
+        integrations.mteb integrations.following integrations.tensorboard
         operations.opening operations.states operations.inspection operations.indexing operations.pools
         operations.retrieval operations.evaluation operations.settings operations.starting operations.roles
         operations.training operations.recipes api tables

@@ -6,6 +6,7 @@ import struct
 import numpy as np
 import pytest
 
+from hardneg.cards import card_metadata, model_card
 from hardneg.data.collection import Collection
 from hardneg.data.formats.trec import read_run
 from hardneg.data.training_data import choose_splits
@@ -19,7 +20,6 @@ from hardneg.results import (
     evaluation_depth,
     forgetting,
     is_measured,
-    model_card,
     pool_seeds,
     spread,
     summarize,
@@ -175,6 +175,16 @@ def test_a_model_card_has_data_results_and_settings(data, runs):
         "| final | 0.7500 | 0.5000 |",
     ]
     assert lines[-4:] == ["```toml", "steps = 7", 'towers = "tied"', "```"]
+
+
+def test_the_head_of_a_card_says_what_hubs_read(data, runs):
+    results = summarize(data, runs, RR, seed=0)
+    head = card_metadata(data, results, "someone/a-model")
+    assert head["base_model"] == "someone/a-model"
+    (found,) = head["model-index"][0]["results"]
+    assert found["dataset"]["split"] == "test"
+    assert [(m["type"], m["value"]) for m in found["metrics"]] == [("RR@10", 0.75), ("R@1", 0.5)]
+    assert "base_model" not in card_metadata(data, results, None)
 
 
 def metrics(*episodes):

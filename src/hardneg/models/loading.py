@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from hardneg.artifacts import MANIFEST, open_artifact
+from hardneg.config import read_preset
 from hardneg.errors import InputError, SettingsError
 from hardneg.models.bi_encoder import AnceHead, BiEncoder, EncoderSettings, Tower
 from hardneg.models.packing import first_position
@@ -56,6 +57,7 @@ def load_encoder(
     *,
     device: torch.device | str = "cpu",
     allow_bin: bool = False,
+    prompts: str | None = None,
     **overrides: Any,
 ) -> BiEncoder:
     """Load a bi-encoder, in evaluation mode and float32.
@@ -65,7 +67,8 @@ def load_encoder(
     model : a folder (ours, sentence-transformers', Hugging Face's), ``package:NAME``, or a name on the hub.
     passage_model : a second one for the passages: the encoder is untied.
     allow_bin : read ``.bin`` weights, with torch's restricted loader.
-    overrides : fields of :class:`EncoderSettings` to set otherwise than the folder says.
+    prompts : a family (``e5``, ``bge``, ``gte``) whose prompts and lengths to take; few folders say them.
+    overrides : fields of :class:`EncoderSettings` to set otherwise than the folder, or ``prompts``, says.
 
     Raises
     ------
@@ -75,6 +78,7 @@ def load_encoder(
     TrustError : it needs code of its own, or has only pickled weights.
     """
     _check_names(overrides)
+    overrides = ({} if prompts is None else read_preset("prompts", prompts)) | overrides
     folders = [locate(model, allow_bin=allow_bin)]
     if passage_model is not None:
         folders.append(locate(passage_model, allow_bin=allow_bin))
@@ -124,7 +128,7 @@ def _read_plain(folder: Path, allow_bin: bool) -> Part:
 
 def _read_st(folder: Path, allow_bin: bool) -> Part:
     """A sentence-transformers directory, ours or another's."""
-    said = read_st_folder(folder)
+    said = read_st_folder(folder, allow_bin=allow_bin)
     transformer, _ = read_transformer(said.transformer, allow_bin=allow_bin)
     tower = Tower(transformer, read_tokenizer(said.transformer))
     if said.head is not None:

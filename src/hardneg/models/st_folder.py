@@ -61,7 +61,7 @@ class SentenceFolder:
     similarity: str | None
 
 
-def read_st_folder(folder: Path) -> SentenceFolder:
+def read_st_folder(folder: Path, *, allow_bin: bool) -> SentenceFolder:
     """Read the modules and settings of a directory; weights and tokenizer stay on disk.
 
     Raises
@@ -80,7 +80,7 @@ def read_st_folder(folder: Path) -> SentenceFolder:
         rest = rest[2:]
     normalize = bool(rest) and rest[0].kind == "Normalize"
     rest = rest[normalize:]
-    dim = _cut(rest.pop()) if len(rest) == 1 and rest[0].kind == "Dense" else None
+    dim = _cut(rest.pop(), allow_bin) if len(rest) == 1 and rest[0].kind == "Dense" else None
     if rest:
         raise _unsupported(rest[0].kind, folder / MODULES)
     settings = _transformer_settings(modules[0].folder)
@@ -163,10 +163,11 @@ def _ance_head(dense: Module, norm: Module) -> tuple[Path, Path]:
     return dense.folder, norm.folder
 
 
-def _cut(dense: Module) -> int:
+def _cut(dense: Module, allow_bin: bool) -> int:
     """How many dimensions a Dense keeps that does nothing but keep the first ones."""
     if _is_linear(dense) and not dense.config.get("bias", True):
-        weight = read_tensors(find_weights(dense.folder, allow_bin=False, safe=DENSE_WEIGHTS))["linear.weight"]
+        file = find_weights(dense.folder, allow_bin=allow_bin, safe=DENSE_WEIGHTS)
+        weight = read_tensors(file)["linear.weight"]
         if torch.equal(weight, torch.eye(*weight.shape)):
             return len(weight)
     raise _unsupported(_dense_name(dense), dense.folder)

@@ -38,6 +38,7 @@ def mine(
     filters: Filters = ALL,
     seed: int = 42,
     allow_bin: bool = False,
+    prompts: str | None = None,
     cache: Place | None = None,
     device: str | None = None,
 ) -> NegativePool:
@@ -77,7 +78,13 @@ def mine(
         if needs_model:
             assert model is not None
             corpus = open_state(
-                collection, folder, model=model, passage_model=passage_model, allow_bin=allow_bin, device=device
+                collection,
+                folder,
+                model=model,
+                passage_model=passage_model,
+                allow_bin=allow_bin,
+                prompts=prompts,
+                device=device,
             )
             inputs["model"] = corpus.digest
         pool = mine_pool(

@@ -30,6 +30,7 @@ from hardneg.data.training_data import choose_splits
 from hardneg.distributed import stop_flag
 from hardneg.errors import Interrupted, PeerError, SettingsError
 from hardneg.experiment import Experiment, join_experiment
+from hardneg.integrations.tensorboard import boarding
 from hardneg.memory import limit_memory, limit_of
 from hardneg.operations.opening import collection_of
 from hardneg.operations.starting import Base, Splits
@@ -131,6 +132,7 @@ def take_role(recipe: Recipe, job: Job) -> None:
             cache=Path(job.cache) if job.cache else None,
         ) as experiment,
         beat_of(experiment, job.role).beating(lambda: progress.beats),
+        boarding(experiment, settings.tensorboard),
     ):
         patience = math.inf if job.supervised else settings.silent_seconds
         recipe.roles[job.role](settings, data, lambda: base.load(settings), experiment, patience)

@@ -14,6 +14,7 @@ from hardneg.diagnostics.timeline import draw_timeline
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment import RESULTS, SETTINGS, open_experiment
+from hardneg.integrations.tensorboard import boarding
 from hardneg.negatives.pool import load_pool
 from hardneg.operations.opening import Data, Place, at_least, cache_at, check_folder, collection_of
 from hardneg.operations.roles import jobs_of, take_role, team
@@ -146,7 +147,7 @@ def train_once(
         if is_measured(experiment.results, measures):
             note(f"{out}: finished already")
         else:
-            with contextlib.ExitStack() as stack:
+            with contextlib.ExitStack() as stack, boarding(experiment, settings.tensorboard):
                 if jobs:
                     given["working"] = stack.enter_context(team(jobs, experiment, settings))
                 conduct(
@@ -159,6 +160,7 @@ def train_once(
                     first_episode=settings.first_episode,
                     about=f"A dense retriever trained with hardneg by {recipe.about} from {base.name}.",
                     settings=settings.result_values(),
+                    base_model=base.hub_name,
                 )
             if jobs:
                 draw_timeline(experiment / TIMELINE, experiment.timing)

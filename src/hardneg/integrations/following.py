@@ -1,0 +1,66 @@
+"""The metrics of an experiment as they are written, for whatever tracks them; training calls nothing back."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hardneg.errors import InputError
+from hardneg.experiment import METRICS, RESULTS
+
+
+def follow(experiment: str | Path, *, wait: bool = True, poll: float = 1.0) -> Iterator[dict[str, Any]]:
+    """Yield the rows of ``metrics.jsonl``, one a step, as they are written: from another process, or a thread.
+
+    A resumed experiment makes some steps again, to the same figures; each is yielded once.
+
+    Parameters
+    ----------
+    experiment : its folder; with several seeds, that of one of them.
+    wait : until the experiment is finished, also for it to begin; else only for what is there now.
+    poll : seconds between two looks.
+
+    Raises
+    ------
+    InputError : without ``wait``, there are no metrics.
+    """
+    folder = Path(experiment)
+    if not wait and not (folder / METRICS).is_file():
+        raise InputError("NOT_FOUND", "no metrics are here", "give an experiment's folder", path=folder)
+    tail, last = Tail(folder / METRICS), (-1, -1)
+    while True:
+        finished = (folder / RESULTS).is_file()  # before the rows: none comes after
+        for line in tail.read():
+            row = json.loads(line)
+            if (now := (row["episode"], row["step"])) > last:
+                last = now
+                yield row
+        if finished or not wait:
+            return
+        time.sleep(poll)
+
+
+class Tail:
+    """Whole lines that a file has gained; all of them again where it was replaced."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.seen, self.inode = 0, -1
+
+    def read(self) -> list[bytes]:
+        """The lines since the last look."""
+        try:
+            stream = open(self.path, "rb")  # noqa: SIM115
+        except FileNotFoundError:
+            return []
+        with stream:
+            if (inode := os.fstat(stream.fileno()).st_ino) != self.inode:
+                self.seen, self.inode = 0, inode
+            stream.seek(self.seen)
+            whole, _, _ = stream.read().rpartition(b"\n")
+        self.seen += len(whole) + 1 if whole else 0
+        return whole.split(b"\n") if whole else []
