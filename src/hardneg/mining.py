@@ -21,7 +21,6 @@ from hardneg.negatives.pool import NegativePool
 from hardneg.negatives.sources import random_source, sample_source
 from hardneg.records import Float32, Int32, Positives, Run, owners
 from hardneg.search.bm25 import bm25_run
-from hardneg.search.exact import as_tensor, tree_sum
 from hardneg.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
@@ -211,9 +210,7 @@ def positive_scores(corpus: Snapshot | Corpus, positives: Positives, source: str
         raise SettingsError(
             "NO_MARGIN", "bm25 has no margin to the positive's score", "filter it by rank or max_score"
         )
-    if corpus.encoder.settings.chunks > 1:
-        what = "documents of several chunks have no single vector to measure a margin from"
-        raise SettingsError("NO_MARGIN", what, "filter by rank or max_score")
-    passages = corpus.passages.rows(positives.first())
-    searched = passages if source == "lookahead" else corpus.queries.rows(positives.query_rows)
-    return tree_sum(as_tensor(searched).double() * as_tensor(passages).double()).float().numpy()
+    anchors = positives.first()
+    lookahead = source == "lookahead"
+    searched = corpus.stand_ins(anchors) if lookahead else corpus.queries.rows(positives.query_rows)
+    return corpus.pair_scores(searched, anchors)

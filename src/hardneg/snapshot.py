@@ -20,10 +20,10 @@ from hardneg.errors import ArtifactError
 from hardneg.memory import require
 from hardneg.models.bi_encoder import BiEncoder, Precision
 from hardneg.progress import track
-from hardneg.records import Int32, Run, Side
+from hardneg.records import Float32, Int32, Int64, Run, Side, owners, take_spans
 from hardneg.search.ann import PassageIndex, index_run
 from hardneg.search.embeddings import SHARD_ROWS, Dtype, Embeddings, discard, encode_store
-from hardneg.search.retrieve import search_run
+from hardneg.search.retrieve import dot_products, search_run
 from hardneg.search.runs import KIND, load_run, save_run
 from hardneg.search.vectors import as_tensor
 
@@ -130,9 +130,7 @@ class Snapshot:
         }
         path = self.folder / name
         if not is_current(path, KIND, inputs) or read_manifest(path).settings["k"] < k:
-            vectors = (
-                self.queries.rows(query_rows) if anchors is None else self.passages.rows(self._first(anchors))
-            )
+            vectors = self.queries.rows(query_rows) if anchors is None else self.stand_ins(anchors)
             passages = self._searched()
             with self.timed("search", run=path.name, queries=len(query_rows), k=k):
                 run = self._search(vectors, query_rows, passages, k)
@@ -150,15 +148,27 @@ class Snapshot:
                 passages,
                 k,
                 collection_digest=self.collection.digest,
-                documents=self._embeddings("passage")[0].first,
+                documents=self.chunks,
                 device=self.encoder.device,
                 progress=tick,
             )
 
-    def _first(self, passages: Int32) -> NDArray[np.integer]:
-        """The embedding that stands for each passage as a query: a document's first chunk."""
-        first = self._embeddings("passage")[0].first
-        return passages if first is None else first[passages]
+    @cached_property
+    def chunks(self) -> Int64 | None:
+        """[n + 1] where the vectors of each passage begin; None: it has one."""
+        return None if self.encoder.settings.chunks == 1 else self._embeddings("passage")[0].first
+
+    def stand_ins(self, passages: Int32) -> NDArray[Any]:
+        """The vector that stands for each passage as a query: of a document that of its first chunk."""
+        return self.passages.rows(passages if self.chunks is None else self.chunks[passages])
+
+    def pair_scores(self, vectors: NDArray[Any], passages: Int32) -> Float32:
+        """The score of each vector and its passage [n], as a search gives it: that of a document's best chunk."""
+        if self.chunks is None:
+            return dot_products(vectors, self.passages.rows(passages))
+        rows, offsets = take_spans(self.chunks, passages)
+        each = dot_products(vectors[owners(offsets)], self.passages.rows(rows))
+        return np.maximum.reduceat(each, offsets[:-1])
 
     def keep_geometry(self) -> None:
         """Publish the corpus mean vector and how alike the passages are, which outlive the embeddings."""

@@ -91,7 +91,7 @@ def encode(
                 budget=token_budget,
                 dtype=dtype,
                 shard=part,
-                name=lambda row: ids[row],
+                name=lambda row: ids[store.document(row)],
                 progress=tick,
             )
     if made is None:
