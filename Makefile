@@ -1,4 +1,4 @@
-# make install | demo | test | test-slow | lint | bench | bench-import | study-ablation
+# make install | demo | test | test-slow | lint | bench | bench-import | study-ablation | study-ance
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # For machines whose default index serves CUDA builds of torch: make TORCH_INDEX=https://…/cpu demo
 TORCH_INDEX ?=
@@ -9,7 +9,7 @@ DEMO ?= demo
 STUDY ?= runs/ablation
 JOBS ?= 1
 
-.PHONY: install demo test test-slow lint bench bench-import study-ablation clean
+.PHONY: install demo test test-slow lint bench bench-import study-ablation study-ance clean
 
 install: $(VENV)/.dev
 
@@ -60,6 +60,10 @@ bench-import: $(VENV)/.bench
 study-ablation: $(VENV)/.base
 	@echo "38 experiments of about 10 minutes on 2 old cores; what is finished is not run again (make JOBS=2 STUDY=folder)"
 	$(BIN)/python studies/ablation.py --out $(STUDY) --jobs $(JOBS) --report docs/studies/ablation.md
+
+study-ance: $(VENV)/.base
+	@echo "50 experiments of 2 to 4 minutes on 2 old cores; what is finished is not run again (make JOBS=2 STUDY=folder)"
+	$(BIN)/python studies/ance.py --out $(STUDY) --jobs $(JOBS) --report docs/studies/ance-table.md
 
 clean:
 	rm -rf $(VENV) $(DEMO) build dist src/*.egg-info .pytest_cache .ruff_cache .mypy_cache
