@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 DEMO ?= demo
-STUDY ?= runs/ablation
+STUDY ?=
 JOBS ?= 1
 
 .PHONY: install demo test test-slow lint bench bench-import study-ablation study-ance clean
@@ -59,11 +59,11 @@ bench-import: $(VENV)/.bench
 
 study-ablation: $(VENV)/.base
 	@echo "38 experiments of about 10 minutes on 2 old cores; what is finished is not run again (make JOBS=2 STUDY=folder)"
-	$(BIN)/python studies/ablation.py --out $(STUDY) --jobs $(JOBS) --report docs/studies/ablation.md
+	$(BIN)/python studies/ablation.py --out $(or $(STUDY),runs/ablation) --jobs $(JOBS) --report docs/studies/ablation.md
 
 study-ance: $(VENV)/.base
 	@echo "50 experiments of 2 to 4 minutes on 2 old cores; what is finished is not run again (make JOBS=2 STUDY=folder)"
-	$(BIN)/python studies/ance.py --out $(STUDY) --jobs $(JOBS) --report docs/studies/ance-table.md
+	$(BIN)/python studies/ance.py --out $(or $(STUDY),runs/ance) --jobs $(JOBS) --report docs/studies/ance-table.md
 
 clean:
 	rm -rf $(VENV) $(DEMO) build dist src/*.egg-info .pytest_cache .ruff_cache .mypy_cache

@@ -17,6 +17,8 @@ from hardneg.distributed import stop_flag
 from hardneg.operations import roles
 from tiny_world import tiny_collection, tiny_model
 
+pytestmark = pytest.mark.slow
+
 EVENTS = int(os.environ.get("CHAOS_EVENTS", "100"))
 SEED = int(os.environ.get("CHAOS_SEED", "1"))
 SETTINGS = {

@@ -141,15 +141,15 @@ def take_role(recipe: Recipe, job: Job) -> None:
 def read_job(stream: IO[str]) -> Job:
     """The job that whoever started this process wrote; from now on, its end is the sign to stop."""
     job = Job(**json.loads(stream.readline()))
-    wake_when_orphaned()
+    die_with_parent()
     threading.Thread(target=_stop_at_end, args=(stream,), daemon=True).start()
     return job
 
 
-def wake_when_orphaned() -> None:
-    """Let the system wake this process, should it be stopped when its parent dies, so that it can end too."""
-    with contextlib.suppress(OSError, AttributeError):  # only Linux does
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
+def die_with_parent() -> None:
+    """Let the system kill this process when its parent dies, even if it is stopped; what is published is whole."""
+    with contextlib.suppress(OSError, AttributeError):  # only Linux does; elsewhere the stream's end must do
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _stop_at_end(stream: IO[str]) -> None:
