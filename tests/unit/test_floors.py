@@ -18,8 +18,9 @@ FLOORS = {
     "ground": "errors records draws artifacts config distributed progress runtime memory",
     "data": """
         data.source data.checks data.text data.ids data.building data.collection
-        data.formats.lines data.formats.pairs
-        data.formats.beir data.formats.qa data.formats.msmarco data.formats.pydocs data.formats.trec
+        data.formats.lines data.formats.pairs data.formats.folders data.formats.arrays data.formats.contexts
+        data.formats.beir data.formats.qa data.formats.msmarco data.formats.dpr data.formats.tevatron
+        data.formats.trec_folder data.formats.irds data.formats.hub data.formats.pydocs data.formats.trec
         data.importing data.training_data data.tokens
     """,
     "evaluation": "evaluation.judged evaluation.measures evaluation.significance evaluation.compare",
@@ -46,7 +47,7 @@ FLOORS = {
     """,
 }
 ORDER = [module for modules in FLOORS.values() for module in modules.split()]
-SHARED_READERS = {"data.formats.lines", "data.formats.pairs"}
+SHARED_READERS = {f"data.formats.{name}" for name in ("lines", "pairs", "folders", "arrays", "contexts")}
 WITHOUT_TORCH = ("ground", "data", "evaluation", "negatives")
 
 
