@@ -40,10 +40,10 @@ FLOORS = {
     """,
     "recipes": "recipes.warmup recipes.ance_tele recipes.ance recipes.star",
     "roof": """
-        operations.opening operations.states operations.inspection operations.pools operations.retrieval
+        operations.opening operations.states operations.inspection operations.exporting operations.pools operations.retrieval
         operations.evaluation operations.settings operations.starting operations.roles
         operations.training operations.recipes api tables
-        cli.options cli.recipes cli.commands cli __main__
+        cli.options cli.recipes cli.commands cli.exchange cli __main__
     """,
 }
 ORDER = [module for modules in FLOORS.values() for module in modules.split()]
