@@ -14,6 +14,7 @@ from hardneg.models.loading import load_encoder
 from hardneg.negatives.candidates import Filters
 from hardneg.negatives.pool import NegativePool, load_pool
 from hardneg.operations.evaluation import compare, evaluate
+from hardneg.operations.exporting import export_pool
 from hardneg.operations.indexing import index
 from hardneg.operations.inspection import inspect, pool_stats
 from hardneg.operations.pools import mine
@@ -41,6 +42,7 @@ __all__ = [
     "compare",
     "encode",
     "evaluate",
+    "export_pool",
     "follow",
     "import_collection",
     "index",

@@ -14,7 +14,18 @@ from hardneg.cli import commands, recipes
 from hardneg.errors import BusyError, Faults, InputError, NumericError, SettingsError
 from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
-COMMANDS = ("import", "train ance-tele", "mine", "inspect", "encode", "index", "search", "evaluate", "compare")
+COMMANDS = (
+    "import",
+    "train ance-tele",
+    "mine",
+    "inspect",
+    "encode",
+    "index",
+    "search",
+    "evaluate",
+    "compare",
+    "export",
+)
 LINE = re.compile(r"(\S.*: )?[A-Z][A-Z0-9_]+: .+; .+")
 
 

@@ -74,6 +74,12 @@ def file_digests(folder: Path, files: Iterable[Path]) -> dict[str, str]:
     return {file.relative_to(folder).as_posix(): cached_digest(file) for file in files}
 
 
+def not_loaded(name: str, fault: Exception) -> InputError:
+    """The fault of data that another package fetches, and could not."""
+    what = " ".join(f"{type(fault).__name__}: {fault}".split())
+    return InputError("NOT_LOADED", f"{name} cannot be loaded ({what:.300})", "check its name and the network")
+
+
 PassageLike = Mapping[str, str] | Sequence[str]
 Judged = Mapping[str, Mapping[str, Mapping[str, int] | Sequence[str]]]
 

@@ -173,6 +173,13 @@ def separator(tokenizer: Tokenizer) -> str:
     return str(encoding.tokens[text_end])
 
 
+def inner_tokens(tokenizer: Tokenizer) -> slice:
+    """Where in a sequence the tokens of its text stand: without the special ones before and after it."""
+    mask = tokenizer.encode("a").special_tokens_mask
+    before, after = mask.index(0), mask[::-1].index(0)
+    return slice(before, -after or None)
+
+
 def joined_passages(titles: list[str], texts: list[str], join: str) -> list[str]:
     """Each passage as one string; a passage without a title is its text."""
     return [title + join + text if title else text for title, text in zip(titles, texts, strict=True)]

@@ -1,4 +1,4 @@
-"""How many passages beat a given one: counts over the whole corpus, as exact as search is, in one pass of products."""
+"""How many passages beat a given one: counts over the whole corpus, exact as search, in one pass."""
 
 from __future__ import annotations
 
