@@ -22,7 +22,10 @@ FLOORS = {
         data.formats.beir data.formats.qa data.formats.pydocs data.formats.trec
         data.importing data.training_data data.tokens
     """,
-    "evaluation": "evaluation.judged evaluation.measures evaluation.significance evaluation.compare",
+    "evaluation": """
+        evaluation.judged evaluation.measures evaluation.matching evaluation.answers evaluation.significance
+        evaluation.compare
+    """,
     "models": """
         models.pooling models.dropout models.first_token models.packing models.pretrained models.bi_encoder
         models.st_folder models.loading models.saving losses
@@ -34,7 +37,7 @@ FLOORS = {
     "negatives": "negatives.pool negatives.candidates negatives.sources negatives.mix negatives.groups",
     "training": "training.optim training.loop training.checkpoint training.batches training.refresh",
     "insight": """
-        experiment snapshot mining training_settings objectives training_stage planning
+        experiment snapshot mining labelling training_settings objectives training_stage planning
         diagnostics.forgetting diagnostics.curves results refreshing
     """,
     "recipes": "recipes.warmup recipes.ance_tele recipes.ance",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -47,7 +47,8 @@ class EncoderSettings:
     """Everything about an encoder that is not in its weights or tokenizer; saved with the model.
 
     ``dim`` cuts the vector (None: whole), after normalisation; logits are ``scale`` × score. Lengths are in
-    tokens, special ones included.
+    tokens, special ones included; ``search_query_length`` is that of queries outside of training steps (None: the
+    same).
     """
 
     pooling: Pooling = "cls"
@@ -61,6 +62,7 @@ class EncoderSettings:
     passage_length: int = 128
     use_titles: bool = True
     title_join: TitleJoin = "sep"
+    search_query_length: int | None = None
 
     def __post_init__(self) -> None:
         for name, choices in (("pooling", Pooling), ("head", Head), ("title_join", TitleJoin)):
@@ -68,8 +70,8 @@ class EncoderSettings:
                 raise SettingsError(
                     "BAD_SETTING", f"{name} = {value!r}", f"choose one of {', '.join(get_args(choices))}"
                 )
-        for name in ("query_length", "passage_length", "scale") + ("dim",) * (self.dim is not None):
-            if not (value := getattr(self, name)) > 0:
+        for name in ("query_length", "passage_length", "scale", "dim", "search_query_length"):
+            if (value := getattr(self, name)) is not None and not value > 0:
                 raise SettingsError("BAD_SETTING", f"{name} = {value}", "give a number above 0")
 
 
@@ -161,7 +163,7 @@ class BiEncoder(nn.Module):
         return self.tower(side).tokenizer
 
     def template(self, side: Side) -> TextTemplate:
-        """How this side's texts become tokens."""
+        """How this side's texts become tokens in training."""
         settings, digest = self.settings, self.tower(side).tokenizer_digest
         if side == "query":
             return TextTemplate(
@@ -175,6 +177,13 @@ class BiEncoder(nn.Module):
             settings.title_join,
             digest,
         )
+
+    def search_template(self, side: Side) -> TextTemplate:
+        """The same in search, where queries may be longer."""
+        template = self.template(side)
+        if side == "passage":
+            return template
+        return replace(template, max_length=self.settings.search_query_length or template.max_length)
 
     def working_memory(self, tokens: int) -> int:
         """Bytes that a batch of so many tokens takes inside a transformer at most, without gradient."""
@@ -235,7 +244,10 @@ class BiEncoder(nn.Module):
 
     def digest(self) -> str:
         """SHA-256 over weights, settings, transformer configurations and tokenizers: the model's identity."""
-        state = hashlib.sha256(canonical_json([asdict(self.settings), *map(_describe, self.towers)]))
+        settings = asdict(self.settings)
+        if settings["search_query_length"] is None:  # models of before there was such a setting are what they were
+            del settings["search_query_length"]
+        state = hashlib.sha256(canonical_json([settings, *map(_describe, self.towers)]))
         for name, tensor in sorted(self.state_dict().items()):
             state.update(canonical_json([name, str(tensor.dtype), list(tensor.shape)]))
             state.update(tensor.cpu().reshape(-1).contiguous().view(torch.uint8).numpy())
