@@ -15,11 +15,20 @@ from hardneg.config import nearest as nearest_name
 from hardneg.data.collection import Collection
 from hardneg.draws import UInt64
 from hardneg.errors import SettingsError
-from hardneg.negatives.candidates import ALL, Filters, search_depth, starved, without_known
+from hardneg.negatives.candidates import (
+    ALL,
+    Contains,
+    Filters,
+    search_depth,
+    starved,
+    without_answers,
+    without_known,
+)
+from hardneg.negatives.groups import usable
 from hardneg.negatives.mix import Mode, teleport, union
 from hardneg.negatives.pool import NegativePool
 from hardneg.negatives.sources import random_source, sample_source
-from hardneg.records import Float32, Int32, Positives, Run, owners
+from hardneg.records import Float32, Int32, Positives, Run, owners, spans
 from hardneg.search.bm25 import bm25_run
 from hardneg.snapshot import Snapshot
 
@@ -55,6 +64,7 @@ def mine_pool(
     dedup: bool = False,
     anchors: Literal["first", "all"] = "first",
     filters: Filters = ALL,
+    contains: Contains | None = None,
 ) -> NegativePool:
     """Mine every source and mix them into a training pool (ANCE-Tele, Eqs. 4-8).
 
@@ -63,6 +73,8 @@ def mine_pool(
     previous : the pool of the round before, for momentum.
     sources : ``query`` and ``lookahead`` share the newly mined ``size`` entries of a query by ``beta`` and are
         joined by momentum; every other source, and lookahead without query, draws ``count`` besides.
+    contains : what contains an answer is no negative, from no source and in no pool of before; queries that are
+        left without a positive or a negative are left out.
     """
     check_sources(corpus, sources)
     mine = partial(
@@ -74,13 +86,14 @@ def mine_pool(
         seed=seed,
         anchors=anchors,
         filters=filters,
+        contains=contains,
     )
     if "query" not in sources:
-        return union([mine(source, count=count) for source in sources])
-    return teleport(
+        return trained_on(union([mine(source, count=count) for source in sources]), contains)
+    mixed = teleport(
         mine("query"),
         mine("lookahead") if "lookahead" in sources else None,
-        previous,
+        None if previous is None else without_answers(previous, contains),
         alpha=alpha,
         beta=beta if "lookahead" in sources else 0.0,
         size=size,
@@ -91,15 +104,35 @@ def mine_pool(
         text_keys=corpus.collection.text_keys,
         filters=filters,
     )
+    return trained_on(mixed, contains)
 
 
-def adopt(given: NegativePool, positives: Positives, episode: int, text_keys: UInt64) -> NegativePool:
+def trained_on(pool: NegativePool, contains: Contains | None) -> NegativePool:
+    """By answers, the queries of a pool that have a positive and a negative; the others are counted."""
+    if contains is None:
+        return pool
+    lacking = int(np.count_nonzero(spans(pool.positive_offsets) == 0))
+    kept = usable(pool)
+    if len(kept) < len(pool):
+        found = f"{lacking} have no positive, {len(pool) - len(kept) - lacking} no negative"
+        log.warning("%d of %d queries are skipped: %s", len(pool) - len(kept), len(pool), found)
+    return pool.select(kept)
+
+
+def adopt(
+    given: NegativePool,
+    positives: Positives,
+    episode: int,
+    text_keys: UInt64,
+    contains: Contains | None = None,
+) -> NegativePool:
     """Negatives made elsewhere as the pool of ``episode``: of the queries of ``positives``, and without those.
 
-    Entries keep how many episodes older than their pool they are.
+    Entries keep how many episodes older than their pool they are. With ``contains``, as for :func:`mine_pool`.
     """
-    ours = without_known(given.align(positives), text_keys)
-    return replace(ours, episode=episode, episodes=ours.episodes + np.int32(episode - given.episode))
+    ours = without_answers(without_known(given.align(positives), text_keys), contains)
+    ours = replace(ours, episode=episode, episodes=ours.episodes + np.int32(episode - given.episode))
+    return trained_on(ours, contains)
 
 
 def check_sources(corpus: Snapshot | Corpus, sources: Sequence[str]) -> None:
@@ -126,6 +159,7 @@ def mine_candidates(
     seed: int = 0,
     filters: Filters = ALL,
     anchors: Literal["first", "all"] = "first",
+    contains: Contains | None = None,
 ) -> NegativePool:
     """All candidates of a source within ``depth`` (or ``count`` drawn ones) for the queries of ``positives``.
 
@@ -133,6 +167,7 @@ def mine_candidates(
     ----------
     count : entries to draw for a query; ``random`` needs it.
     anchors : which positives lookahead searches around.
+    contains : drops candidates that contain an answer.
 
     Notes
     -----
@@ -150,6 +185,7 @@ def mine_candidates(
             episode=episode,
             text_keys=collection.text_keys,
             collection=collection.digest,
+            contains=contains,
         )
     search, list_anchors = searcher(corpus, positives, source, anchors)
     k = training_depth(collection, positives, depth)
@@ -160,6 +196,8 @@ def mine_candidates(
         k = min(2 * k, collection.n_passages)
         log.info("%s: some lists are short of %d candidates; searching %d deep", source, depth, k)
         run = search(k)
+    if contains is not None:  # all at once: it is asked block by block
+        contains(run.query_rows[owners(run.offsets)], run.passage_rows)
     return sample_source(
         run,
         positives,
@@ -172,6 +210,7 @@ def mine_candidates(
         text_keys=collection.text_keys,
         positive_scores=positive_scores(corpus, positives, source) if filters.margin else None,
         anchors=list_anchors,
+        contains=contains,
     )
 
 
@@ -191,7 +230,8 @@ def searcher(
     if source == "query":
         return lambda k: corpus.search("query", rows, k), None
     if anchors == "first":
-        name, list_owners, list_anchors = "lookahead", rows, positives.first()
+        some = positives.some()
+        name, list_owners, list_anchors = "lookahead", some.query_rows, some.first()
     else:
         name, list_owners, list_anchors = (
             "lookahead-all",
@@ -202,7 +242,7 @@ def searcher(
 
 
 def positive_scores(corpus: Snapshot | Corpus, positives: Positives, source: str) -> Float32:
-    """What margins compare with [Q]: the first positive's score in the lists of ``source``.
+    """What margins compare with [Q]: the first positive's score in the lists of ``source``; 0 where there is none.
 
     For lookahead that is the positive's score with itself, for it stands at the head of its own list.
     """
@@ -210,7 +250,10 @@ def positive_scores(corpus: Snapshot | Corpus, positives: Positives, source: str
         raise SettingsError(
             "NO_MARGIN", "bm25 has no margin to the positive's score", "filter it by rank or max_score"
         )
-    anchors = positives.first()
+    some = positives.some()
+    anchors = some.first()
     lookahead = source == "lookahead"
-    searched = corpus.stand_ins(anchors) if lookahead else corpus.queries.rows(positives.query_rows)
-    return corpus.pair_scores(searched, anchors)
+    searched = corpus.stand_ins(anchors) if lookahead else corpus.queries.rows(some.query_rows)
+    scores = np.zeros(len(positives), np.float32)
+    scores[spans(positives.offsets) > 0] = corpus.pair_scores(searched, anchors)
+    return scores

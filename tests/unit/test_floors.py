@@ -23,7 +23,10 @@ FLOORS = {
         data.formats.trec_folder data.formats.irds data.formats.hub data.formats.pydocs data.formats.trec
         data.importing data.training_data data.tokens
     """,
-    "evaluation": "evaluation.judged evaluation.measures evaluation.significance evaluation.compare",
+    "evaluation": """
+        evaluation.judged evaluation.measures evaluation.matching evaluation.answers evaluation.significance
+        evaluation.compare
+    """,
     "models": """
         models.pooling models.dropout models.first_token models.packing models.pretrained models.bi_encoder
         models.st_folder models.loading models.saving models.reinit losses
@@ -37,7 +40,8 @@ FLOORS = {
         training.optim training.loop training.checkpoint training.batches training.query_batches training.refresh
     """,
     "insight": """
-        diagnostics.gradients experiment snapshot mining training_settings objectives training_stage planning
+        diagnostics.gradients experiment snapshot mining labelling training_settings objectives training_stage
+        planning
         diagnostics.forgetting diagnostics.curves diagnostics.timeline
         diagnostics.pairwise_errors cards results refreshing
     """,

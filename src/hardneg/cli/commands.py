@@ -15,6 +15,7 @@ from hardneg.cli.options import (
     DataOption,
     DeviceOption,
     JsonOption,
+    LabelsOption,
     MaxRam,
     MaxVram,
     MaybeData,
@@ -108,6 +109,7 @@ def mine(
         float | None, typer.Option(help="Least distance below the positive's score.")
     ] = None,
     relative_margin: Annotated[float | None, typer.Option(help="The same, as a share of that score.")] = None,
+    labels: LabelsOption = "qrels",
     seed: SeedOption = 42,
     cache: CacheOption = None,
     device: DeviceOption = None,
@@ -121,6 +123,7 @@ def mine(
     from hardneg.memory import limit_memory
     from hardneg.negatives.candidates import Filters
     from hardneg.operations.inspection import pool_stats
+    from hardneg.operations.pools import labels_named
     from hardneg.operations.pools import mine as execute
     from hardneg.runtime import set_threads
     from hardneg.tables import facts_table
@@ -142,6 +145,7 @@ def mine(
         alpha=alpha,
         beta=beta,
         filters=Filters(rank_from, rank_to, max_score, absolute_margin, relative_margin),
+        labels=labels_named(labels),
         seed=seed,
         cache=cache,
         device=device,

@@ -98,7 +98,7 @@ def save_encoder(
 def _write_folder(folder: Path, encoder: BiEncoder, sides: tuple[Side, ...]) -> None:
     """One complete directory, for the tower of these sides."""
     settings, tower = encoder.settings, encoder.tower(sides[0])
-    length = max(encoder.template(side).max_length for side in sides)
+    length = max(encoder.search_template(side).max_length for side in sides)
     with quiet():
         tower.transformer.save_pretrained(folder)
         tower.pretrained_tokenizer.save_pretrained(folder)
