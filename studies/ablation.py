@@ -41,7 +41,15 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "beta-0.7": ("ANCE-Tele, β = 0.7", {"beta": 0.7}),
 }
 BEGIN, END = "<!-- tables: written by studies/ablation.py -->\n", "<!-- end of tables -->\n"
-HEADING = "# Ablation study: what momentum, lookahead and the mix do\n"
+HEADING = """# Ablation study: what momentum, lookahead and the mix do
+
+**Question.** From an encoder that knows retrieval, and from the same one with its top layers drawn anew: do
+momentum, lookahead and both of them (ANCE-Tele) train a better retriever than the query's own nearest negatives
+(Q-Neg) at equal steps, and do they make it forget less? And what do BM25 negatives, no overlaps, continued
+training and other shares change?
+
+`make study-ablation` executes what is missing, and writes the tables below from the experiments' folders.
+"""
 
 Values = NDArray[np.float64]  # of every test query
 
