@@ -185,15 +185,23 @@ def set_up(study: Study, chosen: Namespace) -> str:
     example = study.command(row_of(chosen, chosen.start[0], "tele", FIRST_SEED).steps[-1])
     command = ["hardneg", *example[: example.index("--cache")]]
     command[command.index("--out") + 1] = "EXPERIMENT"
+    command = [called(word) for word in command]
+    seeds = range(FIRST_SEED, FIRST_SEED + chosen.seeds)
     stops = f"{chosen.stop_step}, {chosen.stop_step} and {chosen.steps}"
     lines = [
-        f"{study.model} on {study.data}: {chosen.queries_per_step} queries × {chosen.passages} passages of at",
-        f"most {chosen.passage_length} tokens a step, learning rate {chosen.learning_rate:g}, three episodes of",
-        f"{stops} steps, each from the start's weights unless continued. The first four rows have seeds",
-        f"{FIRST_SEED} to {FIRST_SEED + chosen.seeds - 1}, the others {FIRST_SEED}. {budget(study)}",
+        f"{called(study.model)} on {called(study.data)}:",
+        f"{chosen.queries_per_step} queries × {chosen.passages} passages of at most",
+        f"{chosen.passage_length} tokens a step, learning rate {chosen.learning_rate:g}, three episodes of",
+        f"{stops} steps, each from the start's weights unless continued. Seeds of the first four rows:",
+        f"{', '.join(map(str, seeds))}; of the others: {FIRST_SEED}. {budget(study)}",
         f"One experiment:\n\n```sh\n{shlex.join(command)}\n```\n",
     ]
     return "\n".join(lines)
+
+
+def called(place: str) -> str:
+    """What people call a model or collection; never where it lies."""
+    return Path(place).name if Path(place).is_dir() else place
 
 
 def budget(study: Study) -> str:
@@ -212,7 +220,7 @@ def report(study: Study, chosen: Namespace) -> str:
     parts = [set_up(study, chosen)]
     for start in chosen.start:
         parts += [
-            f"## {study.model}, {STARTS[start]}\n",
+            f"## {called(study.model)}, {STARTS[start]}\n",
             f"Test {MEASURE} after every episode (mean ± standard deviation over seeds):\n",
             quality_table(study, start, chosen.rows) + "\n",
             f"Final {MEASURE} against Q-Neg: means over the seeds named, bootstrap interval over queries,\n"
