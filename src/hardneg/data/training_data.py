@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hardneg.artifacts import digest_json
+from hardneg.config import nearest
 from hardneg.data.collection import Collection, hold_out
 from hardneg.errors import InputError, SettingsError
 from hardneg.records import Positives, Qrels, spans
@@ -76,7 +77,7 @@ def choose_splits(
 
 def named_split(collection: Collection, name: str) -> Qrels:
     """The judgements of a split."""
-    if name not in collection.splits:
-        known = ", ".join(collection.splits)
-        raise SettingsError("UNKNOWN_SPLIT", f"there is no split '{name}'", f"known are: {known}")
+    if name not in collection.splits and collection.splits:
+        what = f"there is no split '{name:.80}'"
+        raise SettingsError("UNKNOWN_SPLIT", what, nearest(name, collection.splits), path=collection.path)
     return collection.qrels(name)

@@ -88,9 +88,12 @@ def _queries(splits: dict[str, Path]) -> Iterator[QueryRecord]:
 
 def _judgements(splits: dict[str, Path]) -> Iterator[JudgementRecord]:
     for split, path in splits.items():
+        line = 0
         for line, text in read_lines(path):
             row = text.split()
             if len(row) != 4:
                 what = f"{len(row)} columns where 4 are expected"
-                raise InputError("WRONG_COLUMNS", what, "check the line", path=path, line=line)
+                raise InputError("WRONG_COLUMNS", what, "write 'query 0 passage grade'", path=path, line=line)
             yield JudgementRecord(split, row[0], row[2], grade_of(row[3], path, line), path, line)
+        if line == 0:
+            raise empty_file(path)
