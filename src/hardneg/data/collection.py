@@ -157,7 +157,7 @@ class Collection:
     def qrels(self, split: str) -> Qrels:
         """The judgements of a split: of all its queries, judged or not."""
         if split not in self.splits:
-            there = f"there are {', '.join(self.splits)}" if self.splits else "there is none"
+            there = f"there are {', '.join(self.splits)}" if self.splits else "import it with judgements"
             raise SettingsError("UNKNOWN_SPLIT", f"no split {split!r}", there, path=self.path)
         parts = (load_array(self.path / QRELS.format(split=split, part=part)) for part in QRELS_PARTS)
         return Qrels(*(np.asarray(part) for part in parts))

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardneg.artifacts import digest_json
+from hardneg.config import nearest
 from hardneg.data.collection import Collection, hold_out
 from hardneg.errors import InputError, SettingsError
 from hardneg.records import Positives, Qrels, spans
@@ -150,7 +151,7 @@ def has_answer(collection: Collection, positives: Positives) -> NDArray[np.bool_
 
 def named_split(collection: Collection, name: str) -> Qrels:
     """The judgements of a split."""
-    if name not in collection.splits:
-        known = ", ".join(collection.splits)
-        raise SettingsError("UNKNOWN_SPLIT", f"there is no split '{name}'", f"known are: {known}")
+    if name not in collection.splits and collection.splits:
+        what = f"there is no split '{name:.80}'"
+        raise SettingsError("UNKNOWN_SPLIT", what, nearest(name, collection.splits), path=collection.path)
     return collection.qrels(name)

@@ -23,6 +23,7 @@ from hardneg.models.pretrained import (
     read_tensors,
     read_tokenizer,
     read_transformer,
+    usable,
 )
 from hardneg.models.st_folder import MODULES, SentenceFolder, read_ance_head, read_st_folder
 
@@ -101,9 +102,10 @@ def _verify(folder: Path) -> None:
 
 def _read(folder: Path, allow_bin: bool, overrides: Mapping[str, Any]) -> Part:
     _verify(folder)
-    part = (_read_st if (folder / MODULES).is_file() else _read_plain)(folder, allow_bin)
+    with usable(folder):
+        part = (_read_st if (folder / MODULES).is_file() else _read_plain)(folder, allow_bin)
+        limit = longest(part.tower)
     settings = _saved_settings(folder) or part.settings
-    limit = longest(part.tower)
     return replace(
         part,
         settings=replace(

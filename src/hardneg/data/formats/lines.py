@@ -206,7 +206,7 @@ def read_objects(path: Path) -> Iterator[tuple[int, Fields]]:
         try:
             value = decode(line)
         except (ValueError, RecursionError) as fault:
-            what = f"not valid JSON ({fault})" if line.strip() else "an empty line"
+            what = _why_not_json(line, fault)
             raise InputError("BAD_JSON", what, "write one object a line", path=path, line=number) from fault
         if not isinstance(value, dict):
             what = f"a {type(value).__name__} where an object is expected"
@@ -214,6 +214,15 @@ def read_objects(path: Path) -> Iterator[tuple[int, Fields]]:
         yield number, value
     if number == 0:
         raise empty_file(path)
+
+
+def _why_not_json(line: str, fault: Exception) -> str:
+    if not line.strip():
+        return "an empty line"
+    if not isinstance(fault, json.JSONDecodeError):
+        return f"not valid JSON ({fault})"
+    found = repr(line[fault.pos : fault.pos + 20]) if fault.pos < len(line) else "the line's end"
+    return f"not valid JSON ({fault.msg}: {found} at column {fault.colno})"
 
 
 def text_of(fields: Fields, name: str, path: Path, line: int, default: str | None = None) -> str:
@@ -258,7 +267,10 @@ def ids_of(fields: Fields, name: str, path: Path, line: int) -> list[str]:
 
 def _bad_field(fields: Fields, name: str, expected: str, path: Path, line: int) -> InputError:
     if name not in fields:
-        what, fix = f"the field {name!r} is missing", f"give it as {expected}"
-        return InputError("MISSING_FIELD", what, fix, path=path, line=line)
-    what = f"the field {name!r} is {json.dumps(fields[name])[:60]}, not {expected}"
+        there = f"there are {', '.join(fields)}" if fields else "the object is empty"
+        what = f"the field {name!r} is missing ({there:.80})"
+        return InputError("MISSING_FIELD", what, f"give it as {expected}", path=path, line=line)
+    value = fields[name]
+    found = f"a {type(value).__name__}" if isinstance(value, list | dict) else json.dumps(value)[:60]
+    what = f"the field {name!r} is {found}, not {expected}"
     return InputError("WRONG_TYPE", what, "correct it", path=path, line=line)
