@@ -21,6 +21,7 @@ FLOORS = {
         data.formats.lines data.formats.pairs data.formats.folders data.formats.arrays data.formats.contexts
         data.formats.beir data.formats.qa data.formats.msmarco data.formats.dpr data.formats.tevatron
         data.formats.trec_folder data.formats.irds data.formats.hub data.formats.pydocs data.formats.trec
+        data.formats.negative_lists
         data.importing data.training_data data.tokens
     """,
     "evaluation": "evaluation.judged evaluation.measures evaluation.significance evaluation.compare",
@@ -32,7 +33,9 @@ FLOORS = {
         search.checks search.vectors search.candidates search.exact search.embedding_store search.embeddings
         search.retrieve search.runs search.bm25
     """,
-    "negatives": "negatives.pool negatives.candidates negatives.sources negatives.mix negatives.groups",
+    "negatives": """
+        negatives.pool negatives.candidates negatives.sources negatives.mix negatives.groups negatives.given
+    """,
     "training": "training.optim training.loop training.checkpoint training.batches training.refresh",
     "insight": """
         diagnostics.gradients experiment snapshot mining training_settings objectives training_stage planning
@@ -40,7 +43,8 @@ FLOORS = {
     """,
     "recipes": "recipes.warmup recipes.ance_tele recipes.ance recipes.star",
     "roof": """
-        operations.opening operations.states operations.inspection operations.exporting operations.pools operations.retrieval
+        operations.opening operations.states operations.inspection operations.exporting operations.given
+        operations.pools operations.retrieval
         operations.evaluation operations.settings operations.starting operations.roles
         operations.training operations.recipes api tables
         cli.options cli.recipes cli.commands cli.exchange cli __main__

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hardneg.data.formats.contexts import Place, answers_of, contexts_of, inline_passages, query_id_of
+from hardneg.data.formats.contexts import Place, answers_of, inline_passages, positives_of, query_id_of
 from hardneg.data.formats.lines import Fields, grade_of, id_of, text_of
 from hardneg.data.source import JudgementRecord, PassageRecord, QueryRecord, Source, not_loaded
 from hardneg.errors import InputError, SettingsError
@@ -140,5 +140,5 @@ def _inline_judgements(tables: Mapping[str, Table]) -> Iterator[JudgementRecord]
     for split, (place, rows) in tables.items():
         for line, row in numbered(rows):
             at = Place(place, line)
-            for context in contexts_of(row, POSITIVES, at):
-                yield JudgementRecord(split, query_id_of(row, at, None), context.id, 1, place, line)
+            for passage_id in positives_of(row, [POSITIVES], at):
+                yield JudgementRecord(split, query_id_of(row, at, None), passage_id, 1, place, line)
