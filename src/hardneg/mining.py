@@ -26,15 +26,16 @@ from hardneg.negatives.candidates import (
 )
 from hardneg.negatives.groups import usable
 from hardneg.negatives.mix import Mode, teleport, union
+from hardneg.negatives.pool import SOURCES as POOL_SOURCES
 from hardneg.negatives.pool import NegativePool
-from hardneg.negatives.sources import random_source, sample_source
+from hardneg.negatives.sources import draw_entries, log_shortfall, random_source, sample_source
 from hardneg.records import Float32, Int32, Positives, Run, owners, spans
 from hardneg.search.bm25 import bm25_run
 from hardneg.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
-SOURCES = ("random", "bm25", "query", "lookahead")
+SOURCES = ("random", "bm25", "query", "lookahead", "file")
 TELEPORTED = ("query", "lookahead")
 DIAGNOSTIC_DEPTH = 100  # training runs are kept at least this deep, for forgetting and its kin
 
@@ -65,18 +66,20 @@ def mine_pool(
     anchors: Literal["first", "all"] = "first",
     filters: Filters = ALL,
     contains: Contains | None = None,
+    given: Run | NegativePool | None = None,
 ) -> NegativePool:
     """Mine every source and mix them into a training pool (ANCE-Tele, Eqs. 4-8).
 
     Parameters
     ----------
+    given : what the source ``file`` draws from.
     previous : the pool of the round before, for momentum.
     sources : ``query`` and ``lookahead`` share the newly mined ``size`` entries of a query by ``beta`` and are
         joined by momentum; every other source, and lookahead without query, draws ``count`` besides.
     contains : what contains an answer is no negative, from no source and in no pool of before; queries that are
         left without a positive or a negative are left out.
     """
-    check_sources(corpus, sources)
+    check_sources(corpus, sources, given)
     mine = partial(
         mine_candidates,
         corpus,
@@ -87,6 +90,7 @@ def mine_pool(
         anchors=anchors,
         filters=filters,
         contains=contains,
+        given=given,
     )
     if "query" not in sources:
         return trained_on(union([mine(source, count=count) for source in sources]), contains)
@@ -135,7 +139,9 @@ def adopt(
     return trained_on(ours, contains)
 
 
-def check_sources(corpus: Snapshot | Corpus, sources: Sequence[str]) -> None:
+def check_sources(
+    corpus: Snapshot | Corpus, sources: Sequence[str], given: Run | NegativePool | None = None
+) -> None:
     """Refuse unknown and repeated sources, and those that need a model where there is none."""
     if not sources:
         raise SettingsError("NO_SOURCES", "no source is given", f"choose from {', '.join(SOURCES)}")
@@ -144,6 +150,8 @@ def check_sources(corpus: Snapshot | Corpus, sources: Sequence[str]) -> None:
             raise SettingsError("UNKNOWN_SOURCE", f"there is no source '{source}'", nearest_name(source, SOURCES))
         if source in TELEPORTED and isinstance(corpus, Corpus):
             raise SettingsError("NO_MODEL", f"{source} negatives need a model", "give --model")
+        if source == "file" and given is None:
+            raise SettingsError("NO_FILE", "the source 'file' has no file", "name one, or leave the source out")
     if len(set(sources)) < len(sources):
         raise SettingsError("REPEATED_SOURCE", f"a source stands twice in {', '.join(sources)}", "name each once")
 
@@ -160,6 +168,7 @@ def mine_candidates(
     filters: Filters = ALL,
     anchors: Literal["first", "all"] = "first",
     contains: Contains | None = None,
+    given: Run | NegativePool | None = None,
 ) -> NegativePool:
     """All candidates of a source within ``depth`` (or ``count`` drawn ones) for the queries of ``positives``.
 
@@ -168,6 +177,8 @@ def mine_candidates(
     count : entries to draw for a query; ``random`` needs it.
     anchors : which positives lookahead searches around.
     contains : drops candidates that contain an answer.
+    given : for the source ``file``: a run, whose hits are mined like those of a search, or a pool, whose entries
+        are taken as they are.
 
     Notes
     -----
@@ -185,6 +196,19 @@ def mine_candidates(
             episode=episode,
             text_keys=collection.text_keys,
             collection=collection.digest,
+            contains=contains,
+        )
+    if source == "file":
+        assert given is not None, "negatives from a file need one"
+        return from_file(
+            given,
+            positives,
+            collection,
+            episode=episode,
+            depth=depth,
+            count=count,
+            seed=seed,
+            filters=filters,
             contains=contains,
         )
     search, list_anchors = searcher(corpus, positives, source, anchors)
@@ -212,6 +236,50 @@ def mine_candidates(
         anchors=list_anchors,
         contains=contains,
     )
+
+
+def from_file(
+    given: Run | NegativePool,
+    positives: Positives,
+    collection: Collection,
+    *,
+    episode: int,
+    depth: int,
+    count: int | None,
+    seed: int,
+    filters: Filters,
+    contains: Contains | None,
+) -> NegativePool:
+    """The source ``file``: hits of a run as of any search, or entries of a pool as they are, without positives."""
+    if filters.margin:
+        raise SettingsError(
+            "NO_MARGIN", "a file does not say the positives' scores", "filter by rank or max_score"
+        )
+    if isinstance(given, Run):
+        return sample_source(
+            given,
+            positives,
+            source="file",
+            episode=episode,
+            depth=depth,
+            count=count,
+            seed=seed,
+            filters=filters,
+            text_keys=collection.text_keys,
+            contains=contains,
+        )
+    ours = without_answers(adopt(given, positives, episode, collection.text_keys), contains)
+    n = len(ours.passage_rows)
+    ours = replace(
+        ours,
+        sources=np.full(n, POOL_SOURCES.index("file"), np.uint8),
+        episodes=np.full(n, episode, np.int32),
+        anchors=np.full(n, -1, np.int32),
+    )
+    if count is not None:
+        ours = draw_entries(ours, count, seed=seed)
+        log_shortfall("file", ours, count)
+    return ours
 
 
 def training_depth(collection: Collection, positives: Positives, depth: int) -> int:

@@ -21,6 +21,7 @@ FLOORS = {
         data.formats.lines data.formats.pairs data.formats.folders data.formats.arrays data.formats.contexts
         data.formats.beir data.formats.qa data.formats.msmarco data.formats.dpr data.formats.tevatron
         data.formats.trec_folder data.formats.irds data.formats.hub data.formats.pydocs data.formats.trec
+        data.formats.negative_lists
         data.importing data.training_data data.tokens
     """,
     "evaluation": """
@@ -35,7 +36,9 @@ FLOORS = {
         search.checks search.vectors search.candidates search.exact search.embedding_store search.embeddings
         search.retrieve search.runs search.bm25 search.ann search.counting
     """,
-    "negatives": "negatives.pool negatives.candidates negatives.sources negatives.mix negatives.groups",
+    "negatives": """
+        negatives.pool negatives.candidates negatives.sources negatives.mix negatives.groups negatives.given
+    """,
     "training": """
         training.optim training.loop training.checkpoint training.batches training.query_batches training.refresh
     """,
@@ -48,8 +51,8 @@ FLOORS = {
     "recipes": "recipes.warmup recipes.ance_tele recipes.ance recipes.star recipes.adore",
     "roof": """
         integrations.mteb integrations.following integrations.tensorboard
-        operations.opening operations.states operations.inspection operations.indexing operations.pools
-        operations.retrieval operations.evaluation operations.exporting
+        operations.opening operations.states operations.inspection operations.indexing operations.given
+        operations.pools operations.retrieval operations.evaluation operations.exporting
         operations.settings operations.starting operations.roles
         operations.training operations.recipes api tables
         cli.options cli.indexing cli.recipes cli.commands cli.exchange cli __main__

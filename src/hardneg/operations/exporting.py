@@ -15,7 +15,7 @@ import numpy as np
 
 from hardneg.artifacts import publish_file
 from hardneg.data.collection import Collection
-from hardneg.data.tokens import joined_passages
+from hardneg.data.tokens import joined_passages, without_special
 from hardneg.errors import InputError, SettingsError
 from hardneg.negatives.groups import usable
 from hardneg.negatives.pool import NegativePool, load_pool
@@ -23,9 +23,10 @@ from hardneg.negatives.sources import draw_entries
 from hardneg.operations.inspection import last_pool
 from hardneg.operations.opening import Data, Place, at_least, cache_at, check_file, collection_of, one_of
 from hardneg.progress import Tick, track
-from hardneg.records import spans
+from hardneg.records import Int32, Side, spans
 
 FORMATS = ("sentence-transformers", "tevatron", "flagembedding", "dpr", "token-ids")
+SIDES: tuple[Side, Side] = ("query", "passage")
 BLOCK = 256  # queries whose texts are read together
 
 Row = Mapping[str, Any]
@@ -83,7 +84,10 @@ def export_pool(
         raise InputError("NO_NEGATIVES", "no query of the pool has a positive and a negative", "mine deeper")
     if negatives is not None:
         chosen = draw_entries(chosen, negatives, seed=seed)
-    rows = token_rows(collection, chosen, model, cache) if model else text_rows(collection, chosen, format)
+    if format == "token-ids" and model is not None:
+        rows = token_rows(collection, chosen, model, cache)
+    else:
+        rows = text_rows(collection, chosen, format)
     with track("exporting", "queries") as tick:
         written = write_rows(place, ticking(rows, len(chosen), tick), array=format == "dpr")
     counts = {"queries": len(chosen), "rows": written, "negatives": len(chosen.passage_rows)}
@@ -104,7 +108,7 @@ class Passage(NamedTuple):
     @property
     def whole(self) -> str:
         """Title and text as one."""
-        return joined_passages([self.title], [self.text], " ")[0]
+        return joined_passages([self.title.replace("\n", " ")], [self.text], " ")[0]
 
 
 @dataclass(frozen=True)
@@ -191,27 +195,20 @@ def dpr(group: Group) -> list[Row]:
 
 def token_rows(collection: Collection, pool: NegativePool, model: str, cache: Place | None) -> Iterator[list[Row]]:
     """For each query its record of token ids, without the special tokens around a text."""
-    from hardneg.data.tokens import inner_tokens
     from hardneg.models.loading import load_encoder
     from hardneg.snapshot import token_store
 
     encoder, folder = load_encoder(model, chunks=1), cache_at(cache)
-    query_side, passage_side = (
-        (token_store(encoder, collection, folder, side), inner_tokens(encoder.tokenizer(side)))
-        for side in ("query", "passage")
-    )
+    stores = {side: token_store(encoder, collection, folder, side) for side in SIDES}
 
-    def lists(side: Any, rows: Any) -> list[list[int]]:
-        store, inner = side
-        batch = store.read(rows)
-        return [ids[inner].tolist() for ids in np.split(batch.ids, batch.offsets[1:-1])]
+    def lists(side: Side, rows: Int32) -> list[list[int]]:
+        batch = without_special(stores[side].read(rows), encoder.tokenizer(side))
+        return [ids.tolist() for ids in np.split(batch.ids, batch.offsets[1:-1])]
 
     for i in range(len(pool)):
         span = slice(pool.offsets[i], pool.offsets[i + 1])
-        [query] = lists(query_side, pool.query_rows[i : i + 1])
-        positives, negatives = (
-            lists(passage_side, rows) for rows in (pool.positives.of(i), pool.passage_rows[span])
-        )
+        [query] = lists("query", pool.query_rows[i : i + 1])
+        positives, negatives = (lists("passage", rows) for rows in (pool.positives.of(i), pool.passage_rows[span]))
         query_id = collection.query_ids[int(pool.query_rows[i])]
         yield [{"qid": query_id, "query": query, "positives": positives, "negatives": negatives}]
 

@@ -16,6 +16,7 @@ from hardneg.labelling import answers_of, current_positives
 from hardneg.mining import SOURCES, TELEPORTED, Corpus, mine_pool
 from hardneg.negatives.candidates import ALL, Filters
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
+from hardneg.operations.given import given_digest, open_given
 from hardneg.operations.opening import Data, Place, at_least, cache_at, check_new, collection_of, holding, one_of
 from hardneg.operations.states import open_state
 
@@ -31,6 +32,7 @@ def mine(
     depth: int = 200,
     count: int = 30,
     previous: Place | None = None,
+    file: Place | None = None,
     alpha: float = 0.5,
     beta: float = 0.5,
     filters: Filters = ALL,
@@ -47,11 +49,13 @@ def mine(
     ----------
     model : not needed (None) where only ``random`` and ``bm25`` are mined.
     out : a new folder; a pool is never replaced.
-    sources : of ``random``, ``bm25``, ``query`` (passages near the query) and ``lookahead`` (passages near the
-        positive).
+    sources : of ``random``, ``bm25``, ``query`` (passages near the query), ``lookahead`` (passages near the
+        positive) and ``file``.
     depth : how far down a run one mines.
     count : negatives a source and query; query and lookahead share the sum of theirs by ``beta``.
     previous : the pool of the round before: momentum joins in the proportion ``alpha`` : 1 - ``alpha``.
+    file : what the source ``file`` takes: a run, a pool, or JSON of negatives by passage id (Tevatron's, DPR's) or
+        as token ids (ANCE-Tele's ``split*.hn.json``, a file or their folder; they need ``model``).
     filters : bounds on rank, score and margin to the positive's score.
     labels : what makes a passage a positive; by answers, those that contain one are no negatives.
 
@@ -68,6 +72,8 @@ def mine(
     labels.check()
     check_filters(filters)
     needs_model = check_mix(sources, model, previous)
+    if ("file" in sources) != (file is not None):
+        raise SettingsError("NO_FILE", "the source 'file' and a file go together", "give both, or neither")
     with holding(out, folder):
         collection = collection_of(data, cache)
         parts = data_of(collection, split, labels)
@@ -75,6 +81,10 @@ def mine(
         inputs = {"collection": collection.digest}
         if previous is not None:
             inputs["previous"] = read_manifest(Path(previous)).digest
+        given = None
+        if file is not None:
+            given = open_given(Path(file), collection, positives, model=model, allow_bin=allow_bin, cache=folder)
+            inputs["file"] = given_digest(Path(file))
         corpus: Any = Corpus(collection, folder)
         if needs_model:
             assert model is not None
@@ -97,6 +107,7 @@ def mine(
             size=count * len(set(TELEPORTED) & set(sources)),
             filters=filters,
             contains=contains,
+            given=given,
             **settings,
         )
         besides = {"split": split, "filters": dataclasses.asdict(filters), **dataclasses.asdict(labels)}

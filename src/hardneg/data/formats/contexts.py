@@ -35,16 +35,19 @@ class Context(NamedTuple):
 
 
 def contexts_of(fields: Fields, name: str, place: Place) -> list[Context]:
-    """The distinct passages in a field, in its order; none when it is missing or null.
+    """The passages in a field; none when it is missing or null.
 
     A passage without an id gets one from its title and text.
     """
-    value = fields.get(name) or []
+    value = fields.get(name)
     if isinstance(value, list) and all(isinstance(item, dict) for item in value):
-        contexts: Iterable[Context] = (_context(item, place) for item in value)
-    else:
-        contexts = map(Context, ids_of(fields, name, *place))
-    return list({context.id: context for context in contexts}.values())
+        return [_context(item, place) for item in value]
+    return [Context(id_) for id_ in ids_of(fields, name, *place)]
+
+
+def positives_of(fields: Fields, names: Sequence[str], place: Place) -> list[str]:
+    """The distinct ids of the passages in some fields, in their order."""
+    return list(dict.fromkeys(context.id for name in names for context in contexts_of(fields, name, place)))
 
 
 def _context(item: Fields, place: Place) -> Context:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from hardneg.data.formats.arrays import read_records
-from hardneg.data.formats.contexts import Place, answers_of, contexts_of, inline_passages, query_id_of, read_files
+from hardneg.data.formats.contexts import Place, answers_of, inline_passages, positives_of, query_id_of, read_files
 from hardneg.data.formats.folders import find_file, find_splits, has_file
 from hardneg.data.formats.lines import read_columns, read_lines, split_quoted, text_of, wrong_width
 from hardneg.data.source import JudgementRecord, PassageRecord, QueryRecord, Source, file_digests
@@ -81,8 +81,8 @@ def _judgements(splits: Mapping[str, Path]) -> Iterator[JudgementRecord]:
             continue
         for number, (line, fields) in enumerate(read_records(path)):
             query_id = query_id_of(fields, Place(path, line), f"{split}-{number}")
-            for context in contexts_of(fields, POSITIVES, Place(path, line)):
-                yield JudgementRecord(split, query_id, context.id, 1, path, line)
+            for passage_id in positives_of(fields, [POSITIVES], Place(path, line)):
+                yield JudgementRecord(split, query_id, passage_id, 1, path, line)
 
 
 def is_csv(path: Path) -> bool:

@@ -62,7 +62,10 @@ def tab_rows(path: Path, widths: Sequence[int]) -> Iterator[tuple[int, list[str]
 
 
 def trec_judgements(splits: Mapping[str, Path]) -> Iterator[JudgementRecord]:
-    """The judgements of qrels files, ``query 0 passage grade`` between blanks; lines from a # on are none."""
+    """The judgements of qrels files, ``query 0 passage grade`` between blanks.
+
+    Lines that begin with # are skipped.
+    """
     for split, path in splits.items():
         for line, text in read_lines(path):
             if text.startswith("#"):

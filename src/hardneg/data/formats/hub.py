@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hardneg.data.formats.contexts import Place, answers_of, contexts_of, inline_passages, query_id_of
+from hardneg.data.formats.contexts import Place, answers_of, inline_passages, positives_of, query_id_of
 from hardneg.data.formats.lines import Fields, grade_of, id_of, text_of
 from hardneg.data.source import JudgementRecord, PassageRecord, QueryRecord, Source, not_loaded
 from hardneg.errors import InputError, SettingsError
@@ -51,6 +51,11 @@ def records(name: str) -> Source:
             ignored,
         )
     tables = _tables(name, None, inputs)
+    for place, rows in tables.values():
+        columns = list(next(iter(rows), {}))
+        if POSITIVES not in columns:
+            what, fix = f"the columns are {', '.join(columns)}", "give a dataset in the layout of MTEB or Tevatron"
+            raise InputError("UNKNOWN_FORMAT", what, fix, path=place)
     return Source(
         "hf",
         lambda: inline_passages(
@@ -127,9 +132,6 @@ def _judgements(tables: Mapping[str, Table]) -> Iterator[JudgementRecord]:
 def _inline_queries(tables: Mapping[str, Table], ignored: Counter[str]) -> Iterator[QueryRecord]:
     for split, (place, rows) in tables.items():
         for line, row in numbered(rows):
-            if POSITIVES not in row:
-                what, fix = f"the columns are {', '.join(row)}", "give a dataset in the layout of MTEB or Tevatron"
-                raise InputError("UNKNOWN_FORMAT", what, fix, path=place)
             at = Place(place, line)
             text = text_of(row, "query", place, line)
             yield QueryRecord(query_id_of(row, at, None), text, split, answers_of(row, at), place, line)
@@ -140,5 +142,5 @@ def _inline_judgements(tables: Mapping[str, Table]) -> Iterator[JudgementRecord]
     for split, (place, rows) in tables.items():
         for line, row in numbered(rows):
             at = Place(place, line)
-            for context in contexts_of(row, POSITIVES, at):
-                yield JudgementRecord(split, query_id_of(row, at, None), context.id, 1, place, line)
+            for passage_id in positives_of(row, [POSITIVES], at):
+                yield JudgementRecord(split, query_id_of(row, at, None), passage_id, 1, place, line)

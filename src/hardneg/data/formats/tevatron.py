@@ -19,8 +19,8 @@ from hardneg.data.formats.contexts import (
     IDS,
     Place,
     answers_of,
-    contexts_of,
     inline_passages,
+    positives_of,
     query_id_of,
     read_files,
 )
@@ -88,6 +88,5 @@ def _judgements(splits: Mapping[str, Path]) -> Iterator[JudgementRecord]:
         for line, fields in read_records(path):
             place = Place(path, line)
             query_id = query_id_of(fields, place, None)
-            for name in POSITIVES:
-                for context in contexts_of(fields, name, place):
-                    yield JudgementRecord(split, query_id, context.id, 1, path, line)
+            for passage_id in positives_of(fields, POSITIVES, place):
+                yield JudgementRecord(split, query_id, passage_id, 1, path, line)
