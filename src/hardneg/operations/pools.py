@@ -83,7 +83,7 @@ def mine(
             inputs["previous"] = read_manifest(Path(previous)).digest
         given = None
         if file is not None:
-            given = open_given(Path(file), collection, positives, model=model, allow_bin=allow_bin, cache=folder)
+            given = open_given(Path(file), collection, parts.train, model=model, allow_bin=allow_bin, cache=folder)
             inputs["file"] = given_digest(Path(file))
         corpus: Any = Corpus(collection, folder)
         if needs_model:
