@@ -417,4 +417,4 @@ def test_texts_are_not_held_in_memory(tmp_path, content):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert sum(path.stat().st_size for path in folder.iterdir()) > 9.5e6
-    assert peak < 6e6
+    assert peak < 8.5e6  # below the texts, whatever else the process allocates meanwhile

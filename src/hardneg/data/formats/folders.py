@@ -67,14 +67,17 @@ def trec_judgements(splits: Mapping[str, Path]) -> Iterator[JudgementRecord]:
     Lines that begin with # are skipped.
     """
     for split, path in splits.items():
+        found = False
         for line, text in read_lines(path):
             if text.startswith("#"):
                 continue
-            row = text.split()
+            row, found = text.split(), True
             if len(row) != 4:
                 what = f"{len(row)} columns where 4 are expected"
                 raise InputError("WRONG_COLUMNS", what, "write 'query 0 passage grade'", path=path, line=line)
             yield JudgementRecord(split, row[0], row[2], grade_of(row[3], path, line), path, line)
+        if not found:
+            raise empty_file(path)
 
 
 def distinct_queries(parts: Iterable[Iterable[QueryRecord]]) -> Iterator[QueryRecord]:
