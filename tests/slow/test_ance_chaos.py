@@ -19,7 +19,7 @@ from tiny_world import tiny_collection, tiny_model
 
 pytestmark = pytest.mark.slow
 
-EVENTS = int(os.environ.get("CHAOS_EVENTS", "100"))
+EVENTS = int(os.environ.get("CHAOS_EVENTS", "30"))
 SEED = int(os.environ.get("CHAOS_SEED", "1"))
 SETTINGS = {
     "mode": "async-fixed",
