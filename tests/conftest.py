@@ -51,3 +51,12 @@ def hardneg(capsys, monkeypatch):
     root.handlers = before
     for number, handler in handlers.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    """A command that a test runs in this process turns reporting on; the next test must not find it so."""
+    from hardneg import progress
+
+    yield
+    progress.enabled = False
