@@ -45,7 +45,7 @@ def world(tmp_path_factory):
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(roles.subprocess, "Popen", Forked)
-        patch.setattr(roles, "BACKOFF", (0.05,))
+        patch.setattr(roles, "BACKOFF", (0.05, 0.3, 1.0, 2.0, 4.0))
         patch.setattr(roles, "BEGIN_SECONDS", 5.0)
         patch.setenv("TOKENIZERS_PARALLELISM", "false")  # its threads do not survive a fork
         patch.setenv("HARDNEG_CACHE", str(root / "cache"))
