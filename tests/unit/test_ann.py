@@ -9,7 +9,8 @@ import torch
 import hardneg as hn
 from hardneg.artifacts import read_manifest
 from hardneg.errors import ArtifactError, SettingsError
-from hardneg.search.ann import FaissIndex, StoredIndex, build_index, index_run
+from hardneg.search.ann import FaissIndex, StoredIndex, index_run
+from hardneg.search.ann_building import build_index
 from hardneg.search.embedding_store import Embeddings
 from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 

@@ -31,7 +31,8 @@ from hardneg.negatives.pool import NegativePool
 from hardneg.negatives.sources import random_source
 from hardneg.planning import Episode, describe_work, work_of
 from hardneg.records import Int32, Positives
-from hardneg.search.ann import KIND, FaissIndex, PassageIndex, StoredIndex, build_index
+from hardneg.search.ann import KIND, FaissIndex, PassageIndex, StoredIndex
+from hardneg.search.ann_building import build_index
 from hardneg.snapshot import Snapshot, State, token_store
 from hardneg.training.batches import KnownPositives
 from hardneg.training.loop import Objective, StepOutput
