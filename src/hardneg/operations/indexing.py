@@ -72,6 +72,6 @@ def index(
         )
         opened = state.passages
         queries = torch.from_numpy(state.queries.rows(rows))
-    manifest = build_index(opened, Path(out), kind, queries=queries, **options)  # type: ignore[arg-type]
+    manifest = build_index(opened, Path(out), kind, options, queries=queries)
     facts = {name: manifest.facts[name] for name in ("rows", "dim", "bytes", "recall", "recall_of")}
     return {"index": str(out), **manifest.settings, **facts}

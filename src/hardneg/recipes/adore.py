@@ -89,7 +89,7 @@ def passage_index(settings: Adore, state: Snapshot, experiment: Experiment) -> P
     inputs = {"embeddings": state.passages.digest, **state.passages.manifest.inputs}
     if not is_current(path, KIND, inputs):
         with experiment.timed("index"):
-            build_index(state.passages, path, "pq", **options)
+            build_index(state.passages, path, "pq", options)
     return FaissIndex(path)
 
 

@@ -37,7 +37,12 @@ TRAITS = ("similarity", "tokenizer")  # of the vectors, where their manifest say
 
 
 def build_index(
-    embeddings: Embeddings, out: Path, kind: Kind, *, queries: Tensor | None = None, **options: int
+    embeddings: Embeddings,
+    out: Path,
+    kind: str,
+    options: Mapping[str, int] | None = None,
+    *,
+    queries: Tensor | None = None,
 ) -> Manifest:
     """Build an index over stored embeddings and publish it, with its recall against exact search.
 
@@ -45,9 +50,10 @@ def build_index(
 
     Parameters
     ----------
-    queries : [Q, dim] to measure recall with; passages drawn from the embeddings, where none are given.
+    kind : ``flat``, ``ivf``, ``hnsw``, ``pq`` or ``ivfpq``.
     options : ``lists`` and ``probes`` (ivf, ivfpq), ``links``, ``ef_build`` and ``ef`` (hnsw), ``subvectors`` and
-        ``bits`` (pq, ivfpq); 0 or none: chosen by the size of the corpus.
+        ``bits`` (pq, ivfpq); those left out are chosen by the size of the corpus.
+    queries : [Q, dim] to measure recall with; passages drawn from the embeddings, where none are given.
 
     Raises
     ------
@@ -59,7 +65,7 @@ def build_index(
     if (side := embeddings.manifest.settings.get("side", "passage")) != "passage":
         what = f"these are embeddings of the {side} side"
         raise ArtifactError("OTHER_TEXTS", what, "index embeddings of passages", path=embeddings.path)
-    chosen = choose(kind, embeddings.n, embeddings.dim, options)
+    chosen = choose(kind, embeddings.n, embeddings.dim, options or {})
     require(memory_of(kind, embeddings.n, embeddings.dim, chosen), "the index")
     index = make(kind, embeddings.dim, chosen)
     fill(index, embeddings, training_size(chosen))
@@ -113,7 +119,9 @@ def choose_lists(options: dict[str, int], n: int) -> None:
 
 def choose_codes(options: dict[str, int], n: int, dim: int) -> None:
     """A code for every 4 dimensions, or for as few more as divide the vector evenly."""
-    codes = options["subvectors"] = options["subvectors"] or max(m for m in range(1, dim // 4 + 2) if dim % m == 0)
+    codes = options["subvectors"] = options["subvectors"] or next(
+        m for m in range(max(dim // 4, 1), 0, -1) if dim % m == 0
+    )
     if codes > dim or dim % codes:
         what = f"subvectors = {codes} does not divide {dim} dimensions"
         raise SettingsError("BAD_SETTING", what, "give a divisor")
@@ -162,7 +170,7 @@ def make(kind: str, dim: int, options: Mapping[str, int]) -> Any:
 
 def quiet(index: Any) -> Any:
     """Without faiss' warnings on stderr about few training passages: recall says what they cost."""
-    for part in (index, getattr(index, "pq", None)):
+    for part in (index, getattr(index, "pq", index)):
         if hasattr(part, "cp"):
             part.cp.min_points_per_centroid = 1
     return index
