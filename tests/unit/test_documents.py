@@ -309,6 +309,12 @@ def test_the_best_chunk_gets_the_gradient():
     assert scores.grad.tolist() == [[0, 1, 0, 10], [100, 0, 1000, 0]]
 
 
+def test_equal_chunks_share_the_gradient():
+    scores = torch.tensor([[2.0, 2.0, 1.0]], requires_grad=True)
+    best_chunks(scores, np.array([0, 3])).sum().backward()
+    assert scores.grad.tolist() == [[0.5, 0.5, 0]]
+
+
 def test_group_scores_equal_a_loop_forward_and_backward(world):
     root, collection, model = world
     encoder = load_encoder(model, chunks=3, passage_length=5)
