@@ -9,7 +9,7 @@ import warnings
 
 import pytest
 
-from hardneg import __version__, cli, progress
+from hardneg import __version__, cli
 from hardneg.cli import commands, recipes
 from hardneg.errors import BusyError, Faults, InputError, NumericError, SettingsError
 from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
@@ -27,28 +27,6 @@ COMMANDS = (
     "export",
 )
 LINE = re.compile(r"(\S.*: )?[A-Z][A-Z0-9_]+: .+; .+")
-
-
-@pytest.fixture
-def hardneg(capsys, monkeypatch):
-    """Run a command in this process: status, stdout, stderr; what it sets for the process is undone."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    root = logging.getLogger()
-    before = list(root.handlers)
-    monkeypatch.setattr(progress, "enabled", False)
-    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
-
-    def run(*arguments):
-        for handler in [handler for handler in root.handlers if handler not in before]:
-            root.removeHandler(handler)
-        root.handlers = []
-        status = cli.run([str(argument) for argument in arguments])
-        return status, *capsys.readouterr()
-
-    yield run
-    root.handlers = before
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="module")
