@@ -139,13 +139,8 @@ class Snapshot:
     def _search(self, vectors: NDArray[Any], query_rows: Int32, passages: Embeddings | None, k: int) -> Run:
         if passages is None:
             assert self.index is not None
-<<<<<<< HEAD
             wanted = as_tensor(vectors), query_rows, k, self.collection.digest
             return index_run(self.index, *wanted, documents=self.chunks)
-=======
-            digest = self.collection.digest
-            return index_run(self.index, as_tensor(vectors), query_rows, k, digest, documents=self.chunks)
->>>>>>> documents
         with track("searching", "queries") as tick:
             return search_run(
                 vectors,

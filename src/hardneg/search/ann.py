@@ -18,7 +18,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-<<<<<<< HEAD
 from hardneg.artifacts import Manifest, open_artifact, reading
 from hardneg.errors import ArtifactError
 from hardneg.models.bi_encoder import BiEncoder
@@ -31,15 +30,6 @@ from hardneg.search.retrieve import dot_products, first_documents
 from hardneg.search.vectors import check_norms, vector_norms
 
 log = logging.getLogger(__name__)
-=======
-from hardneg.artifacts import Manifest, open_artifact, publish
-from hardneg.errors import ArtifactError, InputError, SettingsError
-from hardneg.records import Float32, Int32, Int64, Run, Unit, offsets_of, owners, spans
-from hardneg.search.checks import check_request
-from hardneg.search.embedding_store import Embeddings
-from hardneg.search.exact import ExactIndex, as_tensor
-from hardneg.search.retrieve import first_documents
->>>>>>> documents
 
 KIND, FILE = "index", "index.faiss"
 Kind = Literal["flat", "ivf", "hnsw", "pq", "ivfpq"]
@@ -182,7 +172,6 @@ def index_run(
     *,
     documents: Int64 | None = None,
 ) -> Run:
-<<<<<<< HEAD
     """The run of queries over an index. Lists may be shorter than ``k``; how many are is said aloud.
 
     Parameters
@@ -191,20 +180,10 @@ def index_run(
         documents then, each with the score of the best of its chunks that were found.
     """
     unit: Unit = "passage" if documents is None else "document"
-=======
-    """The run of queries over an index; a list may be shorter than ``k``.
-
-    Parameters
-    ----------
-    documents : as of :func:`hardneg.search.retrieve.search_run`; so many chunks are asked for that k documents are
-        among them.
-    """
->>>>>>> documents
     if documents is None:
         scores, rows = (part.cpu().numpy() for part in index.search(vectors, k))
         found = rows >= 0
     else:
-<<<<<<< HEAD
         scores, rows, found = search_documents(index, vectors, k, documents)
     lengths = found.sum(axis=1)
     if short := int((lengths < found.shape[1]).sum()):
@@ -217,17 +196,6 @@ def index_run(
         )
     flat = rows[found], scores[found]
     return Run(np.asarray(query_rows, np.int32), offsets_of(lengths), *flat, unit, collection)
-=======
-        k = check_request(len(vectors), len(documents) - 1, k)
-        deep = (k - 1) * int(spans(documents).max()) + 1
-        ranked, chunks = (part.cpu().numpy() for part in index.search(vectors, deep))
-        owner = np.append(owners(documents), -1).astype(np.int32)  # chunk -1, of short lists, is of document -1
-        scores, rows, count = first_documents(ranked, chunks, owner, k)
-        found = (rows >= 0) & (np.arange(k) < count[:, None])
-    flat: tuple[Int32, Float32] = rows[found], scores[found].astype(np.float32)
-    unit: Unit = "passage" if documents is None else "document"
-    return Run(np.asarray(query_rows, np.int32), offsets_of(found.sum(axis=1)), *flat, unit, collection)
->>>>>>> documents
 
 
 def search_documents(

@@ -227,11 +227,7 @@ def group_scores(
 
 
 def best_chunks(scores: Tensor, chunks: Int64) -> Tensor:
-<<<<<<< HEAD
-    """[b, documents] the highest score of each document's chunks; equal ones share its gradient.
-=======
     """[b, documents] the highest score of each document's chunks; equal chunks share its gradient.
->>>>>>> documents
 
     Parameters
     ----------
