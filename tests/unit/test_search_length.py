@@ -85,7 +85,8 @@ def test_encode_and_search_use_the_length_of_search(world, name, tmp_path):
         encoder, collection, "s", tmp_path / "runs", tmp_path / "cache", encoding=Encoding()
     ).passages.as_matrix()
     products = vectors[run.query_rows] @ passages.T.astype(np.float32)
-    assert run.passage_rows[::3].tolist() == products.argmax(axis=1).tolist()
+    best = products[np.arange(len(products)), run.passage_rows[::3]]
+    np.testing.assert_allclose(best, products.max(axis=1), atol=1e-4)  # near ties may go either way
     row = int(run.query_rows[0])
     hits = hn.search_text(collection, collection.query_texts[row], model=model, k=1, **options)
     assert hits[0]["passage_id"] == collection.passage_ids[int(run.passage_rows[0])]
