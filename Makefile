@@ -65,7 +65,7 @@ study-ablation: $(VENV)/.base
 	$(BIN)/python studies/ablation.py --out $(or $(STUDY),runs/ablation) --jobs $(JOBS) --report docs/studies/ablation.md
 
 study-ance: $(VENV)/.base
-	@echo "50 experiments of 2 to 4 minutes on 2 old cores; what is finished is not run again (make JOBS=2 STUDY=folder)"
+	@echo "35 experiments of 2 to 6 minutes on 2 old cores; what is finished is not run again (make JOBS=2 STUDY=folder)"
 	$(BIN)/python studies/ance.py --out $(or $(STUDY),runs/ance) --jobs $(JOBS) --report docs/studies/ance-table.md
 
 clean:

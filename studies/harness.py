@@ -163,6 +163,12 @@ def number(results: dict | None, split: str, state: str, measure: str) -> str:
     return f"{results[split][state][measure]:.4f}"
 
 
+def difference(comparison: dict) -> str:
+    """The difference of a comparison with its 95 % interval."""
+    low, high = comparison["interval"]
+    return f"{comparison['difference']:+.4f} [{low:+.4f}, {high:+.4f}]"
+
+
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """A Markdown table."""
     lines = [headers, ["---"] * len(headers), *rows]
