@@ -76,7 +76,7 @@ def with_rate(row: Row, rate: float, suffix: str = "") -> Row:
 
 def execute(study: Study, chosen: list[Row], jobs: int) -> None:
     """Execute rows, the first steps of all before the second ones."""
-    for depth in range(max(len(row.steps) for row in chosen)):
+    for depth in range(max((len(row.steps) for row in chosen), default=0)):
         study.execute_all([row.steps[depth] for row in chosen if len(row.steps) > depth], jobs)
 
 
