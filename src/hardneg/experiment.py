@@ -25,6 +25,7 @@ from hardneg.artifacts import (
 )
 from hardneg.config import Settings, differences
 from hardneg.errors import ArtifactError
+from hardneg.memory import peak_memory
 
 SETTINGS = "settings.json"
 RESULTS = "results.json"
@@ -47,13 +48,18 @@ class Experiment:
 
     @contextlib.contextmanager
     def timed(self, stage: str, **facts: Any) -> Iterator[dict[str, Any]]:
-        """Measure the block and note it in ``timing.jsonl``; the yielded facts are noted with it."""
+        """Measure the block and note it in ``timing.jsonl``; the yielded facts are noted with it.
+
+        ``elsewhere`` among the facts: seconds of the block in which something else was done. The peak of memory is
+        that of this process so far.
+        """
         when, begun = time.time(), time.perf_counter()
         try:
             yield facts
         finally:
-            seconds = round(time.perf_counter() - begun, 4)
-            row = {"stage": stage, "begun": round(when, 3), "seconds": seconds, **facts}
+            seconds = round(time.perf_counter() - begun - facts.pop("elsewhere", 0.0), 4)
+            times = {"stage": stage, "begun": round(when, 3), "seconds": seconds}
+            row = {**times, "peak_mib": peak_memory() >> 20, **facts}
             with disk_faults(self.path), open(self.path / TIMING, "a") as stream:
                 stream.write(json.dumps(row) + "\n")
 
@@ -104,6 +110,12 @@ class Metrics:
             return []
         *lines, _ = self.path.read_bytes().split(b"\n")
         return [self._row(number, line) for number, line in enumerate(lines, 1)]
+
+    @property
+    def steps(self) -> int:
+        """How many steps of the last episode were made, as far as was written."""
+        rows = self.read()
+        return int(rows[-1]["step"]) if rows else 0
 
     def _row(self, number: int, line: bytes) -> dict[str, Any]:
         try:

@@ -155,6 +155,7 @@ class Recipe:
     run : (settings, data, base, experiment, **given) -> every state of the model, while its embeddings are there.
     plan : (settings, data, encoder, seeds=, measure=) -> what it would do.
     about : how the model card names it, with the paper.
+    takes_pool : whether ``run`` takes negatives mined elsewhere to begin with, as ``given``.
     roles : what processes of their own may do beside each other, by name: (settings, data, base, experiment,
         patience).
     """
@@ -165,3 +166,4 @@ class Recipe:
     plan: Callable[..., dict[str, Any]]
     about: str
     roles: Mapping[str, Callable[..., None]] = dataclasses.field(default_factory=dict)
+    takes_pool: bool = False

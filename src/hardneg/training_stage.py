@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -101,9 +102,10 @@ def stage_steps(stage: Stage, encoder: BiEncoder, collection: Collection, experi
         naming_queries(collection),
     ):
         keep(done)
-        made = done
+        made, left = done, time.perf_counter()
         try:
             yield done
+            facts["elsewhere"] = time.perf_counter() - left
             for made, step in enumerate(steps, done + 1):
                 log.add(step)
                 if made % stage.checkpoint_every == 0 or made == stop or stage.is_border(made):
@@ -111,7 +113,9 @@ def stage_steps(stage: Stage, encoder: BiEncoder, collection: Collection, experi
                 keep(made)
                 facts["steps"] = made - done
                 tick(made, stop)
+                left = time.perf_counter()
                 yield made
+                facts["elsewhere"] += time.perf_counter() - left
         except Interrupted:
             checkpoint(made)
             raise

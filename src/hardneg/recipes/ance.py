@@ -10,14 +10,14 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from pydantic import Field
 
 from hardneg.artifacts import is_published
 from hardneg.data.training_data import TrainingData
-from hardneg.distributed import stop_flag
-from hardneg.errors import PeerError
+from hardneg.errors import PeerError, SettingsError
 from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment import Experiment
 from hardneg.models.bi_encoder import BiEncoder
@@ -25,7 +25,6 @@ from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
 from hardneg.objectives import LossName, group_loss, group_objective
 from hardneg.planning import Episode, describe_work, work_of
-from hardneg.progress import pulse
 from hardneg.refreshing import (
     DONE,
     VersionInForce,
@@ -91,6 +90,19 @@ class Ance(TrainingSettings):
     def steps(self) -> int:
         """Steps that are made."""
         return (self.refreshes + 1) * self.refresh_every
+
+    def check(self) -> None:
+        """Refuse, besides, an age that no negatives can have, and a schedule that ends before training does."""
+        super().check()
+        if self.max_staleness is not None and self.mode != "async":
+            what = f"max_staleness = {self.max_staleness} with mode = {self.mode}, which has a schedule"
+            raise SettingsError("BAD_SETTING", what, "leave it out, or use mode = async")
+        if self.max_staleness is not None and self.max_staleness < self.refresh_every:
+            what = f"max_staleness = {self.max_staleness} is less than refresh_every = {self.refresh_every}"
+            raise SettingsError("BAD_SETTING", what, "models are published only so often: allow at least as many")
+        if self.horizon is not None and self.horizon < self.steps and self.schedule == "single":
+            what = f"horizon = {self.horizon} ends before the {self.steps} steps do: the rest would learn nothing"
+            raise SettingsError("BAD_SETTING", what, "give a longer horizon, or fewer refreshes")
 
 
 def ance(
@@ -158,7 +170,7 @@ def train(
     versions = versions_of(experiment)
     follow = Follower(
         versions,
-        Journal(experiment / "versions.jsonl"),
+        Journal(experiment / "versions.jsonl", made=experiment.metrics.steps - 1),
         settings.mode,
         every=settings.refresh_every,
         wait=timed_wait(experiment, wait),
@@ -232,16 +244,14 @@ def infer(
     experiment: Experiment,
     patience: float,
 ) -> None:
-    """Mine a version from every model that the mode asks for, until training is done."""
+    """Mine a version from every model that the mode asks for, until training is done.
+
+    It waits for a trainer that gives no sign of life for ``patience`` seconds.
+    """
     deep = evaluation_depth(parse_measures(settings.measures))
-    while (
-        job := next_job(settings.mode, experiment, every=settings.refresh_every, refreshes=settings.refreshes)
-    ) != DONE:
-        stop_flag.check()
-        if job is None:
-            pulse()
-            time.sleep(POLL_SECONDS)
-            continue
+    wait = patient(beat_of(experiment, "trainer"), patience)
+    todo = partial(next_job, settings.mode, experiment, every=settings.refresh_every, refreshes=settings.refreshes)
+    while (job := wait(todo, "a model to mine with")) != DONE:
         version, step = job
         miner = base() if step == 0 else load_encoder(str(exported(experiment, step)), device=base().device)
         state = state_of(settings, data, experiment, miner, name_of(version), runs_of(version), step)

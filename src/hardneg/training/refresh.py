@@ -55,10 +55,16 @@ class Versions:
 
 
 class Journal:
-    """From which step on each version was in force: one line a change, on the disk before the step is made."""
+    """From which step on each version was in force: one line a change, on the disk before the step is made.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    Parameters
+    ----------
+    made : the last step that was made before, as far as is known: what was in force at the last change still was
+        then.
+    """
+
+    def __init__(self, path: Path, made: int = -1) -> None:
+        self.path, self.made = path, made
         self.rows = self._read()
 
     def _read(self) -> list[tuple[int, int]]:
@@ -79,8 +85,8 @@ class Journal:
             raise ArtifactError("BAD_JSON", what, fix, path=self.path) from fault
 
     def recorded(self, step: int) -> int | None:
-        """The version in force at ``step``, if that step lies before the last change."""
-        if not self.rows or step > self.rows[-1][0]:
+        """The version in force at ``step``, if that step was made before."""
+        if not self.rows or step > max(self.rows[-1][0], self.made):
             return None
         return next((version for first, version in reversed(self.rows) if first <= step), None)
 
