@@ -6,9 +6,21 @@ Every recipe's learning rate is chosen on dev from one grid, by trials of a quar
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from dataclasses import replace
 
-from harness import Row, Step, Study, arguments, compare, number, say, table
+from harness import (
+    Row,
+    Step,
+    Study,
+    arguments,
+    best_rate,
+    compare,
+    execute,
+    number,
+    say,
+    table,
+    trials,
+    with_rate,
+)
 
 GRID = (1e-4, 3e-4, 3e-5)
 MEASURE = "RR@10"
@@ -51,44 +63,20 @@ def rows(steps: int) -> list[Row]:
     ]
 
 
-def with_rate(row: Row, rate: float, suffix: str = "") -> Row:
-    """The row at a learning rate, under names of its own."""
-    steps = tuple(
-        replace(
-            step,
-            name=f"{step.name}{suffix}",
-            model=None if step.model is None else f"{step.model}{suffix}",
-            settings=step.settings | {"learning_rate": rate},
-        )
-        for step in row.steps
-    )
-    return replace(row, steps=steps)
-
-
-def execute(study: Study, chosen: list[Row], jobs: int) -> None:
-    """Execute rows, the first steps of all before the second ones."""
-    for depth in range(max(len(row.steps) for row in chosen)):
-        study.execute_all([row.steps[depth] for row in chosen if len(row.steps) > depth], jobs)
-
-
-def trials(steps: int, names: set[str] | None) -> dict[str, list[Row]]:
-    """By row, its trials: one a rate."""
+def trials_of(steps: int, names: set[str] | None) -> dict[str, list[Row]]:
+    """By row, its trials at a quarter of the steps: one a rate."""
     short = [row for row in rows(max(steps // 4, 6)) if names is None or row.result in names]
-    return {row.result: [with_rate(row, rate, f"-{TRIAL}-{rate:g}") for rate in GRID] for row in short}
+    return trials(short, GRID, TRIAL)
 
 
-def best_rate(study: Study, tried: list[Row]) -> float | None:
+def chosen_rate(study: Study, tried: list[Row]) -> float | None:
     """The rate whose trial does best on dev; None while one is missing."""
-    found = [study.results(row.result) for row in tried]
-    if any(one is None for one in found):
-        return None
-    scores = [one["dev"]["final"][MEASURE] for one in found if one]
-    return GRID[scores.index(max(scores))]
+    return best_rate(study, [row.result for row in tried], GRID, MEASURE)
 
 
 def report(study: Study, steps: int, names: set[str] | None) -> str:
     """The tables, from results alone."""
-    tried, lines = trials(steps, names), []
+    tried, lines = trials_of(steps, names), []
     first = next((found for row in rows(steps) if (found := study.results(row.result))), None)
     if first:
         for state in ("bm25", "untrained"):
@@ -98,7 +86,7 @@ def report(study: Study, steps: int, names: set[str] | None) -> str:
     for row in rows(steps):
         if names is not None and row.result not in names:
             continue
-        rate, results = best_rate(study, tried[row.result]), study.results(row.result)
+        rate, results = chosen_rate(study, tried[row.result]), study.results(row.result)
         against = None if row.result == "bm25" else compare(study, row.result, "bm25", MEASURE)
         train = sum(study.seconds(step.name).get("train", 0.0) for step in row.steps)
         lines.append(
@@ -136,14 +124,14 @@ def main() -> None:
     study = Study(chosen.out, chosen.data, chosen.model, common, chosen.threads)
     names = set(chosen.rows.split(",")) if chosen.rows else None
     if not chosen.only_report:
-        tried = trials(chosen.steps, names)
+        tried = trials_of(chosen.steps, names)
         every = [row for group in tried.values() for row in group]
         execute(study, every[:1], 1)  # fills the shared cache
         execute(study, every, chosen.jobs)
         final = []
         for row in rows(chosen.steps):
             if row.result in tried:
-                rate = best_rate(study, tried[row.result])
+                rate = chosen_rate(study, tried[row.result])
                 say(f"{row.result}: learning rate {rate}")
                 final.append(with_rate(row, rate or GRID[0]))
         execute(study, final, chosen.jobs)
