@@ -20,7 +20,7 @@ from slow_score import slow_score
 from tiny_world import one_thread  # noqa: F401
 
 DEPTH = 12
-SMALL = {"cut": 10, "steps": 4, "warmup": 1, "depth": DEPTH}
+SMALL = {"cut": 10, "steps": 3, "warmup": 1, "depth": DEPTH}
 COMPRESSED = {"index": "pq", "subvectors": 4, "bits": 4}
 
 

@@ -34,7 +34,7 @@ def test_the_study_executes_what_is_missing_and_writes_its_page(tmp_path):
         command = [sys.executable, script, *places, *words, "--rows", rows, "--jobs", "2", "--threads", "1", *more]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
         done = subprocess.run(
-            [*map(str, command)], capture_output=True, text=True, env=environment, timeout=500, check=False
+            [*map(str, command)], capture_output=True, text=True, env=environment, timeout=900, check=False
         )
         assert done.returncode == 0, done.stderr
         return done.stderr

@@ -34,7 +34,8 @@ from hardneg.negatives.pool import NegativePool, load_pool, save_pool
 from hardneg.negatives.sources import random_source
 from hardneg.planning import Episode, describe_work, work_of
 from hardneg.records import Int32, Positives
-from hardneg.search.ann import KIND, FaissIndex, PassageIndex, StoredIndex, build_index
+from hardneg.search.ann import KIND, FaissIndex, PassageIndex, StoredIndex
+from hardneg.search.ann_building import build_index
 from hardneg.snapshot import Snapshot, State, token_store
 from hardneg.training.batches import KnownPositives
 from hardneg.training.loop import Objective, StepOutput
@@ -125,7 +126,7 @@ def passage_index(settings: Adore, state: Snapshot, experiment: Experiment) -> P
     inputs = {"embeddings": state.passages.digest, **state.passages.manifest.inputs}
     if not is_current(path, KIND, inputs):
         with experiment.timed("index"):
-            build_index(state.passages, path, "pq", **options)
+            build_index(state.passages, path, "pq", options)
     return FaissIndex(path)
 
 
