@@ -1,4 +1,5 @@
-# make install | demo | test | test-slow | chaos | fuzz | lint | bench | bench-import | study-ablation | study-ance
+# make install | demo | test | test-slow | chaos | fuzz | lint | bench | bench-import
+# make study-ablation | study-ance | study-star-adore | study-indexes
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # For machines whose default index serves CUDA builds of torch: make TORCH_INDEX=https://…/cpu demo
 TORCH_INDEX ?=
@@ -8,8 +9,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c const
 DEMO ?= demo
 STUDY ?=
 JOBS ?= 1
+DATA ?= pydocs
+OPTIONS ?=
 
-.PHONY: install demo test test-slow chaos fuzz lint bench bench-import study-ablation study-ance clean
+.PHONY: install demo test test-slow chaos fuzz lint bench bench-import
+.PHONY: study-ablation study-ance study-star-adore study-indexes clean
 
 install: $(VENV)/.dev
 
@@ -70,6 +74,16 @@ study-ablation: $(VENV)/.base
 study-ance: $(VENV)/.base
 	@echo "35 experiments of 2 to 6 minutes on 2 old cores; what is finished is not run again (make JOBS=2 STUDY=folder)"
 	$(BIN)/python studies/ance.py --out $(or $(STUDY),runs/ance) --jobs $(JOBS) --report docs/studies/ance-table.md
+
+study-star-adore: $(VENV)/.base
+	@echo "28 experiments of 2 to 8 minutes on 2 old cores; what is finished is not run again"
+	@echo "(make JOBS=2 STUDY=folder DATA=qa:FOLDER OPTIONS='--parts rows --rows bm25,ance,star,bm25-adore,star-adore')"
+	$(BIN)/python studies/star_adore.py --out $(or $(STUDY),runs/star-adore) --data $(DATA) --jobs $(JOBS) $(OPTIONS) \
+		--report docs/studies/star-adore.md
+
+study-indexes: $(VENV)/.base
+	@echo "ten indexes of one collection (about 5 minutes on 2 old cores); what stands there is not built again"
+	$(BIN)/python studies/indexes.py --out $(or $(STUDY),runs/indexes) --data $(DATA) --report docs/indexes.md
 
 clean:
 	rm -rf $(VENV) $(DEMO) build dist src/*.egg-info .pytest_cache .ruff_cache .mypy_cache

@@ -7,9 +7,22 @@ Learning rates are chosen on dev from one grid, by trials of a quarter of the st
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from dataclasses import replace
 
-from harness import Row, Step, Study, arguments, compare, difference, number, say, table
+from harness import (
+    Row,
+    Step,
+    Study,
+    arguments,
+    best_rate,
+    compare,
+    difference,
+    execute,
+    number,
+    say,
+    table,
+    trials,
+    with_rate,
+)
 
 GRID = (1e-4, 3e-4, 3e-5)
 MEASURE = "RR@10"
@@ -60,40 +73,10 @@ def rows(steps: int) -> list[Row]:
     ]
 
 
-def with_rate(row: Row, rate: float, suffix: str = "") -> Row:
-    """The row at a learning rate, under names of its own."""
-    steps = tuple(
-        replace(
-            step,
-            name=f"{step.name}{suffix}",
-            model=None if step.model is None else f"{step.model}{suffix}",
-            settings=step.settings | {"learning_rate": rate},
-        )
-        for step in row.steps
-    )
-    return replace(row, steps=steps)
-
-
-def execute(study: Study, chosen: list[Row], jobs: int) -> None:
-    """Execute rows, the first steps of all before the second ones."""
-    for depth in range(max((len(row.steps) for row in chosen), default=0)):
-        study.execute_all([row.steps[depth] for row in chosen if len(row.steps) > depth], jobs)
-
-
-def trials(steps: int, wanted: set[str]) -> dict[str, list[Row]]:
-    """By row, its trials: one a rate."""
+def trials_of(steps: int, wanted: set[str]) -> dict[str, list[Row]]:
+    """By row, its trials at a quarter of the steps: one a rate."""
     tried = {TRIED_AS.get(name, name) for name in wanted}
-    short = [row for row in rows(max(steps // 4, 6)) if row.result in tried]
-    return {row.result: [with_rate(row, rate, f"-{TRIAL}-{rate:g}") for rate in GRID] for row in short}
-
-
-def best_rate(study: Study, tried: list[Row]) -> float | None:
-    """The rate whose trial does best on dev; None while one is missing."""
-    found = [study.results(row.result) for row in tried]
-    if any(one is None for one in found):
-        return None
-    scores = [one["dev"]["final"][MEASURE] for one in found if one]
-    return GRID[scores.index(max(scores))]
+    return trials([row for row in rows(max(steps // 4, 6)) if row.result in tried], GRID, TRIAL)
 
 
 def report(study: Study, chosen: list[Row], rates: dict[str, float | None]) -> str:
@@ -155,12 +138,12 @@ def main() -> None:
     }
     study = Study(given.out, given.data, given.model, common, given.threads)
     chosen = [row for row in rows(given.steps) if not given.rows or row.result in given.rows.split(",")]
-    tried = {} if given.rate else trials(given.steps, {row.result for row in chosen})
+    tried = {} if given.rate else trials_of(given.steps, {row.result for row in chosen})
     if not given.only_report:
         every = [row for group in tried.values() for row in group]
         execute(study, every[:1], 1)  # fills the shared cache
         execute(study, every, given.jobs)
-    best = {name: best_rate(study, group) for name, group in tried.items()}
+    best = {name: best_rate(study, [row.result for row in group], GRID, MEASURE) for name, group in tried.items()}
     rates = {row.result: given.rate or best[TRIED_AS.get(row.result, row.result)] for row in chosen}
     if not given.only_report:
         for name, rate in rates.items():

@@ -145,7 +145,9 @@ def check_columns(corpus, queries, qrels, collection, folder):
 
 
 check_msmarco = partial(check_columns, "corpus.tsv", r"[\w-]\.query\.txt", r"^qrels\.[\w-]+\.tsv")
-check_documents = partial(check_columns, "msmarco-docs.tsv", r"^msmarco-doc\w+-queries\.tsv", r"^msmarco-doc\w+-qrels\.tsv")
+check_documents = partial(
+    check_columns, "msmarco-docs.tsv", r"^msmarco-doc\w+-queries\.tsv", r"^msmarco-doc\w+-qrels\.tsv"
+)
 check_topics = partial(check_columns, "corpus.jsonl", r"^topics\.[\w.-]+\.tsv", r"^qrels\.[\w.-]+\.txt")
 
 

@@ -15,6 +15,7 @@ from hardneg.data.formats.trec import write_run
 from hardneg.data.training_data import TrainingData, labelled
 from hardneg.diagnostics.curves import draw_learning_curve, learning_curve
 from hardneg.diagnostics.forgetting import forgetting
+from hardneg.diagnostics.pairwise_errors import errors_of_state
 from hardneg.errors import InputError
 from hardneg.evaluation.answers import check_answers, evaluate_with_answers
 from hardneg.evaluation.measures import Evaluation, Measure
@@ -69,14 +70,17 @@ def conduct(
     runs: dict[str, Mapping[str, Run]] = {BM25: bm25_judged(data, experiment.cache, deep)}
     note_state(BM25, runs[BM25], data, measures, experiment.cache)
     steps: dict[str, int] = {}
+    errors: dict[str, dict[str, Any]] = {}
     for state in states:
         runs[state.name] = retrieve_all(state, data, depth=depth, evaluation_depth=deep, contains=contains)
         state.keep_geometry()
+        errors[state.name] = errors_of_state(state, judged_splits(data))
         note_state(state.name, runs[state.name], data, measures, experiment.cache)
         if state.step is not None:
             steps[state.name] = state.step
     assert isinstance(state, Snapshot)
     results = summarize(data, runs, measures, cache=experiment.cache, seed=seed, first_episode=first_episode)
+    results |= {"pairwise_errors": by_split(errors)}
     write_runs(experiment / "runs", runs, data)
     draw_curve(experiment, results, measures[0], steps)
     save_encoder(
@@ -187,6 +191,12 @@ def summarize(
             results["comparisons"] = compare_states(evaluations, pairs, seed=seed)
     trained = [found["train"] for state, found in runs.items() if "train" in found and "/" not in state]
     return {**results, "forgetting": forgetting(data, trained, answers_of(data, cache), first=first_episode)}
+
+
+def by_split(states: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What was found by state and split, by split and state."""
+    splits = list(dict.fromkeys(split for found in states.values() for split in found))
+    return {split: {s: found[split] for s, found in states.items() if split in found} for split in splits}
 
 
 def compare_states(

@@ -230,14 +230,13 @@ class Snapshot:
         key = digest_json([self.sides[side], store.digest, dataclasses.asdict(self.encoding)])
         return store, self.cache / "embeddings" / key[:32]
 
-    def discard(self) -> None:
-        """Delete this state's embeddings: its runs are kept, and a later state supersedes it."""
+    def discard(self, *sides: Side) -> None:
+        """Delete this state's embeddings (of ``sides``): its runs are kept, and a later state supersedes it."""
         if self.keeps:
             return
-        for side in ("passage", "query"):
+        for side in sides or ("passage", "query"):
             discard(self._embeddings(side)[1])
-        self.__dict__.pop("passages", None)
-        self.__dict__.pop("queries", None)
+            self.__dict__.pop("passages" if side == "passage" else "queries", None)
 
 
 class Remembered:

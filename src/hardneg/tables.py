@@ -86,6 +86,7 @@ def results_table(results: Mapping[str, Any], out: Path) -> str:
         parts.append(
             f"paired randomisation tests on {results['compared_on']}\n" + tests_table(results["comparisons"])
         )
+    parts += [errors_table(split, found) for split, found in results.get("pairwise_errors", {}).items()]
     if results.get("forgetting"):
         rows = [
             [row["episode"], row["forgotten"], row["learned"], row["train_mrr_100"]]
@@ -95,6 +96,13 @@ def results_table(results: Mapping[str, Any], out: Path) -> str:
         parts.append("training queries, against the state before\n" + table(headers, rows))
     parts.append(f"experiment: {out}\nmodel:      {out / 'model'}")
     return "\n\n".join(parts)
+
+
+def errors_table(split: str, states: Mapping[str, Mapping[str, Any]]) -> str:
+    """Irrelevant passages above a relevant one, by state of the model."""
+    rows = [[name, found["total"], found["top"]] for name, found in states.items()]
+    top = next(iter(states.values()))["k"]
+    return f"pairwise errors of a {split} query\n" + table(["", "all", f"first {top}"], rows)
 
 
 def tests_table(comparisons: Sequence[Mapping[str, Any]]) -> str:

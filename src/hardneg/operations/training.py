@@ -64,8 +64,9 @@ def train(
 
     Returns
     -------
-    What ``results.json`` holds: ``test`` and ``dev``: measures by state; ``comparisons``; ``forgetting``. Of
-    several seeds: ``seeds``, and for every measure its ``mean``, ``std`` and ``values``.
+    What ``results.json`` holds: ``test`` and ``dev``: measures by state; ``comparisons``; ``forgetting``;
+    ``pairwise_errors`` by split and state. Of several seeds: ``seeds``, and for every measure its ``mean``,
+    ``std`` and ``values``.
 
     Raises
     ------

@@ -17,6 +17,7 @@ from pydantic import Field
 
 from hardneg.artifacts import is_published
 from hardneg.data.training_data import TrainingData
+from hardneg.diagnostics.pairwise_errors import errors_of_state
 from hardneg.errors import PeerError, SettingsError
 from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment import Experiment
@@ -40,7 +41,7 @@ from hardneg.refreshing import (
     timed_wait,
     versions_of,
 )
-from hardneg.results import evaluation_depth, retrieve_all
+from hardneg.results import evaluation_depth, judged_splits, retrieve_all
 from hardneg.snapshot import State
 from hardneg.training.batches import VisitBatches
 from hardneg.training.optim import Schedule, cyclical, linear
@@ -257,6 +258,7 @@ def infer(
         state = state_of(settings, data, experiment, miner, name_of(version), runs_of(version), step)
         retrieve_all(state, data, depth=settings.depth, evaluation_depth=deep)
         state.keep_geometry()
+        errors_of_state(state, judged_splits(data))  # now, while the embeddings are there
         publish_version(state, data, experiment, version, depth=settings.depth, seed=settings.seed)
         state.discard()
 
