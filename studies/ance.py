@@ -100,7 +100,7 @@ def report(study: Study, chosen: list[Row], rates: dict[str, float | None]) -> s
                 number(results, "dev", "final", MEASURE),
                 number(results, "test", "final", MEASURE),
                 "" if against is None else difference(against),
-                "" if against is None else f"{against['p']:.4f}",
+                "" if against is None else f"{against['p']:.2g}",
                 f"{results['forgetting'][-1]['forgotten']:.3f}" if results else "",
                 f"{train:.0f}" if results else "",
             ]

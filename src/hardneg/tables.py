@@ -65,10 +65,21 @@ def evaluation_table(result: Mapping[str, Any]) -> str:
 
 def comparison_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Paired tests, a row for each pair and measure."""
-    columns = ("measure", "a", "b", "difference", "p", "p_t", "p_holm", "wins", "ties", "losses")
+    columns = ("measure", "a", "b", "difference", "interval", "p", "p_t", "p_holm", "wins", "ties", "losses")
     shown = [name for name in columns if name in rows[0]]
-    body = [[p_value(row[name]) if name.startswith("p") else row[name] for name in shown] for row in rows]
-    return table([name.replace("_", " ") for name in shown], body)
+
+    def cell(name: str, value: Any) -> Any:
+        if name == "interval":
+            return bounds(value)
+        return p_value(value) if name.startswith("p") else value
+
+    heads = ["95 % interval" if name == "interval" else name.replace("_", " ") for name in shown]
+    return table(heads, [[cell(name, row[name]) for name in shown] for row in rows])
+
+
+def bounds(interval: Sequence[float]) -> str:
+    """The interval of a difference."""
+    return f"[{interval[0]:+.4f}, {interval[1]:+.4f}]"
 
 
 def states_table(states: Mapping[str, Mapping[str, Any]]) -> str:
@@ -112,7 +123,7 @@ def tests_table(comparisons: Sequence[Mapping[str, Any]]) -> str:
             f"{row['a']} - {row['b']}",
             row["measure"],
             f"{row['difference']:+.4f}",
-            f"[{row['interval'][0]:+.4f}, {row['interval'][1]:+.4f}]",
+            bounds(row["interval"]),
             p_value(row["p"]),
             p_value(row["p_holm"]),
         ]
