@@ -1,15 +1,32 @@
-"""Rank and shard of this process, and the flag that asks every process to stop.
+"""Rank and shard of this process, what processes that train together say to each other, and the flag to stop.
 
-The only place that knows the world size.
+The only place that knows the world size. Work in shards needs no more than a rank. Training opens a group
+(:func:`group`): all processes run the same code in step, rank 0 alone publishes what is made once, and everything
+here does nothing where there is no group.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
 from types import FrameType
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from hardneg.errors import Interrupted, SettingsError
+from hardneg.errors import Interrupted, PeerError, SettingsError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+PATIENCE = timedelta(days=7)  # the others wait while rank 0 searches; who is gone is found by its connection
+BUCKET = 1 << 24  # numbers of a gradient that are summed at once
+
+_members = 1  # processes of the open group; 1 where there is none
 
 
 def rank() -> int:
@@ -22,6 +39,16 @@ def world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def local_rank() -> int:
+    """Number of this process on its machine."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def local_size() -> int:
+    """How many processes share this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
 def shard_of(text: str | None) -> tuple[int, int]:
     """(i, n) of ``--shard i/n``, else of the launcher's rank and world size."""
     if text is None:
@@ -32,6 +59,168 @@ def shard_of(text: str | None) -> tuple[int, int]:
     raise SettingsError("BAD_SHARD", f"'{text}' is not a shard", "write --shard i/n with 0 <= i < n")
 
 
+# ---------------------------------------------------------------- the group of processes that train together
+
+
+@contextlib.contextmanager
+def group() -> Iterator[None]:
+    """Open the group of all processes that the launcher started; nothing where there is one.
+
+    Tensors on the CPU go through gloo; those on CUDA through NCCL, if every process has a device of its own.
+    """
+    global _members
+    if world_size() == 1 or _members > 1:
+        yield
+        return
+    import torch
+    import torch.distributed as dist
+
+    devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if devices:
+        torch.cuda.set_device(local_rank() % devices)
+    backend = "cpu:gloo,cuda:nccl" if devices >= local_size() else "gloo"
+    with peers():
+        dist.init_process_group(backend, timeout=PATIENCE)
+    _members = world_size()
+    try:
+        yield
+    finally:
+        _members = 1
+        dist.destroy_process_group()
+
+
+def member() -> tuple[int, int]:
+    """(rank, size) in the open group; (0, 1) where there is none."""
+    return (rank(), _members) if _members > 1 else (0, 1)
+
+
+def is_leader() -> bool:
+    """Whether this process publishes what is made once: rank 0 of the group, or the only one."""
+    return member()[0] == 0
+
+
+@contextlib.contextmanager
+def peers() -> Iterator[None]:
+    """Around everything that waits for other processes: their end is a fault of one line (exit 8)."""
+    try:
+        yield
+    except RuntimeError as fault:
+        stop_flag.check()  # all were asked to stop, and another did so sooner
+        what = f"another process of this training is gone ({fault})"
+        raise PeerError(
+            "PEER_LOST", f"{what:.200}", "look at its own line, and run the same command again"
+        ) from fault
+
+
+def agreed(find: Callable[[], T]) -> T:
+    """What rank 0 finds; the others do not look for themselves, for it may be about to change."""
+    if _members == 1:
+        return find()
+    import torch
+    import torch.distributed as dist
+
+    found: list[Any] = [find() if is_leader() else None]
+    with peers():
+        dist.broadcast_object_list(found, src=0, device=torch.device("cpu"))
+    value: T = found[0]
+    return value
+
+
+def any_of(flags: Sequence[int]) -> list[int]:
+    """The largest of each flag over all processes."""
+    if _members == 1:
+        return list(flags)
+    import torch
+    import torch.distributed as dist
+
+    values = torch.tensor(flags, dtype=torch.int32)
+    with peers():
+        dist.all_reduce(values, op=dist.ReduceOp.MAX)
+    return values.tolist()
+
+
+def barrier() -> None:
+    """Wait until all processes are here."""
+    any_of([0])
+
+
+@contextlib.contextmanager
+def leading() -> Iterator[bool]:
+    """When all are here, let rank 0 do the block as if it were alone; the others wait until it is done.
+
+    Yields whether this process is to do it.
+    """
+    global _members
+    barrier()
+    members, leads = _members, is_leader()
+    try:
+        _members = 1 if leads else members
+        yield leads
+    finally:
+        _members = members
+    barrier()
+
+
+def leader_first(make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Let rank 0 call ``make``, then the others, who find what it published."""
+    with leading() as leads:
+        made = [make(*args, **kwargs)] if leads else []
+    return made[0] if made else make(*args, **kwargs)
+
+
+# ---------------------------------------------------------------- tensors
+
+
+def exchange(own: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    """The rows of every process, in order of rank: ``own`` [sizes[rank], dim] of this one."""
+    import torch.distributed as dist
+
+    most = max(sizes)
+    padded = own.new_zeros(most, own.shape[1])
+    padded[: len(own)] = own
+    parts = [own.new_empty(most, own.shape[1]) for _ in sizes]
+    with peers():
+        dist.all_gather(parts, padded)
+    return [part[:size] for part, size in zip(parts, sizes, strict=True)]
+
+
+def add_gradients(parameters: Sequence[Tensor]) -> None:
+    """Put the sum over all processes in place of each parameter's gradient, in a few large pieces.
+
+    A parameter that no process has a gradient of keeps none: it is not trained.
+    """
+    if _members == 1:
+        return
+    import torch
+
+    used = any_of([int(p.grad is not None) for p in parameters])
+    trained = [p for p, some in zip(parameters, used, strict=True) if some]
+    for p in trained:
+        p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+    bucket: list[Tensor] = []
+    for number, p in enumerate(trained, 1):
+        assert p.grad is not None
+        bucket.append(p.grad)
+        if number == len(trained) or sum(g.numel() for g in bucket) >= BUCKET:
+            add_up(bucket)
+            bucket = []
+
+
+def add_up(tensors: Sequence[Tensor]) -> None:
+    """Put the sum over all processes in place of these tensors, all at once."""
+    import torch
+    import torch.distributed as dist
+
+    flat = torch.cat([x.reshape(-1) for x in tensors])
+    with peers():
+        dist.all_reduce(flat)
+    sums = flat.split([x.numel() for x in tensors])
+    torch._foreach_copy_(list(tensors), [total.view_as(x) for total, x in zip(sums, tensors, strict=True)])
+
+
+# ---------------------------------------------------------------- stopping
+
+
 class StopFlag:
     """Raised by SIGINT or SIGTERM; work looks at it where it can stop and resume.
 
@@ -39,7 +228,9 @@ class StopFlag:
     """
 
     def __init__(self) -> None:
-        self.signal: int | None = None
+        self.signal: int | None = None  # all are asked to stop
+        self.heard: int | None = None  # this process was
+        self.together = False
 
     def install(self) -> None:
         """Listen for the signals in this process."""
@@ -47,9 +238,11 @@ class StopFlag:
             signal.signal(number, self._receive)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self.signal is not None:
+        if self.heard is not None:
             raise KeyboardInterrupt
-        self.signal = number
+        self.heard = number
+        if not self.together:
+            self.signal = number
 
     def __bool__(self) -> bool:
         return self.signal is not None
@@ -59,6 +252,22 @@ class StopFlag:
         if self.signal is not None:
             name = signal.Signals(self.signal).name
             raise Interrupted("STOPPED", f"stopped by {name}", "run the same command again to resume")
+
+    @contextlib.contextmanager
+    def by_consensus(self) -> Iterator[None]:
+        """In a group, stop in the block only where :meth:`agree` says so: all at the same place."""
+        self.together = _members > 1
+        try:
+            yield
+        finally:
+            if self.together:
+                self.together, self.signal = False, self.signal or self.heard
+
+    def agree(self) -> None:
+        """Ask all processes of the group to stop if one was asked."""
+        if self.together:
+            (found,) = any_of([self.heard or 0])
+            self.signal = found or None
 
 
 stop_flag = StopFlag()

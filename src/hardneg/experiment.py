@@ -1,4 +1,5 @@
 """The experiment folder: settings, stages, metrics and timing; the same command again resumes it.
+Of several processes that train together the first alone writes.
 
 ``metrics.jsonl``, ``results.json`` and every published stage are deterministic; ``timing.jsonl`` and
 ``log.txt`` are telemetry and stand outside every digest.
@@ -24,6 +25,7 @@ from hardneg.artifacts import (
     write_json,
 )
 from hardneg.config import Settings, differences
+from hardneg.distributed import is_leader
 from hardneg.errors import ArtifactError
 
 SETTINGS = "settings.json"
@@ -51,8 +53,9 @@ class Experiment:
         finally:
             seconds = round(time.perf_counter() - begun, 4)
             row = {"stage": stage, "begun": round(when, 3), "seconds": seconds, **facts}
-            with disk_faults(self.path), open(self.path / TIMING, "a") as stream:
-                stream.write(json.dumps(row) + "\n")
+            if is_leader():
+                with disk_faults(self.path), open(self.path / TIMING, "a") as stream:
+                    stream.write(json.dumps(row) + "\n")
 
     @property
     def timing(self) -> list[dict[str, Any]]:
@@ -87,6 +90,8 @@ class Metrics:
 
     def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add rows and flush them to the disk, for a checkpoint that follows must not outlive them."""
+        if not is_leader():
+            return
         with disk_faults(self.path), open(self.path, "a") as stream:
             stream.writelines(json.dumps(row, allow_nan=False) + "\n" for row in rows)
             stream.flush()
@@ -109,6 +114,8 @@ class Metrics:
 
     def truncate(self, episode: int, step: int) -> None:
         """Forget what came after ``step`` of ``episode``: those steps will be made again."""
+        if not is_leader():
+            return
         kept = [row for row in self.read() if (row["episode"], row["step"]) <= (episode, step)]
         with publish_file(self.path) as stream:
             stream.write("".join(json.dumps(row) + "\n" for row in kept).encode())
@@ -149,6 +156,12 @@ def open_experiment(
             experiment.reopen()
         write_json(path / SETTINGS, {**record, "hardneg": __version__})
         yield experiment
+
+
+@contextlib.contextmanager
+def follow_experiment(path: Path, *, cache: Path | None = None, **settings: Any) -> Iterator[Experiment]:
+    """Work in an experiment that another process of the group has opened, and keeps."""
+    yield Experiment(path, cache or path / "cache")
 
 
 @contextlib.contextmanager

@@ -76,7 +76,7 @@ def work_of(
         depth=settings.depth,
         entries=entries,
         in_batch=in_batch,
-        micro_queries=settings.micro_queries,
+        micro_queries=settings.together,
         checkpoint_every=settings.checkpoint_every,
         token_budget=settings.token_budget,
         store_dtype=settings.store_dtype,

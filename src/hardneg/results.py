@@ -79,6 +79,13 @@ def conduct(
     experiment.finish(results)
 
 
+def accompany(states: Iterable[State], data: TrainingData, measures: Sequence[Measure], *, depth: int) -> None:
+    """Ask every state what :func:`conduct` asks of it: in the processes that only share the work."""
+    for state in states:
+        retrieve_all(state, data, depth=depth, evaluation_depth=evaluation_depth(measures))
+        state.keep_geometry()
+
+
 def is_measured(results: Mapping[str, Any] | None, measures: Sequence[Measure]) -> bool:
     """Whether an experiment is finished, and by these measures."""
     if results is None:

@@ -6,6 +6,7 @@ import ctypes
 import os
 import warnings
 
+from hardneg.distributed import local_rank, local_size
 from hardneg.errors import SettingsError
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
@@ -17,7 +18,7 @@ def set_threads(threads: int | None = None) -> int:
     import torch
 
     reuse_memory()
-    threads = threads or len(os.sched_getaffinity(0))
+    threads = threads or max(len(os.sched_getaffinity(0)) // local_size(), 1)
     torch.set_num_threads(threads)
     os.environ.setdefault("RAYON_NUM_THREADS", str(threads))
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
@@ -38,7 +39,7 @@ def reuse_memory() -> bool:
 
 
 def pick_device(device: str | None = None) -> str:
-    """The device by name, else CUDA where there is one, else the CPU.
+    """The device by name, else CUDA where there is one (to each process its own), else the CPU.
 
     Raises
     ------
@@ -52,4 +53,5 @@ def pick_device(device: str | None = None) -> str:
     known = ["cpu", *["cuda"][:cuda], *(f"cuda:{i}" for i in range(cuda))]
     if device is not None and device not in known:
         raise SettingsError("NO_DEVICE", f"there is no device {device!r:.40} here", f"use {', '.join(known)}")
-    return device or known[min(cuda, 1)]
+    several = cuda > 1 and local_size() > 1
+    return device or (f"cuda:{local_rank() % cuda}" if several else known[min(cuda, 1)])

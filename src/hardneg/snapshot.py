@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import time
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -13,9 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg.artifacts import digest_json, is_current, publish, read_manifest
+from hardneg.artifacts import digest_json, is_current, is_published, publish, read_manifest
 from hardneg.data.collection import Collection
 from hardneg.data.tokens import TokenStore, token_batch, tokenize
+from hardneg.distributed import agreed, leading, member, stop_flag
 from hardneg.errors import ArtifactError
 from hardneg.memory import require
 from hardneg.models.bi_encoder import BiEncoder, Precision
@@ -26,6 +28,8 @@ from hardneg.search.embeddings import SHARD_ROWS, Dtype, Embeddings, discard, en
 from hardneg.search.retrieve import search_run
 from hardneg.search.runs import KIND, load_run, save_run
 from hardneg.search.vectors import as_tensor
+
+WAIT_SECONDS = 0.1
 
 Timed = Callable[..., contextlib.AbstractContextManager[Any]]
 
@@ -129,14 +133,15 @@ class Snapshot:
             "asked": digest_json(asked),
         }
         path = self.folder / name
-        if not is_current(path, KIND, inputs) or read_manifest(path).settings["k"] < k:
-            vectors = (
-                self.queries.rows(query_rows) if anchors is None else self.passages.rows(self._first(anchors))
-            )
+        if agreed(lambda: not is_current(path, KIND, inputs) or read_manifest(path).settings["k"] < k):
+            asking = self.queries if anchors is None else self.passages  # encoded by all processes
             passages = self._searched()
-            with self.timed("search", run=path.name, queries=len(query_rows), k=k):
-                run = self._search(vectors, query_rows, passages, k)
-            save_run(run, path, inputs=inputs, settings={"k": k})
+            with leading() as leads:
+                if leads:
+                    vectors = asking.rows(query_rows if anchors is None else self._first(anchors))
+                    with self.timed("search", run=path.name, queries=len(query_rows), k=k):
+                        run = self._search(vectors, query_rows, passages, k)
+                    save_run(run, path, inputs=inputs, settings={"k": k})
         return load_run(path).cut(k)
 
     def _search(self, vectors: NDArray[Any], query_rows: Int32, passages: Embeddings | None, k: int) -> Run:
@@ -163,10 +168,13 @@ class Snapshot:
     def keep_geometry(self) -> None:
         """Publish the corpus mean vector and how alike the passages are, which outlive the embeddings."""
         inputs, path = {"collection": self.collection.digest, "model": self.digest}, self.folder / "geometry"
-        if not is_current(path, "geometry", inputs):
-            with publish(path, "geometry", inputs=inputs, replace=True) as draft:
-                draft.array("mean.npy", self.passages.mean)
-                draft.facts["mean_pairwise_cosine"] = self.passages.mean_pairwise_cosine
+        if not agreed(lambda: is_current(path, "geometry", inputs)):
+            passages = self.passages
+            with leading() as leads:
+                if leads:
+                    with publish(path, "geometry", inputs=inputs, replace=True) as draft:
+                        draft.array("mean.npy", passages.mean)
+                        draft.facts["mean_pairwise_cosine"] = passages.mean_pairwise_cosine
 
     @cached_property
     def passages(self) -> Embeddings:
@@ -207,10 +215,14 @@ class Snapshot:
                 side=side,
                 budget=self.encoding.token_budget,
                 dtype=self.encoding.dtype,
+                shard=member(),
                 name=lambda row: ids[store.document(row)],
                 progress=tick,
             )
-        assert embeddings is not None
+            while embeddings is None:  # other processes have shards to make
+                stop_flag.check()
+                time.sleep(WAIT_SECONDS)
+                embeddings = Embeddings.open(path) if is_published(path) else None
         return embeddings
 
     def _embeddings(self, side: Side) -> tuple[TokenStore, Path]:
@@ -223,8 +235,9 @@ class Snapshot:
         """Delete this state's embeddings: its runs are kept, and a later state supersedes it."""
         if self.keeps:
             return
-        for side in ("passage", "query"):
-            discard(self._embeddings(side)[1])
+        with leading() as leads:
+            for side in ("passage", "query") if leads else ():
+                discard(self._embeddings(side)[1])
         self.__dict__.pop("passages", None)
         self.__dict__.pop("queries", None)
 

@@ -45,6 +45,8 @@ class TrainingSettings(Settings):
     warmup: float = Field(0.1, ge=0)
     clip: float = Field(1.0, gt=0)
     micro_queries: int | None = Field(None, ge=1)  # queries of a micro-batch, for accumulation
+    gradient_cache: bool = False  # the whole step in one softmax, through the memory of one chunk
+    cache_tokens: int = Field(4096, ge=16)  # of a chunk
     mask_known_positives: bool = True
 
     # numbers
@@ -62,6 +64,16 @@ class TrainingSettings(Settings):
     def check(self) -> None:
         """Refuse what the fields alone cannot see to be wrong; raises :class:`SettingsError`."""
         parse_measures(self.measures)
+
+    @property
+    def together(self) -> int | None:
+        """Queries whose passages meet in one softmax; None: all of a step."""
+        return None if self.gradient_cache else self.micro_queries
+
+    @property
+    def chunk_tokens(self) -> int | None:
+        """Tokens of a chunk of the gradient cache; None where it is off."""
+        return self.cache_tokens if self.gradient_cache else None
 
     @property
     def roles(self) -> Sequence[str]:
@@ -148,6 +160,7 @@ class Recipe:
     about : how the model card names it, with the paper.
     roles : what processes of their own may do beside each other, by name: (settings, data, base, experiment,
         patience).
+    together : whether several processes can train it together.
     """
 
     name: str
@@ -156,3 +169,4 @@ class Recipe:
     plan: Callable[..., dict[str, Any]]
     about: str
     roles: Mapping[str, Callable[..., None]] = dataclasses.field(default_factory=dict)
+    together: bool = False

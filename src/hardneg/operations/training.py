@@ -11,22 +11,24 @@ from typing import Any
 from hardneg.artifacts import SettingsClash, read_manifest, write_json
 from hardneg.data.training_data import TrainingData, choose_splits
 from hardneg.diagnostics.timeline import draw_timeline
+from hardneg.distributed import agreed, group, is_leader, world_size
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.evaluation.measures import parse_measures
-from hardneg.experiment import RESULTS, SETTINGS, open_experiment
+from hardneg.experiment import RESULTS, SETTINGS, follow_experiment, open_experiment
 from hardneg.negatives.pool import load_pool
 from hardneg.operations.opening import Data, Place, at_least, cache_at, check_folder, collection_of
 from hardneg.operations.roles import jobs_of, take_role, team
 from hardneg.operations.settings import recipe_settings
 from hardneg.operations.starting import DEFAULT_SPLITS, Base, Splits
 from hardneg.progress import note
-from hardneg.results import conduct, is_measured, pool_seeds
+from hardneg.results import accompany, conduct, is_measured, pool_seeds
 from hardneg.runtime import pick_device
 from hardneg.training_settings import Recipe, TrainingSettings
 
 LOG, CACHE, TIMELINE = "log.txt", "cache", "timeline.png"
 
 
+@group()
 def train(
     recipe: Recipe,
     data: Data,
@@ -64,7 +66,8 @@ def train(
     Returns
     -------
     What ``results.json`` holds: ``test`` and ``dev``: measures by state; ``comparisons``; ``forgetting``. Of
-    several seeds: ``seeds``, and for every measure its ``mean``, ``std`` and ``values``.
+    several seeds: ``seeds``, and for every measure its ``mean``, ``std`` and ``values``. {} in all processes but
+    the first, where several train together.
 
     Raises
     ------
@@ -76,7 +79,8 @@ def train(
     place, count = Path(out), at_least("seeds", seeds)
     stores = None if cache is None else cache_at(cache)
     chosen = recipe_settings(recipe, preset, config, settings=settings, device=device, **values)
-    check_experiment(place, count)
+    check_processes(recipe, chosen, role)
+    agreed(lambda: check_experiment(place, count))
     collection = collection_of(data, cache)
     parts = choose_splits(collection, **dataclasses.asdict(splits), seed=chosen.seed)
     if parts.held_out:
@@ -97,9 +101,18 @@ def train(
     for seed in range(chosen.seed, chosen.seed + count):
         note(f"seed {seed}")
         results[seed] = execute(place / f"seed-{seed}", chosen.model_copy(update={"seed": seed}))
+    if not is_leader():
+        return {}
     pooled = pool_seeds(results)
     write_json(place / RESULTS, pooled)
     return pooled
+
+
+def check_processes(recipe: Recipe, settings: TrainingSettings, role: str | None) -> None:
+    """Refuse several processes where a recipe knows of one, or has roles that are processes themselves."""
+    if world_size() > 1 and (not recipe.together or settings.roles or role):
+        what = f"{recipe.name} is trained by one process, and {world_size()} were started"
+        raise SettingsError("ONE_PROCESS", what, "start it without torchrun")
 
 
 def check_experiment(out: Path, seeds: int) -> None:
@@ -140,11 +153,15 @@ def train_once(
     if role is not None:
         take_role(recipe, jobs[0])
         return {}
-    with open_experiment(
+    opening = open_experiment if is_leader() else follow_experiment
+    with opening(
         out, recipe=recipe.name, settings=settings, inputs=inputs, cache=cache, grows=settings.may_grow
     ) as experiment:
-        if is_measured(experiment.results, measures):
+        if agreed(lambda: is_measured(experiment.results, measures)):
             note(f"{out}: finished already")
+        elif not is_leader():
+            states = recipe.run(settings, data, partial(base.load, settings), experiment, **given)
+            accompany(states, data, measures, depth=settings.depth)
         else:
             with contextlib.ExitStack() as stack:
                 if jobs:
@@ -162,7 +179,7 @@ def train_once(
                 )
             if jobs:
                 draw_timeline(experiment / TIMELINE, experiment.timing)
-        return dict(experiment.results)
+        return dict(experiment.results) if is_leader() else {}
 
 
 def open_given(negatives: Path | None, data: TrainingData, settings: TrainingSettings) -> dict[str, Any]:

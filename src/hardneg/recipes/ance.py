@@ -186,7 +186,7 @@ def train(
             negatives=settings.negatives_per_query,
             seed=settings.seed,
             rotate=settings.positives == "rotate",
-            micro_queries=settings.micro_queries,
+            micro_queries=settings.together,
         ),
         inputs={"collection": data.collection.digest, "splits": data.digest},
         clip=settings.clip,
