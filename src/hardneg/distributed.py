@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from types import FrameType
@@ -24,6 +25,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 PATIENCE = timedelta(days=7)  # the others wait while rank 0 searches; who is gone is found by its connection
+LINGER_SECONDS = 5.0
 BUCKET = 1 << 24  # numbers of a gradient that are summed at once
 
 _members = 1  # processes of the open group; 1 where there is none
@@ -101,10 +103,16 @@ def is_leader() -> bool:
 
 @contextlib.contextmanager
 def peers() -> Iterator[None]:
-    """Around everything that waits for other processes: their end is a fault of one line (exit 8)."""
+    """Around everything that waits for other processes: their end is a fault of one line (exit 8).
+
+    Whoever failed first shall be seen to end first, so this process lingers until the launcher asks it to stop.
+    """
     try:
         yield
     except RuntimeError as fault:
+        until = time.monotonic() + LINGER_SECONDS
+        while stop_flag.heard is None and time.monotonic() < until:
+            time.sleep(0.05)
         stop_flag.check()  # all were asked to stop, and another did so sooner
         what = f"another process of this training is gone ({fault})"
         raise PeerError(
