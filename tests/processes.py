@@ -80,6 +80,7 @@ def run(arguments):
     from hardneg.search import embeddings
     from hardneg.training.batches import PoolBatches
 
+    import faulthandler; faulthandler.dump_traceback_later(40, repeat=True)
     embeddings.LEAST_ROWS = 16
     rank, _, step = os.environ.get(FAIL, "").partition(":")
     if rank == os.environ["RANK"]:
