@@ -1,4 +1,4 @@
-# make install | demo | test | test-slow | lint | bench | bench-import
+# make install | demo | test | test-slow | chaos | lint | bench | bench-import | study-ablation | study-ance
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # For machines whose default index serves CUDA builds of torch: make TORCH_INDEX=https://…/cpu demo
 TORCH_INDEX ?=
@@ -6,8 +6,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 DEMO ?= demo
+STUDY ?=
+JOBS ?= 1
 
-.PHONY: install demo test test-slow lint bench bench-import clean
+.PHONY: install demo test test-slow chaos lint bench bench-import study-ablation study-ance clean
 
 install: $(VENV)/.dev
 
@@ -39,6 +41,9 @@ test: install
 test-slow: install
 	OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m slow -n 2
 
+chaos: install
+	CHAOS_EVENTS=100 CHAOS_WHOLE=1 OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m slow tests/slow/test_ance_chaos.py
+
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -54,6 +59,14 @@ bench: $(VENV)/.bench
 
 bench-import: $(VENV)/.bench
 	$(BIN)/python benchmarks/importing.py --passages 8841823 --repeats 1
+
+study-ablation: $(VENV)/.base
+	@echo "38 experiments of about 10 minutes on 2 old cores; what is finished is not run again (make JOBS=2 STUDY=folder)"
+	$(BIN)/python studies/ablation.py --out $(or $(STUDY),runs/ablation) --jobs $(JOBS) --report docs/studies/ablation.md
+
+study-ance: $(VENV)/.base
+	@echo "50 experiments of 2 to 4 minutes on 2 old cores; what is finished is not run again (make JOBS=2 STUDY=folder)"
+	$(BIN)/python studies/ance.py --out $(or $(STUDY),runs/ance) --jobs $(JOBS) --report docs/studies/ance-table.md
 
 clean:
 	rm -rf $(VENV) $(DEMO) build dist src/*.egg-info .pytest_cache .ruff_cache .mypy_cache

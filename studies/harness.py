@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 
 import hardneg as hn
 
@@ -56,7 +57,14 @@ class Study:
     common: dict[str, object]
     threads: int
 
-    def command(self, step: Step) -> list[str]:
+    def cache(self, place: int = 0) -> Path:
+        """The derived stores of one of the experiments that run at a time.
+
+        They share none: two that reach the same weights would delete each other's embeddings of them.
+        """
+        return self.folder / (f"cache-{place}" if place else "cache")
+
+    def command(self, step: Step, place: int = 0) -> list[str]:
         """The arguments of ``hardneg`` for a step."""
         model = self.model if step.model is None else str(self.folder / step.model / "model")
         arguments = [
@@ -72,14 +80,14 @@ class Study:
         settings = self.common | step.settings
         for name, value in settings.items():
             arguments += ["--set", f"{name}={json.dumps(value)}"]
-        return [*arguments, "--cache", str(self.folder / "cache"), "--threads", str(self.threads)]
+        return [*arguments, "--cache", str(self.cache(place)), "--threads", str(self.threads)]
 
     def results(self, step: str) -> dict | None:
         """What a step measured, or None."""
         path = self.folder / step / "results.json"
         return json.loads(path.read_text()) if path.is_file() else None
 
-    def execute(self, step: Step) -> None:
+    def execute(self, step: Step, place: int = 0) -> None:
         """Execute a step, unless it is finished; its output goes to a log beside it."""
         if self.results(step.name) is not None:
             return
@@ -87,7 +95,7 @@ class Study:
         self.folder.mkdir(parents=True, exist_ok=True)
         log = self.folder / f"{step.name}.log"
         with open(log, "a") as stream:
-            command = [*PYTHON, *self.command(step)]
+            command = [*PYTHON, *self.command(step, place)]
             stream.write(shlex.join(command) + "\n")
             stream.flush()
             environment = os.environ | {"OMP_NUM_THREADS": str(self.threads)}
@@ -100,9 +108,24 @@ class Study:
             raise SystemExit(f"{step.name} failed")
 
     def execute_all(self, steps: Sequence[Step], jobs: int) -> None:
-        """Execute steps that do not depend on each other, so many at a time."""
+        """Execute steps that do not depend on each other, so many at a time; at Ctrl-C no further one begins."""
+        free: SimpleQueue[int] = SimpleQueue()
+        for place in range(jobs):
+            free.put(place)
+
+        def execute(step: Step) -> None:
+            place = free.get()
+            try:
+                self.execute(step, place)
+            finally:
+                free.put(place)
+
         with ThreadPoolExecutor(jobs) as pool:
-            list(pool.map(self.execute, unique(steps)))
+            try:
+                list(pool.map(execute, unique(steps)))
+            except KeyboardInterrupt:
+                pool.shutdown(cancel_futures=True)
+                raise
 
     def seconds(self, step: str) -> dict[str, float]:
         """Seconds of each stage of a step."""
@@ -130,7 +153,7 @@ def compare(study: Study, a: str, b: str, measure: str, split: str = "test") -> 
     runs = [study.folder / step / f"runs/final.{split}.trec.gz" for step in (a, b)]
     if not all(run.is_file() for run in runs):
         return None
-    return hn.compare(runs, data=study.data, split=split, measures=measure, cache=study.folder / "cache")[0]
+    return hn.compare(runs, data=study.data, split=split, measures=measure, cache=study.cache())[0]
 
 
 def number(results: dict | None, split: str, state: str, measure: str) -> str:

@@ -3,6 +3,7 @@
 Embedding shards are small, so that there are some to share. One process can be told to fail in one step.
 """
 
+import faulthandler
 import json
 import os
 import signal
@@ -80,7 +81,7 @@ def run(arguments):
     from hardneg.search import embeddings
     from hardneg.training.batches import PoolBatches
 
-    import faulthandler; faulthandler.dump_traceback_later(40, repeat=True)
+    faulthandler.dump_traceback_later(40, repeat=True)  # shows where it hangs
     embeddings.LEAST_ROWS = 16
     rank, _, step = os.environ.get(FAIL, "").partition(":")
     if rank == os.environ["RANK"]:

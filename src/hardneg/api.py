@@ -9,10 +9,12 @@ where derived stores live (default ``$HARDNEG_CACHE``, else ``~/.cache/hardneg``
 from hardneg.data.collection import Collection
 from hardneg.data.importing import import_collection
 from hardneg.errors import HardnegError
+from hardneg.integrations.following import follow
 from hardneg.models.loading import load_encoder
 from hardneg.negatives.candidates import Filters
 from hardneg.negatives.pool import NegativePool, load_pool
 from hardneg.operations.evaluation import compare, evaluate
+from hardneg.operations.exporting import export_pool
 from hardneg.operations.indexing import index
 from hardneg.operations.inspection import inspect, pool_stats
 from hardneg.operations.pools import mine
@@ -40,6 +42,8 @@ __all__ = [
     "compare",
     "encode",
     "evaluate",
+    "export_pool",
+    "follow",
     "import_collection",
     "index",
     "inspect",

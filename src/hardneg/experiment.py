@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,10 @@ from hardneg.errors import ArtifactError
 
 SETTINGS = "settings.json"
 RESULTS = "results.json"
+METRICS = "metrics.jsonl"
 TIMING = "timing.jsonl"
+
+Mirror = Callable[[Sequence[Mapping[str, Any]]], None]
 
 
 class Experiment:
@@ -39,7 +42,7 @@ class Experiment:
     def __init__(self, path: Path, cache: Path) -> None:
         self.path, self.cache = path, cache
         self.shares_cache = path not in cache.parents
-        self.metrics = Metrics(path / "metrics.jsonl")
+        self.metrics = Metrics(path / METRICS)
 
     def __truediv__(self, name: str) -> Path:
         return self.path / name
@@ -87,6 +90,7 @@ class Metrics:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.mirror: Mirror | None = None  # shown every row that is added
 
     def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add rows and flush them to the disk, for a checkpoint that follows must not outlive them."""
@@ -96,6 +100,8 @@ class Metrics:
             stream.writelines(json.dumps(row, allow_nan=False) + "\n" for row in rows)
             stream.flush()
             os.fsync(stream.fileno())
+        if self.mirror is not None:
+            self.mirror(rows)
 
     def read(self) -> list[dict[str, Any]]:
         """All rows; a torn last line, left by a crash, is not one."""

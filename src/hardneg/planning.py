@@ -91,10 +91,11 @@ class Sample:
     queries: TokenBatch
     passages: TokenBatch
     seconds: float  # to tokenise them
+    chunks: float = 1.0  # sequences of a passage
 
     def tokens(self, queries: float, passages: float) -> float:
         """Tokens of so many queries and passages."""
-        return float(queries * self.queries.lengths.mean() + passages * self.passages.lengths.mean())
+        return float(queries * self.queries.lengths.mean() + passages * self.chunks * self.passages.lengths.mean())
 
 
 def describe_work(work: Work, encoder: BiEncoder, *, seeds: int, measure: bool) -> dict[str, Any]:
@@ -128,7 +129,8 @@ def take_sample(work: Work, encoder: BiEncoder) -> Sample:
     """Tokenise evenly spread texts of both sides."""
     begun = time.perf_counter()
     queries, passages = sample_side(work, encoder, "query"), sample_side(work, encoder, "passage")
-    return Sample(queries, passages, time.perf_counter() - begun)
+    chunks = len(passages) / min(work.data.collection.n_passages, SAMPLE)
+    return Sample(queries, passages, time.perf_counter() - begun, chunks)
 
 
 def sample_side(work: Work, encoder: BiEncoder, side: Side) -> TokenBatch:
@@ -151,7 +153,8 @@ def describe_counts(work: Work, sample: Sample, seeds: int) -> dict[str, Any]:
         "passages": collection.n_passages,
         "training queries": len(work.data.train),
         "tokens of a query": f"{sample.queries.lengths.mean():.1f}",
-        "tokens of a passage": f"{sample.passages.lengths.mean():.1f}",
+        "tokens of a passage": f"{sample.tokens(0, 1):.1f}",
+        **({"chunks of a passage": f"{sample.chunks:.2f}"} if sample.chunks > 1 else {}),
         "global batch": f"{most.queries_per_step} queries (in one softmax: {together})",
         "negatives per query": f"{hard + shared} ({hard} hard, {shared} in-batch)",
         "optimiser steps": sum(one.steps for one in work.episodes),
@@ -165,11 +168,11 @@ def disk_bytes(work: Work, encoder: BiEncoder, sample: Sample) -> float:
     collection, episodes = data.collection, len(work.episodes)
     checkpoints = sum(min(math.ceil(one.steps / work.checkpoint_every), 2) for one in work.episodes)
     models = (3 * checkpoints + episodes + 1) * weights  # a checkpoint has two moments besides
-    vectors = (collection.n_passages + collection.n_queries) * encoder.dim * BYTES[work.store_dtype]
+    vectors = (sample.chunks * collection.n_passages + collection.n_queries) * encoder.dim
     hits = work.states * 2 * len(data.train) * training_depth(collection, data.train, work.depth)
     entries = episodes * len(data.train) * work.entries
     tokens = sample.tokens(collection.n_queries, collection.n_passages)
-    return models + vectors + HIT * hits + ENTRY * entries + (2 + POSTING) * tokens
+    return models + BYTES[work.store_dtype] * vectors + HIT * hits + ENTRY * entries + (2 + POSTING) * tokens
 
 
 # ---------------------------------------------------------------- timing
@@ -180,14 +183,14 @@ def time_stages(work: Work, encoder: BiEncoder, sample: Sample) -> tuple[dict[st
     data, collection = work.data, work.data.collection
     judged = sum(len(qrels) for qrels in (data.dev, data.test) if qrels is not None)
     searched = work.states * (2 * len(data.train) + judged)
-    texts = collection.n_queries + collection.n_passages
+    texts, indexed = collection.n_queries + collection.n_passages, round(sample.chunks * collection.n_passages)
     weights = 4 * sum(p.numel() for p in encoder.parameters())
     tokens = work.states * sample.tokens(collection.n_queries, collection.n_passages)
-    k = training_depth(collection, data.train, work.depth)
+    k = training_depth(collection, data.train, work.depth) * (1 if sample.chunks == 1 else 2)
     seconds = {
-        "tokenise": sample.seconds * texts / (len(sample.queries) + len(sample.passages)),
+        "tokenise": sample.seconds * texts / (len(sample.queries) + len(sample.passages) / sample.chunks),
         "encode": tokens * encode_seconds(encoder, sample.passages, work),
-        "search": searched * collection.n_passages * search_seconds(encoder.dim, collection.n_passages, k, work),
+        "search": searched * indexed * search_seconds(encoder.dim, indexed, k, work),
     }
     seconds["train"], memory = time_training(work, encoder, sample)
     seconds["save and verify"] = sum(stored_bytes(one, weights, work) for one in work.episodes) / DISK_RATE

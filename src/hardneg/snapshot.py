@@ -22,10 +22,10 @@ from hardneg.errors import ArtifactError
 from hardneg.memory import require
 from hardneg.models.bi_encoder import BiEncoder, Precision
 from hardneg.progress import track
-from hardneg.records import Int32, Run, Side
+from hardneg.records import Float32, Int32, Int64, Run, Side, owners, take_spans
 from hardneg.search.ann import PassageIndex, index_run
 from hardneg.search.embeddings import SHARD_ROWS, Dtype, Embeddings, discard, encode_store
-from hardneg.search.retrieve import search_run
+from hardneg.search.retrieve import dot_products, search_run
 from hardneg.search.runs import KIND, load_run, save_run
 from hardneg.search.vectors import as_tensor
 
@@ -46,7 +46,6 @@ class Encoding:
     token_budget: int = 16384
     dtype: Dtype = "float16"
     precision: Precision = "float32"
-    search_query_length: int | None = None  # where queries are longer in search than in training
 
 
 class Snapshot:
@@ -118,7 +117,7 @@ class Snapshot:
 
     def search_texts(self, texts: list[str], k: int) -> Run:
         """The run of texts that are no queries of the collection; its query rows count from 0."""
-        tokens = token_batch(texts, [], self.encoder.template("query"), self.encoder.tokenizer("query"))
+        tokens = token_batch(texts, [], self.encoder.search_template("query"), self.encoder.tokenizer("query"))
         with self.encoder.inference(self.encoding.precision):
             vectors = self.encoder.encode(tokens, "query").cpu().numpy()
         rows = np.arange(len(texts), dtype=np.int32)
@@ -134,11 +133,10 @@ class Snapshot:
         }
         path = self.folder / name
         if agreed(lambda: not is_current(path, KIND, inputs) or read_manifest(path).settings["k"] < k):
-            asking = self.queries if anchors is None else self.passages  # encoded by all processes
-            passages = self._searched()
-            with leading() as leads:
+            asking, passages = self.queries if anchors is None else self.passages, self._searched()
+            with leading() as leads:  # all have encoded; one searches
                 if leads:
-                    vectors = asking.rows(query_rows if anchors is None else self._first(anchors))
+                    vectors = asking.rows(query_rows) if anchors is None else self.stand_ins(anchors)
                     with self.timed("search", run=path.name, queries=len(query_rows), k=k):
                         run = self._search(vectors, query_rows, passages, k)
                     save_run(run, path, inputs=inputs, settings={"k": k})
@@ -147,7 +145,8 @@ class Snapshot:
     def _search(self, vectors: NDArray[Any], query_rows: Int32, passages: Embeddings | None, k: int) -> Run:
         if passages is None:
             assert self.index is not None
-            return index_run(self.index, as_tensor(vectors), query_rows, k, self.collection.digest)
+            digest = self.collection.digest
+            return index_run(self.index, as_tensor(vectors), query_rows, k, digest, documents=self.chunks)
         with track("searching", "queries") as tick:
             return search_run(
                 vectors,
@@ -155,15 +154,27 @@ class Snapshot:
                 passages,
                 k,
                 collection_digest=self.collection.digest,
-                documents=self._embeddings("passage")[0].first,
+                documents=self.chunks,
                 device=self.encoder.device,
                 progress=tick,
             )
 
-    def _first(self, passages: Int32) -> NDArray[np.integer]:
-        """The embedding that stands for each passage as a query: a document's first chunk."""
-        first = self._embeddings("passage")[0].first
-        return passages if first is None else first[passages]
+    @cached_property
+    def chunks(self) -> Int64 | None:
+        """[n + 1] where the vectors of each passage begin; None: it has one."""
+        return None if self.encoder.settings.chunks == 1 else self._embeddings("passage")[0].first
+
+    def stand_ins(self, passages: Int32) -> NDArray[Any]:
+        """The vector that stands for each passage as a query: of a document that of its first chunk."""
+        return self.passages.rows(passages if self.chunks is None else self.chunks[passages])
+
+    def pair_scores(self, vectors: NDArray[Any], passages: Int32) -> Float32:
+        """The score of each vector and its passage [n], as a search gives it: that of a document's best chunk."""
+        if self.chunks is None:
+            return dot_products(vectors, self.passages.rows(passages))
+        rows, offsets = take_spans(self.chunks, passages)
+        each = dot_products(vectors[owners(offsets)], self.passages.rows(rows))
+        return np.maximum.reduceat(each, offsets[:-1])
 
     def keep_geometry(self) -> None:
         """Publish the corpus mean vector and how alike the passages are, which outlive the embeddings."""
@@ -227,7 +238,7 @@ class Snapshot:
 
     def _embeddings(self, side: Side) -> tuple[TokenStore, Path]:
         """The token store of a side, and where its embeddings live: keyed by digests, never by a name."""
-        store = token_store(self.encoder, self.collection, self.cache, side, self.encoding.search_query_length)
+        store = token_store(self.encoder, self.collection, self.cache, side, searching=True)
         key = digest_json([self.sides[side], store.digest, dataclasses.asdict(self.encoding)])
         return store, self.cache / "embeddings" / key[:32]
 
@@ -285,11 +296,13 @@ def token_store(
     collection: Collection,
     cache: Path,
     side: Side,
-    search_query_length: int | None = None,
+    *,
+    searching: bool = False,
 ) -> TokenStore:
-    """The token store of one side, made once for each tokenizer and template."""
-    template = encoder.template(side)
-    if side == "query" and search_query_length:
-        template = dataclasses.replace(template, max_length=search_query_length)
+    """The token store of one side, made once for each tokenizer and template.
+
+    Training steps and search read the same one, but for queries where ``searching`` takes longer ones.
+    """
+    template = encoder.search_template(side) if searching else encoder.template(side)
     with track(f"tokenising {'queries' if side == 'query' else 'passages'}", "texts") as tick:
         return tokenize(collection, template, encoder.tokenizer(side), cache, progress=tick)

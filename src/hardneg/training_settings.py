@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -10,6 +11,7 @@ from pydantic import Field
 
 from hardneg.config import Settings, operational
 from hardneg.data.training_data import TrainingData
+from hardneg.errors import SettingsError
 from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment import Experiment
 from hardneg.models.bi_encoder import BiEncoder, EncoderSettings
@@ -29,6 +31,7 @@ class TrainingSettings(Settings):
     scale: float | None = Field(None, gt=0)
     title_join: Literal["sep", "space"] | None = None
     use_titles: bool | None = None
+    prompts: Literal["e5", "bge", "gte"] | None = None  # prompts and lengths of a family; the four below win
     query_prompt: str | None = None
     passage_prompt: str | None = None
     query_length: int | None = Field(None, ge=3, le=8192)
@@ -36,6 +39,8 @@ class TrainingSettings(Settings):
     chunks: int | None = Field(None, ge=1, le=64)  # of a document; above 1 its best one scores (MaxP)
     max_characters: int | None = Field(None, ge=0)
     search_query_length: int | None = Field(None, ge=3, le=8192)
+    reinit_layers: int = Field(0, ge=0)  # top layers of the pretrained transformer that begin anew
+    reinit_seed: int = Field(0, ge=0)
 
     # optimiser
     optimizer: Literal["adamw", "lamb"] = "adamw"
@@ -59,11 +64,15 @@ class TrainingSettings(Settings):
     # how, not what
     measures: str = operational("RR@10 nDCG@10 Success@1 Success@5 Success@20 R@100")
     checkpoint_every: int = operational(200, ge=1)
+    tensorboard: bool = operational(False)  # write the metrics there too; needs the extra of this name
     silent_seconds: float = operational(300.0, gt=0)  # a peer process without a sign of life for so long is dead
 
     def check(self) -> None:
         """Refuse what the fields alone cannot see to be wrong; raises :class:`SettingsError`."""
         parse_measures(self.measures)
+        if self.tensorboard and importlib.util.find_spec("tensorboard") is None:
+            what = "tensorboard = true, and the package tensorboard is not installed"
+            raise SettingsError("PACKAGE_MISSING", what, "pip install 'hardneg[tensorboard]'")
 
     @property
     def together(self) -> int | None:
@@ -99,7 +108,7 @@ class TrainingSettings(Settings):
     @property
     def encoding(self) -> Encoding:
         """How the states of the model are encoded."""
-        return Encoding(self.token_budget, self.store_dtype, self.precision, self.search_query_length)
+        return Encoding(self.token_budget, self.store_dtype, self.precision)
 
     @property
     def make_optimizer(self) -> Optimizers:

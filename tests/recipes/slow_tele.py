@@ -19,6 +19,10 @@ class SlowEncoder:
         ids = [self.tokenizer.cls_token_id]
         for part in parts:
             ids += [*self.tokenizer.encode(part, add_special_tokens=False), self.tokenizer.sep_token_id]
+        return self.encode_ids(ids)
+
+    def encode_ids(self, ids):
+        """The vector of one sequence, special tokens included."""
         assert len(ids) <= self.max_length
         states = self.model(
             input_ids=torch.tensor([ids]), token_type_ids=torch.zeros(1, len(ids), dtype=torch.long)
@@ -60,13 +64,16 @@ class SlowTele:
             vectors = {row: self.encode_passage(row) for group in groups for row in group}
             for i, query in enumerate(queries):
                 vector = self.query.encode(self.collection.query_texts.take([query])[0])
-                target = self.scale * (vector @ vectors[groups[i][0]])
+                target = self.scale * self.score(vector, vectors[groups[i][0]])
                 logits = []
                 for j, group in enumerate(groups):
                     for k, row in enumerate(group):
                         if (j, k) != (i, 0) and self.is_negative(query, row, same=i == j):
-                            logits.append(self.scale * (vector @ vectors[row]))
+                            logits.append(self.scale * self.score(vector, vectors[row]))
                 yield target, logits
+
+    def score(self, vector, passage):
+        return vector @ passage
 
     def is_negative(self, query, row, *, same):
         if not same and not self.in_batch:

@@ -8,7 +8,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from slow_tele import SlowEncoder
-from test_lambda_loss import slow as slow_lambda
 
 import hardneg as hn
 from hardneg.data.training_data import choose_splits
@@ -18,6 +17,7 @@ from hardneg.operations.recipes import settings_of
 from hardneg.recipes import adore
 from hardneg.recipes.adore import RECIPE
 from hardneg.search.ann import FaissIndex
+from slow_lambda import slow as slow_lambda
 from tiny_world import one_thread  # noqa: F401
 
 SMALL = {"cut": 10, "steps": 4, "warmup": 1, "depth": 12}

@@ -92,7 +92,7 @@ def test_the_final_model_is_found_to_search_as_the_final_runs_say(whole, world):
 
 def test_only_the_final_states_embeddings_stay(whole):
     stores = [read_manifest(path) for path in (whole.path / "cache/embeddings").iterdir()]
-    final = load_encoder(str(whole.path / "model")).digest()
+    final = load_encoder(str(whole.path / "model")).digest("passage")
     assert {manifest.inputs["encoder"] for manifest in stores} == {final}
     assert {manifest.settings["side"] for manifest in stores} == {"query", "passage"}
 

@@ -42,7 +42,7 @@ def check_equal_training(path, one, episodes):
         pool, other = (arrays_of(root / f"episodes/{episode}/negatives") for root in (path, one))
         scores = pool.pop("scores"), other.pop("scores")
         assert all(np.array_equal(pool[name], other[name]) for name in other)
-        np.testing.assert_allclose(*scores, rtol=1e-5, atol=1e-3)
+        np.testing.assert_allclose(*scores, rtol=1e-4)
     for name, value in weights_of(one).items():  # rates are 1e-3, so the steps moved them by up to 1e-2
         np.testing.assert_allclose(weights_of(path)[name], value, rtol=0, atol=1e-4, err_msg=name)
 

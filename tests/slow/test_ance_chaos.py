@@ -10,14 +10,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from forked import Forked, fork
 
+from forked import Forked, fork
 from hardneg import cli
 from hardneg.distributed import stop_flag
 from hardneg.operations import roles
 from tiny_world import tiny_collection, tiny_model
 
-EVENTS = int(os.environ.get("CHAOS_EVENTS", "100"))
+pytestmark = pytest.mark.slow
+
+EVENTS = int(os.environ.get("CHAOS_EVENTS", "30"))
 SEED = int(os.environ.get("CHAOS_SEED", "1"))
 SETTINGS = {
     "mode": "async-fixed",
@@ -43,7 +45,7 @@ def world(tmp_path_factory):
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(roles.subprocess, "Popen", Forked)
-        patch.setattr(roles, "BACKOFF", (0.05,))
+        patch.setattr(roles, "BACKOFF", (0.05, 0.3, 1.0, 2.0, 4.0))
         patch.setattr(roles, "BEGIN_SECONDS", 5.0)
         patch.setenv("TOKENIZERS_PARALLELISM", "false")  # its threads do not survive a fork
         patch.setenv("HARDNEG_CACHE", str(root / "cache"))

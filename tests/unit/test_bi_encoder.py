@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, BertConfig, BertForMaskedLM
 
@@ -252,14 +253,19 @@ def test_untied_towers_are_two_directories(bert, roberta, tmp_path, sentence_tra
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_saving_and_loading_change_nothing(bert, variant, tmp_path):
     encoder = load_encoder(str(bert), **VARIANTS[variant])
-    save_encoder(encoder, tmp_path / "model", card="Trained on nothing.")
+    metadata = {"base_model": "someone/a-model", "model-index": [{"name": "m: #1", "results": []}]}
+    save_encoder(encoder, tmp_path / "model", card="Trained on nothing.", metadata=metadata)
     again = load_encoder(str(tmp_path / "model"))
     assert again.settings == encoder.settings
     assert again.digest() == encoder.digest()
     ours, theirs = encoder.state_dict(), again.state_dict()
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-    assert "Trained on nothing." in (tmp_path / "model/README.md").read_text()
+    card = (tmp_path / "model/README.md").read_text()
+    assert "Trained on nothing." in card
+    head = yaml.safe_load(card.split("---\n")[1])
+    assert metadata.items() <= head.items()
+    assert (head["library_name"], head["pipeline_tag"]) == ("sentence-transformers", "sentence-similarity")
     names = load_file(tmp_path / "model/model.safetensors")
     assert not any("pooler" in name for name in names)
 
@@ -485,6 +491,20 @@ def test_bin_weights_need_permission(bert, copied):
     with pytest.raises(TrustError, match=r"BIN_WEIGHTS.*--allow-bin"):
         load_encoder(str(copied))
     assert load_encoder(str(copied), allow_bin=True).digest() == load_encoder(str(bert)).digest()
+
+
+def test_bin_weights_of_every_module_need_the_same_permission(bert, tmp_path):
+    folder = tmp_path / "model"
+    save_encoder(load_encoder(str(bert), head="ance", normalize=True, dim=16), folder)
+    expected = load_encoder(str(folder)).digest()
+    (folder / "manifest.json").unlink()
+    for file in list(folder.rglob("model.safetensors")):
+        torch.save(load_file(file), file.parent / "pytorch_model.bin")
+        file.unlink()
+    assert len(list(folder.rglob("pytorch_model.bin"))) == 4
+    with pytest.raises(TrustError, match=r"BIN_WEIGHTS.*--allow-bin"):
+        load_encoder(str(folder))
+    assert load_encoder(str(folder), allow_bin=True).digest() == expected
 
 
 class Payload:

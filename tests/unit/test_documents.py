@@ -1,5 +1,6 @@
 """Documents of several chunks: cut, searched and trained on, each against a slow loop."""
 
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -7,12 +8,18 @@ import pytest
 import torch
 
 import hardneg as hn
-from hardneg.data.tokens import tokenize
+from hardneg.data.tokens import token_batch, tokenize
+from hardneg.data.training_data import choose_splits
+from hardneg.mining import mine_candidates, positive_scores
 from hardneg.models.bi_encoder import EncoderSettings
 from hardneg.models.loading import load_encoder
+from hardneg.models.saving import save_encoder
 from hardneg.records import TextTemplate, offsets_of
+from hardneg.search import embeddings, retrieve
+from hardneg.search.ann import FaissIndex, build_index
 from hardneg.search.exact import ExactIndex
 from hardneg.search.retrieve import first_documents, search_documents
+from hardneg.snapshot import Encoding, Snapshot, token_store
 from hardneg.training.batches import GroupBatch, best_chunks, group_scores
 from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
@@ -48,6 +55,8 @@ def test_chunks_equal_a_loop(world, length, chunks):
         found = [batch.ids[a:b].tolist() for a, b in pairwise(batch.offsets.tolist())]
         assert found == [[cls, *piece, sep] for piece in pieces]
         assert all(store.document(i) == row for i in range(store.first[row], store.first[row + 1]))
+        alone = token_batch([text], [title], template, tokenizer)
+        assert (alone.ids.tolist(), alone.offsets.tolist()) == (batch.ids.tolist(), batch.offsets.tolist())
 
 
 def test_one_chunk_is_the_plain_store(world):
@@ -120,9 +129,173 @@ def test_lists_that_are_short_of_documents_are_searched_deeper():
 
 def test_first_documents_by_hand():
     scores = np.array([[9, 8, 7, 6, 5]], np.float32)
-    chunks, documents = np.array([[4, 5, 0, 1, 2]], np.int32), np.array([0, 1, 4, 6])
-    found = first_documents(scores, chunks, documents, 3)
+    chunks, owner = np.array([[4, 5, 0, 1, 2]], np.int32), np.array([0, 1, 1, 1, 2, 2], np.int32)
+    found = first_documents(scores, chunks, owner, 3)
     assert [part.tolist() for part in found] == [[[9, 7, 6]], [[2, 0, 1]], [3]]
+    assert first_documents(scores, chunks, owner // 2, 3)[2].tolist() == [2]  # fewer than are wanted
+
+
+def test_first_documents_equal_a_loop_in_any_blocks(monkeypatch):
+    draw = np.random.default_rng(5)
+    scores = -np.sort(-draw.standard_normal((23, 40)).astype(np.float32), axis=1)
+    chunks = np.stack([draw.permutation(70)[:40] for _ in range(23)]).astype(np.int32)
+    owner = np.sort(draw.integers(0, 12, 70)).astype(np.int32)
+    monkeypatch.setattr(retrieve, "BLOCK", 7)
+    best, rows, found = first_documents(scores, chunks, owner, 6)
+    for i in range(23):
+        seen = dict(zip(owner[chunks[i]][::-1].tolist(), scores[i][::-1].tolist(), strict=True))
+        expected = sorted(seen.items(), key=lambda item: -item[1])[:6]
+        assert list(zip(rows[i].tolist(), best[i].tolist(), strict=True)) == expected
+    assert found.tolist() == [6] * 23
+
+
+def test_a_search_for_nothing_is_refused():
+    index = ExactIndex(torch.ones(2, 3))
+    with pytest.raises(hn.HardnegError, match="BAD_K"):
+        search_documents(index, torch.ones(1, 3), 0, np.array([0, 2]))
+    with pytest.raises(hn.HardnegError, match="NO_QUERIES"):
+        search_documents(index, torch.ones(0, 3), 1, np.array([0, 2]))
+
+
+# ---------------------------------------------------------------- a state of the model
+
+
+def snapshot_of(world, folder, *, chunks=3, passages_at=None):
+    root, collection, model = world
+    encoder = load_encoder(model, chunks=chunks, passage_length=5)
+    options = {"encoding": Encoding(token_budget=512), "passages_at": passages_at}
+    return Snapshot(encoder, collection, "state", folder, root / "cache", **options)
+
+
+def brute_force(state, vectors, k):
+    store = token_store(state.encoder, state.collection, state.cache, "passage")
+    stored = torch.as_tensor(state.passages.as_matrix())
+    return slow_documents(torch.as_tensor(vectors), stored, store.first, k)
+
+
+def lists_of(run):
+    return [
+        [(score, row) for row, score in zip(*(part.tolist() for part in run.hits(i)), strict=True)]
+        for i in range(len(run))
+    ]
+
+
+def test_runs_of_queries_and_of_positives_equal_a_loop(world, tmp_path):
+    state, k = snapshot_of(world, tmp_path), 30
+    train = choose_splits(state.collection).train
+    first = token_store(state.encoder, state.collection, state.cache, "passage").first
+    assert first[-1] > 1.5 * state.collection.n_passages  # there is something to reduce
+    for name, run, vectors in (
+        ("query", state.search("query", train.query_rows, k), state.queries.rows(train.query_rows)),
+        (
+            "lookahead",
+            state.neighbours("lookahead", train.query_rows, train.first(), k),
+            state.passages.as_matrix()[first[train.first()]],
+        ),
+    ):
+        assert run.unit == "document"
+        expected = brute_force(state, vectors, k)
+        for found, best in zip(lists_of(run), expected, strict=True):
+            assert [row for _, row in found] == [row for _, row in best], name
+            assert [score for score, _ in found] == pytest.approx([score for score, _ in best], rel=1e-6)
+
+
+@pytest.mark.parametrize("source", ["query", "lookahead"])
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_margins_are_measured_from_the_positive_as_it_stands_in_the_lists(world, tmp_path, source, chunks):
+    state = snapshot_of(world, tmp_path, chunks=chunks)
+    train = choose_splits(state.collection).train
+    everything = state.collection.n_passages
+    if source == "query":
+        run = state.search("query", train.query_rows, everything)
+    else:
+        run = state.neighbours("lookahead", train.query_rows, train.first(), everything)
+    listed = [{row: score for score, row in hits} for hits in lists_of(run)]
+    expected = [found[row] for found, row in zip(listed, train.first().tolist(), strict=True)]
+    assert positive_scores(state, train, source).tolist() == expected
+    pool = mine_candidates(state, train, source, episode=1, depth=50, filters=hn.Filters(absolute_margin=0.05))
+    left = 0
+    for i in range(len(pool)):
+        part = slice(pool.offsets[i], pool.offsets[i + 1])
+        assert (pool.scores[part] <= expected[i] - 0.05).all()
+        left += part.stop - part.start
+    assert left > 100
+
+
+def test_shards_made_apart_serve_a_search(world, tmp_path, monkeypatch):
+    _, collection, model = world
+    save_encoder(load_encoder(model, chunks=3, passage_length=5), tmp_path / "model")
+    ours, place = str(tmp_path / "model"), tmp_path / "emb"
+    monkeypatch.setattr(embeddings, "encode_store", partial(embeddings.encode_store, shard_rows=64))
+    options = {"token_budget": 512, "cache": tmp_path / "cache", "device": "cpu"}
+    parts = [hn.encode(collection, ours, place, shard=f"{i}/2", **options) for i in (0, 1)]
+    assert [part["complete"] for part in parts] == [False, True]
+    assert parts[-1]["vectors"] > 1.5 * collection.n_passages
+    state, rows = snapshot_of(world, tmp_path, passages_at=place), np.arange(20, dtype=np.int32)
+    assert len(state.passages.shards) > 2
+    best = brute_force(state, state.queries.rows(rows), 500)
+    assert [[row for _, row in hits] for hits in lists_of(state.ranked(rows, 500))] == [
+        [row for _, row in hits] for hits in best
+    ]
+    hn.search_split(
+        collection, tmp_path / "run", model=ours, embeddings=place, k=500, cache=tmp_path / "cache", device="cpu"
+    )
+    lines = [line.split() for line in (tmp_path / "run").read_text().splitlines()]
+    assert len(lines) == len({(line[0], line[2]) for line in lines}) == 16 * collection.n_passages
+
+
+@pytest.mark.parametrize("kind", ["flat", "ivf"])
+def test_an_index_of_chunks_gives_documents(world, tmp_path, kind):
+    state, rows = snapshot_of(world, tmp_path), np.arange(20, dtype=np.int32)
+    options = {"lists": 8, "probes": 3} if kind == "ivf" else {}
+    build_index(state.passages, tmp_path / "index", kind, **options)
+    index = FaissIndex(tmp_path / "index")
+    run = state.through(index, "index", tmp_path / "runs").ranked(rows, 60)
+    assert run.unit == "document"
+    first, vectors = state.chunks, torch.as_tensor(state.queries.rows(rows))
+    scores, chunks = (part.numpy() for part in index.search(vectors, int(first[-1])))
+    for i, hits in enumerate(lists_of(run)):
+        best = {}
+        for score, chunk in zip(scores[i].tolist(), chunks[i].tolist(), strict=True):
+            if chunk >= 0:  # which the lists of an inverted file may run out of
+                best.setdefault(int(np.searchsorted(first, chunk, side="right")) - 1, score)
+        expected = list(best.items())[:60]
+        assert [(row, score) for score, row in hits] == expected
+        assert 5 < len(hits) <= 60
+    assert (chunks < 0).any() == (kind == "ivf")
+
+
+def test_a_bad_vector_is_named_by_its_document(world, tmp_path):
+    _, collection, model = world
+    encoder = load_encoder(model, chunks=3, passage_length=5)
+    tokens = tokenize(collection, encoder.template("passage"), encoder.tokenizer("passage"), tmp_path / "cache")
+    documents = [
+        set(tokens.read_documents(np.array([row]))[0].ids.tolist()) for row in range(collection.n_passages)
+    ]
+    bad = int(tokens.read(tokens.first[60:61] + 1).ids[-2])  # a word of the second chunk of p060
+    row = next(row for row, ids in enumerate(documents) if bad in ids)
+    words = next(p for name, p in encoder.named_parameters() if "word_embeddings" in name)
+    words.data[bad] = np.nan
+    save_encoder(encoder, tmp_path / "model")
+    with pytest.raises(hn.HardnegError, match=f"BAD_VECTOR.*p{row:03d} "):
+        hn.encode(collection, str(tmp_path / "model"), tmp_path / "emb", cache=tmp_path / "cache", device="cpu")
+
+
+def test_a_document_without_text_has_one_chunk_and_is_found(world, tmp_path):
+    model = world[2]
+    words = world[1].texts.take([0])[0].split()
+    passages = [("a", " ".join(words)), ("b", ""), ("c", " ".join(reversed(words)))]
+    collection = hn.Collection.from_lists(
+        passages, {"q": words[0]}, {"test": {"q": ["b"]}}, to=tmp_path / "c", allow_empty=True
+    )
+    encoder = load_encoder(model, chunks=3, passage_length=5)
+    store = tokenize(collection, encoder.template("passage"), encoder.tokenizer("passage"), tmp_path)
+    assert store.first.tolist() == [0, 3, 4, 7]
+    cls, sep = (encoder.tokenizer("passage").token_to_id(token) for token in ("[CLS]", "[SEP]"))
+    assert store.read_documents(np.array([1]))[0].ids.tolist() == [cls, sep]
+    save_encoder(encoder, tmp_path / "model")
+    hn.search_split(collection, tmp_path / "run", model=str(tmp_path / "model"), k=9, cache=tmp_path, device="cpu")
+    assert sorted(line.split()[2] for line in (tmp_path / "run").read_text().splitlines()) == ["a", "b", "c"]
 
 
 # ---------------------------------------------------------------- training
@@ -134,6 +307,12 @@ def test_the_best_chunk_gets_the_gradient():
     assert best.tolist() == [[4, 3], [0, 5]]
     (best * torch.tensor([[1.0, 10.0], [100.0, 1000.0]])).sum().backward()
     assert scores.grad.tolist() == [[0, 1, 0, 10], [100, 0, 1000, 0]]
+
+
+def test_equal_chunks_share_the_gradient():
+    scores = torch.tensor([[2.0, 2.0, 1.0]], requires_grad=True)
+    best_chunks(scores, np.array([0, 3])).sum().backward()
+    assert scores.grad.tolist() == [[0.5, 0.5, 0]]
 
 
 def test_group_scores_equal_a_loop_forward_and_backward(world):

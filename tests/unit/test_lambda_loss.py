@@ -7,26 +7,7 @@ import pytest
 import torch
 
 from hardneg.losses import lambda_rank, rank_worth
-
-
-def slow(scores, positive, ranks, valid, relevant, measure, cut, weighted):
-    """One query, one pair at a time."""
-    total, count = 0.0, 0
-    for p in range(len(scores)):
-        for n in range(len(scores)):
-            if positive[p] and valid[p] and valid[n] and not positive[n]:
-                loss = math.log(1 + math.exp(scores[n] - scores[p]))
-                if not weighted:
-                    change = 1.0
-                elif measure == "RR":
-                    worth = [1 / r if r <= cut else 0.0 for r in (ranks[p], ranks[n])]
-                    change = abs(worth[0] - worth[1])
-                else:
-                    disc = [1 / math.log2(1 + r) if r <= cut else 0.0 for r in (ranks[p], ranks[n])]
-                    ideal = sum(1 / math.log2(1 + r) for r in range(1, min(relevant, cut) + 1))
-                    change = abs(disc[0] - disc[1]) / ideal
-                total, count = total + change * loss, count + 1
-    return total / max(count, 1)
+from slow_lambda import slow
 
 
 @pytest.mark.parametrize("measure", ["RR", "nDCG"])

@@ -1,5 +1,8 @@
 """Plans: counts by hand, times that scale with the work, and never more than a sample is computed."""
 
+from copy import copy
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -28,6 +31,14 @@ def world(tmp_path_factory):
     root = tmp_path_factory.mktemp("world")
     collection = tiny_collection(root / "collection")
     return choose_splits(collection), load_encoder(tiny_model(root / "model", collection))
+
+
+@pytest.fixture(scope="module")
+def chunked(world):
+    """The same encoder, that cuts documents into chunks."""
+    encoder = copy(world[1])
+    encoder.settings = replace(encoder.settings, chunks=3, passage_length=5)
+    return encoder
 
 
 def work_of(data, **changes):
@@ -122,6 +133,27 @@ def test_disk_by_hand(world):
     pools = 21 * 2 * 60 * 24
     tokens = (2 + 8) * (92 * 6 + 120 * 11)
     assert disk_bytes(work, encoder, sample) == models + vectors + runs + pools + tokens
+
+
+def test_chunks_are_what_is_encoded_stored_and_trained_on(world, chunked):
+    data, _ = world
+    collection, work = data.collection, work_of(data)
+    texts = collection.texts.take(np.arange(120)), collection.titles.take(np.arange(120))
+    words = [
+        len(text.split()) + (1 + len(title.split()) if title else 0) for text, title in zip(*texts, strict=True)
+    ]
+    chunks = [min(-(-count // 3), 3) for count in words]  # two of five tokens are special
+    tokens = [min(count, 9) + 2 * pieces for count, pieces in zip(words, chunks, strict=True)]
+    sample = take_sample(work, chunked)
+    assert sample.chunks == pytest.approx(np.mean(chunks))
+    assert sample.tokens(0, 1) == pytest.approx(np.mean(tokens))
+    facts = describe_work(work, chunked, seeds=1, measure=False)["facts"]
+    assert facts["tokens of a passage"] == f"{np.mean(tokens):.1f}"
+    assert facts["chunks of a passage"] == f"{np.mean(chunks):.2f}"
+    plain = replace(sample, chunks=1.0)
+    more = sum(chunks) - 120
+    expected = 2 * 64 * more + 10 * (sample.tokens(0, 120) - plain.tokens(0, 120))
+    assert disk_bytes(work, chunked, sample) - disk_bytes(work, chunked, plain) == pytest.approx(expected)
 
 
 def test_a_passage_drawn_twice_is_encoded_once(world):

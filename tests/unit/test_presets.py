@@ -5,6 +5,7 @@ from importlib import resources
 import pytest
 
 from hardneg.config import build, is_operational, preset_names, read_preset, read_presets
+from hardneg.operations.recipes import RECIPES
 from hardneg.recipes.ance_tele import AnceTele
 
 SETTINGS = {"ance-tele": AnceTele}
@@ -73,7 +74,7 @@ def test_a_preset_is_valid_and_says_only_what_decides_the_result(recipe, name):
 
 def test_every_file_of_presets_belongs_to_a_recipe():
     files = resources.files("hardneg").joinpath("presets").iterdir()
-    assert {file.name for file in files} == {f"{recipe}.toml" for recipe in SETTINGS}
+    assert {file.name for file in files} == {"prompts.toml", *(f"{recipe}.toml" for recipe in RECIPES)}
     assert preset_names("ance-tele") == ["demo", "msmarco", "nq", "triviaqa"]
     assert set(read_presets("ance-tele")) == set(preset_names("ance-tele"))
 

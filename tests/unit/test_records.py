@@ -242,5 +242,7 @@ def test_templates_compare_by_value():
         "prompt": "",
         "use_titles": True,
         "title_join": "sep",
+        "chunks": 1,
+        "max_characters": 0,
         "tokenizer": "aa",
     }

@@ -2,10 +2,12 @@
 
 import json
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from hardneg.cards import card_metadata, model_card
 from hardneg.data.collection import Collection
 from hardneg.data.formats.trec import read_run
 from hardneg.data.training_data import choose_splits
@@ -19,7 +21,6 @@ from hardneg.results import (
     evaluation_depth,
     forgetting,
     is_measured,
-    model_card,
     pool_seeds,
     spread,
     summarize,
@@ -68,7 +69,7 @@ def test_judged_queries_are_searched_as_deep_as_the_measures_need():
 
 
 def test_results_hold_every_state_the_tests_and_forgetting(data, runs):
-    results = summarize(data, runs, RR, seed=0)
+    results = summarize(data, runs, RR, cache=Path("unused"), seed=0)
     assert results["test"] == {
         "bm25": {"RR@10": 0.25, "R@1": 0.0},
         "untrained": {"RR@10": 0.5, "R@1": 0.5},
@@ -96,7 +97,7 @@ def test_a_query_is_forgotten_when_its_positive_fell(data, runs):
 
 def test_nothing_is_compared_where_nothing_judges(data, runs):
     blind = choose_splits(data.collection, dev="none", test="none")
-    assert set(summarize(blind, runs, RR, seed=0)) == {"forgetting"}
+    assert set(summarize(blind, runs, RR, cache=Path("unused"), seed=0)) == {"forgetting"}
 
 
 def test_states_are_tested_query_by_query():
@@ -162,7 +163,7 @@ def test_ids_with_blanks_cost_the_run_files_not_the_experiment(runs, tmp_path, c
 
 
 def test_a_model_card_has_data_results_and_settings(data, runs):
-    results = summarize(data, runs, RR, seed=0)
+    results = summarize(data, runs, RR, cache=Path("unused"), seed=0)
     card = model_card("A retriever.", data, results, {"steps": 7, "dim": None, "towers": "tied"})
     lines = card.splitlines()
     assert lines[0] == "A retriever."
@@ -175,6 +176,16 @@ def test_a_model_card_has_data_results_and_settings(data, runs):
         "| final | 0.7500 | 0.5000 |",
     ]
     assert lines[-4:] == ["```toml", "steps = 7", 'towers = "tied"', "```"]
+
+
+def test_the_head_of_a_card_says_what_hubs_read(data, runs):
+    results = summarize(data, runs, RR, cache=Path("unused"), seed=0)
+    head = card_metadata(data, results, "someone/a-model")
+    assert head["base_model"] == "someone/a-model"
+    (found,) = head["model-index"][0]["results"]
+    assert found["dataset"]["split"] == "test"
+    assert [(m["type"], m["value"]) for m in found["metrics"]] == [("RR@10", 0.75), ("R@1", 0.5)]
+    assert "base_model" not in card_metadata(data, results, None)
 
 
 def metrics(*episodes):

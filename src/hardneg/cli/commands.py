@@ -15,6 +15,7 @@ from hardneg.cli.options import (
     DataOption,
     DeviceOption,
     JsonOption,
+    LabelsOption,
     MaxRam,
     MaxVram,
     MaybeData,
@@ -22,6 +23,7 @@ from hardneg.cli.options import (
     MeasuresOption,
     ModelOption,
     PassageModel,
+    PromptsOption,
     QrelsOption,
     SeedOption,
     SplitOption,
@@ -55,9 +57,9 @@ def common(
 
 @app.command("import", epilog=example("hardneg import beir:scifact --to scifact-collection"))
 def import_command(
-    source: Annotated[str, typer.Argument(help="[format:]PLACE; formats: beir, qa, msmarco, pydocs.")],
+    source: Annotated[str, typer.Argument(help="[format:]PLACE, such as beir:FOLDER.")],
     to: Annotated[Path, typer.Option(help="The folder of the canonical collection.")],
-    format: Annotated[str, typer.Option(help="Convention of PLACE.")] = "auto",
+    format: Annotated[str, typer.Option(help="beir, qa, msmarco, dpr, tevatron, trec, ...")] = "auto",
     allow_empty: Annotated[bool, typer.Option("--allow-empty", help="Keep empty texts, and count them.")] = False,
     allow_unjudged: Annotated[
         bool, typer.Option("--allow-unjudged", help="Drop judgements of unknown ids, and count them.")
@@ -92,11 +94,13 @@ def mine(
     model: MaybeModel = None,
     passage_model: PassageModel = None,
     allow_bin: AllowBin = False,
+    prompts: PromptsOption = None,
     split: Annotated[str, typer.Option(help="Split whose queries get negatives.")] = "train",
-    sources: Annotated[str, typer.Option(help="Any of random,bm25,query,lookahead.")] = "query,lookahead",
+    sources: Annotated[str, typer.Option(help="Any of random,bm25,query,lookahead,file.")] = "query,lookahead",
     depth: Annotated[int, typer.Option(min=1, help="How far down a run one mines.")] = 200,
     count: Annotated[int, typer.Option(min=1, help="Negatives of each source for a query.")] = 30,
     previous: Annotated[Path | None, typer.Option(help="The pool before, for momentum.")] = None,
+    file: Annotated[Path | None, typer.Option(help="Run, pool or JSON for the source file.")] = None,
     alpha: Annotated[float, typer.Option(help="Share of momentum, below 1.")] = 0.5,
     beta: Annotated[float, typer.Option(help="Share of lookahead in the new part, below 1.")] = 0.5,
     rank_from: Annotated[int, typer.Option(min=1, help="First rank to mine.")] = 1,
@@ -106,6 +110,7 @@ def mine(
         float | None, typer.Option(help="Least distance below the positive's score.")
     ] = None,
     relative_margin: Annotated[float | None, typer.Option(help="The same, as a share of that score.")] = None,
+    labels: LabelsOption = "qrels",
     seed: SeedOption = 42,
     cache: CacheOption = None,
     device: DeviceOption = None,
@@ -119,6 +124,7 @@ def mine(
     from hardneg.memory import limit_memory
     from hardneg.negatives.candidates import Filters
     from hardneg.operations.inspection import pool_stats
+    from hardneg.operations.pools import labels_named
     from hardneg.operations.pools import mine as execute
     from hardneg.runtime import set_threads
     from hardneg.tables import facts_table
@@ -131,14 +137,17 @@ def mine(
         out,
         passage_model=passage_model,
         allow_bin=allow_bin,
+        prompts=prompts,
         split=split,
         sources=[name.strip() for name in sources.split(",") if name.strip()],
         depth=depth,
         count=count,
         previous=previous,
+        file=file,
         alpha=alpha,
         beta=beta,
         filters=Filters(rank_from, rank_to, max_score, absolute_margin, relative_margin),
+        labels=labels_named(labels),
         seed=seed,
         cache=cache,
         device=device,
@@ -173,6 +182,7 @@ def encode(
     out: Annotated[Path, typer.Option(help="The folder of the embeddings.")],
     passage_model: PassageModel = None,
     allow_bin: AllowBin = False,
+    prompts: PromptsOption = None,
     queries: Annotated[bool, typer.Option("--queries", help="Encode the queries, not the passages.")] = False,
     shard: Annotated[str | None, typer.Option(help="i/n: this process's part of the work.")] = None,
     dtype: Annotated[str, typer.Option(help="float16 or float32.")] = "float16",
@@ -200,6 +210,7 @@ def encode(
         out,
         passage_model=passage_model,
         allow_bin=allow_bin,
+        prompts=prompts,
         side="query" if queries else "passage",
         shard=shard,
         dtype=one_of("--dtype", dtype, ("float16", "float32")),
@@ -216,6 +227,7 @@ def search(
     model: MaybeModel = None,
     passage_model: PassageModel = None,
     allow_bin: AllowBin = False,
+    prompts: PromptsOption = None,
     bm25: Annotated[bool, typer.Option("--bm25", help="Search with BM25, not a model.")] = False,
     embeddings: Annotated[Path | None, typer.Option(help="Passage embeddings made by encode.")] = None,
     index: Annotated[Path | None, typer.Option(help="An index made by index, instead of exact search.")] = None,
@@ -246,6 +258,7 @@ def search(
         "model": model,
         "passage_model": passage_model,
         "allow_bin": allow_bin,
+        "prompts": prompts,
         "bm25": bm25,
         "embeddings": embeddings,
         "index": index,

@@ -16,6 +16,9 @@ ModelOption = Annotated[str, typer.Option("--model", help="Folder, hub name or p
 MaybeModel = Annotated[str | None, typer.Option("--model", help="Folder, hub name or package:NAME.")]
 PassageModel = Annotated[str | None, typer.Option(help="A second model, for the passages.")]
 AllowBin = Annotated[bool, typer.Option("--allow-bin", help="Read .bin weights, by torch's restricted loader.")]
+PromptsOption = Annotated[
+    str | None, typer.Option("--prompts", help="Take prompts and lengths of a family of models: e5, bge, gte.")
+]
 SplitOption = Annotated[str, typer.Option(help="Split of the judgements.")]
 QrelsOption = Annotated[Path | None, typer.Option(help="A qrels file, instead of --data.")]
 MeasuresOption = Annotated[str, typer.Option(help="In ir_measures notation.")]
@@ -27,6 +30,8 @@ MaxVram = Annotated[str | None, typer.Option("--max-vram", help="The same of a C
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 SeedOption = Annotated[int, typer.Option(min=0, help="Of every random draw.")]
 
+LabelsOption = Annotated[str, typer.Option(help="qrels, or answers: what contains one is no negative.")]
+
 ExperimentOption = Annotated[Path, typer.Option("--out", help="The experiment's folder.")]
 PresetOption = Annotated[str | None, typer.Option(help="Settings that come with the recipe, by name.")]
 ConfigOption = Annotated[Path | None, typer.Option(help="A TOML file of settings.")]
@@ -37,6 +42,10 @@ SeedsOption = Annotated[int, typer.Option(min=1, help="Execute with this many se
 TrainSplit = Annotated[str, typer.Option(help="Split to train on.")]
 DevSplit = Annotated[str, typer.Option(help="Dev split; auto holds queries out if there is none; none.")]
 TestSplit = Annotated[str, typer.Option(help="Test split, or none.")]
+ReinitLayers = Annotated[
+    int | None, typer.Option(min=0, help="Begin this many top layers of the model anew, drawn at random.")
+]
+ReinitSeed = Annotated[int | None, typer.Option(min=0, help="Of that draw.")]
 NegativesOption = Annotated[Path | None, typer.Option(help="A pool to begin with instead of mining.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the settings, stop.")]
 Estimate = Annotated[bool, typer.Option("--estimate", help="Print time, disk and memory, and stop.")]

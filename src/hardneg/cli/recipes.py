@@ -25,6 +25,9 @@ from hardneg.cli.options import (
     NegativesOption,
     PassageModel,
     PresetOption,
+    PromptsOption,
+    ReinitLayers,
+    ReinitSeed,
     SeedsOption,
     TestSplit,
     ThreadsOption,
@@ -65,6 +68,9 @@ def train_ance_tele(
     negatives: NegativesOption = None,
     passage_model: PassageModel = None,
     allow_bin: AllowBin = False,
+    prompts: PromptsOption = None,
+    reinit_layers: ReinitLayers = None,
+    reinit_seed: ReinitSeed = None,
     dry_run: DryRun = False,
     estimate: Estimate = False,
     cache: CacheOption = None,
@@ -95,6 +101,9 @@ def train_warmup(
     negatives: NegativesOption = None,
     passage_model: PassageModel = None,
     allow_bin: AllowBin = False,
+    prompts: PromptsOption = None,
+    reinit_layers: ReinitLayers = None,
+    reinit_seed: ReinitSeed = None,
     dry_run: DryRun = False,
     estimate: Estimate = False,
     cache: CacheOption = None,
@@ -128,6 +137,9 @@ def train_ance(
     role: Annotated[str | None, typer.Option(help="trainer or inferencer: be only that, beside others.")] = None,
     passage_model: PassageModel = None,
     allow_bin: AllowBin = False,
+    prompts: PromptsOption = None,
+    reinit_layers: ReinitLayers = None,
+    reinit_seed: ReinitSeed = None,
     dry_run: DryRun = False,
     estimate: Estimate = False,
     cache: CacheOption = None,
@@ -161,6 +173,9 @@ def train_star(
     negatives: NegativesOption = None,
     passage_model: PassageModel = None,
     allow_bin: AllowBin = False,
+    prompts: PromptsOption = None,
+    reinit_layers: ReinitLayers = None,
+    reinit_seed: ReinitSeed = None,
     dry_run: DryRun = False,
     estimate: Estimate = False,
     cache: CacheOption = None,
@@ -190,6 +205,7 @@ def train_adore(
     test: TestSplit = "test",
     passage_model: PassageModel = None,
     allow_bin: AllowBin = False,
+    prompts: PromptsOption = None,
     dry_run: DryRun = False,
     estimate: Estimate = False,
     cache: CacheOption = None,
@@ -223,6 +239,9 @@ def run(
     max_vram: str | None,
     as_json: bool,
     values: dict[str, Any],
+    prompts: str | None = None,
+    reinit_layers: int | None = None,
+    reinit_seed: int | None = None,
     **options: Any,
 ) -> None:
     """What every command of a recipe does: ``values`` are settings, ``options`` go to the recipe as they are."""
@@ -238,6 +257,8 @@ def run(
 
     set_threads(threads)
     limit_memory(max_ram, max_vram)
+    given = {"prompts": prompts, "reinit_layers": reinit_layers, "reinit_seed": reinit_seed}
+    values = values | {name: value for name, value in given.items() if value is not None}
     common = {
         "settings": recipes.settings_of(recipe, preset, config, assignments or [], device=device, **values),
         "splits": Splits(train, dev, test),

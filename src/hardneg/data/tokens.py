@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from hardneg.artifacts import digest_json, is_published, lease, load_array, open_artifact, publish, read_manifest
 from hardneg.errors import BusyError, SettingsError
@@ -114,7 +114,7 @@ def tokenize(
     ``[CLS] text [SEP]``, with the tokenizer's own special tokens; the prompt comes first. A line break in a title
     becomes a separator too (``url [SEP] title`` of MS MARCO's documents). What exceeds the template's length is
     cut before the last special token, or with ``chunks`` goes on in further sequences, each with its own special
-    tokens.
+    tokens; prompt and title stand in the first alone. An empty text is one sequence of nothing but special tokens.
 
     Parameters
     ----------
@@ -138,9 +138,12 @@ def tokenize(
 
 
 def token_batch(texts: list[str], titles: list[str], template: TextTemplate, tokenizer: Tokenizer) -> TokenBatch:
-    """The token sequences of a few texts that stand in no collection; ``titles`` may be empty."""
+    """The token sequences of a few texts that stand in no collection; ``titles`` may be empty.
+
+    Where the template cuts documents into chunks these are the chunks of all of them.
+    """
     strings = _strings(template, tokenizer)(titles, texts)
-    encodings = _truncating(tokenizer, template.max_length).encode_batch_fast(strings)
+    encodings, _ = _sequences(_truncating(tokenizer, template.max_length), strings, template.chunks)
     lengths = np.array([len(encoding) for encoding in encodings], np.int64)
     ids = np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), np.int32, lengths.sum())
     return TokenBatch(ids, offsets_of(lengths))
@@ -177,6 +180,16 @@ def separator(tokenizer: Tokenizer) -> str:
     return str(encoding.tokens[text_end])
 
 
+def without_special(batch: TokenBatch, tokenizer: Tokenizer) -> TokenBatch:
+    """The sequences without the special tokens before and after their texts."""
+    mask = tokenizer.encode("a").special_tokens_mask
+    before, after = mask.index(0), mask[::-1].index(0)
+    lengths = batch.lengths - before - after
+    offsets = offsets_of(lengths)
+    index = np.arange(offsets[-1]) + np.repeat(batch.offsets[:-1] + before - offsets[:-1], lengths)
+    return TokenBatch(batch.ids[index], offsets)
+
+
 def joined_passages(titles: list[str], texts: list[str], join: str) -> list[str]:
     """Each passage as one string; a passage without a title is its text."""
     return [title + join + text if title else text for title, text in zip(titles, texts, strict=True)]
@@ -186,7 +199,7 @@ def _build(path: Path, source: Texts, template: TextTemplate, tokenizer: Tokeniz
     truncating = _truncating(tokenizer, template.max_length)
     strings = _strings(template, tokenizer)
     column = source.query_texts if template.side == "query" else source.texts
-    total, chunked = len(column), template.chunks > 1
+    total = len(column)
     lengths: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
     pieces = np.ones(total, np.int64)
     inputs = {"collection": source.digest, "tokenizer": template.tokenizer}
@@ -196,17 +209,23 @@ def _build(path: Path, source: Texts, template: TextTemplate, tokenizer: Tokeniz
                 end = min(start + BLOCK, total)
                 rows = np.arange(start, end)
                 titles = source.titles.take(rows) if template.side == "passage" and len(source.titles) else []
-                encodings = truncating.encode_batch_fast(strings(titles, column.take(rows)))
-                if chunked:
-                    dealt = [[one, *one.overflowing[: template.chunks - 1]] for one in encodings]
-                    pieces[start:end] = [len(one) for one in dealt]
-                    encodings = list(chain.from_iterable(dealt))
+                texts = strings(titles, column.take(rows))
+                encodings, pieces[start:end] = _sequences(truncating, texts, template.chunks)
                 lengths.append(np.array([len(encoding) for encoding in encodings], np.int64))
                 append(chain.from_iterable(encoding.ids for encoding in encodings), lengths[-1].sum())
                 progress(end, total)
         draft.array("offsets.npy", offsets_of(np.concatenate(lengths)))
-        if chunked:
+        if template.chunks > 1:
             draft.array("first.npy", offsets_of(pieces))
+
+
+def _sequences(truncating: Tokenizer, texts: list[str], chunks: int) -> tuple[list[Encoding], int | list[int]]:
+    """The sequences of all texts, and how many each has: at least one, also where a text is empty."""
+    encodings = truncating.encode_batch_fast(texts)
+    if chunks == 1:
+        return encodings, 1
+    dealt = [[one, *one.overflowing[: chunks - 1]] for one in encodings]
+    return list(chain.from_iterable(dealt)), [len(one) for one in dealt]
 
 
 def _truncating(tokenizer: Tokenizer, max_length: int) -> Tokenizer:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from hardneg.artifacts import MANIFEST, open_artifact
+from hardneg.config import read_preset
 from hardneg.errors import InputError, SettingsError
 from hardneg.models.bi_encoder import AnceHead, BiEncoder, EncoderSettings, Tower
 from hardneg.models.packing import first_position
@@ -22,6 +23,7 @@ from hardneg.models.pretrained import (
     read_tensors,
     read_tokenizer,
     read_transformer,
+    usable,
 )
 from hardneg.models.st_folder import MODULES, SentenceFolder, read_ance_head, read_st_folder
 
@@ -56,6 +58,7 @@ def load_encoder(
     *,
     device: torch.device | str = "cpu",
     allow_bin: bool = False,
+    prompts: str | None = None,
     **overrides: Any,
 ) -> BiEncoder:
     """Load a bi-encoder, in evaluation mode and float32.
@@ -65,7 +68,8 @@ def load_encoder(
     model : a folder (ours, sentence-transformers', Hugging Face's), ``package:NAME``, or a name on the hub.
     passage_model : a second one for the passages: the encoder is untied.
     allow_bin : read ``.bin`` weights, with torch's restricted loader.
-    overrides : fields of :class:`EncoderSettings` to set otherwise than the folder says.
+    prompts : a family (``e5``, ``bge``, ``gte``) whose prompts and lengths to take; few folders say them.
+    overrides : fields of :class:`EncoderSettings` to set otherwise than the folder, or ``prompts``, says.
 
     Raises
     ------
@@ -75,6 +79,7 @@ def load_encoder(
     TrustError : it needs code of its own, or has only pickled weights.
     """
     _check_names(overrides)
+    overrides = ({} if prompts is None else read_preset("prompts", prompts)) | overrides
     folders = [locate(model, allow_bin=allow_bin)]
     if passage_model is not None:
         folders.append(locate(passage_model, allow_bin=allow_bin))
@@ -97,15 +102,17 @@ def _verify(folder: Path) -> None:
 
 def _read(folder: Path, allow_bin: bool, overrides: Mapping[str, Any]) -> Part:
     _verify(folder)
-    part = (_read_st if (folder / MODULES).is_file() else _read_plain)(folder, allow_bin)
+    with usable(folder):
+        part = (_read_st if (folder / MODULES).is_file() else _read_plain)(folder, allow_bin)
+        limit = longest(part.tower)
     settings = _saved_settings(folder) or part.settings
-    limit = longest(part.tower)
     return replace(
         part,
         settings=replace(
             settings,
             query_length=min(settings.query_length, limit),
             passage_length=min(settings.passage_length, limit),
+            search_query_length=settings.search_query_length and min(settings.search_query_length, limit),
         ),
     )
 
@@ -124,7 +131,7 @@ def _read_plain(folder: Path, allow_bin: bool) -> Part:
 
 def _read_st(folder: Path, allow_bin: bool) -> Part:
     """A sentence-transformers directory, ours or another's."""
-    said = read_st_folder(folder)
+    said = read_st_folder(folder, allow_bin=allow_bin)
     transformer, _ = read_transformer(said.transformer, allow_bin=allow_bin)
     tower = Tower(transformer, read_tokenizer(said.transformer))
     if said.head is not None:
@@ -186,7 +193,8 @@ def _merged(parts: list[Part], overrides: Mapping[str, Any]) -> EncoderSettings:
                 f"{name} is {ours!r} in {parts[0].folder} and {theirs!r} in {parts[-1].folder}",
                 f"set {name}, or choose two models alike",
             )
-    return replace(passage, scale=query.scale, query_prompt=query.query_prompt, query_length=query.query_length)
+    own = ("scale", "query_prompt", "query_length", "search_query_length")
+    return replace(passage, **{name: getattr(query, name) for name in own})
 
 
 # ---------------------------------------------------------------- checks
@@ -210,8 +218,9 @@ def longest(tower: Tower) -> int:
 
 
 def _check_lengths(parts: list[Part], settings: EncoderSettings) -> None:
-    for name, part in (("query_length", parts[0]), ("passage_length", parts[-1])):
-        if (length := getattr(settings, name)) > (limit := longest(part.tower)):
+    sides = (("query_length", parts[0]), ("search_query_length", parts[0]), ("passage_length", parts[-1]))
+    for name, part in sides:
+        if (length := getattr(settings, name) or 0) > (limit := longest(part.tower)):
             raise SettingsError("TOO_LONG", f"{name} = {length}, the model takes {limit} tokens", "lower it")
 
 

@@ -31,7 +31,7 @@ CARD = """---
 library_name: sentence-transformers
 pipeline_tag: sentence-similarity
 tags: [sentence-transformers, feature-extraction, dense-retrieval, hardneg]
----
+{metadata}---
 
 # {title}
 
@@ -63,6 +63,7 @@ def save_encoder(
     path: Path,
     *,
     card: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
     inputs: Mapping[str, str] | None = None,
     replace: bool = False,
 ) -> None:
@@ -73,6 +74,7 @@ def save_encoder(
     Parameters
     ----------
     card : what the model card says before use and settings, e.g. training data and measured results.
+    metadata : what the card's head says besides, for machines, e.g. ``base_model`` and ``model-index``.
     inputs : digests of what made the model, for the manifest.
     replace : allow a model at ``path`` to be replaced.
 
@@ -89,14 +91,14 @@ def save_encoder(
             _write_folder(draft.path / QUERY, encoder, ("query",))
             _write_folder(draft.path / PASSAGE, encoder, ("passage",))
             draft.json(SETTINGS, {"settings": asdict(encoder.settings)})
-        (draft / "README.md").write_text(_card(encoder, path.name, card), encoding="utf-8")
+        (draft / "README.md").write_text(_card(encoder, path.name, card, metadata or {}), encoding="utf-8")
         draft.facts["digest"] = encoder.digest()
 
 
 def _write_folder(folder: Path, encoder: BiEncoder, sides: tuple[Side, ...]) -> None:
     """One complete directory, for the tower of these sides."""
     settings, tower = encoder.settings, encoder.tower(sides[0])
-    length = max(encoder.template(side).max_length for side in sides)
+    length = max(encoder.search_template(side).max_length for side in sides)
     with quiet():
         tower.transformer.save_pretrained(folder)
         tower.pretrained_tokenizer.save_pretrained(folder)
@@ -162,7 +164,7 @@ def _write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
-def _card(encoder: BiEncoder, title: str, about: str | None) -> str:
+def _card(encoder: BiEncoder, title: str, about: str | None, metadata: Mapping[str, Any]) -> str:
     settings = encoder.settings
     join = separator(encoder.tokenizer("passage")) if settings.title_join == "sep" else " "
     if encoder.tied:
@@ -173,6 +175,7 @@ def _card(encoder: BiEncoder, title: str, about: str | None) -> str:
         )
     rows = [f"| {name} | `{value!r}` |" for name, value in asdict(settings).items()]
     return CARD.format(
+        metadata="".join(f"{name}: {json.dumps(value)}\n" for name, value in metadata.items()),  # JSON is YAML
         title=title,
         about=about or "A dense retriever trained with hardneg.",
         dim=encoder.dim,

@@ -38,6 +38,7 @@ def encode(
     dtype: Literal["float16", "float32"] = "float16",
     token_budget: int = 16384,
     allow_bin: bool = False,
+    prompts: str | None = None,
     cache: Place | None = None,
     device: str | None = None,
 ) -> dict[str, Any]:
@@ -48,6 +49,7 @@ def encode(
     shard : ``i/n``: this process makes every n-th shard from the i-th; whoever finishes last joins them. Without
         it, all of them (under ``torchrun``, those of this rank).
     token_budget : tokens of a batch.
+    prompts : see :func:`~hardneg.models.loading.load_encoder`.
 
     Returns
     -------
@@ -75,8 +77,8 @@ def encode(
         from hardneg.snapshot import encoding_memory, token_store
 
         device = pick_device(device)
-        encoder = load_encoder(model, passage_model, device=device, allow_bin=allow_bin)
-        store = token_store(encoder, collection, folder, side)
+        encoder = load_encoder(model, passage_model, device=device, allow_bin=allow_bin, prompts=prompts)
+        store = token_store(encoder, collection, folder, side, searching=True)
         require(encoding_memory(encoder, token_budget, len(store)), "encoding", encoder.device.type)
         ids = collection.query_ids if side == "query" else collection.passage_ids
         texts = "queries" if side == "query" else "passages"
@@ -89,7 +91,7 @@ def encode(
                 budget=token_budget,
                 dtype=dtype,
                 shard=part,
-                name=lambda row: ids[row],
+                name=lambda row: ids[store.document(row)],
                 progress=tick,
             )
     if made is None:
@@ -109,6 +111,7 @@ def search_split(
     split: str = "test",
     k: int = 1000,
     allow_bin: bool = False,
+    prompts: str | None = None,
     cache: Place | None = None,
     device: str | None = None,
 ) -> dict[str, Any]:
@@ -148,6 +151,7 @@ def search_split(
             model=model,
             passage_model=passage_model,
             allow_bin=allow_bin,
+            prompts=prompts,
             device=device,
             embeddings=embeddings,
             index=index,
@@ -168,6 +172,7 @@ def search_text(
     index: Place | None = None,
     k: int = 5,
     allow_bin: bool = False,
+    prompts: str | None = None,
     cache: Place | None = None,
     device: str | None = None,
 ) -> list[dict[str, Any]]:
@@ -194,6 +199,7 @@ def search_text(
         model=model,
         passage_model=passage_model,
         allow_bin=allow_bin,
+        prompts=prompts,
         device=device,
         embeddings=embeddings,
         index=index,

@@ -9,7 +9,10 @@ from typing import Any
 from hardneg.data.training_data import AUTO
 from hardneg.errors import SettingsError
 from hardneg.models.bi_encoder import BiEncoder
-from hardneg.models.loading import load_encoder, longest
+from hardneg.models.loading import load_encoder
+from hardneg.models.pretrained import PACKAGE
+from hardneg.models.reinit import reinitialize
+from hardneg.records import Side
 from hardneg.training_settings import TrainingSettings
 
 
@@ -46,11 +49,18 @@ class Base:
         names = [self.model] if self.passage_model is None else [self.model, self.passage_model]
         return " and ".join(Path(name).name if Path(name).is_dir() else name for name in names)
 
+    @property
+    def hub_name(self) -> str | None:
+        """Its name on the hub, if that is where it comes from."""
+        local = self.model.startswith(PACKAGE) or Path(self.model).expanduser().exists()
+        return None if local else self.model
+
     def load(self, settings: TrainingSettings) -> BiEncoder:
         """A fresh one, with what the settings override."""
         options: dict[str, Any] = {
             "device": self.device,
             "allow_bin": self.allow_bin,
+            "prompts": settings.prompts,
             **settings.encoder_overrides,
         }
         encoder = load_encoder(self.model, self.passage_model, **options)
@@ -59,8 +69,7 @@ class Base:
             raise SettingsError("TWO_MODELS", what, "give one, or towers = untied")
         if settings.towers == "untied" and encoder.tied:
             encoder = load_encoder(self.model, self.model, **options)
-        limit = longest(encoder.tower("query"))
-        if (length := settings.search_query_length or 0) > limit:
-            what = f"search_query_length = {length}, the model takes {limit} tokens"
-            raise SettingsError("TOO_LONG", what, "lower it")
+        sides: tuple[Side, ...] = ("query",) if encoder.tied else ("query", "passage")
+        for side in sides if settings.reinit_layers else ():
+            reinitialize(encoder.tower(side).transformer, settings.reinit_layers, seed=settings.reinit_seed)
         return encoder

@@ -25,10 +25,11 @@ def open_state(
     device: str | None,
     embeddings: Place | None = None,
     index: Place | None = None,
+    prompts: str | None = None,
 ) -> Snapshot:
     """A model over a collection; its runs and embeddings live in the cache, keyed by digests."""
     device = pick_device(device)
-    encoder = load_encoder(model, passage_model, device=device, allow_bin=allow_bin)
+    encoder = load_encoder(model, passage_model, device=device, allow_bin=allow_bin, prompts=prompts)
     encoding = Encoding(precision=best_precision(device))
     key = digest_json([encoder.digest(), collection.digest, dataclasses.asdict(encoding)])
     state = Snapshot(

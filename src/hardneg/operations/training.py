@@ -15,6 +15,7 @@ from hardneg.distributed import agreed, group, is_leader, world_size
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment import RESULTS, SETTINGS, follow_experiment, open_experiment
+from hardneg.integrations.tensorboard import boarding
 from hardneg.negatives.pool import load_pool
 from hardneg.operations.opening import Data, Place, at_least, cache_at, check_folder, collection_of
 from hardneg.operations.roles import jobs_of, take_role, team
@@ -163,7 +164,7 @@ def train_once(
             states = recipe.run(settings, data, partial(base.load, settings), experiment, **given)
             accompany(states, data, measures, depth=settings.depth)
         else:
-            with contextlib.ExitStack() as stack:
+            with contextlib.ExitStack() as stack, boarding(experiment, settings.tensorboard):
                 if jobs:
                     given["working"] = stack.enter_context(team(jobs, experiment, settings))
                 conduct(
@@ -176,6 +177,7 @@ def train_once(
                     first_episode=settings.first_episode,
                     about=f"A dense retriever trained with hardneg by {recipe.about} from {base.name}.",
                     settings=settings.result_values(),
+                    base_model=base.hub_name,
                 )
             if jobs:
                 draw_timeline(experiment / TIMELINE, experiment.timing)

@@ -120,17 +120,17 @@ class ExactIndex:
             k is below 1; no queries or passages; another dimension; a query vector is not finite or zero.
         """
         k = check_request(len(queries), len(self), k)
-        stored = self._stored(queries)
+        stored = self.stored(queries)
         scores = torch.empty(len(stored), k, device=self.device)
         rows = torch.empty(len(stored), k, dtype=torch.int32, device=self.device)
-        tile = self.given_tile or self._fitting_tile(min(self.tile, len(stored)), k)
+        tile = self.given_tile or self.fitting_tile(min(self.tile, len(stored)), k)
         for start in range(0, len(stored), tile):
             place = slice(start, start + tile)
             scores[place], rows[place] = self._search_tile(stored[place], k)
             progress(min(start + tile, len(stored)), len(stored))
         return scores, rows
 
-    def _fitting_tile(self, tile: int, k: int) -> int:
+    def fitting_tile(self, tile: int, k: int) -> int:
         """The largest part of ``tile`` queries whose buffers fit into the memory there is."""
         fixed = (8 * self.slice + 32 * self.pairs) * self.shards[0].shape[1]
         each = 9 * min(self.chunk, len(self)) + HELD * min(4 * k + 64, len(self))
@@ -148,7 +148,8 @@ class ExactIndex:
             largest = max(largest, float(norms.max()))
         return largest
 
-    def _stored(self, queries: Tensor) -> Tensor:
+    def stored(self, queries: Tensor) -> Tensor:
+        """The queries as they are searched: rounded, on the device; refused as :meth:`search` says."""
         dim = self.shards[0].shape[1]
         if queries.shape[1] != dim:
             what = f"queries have dimension {queries.shape[1]}, passages {dim}"
@@ -167,7 +168,7 @@ class ExactIndex:
         candidates = Candidates(pairs, margin.to(dtype), k, len(self))
         everyone = torch.arange(len(queries), device=self.device)
         with full_precision():
-            for start, scores in self._products(queries.to(dtype)):
+            for start, scores in self.products(queries.to(dtype)):
                 candidates.absorb(everyone, scores, start)
         return candidates.best()
 
@@ -181,7 +182,7 @@ class ExactIndex:
             for start in range(0, len(shard), self.chunk):
                 yield first + start, shard[start : start + self.chunk]
 
-    def _products(self, queries: Tensor) -> Iterator[tuple[int, Tensor]]:
+    def products(self, queries: Tensor) -> Iterator[tuple[int, Tensor]]:
         """Scores [Q, chunk] of one chunk after another, in a buffer that the next one overwrites."""
         vectors = queries.new_empty(min(self.slice, len(self)), queries.shape[1])
         buffer = queries.new_empty(len(queries) * min(self.chunk, len(self)))

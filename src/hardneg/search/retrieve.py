@@ -11,10 +11,13 @@ from numpy.typing import NDArray
 
 from hardneg.memory import room
 from hardneg.progress import Tick, silent
-from hardneg.records import Float32, Int32, Int64, Run, Unit, offsets_of, spans
+from hardneg.records import Float32, Int32, Int64, Run, Unit, offsets_of, owners, spans
+from hardneg.search.checks import check_request
 from hardneg.search.embeddings import Embeddings
-from hardneg.search.exact import ExactIndex
+from hardneg.search.exact import ExactIndex, tree_sum
 from hardneg.search.vectors import Vectors, as_tensor, check_norms, vector_norms
+
+BLOCK = 1024  # ranked lists of chunks that are reduced to documents at once
 
 
 def resident(shards: Sequence[NDArray[Any]], device: str | torch.device) -> Sequence[Vectors]:
@@ -83,6 +86,11 @@ def search_arrays(index: ExactIndex, queries: torch.Tensor, k: int, progress: Ti
     return scores.cpu().numpy(), rows.cpu().numpy()
 
 
+def dot_products(a: NDArray[Any], b: NDArray[Any]) -> Float32:
+    """The score of each pair of stored vectors [n, dim], bit for bit as a search gives it."""
+    return tree_sum(as_tensor(a).double() * as_tensor(b).double()).float().numpy()
+
+
 def search_documents(
     index: ExactIndex, queries: torch.Tensor, k: int, documents: Int64, progress: Tick = silent
 ) -> tuple[Float32, Int32]:
@@ -92,33 +100,47 @@ def search_documents(
     best, ties included: chunks of equal score rank by row, and so by document. Among ``(k - 1) * c + 1`` chunks
     there are k documents, where c is the most chunks of one. Twice k is tried first.
     """
-    k = min(k, len(documents) - 1)
+    k = check_request(len(queries), len(documents) - 1, k)
+    assert documents[-1] == len(index), "the chunks are those that were embedded"
+    owner = owners(documents).astype(np.int32)
     enough = min((k - 1) * int(spans(documents).max()) + 1, len(index))
-    scores, rows, found = first_documents(
-        *search_arrays(index, queries, min(2 * k, enough), progress), documents, k
-    )
-    if len(short := np.flatnonzero(found < k)) and 2 * k < enough:
+    scores, chunks = search_arrays(index, queries, min(2 * k, enough), progress)
+    scores, rows, found = first_documents(scores, chunks, owner, k)
+    if len(short := np.flatnonzero(found < k)):
         again = search_arrays(index, queries[torch.from_numpy(short)], enough, silent)
-        scores[short], rows[short], found[short] = first_documents(*again, documents, k)
+        scores[short], rows[short], found[short] = first_documents(*again, owner, k)
     assert (found == k).all()
     return scores, rows
 
 
 def first_documents(
-    scores: Float32, chunks: Int32, documents: Int64, k: int
+    scores: Float32, chunks: Int32, owner: Int32, k: int
 ) -> tuple[Float32, Int32, NDArray[np.int64]]:
-    """Scores and rows of the first ``k`` distinct documents of ranked chunks [Q, n]; how many there are [Q]."""
-    owner = np.searchsorted(documents, chunks, side="right") - 1
-    order = np.argsort(owner, axis=1, kind="stable")
-    ordered = np.take_along_axis(owner, order, axis=1)
-    first = np.zeros(owner.shape, bool)
-    fresh = np.ones(owner.shape, bool)
-    fresh[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-    np.put_along_axis(first, order, fresh, axis=1)
-    found = np.minimum(first.sum(axis=1), k)
-    place = np.argsort(~first, axis=1, kind="stable")[:, :k]  # the first ones, in their order
-    return (
-        np.take_along_axis(scores, place, axis=1),
-        np.take_along_axis(owner, place, axis=1).astype(np.int32),
-        found,
-    )
+    """Scores and rows [Q, k] of the first distinct documents of ranked chunks [Q, n]; how many there are [Q].
+
+    Parameters
+    ----------
+    owner : the document of each chunk.
+    k : n at most; where fewer are found, what follows them means nothing.
+    """
+    best, rows = np.empty((len(scores), k), np.float32), np.empty((len(scores), k), np.int32)
+    found = np.empty(len(scores), np.int64)
+    for start in range(0, len(scores), BLOCK):
+        part = slice(start, start + BLOCK)
+        owned = owner[chunks[part]]
+        place, found[part] = first_places(owned, k)
+        best[part] = np.take_along_axis(scores[part], place, axis=1)
+        rows[part] = np.take_along_axis(owned, place, axis=1)
+    return best, rows, found
+
+
+def first_places(values: Int32, k: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where the first ``k`` distinct values of each list [Q, n] stand [Q, k], and how many there are [Q]."""
+    n = values.shape[1]
+    keys = values.astype(np.int64) * n + np.arange(n)  # one sort brings equal values together, the first ahead
+    keys.sort(axis=1)
+    sorted_values, place = np.divmod(keys, n)
+    place[:, 1:][sorted_values[:, 1:] == sorted_values[:, :-1]] = n
+    found = np.minimum((place < n).sum(axis=1), k)
+    place.sort(axis=1)
+    return np.minimum(place[:, :k], n - 1), found

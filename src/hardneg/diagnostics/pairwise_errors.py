@@ -1,0 +1,111 @@
+"""Pairwise errors: irrelevant passages that score higher than a relevant one.
+
+Table 1 and Figure 3 of Zhan et al., "Optimizing Dense Retrieval Model Training with Hard Negatives", SIGIR 2021:
+training on random negatives lowers their number, training on hard ones that of the first 200 of each positive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hardneg.errors import InputError
+from hardneg.progress import Tick, silent
+from hardneg.records import Float32, Int32, Int64, Positives, owners, spans
+from hardneg.search.counting import count_above
+from hardneg.search.exact import ExactIndex
+
+TOP = 200  # K of the paper
+
+
+@dataclass(frozen=True)
+class PairwiseErrors:
+    """Errors of every positive, by query."""
+
+    query_rows: Int32  # [Q]
+    offsets: Int64  # [Q + 1]
+    scores: Float32  # [n] of the positives
+    errors: Int64  # [n] irrelevant passages that score strictly higher (STAR, Eq. 3)
+
+    def of_queries(self, top: int | None = None) -> Int64:
+        """[Q] the sum over a query's positives of their errors, or of min(errors, ``top``) (STAR, Eqs. 5, 6)."""
+        errors = self.errors if top is None else np.minimum(self.errors, top)
+        return np.bincount(owners(self.offsets), errors, minlength=len(self.query_rows)).astype(np.int64)
+
+    def mean(self, top: int | None = None) -> float:
+        """The mean of :meth:`of_queries` over the queries that have a positive."""
+        return float(self.of_queries(top)[spans(self.offsets) > 0].mean())
+
+    def distribution(self) -> list[dict[str, Any]]:
+        """Shares of the queries and of all errors, by decades of a query's errors (STAR, Fig. 3).
+
+        Each row is of queries with ``least`` errors or more and fewer than ``below``; the first: without any.
+        """
+        errors = self.of_queries()[spans(self.offsets) > 0]
+        decades = np.char.str_len(errors.astype(str)) * (errors > 0)  # digits: no logarithm to be rounded
+        count = np.bincount(decades)
+        total = np.bincount(decades, errors)
+        return [
+            {
+                "least": 10 ** (i - 1) if i else 0,
+                "below": 10**i,
+                "queries": float(count[i] / len(errors)),
+                "errors": float(total[i] / max(total.sum(), 1)),
+            }
+            for i in range(len(count))
+        ]
+
+    def as_json(self, top: int = TOP) -> dict[str, Any]:
+        """``total`` and ``top`` mean errors a query, how many ``queries``, ``k`` of the latter, distribution."""
+        return {
+            "total": self.mean(),
+            "top": self.mean(top),
+            "k": top,
+            "queries": int((spans(self.offsets) > 0).sum()),
+            "distribution": self.distribution(),
+        }
+
+
+def pairwise_errors(
+    index: ExactIndex, queries: NDArray[Any], positives: Positives, *, progress: Tick = silent
+) -> PairwiseErrors:
+    """Count the pairwise errors of every positive over the whole corpus, as exactly as search scores.
+
+    Parameters
+    ----------
+    queries : [Q, dim] vectors of the queries of ``positives``, rounded to the passages' dtype first.
+    positives : D+(q), all of it: no passage of it counts as an error.
+    progress : called with the queries done and all of them.
+
+    Raises
+    ------
+    InputError
+        No query has a positive.
+    """
+    if not len(positives.passage_rows):
+        raise InputError("NO_POSITIVES", "no query has a relevant passage", "check the qrels")
+    owner = owners(positives.offsets)
+    vectors = torch.as_tensor(np.asarray(queries))
+    which, rows = torch.from_numpy(owner), torch.from_numpy(np.asarray(positives.passage_rows, np.int32))
+    scores, above = (found.cpu().numpy() for found in count_above(index, vectors, which, rows, progress=progress))
+    errors = above - relevant_above(owner, scores)
+    return PairwiseErrors(positives.query_rows, positives.offsets, scores, errors)
+
+
+def relevant_above(owner: Int64, scores: Float32) -> Int64:
+    """How many positives of the same query score strictly higher than each [n]; ``owner`` [n] ascending."""
+    order = np.lexsort((-scores, owner))
+    begins = np.ones(len(order), bool)
+    begins[1:] = owner[order][1:] != owner[order][:-1]
+    ahead = begins.copy()
+    ahead[1:] |= scores[order][1:] != scores[order][:-1]
+    place = np.arange(len(order))
+    above = np.empty(len(order), np.int64)
+    above[order] = np.maximum.accumulate(np.where(ahead, place, 0)) - np.maximum.accumulate(
+        np.where(begins, place, 0)
+    )
+    return above

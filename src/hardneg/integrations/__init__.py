@@ -1,0 +1,1 @@
+"""Use beside other tools: evaluation by mteb, boards and trackers of experiments."""

@@ -1,0 +1,65 @@
+"""The metrics of an experiment in TensorBoard: one run an episode, in ``tensorboard/`` of its folder."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hardneg.experiment import Experiment
+
+FOLDER = "tensorboard"
+PLACES = ("step", "episode")  # where a row stands, not what it says
+
+
+@contextlib.contextmanager
+def boarding(experiment: Experiment, wanted: bool) -> Iterator[None]:
+    """While the block runs, let every row of the metrics go to TensorBoard too, where that is ``wanted``."""
+    if not wanted:
+        yield
+        return
+    board = Board(experiment / FOLDER)
+    experiment.metrics.mirror = board
+    try:
+        yield
+    finally:
+        experiment.metrics.mirror = None
+        board.close()
+
+
+class Board:
+    """Writes rows of metrics as scalars.
+
+    What a process before this one wrote of steps that are made again is hidden: the first row of an episode says
+    from where on.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.writers: dict[int, Any] = {}
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write these rows; they ascend by (episode, step)."""
+        for row in rows:
+            writer = self._writer(row["episode"], row["step"])
+            for name, value in row.items():
+                if name not in PLACES and isinstance(value, (int, float)):
+                    writer.add_scalar(name, value, row["step"])
+        for writer in self.writers.values():
+            writer.flush()
+
+    def _writer(self, episode: int, step: int) -> Any:
+        from torch.utils.tensorboard import SummaryWriter
+
+        if episode not in self.writers:
+            self.close()  # the episode before is over
+            place = self.folder / f"episode-{episode}"
+            self.writers[episode] = SummaryWriter(str(place), purge_step=step)
+        return self.writers[episode]
+
+    def close(self) -> None:
+        """Nothing more is written."""
+        for writer in self.writers.values():
+            writer.close()
+        self.writers.clear()

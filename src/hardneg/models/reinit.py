@@ -1,0 +1,47 @@
+"""Top layers begun anew: a start that knows the language, and less of retrieval."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from hardneg import draws
+from hardneg.errors import SettingsError
+
+
+def reinitialize(transformer: PreTrainedModel, layers: int, *, seed: int) -> None:
+    """Draw the weights of the top ``layers`` layers anew, in place (Zhang et al., "Revisiting Few-sample BERT
+    Fine-tuning", ICLR 2021).
+
+    Matrices are normal with the model's own ``initializer_range``, biases 0, the scales of norms 1. A draw depends
+    on (seed, layer) alone, so two towers, and two processes, agree.
+
+    Raises
+    ------
+    SettingsError : the model has fewer layers, or shares one among all.
+    """
+    stack = layers_of(transformer)
+    if layers > len(stack):
+        what = f"reinit_layers = {layers}, the model has {len(stack)} layers of their own"
+        raise SettingsError("BAD_SETTING", what, "lower it")
+    spread = float(getattr(transformer.config, "initializer_range", 0.02))
+    for number in range(len(stack) - layers, len(stack)):
+        generator = torch.Generator().manual_seed(draws.key(seed, "reinit", number) >> 1)
+        for name, weight in stack[number].named_parameters():
+            _draw(name, weight, spread, generator)
+
+
+def layers_of(transformer: PreTrainedModel) -> nn.ModuleList:
+    """The layers of a transformer, from the bottom; none where it repeats a single one."""
+    depth = transformer.config.num_hidden_layers
+    found = (m for m in transformer.modules() if isinstance(m, nn.ModuleList) and len(m) == depth)
+    return next(found, nn.ModuleList())
+
+
+@torch.no_grad()
+def _draw(name: str, weight: nn.Parameter, spread: float, generator: torch.Generator) -> None:
+    if weight.ndim > 1:  # drawn on the CPU, so that every device has the same
+        weight.copy_(torch.empty(weight.shape).normal_(0.0, spread, generator=generator))
+    else:
+        weight.fill_(0.0 if name.endswith("bias") else 1.0)

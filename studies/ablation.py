@@ -1,0 +1,298 @@
+"""What each part of ANCE-Tele's negatives does: Q-Neg, momentum, lookahead, both, and the variants of the mix.
+
+All rows make equal steps, from an encoder that is trained for retrieval already and from the same one with its
+top layers drawn anew. The tables are made from the experiments' folders alone, so a part of the rows will do.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import tempfile
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from harness import Row, Step, Study, arguments, say, table
+from numpy.typing import NDArray
+
+import hardneg as hn
+from hardneg.evaluation.significance import bootstrap_interval, holm, randomization_test
+
+MEASURE = "RR@10"
+STATES = ("untrained", "episode-1", "episode-2", "final")
+BASELINE = "q-neg"
+FIRST_SEED = 42
+STARTS = {"reinit": "top layers drawn anew", "as-is": "as it is"}
+MAIN: dict[str, tuple[str, dict[str, object]]] = {
+    "q-neg": ("Q-Neg", {"alpha": 0.0, "beta": 0.0}),
+    "tele": ("ANCE-Tele", {"alpha": 0.5, "beta": 0.5}),
+    "momentum": ("Q-Neg + momentum", {"alpha": 0.5, "beta": 0.0}),
+    "lookahead": ("Q-Neg + lookahead", {"alpha": 0.0, "beta": 0.5}),
+}
+VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
+    "bm25": ("ANCE-Tele, with BM25 negatives", {"extra": ["bm25"]}),
+    "dedup": ("ANCE-Tele, without overlaps", {"dedup": True}),
+    "continue": ("ANCE-Tele, continued", {"start": "continue"}),
+    "alpha-0.3": ("ANCE-Tele, α = 0.3", {"alpha": 0.3}),
+    "alpha-0.7": ("ANCE-Tele, α = 0.7", {"alpha": 0.7}),
+    "beta-0.3": ("ANCE-Tele, β = 0.3", {"beta": 0.3}),
+    "beta-0.7": ("ANCE-Tele, β = 0.7", {"beta": 0.7}),
+}
+BEGIN, END = "<!-- tables: written by studies/ablation.py -->\n", "<!-- end of tables -->\n"
+HEADING = """# Ablation study: what momentum, lookahead and the mix do
+
+**Question.** From an encoder that knows retrieval, and from the same one with its top layers drawn anew: do
+momentum, lookahead and both of them (ANCE-Tele) train a better retriever than the query's own nearest negatives
+(Q-Neg) at equal steps, and do they make it forget less? And what do BM25 negatives, no overlaps, continued
+training and other shares change?
+
+`make study-ablation` executes what is missing, and writes the tables below from the experiments' folders.
+"""
+
+Values = NDArray[np.float64]  # of every test query
+
+
+def name_of(start: str, row: str, seed: int) -> str:
+    """The name of an experiment."""
+    return f"{start}-{row}-seed-{seed}"
+
+
+def row_of(chosen: Namespace, start: str, row: str, seed: int) -> Row:
+    """One experiment."""
+    title, settings = (MAIN | VARIANTS)[row]
+    anew: dict[str, object] = {"reinit_layers": chosen.reinit_layers} if start == "reinit" else {}
+    mix = {"alpha": 0.5, "beta": 0.5} | settings
+    return Row(title, (Step(name_of(start, row, seed), "ance-tele", mix | anew | {"seed": seed}),))
+
+
+def order(chosen: Namespace) -> list[Row]:
+    """All experiments, what says most first: one seed of the main rows, the variants, the other seeds."""
+    seeds = range(FIRST_SEED, FIRST_SEED + chosen.seeds)
+    rounds = [(MAIN, seeds[:1]), (VARIANTS, seeds[:1]), (MAIN, seeds[1:])]
+    return [
+        row_of(chosen, start, row, seed)
+        for rows, some in rounds
+        for seed in some
+        for start in chosen.start
+        for row in rows
+        if row in chosen.rows
+    ]
+
+
+# ---------------------------------------------------------------- what was measured
+
+
+def seeds_done(study: Study, start: str, row: str) -> list[int]:
+    """The seeds of a row whose experiments are finished."""
+    prefix = name_of(start, row, 0)[:-1]
+    found = [path.parent.name for path in study.folder.glob(f"{prefix}*/results.json")]
+    return sorted(int(name.removeprefix(prefix)) for name in found)
+
+
+def final_values(study: Study, experiment: str) -> Values:
+    """The measure of every test query with the final model, in order of the queries' ids."""
+    run = study.folder / experiment / "runs/final.test.trec.gz"
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "values.jsonl"
+        hn.evaluate(run, data=study.data, split="test", measures=MEASURE, per_query=file, cache=study.cache())
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+    return np.array([row[MEASURE] for row in sorted(rows, key=lambda row: row["query_id"])])
+
+
+def mean_values(study: Study, start: str, row: str, seeds: Sequence[int]) -> Values:
+    """The same, averaged over seeds."""
+    return np.mean([final_values(study, name_of(start, row, seed)) for seed in seeds], axis=0)
+
+
+def over_seeds(values: Sequence[float]) -> str:
+    """A mean, with the standard deviation where there are several."""
+    spread = f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.4f}{spread}"
+
+
+def interval(values: Values, sign: str = "") -> str:
+    """The bootstrap interval of a mean over queries."""
+    low, high = bootstrap_interval(values, seed=0)
+    return f"[{low:{sign}.4f}, {high:{sign}.4f}]"
+
+
+# ---------------------------------------------------------------- tables
+
+
+def quality_table(study: Study, start: str, rows: Sequence[str]) -> str:
+    """The measure on test after every episode, and the interval of the last figure over queries."""
+    lines = [baselines(study, start)]
+    for row in rows:
+        title, seeds = (MAIN | VARIANTS)[row][0], seeds_done(study, start, row)
+        if not seeds:
+            lines.append([title, "", *["not run"] * 4])
+            continue
+        found = [study.results(name_of(start, row, seed)) or {} for seed in seeds]
+        figures = [over_seeds([one["test"][state][MEASURE] for one in found]) for state in STATES[1:]]
+        lines.append([title, str(len(seeds)), *figures, interval(mean_values(study, start, row, seeds))])
+    heads = ["", "seeds", "episode 1", "episode 2", "final", "final, 95 % interval"]
+    return table(heads, lines)
+
+
+def baselines(study: Study, start: str) -> list[str]:
+    """The line of what needs no training."""
+    for row in MAIN | VARIANTS:
+        for seed in seeds_done(study, start, row)[:1]:
+            test = (study.results(name_of(start, row, seed)) or {})["test"]
+            bm25, untrained = (f"{test[state][MEASURE]:.4f}" for state in ("bm25", "untrained"))
+            return [f"no training: {untrained}; BM25: {bm25}", *[""] * 5]
+    return ["no training", "", *["not run"] * 4]
+
+
+def tests_table(study: Study, start: str, rows: Sequence[str]) -> str:
+    """Every row against the baseline on the seeds that both have, corrected together."""
+    lines, absent, found = [], [], []
+    for row in (row for row in rows if row != BASELINE):
+        title = (MAIN | VARIANTS)[row][0]
+        done = (set(seeds_done(study, start, name)) for name in (row, BASELINE))
+        if not (seeds := sorted(set.intersection(*done))):
+            absent.append([title, "", *["not run"] * 4])
+            continue
+        a, b = (mean_values(study, start, name, seeds) for name in (row, BASELINE))
+        found.append(randomization_test(a, b, seed=0))
+        figures = [f"{(a - b).mean():+.4f}", interval(a - b, "+"), f"{found[-1]:.2g}"]
+        lines.append([title, ", ".join(map(str, seeds)), *figures])
+    lines = [[*line, f"{p:.2g}"] for line, p in zip(lines, holm(found), strict=True)]
+    return table(["", "seeds", "− Q-Neg", "95 % interval", "p", "p, Holm"], lines + absent)
+
+
+def forgetting_table(study: Study, start: str, rows: Sequence[str]) -> str:
+    """Shares of the training queries that each episode forgot, and learned."""
+    lines = []
+    for row in rows:
+        title, seeds = (MAIN | VARIANTS)[row][0], seeds_done(study, start, row)
+        if not seeds:
+            lines.append([title, *["not run"] * 6])
+            continue
+        found = [(study.results(name_of(start, row, seed)) or {})["forgetting"] for seed in seeds]
+        shares = [
+            over_seeds([one[i][share] for one in found]) for share in ("forgotten", "learned") for i in range(3)
+        ]
+        lines.append([title, *shares])
+    heads = [f"{share} {i}" for share in ("forgotten,", "learned,") for i in (1, 2, 3)]
+    return table(["", *heads], lines)
+
+
+def set_up(study: Study, chosen: Namespace) -> str:
+    """What was run, and how."""
+    example = study.command(row_of(chosen, chosen.start[0], "tele", FIRST_SEED).steps[-1])
+    command = ["hardneg", *example[: example.index("--cache")]]
+    command[command.index("--out") + 1] = "EXPERIMENT"
+    command = [called(word) for word in command]
+    seeds = range(FIRST_SEED, FIRST_SEED + chosen.seeds)
+    stops = f"{chosen.stop_step}, {chosen.stop_step} and {chosen.steps}"
+    lines = [
+        f"{called(study.model)} on {called(study.data)}:",
+        f"{chosen.queries_per_step} queries × {chosen.passages} passages of at most",
+        f"{chosen.passage_length} tokens a step, learning rate {chosen.learning_rate:g}, three episodes of",
+        f"{stops} steps, each from the start's weights unless continued. Seeds of the first four rows:",
+        f"{', '.join(map(str, seeds))}; of the others: {FIRST_SEED}. {budget(study)}",
+        f"One experiment:\n\n```sh\n{shlex.join(command)}\n```\n",
+    ]
+    return "\n".join(lines)
+
+
+def called(place: str) -> str:
+    """What people call a model or collection; never where it lies."""
+    return Path(place).name if Path(place).is_dir() else place
+
+
+def budget(study: Study) -> str:
+    """Seconds that an experiment took."""
+    done = [path.parent.name for path in study.folder.glob("*/results.json")]
+    if not done:
+        return ""
+    seconds = [study.seconds(name) for name in done]
+    train, encode = (np.mean([one.get(stage, 0.0) for one in seconds]) for stage in ("train", "encode"))
+    took = f"{train:.0f} s of training and {encode:.0f} s of encoding each"
+    return f"{len(done)} experiments took {took}, on {study.threads} CPU threads."
+
+
+def report(study: Study, chosen: Namespace) -> str:
+    """Everything that is written by machine."""
+    parts = [set_up(study, chosen)]
+    for start in chosen.start:
+        parts += [
+            f"## {called(study.model)}, {STARTS[start]}\n",
+            f"Test {MEASURE} after every episode (mean ± standard deviation over seeds):\n",
+            quality_table(study, start, chosen.rows) + "\n",
+            f"Final {MEASURE} against Q-Neg: means over the seeds named, bootstrap interval over queries,\n"
+            "two-sided paired randomisation test (100,000 permutations), Holm-corrected over this table:\n",
+            tests_table(study, start, chosen.rows) + "\n",
+            "Shares of the training queries whose MRR@100 fell or rose in episodes 1, 2 and 3:\n",
+            forgetting_table(study, start, chosen.rows) + "\n",
+        ]
+    return "\n".join(parts)
+
+
+def write(path: Path, text: str) -> None:
+    """Put the tables into a page; what people wrote around them stays."""
+    page = path.read_text() if path.is_file() else HEADING + "\n" + BEGIN + END
+    before, rest = page.split(BEGIN)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(before + BEGIN + "\n" + text + "\n" + END + rest.split(END)[1])
+
+
+# ---------------------------------------------------------------- the command
+
+
+def options(parser: ArgumentParser) -> None:
+    """Options of this study."""
+
+    def some(known: dict) -> object:
+        def read(text: str) -> list[str]:
+            names = text.split(",")
+            if wrong := set(names) - set(known):
+                raise ValueError(wrong)
+            return [name for name in known if name in names]
+
+        read.__name__ = f"names out of {','.join(known)}:"
+        return read
+
+    parser.add_argument("--rows", type=some(MAIN | VARIANTS), default=list(MAIN | VARIANTS), help="with commas")
+    parser.add_argument("--start", type=some(STARTS), default=list(STARTS), help="as-is, reinit, or both")
+    parser.add_argument("--seeds", type=int, default=3, help="of the first four rows")
+    parser.add_argument("--reinit-layers", type=int, default=3)
+    parser.add_argument("--queries-per-step", type=int, default=8)
+    parser.add_argument("--passages", type=int, default=8, help="of a query: one positive, the rest negatives")
+    parser.add_argument("--passage-length", type=int, default=64)
+    parser.add_argument("--learning-rate", type=float, default=1e-4)
+    parser.add_argument("--steps", type=int, default=120, help="of the last episode, and of every schedule")
+    parser.add_argument("--stop-step", type=int, default=40, help="of the episodes before")
+
+
+def common_of(chosen: Namespace) -> dict[str, object]:
+    """The settings that all experiments share."""
+    return {
+        "queries_per_step": chosen.queries_per_step,
+        "passages_reference": [chosen.passages],
+        "query_length": 32,
+        "passage_length": chosen.passage_length,
+        "learning_rate": chosen.learning_rate,
+        "steps": chosen.steps,
+        "stop_step": chosen.stop_step,
+        "measures": f"{MEASURE} nDCG@10 R@100",
+    }
+
+
+def main() -> None:
+    """Execute the rows that are missing, write the tables."""
+    chosen = arguments(__doc__ or "", options)
+    study = Study(chosen.out, chosen.data, chosen.model, common_of(chosen), chosen.threads)
+    if not chosen.only_report:
+        study.execute_all([row.steps[-1] for row in order(chosen)], chosen.jobs)
+    text = report(study, chosen)
+    if chosen.report:
+        write(chosen.report, text)
+    say(text)
+
+
+if __name__ == "__main__":
+    main()

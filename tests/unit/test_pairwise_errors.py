@@ -1,0 +1,134 @@
+"""Pairwise errors against a loop over all passages, whatever the tiles and shards."""
+
+import numpy as np
+import pytest
+import torch
+
+from hardneg.diagnostics.pairwise_errors import PairwiseErrors, pairwise_errors
+from hardneg.errors import InputError
+from hardneg.records import Positives, offsets_of
+from hardneg.search.exact import ExactIndex
+
+LAYOUTS = [(1, {}), (1, {"tile": 3, "chunk": 50}), (4, {"tile": 5, "chunk": 33}), (3, {"chunk": 1000})]
+
+
+def slow_score(query, passage):
+    """One score: float64 products, padded to a power of two and added in halves; then float32."""
+    terms = np.zeros(1 << (len(query) - 1).bit_length())
+    terms[: len(query)] = query.astype(np.float64) * passage.astype(np.float64)
+    while len(terms) > 1:
+        terms = terms[: len(terms) // 2] + terms[len(terms) // 2 :]
+    return np.float32(terms[0])
+
+
+def slow_errors(queries, passages, positives):
+    errors = []
+    for i, query in enumerate(queries):
+        scores = [slow_score(query, passage) for passage in passages]
+        known = set(positives.of(i).tolist())
+        errors += [
+            sum(score > scores[row] for other, score in enumerate(scores) if other not in known)
+            for row in positives.of(i).tolist()
+        ]
+    return errors
+
+
+def positives_of(*rows):
+    flat = np.concatenate([np.asarray(one, np.int32) for one in rows]).astype(np.int32)
+    return Positives(np.arange(len(rows), dtype=np.int32), offsets_of(np.array([len(r) for r in rows])), flat)
+
+
+def drawn_positives(queries, passages, most, seed=0):
+    draw = np.random.default_rng(seed)
+    return positives_of(
+        *(np.sort(draw.choice(passages, draw.integers(0, most + 1), replace=False)) for _ in range(queries))
+    )
+
+
+def check(queries, passages, positives):
+    expected = slow_errors(queries, passages, positives)
+    for shards, layout in LAYOUTS:
+        index = ExactIndex(np.array_split(passages, shards) if shards > 1 else passages, **layout)
+        found = pairwise_errors(index, queries, positives)
+        assert found.errors.tolist() == expected, (shards, layout)
+    return found
+
+
+def unit(shape, seed, dtype=np.float16):
+    values = np.random.default_rng(seed).standard_normal(shape)
+    return (values / np.linalg.norm(values, axis=1, keepdims=True)).astype(dtype)
+
+
+def test_by_hand():
+    passages = np.array([[4, 0], [3, 0], [2, 0], [2, 1], [1, 0], [0, 1]], np.float32)
+    # scores of the first query 4 3 2 2 1 0, of the second 0 0 0 1 0 1
+    positives = positives_of([2, 4], [4])
+    found = pairwise_errors(ExactIndex(passages), np.array([[1, 0], [0, 1]], np.float32), positives)
+    # row 2: rows 0 and 1 are above, row 3 ties; row 4: rows 0, 1 and 3, as row 2 is relevant; then rows 3 and 5
+    assert found.errors.tolist() == [2, 3, 2]
+    assert found.scores.tolist() == [2, 1, 0]
+    assert found.of_queries().tolist() == [5, 2]
+    assert found.of_queries(top=2).tolist() == [4, 2]
+    assert (found.mean(), found.mean(top=2)) == (3.5, 3.0)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_equals_a_loop_over_all_pairs(dtype):
+    queries, passages = unit((13, 24), 1, dtype), unit((210, 24), 2, dtype)
+    check(queries, passages, drawn_positives(13, 210, 5))
+
+
+def test_queries_without_positives_count_nowhere():
+    queries, passages = unit((4, 8), 3), unit((60, 8), 4)
+    found = check(queries, passages, positives_of([], [5, 7], [], [59]))
+    assert found.as_json()["queries"] == 2
+    assert found.mean() == found.errors.sum() / 2
+    with pytest.raises(InputError, match="NO_POSITIVES"):
+        pairwise_errors(ExactIndex(passages), queries, positives_of([], [], [], []))
+
+
+def test_equal_scores_are_no_errors():
+    passages = unit((8, 16), 5)[np.random.default_rng(6).integers(0, 8, 300)]
+    check(unit((6, 16), 7), passages, drawn_positives(6, 300, 6, seed=8))
+    alike = np.repeat(unit((1, 33), 9), 500, 0)
+    assert pairwise_errors(ExactIndex(alike), unit((2, 33), 10), positives_of([3], [400])).errors.tolist() == [
+        0,
+        0,
+    ]
+
+
+def test_scores_closer_than_a_float32_product_can_tell():
+    draw = np.random.default_rng(11)
+    base = unit((1, 130), 12, np.float32)
+    passages = (base + 1e-7 * draw.standard_normal((400, 130))).astype(np.float32)
+    queries = np.concatenate([base, unit((2, 130), 13, np.float32)])
+    positives = positives_of([7], [0, 100], [399])
+    found = check(queries, passages, positives)
+    products = torch.from_numpy(queries) @ torch.from_numpy(passages).T
+    rough = [int((products[q] > products[q, p]).sum()) for q, p in [(0, 7), (2, 399)]]
+    assert [found.errors[0], found.errors[3]] != rough  # or this test could not fail
+
+
+def test_the_first_rank_agrees_with_search():
+    queries, passages = unit((40, 32), 14), unit((3000, 32), 15)
+    index = ExactIndex(passages)
+    _, rows = index.search(torch.from_numpy(queries), 50)
+    found = pairwise_errors(index, queries, positives_of(*rows[:, 17:18].numpy()))
+    assert (found.errors == 17).all()
+
+
+def test_the_distribution_is_by_decades():
+    errors = np.array([0, 0, 1, 9, 10, 99, 100, 1000])
+    one = PairwiseErrors(np.arange(8, dtype=np.int32), np.arange(9), np.zeros(8, np.float32), errors)
+    rows = one.distribution()
+    assert [(row["least"], row["below"]) for row in rows] == [
+        (0, 1),
+        (1, 10),
+        (10, 100),
+        (100, 1000),
+        (1000, 10000),
+    ]
+    assert [row["queries"] for row in rows] == [0.25, 0.25, 0.25, 0.125, 0.125]
+    assert [row["errors"] for row in rows] == [count / 1219 for count in (0, 10, 109, 100, 1000)]
+    none = PairwiseErrors(one.query_rows, one.offsets, one.scores, errors * 0)
+    assert none.distribution() == [{"least": 0, "below": 1, "queries": 1.0, "errors": 0.0}]
