@@ -120,18 +120,40 @@ def peers() -> Iterator[None]:
         ) from fault
 
 
-def agreed(find: Callable[[], T]) -> T:
-    """What rank 0 finds; the others do not look for themselves, for it may be about to change."""
+def by_leader(do: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """When all are here, let rank 0 do something as if it were alone; all get what it returns.
+
+    So the others do not look for themselves at what may be about to change.
+    """
+    global _members
     if _members == 1:
-        return find()
+        return do(*args, **kwargs)
     import torch
     import torch.distributed as dist
 
-    found: list[Any] = [find() if is_leader() else None]
+    barrier()
+    found: list[Any] = [None]
+    if is_leader():
+        members, _members = _members, 1
+        try:
+            found = [do(*args, **kwargs)]
+        finally:
+            _members = members
     with peers():
         dist.broadcast_object_list(found, src=0, device=torch.device("cpu"))
     value: T = found[0]
     return value
+
+
+def leader_first(make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Let rank 0 call ``make``, which publishes what it makes; then all call it, and find that."""
+
+    def first() -> None:
+        make(*args, **kwargs)
+
+    if _members > 1:
+        by_leader(first)
+    return make(*args, **kwargs)
 
 
 def any_of(flags: Sequence[int]) -> list[int]:
@@ -150,30 +172,6 @@ def any_of(flags: Sequence[int]) -> list[int]:
 def barrier() -> None:
     """Wait until all processes are here."""
     any_of([0])
-
-
-@contextlib.contextmanager
-def leading() -> Iterator[bool]:
-    """When all are here, let rank 0 do the block as if it were alone; the others wait until it is done.
-
-    Yields whether this process is to do it.
-    """
-    global _members
-    barrier()
-    members, leads = _members, is_leader()
-    try:
-        _members = 1 if leads else members
-        yield leads
-    finally:
-        _members = members
-    barrier()
-
-
-def leader_first(make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Let rank 0 call ``make``, then the others, who find what it published."""
-    with leading() as leads:
-        made = [make(*args, **kwargs)] if leads else []
-    return made[0] if made else make(*args, **kwargs)
 
 
 # ---------------------------------------------------------------- tensors
@@ -236,8 +234,8 @@ class StopFlag:
     """
 
     def __init__(self) -> None:
-        self.signal: int | None = None  # all are asked to stop
-        self.heard: int | None = None  # this process was
+        self.signal: int | None = None  # what to stop for
+        self.heard: int | None = None  # what this process was told
         self.together = False
 
     def install(self) -> None:
@@ -263,19 +261,16 @@ class StopFlag:
 
     @contextlib.contextmanager
     def by_consensus(self) -> Iterator[None]:
-        """In a group, stop in the block only where :meth:`agree` says so: all at the same place."""
-        self.together = _members > 1
+        """In the block, all processes of the group are asked to stop if one was before it, and none otherwise."""
+        if _members == 1:
+            yield
+            return
+        (found,) = any_of([self.heard or 0])
+        self.together, self.signal = True, found or None
         try:
             yield
         finally:
-            if self.together:
-                self.together, self.signal = False, self.signal or self.heard
-
-    def agree(self) -> None:
-        """Ask all processes of the group to stop if one was asked."""
-        if self.together:
-            (found,) = any_of([self.heard or 0])
-            self.signal = found or None
+            self.together, self.signal = False, self.signal or self.heard
 
 
 stop_flag = StopFlag()

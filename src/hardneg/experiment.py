@@ -1,6 +1,6 @@
 """The experiment folder: settings, stages, metrics and timing; the same command again resumes it.
-Of several processes that train together the first alone writes.
 
+Of several processes that train together rank 0 alone writes.
 ``metrics.jsonl``, ``results.json`` and every published stage are deterministic; ``timing.jsonl`` and
 ``log.txt`` are telemetry and stand outside every digest.
 """
@@ -137,7 +137,7 @@ def open_experiment(
     cache: Path | None = None,
     grows: Sequence[str] = (),
 ) -> Iterator[Experiment]:
-    """Hold the folder, check that it is this experiment, and yield it.
+    """Hold the folder, check that it is this experiment, and yield it; in a group, rank 0 does so for all.
 
     Parameters
     ----------
@@ -150,8 +150,11 @@ def open_experiment(
     BusyError : another process holds the folder (exit 6).
     ArtifactError : the folder holds another experiment: settings or inputs differ (exit 4).
     """
+    experiment = Experiment(path, cache or path / "cache")
+    if not is_leader():
+        yield experiment
+        return
     with lease(path), log_file(path / "log.txt"):
-        experiment = Experiment(path, cache or path / "cache")
         record = {
             "recipe": recipe,
             "settings": settings.model_dump(mode="json"),
@@ -162,12 +165,6 @@ def open_experiment(
             experiment.reopen()
         write_json(path / SETTINGS, {**record, "hardneg": __version__})
         yield experiment
-
-
-@contextlib.contextmanager
-def follow_experiment(path: Path, *, cache: Path | None = None, **settings: Any) -> Iterator[Experiment]:
-    """Work in an experiment that another process of the group has opened, and keeps."""
-    yield Experiment(path, cache or path / "cache")
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from hardneg.data.formats.trec import write_run
 from hardneg.data.training_data import TrainingData, labelled
 from hardneg.diagnostics.curves import draw_learning_curve, learning_curve
 from hardneg.diagnostics.forgetting import forgetting
+from hardneg.distributed import by_leader, is_leader
 from hardneg.errors import InputError
 from hardneg.evaluation.answers import check_answers, evaluate_with_answers
 from hardneg.evaluation.measures import Evaluation, Measure
@@ -52,6 +53,8 @@ def conduct(
 ) -> None:
     """Let a recipe run, measure every state of the model as it comes, and finish the experiment.
 
+    In a group all processes search together, and rank 0 does the rest.
+
     Leaves ``results.json``, ``runs/`` (TREC, for people and other tools), ``learning_curve.png``, and the results
     in the model's card.
 
@@ -66,15 +69,21 @@ def conduct(
     check_answers(measures, data.collection)
     contains = answers_of(data, experiment.cache)
     deep = evaluation_depth(measures)
-    runs: dict[str, Mapping[str, Run]] = {BM25: bm25_judged(data, experiment.cache, deep)}
-    note_state(BM25, runs[BM25], data, measures, experiment.cache)
+    runs: dict[str, Mapping[str, Run]] = {}
     steps: dict[str, int] = {}
+    if is_leader():
+        runs[BM25] = bm25_judged(data, experiment.cache, deep)
+        note_state(BM25, runs[BM25], data, measures, experiment.cache)
     for state in states:
-        runs[state.name] = retrieve_all(state, data, depth=depth, evaluation_depth=deep, contains=contains)
+        found = retrieve_all(state, data, depth=depth, evaluation_depth=deep, contains=contains)
         state.keep_geometry()
-        note_state(state.name, runs[state.name], data, measures, experiment.cache)
+        if is_leader():
+            runs[state.name] = found
+            note_state(state.name, found, data, measures, experiment.cache)
         if state.step is not None:
             steps[state.name] = state.step
+    if not is_leader():
+        return
     assert isinstance(state, Snapshot)
     results = summarize(data, runs, measures, cache=experiment.cache, seed=seed, first_episode=first_episode)
     write_runs(experiment / "runs", runs, data)
@@ -88,13 +97,6 @@ def conduct(
         replace=True,
     )
     experiment.finish(results)
-
-
-def accompany(states: Iterable[State], data: TrainingData, measures: Sequence[Measure], *, depth: int) -> None:
-    """Ask every state what :func:`conduct` asks of it: in the processes that only share the work."""
-    for state in states:
-        retrieve_all(state, data, depth=depth, evaluation_depth=evaluation_depth(measures))
-        state.keep_geometry()
 
 
 def is_measured(results: Mapping[str, Any] | None, measures: Sequence[Measure]) -> bool:
@@ -120,11 +122,9 @@ def retrieve_all(
     contains : what tells whether a passage contains an answer, where that makes it a positive.
     """
     k = training_depth(data.collection, data.train, depth)
-    found = current_positives(state, data, depth, contains).some()
-    runs = {
-        "train": state.search("query", data.train.query_rows, k),
-        "lookahead": state.neighbours("lookahead", found.query_rows, found.first(), k),
-    }
+    runs = {"train": state.search("query", data.train.query_rows, k)}
+    found = by_leader(current_positives, state, data, depth, contains).some()
+    runs["lookahead"] = state.neighbours("lookahead", found.query_rows, found.first(), k)
     for name, qrels in judged_splits(data).items():
         runs[name] = state.search(name, qrels.query_rows, evaluation_depth)
     return runs

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import time
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -14,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg.artifacts import digest_json, is_current, is_published, publish, read_manifest
+from hardneg.artifacts import digest_json, is_current, publish, read_manifest
 from hardneg.data.collection import Collection
 from hardneg.data.tokens import TokenStore, token_batch, tokenize
-from hardneg.distributed import agreed, leading, member, stop_flag
+from hardneg.distributed import barrier, by_leader, member
 from hardneg.errors import ArtifactError
 from hardneg.memory import require
 from hardneg.models.bi_encoder import BiEncoder, Precision
@@ -28,8 +27,6 @@ from hardneg.search.embeddings import SHARD_ROWS, Dtype, Embeddings, discard, en
 from hardneg.search.retrieve import dot_products, search_run
 from hardneg.search.runs import KIND, load_run, save_run
 from hardneg.search.vectors import as_tensor
-
-WAIT_SECONDS = 0.1
 
 Timed = Callable[..., contextlib.AbstractContextManager[Any]]
 
@@ -132,14 +129,16 @@ class Snapshot:
             "asked": digest_json(asked),
         }
         path = self.folder / name
-        if agreed(lambda: not is_current(path, KIND, inputs) or read_manifest(path).settings["k"] < k):
+        if by_leader(lambda: not is_current(path, KIND, inputs) or read_manifest(path).settings["k"] < k):
             asking, passages = self.queries if anchors is None else self.passages, self._searched()
-            with leading() as leads:  # all have encoded; one searches
-                if leads:
-                    vectors = asking.rows(query_rows) if anchors is None else self.stand_ins(anchors)
-                    with self.timed("search", run=path.name, queries=len(query_rows), k=k):
-                        run = self._search(vectors, query_rows, passages, k)
-                    save_run(run, path, inputs=inputs, settings={"k": k})
+
+            def search() -> None:  # all have encoded, one searches
+                vectors = asking.rows(query_rows) if anchors is None else self.stand_ins(anchors)
+                with self.timed("search", run=path.name, queries=len(query_rows), k=k):
+                    run = self._search(vectors, query_rows, passages, k)
+                save_run(run, path, inputs=inputs, settings={"k": k})
+
+            by_leader(search)
         return load_run(path).cut(k)
 
     def _search(self, vectors: NDArray[Any], query_rows: Int32, passages: Embeddings | None, k: int) -> Run:
@@ -179,13 +178,15 @@ class Snapshot:
     def keep_geometry(self) -> None:
         """Publish the corpus mean vector and how alike the passages are, which outlive the embeddings."""
         inputs, path = {"collection": self.collection.digest, "model": self.digest}, self.folder / "geometry"
-        if not agreed(lambda: is_current(path, "geometry", inputs)):
+        if not by_leader(is_current, path, "geometry", inputs):
             passages = self.passages
-            with leading() as leads:
-                if leads:
-                    with publish(path, "geometry", inputs=inputs, replace=True) as draft:
-                        draft.array("mean.npy", passages.mean)
-                        draft.facts["mean_pairwise_cosine"] = passages.mean_pairwise_cosine
+
+            def keep() -> None:
+                with publish(path, "geometry", inputs=inputs, replace=True) as draft:
+                    draft.array("mean.npy", passages.mean)
+                    draft.facts["mean_pairwise_cosine"] = passages.mean_pairwise_cosine
+
+            by_leader(keep)
 
     @cached_property
     def passages(self) -> Embeddings:
@@ -230,11 +231,8 @@ class Snapshot:
                 name=lambda row: ids[store.document(row)],
                 progress=tick,
             )
-            while embeddings is None:  # other processes have shards to make
-                stop_flag.check()
-                time.sleep(WAIT_SECONDS)
-                embeddings = Embeddings.open(path) if is_published(path) else None
-        return embeddings
+            barrier()  # other processes may have shards to make
+        return embeddings or Embeddings.open(path)
 
     def _embeddings(self, side: Side) -> tuple[TokenStore, Path]:
         """The token store of a side, and where its embeddings live: keyed by digests, never by a name."""
@@ -246,9 +244,8 @@ class Snapshot:
         """Delete this state's embeddings: its runs are kept, and a later state supersedes it."""
         if self.keeps:
             return
-        with leading() as leads:
-            for side in ("passage", "query") if leads else ():
-                discard(self._embeddings(side)[1])
+        for side in ("passage", "query"):
+            by_leader(discard, self._embeddings(side)[1])
         self.__dict__.pop("passages", None)
         self.__dict__.pop("queries", None)
 
@@ -292,12 +289,7 @@ def encoding_memory(encoder: BiEncoder, token_budget: int, texts: int) -> int:
 
 
 def token_store(
-    encoder: BiEncoder,
-    collection: Collection,
-    cache: Path,
-    side: Side,
-    *,
-    searching: bool = False,
+    encoder: BiEncoder, collection: Collection, cache: Path, side: Side, *, searching: bool = False
 ) -> TokenStore:
     """The token store of one side, made once for each tokenizer and template.
 

@@ -11,7 +11,7 @@ from hardneg import draws
 from hardneg.artifacts import is_current
 from hardneg.data.collection import Collection
 from hardneg.diagnostics.gradients import layer_norms, layers_of
-from hardneg.distributed import agreed, barrier, is_leader, stop_flag
+from hardneg.distributed import by_leader, stop_flag
 from hardneg.errors import Interrupted, NumericError
 from hardneg.experiment import Experiment
 from hardneg.models.bi_encoder import BiEncoder
@@ -62,7 +62,7 @@ def stage_steps(stage: Stage, encoder: BiEncoder, collection: Collection, experi
     """
     inputs = {**stage.inputs, "start": encoder.digest()}
     made_by = {name: {**inputs, "step": str(step)} for name, step in stage.models.items()}
-    missing = agreed(
+    missing = by_leader(
         lambda: {n: s for n, s in stage.models.items() if not is_current(experiment / n, "model", made_by[n])}
     )
     if not missing:
@@ -70,7 +70,7 @@ def stage_steps(stage: Stage, encoder: BiEncoder, collection: Collection, experi
     folder, stop = experiment / f"episodes/{stage.episode}/checkpoint", max(stage.models.values())
     optimizer = stage.optimizer(encoder)
     # A later checkpoint is of no use: it would miss the first model.
-    found = agreed(lambda: latest_checkpoint(folder, inputs, at_most=min(missing.values())))
+    found = by_leader(latest_checkpoint, folder, inputs, at_most=min(missing.values()))
     done = restore(found, encoder, optimizer) if found else 0
     experiment.metrics.truncate(stage.episode, done)
     log = StepLog(experiment, stage)
@@ -78,13 +78,11 @@ def stage_steps(stage: Stage, encoder: BiEncoder, collection: Collection, experi
     def keep(made: int) -> None:
         for name in (name for name, step in missing.items() if step == made):
             log.settle()
-            if is_leader():
-                save_encoder(encoder, experiment / name, inputs=made_by[name], replace=True)
+            by_leader(save_encoder, encoder, experiment / name, inputs=made_by[name], replace=True)
 
     def checkpoint(made: int) -> None:
         log.settle()
-        if is_leader():
-            save_checkpoint(folder, made, encoder, optimizer, settings={}, inputs=inputs)
+        by_leader(save_checkpoint, folder, made, encoder, optimizer, settings={}, inputs=inputs)
 
     layers = layers_of(encoder)
     steps = train_steps(
@@ -104,7 +102,6 @@ def stage_steps(stage: Stage, encoder: BiEncoder, collection: Collection, experi
         experiment.timed("train", episode=stage.episode, first_step=done) as facts,
         track(f"training, episode {stage.episode}", "steps") as tick,
         naming_queries(collection),
-        stop_flag.by_consensus(),
     ):
         keep(done)
         made = done
@@ -116,14 +113,12 @@ def stage_steps(stage: Stage, encoder: BiEncoder, collection: Collection, experi
                     checkpoint(made)
                 keep(made)
                 facts["steps"] = made - done
-                stop_flag.agree()
-                tick(made, stop)
+                with stop_flag.by_consensus():
+                    tick(made, stop)
                 yield made
         except Interrupted:
             checkpoint(made)
-            barrier()
             raise
-    barrier()  # the models are there
 
 
 class StepLog:

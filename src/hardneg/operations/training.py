@@ -11,10 +11,10 @@ from typing import Any
 from hardneg.artifacts import SettingsClash, read_manifest, write_json
 from hardneg.data.training_data import TrainingData, choose_splits
 from hardneg.diagnostics.timeline import draw_timeline
-from hardneg.distributed import agreed, group, is_leader, world_size
+from hardneg.distributed import by_leader, group, is_leader, world_size
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.evaluation.measures import parse_measures
-from hardneg.experiment import RESULTS, SETTINGS, follow_experiment, open_experiment
+from hardneg.experiment import RESULTS, SETTINGS, open_experiment
 from hardneg.integrations.tensorboard import boarding
 from hardneg.negatives.pool import load_pool
 from hardneg.operations.opening import Data, Place, at_least, cache_at, check_folder, collection_of
@@ -22,7 +22,7 @@ from hardneg.operations.roles import jobs_of, take_role, team
 from hardneg.operations.settings import recipe_settings
 from hardneg.operations.starting import DEFAULT_SPLITS, Base, Splits
 from hardneg.progress import note
-from hardneg.results import accompany, conduct, is_measured, pool_seeds
+from hardneg.results import conduct, is_measured, pool_seeds
 from hardneg.runtime import pick_device
 from hardneg.training_settings import Recipe, TrainingSettings
 
@@ -67,8 +67,7 @@ def train(
     Returns
     -------
     What ``results.json`` holds: ``test`` and ``dev``: measures by state; ``comparisons``; ``forgetting``. Of
-    several seeds: ``seeds``, and for every measure its ``mean``, ``std`` and ``values``. {} in all processes but
-    the first, where several train together.
+    several seeds: ``seeds``, and for every measure its ``mean``, ``std`` and ``values``.
 
     Raises
     ------
@@ -81,7 +80,7 @@ def train(
     stores = None if cache is None else cache_at(cache)
     chosen = recipe_settings(recipe, preset, config, settings=settings, device=device, **values)
     check_processes(recipe, chosen, role)
-    agreed(lambda: check_experiment(place, count))
+    by_leader(check_experiment, place, count)
     collection = collection_of(data, cache)
     parts = choose_splits(collection, **dataclasses.asdict(splits), seed=chosen.seed)
     if parts.held_out:
@@ -102,10 +101,9 @@ def train(
     for seed in range(chosen.seed, chosen.seed + count):
         note(f"seed {seed}")
         results[seed] = execute(place / f"seed-{seed}", chosen.model_copy(update={"seed": seed}))
-    if not is_leader():
-        return {}
     pooled = pool_seeds(results)
-    write_json(place / RESULTS, pooled)
+    if is_leader():
+        write_json(place / RESULTS, pooled)
     return pooled
 
 
@@ -154,17 +152,13 @@ def train_once(
     if role is not None:
         take_role(recipe, jobs[0])
         return {}
-    opening = open_experiment if is_leader() else follow_experiment
-    with opening(
+    with open_experiment(
         out, recipe=recipe.name, settings=settings, inputs=inputs, cache=cache, grows=settings.may_grow
     ) as experiment:
-        if agreed(lambda: is_measured(experiment.results, measures)):
+        if by_leader(lambda: is_measured(experiment.results, measures)):
             note(f"{out}: finished already")
-        elif not is_leader():
-            states = recipe.run(settings, data, partial(base.load, settings), experiment, **given)
-            accompany(states, data, measures, depth=settings.depth)
         else:
-            with contextlib.ExitStack() as stack, boarding(experiment, settings.tensorboard):
+            with contextlib.ExitStack() as stack, boarding(experiment, settings.tensorboard and is_leader()):
                 if jobs:
                     given["working"] = stack.enter_context(team(jobs, experiment, settings))
                 conduct(
@@ -181,7 +175,7 @@ def train_once(
                 )
             if jobs:
                 draw_timeline(experiment / TIMELINE, experiment.timing)
-        return dict(experiment.results) if is_leader() else {}
+        return by_leader(lambda: dict(experiment.results))
 
 
 def open_given(negatives: Path | None, data: TrainingData, settings: TrainingSettings) -> dict[str, Any]:
