@@ -124,6 +124,7 @@ def main() -> None:
         parser.add_argument("--queries-per-step", type=int, default=32)
         parser.add_argument("--passage-length", type=int, default=64)
         parser.add_argument("--rows", help="only these, by name, with commas")
+        parser.add_argument("--rate", type=float, help="learning rate of every row, instead of trials")
 
     chosen = arguments(__doc__ or "", options)
     common = {

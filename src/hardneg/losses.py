@@ -124,7 +124,9 @@ def lambda_rank(
     cut: int,
     weighted: bool = True,
 ) -> Tensor:
-    """RankNet of each pair of a positive and a negative, weighed by what swapping them is worth (ADORE, Eq. 17).
+    """RankNet of each pair of a positive and a negative, weighed by what swapping them is worth.
+
+    LambdaRank (Burges, 2010), as ADORE uses it (Zhan et al., 2021, Eq. 15, with the sign put right).
 
     Parameters
     ----------

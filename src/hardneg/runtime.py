@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import warnings
+from typing import Any
 
 from hardneg.distributed import local_rank, local_size
 from hardneg.errors import SettingsError
@@ -28,6 +29,24 @@ def set_threads(threads: int | None = None) -> int:
 def usable_threads() -> int:
     """How many threads or processes may work beside torch: as many as :func:`set_threads` was told, else all."""
     return int(os.environ.get("RAYON_NUM_THREADS") or len(os.sched_getaffinity(0)))
+
+
+def load_faiss() -> Any:
+    """faiss, with as many threads as torch: it has an OpenMP of its own, which otherwise takes every core.
+
+    Raises
+    ------
+    SettingsError : it is not installed.
+    """
+    import torch
+
+    try:
+        import faiss
+    except ImportError as fault:
+        what = "this needs the package faiss-cpu"
+        raise SettingsError("PACKAGE_MISSING", what, "pip install faiss-cpu") from fault
+    faiss.omp_set_num_threads(torch.get_num_threads())
+    return faiss
 
 
 def reuse_memory() -> bool:

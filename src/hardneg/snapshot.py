@@ -22,7 +22,7 @@ from hardneg.memory import require
 from hardneg.models.bi_encoder import BiEncoder, Precision
 from hardneg.progress import track
 from hardneg.records import Float32, Int32, Int64, Run, Side, owners, take_spans
-from hardneg.search.ann import PassageIndex, index_run
+from hardneg.search.ann import PassageIndex, index_run, traits
 from hardneg.search.embeddings import SHARD_ROWS, Dtype, Embeddings, discard, encode_store
 from hardneg.search.retrieve import dot_products, search_run
 from hardneg.search.runs import KIND, load_run, save_run
@@ -144,8 +144,8 @@ class Snapshot:
     def _search(self, vectors: NDArray[Any], query_rows: Int32, passages: Embeddings | None, k: int) -> Run:
         if passages is None:
             assert self.index is not None
-            digest = self.collection.digest
-            return index_run(self.index, as_tensor(vectors), query_rows, k, digest, documents=self.chunks)
+            wanted = as_tensor(vectors), query_rows, k, self.collection.digest
+            return index_run(self.index, *wanted, documents=self.chunks)
         with track("searching", "queries") as tick:
             return search_run(
                 vectors,
@@ -229,6 +229,7 @@ class Snapshot:
                 dtype=self.encoding.dtype,
                 shard=member(),
                 name=lambda row: ids[store.document(row)],
+                facts=traits(self.encoder, side),
                 progress=tick,
             )
             barrier()  # other processes may have shards to make

@@ -58,6 +58,8 @@ def evaluation_table(result: Mapping[str, Any]) -> str:
         counts += f"; {result['missing']:,} of them are not in the run and score 0"
     if result["unjudged"]:
         counts += f"; {result['unjudged']:,} queries of the run are not judged and left out"
+    if "counted" in result:
+        counts += "; by measure: " + ", ".join(f"{name} {n:,}" for name, n in result["counted"].items())
     return table(["measure", "mean"], rows) + "\n" + counts
 
 

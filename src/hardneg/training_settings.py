@@ -50,7 +50,7 @@ class TrainingSettings(Settings):
     warmup: float = Field(0.1, ge=0)
     clip: float = Field(1.0, gt=0)
     micro_queries: int | None = Field(None, ge=1)  # queries of a micro-batch, for accumulation
-    gradient_cache: bool = False  # the whole step in one softmax, through the memory of one chunk
+    gradient_cache: bool = False  # instead: the whole step at once, through the memory of one chunk
     cache_tokens: int = Field(4096, ge=16)  # of a chunk
     mask_known_positives: bool = True
 
@@ -70,14 +70,16 @@ class TrainingSettings(Settings):
     def check(self) -> None:
         """Refuse what the fields alone cannot see to be wrong; raises :class:`SettingsError`."""
         parse_measures(self.measures)
+        if self.gradient_cache and self.micro_queries:
+            what = (
+                f"gradient_cache = true with micro_queries = {self.micro_queries}, which parts what it keeps whole"
+            )
+            raise SettingsError(
+                "BAD_SETTING", what, "set only one of them; cache_tokens bounds the cache's memory"
+            )
         if self.tensorboard and importlib.util.find_spec("tensorboard") is None:
             what = "tensorboard = true, and the package tensorboard is not installed"
             raise SettingsError("PACKAGE_MISSING", what, "pip install 'hardneg[tensorboard]'")
-
-    @property
-    def together(self) -> int | None:
-        """Queries whose passages meet in one softmax; None: all of a step."""
-        return None if self.gradient_cache else self.micro_queries
 
     @property
     def chunk_tokens(self) -> int | None:

@@ -34,7 +34,7 @@ FLOORS = {
     """,
     "search": """
         search.checks search.vectors search.candidates search.exact search.embedding_store search.embeddings
-        search.retrieve search.runs search.bm25 search.ann search.counting
+        search.retrieve search.runs search.bm25 search.ann search.ann_building search.counting
     """,
     "negatives": """
         negatives.pool negatives.candidates negatives.sources negatives.mix negatives.groups negatives.given

@@ -73,6 +73,7 @@ def encode(
         from hardneg.models.bi_encoder import best_precision
         from hardneg.models.loading import load_encoder
         from hardneg.runtime import pick_device
+        from hardneg.search.ann import traits
         from hardneg.search.embeddings import encode_store
         from hardneg.snapshot import encoding_memory, token_store
 
@@ -92,6 +93,7 @@ def encode(
                 dtype=dtype,
                 shard=part,
                 name=lambda row: ids[store.document(row)],
+                facts=traits(encoder, side),
                 progress=tick,
             )
     if made is None:

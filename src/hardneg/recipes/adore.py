@@ -32,7 +32,8 @@ from hardneg.negatives.pool import NegativePool
 from hardneg.negatives.sources import random_source
 from hardneg.planning import Episode, describe_work, work_of
 from hardneg.records import Int32, Positives
-from hardneg.search.ann import KIND, FaissIndex, PassageIndex, StoredIndex, build_index
+from hardneg.search.ann import KIND, FaissIndex, PassageIndex, StoredIndex
+from hardneg.search.ann_building import build_index
 from hardneg.snapshot import Snapshot, State, token_store
 from hardneg.training.batches import KnownPositives
 from hardneg.training.loop import Objective, StepOutput
@@ -54,6 +55,13 @@ class Adore(TrainingSettings):
     bits: int = Field(8, ge=1, le=16)  # of a code
     epochs: float = Field(6, gt=0)
     steps: int | None = Field(None, ge=1)  # of the whole schedule; wins over epochs
+
+    def check(self) -> None:
+        """Refuse the gradient cache, besides."""
+        super().check()
+        if self.gradient_cache:
+            what = "gradient_cache = true, and no query of adore meets another's passages"
+            raise SettingsError("BAD_SETTING", what, "set micro_queries: its gradient is that of the whole step")
 
     def horizon(self, queries: int) -> int:
         """Steps of the schedule, all of which are made."""
@@ -92,7 +100,7 @@ def passage_index(settings: Adore, state: Snapshot, experiment: Experiment) -> P
     inputs = {"embeddings": state.passages.digest, **state.passages.manifest.inputs}
     if not is_current(path, KIND, inputs):
         with experiment.timed("index"):
-            build_index(state.passages, path, "pq", **options)
+            build_index(state.passages, path, "pq", options)
     return FaissIndex(path)
 
 

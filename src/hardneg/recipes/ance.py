@@ -178,7 +178,7 @@ def train(
             negatives=settings.negatives_per_query,
             seed=settings.seed,
             rotate=settings.positives == "rotate",
-            micro_queries=settings.together,
+            micro_queries=settings.micro_queries,
         ),
         inputs={"collection": data.collection.digest, "splits": data.digest},
         clip=settings.clip,

@@ -247,7 +247,7 @@ def train_episode(
         negatives=settings.passages_per_query(episode) - 1,
         seed=settings.seed,
         rotate=settings.positives == "rotate",
-        micro_queries=settings.together,
+        micro_queries=settings.micro_queries,
     )
     horizon = settings.horizon(len(batches.positions))
     models = {f"episodes/{episode}/model": settings.stop(horizon)}

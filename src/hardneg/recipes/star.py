@@ -113,7 +113,7 @@ def train(
             negatives=settings.negatives_per_query,
             seed=settings.seed,
             rotate=settings.positives == "rotate",
-            micro_queries=settings.together,
+            micro_queries=settings.micro_queries,
         ),
         inputs={"pool": read_manifest(experiment / "episodes/1/negatives").digest},
         clip=settings.clip,

@@ -198,7 +198,7 @@ def train_episode(
             negatives=settings.drawn(episode),
             seed=settings.seed,
             rotate=settings.positives == "rotate",
-            micro_queries=settings.together,
+            micro_queries=settings.micro_queries,
         ),
         inputs={"pool": read_manifest(experiment / f"episodes/{episode}/negatives").digest},
         clip=settings.clip,

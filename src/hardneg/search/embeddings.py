@@ -6,7 +6,7 @@ it without talking to each other; whoever finishes last merges the manifests.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -89,6 +89,7 @@ def encode_store(
     shard: tuple[int, int] = (0, 1),
     shard_rows: int | None = None,
     name: Name | None = None,
+    facts: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Embeddings | None:
     """Encode a token store into ``path``, or do what is left of it.
@@ -99,6 +100,7 @@ def encode_store(
     shard_rows : rows of a shard; without it :func:`rows_of_shard`, whoever shares the work.
     shard : (i, n): this process makes shards i, i + n, ...; whoever finds all of them made finishes the store.
     name : the id of a row, for messages.
+    facts : what else readers of the vectors should know of the encoder.
     progress : called with the tokens done and those that this call has to do.
 
     Returns
@@ -135,7 +137,7 @@ def encode_store(
     _encode_shards(encoder, tokens, todo, origin, name, progress)
     if not all(is_published(shard.folder, SHARD_KIND) for shard in shards):
         return None
-    finish(path, shards, origin)
+    finish(path, shards, origin, facts or {})
     return Embeddings.open(path)
 
 

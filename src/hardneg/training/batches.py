@@ -245,7 +245,7 @@ def group_scores(
 
 
 def best_chunks(scores: Tensor, chunks: Int64) -> Tensor:
-    """[b, documents] the highest score of each document's chunks; equal ones share its gradient.
+    """[b, documents] the highest score of each document's chunks; equal chunks share its gradient.
 
     Parameters
     ----------
