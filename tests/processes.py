@@ -17,13 +17,13 @@ import numpy as np
 
 from forked import fork
 
-FAIL = "FAIL"  # environment: rank:step
+FAIL = "FAIL"  # environment: rank:step:how, by a fault or by a signal (kill)
 
 
-def command_of(data, model, out, settings):
-    """The arguments of ``hardneg`` that train ANCE-Tele with these settings."""
+def command_of(data, model, out, settings, recipe="ance-tele"):
+    """The arguments of ``hardneg`` that train a recipe with these settings."""
     sets = [f"--set={name}={json.dumps(value)}" for name, value in settings.items()]
-    return ["train", "ance-tele", "--data", str(data), "--model", str(model), "--out", str(out), *sets]
+    return ["train", recipe, "--data", str(data), "--model", str(model), "--out", str(out), *sets]
 
 
 def torchrun(count, arguments, log, **environment):
@@ -79,20 +79,21 @@ def run(arguments):
     from hardneg import cli
     from hardneg.errors import InputError
     from hardneg.search import embeddings
-    from hardneg.training.batches import PoolBatches
+    from hardneg.training.batches import PoolBatches, VisitBatches
 
     faulthandler.dump_traceback_later(40, repeat=True)  # shows where it hangs
     embeddings.LEAST_ROWS = 16
-    rank, _, step = os.environ.get(FAIL, "").partition(":")
-    if rank == os.environ["RANK"]:
-        make = PoolBatches.__call__
+    rank, step, how = os.environ.get(FAIL, "::").split(":")
+    for batches in (PoolBatches, VisitBatches) if rank == os.environ["RANK"] else ():
 
-        def failing(self, index):
+        def failing(self, index, make=batches.__call__):
             if index == int(step):
+                if how == "kill":
+                    os.kill(os.getpid(), signal.SIGKILL)
                 raise InputError("A_FAULT", "this process fails", "nothing")
             return make(self, index)
 
-        PoolBatches.__call__ = failing
+        batches.__call__ = failing
     return cli.run([*arguments, "--device=cpu", "--threads=1", "--json"])
 
 

@@ -244,8 +244,8 @@ def search_seconds(dim: int, n: int, k: int, work: Work) -> float:
 def time_training(work: Work, encoder: BiEncoder, sample: Sample) -> tuple[float, float]:
     """Seconds of all optimiser steps, and bytes of memory at their largest.
 
-    Micro-batches of more than ``TIMED_TOKENS`` tokens are timed on a part of them. The gradient cache adds a forward
-    pass, half of what a backward one takes.
+    Micro-batches of more than ``TIMED_TOKENS`` tokens are timed on a part of them. The gradient cache adds a
+    forward pass, half of what a backward one takes.
     """
     optimizer = adamw(encoder)
     largest = max(work.episodes, key=lambda one: one.passages_per_query)

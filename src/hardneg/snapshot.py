@@ -117,8 +117,7 @@ class Snapshot:
         tokens = token_batch(texts, [], self.encoder.search_template("query"), self.encoder.tokenizer("query"))
         with self.encoder.inference(self.encoding.precision):
             vectors = self.encoder.encode(tokens, "query").cpu().numpy()
-        rows = np.arange(len(texts), dtype=np.int32)
-        return self._search(vectors, rows, self._searched(), k)
+        return self._search(vectors, np.arange(len(texts), dtype=np.int32), self._searched(), k)
 
     def _run(self, name: str, query_rows: Int32, k: int, anchors: Int32 | None) -> Run:
         asked = [query_rows.tolist(), None if anchors is None else anchors.tolist()]

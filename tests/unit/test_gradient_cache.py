@@ -7,10 +7,14 @@ import pytest
 import torch
 
 from hardneg.data.training_data import choose_splits
+from hardneg.errors import SettingsError
 from hardneg.losses import contrastive
 from hardneg.models.loading import load_encoder
 from hardneg.objectives import group_loss, group_objective
+from hardneg.recipes.adore import Adore
 from hardneg.recipes.ance_tele import AnceTele
+from hardneg.recipes.star import Star, loss_of
+from hardneg.records import TokenBatch
 from hardneg.snapshot import token_store
 from hardneg.training.batches import GroupBatch, KnownPositives, group_scores, masked_columns
 from hardneg.training.gradient_cache import cached
@@ -69,6 +73,25 @@ def check_equal(found, expected):
     norm = np.sqrt(sum(float(gradient.double().square().sum()) for gradient in expected[1].values()))
     for name, gradient in expected[1].items():
         assert float((found[1][name] - gradient).norm()) < 1e-6 * norm, name
+
+
+# ---------------------------------------------------------------- by hand
+
+
+def test_by_hand():
+    # vectors w·x for x = 2, 3, 5, and the loss v1·v2·v3 = 30·w³: at w = 2 its derivative is 90·w² = 360
+    w, alive = torch.nn.Parameter(torch.tensor(2.0)), []
+
+    def encode(tokens, side):
+        alive.append(len(tokens))
+        return (w * torch.from_numpy(tokens.ids.astype(np.float32)))[:, None]
+
+    tokens = TokenBatch(np.array([2, 3, 5], np.int32), np.array([0, 1, 2, 3]))
+    vectors = cached(encode, 2)(tokens, "query")
+    assert vectors[:, 0].tolist() == [4, 6, 10]
+    vectors.prod().backward()
+    assert w.grad.item() == 360
+    assert alive == [2, 1, 2, 1]  # each chunk once for the vectors, and once for their gradient
 
 
 # ---------------------------------------------------------------- equal to the plain step
@@ -160,27 +183,59 @@ def test_a_single_chunk_is_encoded_once(world):
 # ---------------------------------------------------------------- as a setting
 
 
-def objective_of(world, encoder, **changes):
+def objective_of(world, encoder, loss=None, in_batch=True, **changes):
     settings = AnceTele(precision="float32", **changes)
-    loss = group_loss("contrastive", scale=1.0)
-    return settings, group_objective(settings, choose_splits(world[0]), encoder, world[2], loss, in_batch=True)
+    loss = loss or group_loss("contrastive", scale=1.0)
+    return group_objective(settings, choose_splits(world[0]), encoder, world[2], loss, in_batch=in_batch)
 
 
-def test_in_batch_negatives_run_over_the_whole_step_whatever_micro_queries_says(world):
+LOSSES = {
+    "contrastive": (group_loss("contrastive", scale=5.0), True),
+    "nce": (group_loss("pairwise_nll", scale=5.0, only_hardest=True), True),
+    "pairwise_nll": (group_loss("pairwise_nll", scale=5.0), False),
+    "hinge": (group_loss("hinge", scale=5.0), False),
+    "bce": (group_loss("bce", scale=5.0), False),
+    "star": (loss_of(Star(negatives_per_query=3), 5.0), True),
+    "star, alpha": (loss_of(Star(negatives_per_query=3, alpha=0.1), 5.0), True),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_every_loss_of_a_recipe_is_that_of_the_plain_step(world, name):
+    loss, in_batch = LOSSES[name]
+    encoder, batch, found = encoder_of(world, dropout=0.0), batch_of(world, 9), []
+    for changes in ({}, {"gradient_cache": True, "cache_tokens": BUDGET}):
+        encoder.zero_grad()
+        total = backward(objective_of(world, encoder, loss, in_batch, **changes), batch)[0].item()
+        found.append((total, gradients_of(encoder)))
+    plain, cached = found
+    check_equal(cached, plain)
+
+
+def test_in_batch_negatives_run_over_the_whole_step_as_micro_batches_do_not(world):
     encoder = encoder_of(world, dropout=0.0)
     batch = batch_of(world, 8)
-    losses = {}
-    for name, changes in {
-        "whole": {},
-        "accumulated": {"micro_queries": 2},
-        "cached": {"micro_queries": 2, "gradient_cache": True, "cache_tokens": BUDGET},
-    }.items():
-        settings, objective = objective_of(world, encoder, **changes)
-        encoder.zero_grad()
-        part = GroupBatch(batch.query_rows, batch.passage_rows, 8, settings.together)
-        losses[name] = backward(objective, part)[0].item()
-    assert losses["cached"] == pytest.approx(losses["whole"], abs=1e-6)
-    assert losses["accumulated"] < losses["whole"] - 0.1  # fewer negatives
+    parted = GroupBatch(batch.query_rows, batch.passage_rows, 8, micro_queries=2)
+    whole = backward(objective_of(world, encoder), batch)[0].item()
+    cached = backward(objective_of(world, encoder, gradient_cache=True, cache_tokens=BUDGET), batch)[0].item()
+    assert cached == pytest.approx(whole, abs=1e-6)
+    assert backward(objective_of(world, encoder), parted)[0].item() < whole - 0.1  # fewer negatives
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        (AnceTele(gradient_cache=True, micro_queries=2), "gradient_cache = true with micro_queries = 2"),
+        (
+            Adore(gradient_cache=True, cut=10),
+            "gradient_cache = true, and no query of adore meets another's passages",
+        ),
+    ],
+)
+def test_what_it_cannot_do_is_refused(settings, found):
+    with pytest.raises(SettingsError, match=found) as fault:
+        settings.check()
+    assert fault.value.code == "BAD_SETTING"
 
 
 def test_known_positives_are_masked_across_chunks(world):
@@ -193,7 +248,7 @@ def test_known_positives_are_masked_across_chunks(world):
     losses = []
     for mask in (True, False):
         for changes in ({}, {"gradient_cache": True, "cache_tokens": 16}):  # every text is a chunk of its own
-            _, objective = objective_of(world, encoder, mask_known_positives=mask, **changes)
+            objective = objective_of(world, encoder, mask_known_positives=mask, **changes)
             losses.append(backward(objective, batch)[0].item())
     masked, masked_cached, unmasked, unmasked_cached = losses
     assert masked_cached == pytest.approx(masked, abs=1e-6)
@@ -208,7 +263,7 @@ def test_norms_by_source_are_those_of_the_plain_step(world):
     found = []
     for changes in ({}, {"gradient_cache": True, "cache_tokens": BUDGET}):
         encoder.zero_grad()
-        found.append(backward(objective_of(world, encoder, **changes)[1], batch)[1])
+        found.append(backward(objective_of(world, encoder, **changes), batch)[1])
     assert len(found[0]) == 3
     assert {k: float(v) for k, v in found[1].items()} == pytest.approx({k: float(v) for k, v in found[0].items()})
 
