@@ -54,7 +54,7 @@ def forked(count, arguments, log):
     return [wait(child) for child in children]
 
 
-def wait(child, seconds=120):
+def wait(child, seconds=300):
     """The exit status of a child, which is killed if it takes too long."""
     end = time.monotonic() + seconds
     while not (found := os.waitpid(child, os.WNOHANG))[0]:
@@ -81,7 +81,7 @@ def run(arguments):
     from hardneg.search import embeddings
     from hardneg.training.batches import PoolBatches, VisitBatches
 
-    faulthandler.dump_traceback_later(40, repeat=True)  # shows where it hangs
+    faulthandler.dump_traceback_later(120, repeat=True)  # shows where it hangs
     embeddings.LEAST_ROWS = 16
     rank, step, how = os.environ.get(FAIL, "::").split(":")
     for batches in (PoolBatches, VisitBatches) if rank == os.environ["RANK"] else ():

@@ -51,7 +51,7 @@ def check_equal_training(path, one):
         scores = pool.pop("scores"), other.pop("scores")
         for name, values in other.items():  # weights that differ in their last bits may swap near ties
             assert values.shape == pool[name].shape
-            assert (values != pool[name]).mean() < 0.005, (path_of_pool, name)
+            assert np.count_nonzero(values != pool[name]) <= 0.005 * values.size, (path_of_pool, name)
         np.testing.assert_allclose(*scores, rtol=1e-4)
     for name, value in weights_of(one).items():  # rates are 1e-3, so the steps moved them by up to 1e-2
         np.testing.assert_allclose(weights_of(path)[name], value, rtol=0, atol=1e-4, err_msg=name)
@@ -210,9 +210,9 @@ def test_stopped_by_a_signal_all_stop_at_one_step_and_resume(world, straight, tm
     check_same_bytes(stopped.path, straight)
 
 
-@pytest.mark.parametrize("recipe", ["star", "ance"])
 @pytest.mark.parametrize(
-    ("rank", "how", "status"), [(0, "fault", 3), (1, "fault", 3), (0, "kill", -9), (1, "kill", -9)]
+    ("recipe", "rank", "how", "status"),
+    [("star", 0, "fault", 3), ("star", 1, "kill", -9), ("ance", 0, "kill", -9)],
 )
 def test_one_that_ends_ends_the_others_and_one_process_finishes(
     world, alone, tmp_path, monkeypatch, recipe, rank, how, status
