@@ -1,5 +1,6 @@
 """The experiment folder: settings, stages, metrics and timing; the same command again resumes it.
 
+Of several processes that train together rank 0 alone writes.
 ``metrics.jsonl``, ``results.json`` and every published stage are deterministic; ``timing.jsonl`` and
 ``log.txt`` are telemetry and stand outside every digest.
 """
@@ -24,6 +25,7 @@ from hardneg.artifacts import (
     write_json,
 )
 from hardneg.config import Settings, differences
+from hardneg.distributed import is_leader
 from hardneg.errors import ArtifactError
 from hardneg.memory import peak_memory
 
@@ -60,8 +62,9 @@ class Experiment:
             seconds = round(time.perf_counter() - begun - facts.pop("elsewhere", 0.0), 4)
             times = {"stage": stage, "begun": round(when, 3), "seconds": seconds}
             row = {**times, "peak_mib": peak_memory() >> 20, **facts}
-            with disk_faults(self.path), open(self.path / TIMING, "a") as stream:
-                stream.write(json.dumps(row) + "\n")
+            if is_leader():
+                with disk_faults(self.path), open(self.path / TIMING, "a") as stream:
+                    stream.write(json.dumps(row) + "\n")
 
     @property
     def timing(self) -> list[dict[str, Any]]:
@@ -97,6 +100,8 @@ class Metrics:
 
     def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add rows and flush them to the disk, for a checkpoint that follows must not outlive them."""
+        if not is_leader():
+            return
         with disk_faults(self.path), open(self.path, "a") as stream:
             stream.writelines(json.dumps(row, allow_nan=False) + "\n" for row in rows)
             stream.flush()
@@ -127,6 +132,8 @@ class Metrics:
 
     def truncate(self, episode: int, step: int) -> None:
         """Forget what came after ``step`` of ``episode``: those steps will be made again."""
+        if not is_leader():
+            return
         kept = [row for row in self.read() if (row["episode"], row["step"]) <= (episode, step)]
         with publish_file(self.path) as stream:
             stream.write("".join(json.dumps(row) + "\n" for row in kept).encode())
@@ -142,7 +149,7 @@ def open_experiment(
     cache: Path | None = None,
     grows: Sequence[str] = (),
 ) -> Iterator[Experiment]:
-    """Hold the folder, check that it is this experiment, and yield it.
+    """Hold the folder, check that it is this experiment, and yield it; in a group, rank 0 does so for all.
 
     Parameters
     ----------
@@ -155,8 +162,11 @@ def open_experiment(
     BusyError : another process holds the folder (exit 6).
     ArtifactError : the folder holds another experiment: settings or inputs differ (exit 4).
     """
+    experiment = Experiment(path, cache or path / "cache")
+    if not is_leader():
+        yield experiment
+        return
     with lease(path), log_file(path / "log.txt"):
-        experiment = Experiment(path, cache or path / "cache")
         record = {
             "recipe": recipe,
             "settings": settings.model_dump(mode="json"),

@@ -44,7 +44,9 @@ def group_objective(
     known = KnownPositives(data.train, data.collection.text_keys) if settings.mask_known_positives else None
 
     def objective(batch: GroupBatch) -> StepOutput:
-        scores = group_scores(encoder, batch, queries, passages, settings.precision)
+        scores = group_scores(
+            encoder, batch, queries, passages, settings.precision, cache_tokens=settings.chunk_tokens
+        )
         masked = upload(masked_columns(batch, known, in_batch=in_batch), scores.device)
         losses = loss(scores, upload(batch.targets(), scores.device), masked)
         total = losses.sum() / batch.step_queries

@@ -7,6 +7,7 @@ import os
 import warnings
 from typing import Any
 
+from hardneg.distributed import local_rank, local_size
 from hardneg.errors import SettingsError
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
@@ -18,7 +19,7 @@ def set_threads(threads: int | None = None) -> int:
     import torch
 
     reuse_memory()
-    threads = threads or len(os.sched_getaffinity(0))
+    threads = threads or max(len(os.sched_getaffinity(0)) // local_size(), 1)
     torch.set_num_threads(threads)
     os.environ.setdefault("RAYON_NUM_THREADS", str(threads))
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
@@ -62,7 +63,7 @@ def reuse_memory() -> bool:
 
 
 def pick_device(device: str | None = None) -> str:
-    """The device by name, else CUDA where there is one, else the CPU.
+    """The device by name, else CUDA where there is one (to each process its own), else the CPU.
 
     Raises
     ------
@@ -76,4 +77,5 @@ def pick_device(device: str | None = None) -> str:
     known = ["cpu", *["cuda"][:cuda], *(f"cuda:{i}" for i in range(cuda))]
     if device is not None and device not in known:
         raise SettingsError("NO_DEVICE", f"there is no device {device!r:.40} here", f"use {', '.join(known)}")
-    return device or known[min(cuda, 1)]
+    several = cuda > 1 and local_size() > 1
+    return device or (f"cuda:{local_rank() % cuda}" if several else known[min(cuda, 1)])

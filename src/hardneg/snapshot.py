@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from hardneg.artifacts import digest_json, is_current, publish, read_manifest
 from hardneg.data.collection import Collection
 from hardneg.data.tokens import TokenStore, token_batch, tokenize
+from hardneg.distributed import barrier, by_leader, member
 from hardneg.errors import ArtifactError
 from hardneg.memory import require
 from hardneg.models.bi_encoder import BiEncoder, Precision
@@ -116,8 +117,7 @@ class Snapshot:
         tokens = token_batch(texts, [], self.encoder.search_template("query"), self.encoder.tokenizer("query"))
         with self.encoder.inference(self.encoding.precision):
             vectors = self.encoder.encode(tokens, "query").cpu().numpy()
-        rows = np.arange(len(texts), dtype=np.int32)
-        return self._search(vectors, rows, self._searched(), k)
+        return self._search(vectors, np.arange(len(texts), dtype=np.int32), self._searched(), k)
 
     def _run(self, name: str, query_rows: Int32, k: int, anchors: Int32 | None) -> Run:
         asked = [query_rows.tolist(), None if anchors is None else anchors.tolist()]
@@ -128,12 +128,16 @@ class Snapshot:
             "asked": digest_json(asked),
         }
         path = self.folder / name
-        if not is_current(path, KIND, inputs) or read_manifest(path).settings["k"] < k:
-            vectors = self.queries.rows(query_rows) if anchors is None else self.stand_ins(anchors)
-            passages = self._searched()
-            with self.timed("search", run=path.name, queries=len(query_rows), k=k):
-                run = self._search(vectors, query_rows, passages, k)
-            save_run(run, path, inputs=inputs, settings={"k": k})
+        if by_leader(lambda: not is_current(path, KIND, inputs) or read_manifest(path).settings["k"] < k):
+            asking, passages = self.queries if anchors is None else self.passages, self._searched()
+
+            def search() -> None:  # all have encoded, one searches
+                vectors = asking.rows(query_rows) if anchors is None else self.stand_ins(anchors)
+                with self.timed("search", run=path.name, queries=len(query_rows), k=k):
+                    run = self._search(vectors, query_rows, passages, k)
+                save_run(run, path, inputs=inputs, settings={"k": k})
+
+            by_leader(search)
         return load_run(path).cut(k)
 
     def _search(self, vectors: NDArray[Any], query_rows: Int32, passages: Embeddings | None, k: int) -> Run:
@@ -173,10 +177,15 @@ class Snapshot:
     def keep_geometry(self) -> None:
         """Publish the corpus mean vector and how alike the passages are, which outlive the embeddings."""
         inputs, path = {"collection": self.collection.digest, "model": self.digest}, self.folder / "geometry"
-        if not is_current(path, "geometry", inputs):
-            with publish(path, "geometry", inputs=inputs, replace=True) as draft:
-                draft.array("mean.npy", self.passages.mean)
-                draft.facts["mean_pairwise_cosine"] = self.passages.mean_pairwise_cosine
+        if not by_leader(is_current, path, "geometry", inputs):
+            passages = self.passages
+
+            def keep() -> None:
+                with publish(path, "geometry", inputs=inputs, replace=True) as draft:
+                    draft.array("mean.npy", passages.mean)
+                    draft.facts["mean_pairwise_cosine"] = passages.mean_pairwise_cosine
+
+            by_leader(keep)
 
     @cached_property
     def passages(self) -> Embeddings:
@@ -217,12 +226,13 @@ class Snapshot:
                 side=side,
                 budget=self.encoding.token_budget,
                 dtype=self.encoding.dtype,
+                shard=member(),
                 name=lambda row: ids[store.document(row)],
                 facts=traits(self.encoder, side),
                 progress=tick,
             )
-        assert embeddings is not None
-        return embeddings
+            barrier()  # other processes may have shards to make
+        return embeddings or Embeddings.open(path)
 
     def _embeddings(self, side: Side) -> tuple[TokenStore, Path]:
         """The token store of a side, and where its embeddings live: keyed by digests, never by a name."""
@@ -235,7 +245,7 @@ class Snapshot:
         if self.keeps:
             return
         for side in sides or ("passage", "query"):
-            discard(self._embeddings(side)[1])
+            by_leader(discard, self._embeddings(side)[1])
             self.__dict__.pop("passages" if side == "passage" else "queries", None)
 
 
@@ -278,12 +288,7 @@ def encoding_memory(encoder: BiEncoder, token_budget: int, texts: int) -> int:
 
 
 def token_store(
-    encoder: BiEncoder,
-    collection: Collection,
-    cache: Path,
-    side: Side,
-    *,
-    searching: bool = False,
+    encoder: BiEncoder, collection: Collection, cache: Path, side: Side, *, searching: bool = False
 ) -> TokenStore:
     """The token store of one side, made once for each tokenizer and template.
 

@@ -50,6 +50,8 @@ class TrainingSettings(Settings):
     warmup: float = Field(0.1, ge=0)
     clip: float = Field(1.0, gt=0)
     micro_queries: int | None = Field(None, ge=1)  # queries of a micro-batch, for accumulation
+    gradient_cache: bool = False  # instead: the whole step at once, through the memory of one chunk
+    cache_tokens: int = Field(4096, ge=16)  # of a chunk
     mask_known_positives: bool = True
 
     # numbers
@@ -68,9 +70,21 @@ class TrainingSettings(Settings):
     def check(self) -> None:
         """Refuse what the fields alone cannot see to be wrong; raises :class:`SettingsError`."""
         parse_measures(self.measures)
+        if self.gradient_cache and self.micro_queries:
+            what = (
+                f"gradient_cache = true with micro_queries = {self.micro_queries}, which parts what it keeps whole"
+            )
+            raise SettingsError(
+                "BAD_SETTING", what, "set only one of them; cache_tokens bounds the cache's memory"
+            )
         if self.tensorboard and importlib.util.find_spec("tensorboard") is None:
             what = "tensorboard = true, and the package tensorboard is not installed"
             raise SettingsError("PACKAGE_MISSING", what, "pip install 'hardneg[tensorboard]'")
+
+    @property
+    def chunk_tokens(self) -> int | None:
+        """Tokens of a chunk of the gradient cache; None where it is off."""
+        return self.cache_tokens if self.gradient_cache else None
 
     @property
     def roles(self) -> Sequence[str]:
@@ -158,6 +172,7 @@ class Recipe:
     takes_pool : whether ``run`` takes negatives mined elsewhere to begin with, as ``given``.
     roles : what processes of their own may do beside each other, by name: (settings, data, base, experiment,
         patience).
+    together : whether several processes can train it together.
     """
 
     name: str
@@ -167,3 +182,4 @@ class Recipe:
     about: str
     roles: Mapping[str, Callable[..., None]] = dataclasses.field(default_factory=dict)
     takes_pool: bool = False
+    together: bool = False

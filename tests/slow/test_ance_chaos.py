@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from forked import Forked, fork
 
+from forked import Forked, fork
 from hardneg import cli
 from hardneg.distributed import stop_flag
 from hardneg.operations import roles

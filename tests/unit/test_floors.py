@@ -40,7 +40,8 @@ FLOORS = {
         negatives.pool negatives.candidates negatives.sources negatives.mix negatives.groups negatives.given
     """,
     "training": """
-        training.optim training.loop training.checkpoint training.batches training.query_batches training.refresh
+        training.optim training.loop training.checkpoint training.gradient_cache training.sharing
+        training.batches training.query_batches training.refresh
     """,
     "insight": """
         diagnostics.gradients experiment snapshot mining labelling training_settings objectives training_stage

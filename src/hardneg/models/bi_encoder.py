@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -36,6 +36,7 @@ from hardneg.records import Side, TextTemplate, TokenBatch, offsets_of
 Head = Literal["none", "ance"]
 TitleJoin = Literal["sep", "space"]
 Precision = Literal["float32", "bfloat16"]
+Encode = Callable[[TokenBatch, Side], Tensor]  # vectors [n, dim] float32
 
 WORKSPACE = 64 << 20  # bytes that matrix products keep for themselves
 
@@ -231,13 +232,21 @@ class BiEncoder(nn.Module):
                 vectors = F.normalize(vectors, dim=-1)
             return vectors[:, : self.dim]
 
-    def encode_pair(self, queries: TokenBatch, passages: TokenBatch) -> tuple[Tensor, Tensor]:
-        """Vectors of both sides; a tied encoder runs once over all of them."""
+    def encode_pair(
+        self, queries: TokenBatch, passages: TokenBatch, encode: Encode | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Vectors of both sides; a tied encoder runs once over all of them.
+
+        Parameters
+        ----------
+        encode : by what, in place of :meth:`encode`.
+        """
+        encode = encode or self.encode
         if not self.tied:
-            return self.encode(queries, "query"), self.encode(passages, "passage")
+            return encode(queries, "query"), encode(passages, "passage")
         lengths = np.concatenate([queries.lengths, passages.lengths])
         both = TokenBatch(np.concatenate([queries.ids, passages.ids]), offsets_of(lengths))
-        vectors = self.encode(both, "passage")
+        vectors = encode(both, "passage")
         return vectors[: len(queries)], vectors[len(queries) :]
 
     @contextmanager

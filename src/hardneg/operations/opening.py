@@ -12,6 +12,7 @@ from hardneg.artifacts import SettingsClash, cache_root, check_writable, digest_
 from hardneg.config import nearest
 from hardneg.data.collection import Collection
 from hardneg.data.importing import open_data
+from hardneg.distributed import rank
 from hardneg.errors import BusyError, SettingsError
 
 Data = str | Path | Collection
@@ -94,6 +95,6 @@ def holding(out: Path, cache: Path) -> Iterator[None]:
 
 def check_free(experiment: Path) -> None:
     """Refuse an experiment's folder that another process works in, before anything slow is loaded."""
-    if (experiment / ".lock").is_file():
+    if rank() == 0 and (experiment / ".lock").is_file():
         with lease(experiment):
             pass

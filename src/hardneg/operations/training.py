@@ -11,6 +11,7 @@ from typing import Any
 from hardneg.artifacts import SettingsClash, read_manifest, write_json
 from hardneg.data.training_data import TrainingData, choose_splits
 from hardneg.diagnostics.timeline import draw_timeline
+from hardneg.distributed import by_leader, group, is_leader, world_size
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment import RESULTS, SETTINGS, open_experiment
@@ -28,6 +29,7 @@ from hardneg.training_settings import Recipe, TrainingSettings
 LOG, CACHE, ROLES, TIMELINE = "log.txt", "cache", "roles", "timeline.png"
 
 
+@group()
 def train(
     recipe: Recipe,
     data: Data,
@@ -81,7 +83,8 @@ def train(
         raise SettingsError("BAD_SETTING", what, "give each seed its own roles: --set seed=N, another --out")
     stores = None if cache is None else cache_at(cache)
     chosen = recipe_settings(recipe, preset, config, settings=settings, device=device, **values)
-    check_experiment(place, count)
+    check_processes(recipe, chosen, role)
+    by_leader(check_experiment, place, count)
     collection = collection_of(data, cache)
     parts = choose_splits(collection, **dataclasses.asdict(splits), seed=chosen.seed)
     if parts.held_out:
@@ -104,8 +107,16 @@ def train(
         note(f"seed {seed}")
         results[seed] = execute(place / f"seed-{seed}", chosen.model_copy(update={"seed": seed}))
     pooled = pool_seeds(results)
-    write_json(place / RESULTS, pooled)
+    if is_leader():
+        write_json(place / RESULTS, pooled)
     return pooled
+
+
+def check_processes(recipe: Recipe, settings: TrainingSettings, role: str | None) -> None:
+    """Refuse several processes where a recipe knows of one, or has roles that are processes themselves."""
+    if world_size() > 1 and (not recipe.together or settings.roles or role):
+        what = f"{recipe.name} is trained by one process, and {world_size()} were started"
+        raise SettingsError("ONE_PROCESS", what, "start it without torchrun")
 
 
 def check_experiment(out: Path, seeds: int) -> None:
@@ -150,10 +161,10 @@ def train_once(
     with open_experiment(
         out, recipe=recipe.name, settings=settings, inputs=inputs, cache=cache, grows=settings.may_grow
     ) as experiment:
-        if is_measured(experiment.results, measures):
+        if by_leader(lambda: is_measured(experiment.results, measures)):
             note(f"{out}: finished already")
         else:
-            with contextlib.ExitStack() as stack, boarding(experiment, settings.tensorboard):
+            with contextlib.ExitStack() as stack, boarding(experiment, settings.tensorboard and is_leader()):
                 if jobs:
                     given["working"] = stack.enter_context(team(jobs, experiment, settings))
                 conduct(
@@ -170,7 +181,7 @@ def train_once(
                 )
             if jobs:
                 draw_timeline(experiment / TIMELINE, experiment.timing)
-        return dict(experiment.results)
+        return by_leader(lambda: dict(experiment.results))
 
 
 def open_given(

@@ -55,17 +55,20 @@ class Adore(TrainingSettings):
     refresh_every: int | None = Field(None, ge=1)  # steps after which static negatives are mined anew
     index: Literal["exact", "pq"] = "exact"
     subvectors: int | None = Field(None, ge=1)  # codes of a passage in the compressed index
-    bits: int = Field(8, ge=1, le=16)  # of a code
+    bits: int = Field(8, ge=1, le=12)  # of a code
     epochs: float = Field(6, gt=0)
     steps: int | None = Field(None, ge=1)  # of the whole schedule; wins over epochs
     measure_every: int | None = Field(None, ge=1)  # steps between two states that are measured on the way
 
     def check(self) -> None:
-        """Refuse a refresh of what is not static, besides."""
+        """Refuse a refresh of what is not static, and the gradient cache, besides."""
         super().check()
         if self.refresh_every and self.negatives != "static":
             what = f"refresh_every = {self.refresh_every} with negatives = {self.negatives}"
             raise SettingsError("BAD_SETTING", what, "set negatives = static, or leave refresh_every out")
+        if self.gradient_cache:
+            what = "gradient_cache = true, and no query of adore meets another's passages"
+            raise SettingsError("BAD_SETTING", what, "set micro_queries: its gradient is that of the whole step")
 
     def horizon(self, queries: int) -> int:
         """Steps of the schedule, all of which are made."""

@@ -18,6 +18,7 @@ from pydantic import Field
 from hardneg.artifacts import is_published
 from hardneg.data.training_data import TrainingData
 from hardneg.diagnostics.pairwise_errors import errors_of_state
+from hardneg.distributed import by_leader
 from hardneg.errors import PeerError, SettingsError
 from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment import Experiment
@@ -45,15 +46,7 @@ from hardneg.results import evaluation_depth, judged_splits, retrieve_all
 from hardneg.snapshot import State
 from hardneg.training.batches import VisitBatches
 from hardneg.training.optim import Schedule, cyclical, linear
-from hardneg.training.refresh import (
-    POLL_SECONDS,
-    Follower,
-    Journal,
-    Mode,
-    Wait,
-    at_once,
-    patient,
-)
+from hardneg.training.refresh import POLL_SECONDS, Follower, Journal, Mode, Wait, at_once, patient
 from hardneg.training_settings import Recipe, TrainingSettings, state_of
 from hardneg.training_stage import Stage, stage_steps
 
@@ -133,18 +126,18 @@ def ance(
 def alternate(
     settings: Ance, data: TrainingData, base: Callable[[], BiEncoder], experiment: Experiment
 ) -> Iterator[State]:
-    """Mine and train in turn, in one process."""
+    """Mine and train in turn."""
     versions, encoder = versions_of(experiment), base()
     steps, made = train(settings, data, encoder, experiment, at_once), 0
     for version in range(settings.refreshes + 1):
         step = version * settings.refresh_every
-        if versions.is_complete(version):
+        if by_leader(versions.is_complete, version):
             yield remembered(experiment, version, step)
         else:
             miner = encoder if step == 0 else load_encoder(str(exported(experiment, step)), device=encoder.device)
             state = state_of(settings, data, experiment, miner, name_of(version), runs_of(version), step)
             yield state
-            publish_version(state, data, experiment, version, depth=settings.depth, seed=settings.seed)
+            by_leader(publish_version, state, data, experiment, version, depth=settings.depth, seed=settings.seed)
             state.discard()
         while made < step + settings.refresh_every:  # the first that come may be many, made before
             made = next(steps, settings.steps)
@@ -171,7 +164,7 @@ def train(
     versions = versions_of(experiment)
     follow = Follower(
         versions,
-        Journal(experiment / "versions.jsonl", made=experiment.metrics.steps - 1),
+        Journal(experiment / "versions.jsonl", made=by_leader(lambda: experiment.metrics.steps) - 1),
         settings.mode,
         every=settings.refresh_every,
         wait=timed_wait(experiment, wait),
@@ -210,8 +203,9 @@ def train(
     )
     for made in stage_steps(stage, encoder, data.collection, experiment):
         path = exported(experiment, made)
-        if made % settings.refresh_every == 0 and made < settings.steps and not is_published(path):
-            save_encoder(encoder, path, inputs={"step": str(made)})
+        is_border = made % settings.refresh_every == 0 and made < settings.steps
+        if is_border and not by_leader(is_published, path):
+            by_leader(save_encoder, encoder, path, inputs={"step": str(made)})
         yield made
 
 
@@ -307,4 +301,5 @@ RECIPE = Recipe(
     plan,
     about="ANCE (Xiong et al., 2021)",
     roles={"trainer": be_trainer, "inferencer": infer},
+    together=True,
 )

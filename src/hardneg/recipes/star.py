@@ -16,6 +16,7 @@ from torch import Tensor
 
 from hardneg.artifacts import is_current, read_manifest
 from hardneg.data.training_data import TrainingData
+from hardneg.distributed import leader_first
 from hardneg.experiment import Experiment
 from hardneg.losses import star as star_loss
 from hardneg.mining import adopt, mine_candidates
@@ -69,7 +70,7 @@ def star(
     """
     state = state_of_episode(settings, data, experiment, base(), 1, 1)
     yield state
-    pool = static_negatives(settings, state, data, experiment, given)
+    pool = leader_first(static_negatives, settings, state, data, experiment, given)
     state.discard()
     encoder = train(settings, data, pool, base(), experiment)
     yield state_of_episode(settings, data, experiment, encoder, 2, 1)
@@ -145,4 +146,6 @@ def plan(settings: Star, data: TrainingData, encoder: BiEncoder, *, seeds: int, 
     return describe_work(work, encoder, seeds=seeds, measure=measure)
 
 
-RECIPE = Recipe("star", Star, star, plan, about="STAR (Zhan et al., 2021)", takes_pool=True)
+ABOUT = "STAR (Zhan et al., 2021)"
+
+RECIPE = Recipe("star", Star, star, plan, about=ABOUT, takes_pool=True, together=True)

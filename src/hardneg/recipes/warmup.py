@@ -18,6 +18,7 @@ from pydantic import Field, PositiveInt
 
 from hardneg.artifacts import is_current, read_manifest
 from hardneg.data.training_data import TrainingData
+from hardneg.distributed import leader_first
 from hardneg.errors import SettingsError
 from hardneg.experiment import Experiment
 from hardneg.mining import Corpus, adopt, mine_candidates
@@ -111,7 +112,7 @@ def warmup(
         state = state_of_episode(settings, data, experiment, encoder, episode, len(settings.mixtures))
         yield state
         state.discard()
-        pool = mixture_pool(settings, data, experiment, episode, given)
+        pool = leader_first(mixture_pool, settings, data, experiment, episode, given)
         encoder = train_episode(settings, data, pool, encoder, experiment, episode)
     yield state_of_episode(settings, data, experiment, encoder, len(settings.mixtures) + 1, len(settings.mixtures))
 
@@ -237,4 +238,4 @@ def plan(settings: Warmup, data: TrainingData, encoder: BiEncoder, *, seeds: int
 
 ABOUT = "warm-up on negatives that no trained model chose"
 
-RECIPE = Recipe("warmup", Warmup, warmup, plan, about=ABOUT, takes_pool=True)
+RECIPE = Recipe("warmup", Warmup, warmup, plan, about=ABOUT, takes_pool=True, together=True)

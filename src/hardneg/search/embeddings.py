@@ -33,7 +33,8 @@ from hardneg.search.vectors import BLOCK, check_norms, vector_norms
 
 __all__ = ["Dtype", "Embeddings", "discard", "encode_store"]
 
-SHARD_ROWS = 65536
+SHARD_ROWS, LEAST_ROWS = 65536, 2048  # of a shard
+SHARES = 32  # shards of a store, if that makes none too large or small: processes share them
 
 Dtype = Literal["float16", "float32"]
 Name = Callable[[int], str]
@@ -86,7 +87,7 @@ def encode_store(
     budget: int,
     dtype: Dtype = "float16",
     shard: tuple[int, int] = (0, 1),
-    shard_rows: int = SHARD_ROWS,
+    shard_rows: int | None = None,
     name: Name | None = None,
     facts: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
@@ -96,6 +97,7 @@ def encode_store(
     Parameters
     ----------
     budget : tokens of one batch; with ``shard_rows`` it fixes the batches, and so the vectors' last bits.
+    shard_rows : rows of a shard; without it :func:`rows_of_shard`, whoever shares the work.
     shard : (i, n): this process makes shards i, i + n, ...; whoever finds all of them made finishes the store.
     name : the id of a row, for messages.
     facts : what else readers of the vectors should know of the encoder.
@@ -119,6 +121,7 @@ def encode_store(
         raise SettingsError("BAD_SHARD", f"shard {i}/{n}", "count shards from 0")
     if len(tokens) == 0:
         raise InputError("NOTHING_TO_ENCODE", "there are no texts", "give at least one")
+    shard_rows = shard_rows or rows_of_shard(len(tokens))
     origin = Origin(
         {"encoder": encoder.digest(side), "tokens": tokens.digest},
         {"side": side, "budget": budget, "dtype": dtype, "shard_rows": shard_rows},
@@ -136,6 +139,11 @@ def encode_store(
         return None
     finish(path, shards, origin, facts or {})
     return Embeddings.open(path)
+
+
+def rows_of_shard(n: int) -> int:
+    """Rows of a shard among ``n``: a function of nothing else, so that the batches do not depend on who works."""
+    return min(max(-(-n // SHARES), LEAST_ROWS), SHARD_ROWS)
 
 
 def _encode_shards(

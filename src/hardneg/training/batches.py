@@ -19,7 +19,9 @@ from hardneg.models.bi_encoder import BiEncoder, Precision
 from hardneg.models.packing import upload
 from hardneg.negatives.groups import draw_groups, epoch_order, usable
 from hardneg.negatives.pool import SOURCES, NegativePool
-from hardneg.records import Int32, Int64, Positives, offsets_of, owners
+from hardneg.records import Int32, Int64, Positives, Side, TokenBatch, offsets_of, owners
+from hardneg.training.gradient_cache import cached
+from hardneg.training.sharing import shared
 
 log = logging.getLogger(__name__)
 
@@ -244,16 +246,32 @@ def source_columns(batch: GroupBatch) -> dict[str, Bool]:
 
 
 def group_scores(
-    encoder: BiEncoder, batch: GroupBatch, queries: TokenStore, passages: TokenStore, precision: Precision
+    encoder: BiEncoder,
+    batch: GroupBatch,
+    queries: TokenStore,
+    passages: TokenStore,
+    precision: Precision,
+    *,
+    cache_tokens: int | None = None,
 ) -> Tensor:
     """[b, b * (1 + N)] float32 raw scores of every query and every column; each passage is encoded once.
 
-    Where passages are documents of several chunks, a score is that of the best one (ANCE, MaxP).
+    Where passages are documents of several chunks, a score is that of the best one (ANCE, MaxP). Several processes
+    encode a share each, and all of them get all scores.
+
+    Parameters
+    ----------
+    cache_tokens : encode in chunks of so many tokens (gradient cache); None: at once.
     """
+
+    def encode(tokens: TokenBatch, side: Side) -> Tensor:
+        with torch.autocast(encoder.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+            return encoder.encode(tokens, side)
+
     rows, place = batch.distinct()
     tokens, chunks = passages.read_documents(rows)
-    with torch.autocast(encoder.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
-        q, p = encoder.encode_pair(queries.read(batch.query_rows), tokens)
+    by = shared(cached(encode, cache_tokens) if cache_tokens else encode)
+    q, p = encoder.encode_pair(queries.read(batch.query_rows), tokens, by)
     scores = q @ p.T
     if chunks is not None:
         scores = best_chunks(scores, chunks)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
 from hardneg.artifacts import disk_faults, is_published, publish_file, read_manifest
-from hardneg.distributed import stop_flag
+from hardneg.distributed import by_leader, is_leader, stop_flag
 from hardneg.errors import ArtifactError, PeerError
 from hardneg.progress import pulse
 
@@ -57,6 +57,8 @@ class Versions:
 class Journal:
     """From which step on each version was in force: one line a change, on the disk before the step is made.
 
+    In a group, rank 0 reads and writes it for all.
+
     Parameters
     ----------
     made : the last step that was made before, as far as is known: what was in force at the last change still was
@@ -65,7 +67,7 @@ class Journal:
 
     def __init__(self, path: Path, made: int = -1) -> None:
         self.path, self.made = path, made
-        self.rows = self._read()
+        self.rows = by_leader(self._read)
 
     def _read(self) -> list[tuple[int, int]]:
         """All rows; a torn last line, left by a crash, is not one."""
@@ -92,12 +94,14 @@ class Journal:
 
     def append(self, step: int, version: int) -> None:
         """Note a change, and flush it."""
+        self.rows.append((step, version))
+        if not is_leader():
+            return
         row = json.dumps({"step": step, "version": version}) + "\n"
         with disk_faults(self.path), open(self.path, "a") as stream:
             stream.write(row)
             stream.flush()
             os.fsync(stream.fileno())
-        self.rows.append((step, version))
 
 
 class Follower:
