@@ -15,6 +15,7 @@ from hardneg.data.formats.trec import write_run
 from hardneg.data.training_data import TrainingData, labelled
 from hardneg.diagnostics.curves import draw_learning_curve, learning_curve
 from hardneg.diagnostics.forgetting import forgetting
+from hardneg.diagnostics.informative import share_of_state
 from hardneg.diagnostics.pairwise_errors import errors_of_state
 from hardneg.distributed import by_leader, is_leader
 from hardneg.errors import InputError
@@ -22,7 +23,7 @@ from hardneg.evaluation.answers import check_answers, evaluate_with_answers
 from hardneg.evaluation.measures import Evaluation, Measure
 from hardneg.evaluation.significance import bootstrap_interval, holm, randomization_test
 from hardneg.experiment import Experiment
-from hardneg.labelling import answers_of, current_positives
+from hardneg.labelling import answers_of, current_positives, relevant
 from hardneg.mining import training_depth
 from hardneg.models.saving import save_encoder
 from hardneg.negatives.candidates import Contains
@@ -73,6 +74,7 @@ def conduct(
     runs: dict[str, Mapping[str, Run]] = {}
     steps: dict[str, int] = {}
     errors: dict[str, dict[str, Any]] = {}
+    informative: dict[str, float] = {}
     if is_leader():
         runs[BM25] = bm25_judged(data, experiment.cache, deep)
         note_state(BM25, runs[BM25], data, measures, experiment.cache)
@@ -82,6 +84,9 @@ def conduct(
         errors[state.name] = by_leader(errors_of_state, state, judged_splits(data))
         if is_leader():
             runs[state.name] = found
+            known = relevant(found["train"], data, contains)
+            if (share := share_of_state(state.trained_on, found["train"], data, known)) is not None:
+                informative[state.name] = share
             note_state(state.name, found, data, measures, experiment.cache)
         if state.step is not None:
             steps[state.name] = state.step
@@ -89,7 +94,7 @@ def conduct(
         return
     assert isinstance(state, Snapshot)
     results = summarize(data, runs, measures, cache=experiment.cache, seed=seed, first_episode=first_episode)
-    results |= {"pairwise_errors": by_split(errors)}
+    results |= {"pairwise_errors": by_split(errors), "informative": informative}
     write_runs(experiment / "runs", runs, data)
     draw_curve(experiment, results, measures[0], steps)
     save_encoder(

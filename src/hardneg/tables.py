@@ -98,6 +98,9 @@ def results_table(results: Mapping[str, Any], out: Path) -> str:
             f"paired randomisation tests on {results['compared_on']}\n" + tests_table(results["comparisons"])
         )
     parts += [errors_table(split, found) for split, found in results.get("pairwise_errors", {}).items()]
+    if shares := results.get("informative"):
+        title = "negatives still among a query's first 100, when the model has learned from them"
+        parts.append(f"{title}\n" + table(["", "share"], list(shares.items())))
     if results.get("forgetting"):
         rows = [
             [row["episode"], row["forgotten"], row["learned"], row["train_mrr_100"]]

@@ -47,7 +47,7 @@ FLOORS = {
         diagnostics.gradients experiment snapshot mining labelling training_settings objectives training_stage
         planning
         diagnostics.forgetting diagnostics.curves diagnostics.timeline
-        diagnostics.pairwise_errors cards results refreshing
+        diagnostics.informative diagnostics.pairwise_errors cards results refreshing
     """,
     "recipes": "recipes.warmup recipes.ance_tele recipes.ance recipes.star recipes.adore",
     "roof": """

@@ -40,6 +40,7 @@ from hardneg.refreshing import (
     runs_of,
     tidy,
     timed_wait,
+    used_before,
     versions_of,
 )
 from hardneg.results import evaluation_depth, judged_splits, retrieve_all
@@ -120,7 +121,9 @@ def ance(
     else:
         yield from watch(settings, experiment, working)
     encoder = load_encoder(str(experiment / "model"), device=base().device)
-    yield state_of(settings, data, experiment, encoder, "final", "final/runs", settings.steps)
+    newest = versions_of(experiment).newest() or 0
+    used = used_before(settings.mode, experiment, settings.steps, settings.refresh_every, newest + 1)
+    yield state_of(settings, data, experiment, encoder, "final", "final/runs", settings.steps, used)
 
 
 def alternate(
@@ -131,11 +134,12 @@ def alternate(
     steps, made = train(settings, data, encoder, experiment, at_once), 0
     for version in range(settings.refreshes + 1):
         step = version * settings.refresh_every
+        used = used_before(settings.mode, experiment, step, settings.refresh_every, version)
         if by_leader(versions.is_complete, version):
-            yield remembered(experiment, version, step)
+            yield remembered(experiment, version, step, used)
         else:
             miner = encoder if step == 0 else load_encoder(str(exported(experiment, step)), device=encoder.device)
-            state = state_of(settings, data, experiment, miner, name_of(version), runs_of(version), step)
+            state = state_of(settings, data, experiment, miner, name_of(version), runs_of(version), step, used)
             yield state
             by_leader(publish_version, state, data, experiment, version, depth=settings.depth, seed=settings.seed)
             state.discard()
@@ -269,7 +273,9 @@ def watch(settings: Ance, experiment: Experiment, working: Working) -> Iterator[
         newest = versions.newest()
         while newest is not None and version <= newest:
             if versions.is_complete(version):
-                yield remembered(experiment, version, versions.step(version))
+                step = versions.step(version)
+                used = used_before(settings.mode, experiment, step, settings.refresh_every, version)
+                yield remembered(experiment, version, step, used)
                 tidy(experiment, versions)
             version = next(seen)
         if not busy:
