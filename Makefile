@@ -82,7 +82,7 @@ study-star-adore: $(VENV)/.base
 		--report docs/studies/star-adore.md
 
 study-indexes: $(VENV)/.base
-	@echo "ten indexes of one collection (about 5 minutes on 2 old cores); what stands there is not built again"
+	@echo "ten indexes of one collection (about 10 minutes on 2 old cores); what stands there is not built again"
 	$(BIN)/python studies/indexes.py --out $(or $(STUDY),runs/indexes) --data $(DATA) --report docs/indexes.md
 
 clean:

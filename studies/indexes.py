@@ -29,18 +29,20 @@ MEASURE, DEPTHS, K = "RR@10", (10, 100), 100
 TIMED = 300  # queries whose searches are timed, one by one
 BEGIN, END = "<!-- table: written by studies/indexes.py -->\n", "<!-- end of table -->\n"
 LISTS = 128
-BUILT: dict[str, tuple[str, dict[str, int]]] = {
-    "flat": ("flat", {}),
-    "ivf-8": ("ivf", {"lists": LISTS, "probes": 8}),
-    "ivf-32": ("ivf", {"lists": LISTS, "probes": 32}),
-    "hnsw-64": ("hnsw", {"links": 32, "ef_build": 200, "ef": 64}),
-    "hnsw-256": ("hnsw", {"links": 32, "ef_build": 200, "ef": 256}),
-    "pq-12": ("pq", {"subvectors": 12}),
-    "pq-24": ("pq", {"subvectors": 24}),
-    "pq-48": ("pq", {"subvectors": 48}),
-    "pq-96": ("pq", {"subvectors": 96}),
-    "ivfpq-48": ("ivfpq", {"lists": LISTS, "probes": 32, "subvectors": 48}),
-}
+
+
+def kinds(dim: int) -> dict[str, tuple[str, dict[str, int]]]:
+    """What is built over vectors of ``dim`` dimensions, by name; codes stand for 32, 16, 8 and 4 dimensions."""
+    codes = {f"pq-{dim // each}": ("pq", {"subvectors": dim // each}) for each in (32, 16, 8, 4)}
+    return {
+        "flat": ("flat", {}),
+        "ivf-8": ("ivf", {"lists": LISTS, "probes": 8}),
+        "ivf-32": ("ivf", {"lists": LISTS, "probes": 32}),
+        "hnsw-64": ("hnsw", {"links": 32, "ef_build": 200, "ef": 64}),
+        "hnsw-256": ("hnsw", {"links": 32, "ef_build": 200, "ef": 256}),
+        **codes,
+        f"ivfpq-{dim // 8}": ("ivfpq", {"lists": LISTS, "probes": 32, "subvectors": dim // 8}),
+    }
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ def report(chosen: Namespace) -> str:
     n, dim, queries = world.passages.n, world.passages.dim, len(world.queries)
     stored = n * dim * world.passages.shards[0].dtype.itemsize
     lines = [line_of(world, "none: exact search of the embeddings", StoredIndex(world.passages), stored)]
-    for name, (kind, settings) in BUILT.items():
+    for name, (kind, settings) in kinds(dim).items():
         path = built(chosen, name, kind, settings)
         options = ", ".join(f"{key} {value}" for key, value in settings.items())
         label = f"`{kind}`" + (f", {options}" if options else "")

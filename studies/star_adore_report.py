@@ -59,7 +59,7 @@ def quality_table(study: Study, chosen: Namespace) -> str:
 
 def baselines(study: Study, chosen: Namespace) -> list[list[object]]:
     """The lines of what needs no training."""
-    names = [row.result for row in first_rows(chosen).values() if len(row.steps) == 1]
+    names = [row.steps[0].name for row in first_rows(chosen).values()]  # these start from the encoder
     results = next((found for name in names if (found := study.results(name))), None)
     titles = {"bm25": "BM25, no training", "untrained": "the encoder as it is"}
     return [
