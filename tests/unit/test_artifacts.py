@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hardneg import artifacts
+from hardneg import digests, disk
 from hardneg.artifacts import (
     MANIFEST,
     TEMPORARY,
@@ -161,7 +161,7 @@ def test_nothing_is_seen_before_the_block_ends(tmp_path):
 
 def test_the_manifest_is_written_last_and_everything_is_flushed_before_the_rename(tmp_path, monkeypatch):
     seen = []
-    real_sync, real_rename = artifacts.sync, os.rename
+    real_sync, real_rename = disk.sync, os.rename
 
     def sync(path):
         seen.append(("sync", path.name))
@@ -169,10 +169,10 @@ def test_the_manifest_is_written_last_and_everything_is_flushed_before_the_renam
             assert not any(p.name == MANIFEST for p in tmp_path.rglob(MANIFEST))
         real_sync(path)
 
-    monkeypatch.setattr(artifacts, "sync", sync)
+    monkeypatch.setattr(disk, "sync", sync)
     monkeypatch.setattr(os, "rename", lambda a, b: (seen.append(("rename", Path(b).name)), real_rename(a, b))[1])
     make(tmp_path / "pool")
-    draft = artifacts.temporary(tmp_path / "pool").name
+    draft = disk.temporary(tmp_path / "pool").name
     assert seen[:3] == [("sync", "rows.npy"), ("sync", "words.json"), ("sync", MANIFEST)]
     assert sorted(seen[3:5]) == [("sync", draft), ("sync", "texts")]
     assert seen[5:] == [("rename", "pool"), ("sync", tmp_path.name)]
@@ -473,7 +473,7 @@ def test_a_fault_that_is_none_of_these_passes_unchanged(tmp_path):
 
 
 def test_a_full_disk_is_told_with_what_is_free(tmp_path, monkeypatch):
-    monkeypatch.setattr(artifacts.shutil, "disk_usage", lambda path: type("", (), {"free": 1234567})())
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda path: type("", (), {"free": 1234567})())
     with pytest.raises(ResourceError) as raised, disk_faults(tmp_path / "pool"):
         raise OSError(errno.ENOSPC, "No space left on device")
     assert str(raised.value) == (
@@ -766,7 +766,7 @@ def test_a_remembered_digest_is_not_computed_again(tmp_path, monkeypatch):
     settle(file)
     digest = cached_digest(file)
     assert digest == digest_file(file)
-    monkeypatch.setattr(artifacts, "digest_file", lambda path: pytest.fail("computed again"))
+    monkeypatch.setattr(digests, "digest_file", lambda path: pytest.fail("computed again"))
     assert cached_digest(file) == digest
     (tmp_path / "copy").write_bytes(b"one")
     os.link(file, tmp_path / "link")
@@ -963,7 +963,7 @@ def test_a_lease_that_the_file_system_cannot_give_is_not_called_busy(tmp_path, m
     def no_locks(handle, operation):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr(artifacts.fcntl, "flock", no_locks)
+    monkeypatch.setattr("hardneg.lease.fcntl.flock", no_locks)
     with pytest.raises(ResourceError, match=r"NOT_WRITABLE: cannot write \(No locks available\)"), lease(tmp_path):
         pass
 

@@ -1,0 +1,62 @@
+"""Reading plain data from disk: JSON and arrays, never a pickle."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardneg.errors import ArtifactError, InputError, ResourceError, TrustError
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn the system's refusal to read ``path`` into one clear line (exit 5); a missing file stays one."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as fault:
+        what = f"cannot read ({fault.strerror})"
+        raise ResourceError("UNREADABLE", what, "check the file and its permissions", path=path) from fault
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file of ours."""
+    try:
+        with reading(path):
+            return json.loads(Path(path).read_bytes())
+    except (FileNotFoundError, NotADirectoryError) as fault:
+        raise InputError("NOT_FOUND", "no such file", "check the path", path=path) from fault
+    except (ValueError, RecursionError) as fault:
+        raise ArtifactError("BAD_JSON", f"not valid JSON ({fault})", "make it again", path=path) from fault
+
+
+def load_array(path: Path, *, mmap: bool = True) -> NDArray[Any]:
+    """Open an ``.npy`` array, memory-mapped and never unpickled."""
+    try:
+        if mmap:
+            return np.lib.format.open_memmap(path, mode="r")
+        with open(path, "rb") as stream:
+            array: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
+            return array
+    except Exception as fault:  # a damaged header can end in almost any
+        if holds_pickle(path):
+            what = "a pickle, which could run code, in place of a plain array"
+            raise TrustError("UNSAFE_PICKLE", what, "get it as a plain array", path=path) from fault
+        what = f"not a plain array ({fault})"
+        raise ArtifactError("BAD_ARRAY", what, "make the artefact again", path=path) from fault
+
+
+def holds_pickle(path: Path) -> bool:
+    """Whether a file that is no plain array begins as a pickle, or as an array of Python objects."""
+    if not path.is_file():
+        return False
+    with open(path, "rb") as stream:
+        head = stream.read(4096)
+    return head[:1] == b"\x80" or (head.startswith(np.lib.format.MAGIC_PREFIX) and b"|O" in head)
