@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from hardneg import disk
 from hardneg.digests import cache_root, cached_digest, canonical_json, digest_file, digest_folder, digest_json
-from hardneg.disk import TEMPORARY, check_writable, disk_faults, publish_file, remove, write_json
+from hardneg.disk import TEMPORARY, check_writable, publish_file, remove, write_json
 from hardneg.errors import ArtifactError
 from hardneg.lease import lease
-from hardneg.plain import load_array, read_json, reading
+from hardneg.plain import load_array, read_json
+from hardneg.refusals import disk_faults, reading
 
 __all__ = [
     "FORMAT_VERSION",
@@ -188,23 +186,29 @@ def check_files(path: Path, manifest: Manifest, digest: Any) -> None:
 class Draft:
     """A folder being built; :func:`publish` turns it into an artefact."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, place: Path | None = None) -> None:
+        self.path, self.place = path, place or path  # where it is built, and where it will stand
         self.facts: dict[str, Any] = {}
 
     def __truediv__(self, name: str) -> Path:
         file = self.path / name
-        file.parent.mkdir(parents=True, exist_ok=True)
+        disk.make_folder(file.parent)
         return file
 
     def array(self, name: str, values: NDArray[Any]) -> None:
         """Write an array as ``name`` (``.npy``, no pickle)."""
-        np.save(self / name, np.ascontiguousarray(values), allow_pickle=False)
+        with disk_faults(self.place, needed=values.nbytes), disk.create(self / name) as stream:
+            disk.write_array(stream, values)
 
     def json(self, name: str, value: Any) -> None:
         """Write a JSON file."""
         text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
-        (self / name).write_bytes(text.encode() + b"\n")
+        self.text(name, text + "\n")
+
+    def text(self, name: str, text: str) -> None:
+        """Write a file of text."""
+        with disk.create(self / name) as stream:
+            stream.write(text.encode())
 
 
 @contextlib.contextmanager
@@ -224,20 +228,19 @@ def publish(
     replace : allow an existing artefact to be replaced; versions and pools are not.
     """
     path = Path(path)
-    draft_path = disk.temporary(path)
+    draft = Draft(disk.temporary(path, disk.NEW), path)
     with disk_faults(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        disk.make_folder(path.parent)
         disk.sweep(path)
         if path.exists() and not replace:
             raise SettingsClash(path)
-        draft_path.mkdir()
         try:
-            draft = Draft(draft_path)
+            disk.make_folder(draft.path)
             yield draft
             seal(draft, kind, settings or {}, inputs or {})
-            swap(draft_path, path)
+            swap(draft.path, path, replace=replace)
         except BaseException:
-            shutil.rmtree(draft_path, ignore_errors=True)
+            disk.forget(draft.path)
             raise
 
 
@@ -257,25 +260,26 @@ def seal(draft: Draft, kind: str, settings: Mapping[str, Any], inputs: Mapping[s
         disk.sync(file)
         files[file.relative_to(draft.path).as_posix()] = (file.stat().st_size, digest_file(file))
     manifest = Manifest(kind, settings, inputs, draft.facts, files)
-    target = draft.path / MANIFEST
-    target.write_bytes(json.dumps(manifest.as_json(), indent=1, sort_keys=True).encode() + b"\n")
-    disk.sync(target)
-    for folder in {p.parent for p in draft.path.rglob("*")}:
+    draft.text(MANIFEST, json.dumps(manifest.as_json(), indent=1, sort_keys=True) + "\n")
+    disk.sync(draft.path / MANIFEST)
+    for folder in sorted({p.parent for p in draft.path.rglob("*")}):
         disk.sync(folder)
 
 
-def swap(draft: Path, path: Path) -> None:
+def swap(draft: Path, path: Path, *, replace: bool) -> None:
     """Rename the finished draft to its place; an old artefact steps aside, and is deleted or comes back."""
-    aside = disk.temporary(path, "old-")
+    aside = disk.temporary(path, disk.OLD)
+    if path.exists() and not replace:  # it came meanwhile
+        raise SettingsClash(path)
     try:
         if path.exists():
-            os.rename(path, aside)
-        os.rename(draft, path)
+            disk.rename(path, aside)
+        disk.rename(draft, path)
         disk.sync(path.parent)
     except BaseException:
         if not draft.exists():
-            os.rename(path, draft)
+            disk.rename(path, draft)
         if aside.exists():
-            os.rename(aside, path)
+            disk.rename(aside, path)
         raise
-    remove(aside)
+    disk.delete(aside)

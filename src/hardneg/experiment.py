@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,13 +16,14 @@ from typing import Any
 
 from hardneg import __version__
 from hardneg.artifacts import (
-    disk_faults,
     lease,
     publish_file,
     read_json,
+    remove,
     write_json,
 )
 from hardneg.config import Settings, differences
+from hardneg.disk import append_lines
 from hardneg.errors import ArtifactError
 
 SETTINGS = "settings.json"
@@ -54,8 +54,7 @@ class Experiment:
         finally:
             seconds = round(time.perf_counter() - begun, 4)
             row = {"stage": stage, "begun": round(when, 3), "seconds": seconds, **facts}
-            with disk_faults(self.path), open(self.path / TIMING, "a") as stream:
-                stream.write(json.dumps(row) + "\n")
+            append_lines(self.path / TIMING, json.dumps(row).encode() + b"\n")
 
     @property
     def timing(self) -> list[dict[str, Any]]:
@@ -79,7 +78,7 @@ class Experiment:
 
     def reopen(self) -> None:
         """The experiment is not finished any more (it is being extended)."""
-        (self.path / RESULTS).unlink(missing_ok=True)
+        remove(self.path / RESULTS)
 
 
 class Metrics:
@@ -91,10 +90,9 @@ class Metrics:
 
     def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add rows and flush them to the disk, for a checkpoint that follows must not outlive them."""
-        with disk_faults(self.path), open(self.path, "a") as stream:
-            stream.writelines(json.dumps(row, allow_nan=False) + "\n" for row in rows)
-            stream.flush()
-            os.fsync(stream.fileno())
+        if not rows:
+            return
+        append_lines(self.path, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode())
         if self.mirror is not None:
             self.mirror(rows)
 
@@ -205,10 +203,22 @@ def check_same(old: Mapping[str, Any], new: Mapping[str, Any], grows: Sequence[s
     return bool(grown)
 
 
+class LogFile(logging.FileHandler):
+    """A log that is no reason to stop: what cannot be written is left out."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record."""
+        with contextlib.suppress(OSError):
+            super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Say nothing."""
+
+
 @contextlib.contextmanager
 def log_file(path: Path) -> Iterator[None]:
     """Keep what the library logs in a file of the experiment."""
-    handler = logging.FileHandler(path, encoding="utf-8", delay=True)
+    handler = LogFile(path, encoding="utf-8", delay=True)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     library = logging.getLogger("hardneg")
     library.addHandler(handler)

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg.errors import ArtifactError, InputError, ResourceError, TrustError
-
-
-@contextlib.contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Turn the system's refusal to read ``path`` into one clear line (exit 5); a missing file stays one."""
-    try:
-        yield
-    except (FileNotFoundError, NotADirectoryError):
-        raise
-    except OSError as fault:
-        what = f"cannot read ({fault.strerror})"
-        raise ResourceError("UNREADABLE", what, "check the file and its permissions", path=path) from fault
+from hardneg.errors import ArtifactError, InputError, TrustError
+from hardneg.refusals import reading
 
 
 def read_json(path: Path) -> Any:

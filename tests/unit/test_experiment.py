@@ -14,7 +14,7 @@ from hardneg import __version__
 from hardneg.artifacts import read_json
 from hardneg.config import Settings, operational
 from hardneg.errors import ArtifactError, BusyError, InputError, ResourceError
-from hardneg.experiment import Metrics, open_experiment
+from hardneg.experiment import Metrics, log_file, open_experiment
 
 INPUTS = {"collection": "c0ffee", "model": "abad1dea"}
 
@@ -359,3 +359,18 @@ def test_everything_is_utf_8_whatever_the_locale(tmp_path):
     assert (done.returncode, done.stderr) == (0, b"")
     assert "für ☃".encode() in (tmp_path / "exp/log.txt").read_bytes()
     assert (tmp_path / "exp/pool/a.json").read_bytes() == '"für ☃"\n'.encode()
+
+
+def test_a_log_that_cannot_be_written_is_no_reason_to_stop(tmp_path, capsys, monkeypatch):
+    log = logging.getLogger("hardneg.test")
+    with log_file(tmp_path / "folder-in-the-way"):
+        (tmp_path / "folder-in-the-way").mkdir()
+        log.warning("lost")
+    with log_file(tmp_path / "log.txt"):
+        log.warning("kept")
+        handler = next(h for h in logging.getLogger("hardneg").handlers if isinstance(h, logging.FileHandler))
+        monkeypatch.setattr(handler.stream, "flush", lambda: os.fsync(-1))  # as on a full disk
+        log.warning("lost")
+        monkeypatch.undo()
+    assert "Traceback" not in capsys.readouterr().err
+    assert "kept" in (tmp_path / "log.txt").read_text()

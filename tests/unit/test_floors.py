@@ -15,7 +15,9 @@ SOURCE = Path(hardneg.__file__).parent
 
 # From the ground up. A module imports from lower floors, or from modules named before it on its own.
 FLOORS = {
-    "ground": "errors records draws digests disk plain lease artifacts config distributed progress runtime memory",
+    "ground": """
+        errors records draws refusals digests disk plain lease artifacts config distributed progress runtime memory
+    """,
     "data": """
         data.source data.checks data.text data.ids data.building data.collection
         data.formats.lines data.formats.pairs

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hardneg.artifacts import Manifest, open_artifact, publish
+from hardneg.disk import foreign
 from hardneg.errors import ArtifactError, InputError, SettingsError
 from hardneg.records import Float32, Int32, Run, offsets_of
 from hardneg.search.checks import check_request
@@ -130,7 +131,8 @@ def build_index(embeddings: Embeddings, out: Path, kind: Kind, **options: int) -
     settings = {"kind": kind, "options": chosen, "dtype": str(embeddings.shards[0].dtype)}
     inputs = {"embeddings": embeddings.digest, **embeddings.manifest.inputs}
     with publish(out, KIND, settings=settings, inputs=inputs) as draft:
-        faiss.write_index(index, str(draft / FILE))
+        with foreign(draft / FILE) as file:
+            faiss.write_index(index, str(file))
         draft.facts.update(
             rows=embeddings.n,
             dim=embeddings.dim,

@@ -8,7 +8,6 @@ ignored: hits rank by score (float32) descending, ties by passage id descending 
 from __future__ import annotations
 
 import gzip
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -147,15 +146,12 @@ def write_run(path: Path, run: Run, queries: IdSpace, passages: IdSpace, *, tag:
         query = queries.take(run.query_rows[owners(run.offsets)[np.isnan(run.scores)]][:1])[0]
         raise NumericError("NAN_SCORE", f"query {query} has a NaN score", "check the model", path=path)
     sidecar = _sidecar(path)
-    with publish_file(path) as stream:
+    with publish_file(path, sidecar=sidecar) as stream:
         if path.suffix == ".gz":
             with gzip.GzipFile("", "wb", compresslevel=6, fileobj=stream, mtime=0) as packed:
                 packed.writelines(_format(run, queries, passages, tag))
         else:
             stream.writelines(_format(run, queries, passages, tag))
-        stream.flush()
-        os.fsync(stream.fileno())
-        sidecar.unlink(missing_ok=True)  # the old one would contradict the new file if we died in between
     facts = {"unit": run.unit, "queries": len(run), "hits": len(run.scores)}
     files = {path.name: (path.stat().st_size, digest_file(path))}
     write_json(sidecar, Manifest("run", inputs={"collection": run.collection}, facts=facts, files=files).as_json())
