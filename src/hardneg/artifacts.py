@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +31,7 @@ __all__ = [
     "Draft",
     "Manifest",
     "SettingsClash",
+    "artifacts_below",
     "cache_root",
     "cached_digest",
     "canonical_json",
@@ -48,6 +50,7 @@ __all__ = [
     "publish_file",
     "read_json",
     "read_manifest",
+    "read_manifest_file",
     "reading",
     "remove",
     "verify",
@@ -94,23 +97,28 @@ class Manifest:
 
 def read_manifest(path: Path) -> Manifest:
     """The manifest of an artefact folder, itself verified; the files it names are not looked at."""
+    return read_manifest_file(path / MANIFEST)
+
+
+def read_manifest_file(path: Path) -> Manifest:
+    """The same of a manifest by any name, such as that beside a run."""
     try:
-        with reading(path / MANIFEST):
-            raw = json.loads((path / MANIFEST).read_bytes())
+        with reading(path):
+            raw = json.loads(path.read_bytes())
         files = {name: (int(entry["bytes"]), str(entry["sha256"])) for name, entry in raw["files"].items()}
         manifest = Manifest(
             raw["kind"], raw["settings"], raw["inputs"], raw["facts"], files, raw["format_version"]
         )
         written = manifest.as_json()
     except (FileNotFoundError, NotADirectoryError) as fault:
-        what = "no complete artefact is here (manifest.json is missing)"
-        raise ArtifactError("NO_MANIFEST", what, "make it again", path=path) from fault
+        what = f"no complete artefact is here ({path.name} is missing)"
+        raise ArtifactError("NO_MANIFEST", what, "make it again", path=path.parent) from fault
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
         what = f"the manifest cannot be read ({fault})"
-        raise ArtifactError("BAD_MANIFEST", what, "make the artefact again", path=path / MANIFEST) from fault
+        raise ArtifactError("BAD_MANIFEST", what, "make the artefact again", path=path) from fault
     if {**written, **raw} != written:
         what = "the manifest is not as it was written"
-        raise ArtifactError("CORRUPT", what, "make the artefact again", path=path / MANIFEST)
+        raise ArtifactError("CORRUPT", what, "make the artefact again", path=path)
     return manifest
 
 
@@ -152,12 +160,21 @@ def is_current(path: Path, kind: str, inputs: Mapping[str, str]) -> bool:
     return True
 
 
+def artifacts_below(folder: Path) -> Iterator[Path]:
+    """Every artefact below a folder, but none that is inside of another or of a temporary."""
+    for place, folders, files in os.walk(folder):
+        if MANIFEST in files and Path(place) != folder:
+            folders.clear()
+            yield Path(place)
+        folders[:] = sorted(name for name in folders if not name.startswith(TEMPORARY))
+
+
 def verify(path: Path) -> Manifest:
     """Check every file of an artefact byte by byte, whatever the digest cache says."""
     manifest = read_manifest(path)
     check_files(path, manifest, digest_file)
     present = {p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file()}
-    for name in sorted(present - set(manifest.files) - {MANIFEST}):
+    for name in sorted(name for name in present - set(manifest.files) - {MANIFEST} if TEMPORARY not in name):
         raise ArtifactError("EXTRA_FILE", "a file the manifest does not name", "remove it", path=path / name)
     return manifest
 

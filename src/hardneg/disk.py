@@ -225,15 +225,37 @@ def stale(folder: Path) -> Iterator[tuple[Path, str, Path]]:
             yield leftover, match[1], folder / match[2]
 
 
+def stale_below(folder: Path) -> Iterator[tuple[Path, str, Path]]:
+    """The same of all folders below, but for those inside of temporaries."""
+    for place, folders, files in os.walk(folder):
+        found = [name for name in (*folders, *files) if name.startswith(TEMPORARY)]
+        folders[:] = sorted(name for name in folders if not name.startswith(TEMPORARY))
+        if found:
+            yield from stale(Path(place))
+
+
 def sweep(path: Path) -> None:
     """Delete what dead processes left of attempts to publish at ``path``, and what they did not finish deleting.
 
     An old artefact that stepped aside for one that never came is put back.
     """
     for leftover, role, place in list(stale(path.parent)):
-        if role == OLD and place == path and not path.exists():
-            rename(leftover, path)
-        elif role == GONE or place == path:
+        if role == GONE or place == path:
+            settle(leftover, role, place)
+
+
+def sweep_below(folder: Path) -> None:
+    """The same for every place below a folder that this process holds."""
+    for leftover, role, place in list(stale_below(folder)):
+        settle(leftover, role, place)
+
+
+def settle(leftover: Path, role: str, place: Path) -> None:
+    """Put an old artefact back where nothing has taken its place; delete any other temporary."""
+    with disk_faults(place):
+        if role == OLD and not place.exists():
+            rename(leftover, place)
+        else:
             delete(leftover)
 
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import logging
 import time
@@ -16,6 +17,9 @@ from typing import Any
 
 from hardneg import __version__
 from hardneg.artifacts import (
+    MANIFEST,
+    digest_file,
+    digest_json,
     lease,
     publish_file,
     read_json,
@@ -23,13 +27,13 @@ from hardneg.artifacts import (
     write_json,
 )
 from hardneg.config import Settings, differences
-from hardneg.disk import append_lines
+from hardneg.disk import append_lines, sweep_below
 from hardneg.errors import ArtifactError
+from hardneg.sealed import METRICS, RESULTS, check_seal, is_sealed, seal, write_results
 
 SETTINGS = "settings.json"
-RESULTS = "results.json"
-METRICS = "metrics.jsonl"
 TIMING = "timing.jsonl"
+UNSIGNED = {"recipe", "settings", "result_settings", "inputs", "hardneg"}  # before settings held their digest
 
 Mirror = Callable[[Sequence[Mapping[str, Any]]], None]
 
@@ -69,15 +73,19 @@ class Experiment:
 
     @property
     def results(self) -> Any:
-        """What a finished experiment measured, or None."""
-        return read_json(self.path / RESULTS) if (self.path / RESULTS).is_file() else None
+        """What a finished experiment measured, or None; what it vouches for is verified."""
+        if not (self.path / RESULTS).is_file():
+            return None
+        check_seal(self.path)
+        return read_json(self.path / RESULTS)
 
     def finish(self, results: Mapping[str, Any]) -> None:
-        """Write ``results.json``: the experiment is finished."""
-        write_json(self.path / RESULTS, results)
+        """Write ``results.json`` and seal it: the experiment is finished."""
+        write_results(self.path, results)
 
     def reopen(self) -> None:
         """The experiment is not finished any more (it is being extended)."""
+        remove(self.path / MANIFEST)
         remove(self.path / RESULTS)
 
 
@@ -111,11 +119,28 @@ class Metrics:
             what, fix = f"not valid JSON ({fault})", "remove the line"
             raise ArtifactError("BAD_JSON", what, fix, path=self.path, line=number) from fault
 
-    def truncate(self, episode: int, step: int) -> None:
-        """Forget what came after ``step`` of ``episode``: those steps will be made again."""
+    def digest(self) -> str:
+        """SHA-256 of all rows."""
+        return digest_file(self.path)
+
+    def truncate(self, episode: int, step: int, *, sha256: str | None = None) -> None:
+        """Forget what came after ``step`` of ``episode``: those steps will be made again.
+
+        Parameters
+        ----------
+        sha256 : what the rest must be, where that is known.
+
+        Raises
+        ------
+        ArtifactError : it is not; nothing is changed.
+        """
         kept = [row for row in self.read() if (row["episode"], row["step"]) <= (episode, step)]
+        data = "".join(json.dumps(row) + "\n" for row in kept).encode()
+        if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
+            what = f"not what was written up to step {step} of episode {episode}"
+            raise ArtifactError("CORRUPT", what, "restore the file, or give a new folder", path=self.path)
         with publish_file(self.path) as stream:
-            stream.write("".join(json.dumps(row) + "\n" for row in kept).encode())
+            stream.write(data)
 
 
 @contextlib.contextmanager
@@ -142,6 +167,7 @@ def open_experiment(
     ArtifactError : the folder holds another experiment: settings or inputs differ (exit 4).
     """
     with lease(path), log_file(path / "log.txt"):
+        sweep_below(path)
         experiment = Experiment(path, cache or path / "cache")
         record = {
             "recipe": recipe,
@@ -149,9 +175,12 @@ def open_experiment(
             "result_settings": settings.result_values(),
             "inputs": dict(inputs),
         }
-        if (path / SETTINGS).is_file() and check_same(read_json(path / SETTINGS), record, grows, path):
-            experiment.reopen()
-        write_json(path / SETTINGS, {**record, "hardneg": __version__})
+        if (path / SETTINGS).is_file():
+            if check_same(read_settings(path), record, grows, path):
+                experiment.reopen()
+            elif (path / RESULTS).is_file() and not is_sealed(path):  # we died in between
+                seal(path)
+        write_settings(path, record)
         yield experiment
 
 
@@ -178,29 +207,53 @@ def join_experiment(
     }
     with log_file(path / "log.txt"):
         if (path / SETTINGS).is_file():
-            check_same(read_json(path / SETTINGS), record, (), path)
+            check_same(read_settings(path), record, (), path)
         else:
-            write_json(path / SETTINGS, {**record, "hardneg": __version__})
+            write_settings(path, record)
         yield Experiment(path, cache or path / "cache")
 
 
 def check_same(old: Mapping[str, Any], new: Mapping[str, Any], grows: Sequence[str], path: Path) -> bool:
-    """Whether the experiment grew; raises if it is another one."""
-    if not isinstance(old, Mapping) or not {"recipe", "inputs", "result_settings"} <= set(old):
-        what = f"the {SETTINGS} here is not that of an experiment"
-        raise ArtifactError("NOT_EXPERIMENT", what, "give a new folder", path=path)
-    if old["recipe"] != new["recipe"] or old["inputs"] != new["inputs"]:
-        pairs = differences({"recipe": old["recipe"], **old["inputs"]}, {"recipe": new["recipe"], **new["inputs"]})
-        what = "this experiment was started from something else: " + "; ".join(pairs)
-        raise ArtifactError("INPUT_CHANGED", what, "restore the input, or give a new folder", path=path)
-    before, now = dict(old["result_settings"]), dict(new["result_settings"])
+    """Whether the experiment grew; raises if it is another one.
+
+    Settings are compared before inputs: a setting may be why a digest differs, and says more.
+    """
+    before = {"recipe": old["recipe"], **old["result_settings"]}
+    now = {"recipe": new["recipe"], **new["result_settings"]}
     grown = [name for name in grows if before.get(name, 0) < now.get(name, 0)]
     for name in grown:
         before[name] = now[name]
     if changed := differences(before, now):
         what = "this experiment was started with other settings: " + "; ".join(changed)
         raise ArtifactError("SETTINGS_CHANGED", what, "use the old settings, or give a new folder", path=path)
+    if changed := differences(dict(old["inputs"]), dict(new["inputs"])):
+        what = "this experiment was started from something else: " + "; ".join(changed)
+        raise ArtifactError("INPUT_CHANGED", what, "restore the input, or give a new folder", path=path)
     return bool(grown)
+
+
+def write_settings(path: Path, record: Mapping[str, Any]) -> None:
+    """Write ``settings.json``, its own digest in it."""
+    content = {**record, "hardneg": __version__}
+    write_json(path / SETTINGS, {**content, "digest": digest_json(content)})
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The settings of an experiment's folder, verified.
+
+    Raises
+    ------
+    ArtifactError : they are damaged, or no experiment's.
+    """
+    raw = read_json(path / SETTINGS)
+    if not isinstance(raw, dict) or not {"recipe", "inputs", "result_settings"} <= set(raw):
+        what = f"the {SETTINGS} here is not that of an experiment"
+        raise ArtifactError("NOT_EXPERIMENT", what, "give a new folder", path=path / SETTINGS)
+    written = raw.pop("digest", None)
+    if written != digest_json(raw) and (written is not None or set(raw) != UNSIGNED):
+        what = "the settings are not as they were written"
+        raise ArtifactError("CORRUPT", what, "restore the file, or give a new folder", path=path / SETTINGS)
+    return raw
 
 
 class LogFile(logging.FileHandler):

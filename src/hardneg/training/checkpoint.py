@@ -31,6 +31,7 @@ def save_checkpoint(
     *,
     settings: Mapping[str, Any],
     inputs: Mapping[str, str],
+    facts: Mapping[str, Any] | None = None,
     keep: int = 2,
 ) -> Path:
     """Publish the state after ``step`` steps in ``folder``; of those up to it, only the newest ``keep`` stay.
@@ -42,7 +43,7 @@ def save_checkpoint(
         for name, tensors in (("weights", weights(model)), ("optimizer", optimizer_tensors(optimizer))):
             with foreign(draft / f"{name}.safetensors") as file:
                 save_file(tensors, file)
-        draft.facts["step"] = step
+        draft.facts |= {**(facts or {}), "step": step}
     ours = [one for one in checkpoints(folder) if one <= path][-keep:]
     for old in set(checkpoints(folder)) - set(ours):
         remove(old)

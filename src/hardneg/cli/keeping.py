@@ -1,0 +1,47 @@
+"""``hardneg verify``, ``clean`` and ``doctor``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hardneg.cli.options import JsonOption, begin, show_result
+from hardneg.errors import ArtifactError, Faults
+
+
+def verify(
+    path: Annotated[Path, typer.Argument(help="An artefact, a run file, an experiment, or a folder of them.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Check every byte of an artefact, a run or an experiment against its checksums."""
+    begin()
+    from hardneg.operations.keeping import verify as execute
+    from hardneg.tables import verification_text
+
+    report = execute(path)
+    show_result(report, as_json, verification_text)
+    if not report["whole"]:
+        raise Faults([ArtifactError(**fault) for fault in report["faults"]])
+
+
+def clean(
+    experiment: Annotated[Path, typer.Argument(help="The folder of an experiment.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Delete what is listed.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List what an experiment need not keep; with --yes, delete it."""
+    begin()
+    from hardneg.operations.cleaning import clean as execute
+    from hardneg.tables import cleaning_text
+
+    show_result(execute(experiment, delete=yes), as_json, cleaning_text)
+
+
+def doctor(as_json: JsonOption = False) -> None:
+    """Show what this machine and installation offer, and what is missing."""
+    from hardneg.operations.doctor import doctor as execute
+    from hardneg.tables import doctor_text
+
+    show_result(execute(), as_json, doctor_text)
