@@ -13,9 +13,12 @@ from hardneg.integrations.following import follow
 from hardneg.models.loading import load_encoder
 from hardneg.negatives.candidates import Filters
 from hardneg.negatives.pool import NegativePool, load_pool
+from hardneg.operations.cleaning import clean
+from hardneg.operations.doctor import doctor
 from hardneg.operations.evaluation import compare, evaluate
 from hardneg.operations.indexing import index
 from hardneg.operations.inspection import inspect, pool_stats
+from hardneg.operations.keeping import verify
 from hardneg.operations.pools import mine
 from hardneg.operations.recipes import (
     plan,
@@ -38,7 +41,9 @@ __all__ = [
     "HardnegError",
     "NegativePool",
     "Splits",
+    "clean",
     "compare",
+    "doctor",
     "encode",
     "evaluate",
     "follow",
@@ -59,4 +64,5 @@ __all__ = [
     "train_ance_tele",
     "train_star",
     "train_warmup",
+    "verify",
 ]

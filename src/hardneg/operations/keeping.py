@@ -57,9 +57,9 @@ def verify(path: Place) -> dict[str, Any]:
 
     Returns
     -------
-    ``whole``; ``checked``: for each thing its ``path``, ``kind``, ``files``, ``bytes`` and whether it is ``whole``;
-    ``faults``: ``path``, ``code``, ``what`` and ``fix`` of each; ``leftovers``: temporaries of processes that work or
-    died, which nothing reads.
+    ``whole``; ``checked``: of each thing its ``path``, ``kind``, ``files``, ``bytes`` and whether it is ``whole``;
+    ``faults``: ``path``, ``code``, ``what`` and ``fix`` of each; ``leftovers``: temporaries of processes that work
+    or died, which nothing reads.
 
     Raises
     ------
