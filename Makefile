@@ -1,4 +1,4 @@
-# make install | demo | test | test-slow | lint | bench | bench-import | study-ablation | study-ance
+# make install | demo | test | test-slow | chaos | lint | bench | bench-import | study-ablation | study-ance
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # For machines whose default index serves CUDA builds of torch: make TORCH_INDEX=https://…/cpu demo
 TORCH_INDEX ?=
@@ -9,7 +9,7 @@ DEMO ?= demo
 STUDY ?=
 JOBS ?= 1
 
-.PHONY: install demo test test-slow lint bench bench-import study-ablation study-ance clean
+.PHONY: install demo test test-slow chaos lint bench bench-import study-ablation study-ance clean
 
 install: $(VENV)/.dev
 
@@ -40,6 +40,9 @@ test: install
 
 test-slow: install
 	OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m slow -n 2
+
+chaos: install
+	CHAOS_EVENTS=100 CHAOS_WHOLE=1 OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m slow tests/slow/test_ance_chaos.py
 
 lint: install
 	$(BIN)/ruff check .

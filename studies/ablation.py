@@ -41,7 +41,15 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "beta-0.7": ("ANCE-Tele, β = 0.7", {"beta": 0.7}),
 }
 BEGIN, END = "<!-- tables: written by studies/ablation.py -->\n", "<!-- end of tables -->\n"
-HEADING = "# Ablation study: what momentum, lookahead and the mix do\n"
+HEADING = """# Ablation study: what momentum, lookahead and the mix do
+
+**Question.** From an encoder that knows retrieval, and from the same one with its top layers drawn anew: do
+momentum, lookahead and both of them (ANCE-Tele) train a better retriever than the query's own nearest negatives
+(Q-Neg) at equal steps, and do they make it forget less? And what do BM25 negatives, no overlaps, continued
+training and other shares change?
+
+`make study-ablation` executes what is missing, and writes the tables below from the experiments' folders.
+"""
 
 Values = NDArray[np.float64]  # of every test query
 
@@ -177,15 +185,23 @@ def set_up(study: Study, chosen: Namespace) -> str:
     example = study.command(row_of(chosen, chosen.start[0], "tele", FIRST_SEED).steps[-1])
     command = ["hardneg", *example[: example.index("--cache")]]
     command[command.index("--out") + 1] = "EXPERIMENT"
+    command = [called(word) for word in command]
+    seeds = range(FIRST_SEED, FIRST_SEED + chosen.seeds)
     stops = f"{chosen.stop_step}, {chosen.stop_step} and {chosen.steps}"
     lines = [
-        f"{study.model} on {study.data}: {chosen.queries_per_step} queries × {chosen.passages} passages of at",
-        f"most {chosen.passage_length} tokens a step, learning rate {chosen.learning_rate:g}, three episodes of",
-        f"{stops} steps, each from the start's weights unless continued. The first four rows have seeds",
-        f"{FIRST_SEED} to {FIRST_SEED + chosen.seeds - 1}, the others {FIRST_SEED}. {budget(study)}",
+        f"{called(study.model)} on {called(study.data)}:",
+        f"{chosen.queries_per_step} queries × {chosen.passages} passages of at most",
+        f"{chosen.passage_length} tokens a step, learning rate {chosen.learning_rate:g}, three episodes of",
+        f"{stops} steps, each from the start's weights unless continued. Seeds of the first four rows:",
+        f"{', '.join(map(str, seeds))}; of the others: {FIRST_SEED}. {budget(study)}",
         f"One experiment:\n\n```sh\n{shlex.join(command)}\n```\n",
     ]
     return "\n".join(lines)
+
+
+def called(place: str) -> str:
+    """What people call a model or collection; never where it lies."""
+    return Path(place).name if Path(place).is_dir() else place
 
 
 def budget(study: Study) -> str:
@@ -204,7 +220,7 @@ def report(study: Study, chosen: Namespace) -> str:
     parts = [set_up(study, chosen)]
     for start in chosen.start:
         parts += [
-            f"## {study.model}, {STARTS[start]}\n",
+            f"## {called(study.model)}, {STARTS[start]}\n",
             f"Test {MEASURE} after every episode (mean ± standard deviation over seeds):\n",
             quality_table(study, start, chosen.rows) + "\n",
             f"Final {MEASURE} against Q-Neg: means over the seeds named, bootstrap interval over queries,\n"

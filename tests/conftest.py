@@ -1,6 +1,9 @@
-"""Shared fixtures: where the real collections are, and thread counts that keep tests repeatable."""
+"""Shared fixtures: where the real collections are, and the command line in this process."""
 
+import logging
 import os
+import signal
+import warnings
 from pathlib import Path
 
 import pytest
@@ -23,3 +26,37 @@ def shared_data():
     if not SHARED.is_dir():
         pytest.skip("the real collections are not here")
     return SHARED
+
+
+@pytest.fixture
+def hardneg(capsys, monkeypatch):
+    """Run a command in this process: status, stdout, stderr; what it sets for the process is undone."""
+    from hardneg import cli, progress
+
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    root = logging.getLogger()
+    before = list(root.handlers)
+    monkeypatch.setattr(progress, "enabled", False)
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+
+    def run(*arguments):
+        for handler in [handler for handler in root.handlers if handler not in before]:
+            root.removeHandler(handler)
+        root.handlers = []
+        with pytest.raises(SystemExit) as left:
+            cli.main([str(argument) for argument in arguments])
+        return left.value.code, *capsys.readouterr()
+
+    yield run
+    root.handlers = before
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    """A command that a test runs in this process turns reporting on; the next test must not find it so."""
+    from hardneg import progress
+
+    yield
+    progress.enabled = False

@@ -16,6 +16,7 @@ from hardneg.negatives.pool import NegativePool, load_pool
 from hardneg.operations.cleaning import clean
 from hardneg.operations.doctor import doctor
 from hardneg.operations.evaluation import compare, evaluate
+from hardneg.operations.exporting import export_pool
 from hardneg.operations.indexing import index
 from hardneg.operations.inspection import inspect, pool_stats
 from hardneg.operations.keeping import verify
@@ -46,6 +47,7 @@ __all__ = [
     "doctor",
     "encode",
     "evaluate",
+    "export_pool",
     "follow",
     "import_collection",
     "index",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -20,6 +21,8 @@ from hardneg.artifacts import reading
 from hardneg.errors import Faults, HardnegError, InputError, SettingsError
 
 S = TypeVar("S", bound="Settings")
+
+MOST = 64 << 10  # bytes of a settings file: reading takes the square of a key's length
 
 
 class Settings(BaseModel):
@@ -71,12 +74,22 @@ def read_preset(recipe: str, name: str) -> dict[str, Any]:
 def read_toml(path: Path) -> dict[str, Any]:
     """The values of a settings file."""
     try:
-        with reading(path):
-            return tomllib.loads(path.read_text("utf-8"))
+        with reading(path), open(path, "rb") as stream:
+            data = stream.read(MOST + 1)
+        if len(data) > MOST:
+            raise SettingsError("BAD_TOML", f"longer than {MOST:,} bytes", "give a file of settings", path=path)
+        return tomllib.loads(data.decode())
     except (FileNotFoundError, NotADirectoryError) as fault:
         raise InputError("NOT_FOUND", "no such file", "check the path", path=path) from fault
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
-        raise SettingsError("BAD_TOML", f"not valid TOML ({fault})", "correct the file", path=path) from fault
+    except UnicodeDecodeError as fault:
+        line = fault.object.count(b"\n", 0, fault.start) + 1
+        what = f"not UTF-8 (0x{fault.object[fault.start]:02x})"
+        raise SettingsError("BAD_TOML", what, "convert the file to UTF-8", path=path, line=line) from fault
+    except (ValueError, RecursionError) as fault:  # an integer of thousands of digits, a table in a table in …
+        place = re.search(r" \(at line (\d+), (column \d+)\)", str(fault))
+        number = int(place[1]) if place else None
+        why = f"{str(fault)[: place.start()]} at {place[2]}" if place else str(fault)
+        raise SettingsError("BAD_TOML", f"not valid TOML ({why})", "correct it", path=path, line=number) from fault
 
 
 def read_overrides(assignments: Sequence[str]) -> dict[str, Any]:
@@ -91,7 +104,7 @@ def read_overrides(assignments: Sequence[str]) -> dict[str, Any]:
     for assignment in assignments:
         name, separator, text = assignment.partition("=")
         if not separator or not name.strip():
-            what = f"'{assignment}' is not key=value"
+            what = f"{assignment!r:.80} is not key=value"
             faults.append(SettingsError("BAD_OVERRIDE", what, "write --set key=value"))
             continue
         value = read_value(text)
@@ -107,7 +120,7 @@ def read_value(text: str) -> Any:
     """One TOML value; what is not TOML is a string."""
     try:
         values = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
     return values["value"] if len(values) == 1 else text
 
@@ -135,6 +148,8 @@ def build(settings: type[S], *layers: Mapping[str, Any]) -> S:
         return settings.model_validate_json(json.dumps(values, default=str))
     except ValidationError as fault:
         raise Faults([describe(settings, error) for error in fault.errors()]) from None
+    except RecursionError:
+        raise SettingsError("BAD_SETTING", "a value is nested too deeply", "give a plain value") from None
 
 
 def describe(settings: type[Settings], error: Any) -> HardnegError:
@@ -142,14 +157,16 @@ def describe(settings: type[Settings], error: Any) -> HardnegError:
     name = ".".join(str(part) for part in error["loc"]) or "settings"
     if error["type"] == "extra_forbidden":
         return SettingsError(
-            "UNKNOWN_SETTING", f"there is no setting '{name}'", nearest(name, known_keys(settings))
+            "UNKNOWN_SETTING", f"there is no setting '{name:.80}'", nearest(name, known_keys(settings))
         )
     if error["type"] == "missing":
         return SettingsError("MISSING_SETTING", f"'{name}' has no default", f"give it: --set {name}=...")
-    found = json.dumps(error["input"], default=str)
+    found = f"{name} = {json.dumps(error['input'], default=str):.80}"
+    expected = error["msg"].removeprefix("Input should ")
+    if expected != error["msg"]:
+        return SettingsError("BAD_SETTING", found, f"it should {expected}")
     message = error["msg"].removeprefix("Value error, ")  # of a check of our own
-    message = message[:1].lower() + message[1:]
-    return SettingsError("BAD_SETTING", f"{name} = {found}: {message}", "give a valid value")
+    return SettingsError("BAD_SETTING", f"{found}: {message[:1].lower()}{message[1:]}", "give a valid value")
 
 
 def known_keys(settings: type[BaseModel], prefix: str = "") -> list[str]:

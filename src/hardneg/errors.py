@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+LONGEST = 1500  # characters of what is wrong: the value found may be a whole file
+
 
 class HardnegError(Exception):
     """A fault with a code, what was found, what to do, and where.
@@ -33,7 +35,8 @@ class HardnegError(Exception):
         where = (
             "" if self.path is None else f"{self.path}: " if self.line is None else f"{self.path}:{self.line}: "
         )
-        return " ".join(f"{where}{self.code}: {self.what}; {self.fix}".split())
+        what = self.what if len(self.what) <= LONGEST else f"{self.what[:LONGEST]}…"
+        return " ".join(f"{where}{self.code}: {what}; {self.fix}".split())
 
     @property
     def lines(self) -> list[str]:

@@ -15,17 +15,27 @@ from hardneg.config import nearest as nearest_name
 from hardneg.data.collection import Collection
 from hardneg.draws import UInt64
 from hardneg.errors import SettingsError
-from hardneg.negatives.candidates import ALL, Filters, search_depth, starved, without_known
+from hardneg.negatives.candidates import (
+    ALL,
+    Contains,
+    Filters,
+    search_depth,
+    starved,
+    without_answers,
+    without_known,
+)
+from hardneg.negatives.groups import usable
 from hardneg.negatives.mix import Mode, teleport, union
+from hardneg.negatives.pool import SOURCES as POOL_SOURCES
 from hardneg.negatives.pool import NegativePool
-from hardneg.negatives.sources import random_source, sample_source
-from hardneg.records import Float32, Int32, Positives, Run, owners
+from hardneg.negatives.sources import draw_entries, log_shortfall, random_source, sample_source
+from hardneg.records import Float32, Int32, Positives, Run, owners, spans
 from hardneg.search.bm25 import bm25_run
 from hardneg.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
-SOURCES = ("random", "bm25", "query", "lookahead")
+SOURCES = ("random", "bm25", "query", "lookahead", "file")
 TELEPORTED = ("query", "lookahead")
 DIAGNOSTIC_DEPTH = 100  # training runs are kept at least this deep, for forgetting and its kin
 
@@ -55,16 +65,21 @@ def mine_pool(
     dedup: bool = False,
     anchors: Literal["first", "all"] = "first",
     filters: Filters = ALL,
+    contains: Contains | None = None,
+    given: Run | NegativePool | None = None,
 ) -> NegativePool:
     """Mine every source and mix them into a training pool (ANCE-Tele, Eqs. 4-8).
 
     Parameters
     ----------
+    given : what the source ``file`` draws from.
     previous : the pool of the round before, for momentum.
     sources : ``query`` and ``lookahead`` share the newly mined ``size`` entries of a query by ``beta`` and are
         joined by momentum; every other source, and lookahead without query, draws ``count`` besides.
+    contains : what contains an answer is no negative, from no source and in no pool of before; queries that are
+        left without a positive or a negative are left out.
     """
-    check_sources(corpus, sources)
+    check_sources(corpus, sources, given)
     mine = partial(
         mine_candidates,
         corpus,
@@ -74,13 +89,15 @@ def mine_pool(
         seed=seed,
         anchors=anchors,
         filters=filters,
+        contains=contains,
+        given=given,
     )
     if "query" not in sources:
-        return union([mine(source, count=count) for source in sources])
-    return teleport(
+        return trained_on(union([mine(source, count=count) for source in sources]), contains)
+    mixed = teleport(
         mine("query"),
         mine("lookahead") if "lookahead" in sources else None,
-        previous,
+        None if previous is None else without_answers(previous, contains),
         alpha=alpha,
         beta=beta if "lookahead" in sources else 0.0,
         size=size,
@@ -91,18 +108,40 @@ def mine_pool(
         text_keys=corpus.collection.text_keys,
         filters=filters,
     )
+    return trained_on(mixed, contains)
 
 
-def adopt(given: NegativePool, positives: Positives, episode: int, text_keys: UInt64) -> NegativePool:
+def trained_on(pool: NegativePool, contains: Contains | None) -> NegativePool:
+    """By answers, the queries of a pool that have a positive and a negative; the others are counted."""
+    if contains is None:
+        return pool
+    lacking = int(np.count_nonzero(spans(pool.positive_offsets) == 0))
+    kept = usable(pool)
+    if len(kept) < len(pool):
+        found = f"{lacking} have no positive, {len(pool) - len(kept) - lacking} no negative"
+        log.warning("%d of %d queries are skipped: %s", len(pool) - len(kept), len(pool), found)
+    return pool.select(kept)
+
+
+def adopt(
+    given: NegativePool,
+    positives: Positives,
+    episode: int,
+    text_keys: UInt64,
+    contains: Contains | None = None,
+) -> NegativePool:
     """Negatives made elsewhere as the pool of ``episode``: of the queries of ``positives``, and without those.
 
-    Entries keep how many episodes older than their pool they are.
+    Entries keep how many episodes older than their pool they are. With ``contains``, as for :func:`mine_pool`.
     """
-    ours = without_known(given.align(positives), text_keys)
-    return replace(ours, episode=episode, episodes=ours.episodes + np.int32(episode - given.episode))
+    ours = without_answers(without_known(given.align(positives), text_keys), contains)
+    ours = replace(ours, episode=episode, episodes=ours.episodes + np.int32(episode - given.episode))
+    return trained_on(ours, contains)
 
 
-def check_sources(corpus: Snapshot | Corpus, sources: Sequence[str]) -> None:
+def check_sources(
+    corpus: Snapshot | Corpus, sources: Sequence[str], given: Run | NegativePool | None = None
+) -> None:
     """Refuse unknown and repeated sources, and those that need a model where there is none."""
     if not sources:
         raise SettingsError("NO_SOURCES", "no source is given", f"choose from {', '.join(SOURCES)}")
@@ -111,6 +150,8 @@ def check_sources(corpus: Snapshot | Corpus, sources: Sequence[str]) -> None:
             raise SettingsError("UNKNOWN_SOURCE", f"there is no source '{source}'", nearest_name(source, SOURCES))
         if source in TELEPORTED and isinstance(corpus, Corpus):
             raise SettingsError("NO_MODEL", f"{source} negatives need a model", "give --model")
+        if source == "file" and given is None:
+            raise SettingsError("NO_FILE", "the source 'file' has no file", "name one, or leave the source out")
     if len(set(sources)) < len(sources):
         raise SettingsError("REPEATED_SOURCE", f"a source stands twice in {', '.join(sources)}", "name each once")
 
@@ -126,6 +167,8 @@ def mine_candidates(
     seed: int = 0,
     filters: Filters = ALL,
     anchors: Literal["first", "all"] = "first",
+    contains: Contains | None = None,
+    given: Run | NegativePool | None = None,
 ) -> NegativePool:
     """All candidates of a source within ``depth`` (or ``count`` drawn ones) for the queries of ``positives``.
 
@@ -133,6 +176,9 @@ def mine_candidates(
     ----------
     count : entries to draw for a query; ``random`` needs it.
     anchors : which positives lookahead searches around.
+    contains : drops candidates that contain an answer.
+    given : for the source ``file``: a run, whose hits are mined like those of a search, or a pool, whose entries
+        are taken as they are.
 
     Notes
     -----
@@ -150,6 +196,20 @@ def mine_candidates(
             episode=episode,
             text_keys=collection.text_keys,
             collection=collection.digest,
+            contains=contains,
+        )
+    if source == "file":
+        assert given is not None, "negatives from a file need one"
+        return from_file(
+            given,
+            positives,
+            collection,
+            episode=episode,
+            depth=depth,
+            count=count,
+            seed=seed,
+            filters=filters,
+            contains=contains,
         )
     search, list_anchors = searcher(corpus, positives, source, anchors)
     k = training_depth(collection, positives, depth)
@@ -160,6 +220,8 @@ def mine_candidates(
         k = min(2 * k, collection.n_passages)
         log.info("%s: some lists are short of %d candidates; searching %d deep", source, depth, k)
         run = search(k)
+    if contains is not None:  # all at once: it is asked block by block
+        contains(run.query_rows[owners(run.offsets)], run.passage_rows)
     return sample_source(
         run,
         positives,
@@ -172,7 +234,52 @@ def mine_candidates(
         text_keys=collection.text_keys,
         positive_scores=positive_scores(corpus, positives, source) if filters.margin else None,
         anchors=list_anchors,
+        contains=contains,
     )
+
+
+def from_file(
+    given: Run | NegativePool,
+    positives: Positives,
+    collection: Collection,
+    *,
+    episode: int,
+    depth: int,
+    count: int | None,
+    seed: int,
+    filters: Filters,
+    contains: Contains | None,
+) -> NegativePool:
+    """The source ``file``: hits of a run as of any search, or entries of a pool as they are, without positives."""
+    if filters.margin:
+        raise SettingsError(
+            "NO_MARGIN", "a file does not say the positives' scores", "filter by rank or max_score"
+        )
+    if isinstance(given, Run):
+        return sample_source(
+            given,
+            positives,
+            source="file",
+            episode=episode,
+            depth=depth,
+            count=count,
+            seed=seed,
+            filters=filters,
+            text_keys=collection.text_keys,
+            contains=contains,
+        )
+    ours = without_answers(adopt(given, positives, episode, collection.text_keys), contains)
+    n = len(ours.passage_rows)
+    ours = replace(
+        ours,
+        sources=np.full(n, POOL_SOURCES.index("file"), np.uint8),
+        episodes=np.full(n, episode, np.int32),
+        anchors=np.full(n, -1, np.int32),
+    )
+    if count is not None:
+        ours = draw_entries(ours, count, seed=seed)
+        log_shortfall("file", ours, count)
+    return ours
 
 
 def training_depth(collection: Collection, positives: Positives, depth: int) -> int:
@@ -191,7 +298,8 @@ def searcher(
     if source == "query":
         return lambda k: corpus.search("query", rows, k), None
     if anchors == "first":
-        name, list_owners, list_anchors = "lookahead", rows, positives.first()
+        some = positives.some()
+        name, list_owners, list_anchors = "lookahead", some.query_rows, some.first()
     else:
         name, list_owners, list_anchors = (
             "lookahead-all",
@@ -202,7 +310,7 @@ def searcher(
 
 
 def positive_scores(corpus: Snapshot | Corpus, positives: Positives, source: str) -> Float32:
-    """What margins compare with [Q]: the first positive's score in the lists of ``source``.
+    """What margins compare with [Q]: the first positive's score in the lists of ``source``; 0 where there is none.
 
     For lookahead that is the positive's score with itself, for it stands at the head of its own list.
     """
@@ -210,7 +318,10 @@ def positive_scores(corpus: Snapshot | Corpus, positives: Positives, source: str
         raise SettingsError(
             "NO_MARGIN", "bm25 has no margin to the positive's score", "filter it by rank or max_score"
         )
-    anchors = positives.first()
+    some = positives.some()
+    anchors = some.first()
     lookahead = source == "lookahead"
-    searched = corpus.stand_ins(anchors) if lookahead else corpus.queries.rows(positives.query_rows)
-    return corpus.pair_scores(searched, anchors)
+    searched = corpus.stand_ins(anchors) if lookahead else corpus.queries.rows(some.query_rows)
+    scores = np.zeros(len(positives), np.float32)
+    scores[spans(positives.offsets) > 0] = corpus.pair_scores(searched, anchors)
+    return scores

@@ -82,9 +82,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Qrels:
-    """Relevance judgements, ragged by query; ``query_rows`` ascending, passages of a query ascending by row.
+    """Relevance judgements, ragged by query; ``query_rows`` ascending.
 
-    A query of a split without judgements has an empty span, so the record also says who is in the split.
+    The positives of a query stand in the order of their source, for the first may be trained on alone. A query of
+    a split without judgements has an empty span, so the record also says who is in the split.
     """
 
     query_rows: Int32  # [Q]
@@ -126,6 +127,10 @@ class Positives:
         """The positives of the queries at these positions (not rows)."""
         index, offsets = take_spans(self.offsets, queries)
         return Positives(self.query_rows[queries], offsets, self.passage_rows[index])
+
+    def some(self) -> Positives:
+        """The queries that have a positive."""
+        return self.select(np.flatnonzero(spans(self.offsets)))
 
     def first(self) -> Int32:
         """The first positive of every query [Q]; each query must have one."""

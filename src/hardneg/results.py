@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,15 +12,18 @@ import numpy as np
 from hardneg.artifacts import read_manifest
 from hardneg.cards import FINAL, card_metadata, model_card
 from hardneg.data.formats.trec import write_run
-from hardneg.data.training_data import TrainingData
+from hardneg.data.training_data import TrainingData, labelled
 from hardneg.diagnostics.curves import draw_learning_curve, learning_curve
-from hardneg.diagnostics.forgetting import forgetting_rate, learned_share, reciprocal_ranks
+from hardneg.diagnostics.forgetting import forgetting
 from hardneg.errors import InputError
-from hardneg.evaluation.measures import Evaluation, Measure, evaluate
+from hardneg.evaluation.answers import check_answers, evaluate_with_answers
+from hardneg.evaluation.measures import Evaluation, Measure
 from hardneg.evaluation.significance import bootstrap_interval, holm, randomization_test
 from hardneg.experiment import Experiment
+from hardneg.labelling import answers_of, current_positives
 from hardneg.mining import training_depth
 from hardneg.models.saving import save_encoder
+from hardneg.negatives.candidates import Contains
 from hardneg.progress import note
 from hardneg.records import Qrels, Run
 from hardneg.search.bm25 import bm25_run
@@ -60,18 +62,21 @@ def conduct(
     about, settings, base_model : what the model card says of the model and how it was trained; the last is the
         name on the hub of the model it began with.
     """
+    data = labelled(data, settings)
+    check_answers(measures, data.collection)
+    contains = answers_of(data, experiment.cache)
     deep = evaluation_depth(measures)
     runs: dict[str, Mapping[str, Run]] = {BM25: bm25_judged(data, experiment.cache, deep)}
-    note_state(BM25, runs[BM25], data, measures)
+    note_state(BM25, runs[BM25], data, measures, experiment.cache)
     steps: dict[str, int] = {}
     for state in states:
-        runs[state.name] = retrieve_all(state, data, depth=depth, evaluation_depth=deep)
+        runs[state.name] = retrieve_all(state, data, depth=depth, evaluation_depth=deep, contains=contains)
         state.keep_geometry()
-        note_state(state.name, runs[state.name], data, measures)
+        note_state(state.name, runs[state.name], data, measures, experiment.cache)
         if state.step is not None:
             steps[state.name] = state.step
     assert isinstance(state, Snapshot)
-    results = summarize(data, runs, measures, seed=seed, first_episode=first_episode)
+    results = summarize(data, runs, measures, cache=experiment.cache, seed=seed, first_episode=first_episode)
     write_runs(experiment / "runs", runs, data)
     draw_curve(experiment, results, measures[0], steps)
     save_encoder(
@@ -93,12 +98,25 @@ def is_measured(results: Mapping[str, Any] | None, measures: Sequence[Measure]) 
     return all(set(found) == set(map(str, measures)) for found in by_state)
 
 
-def retrieve_all(state: State, data: TrainingData, *, depth: int, evaluation_depth: int) -> dict[str, Run]:
-    """Every run of a state: training queries, the neighbours of their positives, dev and test."""
+def retrieve_all(
+    state: State,
+    data: TrainingData,
+    *,
+    depth: int,
+    evaluation_depth: int,
+    contains: Contains | None = None,
+) -> dict[str, Run]:
+    """Every run of a state: training queries, the neighbours of their positives, dev and test.
+
+    Parameters
+    ----------
+    contains : what tells whether a passage contains an answer, where that makes it a positive.
+    """
     k = training_depth(data.collection, data.train, depth)
+    found = current_positives(state, data, depth, contains).some()
     runs = {
         "train": state.search("query", data.train.query_rows, k),
-        "lookahead": state.neighbours("lookahead", data.train.query_rows, data.train.first(), k),
+        "lookahead": state.neighbours("lookahead", found.query_rows, found.first(), k),
     }
     for name, qrels in judged_splits(data).items():
         runs[name] = state.search(name, qrels.query_rows, evaluation_depth)
@@ -124,19 +142,33 @@ def judged_splits(data: TrainingData) -> dict[str, Qrels]:
     return {name: qrels for name, qrels in both.items() if qrels is not None}
 
 
-def note_state(name: str, runs: Mapping[str, Run], data: TrainingData, measures: Sequence[Measure]) -> None:
+def score(run: Run, qrels: Qrels, data: TrainingData, measures: Sequence[Measure], cache: Path) -> Evaluation:
+    """How a run of a split does."""
+    collection = data.collection
+    id_rank = collection.passage_ids.id_rank
+    return evaluate_with_answers(run, qrels, measures, collection=collection, cache=cache, id_rank=id_rank)
+
+
+def note_state(
+    name: str, runs: Mapping[str, Run], data: TrainingData, measures: Sequence[Measure], cache: Path
+) -> None:
     """Say how a state does by the first measure; judgements that judge nothing are found here, not at the end."""
-    id_rank = data.collection.passage_ids.id_rank
     found = [
         f"{split} {measure} {mean:.4f}"
         for split, qrels in reversed(judged_splits(data).items())
-        for measure, mean in evaluate(runs[split], qrels, measures[:1], id_rank=id_rank).means.items()
+        for measure, mean in score(runs[split], qrels, data, measures[:1], cache).means.items()
     ]
     note(f"{name}: {', '.join(found) or 'done'}")
 
 
 def summarize(
-    data: TrainingData, runs: Runs, measures: Sequence[Measure], *, seed: int, first_episode: int = 1
+    data: TrainingData,
+    runs: Runs,
+    measures: Sequence[Measure],
+    *,
+    cache: Path,
+    seed: int,
+    first_episode: int = 1,
 ) -> dict[str, Any]:
     """The results of an experiment: the content of ``results.json``.
 
@@ -147,17 +179,14 @@ def summarize(
     results: dict[str, Any] = {}
     for split, qrels in judged_splits(data).items():
         present = {state: found[split] for state, found in runs.items() if split in found}
-        evaluations = {
-            state: evaluate(run, qrels, measures, id_rank=data.collection.passage_ids.id_rank)
-            for state, run in present.items()
-        }
+        evaluations = {state: score(run, qrels, data, measures, cache) for state, run in present.items()}
         results[split] = {state: evaluation.means for state, evaluation in evaluations.items()}
         if "comparisons" not in results:
             pairs = [(FINAL, other) for other in (UNTRAINED, BM25)]
             results["compared_on"] = split
             results["comparisons"] = compare_states(evaluations, pairs, seed=seed)
     trained = [found["train"] for state, found in runs.items() if "train" in found and "/" not in state]
-    return {**results, "forgetting": forgetting(data, trained, first=first_episode)}
+    return {**results, "forgetting": forgetting(data, trained, answers_of(data, cache), first=first_episode)}
 
 
 def compare_states(
@@ -175,7 +204,7 @@ def compare_states(
     rows: list[dict[str, Any]] = []
     for a, b in pairs:
         for measure in evaluations[a].values:
-            x, y = evaluations[a].values[measure], evaluations[b].values[measure]
+            x, y = evaluations[a].of(measure), evaluations[b].of(measure)
             low, high = bootstrap_interval(x - y, seed=seed)
             rows.append(
                 {
@@ -190,24 +219,6 @@ def compare_states(
     for row, corrected in zip(rows, holm([row["p"] for row in rows]), strict=True):
         row["p_holm"] = float(corrected)
     return rows
-
-
-def forgetting(data: TrainingData, runs: Sequence[Run], *, first: int = 1) -> list[dict[str, float]]:
-    """Shares of the training queries forgotten and learned by each episode, from the states' runs in order.
-
-    A query is forgotten when its MRR@100 fell below that of the state before (ANCE-Tele, Fig. 4). The ``first``
-    episode, whatever its number, is set against the pretrained model.
-    """
-    ranks = [reciprocal_ranks(run, data.train) for run in runs]
-    return [
-        {
-            "episode": episode,
-            "forgotten": forgetting_rate(before, after),
-            "learned": learned_share(before, after),
-            "train_mrr_100": float(after.mean()),
-        }
-        for episode, (before, after) in enumerate(itertools.pairwise(ranks), first)
-    ]
 
 
 # ---------------------------------------------------------------- for people

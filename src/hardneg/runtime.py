@@ -24,6 +24,11 @@ def set_threads(threads: int | None = None) -> int:
     return threads
 
 
+def usable_threads() -> int:
+    """How many threads or processes may work beside torch: as many as :func:`set_threads` was told, else all."""
+    return int(os.environ.get("RAYON_NUM_THREADS") or len(os.sched_getaffinity(0)))
+
+
 def reuse_memory() -> bool:
     """Let glibc keep freed blocks instead of handing them back to the system after every operation.
 

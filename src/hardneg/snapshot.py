@@ -42,7 +42,6 @@ class Encoding:
     token_budget: int = 16384
     dtype: Dtype = "float16"
     precision: Precision = "float32"
-    search_query_length: int | None = None  # where queries are longer in search than in training
 
 
 class Snapshot:
@@ -114,7 +113,7 @@ class Snapshot:
 
     def search_texts(self, texts: list[str], k: int) -> Run:
         """The run of texts that are no queries of the collection; its query rows count from 0."""
-        tokens = token_batch(texts, [], self.encoder.template("query"), self.encoder.tokenizer("query"))
+        tokens = token_batch(texts, [], self.encoder.search_template("query"), self.encoder.tokenizer("query"))
         with self.encoder.inference(self.encoding.precision):
             vectors = self.encoder.encode(tokens, "query").cpu().numpy()
         rows = np.arange(len(texts), dtype=np.int32)
@@ -140,7 +139,8 @@ class Snapshot:
     def _search(self, vectors: NDArray[Any], query_rows: Int32, passages: Embeddings | None, k: int) -> Run:
         if passages is None:
             assert self.index is not None
-            return index_run(self.index, as_tensor(vectors), query_rows, k, self.collection.digest)
+            digest = self.collection.digest
+            return index_run(self.index, as_tensor(vectors), query_rows, k, digest, documents=self.chunks)
         with track("searching", "queries") as tick:
             return search_run(
                 vectors,
@@ -225,7 +225,7 @@ class Snapshot:
 
     def _embeddings(self, side: Side) -> tuple[TokenStore, Path]:
         """The token store of a side, and where its embeddings live: keyed by digests, never by a name."""
-        store = token_store(self.encoder, self.collection, self.cache, side, self.encoding.search_query_length)
+        store = token_store(self.encoder, self.collection, self.cache, side, searching=True)
         key = digest_json([self.sides[side], store.digest, dataclasses.asdict(self.encoding)])
         return store, self.cache / "embeddings" / key[:32]
 
@@ -282,11 +282,13 @@ def token_store(
     collection: Collection,
     cache: Path,
     side: Side,
-    search_query_length: int | None = None,
+    *,
+    searching: bool = False,
 ) -> TokenStore:
-    """The token store of one side, made once for each tokenizer and template."""
-    template = encoder.template(side)
-    if side == "query" and search_query_length:
-        template = dataclasses.replace(template, max_length=search_query_length)
+    """The token store of one side, made once for each tokenizer and template.
+
+    Training steps and search read the same one, but for queries where ``searching`` takes longer ones.
+    """
+    template = encoder.search_template(side) if searching else encoder.template(side)
     with track(f"tokenising {'queries' if side == 'query' else 'passages'}", "texts") as tick:
         return tokenize(collection, template, encoder.tokenizer(side), cache, progress=tick)

@@ -96,7 +96,7 @@ class TrainingSettings(Settings):
     @property
     def encoding(self) -> Encoding:
         """How the states of the model are encoded."""
-        return Encoding(self.token_budget, self.store_dtype, self.precision, self.search_query_length)
+        return Encoding(self.token_budget, self.store_dtype, self.precision)
 
     @property
     def make_optimizer(self) -> Optimizers:

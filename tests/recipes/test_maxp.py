@@ -7,11 +7,12 @@ from test_warmup import SlowPairs, nll
 
 from hardneg import training_stage
 from hardneg.data.training_data import choose_splits
+from hardneg.errors import SettingsError
 from hardneg.models.loading import load_encoder
-from hardneg.recipes import ance, ance_tele, warmup
+from hardneg.recipes import adore, ance, ance_tele, warmup
 from tiny_world import one_thread  # noqa: F401
 
-LENGTH, CHUNKS = 6, 3
+LENGTH, CHUNKS = 5, 3  # most documents have more words than that leaves room for
 
 
 class SlowDocuments(SlowTele):
@@ -85,3 +86,8 @@ def test_it_resumes_to_the_same_bytes(run_states, documents, tmp_path, monkeypat
     run_states(ance.RECIPE, path=tmp_path, base=documents, **settings)
     for name in ("model/model.safetensors", "metrics.jsonl", "versions/v0001/passage_rows.npy"):
         assert (tmp_path / name).read_bytes() == (whole.path / name).read_bytes()
+
+
+def test_adore_refuses_documents_of_several_vectors(run_states, documents):
+    with pytest.raises(SettingsError, match="chunks = 3"):
+        run_states(adore.RECIPE, base=documents, cut=10, steps=1)

@@ -1,5 +1,6 @@
 """Real processes in a tenth of a second: forks of this one, which has loaded everything already."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -65,6 +66,7 @@ def fork(work, *, stdin=None, stderr=None, prepare=lambda: None):
         os.dup2(null if stdin is None else stdin, 0)
         os.dup2(null, 1)
         os.dup2(null if stderr is None else stderr, 2)
+        close_leases()
         for other in Forked.living:  # a real one would not inherit them
             os.close(other.stdin.fileno())
             os.close(other.stderr.fileno())
@@ -77,3 +79,11 @@ def fork(work, *, stdin=None, stderr=None, prepare=lambda: None):
         raise
     finally:
         os._exit(status)
+
+
+def close_leases():
+    """Let go of the leases that a fork holds with its parent; a new program would not have inherited them."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{name}").endswith("/.lock"):
+                os.close(int(name))

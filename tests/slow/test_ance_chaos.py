@@ -19,7 +19,7 @@ from tiny_world import tiny_collection, tiny_model
 
 pytestmark = pytest.mark.slow
 
-EVENTS = int(os.environ.get("CHAOS_EVENTS", "100"))
+EVENTS = int(os.environ.get("CHAOS_EVENTS", "30"))
 SEED = int(os.environ.get("CHAOS_SEED", "1"))
 SETTINGS = {
     "mode": "async-fixed",
@@ -45,7 +45,7 @@ def world(tmp_path_factory):
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(roles.subprocess, "Popen", Forked)
-        patch.setattr(roles, "BACKOFF", (0.05,))
+        patch.setattr(roles, "BACKOFF", (0.05, 0.3, 1.0, 2.0, 4.0))
         patch.setattr(roles, "BEGIN_SECONDS", 5.0)
         patch.setenv("TOKENIZERS_PARALLELISM", "false")  # its threads do not survive a fork
         patch.setenv("HARDNEG_CACHE", str(root / "cache"))

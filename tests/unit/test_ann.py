@@ -150,15 +150,13 @@ def test_wrong_options_are_refused(world, tmp_path, kind, options, code):
     assert not (tmp_path / "i").exists()
 
 
-def test_the_command(world, tmp_path, capsys):
-    from hardneg import cli
-
-    out = tmp_path / "index"
-    assert cli.run(["index", str(world[0] / "embeddings"), "--kind", "flat", "--out", str(out), "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert shown["recall"]["R@10"] > 0.99
+def test_the_command(world, tmp_path, hardneg):
+    out, arguments = tmp_path / "index", ["index", world[0] / "embeddings", "--kind", "flat", "--out"]
+    status, shown, _ = hardneg(*arguments, out, "--json")
+    assert status == 0
+    assert json.loads(shown)["recall"]["R@10"] > 0.99
     assert read_manifest(out).kind == "index"
-    assert cli.run(["index", str(world[0] / "embeddings"), "--kind", "flat", "--out", str(out)]) == 2
+    assert hardneg(*arguments, out)[0] == 2
 
 
 def test_a_missing_package_is_named(monkeypatch, world):

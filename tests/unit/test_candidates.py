@@ -225,7 +225,7 @@ def test_without_known_filters_a_pool_again(monkeypatch):
 
 def test_depth_to_search():
     assert search_depth(200, positives_of([[1], [1, 2, 3], []])) == 219
-    assert search_depth(200, positives_of([])) == 216
+    assert search_depth(200, positives_of([[], []])) == 217  # one may be found
 
 
 def test_starved_lists_lost_too_much_and_had_more_to_give():

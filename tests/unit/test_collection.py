@@ -284,7 +284,7 @@ def test_the_first_of_duplicates_can_be_kept(tmp_path):
     assert len(c.text_keys) == 4
     assert c.text_keys[3] == text.hash_strings(["four"])[0]
     assert c.facts["counts"] == {"passage_duplicates": 2}
-    assert c.qrels("test").passage_rows.tolist() == [0, 3]
+    assert c.qrels("test").passage_rows.tolist() == [3, 0]
     base = made(tmp_path, [*PASSAGES, ("p4", "four")], qrels={"test": {"q2": ["p4", "p2"]}}, name="base")
     assert c.digest == base.digest
 

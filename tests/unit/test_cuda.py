@@ -1,5 +1,7 @@
 """What only a CUDA device can show: its kernels compute what the CPU's do, and no training step waits for it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from hardneg.models.bi_encoder import BiEncoder, EncoderSettings, Tower
 from hardneg.records import offsets_of
 from hardneg.search.embeddings import encode_store
 from hardneg.search.exact import ExactIndex
+from hardneg.search.retrieve import search_documents
 from hardneg.training.batches import GroupBatch, group_scores, masked_columns
 from hardneg.training.checkpoint import latest_checkpoint, restore, save_checkpoint
 from hardneg.training.loop import NotFinite, StepOutput, train_steps
@@ -38,15 +41,17 @@ def encoder_on(device, *, dropout=0.0, pooling="cls"):
     return BiEncoder(EncoderSettings(pooling=pooling, scale=5.0), tower).to(device).eval()
 
 
-def stores(longest=100):
-    """Random queries and passages; the last passage is the longest."""
+def stores(longest=100, chunks=1):
+    """Random queries and 64 passages, or as many documents of several chunks; the last is the longest."""
     found = []
-    for seed, n, most in ((0, 12, 20), (1, 64, longest)):
+    for seed, n, most in ((0, 12, 20), (1, 64 * chunks, longest)):
         draw = np.random.default_rng(seed)
         lengths = draw.integers(3, most + 1, n)
         lengths[-1] = most
         offsets = offsets_of(lengths)
         found.append(TokenStore(draw.integers(1, VOCABULARY, offsets[-1]).astype(np.uint16), offsets, str(seed)))
+    if chunks > 1:
+        found[1] = replace(found[1], first=np.arange(65) * chunks)
     return found
 
 
@@ -162,6 +167,18 @@ def test_search_gives_the_cpus_bits(dtype, resident):
             assert torch.equal(mine.cpu().view(torch.int32), other.view(torch.int32)), options
 
 
+def test_documents_are_the_cpus():
+    draw = np.random.default_rng(0)
+    documents = offsets_of(draw.integers(1, 6, 900))
+    chunks = torch.tensor(draw.standard_normal((documents[-1], 48)), dtype=torch.float16)
+    chunks[documents[5] : documents[6]] = 3.0  # one document at the head of many lists
+    queries = torch.tensor(draw.standard_normal((30, 48)) + 0.5, dtype=torch.float32)
+    wanted = search_documents(ExactIndex(chunks), queries, 40, documents)
+    found = search_documents(ExactIndex(chunks.to(DEVICE), device=DEVICE), queries, 40, documents)
+    for mine, other in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(mine, other)
+
+
 # ---------------------------------------------------------------- training
 
 
@@ -176,10 +193,19 @@ def groups(step):
 
 
 def steps_of(
-    encoder, optimizer, start, stop, *, precision="bfloat16", longest=100, factor=lambda part: 1.0, **options
+    encoder,
+    optimizer,
+    start,
+    stop,
+    *,
+    precision="bfloat16",
+    longest=100,
+    chunks=1,
+    factor=lambda part: 1.0,
+    **options,
 ):
     """Steps of contrastive training on random texts; ``factor`` of a batch can make its loss not finite."""
-    queries, passages = stores(longest)
+    queries, passages = stores(longest, chunks)
 
     def loss(part):
         scores = group_scores(encoder, part, queries, passages, precision)
@@ -202,9 +228,10 @@ def trained(device, steps, **options):
     return np.array([[float(step.loss), float(step.grad_norm)] for step in made]), weights_of(encoder)
 
 
-def test_training_equals_the_cpus():
-    found, mine = trained(DEVICE, 5, precision="float32")
-    wanted, other = trained("cpu", 5, precision="float32")
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_training_equals_the_cpus(chunks):
+    found, mine = trained(DEVICE, 5, precision="float32", chunks=chunks)
+    wanted, other = trained("cpu", 5, precision="float32", chunks=chunks)
     np.testing.assert_allclose(found, wanted, rtol=1e-3)
     start = weights_of(encoder_on("cpu"))
     assert far(mine - start, other - start) < 2e-2
@@ -247,10 +274,10 @@ def test_resumed_training_is_the_same_bit_for_bit(tmp_path, longest):
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_no_step_waits_for_the_device(pooling, precision):
+@pytest.mark.parametrize(("precision", "chunks"), [("float32", 1), ("bfloat16", 1), ("bfloat16", 3)])
+def test_no_step_waits_for_the_device(pooling, precision, chunks):
     encoder = encoder_on(DEVICE, dropout=0.1, pooling=pooling)
-    steps = steps_of(encoder, adamw(encoder), 0, 20, precision=precision, check_every=100)
+    steps = steps_of(encoder, adamw(encoder), 0, 20, precision=precision, chunks=chunks, check_every=100)
     for _ in range(3):
         next(steps)
     torch.cuda.set_sync_debug_mode("error")

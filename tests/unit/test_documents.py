@@ -16,6 +16,7 @@ from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
 from hardneg.records import TextTemplate, offsets_of
 from hardneg.search import embeddings, retrieve
+from hardneg.search.ann import FaissIndex, build_index
 from hardneg.search.exact import ExactIndex
 from hardneg.search.retrieve import first_documents, search_documents
 from hardneg.snapshot import Encoding, Snapshot, token_store
@@ -243,6 +244,27 @@ def test_shards_made_apart_serve_a_search(world, tmp_path, monkeypatch):
     assert len(lines) == len({(line[0], line[2]) for line in lines}) == 16 * collection.n_passages
 
 
+@pytest.mark.parametrize("kind", ["flat", "ivf"])
+def test_an_index_of_chunks_gives_documents(world, tmp_path, kind):
+    state, rows = snapshot_of(world, tmp_path), np.arange(20, dtype=np.int32)
+    options = {"lists": 8, "probes": 3} if kind == "ivf" else {}
+    build_index(state.passages, tmp_path / "index", kind, **options)
+    index = FaissIndex(tmp_path / "index")
+    run = state.through(index, "index", tmp_path / "runs").ranked(rows, 60)
+    assert run.unit == "document"
+    first, vectors = state.chunks, torch.as_tensor(state.queries.rows(rows))
+    scores, chunks = (part.numpy() for part in index.search(vectors, int(first[-1])))
+    for i, hits in enumerate(lists_of(run)):
+        best = {}
+        for score, chunk in zip(scores[i].tolist(), chunks[i].tolist(), strict=True):
+            if chunk >= 0:  # which the lists of an inverted file may run out of
+                best.setdefault(int(np.searchsorted(first, chunk, side="right")) - 1, score)
+        expected = list(best.items())[:60]
+        assert [(row, score) for score, row in hits] == expected
+        assert 5 < len(hits) <= 60
+    assert (chunks < 0).any() == (kind == "ivf")
+
+
 def test_a_bad_vector_is_named_by_its_document(world, tmp_path):
     _, collection, model = world
     encoder = load_encoder(model, chunks=3, passage_length=5)
@@ -285,6 +307,12 @@ def test_the_best_chunk_gets_the_gradient():
     assert best.tolist() == [[4, 3], [0, 5]]
     (best * torch.tensor([[1.0, 10.0], [100.0, 1000.0]])).sum().backward()
     assert scores.grad.tolist() == [[0, 1, 0, 10], [100, 0, 1000, 0]]
+
+
+def test_equal_chunks_share_the_gradient():
+    scores = torch.tensor([[2.0, 2.0, 1.0]], requires_grad=True)
+    best_chunks(scores, np.array([0, 3])).sum().backward()
+    assert scores.grad.tolist() == [[0.5, 0.5, 0]]
 
 
 def test_group_scores_equal_a_loop_forward_and_backward(world):

@@ -16,42 +16,53 @@ SOURCE = Path(hardneg.__file__).parent
 # From the ground up. A module imports from lower floors, or from modules named before it on its own.
 FLOORS = {
     "ground": """
-        errors records draws refusals digests disk plain lease artifacts sealed config distributed progress runtime memory
+        errors records draws refusals digests disk plain lease artifacts sealed
+        config distributed progress runtime memory
     """,
     "data": """
         data.source data.checks data.text data.ids data.building data.collection
-        data.formats.lines data.formats.pairs
-        data.formats.beir data.formats.qa data.formats.msmarco data.formats.pydocs data.formats.trec
+        data.formats.lines data.formats.pairs data.formats.folders data.formats.arrays data.formats.contexts
+        data.formats.beir data.formats.qa data.formats.msmarco data.formats.dpr data.formats.tevatron
+        data.formats.trec_folder data.formats.irds data.formats.hub data.formats.pydocs data.formats.trec
+        data.formats.negative_lists
         data.importing data.training_data data.tokens
     """,
-    "evaluation": "evaluation.judged evaluation.measures evaluation.significance evaluation.compare",
+    "evaluation": """
+        evaluation.judged evaluation.measures evaluation.matching evaluation.answers evaluation.significance
+        evaluation.compare
+    """,
     "models": """
         models.pooling models.dropout models.first_token models.packing models.pretrained models.bi_encoder
         models.st_folder models.loading models.saving models.reinit losses
     """,
     "search": """
         search.checks search.vectors search.candidates search.exact search.embedding_store search.embeddings
-        search.retrieve search.runs search.bm25 search.ann
+        search.retrieve search.runs search.bm25 search.ann search.counting
     """,
-    "negatives": "negatives.pool negatives.candidates negatives.sources negatives.mix negatives.groups",
+    "negatives": """
+        negatives.pool negatives.candidates negatives.sources negatives.mix negatives.groups negatives.given
+    """,
     "training": """
         training.optim training.loop training.checkpoint training.batches training.query_batches training.refresh
     """,
     "insight": """
-        diagnostics.gradients experiment snapshot mining training_settings objectives training_stage planning
-        diagnostics.forgetting diagnostics.curves diagnostics.timeline cards results refreshing
+        diagnostics.gradients experiment snapshot mining labelling training_settings objectives training_stage
+        planning
+        diagnostics.forgetting diagnostics.curves diagnostics.timeline
+        diagnostics.pairwise_errors cards results refreshing
     """,
     "recipes": "recipes.warmup recipes.ance_tele recipes.ance recipes.star recipes.adore",
     "roof": """
         integrations.mteb integrations.following integrations.tensorboard
-        operations.opening operations.states operations.inspection operations.indexing operations.pools
-        operations.retrieval operations.evaluation operations.settings operations.starting operations.roles
+        operations.opening operations.states operations.inspection operations.indexing operations.given
+        operations.pools operations.retrieval operations.evaluation operations.exporting
+        operations.settings operations.starting operations.roles
         operations.training operations.recipes operations.keeping operations.cleaning operations.doctor api tables
-        cli.options cli.indexing cli.keeping cli.recipes cli.commands cli __main__
+        cli.options cli.indexing cli.keeping cli.recipes cli.commands cli.exchange cli __main__
     """,
 }
 ORDER = [module for modules in FLOORS.values() for module in modules.split()]
-SHARED_READERS = {"data.formats.lines", "data.formats.pairs"}
+SHARED_READERS = {f"data.formats.{name}" for name in ("lines", "pairs", "folders", "arrays", "contexts")}
 WITHOUT_TORCH = ("ground", "data", "evaluation", "negatives")
 
 

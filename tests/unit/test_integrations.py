@@ -1,5 +1,6 @@
 """Beside other tools: encoders as mteb calls them, metrics followed from outside, and TensorBoard."""
 
+import contextlib
 import importlib.util
 import json
 import threading
@@ -24,6 +25,10 @@ from hardneg.models.saving import save_encoder
 from hardneg.operations.starting import Base
 from hardneg.recipes.ance_tele import AnceTele
 from tiny import tiny_bert
+from tiny_world import SETTINGS, tiny_collection, tiny_model
+
+with contextlib.suppress(ImportError):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 QUERIES = ["what finds passages", "short"]
 TITLES = ["Retrievers", ""]
@@ -226,8 +231,6 @@ def test_each_step_is_yielded_once_though_a_resumed_experiment_makes_some_again(
 
 def scalars(folder, name="loss"):
     """What TensorBoard shows: (step, value)."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
     events = EventAccumulator(str(folder)).Reload()
     assert sorted(events.Tags()["scalars"]) == ["loss", "lr"]
     return [(event.step, pytest.approx(event.value)) for event in events.Scalars(name)]
@@ -247,6 +250,23 @@ def test_scalars_are_one_run_an_episode_and_resuming_doubles_none(experiment):
     assert sorted(path.name for path in board.iterdir()) == ["episode-1", "episode-2"]
     assert scalars(board / "episode-1") == [(1, 1.1), (2, 1.2), (3, 1.3)]
     assert scalars(board / "episode-2") == [(1, 2.1), (2, 2.2), (3, 2.3), (4, 2.4)]
+
+
+def test_an_experiment_writes_its_board_and_may_be_followed(tmp_path):
+    pytest.importorskip("tensorboard")
+    collection = tiny_collection(tmp_path / "collection")
+    model = tiny_model(tmp_path / "model", collection)
+    values = SETTINGS | {"episodes": 1, "steps": 3, "measures": "RR@10"}
+    out = tmp_path / "exp"
+    hn.train_ance_tele(collection, model, out, device="cpu", tensorboard=True, **values)
+    metrics = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert list(hn.follow(out)) == metrics
+    shown = EventAccumulator(str(out / "tensorboard/episode-1")).Reload()
+    assert {"loss", "lr", "grad_norm", "queries"} <= set(shown.Tags()["scalars"])
+    found = [(event.step, event.value) for event in shown.Scalars("loss")]
+    assert found == [(row["step"], pytest.approx(row["loss"])) for row in metrics]
+    again = hn.train_ance_tele(collection, model, out, device="cpu", **values)  # how, not what: it is the same one
+    assert again["test"]
 
 
 def test_nothing_is_written_where_it_is_not_wanted(experiment):

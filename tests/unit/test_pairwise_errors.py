@@ -91,7 +91,10 @@ def test_equal_scores_are_no_errors():
     passages = unit((8, 16), 5)[np.random.default_rng(6).integers(0, 8, 300)]
     check(unit((6, 16), 7), passages, drawn_positives(6, 300, 6, seed=8))
     alike = np.repeat(unit((1, 33), 9), 500, 0)
-    assert pairwise_errors(ExactIndex(alike), unit((2, 33), 10), positives_of([3], [400])).errors.tolist() == [0, 0]
+    assert pairwise_errors(ExactIndex(alike), unit((2, 33), 10), positives_of([3], [400])).errors.tolist() == [
+        0,
+        0,
+    ]
 
 
 def test_scores_closer_than_a_float32_product_can_tell():
@@ -118,7 +121,13 @@ def test_the_distribution_is_by_decades():
     errors = np.array([0, 0, 1, 9, 10, 99, 100, 1000])
     one = PairwiseErrors(np.arange(8, dtype=np.int32), np.arange(9), np.zeros(8, np.float32), errors)
     rows = one.distribution()
-    assert [(row["least"], row["below"]) for row in rows] == [(0, 1), (1, 10), (10, 100), (100, 1000), (1000, 10000)]
+    assert [(row["least"], row["below"]) for row in rows] == [
+        (0, 1),
+        (1, 10),
+        (10, 100),
+        (100, 1000),
+        (1000, 10000),
+    ]
     assert [row["queries"] for row in rows] == [0.25, 0.25, 0.25, 0.125, 0.125]
     assert [row["errors"] for row in rows] == [count / 1219 for count in (0, 10, 109, 100, 1000)]
     none = PairwiseErrors(one.query_rows, one.offsets, one.scores, errors * 0)

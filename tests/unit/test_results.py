@@ -2,6 +2,7 @@
 
 import json
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -68,7 +69,7 @@ def test_judged_queries_are_searched_as_deep_as_the_measures_need():
 
 
 def test_results_hold_every_state_the_tests_and_forgetting(data, runs):
-    results = summarize(data, runs, RR, seed=0)
+    results = summarize(data, runs, RR, cache=Path("unused"), seed=0)
     assert results["test"] == {
         "bm25": {"RR@10": 0.25, "R@1": 0.0},
         "untrained": {"RR@10": 0.5, "R@1": 0.5},
@@ -96,7 +97,7 @@ def test_a_query_is_forgotten_when_its_positive_fell(data, runs):
 
 def test_nothing_is_compared_where_nothing_judges(data, runs):
     blind = choose_splits(data.collection, dev="none", test="none")
-    assert set(summarize(blind, runs, RR, seed=0)) == {"forgetting"}
+    assert set(summarize(blind, runs, RR, cache=Path("unused"), seed=0)) == {"forgetting"}
 
 
 def test_states_are_tested_query_by_query():
@@ -162,7 +163,7 @@ def test_ids_with_blanks_cost_the_run_files_not_the_experiment(runs, tmp_path, c
 
 
 def test_a_model_card_has_data_results_and_settings(data, runs):
-    results = summarize(data, runs, RR, seed=0)
+    results = summarize(data, runs, RR, cache=Path("unused"), seed=0)
     card = model_card("A retriever.", data, results, {"steps": 7, "dim": None, "towers": "tied"})
     lines = card.splitlines()
     assert lines[0] == "A retriever."
@@ -178,7 +179,7 @@ def test_a_model_card_has_data_results_and_settings(data, runs):
 
 
 def test_the_head_of_a_card_says_what_hubs_read(data, runs):
-    results = summarize(data, runs, RR, seed=0)
+    results = summarize(data, runs, RR, cache=Path("unused"), seed=0)
     head = card_metadata(data, results, "someone/a-model")
     assert head["base_model"] == "someone/a-model"
     (found,) = head["model-index"][0]["results"]

@@ -167,11 +167,11 @@ def test_several_seeds_are_averaged_by_query(ablation, study, collection):
 
 def test_what_people_wrote_around_the_tables_stays(ablation, tmp_path):
     page = tmp_path / "docs/ablation.md"
-    ablation.write(page, "one")
+    ablation.write(page, "FIRST")
     page.write_text(page.read_text() + "\n## Reading it\n")
-    ablation.write(page, "two")
+    ablation.write(page, "SECOND")
     text = page.read_text()
     assert text.startswith(ablation.HEADING)
-    assert "two" in text
-    assert "one" not in text
+    assert "SECOND" in text
+    assert "FIRST" not in text
     assert text.endswith("## Reading it\n")

@@ -13,10 +13,11 @@ from typing import Any
 
 import typer
 
-from hardneg.cli import keeping
+from hardneg.cli import exchange, keeping
 from hardneg.cli.commands import app
 from hardneg.errors import HardnegError
 
+app.command(epilog=exchange.EXAMPLE)(exchange.export)
 keeping.register(app)
 
 INTERRUPTED = 130  # what typer makes of a KeyboardInterrupt

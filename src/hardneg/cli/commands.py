@@ -15,6 +15,7 @@ from hardneg.cli.options import (
     DataOption,
     DeviceOption,
     JsonOption,
+    LabelsOption,
     MaxRam,
     MaxVram,
     MaybeData,
@@ -56,9 +57,9 @@ def common(
 
 @app.command("import", epilog=example("hardneg import beir:scifact --to scifact-collection"))
 def import_command(
-    source: Annotated[str, typer.Argument(help="[format:]PLACE; formats: beir, qa, msmarco, pydocs.")],
+    source: Annotated[str, typer.Argument(help="[format:]PLACE, such as beir:FOLDER.")],
     to: Annotated[Path, typer.Option(help="The folder of the canonical collection.")],
-    format: Annotated[str, typer.Option(help="Convention of PLACE.")] = "auto",
+    format: Annotated[str, typer.Option(help="beir, qa, msmarco, dpr, tevatron, trec, ...")] = "auto",
     allow_empty: Annotated[bool, typer.Option("--allow-empty", help="Keep empty texts, and count them.")] = False,
     allow_unjudged: Annotated[
         bool, typer.Option("--allow-unjudged", help="Drop judgements of unknown ids, and count them.")
@@ -95,10 +96,11 @@ def mine(
     allow_bin: AllowBin = False,
     prompts: PromptsOption = None,
     split: Annotated[str, typer.Option(help="Split whose queries get negatives.")] = "train",
-    sources: Annotated[str, typer.Option(help="Any of random,bm25,query,lookahead.")] = "query,lookahead",
+    sources: Annotated[str, typer.Option(help="Any of random,bm25,query,lookahead,file.")] = "query,lookahead",
     depth: Annotated[int, typer.Option(min=1, help="How far down a run one mines.")] = 200,
     count: Annotated[int, typer.Option(min=1, help="Negatives of each source for a query.")] = 30,
     previous: Annotated[Path | None, typer.Option(help="The pool before, for momentum.")] = None,
+    file: Annotated[Path | None, typer.Option(help="Run, pool or JSON for the source file.")] = None,
     alpha: Annotated[float, typer.Option(help="Share of momentum, below 1.")] = 0.5,
     beta: Annotated[float, typer.Option(help="Share of lookahead in the new part, below 1.")] = 0.5,
     rank_from: Annotated[int, typer.Option(min=1, help="First rank to mine.")] = 1,
@@ -108,6 +110,7 @@ def mine(
         float | None, typer.Option(help="Least distance below the positive's score.")
     ] = None,
     relative_margin: Annotated[float | None, typer.Option(help="The same, as a share of that score.")] = None,
+    labels: LabelsOption = "qrels",
     seed: SeedOption = 42,
     cache: CacheOption = None,
     device: DeviceOption = None,
@@ -121,6 +124,7 @@ def mine(
     from hardneg.memory import limit_memory
     from hardneg.negatives.candidates import Filters
     from hardneg.operations.inspection import pool_stats
+    from hardneg.operations.pools import labels_named
     from hardneg.operations.pools import mine as execute
     from hardneg.runtime import set_threads
     from hardneg.tables import facts_table
@@ -139,9 +143,11 @@ def mine(
         depth=depth,
         count=count,
         previous=previous,
+        file=file,
         alpha=alpha,
         beta=beta,
         filters=Filters(rank_from, rank_to, max_score, absolute_margin, relative_margin),
+        labels=labels_named(labels),
         seed=seed,
         cache=cache,
         device=device,

@@ -30,6 +30,8 @@ MaxVram = Annotated[str | None, typer.Option("--max-vram", help="The same of a C
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 SeedOption = Annotated[int, typer.Option(min=0, help="Of every random draw.")]
 
+LabelsOption = Annotated[str, typer.Option(help="qrels, or answers: what contains one is no negative.")]
+
 ExperimentOption = Annotated[Path, typer.Option("--out", help="The experiment's folder.")]
 PresetOption = Annotated[str | None, typer.Option(help="Settings that come with the recipe, by name.")]
 ConfigOption = Annotated[Path | None, typer.Option(help="A TOML file of settings.")]

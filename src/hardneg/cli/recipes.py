@@ -205,6 +205,7 @@ def train_adore(
     test: TestSplit = "test",
     passage_model: PassageModel = None,
     allow_bin: AllowBin = False,
+    prompts: PromptsOption = None,
     dry_run: DryRun = False,
     estimate: Estimate = False,
     cache: CacheOption = None,

@@ -209,7 +209,7 @@ def write_qrels(
         check_split(name)
         origins = np.flatnonzero(judged[0] == code)
         triples, origins = sorted_known(judged[1:, origins], origins)
-        triples = without_repeated(triples, origins, places, gate)
+        triples = in_source_order(*without_repeated(triples, origins, places, gate))
         asked = judged[1, (judged[0] == code) & (judged[1] >= 0)]
         qrels = qrels_of(triples, np.unique(np.concatenate([asked, members.get(name, asked)])))
         for part in QRELS_PARTS:
@@ -248,19 +248,29 @@ def sorted_known(triples: Int32, origins: Int64) -> tuple[Int32, Int64]:
     return triples[:, order], origins[order]
 
 
-def without_repeated(triples: Int32, origins: Int64, places: Places, gate: Gate) -> Int32:
-    """The sorted triples [3, n] with one judgement a pair; ``origins`` [n] are their places."""
+def without_repeated(triples: Int32, origins: Int64, places: Places, gate: Gate) -> tuple[Int32, Int64]:
+    """The sorted triples [3, n] with one judgement a pair, and their places ``origins`` [n]."""
     again = np.zeros(len(origins), bool)
     again[1:] = (triples[:2, 1:] == triples[:2, :-1]).all(axis=0)
-    if not again.any():
-        return triples
-    at, total = int(np.argmax(again)), int(again.sum())
-    fault = places.duplicate("this judgement", int(origins[at - 1]), int(origins[at]), total)
-    gate.duplicates(fault, "judgement", total)
-    return triples[:, ~again]
+    if again.any():
+        at, total = int(np.argmax(again)), int(again.sum())
+        fault = places.duplicate("this judgement", int(origins[at - 1]), int(origins[at]), total)
+        gate.duplicates(fault, "judgement", total)
+    return triples[:, ~again], origins[~again]
+
+
+def in_source_order(triples: Int32, origins: Int64) -> Int32:
+    """The sorted triples [3, n] with the positives of each query before the rest, as their source has them.
+
+    The order of the rest means nothing, so it stays by passage: no digest is to tell two sources apart by it.
+    """
+    queries, passages, grades = triples
+    rest = grades < 1
+    order = np.lexsort((np.where(rest, passages, origins), rest, queries))
+    return triples[:, order]
 
 
 def qrels_of(triples: Int32, queries: Int32) -> Qrels:
-    """The record of sorted triples [3, n]; every one of the ascending ``queries`` [Q] is in it."""
+    """The record of triples [3, n] sorted by query; every one of the ascending ``queries`` [Q] is in it."""
     lengths = np.bincount(np.searchsorted(queries, triples[0]), minlength=len(queries))
     return Qrels(queries, offsets_of(lengths), triples[1], triples[2])

@@ -1,7 +1,7 @@
 """The canonical collection: passages, queries, judgements and answers as memory-mapped columns.
 
-Passages keep their source order; queries stand in the byte order of their ids, so that every convention that
-holds the same collection gives the same digest.
+Passages keep their source order, and so do the positives of a query; queries stand in the byte order of their
+ids, so that every convention that holds the same collection gives the same digest.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from hardneg.errors import SettingsError
 from hardneg.records import Int64, Qrels
 
 KIND = "collection"
+READING = 2  # grows when the same source is read into other content; caches of before are passed over
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +157,7 @@ class Collection:
     def qrels(self, split: str) -> Qrels:
         """The judgements of a split: of all its queries, judged or not."""
         if split not in self.splits:
-            there = f"there are {', '.join(self.splits)}" if self.splits else "there is none"
+            there = f"there are {', '.join(self.splits)}" if self.splits else "import it with judgements"
             raise SettingsError("UNKNOWN_SPLIT", f"no split {split!r}", there, path=self.path)
         parts = (load_array(self.path / QRELS.format(split=split, part=part)) for part in QRELS_PARTS)
         return Qrels(*(np.asarray(part) for part in parts))
@@ -170,7 +171,7 @@ def content_digest(manifest: Manifest) -> str:
 
 def cached_place(source: Source, rules: Rules, cache: Path | None = None) -> Path:
     """The folder of a cache where this source's collection belongs."""
-    key = digest_json([FORMAT_VERSION, source.format, dict(source.inputs), vars(rules)])
+    key = digest_json([FORMAT_VERSION, READING, source.format, dict(source.inputs), vars(rules)])
     return (cache or cache_root()) / "collections" / key[:32]
 
 

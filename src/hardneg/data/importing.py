@@ -3,17 +3,47 @@
 from __future__ import annotations
 
 import difflib
+import re
 import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from hardneg.artifacts import MANIFEST, SettingsClash, cache_root, check_writable, is_published, lease
 from hardneg.data.checks import OnDuplicate, Rules
 from hardneg.data.collection import KIND, Collection, cached_place, publish_source
+from hardneg.data.formats import beir, dpr, hub, irds, msmarco, pydocs, qa, tevatron, trec_folder
 from hardneg.data.source import Source
 from hardneg.errors import BusyError, InputError, SettingsError
 from hardneg.lease import holding
 
-FORMATS = ("beir", "qa", "msmarco", "pydocs")
+FOLDERS: Mapping[str, Callable[[Path], Source]] = {
+    "beir": beir.records,
+    "qa": qa.records,
+    "msmarco": msmarco.records,
+    "msmarco-docs": partial(msmarco.records, documents=True),
+    "dpr": dpr.records,
+    "tevatron": tevatron.records,
+    "trec": trec_folder.records,
+}
+NAMES: Mapping[str, Callable[[str], Source]] = {
+    "pydocs": pydocs.records,
+    "ir_datasets": irds.records,
+    "hf": hub.records,
+}
+FORMATS = (*FOLDERS, *NAMES)
+# Files that a convention has, and a pattern that some file fits; the first that holds counts.
+SIGNS: Sequence[tuple[str, tuple[set[str], str]]] = (
+    ("beir", ({"corpus.jsonl", "queries.jsonl"}, ".*")),
+    ("dpr", ({dpr.PASSAGES}, ".*")),
+    ("msmarco", ({msmarco.DOCUMENTS}, ".*")),
+    ("trec", (set(), r"topics\..*")),
+    ("msmarco", ({"corpus.tsv"}, r".*\.query\.txt|queries\..*\.tsv")),
+    ("msmarco", ({"collection.tsv"}, r".*\.query\.txt|queries\..*\.tsv")),
+    ("qa", ({"corpus.tsv"}, r".*\.jsonl")),
+    ("tevatron", (set(), r".*\.jsonl")),
+    ("dpr", (set(), r".*\.json")),
+)
 WAIT_SECONDS = 0.2
 
 
@@ -79,22 +109,10 @@ def find_source(data: str, format: str = "auto") -> Source:
         format, data = prefix, rest
     elif format == "auto":
         format = detect(data)
-    if format == "pydocs":
-        from hardneg.data.formats import pydocs
-
-        return pydocs.records(data)
-    if format == "beir":
-        from hardneg.data.formats import beir
-
-        return beir.records(existing_folder(data))
-    if format == "qa":
-        from hardneg.data.formats import qa
-
-        return qa.records(existing_folder(data))
-    if format == "msmarco":
-        from hardneg.data.formats import msmarco
-
-        return msmarco.records(existing_folder(data))
+    if format in NAMES:
+        return NAMES[format](data)
+    if format in FOLDERS:
+        return FOLDERS[format](existing_folder(data))
     raise unknown_format(format)
 
 
@@ -107,12 +125,9 @@ def detect(data: str) -> str:
     if (folder / MANIFEST).is_file():
         raise SettingsError("CANONICAL", "this is a collection already", "use it as it is", path=folder)
     names = {path.name.removesuffix(".gz") for path in folder.iterdir()}
-    if {"corpus.jsonl", "queries.jsonl"} <= names:
-        return "beir"
-    if "msmarco-docs.tsv" in names or ("corpus.tsv" in names and any(n.endswith(".query.txt") for n in names)):
-        return "msmarco"
-    if "corpus.tsv" in names and any(name.endswith(".jsonl") for name in names):
-        return "qa"
+    for format, (needed, pattern) in SIGNS:
+        if needed <= names and any(re.fullmatch(pattern, name) for name in names):
+            return format
     what = "no convention is recognised by the files here"
     raise InputError("UNKNOWN_FORMAT", what, f"name one of {', '.join(FORMATS)}", path=folder)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hardneg.artifacts import cached_digest
+from hardneg.artifacts import cached_digest, reading
 from hardneg.errors import InputError
 
 
@@ -71,7 +71,17 @@ class Source:
 
 def file_digests(folder: Path, files: Iterable[Path]) -> dict[str, str]:
     """SHA-256 of each file by its name within ``folder``."""
-    return {file.relative_to(folder).as_posix(): cached_digest(file) for file in files}
+    digests = {}
+    for file in files:
+        with reading(file):
+            digests[file.relative_to(folder).as_posix()] = cached_digest(file)
+    return digests
+
+
+def not_loaded(name: str, fault: Exception) -> InputError:
+    """The fault of data that another package fetches, and could not."""
+    what = " ".join(f"{type(fault).__name__}: {fault}".split())
+    return InputError("NOT_LOADED", f"{name} cannot be loaded ({what:.300})", "check its name and the network")
 
 
 PassageLike = Mapping[str, str] | Sequence[str]

@@ -22,6 +22,7 @@ from hardneg.records import Int32, Int64, offsets_of
 
 WORD = 8  # bytes compared at a time when ids are ranked
 CHUNK = 1 << 20  # rows gathered at a time
+COPIED = 1 << 12  # strings held at a time when a column is rewritten
 
 
 def hash_bytes(data: bytes) -> bytes:
@@ -128,8 +129,8 @@ def rewrite(draft: Draft, name: str, rows: NDArray[np.integer]) -> None:
     """Replace a written column by its ``rows``, in that order."""
     column = TextColumn.open(draft.path, name)
     with TextColumnWriter(draft, f"{name}.new") as writer:
-        for start in range(0, len(rows), CHUNK):
-            for data in column.take_bytes(rows[start : start + CHUNK]):
+        for start in range(0, len(rows), COPIED):
+            for data in column.take_bytes(rows[start : start + COPIED]):
                 writer.add(data)
     for suffix in ("utf8", "offsets.npy"):
         rename(draft / f"{name}.new.{suffix}", draft / f"{name}.{suffix}")

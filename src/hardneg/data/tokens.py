@@ -174,6 +174,16 @@ def separator(tokenizer: Tokenizer) -> str:
     return str(encoding.tokens[text_end])
 
 
+def without_special(batch: TokenBatch, tokenizer: Tokenizer) -> TokenBatch:
+    """The sequences without the special tokens before and after their texts."""
+    mask = tokenizer.encode("a").special_tokens_mask
+    before, after = mask.index(0), mask[::-1].index(0)
+    lengths = batch.lengths - before - after
+    offsets = offsets_of(lengths)
+    index = np.arange(offsets[-1]) + np.repeat(batch.offsets[:-1] + before - offsets[:-1], lengths)
+    return TokenBatch(batch.ids[index], offsets)
+
+
 def joined_passages(titles: list[str], texts: list[str], join: str) -> list[str]:
     """Each passage as one string; a passage without a title is its text."""
     return [title + join + text if title else text for title, text in zip(titles, texts, strict=True)]

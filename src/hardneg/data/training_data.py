@@ -2,17 +2,55 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hardneg.artifacts import digest_json
+from hardneg.config import nearest
 from hardneg.data.collection import Collection, hold_out
 from hardneg.errors import InputError, SettingsError
 from hardneg.records import Positives, Qrels, spans
 
 NONE = "none"
 AUTO = "auto"
+NO_ROWS = np.zeros(0, np.int32)
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What makes a passage a positive of a training query.
+
+    Attributes
+    ----------
+    labels : ``qrels``: its judgement. ``answers`` (open-domain question answering): its judgement too, but no
+        passage that contains an answer is a negative, and a query without a judged positive has the best passage
+        with an answer that a model finds, which may be another one for every model.
+    use_positive_ctxs : False: judgements are not looked at, only answers.
+    require_gold : leave queries without a judged positive out.
+    answer_mode : whether answers are strings or patterns.
+    """
+
+    labels: Literal["qrels", "answers"] = "qrels"
+    use_positive_ctxs: bool = True
+    require_gold: bool = False
+    answer_mode: Literal["string", "regex"] = "string"
+
+    def check(self) -> None:
+        """Refuse settings that contradict each other."""
+        if self.require_gold and not self.use_positive_ctxs:
+            what = "require_gold asks for judged positives, use_positive_ctxs = false ignores them"
+            raise SettingsError("BAD_SETTING", what, "leave one of them out")
+        if self != BY_QRELS and self.labels == "qrels":
+            what = "use_positive_ctxs, require_gold and answer_mode say nothing to labels = qrels"
+            raise SettingsError("BAD_SETTING", what, "leave them out, or set labels = answers")
+
+
+BY_QRELS = Labels()
 
 
 @dataclass(frozen=True)
@@ -20,15 +58,37 @@ class TrainingData:
     """A collection seen by a recipe."""
 
     collection: Collection
-    train: Positives  # only queries that have a positive
+    asked: Positives  # all training queries, with their judged positives if they have any
     dev: Qrels | None
     test: Qrels | None
     held_out: int = 0  # training queries moved to dev because there was no dev split
+    labels: Labels = BY_QRELS
+
+    @cached_property
+    def train(self) -> Positives:
+        """The queries that can be trained on, with their judged positives.
+
+        By judgements, these have one or more; by answers they may have none, if they have an answer.
+
+        Raises
+        ------
+        InputError : there is no such query.
+        """
+        labels, positives = self.labels, self.asked
+        if not labels.use_positive_ctxs:
+            positives = replace(positives, offsets=np.zeros_like(positives.offsets), passage_rows=NO_ROWS)
+        found = spans(positives.offsets) > 0
+        if labels.labels == "answers" and not labels.require_gold:
+            found |= has_answer(self.collection, positives)
+        if not found.any():
+            kind = "positive" if labels.labels == "qrels" else "positive or an answer"
+            raise InputError("NO_POSITIVES", f"no training query has a {kind}", "check the qrels and the answers")
+        return positives.select(np.flatnonzero(found))
 
     @property
     def digest(self) -> str:
         """Which queries train and judge, by which judgements."""
-        parts = {"train": self.train, "dev": self.dev, "test": self.test}
+        parts = {"train": self.asked, "dev": self.dev, "test": self.test}
         return digest_json(
             {
                 name: None if part is None else [part.query_rows.tolist(), part.passage_rows.tolist()]
@@ -51,7 +111,7 @@ def choose_splits(
     Raises
     ------
     SettingsError : a named split does not exist.
-    InputError : no training query has a positive.
+    InputError : no training query has a positive or an answer.
     """
     training = named_split(collection, train)
     testing = (
@@ -67,16 +127,31 @@ def choose_splits(
     else:
         training, developing = hold_out(training, collection.query_ids, seed=seed)
         held_out = len(developing)
-    positives = training.positives()
-    positives = positives.select(np.flatnonzero(spans(positives.offsets) > 0))
-    if not len(positives):
+    asked = training.positives()
+    if not len(asked.passage_rows) and not has_answer(collection, asked).any():
         raise InputError("NO_POSITIVES", f"no query of split '{train}' has a positive", "check the qrels")
-    return TrainingData(collection, positives, developing, testing, held_out)
+    return TrainingData(collection, asked, developing, testing, held_out)
+
+
+def labelled(data: TrainingData, settings: Mapping[str, Any]) -> TrainingData:
+    """The data with the labels that a recipe's settings name; those of a recipe that names none stay."""
+    named = {field.name: settings[field.name] for field in fields(Labels) if field.name in settings}
+    labels = replace(data.labels, **named)
+    labels.check()
+    if labels.labels == "answers" and not data.collection.has_answers:
+        what = "labels = answers, and no query of the collection has an answer"
+        raise InputError("NO_ANSWERS", what, "set labels = qrels, or import a collection with answers")
+    return replace(data, labels=labels)
+
+
+def has_answer(collection: Collection, positives: Positives) -> NDArray[np.bool_]:
+    """Whether each query [Q] has an answer."""
+    return np.asarray(spans(collection.answer_spans)[positives.query_rows] > 0)
 
 
 def named_split(collection: Collection, name: str) -> Qrels:
     """The judgements of a split."""
-    if name not in collection.splits:
-        known = ", ".join(collection.splits)
-        raise SettingsError("UNKNOWN_SPLIT", f"there is no split '{name}'", f"known are: {known}")
+    if name not in collection.splits and collection.splits:
+        what = f"there is no split '{name:.80}'"
+        raise SettingsError("UNKNOWN_SPLIT", what, nearest(name, collection.splits), path=collection.path)
     return collection.qrels(name)

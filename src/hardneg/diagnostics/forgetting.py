@@ -6,13 +6,17 @@ Teleportation Negatives", EMNLP 2022. Compared are raw runs of all training quer
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hardneg import draws
+from hardneg.data.training_data import TrainingData
 from hardneg.evaluation.measures import first_relevant_rank
+from hardneg.labelling import relevant
+from hardneg.negatives.candidates import Contains
 from hardneg.records import Int32, Int64, Positives, Run
 
 Float64 = NDArray[np.float64]
@@ -32,6 +36,27 @@ def forgetting_rate(before: Float64, after: Float64) -> float:
 def learned_share(before: Float64, after: Float64) -> float:
     """Share of the queries whose reciprocal rank [Q] rose."""
     return float(np.mean(after > before))
+
+
+def forgetting(
+    data: TrainingData, runs: Sequence[Run], contains: Contains | None = None, *, first: int = 1
+) -> list[dict[str, float]]:
+    """Shares of the training queries forgotten and learned by each episode, from the states' runs in order.
+
+    A query is forgotten when its MRR@100 fell below that of the state before (ANCE-Tele, Fig. 4). The ``first``
+    episode, whatever its number, is set against the pretrained model. With ``contains``, a hit that contains an
+    answer counts as much as a judged one: what is a positive in training may differ between the states.
+    """
+    ranks = [reciprocal_ranks(run, relevant(run, data, contains)) for run in runs]
+    return [
+        {
+            "episode": episode,
+            "forgotten": forgetting_rate(before, after),
+            "learned": learned_share(before, after),
+            "train_mrr_100": float(after.mean()),
+        }
+        for episode, (before, after) in enumerate(itertools.pairwise(ranks), first)
+    ]
 
 
 def sample_queries(query_rows: Int32, count: int = 10, *, seed: int) -> Int64:

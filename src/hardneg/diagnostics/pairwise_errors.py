@@ -32,7 +32,7 @@ class PairwiseErrors:
     errors: Int64  # [n] irrelevant passages that score strictly higher (STAR, Eq. 3)
 
     def of_queries(self, top: int | None = None) -> Int64:
-        """[Q] the sum over each query's positives of their errors, or of min(errors, ``top``) (STAR, Eqs. 5, 6)."""
+        """[Q] the sum over a query's positives of their errors, or of min(errors, ``top``) (STAR, Eqs. 5, 6)."""
         errors = self.errors if top is None else np.minimum(self.errors, top)
         return np.bincount(owners(self.offsets), errors, minlength=len(self.query_rows)).astype(np.int64)
 
@@ -43,7 +43,7 @@ class PairwiseErrors:
     def distribution(self) -> list[dict[str, Any]]:
         """Shares of the queries and of all errors, by decades of a query's errors (STAR, Fig. 3).
 
-        Each row is of queries with ``least`` errors or more and fewer than ``below``; the first is of those without.
+        Each row is of queries with ``least`` errors or more and fewer than ``below``; the first: without any.
         """
         errors = self.of_queries()[spans(self.offsets) > 0]
         decades = np.char.str_len(errors.astype(str)) * (errors > 0)  # digits: no logarithm to be rounded
@@ -60,7 +60,7 @@ class PairwiseErrors:
         ]
 
     def as_json(self, top: int = TOP) -> dict[str, Any]:
-        """``total`` and ``top`` mean errors a query, how many ``queries``, ``k`` of the latter, and the distribution."""
+        """``total`` and ``top`` mean errors a query, how many ``queries``, ``k`` of the latter, distribution."""
         return {
             "total": self.mean(),
             "top": self.mean(top),

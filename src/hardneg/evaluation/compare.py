@@ -107,10 +107,11 @@ def first_disagreement(a: Run, b: Run, qrels: Qrels, depth: int = 100) -> Partin
 def _grades(qrels: Qrels, passages: Int32) -> Int32:
     """Grade of the passages [Q, m] of each query; -1 where unjudged."""
     keys = (owners(qrels.offsets) << 32) | qrels.passage_rows
+    order = np.argsort(keys, kind="stable")
     wanted = (np.arange(len(qrels))[:, None] << 32) | np.maximum(passages, 0)
-    at = np.searchsorted(keys, wanted)
+    at = np.searchsorted(keys, wanted, sorter=order)
     found = (passages != _NONE) & (at < len(keys))
-    found[found] = keys[at[found]] == wanted[found]
+    found[found] = keys[order[at[found]]] == wanted[found]
     grades = np.full(passages.shape, -1, np.int32)
-    grades[found] = qrels.grades[at[found]]
+    grades[found] = qrels.grades[order[at[found]]]
     return grades

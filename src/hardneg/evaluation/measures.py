@@ -10,7 +10,7 @@ import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,11 +29,12 @@ _SPELLINGS = {
     "P": "p precision",
     "Success": "success",
     "Judged": "judged",
+    "Answer": "answer",
 }
 _ALIASES = {alias: name for name, aliases in _SPELLINGS.items() for alias in aliases.split()}
-_FORM = re.compile(r"([A-Za-z]+(?:_[A-Za-z]+)*)(?:\(rel=(\d{1,9})\))?(?:[@_](\d{1,9}))?")
-_NEEDS_CUTOFF = ("R", "P", "Success", "Judged")
-_WITHOUT_REL = ("nDCG", "Judged")
+_FORM = re.compile(r"([A-Za-z]+(?:_[A-Za-z]+)*)(?:\((?:rel=(\d{1,9})|mode=(string|regex))\))?(?:[@_](\d{1,9}))?")
+_NEEDS_CUTOFF = ("R", "P", "Success", "Judged", "Answer")
+_WITHOUT_REL = ("nDCG", "Judged", "Answer")
 _WHOLE_RUN = int(np.iinfo(np.int64).max)
 _ANY_GRADE = int(np.iinfo(np.int32).min)
 
@@ -42,13 +43,20 @@ _ANY_GRADE = int(np.iinfo(np.int32).min)
 class Measure:
     """A measure as a value; its text form (``AP(rel=2)@100``) is that of ir_measures and parses back."""
 
-    name: str  # RR, R, nDCG, AP, P, Success or Judged
+    name: str  # RR, R, nDCG, AP, P, Success, Judged or Answer
     cutoff: int | None = None  # hits that count; None: the whole run
     rel: int = 1  # lowest grade taken as relevant, by the binary measures
+    mode: Literal["string", "regex"] = "string"  # what answers are, for Answer
 
     def __str__(self) -> str:
-        rel = "" if self.rel == 1 else f"(rel={self.rel})"
-        return f"{self.name}{rel}" + ("" if self.cutoff is None else f"@{self.cutoff}")
+        option = "" if self.rel == 1 else f"(rel={self.rel})"
+        option += "" if self.mode == "string" else f"(mode={self.mode})"
+        return f"{self.name}{option}" + ("" if self.cutoff is None else f"@{self.cutoff}")
+
+    @property
+    def by_answers(self) -> bool:
+        """Whether it looks for answers in texts, and not at judgements."""
+        return self.name == "Answer"
 
     @property
     def depth(self) -> int:
@@ -67,13 +75,16 @@ class Measure:
         name = _ALIASES.get(match[1].lower()) if match else None
         if match is None or name is None:
             raise SettingsError("UNKNOWN_MEASURE", f"no measure is called '{text}'", _nearest(text))
-        measure = cls(name, int(match[3]) if match[3] else None, int(match[2] or 1))
+        mode: Any = match[3] or "string"
+        measure = cls(name, int(match[4]) if match[4] else None, int(match[2] or 1), mode)
         if measure.cutoff == 0 or measure.rel == 0:
             raise SettingsError("BAD_MEASURE", f"'{text}' has a 0", "cut-off and rel begin at 1")
         if measure.cutoff is None and name in _NEEDS_CUTOFF:
             raise SettingsError("BAD_MEASURE", f"'{text}' has no cut-off", f"write {name}@10, for instance")
         if match[2] and name in _WITHOUT_REL:
             raise SettingsError("BAD_MEASURE", f"{name} takes no rel in '{text}'", f"write {name}@10")
+        if match[3] and not measure.by_answers:
+            raise SettingsError("BAD_MEASURE", f"{name} takes no mode in '{text}'", f"write {name}@10")
         return measure
 
 
@@ -81,7 +92,7 @@ def _nearest(text: str) -> str:
     name = re.match(r"[A-Za-z_]*", text)[0].strip("_")  # type: ignore[index]
     near = difflib.get_close_matches(name.lower(), _ALIASES, n=1, cutoff=0.5)
     cutoff = re.search(r"\d+$", text)
-    names = "RR@k, R@k, nDCG@k, AP, P@k, Success@k, Judged@k"
+    names = "RR@k, R@k, nDCG@k, AP, P@k, Success@k, Judged@k, Answer@k"
     return f"did you mean {_ALIASES[near[0]]}@{cutoff[0] if cutoff else 10}?" if near else f"there are {names}"
 
 
@@ -102,24 +113,44 @@ def parse_measures(text: str) -> tuple[Measure, ...]:
 class Evaluation:
     """Values of each measure, query by query."""
 
-    query_rows: Int32  # [Q] ascending; the queries with a relevant passage
-    values: Mapping[str, Float64]  # measure -> [Q]
+    query_rows: Int32  # [Q] ascending; the queries with a relevant passage (or an answer, for Answer)
+    values: Mapping[str, Float64]  # measure -> [Q]; NaN where the measure does not count the query
     missing: int  # of these, queries that the run lacks (they score 0)
     unjudged: int  # queries of the run without a relevant passage in the qrels (left out)
 
+    def of(self, name: str) -> Float64:
+        """Values of the queries that a measure counts, ascending by query."""
+        return self.values[name][~np.isnan(self.values[name])]
+
     @property
     def means(self) -> dict[str, float]:
-        """Mean of each measure over the queries."""
-        return {name: float(values.mean()) for name, values in self.values.items()}
+        """Mean of each measure over the queries that it counts."""
+        return {name: float(self.of(name).mean()) for name in self.values}
 
     def as_json(self) -> dict[str, Any]:
-        """Means and counts, for machines."""
+        """Means and counts, for machines; ``counted`` only where measures count different queries."""
+        counted = {name: len(self.of(name)) for name in self.values}
+        several = {"counted": counted} if len(set(counted.values())) > 1 else {}
         return {
             "measures": self.means,
             "queries": len(self.query_rows),
             "missing": self.missing,
             "unjudged": self.unjudged,
+            **several,
         }
+
+
+def joined(parts: Sequence[Evaluation], run: Run, names: Sequence[str]) -> Evaluation:
+    """One evaluation of a run from several, with the measures in the order of ``names``."""
+    rows = np.unique(np.concatenate([part.query_rows for part in parts]))
+    values = {}
+    for part in parts:
+        place = np.searchsorted(rows, part.query_rows)
+        for name, scored in part.values.items():
+            values[name] = np.full(len(rows), np.nan)
+            values[name][place] = scored
+    present = int(np.isin(run.query_rows, rows).sum())
+    return Evaluation(rows, {name: values[name] for name in names}, len(rows) - present, len(run) - present)
 
 
 def evaluate(run: Run, qrels: Qrels, measures: Sequence[Measure], *, id_rank: Int32 | None) -> Evaluation:
@@ -193,7 +224,8 @@ def _precision(hits: JudgedHits, measure: Measure) -> Float64:
     return _found(hits, measure) / measure.depth
 
 
-def _success(hits: JudgedHits, measure: Measure) -> Float64:
+def success(hits: JudgedHits, measure: Measure) -> Float64:
+    """Whether a relevant passage is among the first hits [Q]."""
     return (_found(hits, measure) > 0).astype(np.float64)
 
 
@@ -228,6 +260,7 @@ _FORMULAS: dict[str, Callable[[JudgedHits, Measure], Float64]] = {
     "nDCG": _ndcg,
     "AP": _average_precision,
     "P": _precision,
-    "Success": _success,
+    "Success": success,
     "Judged": _judged,
+    "Answer": success,
 }

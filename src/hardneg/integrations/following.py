@@ -6,8 +6,9 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from hardneg.errors import InputError
 from hardneg.sealed import METRICS, RESULTS
@@ -31,36 +32,45 @@ def follow(experiment: str | Path, *, wait: bool = True, poll: float = 1.0) -> I
     folder = Path(experiment)
     if not wait and not (folder / METRICS).is_file():
         raise InputError("NOT_FOUND", "no metrics are here", "give an experiment's folder", path=folder)
-    tail, last = Tail(folder / METRICS), (-1, -1)
-    while True:
-        finished = (folder / RESULTS).is_file()  # before the rows: none comes after
-        for line in tail.read():
-            row = json.loads(line)
-            if (now := (row["episode"], row["step"])) > last:
-                last = now
-                yield row
-        if finished or not wait:
-            return
-        time.sleep(poll)
+    last = (-1, -1)
+    with closing(Tail(folder / METRICS)) as tail:
+        while True:
+            finished = (folder / RESULTS).is_file()  # before the rows: none comes after
+            for line in tail.read():
+                row = json.loads(line)
+                if (now := (row["episode"], row["step"])) > last:
+                    last = now
+                    yield row
+            if finished or not wait:
+                return
+            time.sleep(poll)
 
 
 class Tail:
-    """Whole lines that a file has gained; all of them again where it was replaced."""
+    """Whole lines that a file has gained; all of them again where it was replaced by another."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.seen, self.inode = 0, -1
+        self.stream: BinaryIO | None = None  # stays open, so that no other file gets the number of this one
 
     def read(self) -> list[bytes]:
         """The lines since the last look."""
-        try:
-            stream = open(self.path, "rb")  # noqa: SIM115
-        except FileNotFoundError:
-            return []
-        with stream:
-            if (inode := os.fstat(stream.fileno()).st_ino) != self.inode:
-                self.seen, self.inode = 0, inode
-            stream.seek(self.seen)
-            whole, _, _ = stream.read().rpartition(b"\n")
-        self.seen += len(whole) + 1 if whole else 0
-        return whole.split(b"\n") if whole else []
+        if self.stream is None or self._is_replaced():
+            self.close()
+            if not self.path.is_file():
+                return []
+            self.stream = open(self.path, "rb")  # noqa: SIM115
+        begin = self.stream.tell()
+        whole, end, _ = self.stream.read().rpartition(b"\n")
+        self.stream.seek(begin + len(whole) + len(end))
+        return whole.split(b"\n") if end else []
+
+    def _is_replaced(self) -> bool:
+        assert self.stream is not None
+        return not self.path.is_file() or not os.path.samestat(self.path.stat(), os.fstat(self.stream.fileno()))
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self.stream is not None:
+            self.stream.close()
+            self.stream = None

@@ -6,7 +6,7 @@ import copy
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -48,9 +48,9 @@ class EncoderSettings:
     """Everything about an encoder that is not in its weights or tokenizer; saved with the model.
 
     ``dim`` cuts the vector (None: whole), after normalisation; logits are ``scale`` × score. Lengths are in
-    tokens, special ones included. With ``chunks`` above 1 a passage is a document of up to so many sequences of
-    ``passage_length``, and its score is the highest of theirs (MaxP; 1: FirstP). Texts are cut after
-    ``max_characters`` (0: nowhere).
+    tokens, special ones included; ``search_query_length`` is that of queries outside of training steps (None: the
+    same). With ``chunks`` above 1 a passage is a document of up to so many sequences of ``passage_length``, and
+    its score is the highest of theirs (MaxP; 1: FirstP). Texts are cut after ``max_characters`` (0: nowhere).
     """
 
     pooling: Pooling = "cls"
@@ -66,6 +66,7 @@ class EncoderSettings:
     title_join: TitleJoin = "sep"
     chunks: int = 1
     max_characters: int = 0
+    search_query_length: int | None = None
 
     def __post_init__(self) -> None:
         for name, choices in (("pooling", Pooling), ("head", Head), ("title_join", TitleJoin)):
@@ -75,8 +76,8 @@ class EncoderSettings:
                 )
         if self.max_characters < 0:
             raise SettingsError("BAD_SETTING", f"max_characters = {self.max_characters}", "give 0 or more")
-        for name in ("query_length", "passage_length", "scale", "chunks") + ("dim",) * (self.dim is not None):
-            if not (value := getattr(self, name)) > 0:
+        for name in ("query_length", "passage_length", "scale", "chunks", "dim", "search_query_length"):
+            if (value := getattr(self, name)) is not None and not value > 0:
                 raise SettingsError("BAD_SETTING", f"{name} = {value}", "give a number above 0")
 
 
@@ -168,7 +169,7 @@ class BiEncoder(nn.Module):
         return self.tower(side).tokenizer
 
     def template(self, side: Side) -> TextTemplate:
-        """How this side's texts become tokens."""
+        """How this side's texts become tokens in training."""
         settings, digest = self.settings, self.tower(side).tokenizer_digest
         if side == "query":
             return TextTemplate(
@@ -191,6 +192,13 @@ class BiEncoder(nn.Module):
             return self
         tower = self.tower("passage")
         return BiEncoder(self.settings, copy.deepcopy(tower), tower, exact_dropout=self.exact_dropout)
+
+    def search_template(self, side: Side) -> TextTemplate:
+        """The same in search, where queries may be longer."""
+        template = self.template(side)
+        if side == "passage":
+            return template
+        return replace(template, max_length=self.settings.search_query_length or template.max_length)
 
     def working_memory(self, tokens: int) -> int:
         """Bytes that a batch of so many tokens takes inside a transformer at most, without gradient."""

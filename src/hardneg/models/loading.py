@@ -23,6 +23,7 @@ from hardneg.models.pretrained import (
     read_tensors,
     read_tokenizer,
     read_transformer,
+    usable,
 )
 from hardneg.models.st_folder import MODULES, SentenceFolder, read_ance_head, read_st_folder
 
@@ -101,15 +102,17 @@ def _verify(folder: Path) -> None:
 
 def _read(folder: Path, allow_bin: bool, overrides: Mapping[str, Any]) -> Part:
     _verify(folder)
-    part = (_read_st if (folder / MODULES).is_file() else _read_plain)(folder, allow_bin)
+    with usable(folder):
+        part = (_read_st if (folder / MODULES).is_file() else _read_plain)(folder, allow_bin)
+        limit = longest(part.tower)
     settings = _saved_settings(folder) or part.settings
-    limit = longest(part.tower)
     return replace(
         part,
         settings=replace(
             settings,
             query_length=min(settings.query_length, limit),
             passage_length=min(settings.passage_length, limit),
+            search_query_length=settings.search_query_length and min(settings.search_query_length, limit),
         ),
     )
 
@@ -190,7 +193,8 @@ def _merged(parts: list[Part], overrides: Mapping[str, Any]) -> EncoderSettings:
                 f"{name} is {ours!r} in {parts[0].folder} and {theirs!r} in {parts[-1].folder}",
                 f"set {name}, or choose two models alike",
             )
-    return replace(passage, scale=query.scale, query_prompt=query.query_prompt, query_length=query.query_length)
+    own = ("scale", "query_prompt", "query_length", "search_query_length")
+    return replace(passage, **{name: getattr(query, name) for name in own})
 
 
 # ---------------------------------------------------------------- checks
@@ -214,8 +218,9 @@ def longest(tower: Tower) -> int:
 
 
 def _check_lengths(parts: list[Part], settings: EncoderSettings) -> None:
-    for name, part in (("query_length", parts[0]), ("passage_length", parts[-1])):
-        if (length := getattr(settings, name)) > (limit := longest(part.tower)):
+    sides = (("query_length", parts[0]), ("search_query_length", parts[0]), ("passage_length", parts[-1]))
+    for name, part in sides:
+        if (length := getattr(settings, name) or 0) > (limit := longest(part.tower)):
             raise SettingsError("TOO_LONG", f"{name} = {length}, the model takes {limit} tokens", "lower it")
 
 

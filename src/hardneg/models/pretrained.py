@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 import transformers
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from hardneg.errors import InputError, SettingsError, TrustError
+from hardneg.errors import HardnegError, InputError, SettingsError, TrustError
 
 PACKAGE = "package:"
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -34,6 +34,15 @@ TOKENIZERS = (
     "spiece.model",
     "tokenizer.model",
 )
+MOST = {  # the largest encoders have a tenth of it
+    "num_hidden_layers": 1000,
+    "hidden_size": 1 << 16,
+    "intermediate_size": 1 << 20,
+    "num_attention_heads": 1 << 12,
+    "vocab_size": 1 << 24,
+    "max_position_embeddings": 1 << 24,
+    "type_vocab_size": 1 << 16,
+}
 BIN_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
@@ -88,10 +97,19 @@ def read_json_file(path: Path) -> Any:
     """A JSON file of a model folder; raises :class:`hardneg.errors.InputError` when broken."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as fault:
+    except (OSError, ValueError, RecursionError) as fault:
         raise InputError(
             "BAD_MODEL", f"cannot be read ({fault})", "get the model folder again", path=path
         ) from fault
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """A JSON file of a model folder that holds an object; raises as :func:`read_json_file`."""
+    content = read_json_file(path)
+    if not isinstance(content, dict):
+        what = f"a {type(content).__name__} where an object is expected"
+        raise InputError("BAD_MODEL", what, "get the model folder again", path=path)
+    return content
 
 
 def check_code(folder: Path) -> None:
@@ -170,9 +188,10 @@ def read_transformer(folder: Path, *, allow_bin: bool) -> tuple[PreTrainedModel,
     TrustError : it brings code, or pickled weights that are not allowed.
     """
     check_code(folder)
-    with quiet(), _broken(folder):
+    with quiet(), usable(folder):
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         kind = _model_class(config)
+        _check_sizes(config)
         weights = find_weights(folder, allow_bin=allow_bin)
         pooler = {"add_pooling_layer": False} if "add_pooling_layer" in inspect.signature(kind).parameters else {}
         with refusing_pickles(weights):
@@ -202,12 +221,22 @@ def _model_class(config: Any) -> type[PreTrainedModel]:
     return kind
 
 
+def _check_sizes(config: Any) -> None:
+    """Refuse sizes that no model has, before transformers builds one of them."""
+    for name, most in MOST.items():
+        size = getattr(config, name, 1)
+        if not isinstance(size, int) or not 1 <= size <= most:
+            raise ValueError(f"{name} of config.json is {size!r:.40}, not a number from 1 to {most:,}")
+
+
 def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     """The tokenizer of a folder; it must be of the fast kind."""
     if not any((folder / name).is_file() for name in TOKENIZERS):  # transformers would make an empty one
         raise InputError("NO_TOKENIZER", "there is no tokenizer.json", "get the model folder again", path=folder)
-    with quiet(), _broken(folder):
+    with quiet(), usable(folder):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        if (top := max(tokenizer.get_vocab().values())) > MOST["vocab_size"]:  # its copies would take for ever
+            raise ValueError(f"the tokenizer has the id {top}")
     if not tokenizer.is_fast:
         raise SettingsError(
             "SLOW_TOKENIZER", f"{type(tokenizer).__name__} is not a fast tokenizer", "add a tokenizer.json"
@@ -216,12 +245,16 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 
 
 @contextmanager
-def _broken(folder: Path) -> Iterator[None]:
-    """Turn what transformers raises for an unusable folder into one line."""
+def usable(folder: Path) -> Iterator[None]:
+    """Turn what a folder that cannot be used makes transformers and tokenizers raise, anything, into one line."""
     try:
         yield
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as fault:
+    except (HardnegError, MemoryError):
+        raise
+    except Exception as fault:
         first = str(fault).strip().splitlines()[0] if str(fault).strip() else type(fault).__name__
+        if "allocate memory" in first:
+            raise
         raise InputError(
             "BAD_MODEL",
             f"not a usable model folder ({first})",

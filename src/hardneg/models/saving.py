@@ -99,7 +99,7 @@ def save_encoder(
 def _write_folder(draft: Draft, inside: str, encoder: BiEncoder, sides: tuple[Side, ...]) -> None:
     """One complete directory, for the tower of these sides; ``inside``: "" or a folder's name with its slash."""
     settings, tower = encoder.settings, encoder.tower(sides[0])
-    length = max(encoder.template(side).max_length for side in sides)
+    length = max(encoder.search_template(side).max_length for side in sides)
     with quiet(), foreign((draft / f"{inside}{SETTINGS}").parent) as folder:
         tower.transformer.save_pretrained(folder)
         tower.pretrained_tokenizer.save_pretrained(folder)

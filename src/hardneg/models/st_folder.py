@@ -11,7 +11,7 @@ import torch
 from hardneg.errors import InputError, SettingsError, TrustError
 from hardneg.models.bi_encoder import AnceHead
 from hardneg.models.pooling import Pooling
-from hardneg.models.pretrained import find_weights, read_json_file, read_tensors
+from hardneg.models.pretrained import find_weights, read_json_file, read_json_object, read_tensors
 
 MODULES = "modules.json"
 CONFIG = "config_sentence_transformers.json"
@@ -42,7 +42,7 @@ class Module:
     def config(self) -> dict[str, Any]:
         """Its settings; none when it has no file."""
         file = self.folder / "config.json"
-        return read_json_file(file) if file.is_file() else {}
+        return read_json_object(file) if file.is_file() else {}
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,12 @@ def read_ance_head(folders: tuple[Path, Path], width: int, *, allow_bin: bool) -
 
 def _modules(folder: Path) -> list[Module]:
     modules = []
-    for entry in read_json_file(folder / MODULES):
+    entries = read_json_file(folder / MODULES)
+    shapes = [isinstance(entry, dict) and {"type", "path"} <= entry.keys() for entry in entries or ()]
+    if not all(shapes):
+        what = "an entry without a type and a path"
+        raise InputError("BAD_MODEL", what, "get the model folder again", path=folder / MODULES)
+    for entry in entries:
         name = str(entry["type"])
         if not name.startswith(LIBRARY):
             raise TrustError(
@@ -185,10 +190,10 @@ def _dense_name(dense: Module) -> str:
 def _transformer_settings(folder: Path) -> dict[str, Any]:
     """``sentence_bert_config.json`` or its older names (``sentence_roberta_config.json``, …)."""
     files = [folder / TRANSFORMER_CONFIG, *sorted(folder.glob("sentence_*_config.json"))]
-    return next((read_json_file(file) for file in files if file.is_file()), {})
+    return next((read_json_object(file) for file in files if file.is_file()), {})
 
 
 def _prompts(folder: Path) -> tuple[dict[str, str | None], str | None]:
     file = folder / CONFIG
-    config = read_json_file(file) if file.is_file() else {}
+    config = read_json_object(file) if file.is_file() else {}
     return config.get("prompts") or {}, config.get("similarity_fn_name")

@@ -6,6 +6,7 @@ positive passage, or one read from a file.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,8 @@ from hardneg.draws import UInt64
 from hardneg.errors import InputError, NumericError, SettingsError
 from hardneg.negatives.pool import SOURCES, NegativePool, blocks, kept_offsets, matches
 from hardneg.records import Float32, Int32, Int64, Positives, Run, offsets_of, owners, spans, take_spans
+
+Contains = Callable[[Int32, Int32], NDArray[np.bool_]]  # queries [n], passages [n] -> whether an answer is in them
 
 SLACK = 16  # hits searched beyond depth + max |D+|, for passages that repeat a positive's text
 
@@ -65,8 +68,8 @@ ALL = Filters()
 
 
 def search_depth(depth: int, positives: Positives) -> int:
-    """Hits to search so that ``depth`` remain without the positives and a few copies of them."""
-    return depth + int(spans(positives.offsets).max(initial=0)) + SLACK
+    """Hits to search so that ``depth`` remain without the positives (one at least) and a few copies of them."""
+    return depth + int(spans(positives.offsets).max(initial=1)) + SLACK
 
 
 def is_known(
@@ -100,6 +103,13 @@ def without_known(pool: NegativePool, text_keys: UInt64 | None = None) -> Negati
         owner = owners(pool.offsets[start : stop + 1])
         known[span] = is_known(positives, owner, pool.passage_rows[span], text_keys)
     return pool.keep(~known)
+
+
+def without_answers(pool: NegativePool, contains: Contains | None) -> NegativePool:
+    """The pool without the passages that contain an answer of their query; None: as it is."""
+    if contains is None:
+        return pool
+    return pool.keep(~contains(np.repeat(pool.query_rows, spans(pool.offsets)), pool.passage_rows))
 
 
 def candidates(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardneg.draws import UInt64, below, hash64, key, smallest
-from hardneg.negatives.candidates import ALL, SLACK, Filters, candidates, is_known
+from hardneg.negatives.candidates import ALL, SLACK, Contains, Filters, candidates, is_known, without_answers
 from hardneg.negatives.pool import BLOCK, SOURCES, NegativePool, blocks, concatenate, matches, shortfall
 from hardneg.records import Float32, Int32, Int64, Positives, Run, offsets_of, spans, take_spans
 
@@ -71,10 +71,13 @@ def sample_source(
     positive_scores: Float32 | None = None,
     anchors: Int32 | None = None,
     draw: Draw = "uniform",
+    contains: Contains | None = None,
 ) -> NegativePool:
     """``count`` negatives of every query (None: all candidates), drawn from :func:`candidates`.
 
-    If fewer remain, all are taken, and the shortfall is logged. Memory beyond the result is bounded.
+    With ``contains``, candidates that contain an answer are dropped after the cut to ``depth``, as in the code of
+    ANCE-Tele: no list is searched deeper for them. If fewer remain, all are taken, and the shortfall is logged.
+    Memory beyond the result is bounded.
     """
     lists, by_query = matches(run.query_rows, positives.query_rows)
     hits = offsets_of(spans(run.offsets)[lists])[by_query]
@@ -92,6 +95,7 @@ def sample_source(
             positive_scores=None if positive_scores is None else positive_scores[start:stop],
             anchors=None if anchors is None else anchors[block],
         )
+        part = without_answers(part, contains)
         parts.append(part if count is None else draw_entries(part, count, seed=seed, draw=draw))
     pool = concatenate(parts)
     if count is not None:
@@ -127,8 +131,12 @@ def random_source(
     episode: int,
     text_keys: UInt64 | None = None,
     collection: str = "",
+    contains: Contains | None = None,
 ) -> NegativePool:
-    """``count`` passages of every query, uniform over the corpus without D+(q) and its text duplicates."""
+    """``count`` passages of every query, uniform over the corpus without D+(q) and its text duplicates.
+
+    With ``contains``, those of them that contain an answer are dropped, and not drawn again.
+    """
     base = key(seed, "draw/random", episode)
     chosen = [np.zeros((0, count), np.int32)]
     step = max(1, BLOCK // (2 * count + SLACK))
@@ -152,6 +160,7 @@ def random_source(
         episode=episode,
         collection=collection,
     )
+    pool = without_answers(pool, contains)
     log_shortfall("random", pool, count)
     return pool
 

@@ -91,9 +91,9 @@ def superfluous(folder: Path) -> Iterator[Item]:
         return
     for store in sorted(folder.glob(f"{EMBEDDINGS}/[!.]*")):
         yield embeddings(store, final_digests(folder))
-    for place in DERIVED:
-        for store in sorted(folder.glob(f"{place}/[!.]*")):
-            yield item(store, Path(place).name, "made again when it is asked for")
+    for derived in DERIVED:
+        for store in sorted(folder.glob(f"{derived}/[!.]*")):
+            yield item(store, Path(derived).name, "made again when it is asked for")
     for model in sorted(folder.glob("episodes/*/model")):
         checkpoints = model.with_name("checkpoint")
         if is_published(model) and checkpoints.is_dir():

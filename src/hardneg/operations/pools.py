@@ -8,18 +8,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hardneg.artifacts import read_manifest
 from hardneg.data.collection import Collection
-from hardneg.data.training_data import named_split
-from hardneg.errors import InputError, SettingsError
+from hardneg.data.training_data import BY_QRELS, Labels, TrainingData, labelled, named_split
+from hardneg.errors import SettingsError
+from hardneg.labelling import answers_of, current_positives
 from hardneg.mining import SOURCES, TELEPORTED, Corpus, mine_pool
 from hardneg.negatives.candidates import ALL, Filters
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
+from hardneg.operations.given import given_digest, open_given
 from hardneg.operations.opening import Data, Place, at_least, cache_at, check_new, collection_of, holding, one_of
 from hardneg.operations.states import open_state
-from hardneg.records import Positives, spans
 
 
 def mine(
@@ -33,9 +32,11 @@ def mine(
     depth: int = 200,
     count: int = 30,
     previous: Place | None = None,
+    file: Place | None = None,
     alpha: float = 0.5,
     beta: float = 0.5,
     filters: Filters = ALL,
+    labels: Labels = BY_QRELS,
     seed: int = 42,
     allow_bin: bool = False,
     prompts: str | None = None,
@@ -48,32 +49,42 @@ def mine(
     ----------
     model : not needed (None) where only ``random`` and ``bm25`` are mined.
     out : a new folder; a pool is never replaced.
-    sources : of ``random``, ``bm25``, ``query`` (passages near the query) and ``lookahead`` (passages near the
-        positive).
+    sources : of ``random``, ``bm25``, ``query`` (passages near the query), ``lookahead`` (passages near the
+        positive) and ``file``.
     depth : how far down a run one mines.
     count : negatives a source and query; query and lookahead share the sum of theirs by ``beta``.
     previous : the pool of the round before: momentum joins in the proportion ``alpha`` : 1 - ``alpha``.
+    file : what the source ``file`` takes: a run, a pool, or JSON of negatives by passage id (Tevatron's, DPR's) or
+        as token ids (ANCE-Tele's ``split*.hn.json``, a file or their folder; they need ``model``).
     filters : bounds on rank, score and margin to the positive's score.
+    labels : what makes a passage a positive; by answers, those that contain one are no negatives.
 
     Raises
     ------
     SettingsError : a setting is wrong, or something stands at ``out``.
-    InputError : no query of the split has a positive.
+    InputError : no query of the split has a positive, or none an answer.
     ArtifactError : ``previous`` is damaged or belongs to another collection.
     BusyError : another process mines into ``out``.
     """
     out, folder = Path(out), cache_at(cache)
     check_new(out)
     settings = check_settings(sources, depth, count, alpha, beta, seed)
+    labels.check()
     check_filters(filters)
     needs_model = check_mix(sources, model, previous)
+    if ("file" in sources) != (file is not None):
+        raise SettingsError("NO_FILE", "the source 'file' and a file go together", "give both, or neither")
     with holding(out, folder):
         collection = collection_of(data, cache)
-        positives = judged_positives(collection, split)
+        parts = data_of(collection, split, labels)
         before = None if previous is None else load_pool(Path(previous), collection=collection.digest)
         inputs = {"collection": collection.digest}
         if previous is not None:
             inputs["previous"] = read_manifest(Path(previous)).digest
+        given = None
+        if file is not None:
+            given = open_given(Path(file), collection, parts.train, model=model, allow_bin=allow_bin, cache=folder)
+            inputs["file"] = given_digest(Path(file))
         corpus: Any = Corpus(collection, folder)
         if needs_model:
             assert model is not None
@@ -87,31 +98,35 @@ def mine(
                 device=device,
             )
             inputs["model"] = corpus.digest
+        contains = answers_of(parts, folder)
         pool = mine_pool(
             corpus,
-            positives,
+            current_positives(corpus, parts, depth, contains),
             before,
             episode=1 if before is None else before.episode + 1,
             size=count * len(set(TELEPORTED) & set(sources)),
             filters=filters,
+            contains=contains,
+            given=given,
             **settings,
         )
-        save_pool(
-            pool, out, settings={**settings, "split": split, "filters": dataclasses.asdict(filters)}, inputs=inputs
-        )
+        besides = {"split": split, "filters": dataclasses.asdict(filters), **dataclasses.asdict(labels)}
+        save_pool(pool, out, settings={**settings, **besides}, inputs=inputs)
     return pool
 
 
-def judged_positives(collection: Collection, split: str) -> Positives:
-    """The positives of the queries of a split that have any."""
-    positives = named_split(collection, split).positives()
-    positives = positives.select(np.flatnonzero(spans(positives.offsets) > 0))
-    if not len(positives):
-        raise InputError("NO_POSITIVES", f"no query of split '{split}' has a positive", "check the qrels")
-    return positives
+def data_of(collection: Collection, split: str, labels: Labels) -> TrainingData:
+    """The queries of a split that can be mined for."""
+    parts = TrainingData(collection, named_split(collection, split).positives(), None, None)
+    return labelled(parts, dataclasses.asdict(labels))
 
 
 # ---------------------------------------------------------------- settings, checked before any computing
+
+
+def labels_named(name: str) -> Labels:
+    """Labels of this name, with nothing else about them set."""
+    return Labels(one_of("--labels", name, ("qrels", "answers")))
 
 
 def check_settings(

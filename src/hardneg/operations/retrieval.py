@@ -78,7 +78,7 @@ def encode(
 
         device = pick_device(device)
         encoder = load_encoder(model, passage_model, device=device, allow_bin=allow_bin, prompts=prompts)
-        store = token_store(encoder, collection, folder, side)
+        store = token_store(encoder, collection, folder, side, searching=True)
         require(encoding_memory(encoder, token_budget, len(store)), "encoding", encoder.device.type)
         ids = collection.query_ids if side == "query" else collection.passage_ids
         texts = "queries" if side == "query" else "passages"

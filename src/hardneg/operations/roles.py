@@ -28,7 +28,7 @@ from hardneg.artifacts import lease
 from hardneg.data.collection import Collection
 from hardneg.data.training_data import choose_splits
 from hardneg.distributed import stop_flag
-from hardneg.errors import Interrupted, PeerError, SettingsError
+from hardneg.errors import BusyError, Interrupted, PeerError, SettingsError
 from hardneg.experiment import Experiment, join_experiment
 from hardneg.integrations.tensorboard import boarding
 from hardneg.memory import limit_memory, limit_of
@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 BEGIN_SECONDS = 120.0  # to load everything, before the first sign of life
 STOP_SECONDS = 30.0  # for a role to stop at a signal; then it is killed
 ORPHAN_SECONDS = 6.0  # the same, where nobody is left to kill it
+# Stopped, or somebody has the role: an orphan of an earlier supervisor, which is about to end.
+PASSING = (Interrupted.status, BusyError.status)
 RETRIES = 5  # restarts in a row without a new version
 PR_SET_PDEATHSIG = 1  # of Linux's prctl.h
 BACKOFF = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -140,8 +142,11 @@ def take_role(recipe: Recipe, job: Job) -> None:
 
 def read_job(stream: IO[str]) -> Job:
     """The job that whoever started this process wrote; from now on, its end is the sign to stop."""
-    job = Job(**json.loads(stream.readline()))
+    told = json.loads(stream.readline())
     die_with_parent()
+    if os.getppid() != told.pop("parent"):  # it died before the system could be told
+        raise PeerError("ORPHANED", "the supervisor is gone", "run the same command again")
+    job = Job(**told)
     threading.Thread(target=_stop_at_end, args=(stream,), daemon=True).start()
     return job
 
@@ -191,7 +196,8 @@ class Worker:
         assert self.process.stderr
         threading.Thread(target=self._forward, args=(self.process.stderr,), daemon=True).start()
         with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.write(json.dumps(dataclasses.asdict(self.job)) + "\n")
+            told = dataclasses.asdict(self.job) | {"parent": os.getpid()}
+            self.process.stdin.write(json.dumps(told) + "\n")
             self.process.stdin.flush()
         self.last, self.since = self.beat.read(), time.monotonic()
         self.begun = False
@@ -214,11 +220,12 @@ class Worker:
             return True
         if status == 0:
             return False
-        if status > 0 and status != Interrupted.status:  # a fault of its own, told already
+        if status > 0 and status not in PASSING:  # a fault of its own, told already
             last = self.tail[-1] if self.tail else ""
             raise RoleFailed(f"the {self.job.role} ended with exit status {status} ({last:.200})", status)
         if self.failures >= RETRIES:
-            raise RoleFailed(f"the {self.job.role} was stopped {RETRIES + 1} times in a row", PeerError.status)
+            what = f"the {self.job.role} ended {RETRIES + 1} times in a row ({describe_end(status)})"
+            raise RoleFailed(what, status if status > 0 else PeerError.status)
         note(f"WARNING: the {self.job.role} was stopped ({describe_end(status)}); it is started again")
         log.warning("the %s was stopped (%s); it is started again", self.job.role, describe_end(status))
         self._wait(BACKOFF[min(self.failures, len(BACKOFF) - 1)])

@@ -9,7 +9,7 @@ from typing import Any
 from hardneg.data.training_data import AUTO
 from hardneg.errors import SettingsError
 from hardneg.models.bi_encoder import BiEncoder
-from hardneg.models.loading import load_encoder, longest
+from hardneg.models.loading import load_encoder
 from hardneg.models.pretrained import PACKAGE
 from hardneg.models.reinit import reinitialize
 from hardneg.records import Side
@@ -69,10 +69,6 @@ class Base:
             raise SettingsError("TWO_MODELS", what, "give one, or towers = untied")
         if settings.towers == "untied" and encoder.tied:
             encoder = load_encoder(self.model, self.model, **options)
-        limit = longest(encoder.tower("query"))
-        if (length := settings.search_query_length or 0) > limit:
-            what = f"search_query_length = {length}, the model takes {limit} tokens"
-            raise SettingsError("TOO_LONG", what, "lower it")
         sides: tuple[Side, ...] = ("query",) if encoder.tied else ("query", "passage")
         for side in sides if settings.reinit_layers else ():
             reinitialize(encoder.tower(side).transformer, settings.reinit_layers, seed=settings.reinit_seed)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from hardneg.artifacts import is_current
 from hardneg.data.training_data import TrainingData
+from hardneg.errors import SettingsError
 from hardneg.experiment import Experiment
 from hardneg.losses import RankMeasure, lambda_rank
 from hardneg.mining import mine_candidates
@@ -67,6 +68,9 @@ def adore(
     Yields the model as it was and the trained one; over a compressed index, each as the index retrieves too.
     """
     start = base().untied()
+    if start.settings.chunks > 1:
+        what = f"adore ranks passages of one vector each, and chunks = {start.settings.chunks}"
+        raise SettingsError("BAD_SETTING", what, "set chunks = 1 (FirstP)")
     state = state_of(settings, data, experiment, start, "untrained", "episodes/1/runs")
     yield state
     index = passage_index(settings, state, experiment)

@@ -9,22 +9,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import Field, PositiveInt, ValidationInfo, field_validator
 
 from hardneg.artifacts import is_current, read_manifest
-from hardneg.data.training_data import TrainingData
+from hardneg.data.training_data import BY_QRELS, Labels, TrainingData, labelled
 from hardneg.errors import SettingsError
 from hardneg.experiment import Experiment
+from hardneg.labelling import answers_of, current_positives
 from hardneg.mining import adopt, mine_pool
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
+from hardneg.negatives.candidates import Contains
 from hardneg.negatives.mix import nearest
 from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
 from hardneg.objectives import group_loss, group_objective
 from hardneg.planning import Episode, describe_work, work_of
+from hardneg.records import Positives
 from hardneg.snapshot import Snapshot
 from hardneg.training.batches import PoolBatches
 from hardneg.training.optim import linear
@@ -58,6 +62,12 @@ class AnceTele(TrainingSettings):
     lookahead: Literal["first", "all"] = "first"
     positives: Literal["rotate", "first"] = "rotate"
 
+    # labels, see Labels; answers are for open-domain question answering
+    labels: Literal["qrels", "answers"] = "qrels"
+    use_positive_ctxs: bool = True
+    require_gold: bool = False
+    answer_mode: Literal["string", "regex"] = "string"
+
     @field_validator("start_episode")
     @classmethod
     def _is_an_episode(cls, value: int, info: ValidationInfo) -> int:
@@ -66,8 +76,9 @@ class AnceTele(TrainingSettings):
         return value
 
     def check(self) -> None:
-        """Refuse a source that stands twice, besides."""
+        """Refuse a source that stands twice and labels that contradict each other, besides."""
         super().check()
+        Labels(self.labels, self.use_positive_ctxs, self.require_gold, self.answer_mode).check()
         if len(set(self.extra)) < len(self.extra):
             what = f"extra = {self.extra}: a source stands twice"
             raise SettingsError("REPEATED_SOURCE", what, "name each once")
@@ -114,6 +125,7 @@ def ance_tele(
     base : makes the pretrained encoder; called whenever a fresh one is needed.
     given : negatives for the first episode, trained on instead of mined ones.
     """
+    data = labelled(data, settings.model_dump(mode="json"))
     miner, pool = base(), None
     for episode in range(settings.start_episode, settings.episodes + 1):
         state = state_of_episode(settings, data, experiment, miner, episode, settings.episodes)
@@ -144,21 +156,28 @@ def episode_pool(
         inputs["previous"] = read_manifest(experiment / f"episodes/{episode - 1}/negatives").digest
     if not is_current(path, POOL, inputs):
         with experiment.timed("mine", episode=episode):
+            contains = answers_of(data, experiment.cache)
+            positives = current_positives(state, data, settings.depth, contains)
             if given is None:
-                pool = mix_episode(settings, state, data, previous, episode)
+                pool = mix_episode(settings, state, positives, previous, episode, contains)
             else:
-                pool = adopt(given, data.train, episode, data.collection.text_keys)
+                pool = adopt(given, positives, episode, data.collection.text_keys, contains)
         save_pool(pool, path, settings=settings.result_values() | {"episodes": episode}, inputs=inputs)
     return load_pool(path, n_passages=data.collection.n_passages, collection=data.collection.digest)
 
 
 def mix_episode(
-    settings: AnceTele, state: Snapshot, data: TrainingData, previous: NegativePool | None, episode: int
+    settings: AnceTele,
+    state: Snapshot,
+    positives: Positives,
+    previous: NegativePool | None,
+    episode: int,
+    contains: Contains | None,
 ) -> NegativePool:
     """Query and lookahead candidates of this state, the momentum of the last, and the extra sources."""
     return mine_pool(
         state,
-        data.train,
+        positives,
         previous,
         sources=["query", *(["lookahead"] if settings.beta > 0 else []), *settings.extra],
         episode=episode,
@@ -171,13 +190,20 @@ def mix_episode(
         mode=settings.momentum,
         dedup=settings.dedup,
         anchors=settings.lookahead,
+        contains=contains,
     )
+
+
+def trained_by(data: TrainingData, pool: NegativePool) -> TrainingData:
+    """The data with the positives of a pool: by answers, they may be others in every episode."""
+    return replace(data, asked=pool.positives, labels=BY_QRELS)
 
 
 def plan(
     settings: AnceTele, data: TrainingData, encoder: BiEncoder, *, seeds: int, measure: bool
 ) -> dict[str, Any]:
     """What the experiment would do, and with ``measure`` what it would take here."""
+    data = labelled(data, settings.model_dump(mode="json"))
     horizon = settings.horizon(len(data.train))
     episodes = [
         Episode(
@@ -232,7 +258,7 @@ def train_episode(
         schedule=linear(settings.learning_rate, warmup=settings.warmup, horizon=horizon),
         objective=group_objective(
             settings,
-            data,
+            trained_by(data, pool),
             start,
             experiment.cache,
             group_loss("contrastive", scale=start.settings.scale),

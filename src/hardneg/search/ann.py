@@ -17,10 +17,11 @@ from torch import Tensor
 from hardneg.artifacts import Manifest, open_artifact, publish
 from hardneg.disk import foreign
 from hardneg.errors import ArtifactError, InputError, SettingsError
-from hardneg.records import Float32, Int32, Run, offsets_of
+from hardneg.records import Float32, Int32, Int64, Run, Unit, offsets_of, owners, spans
 from hardneg.search.checks import check_request
 from hardneg.search.embedding_store import Embeddings
 from hardneg.search.exact import ExactIndex, as_tensor
+from hardneg.search.retrieve import first_documents
 
 KIND, FILE = "index", "index.faiss"
 Kind = Literal["flat", "ivf", "hnsw", "pq", "ivfpq"]
@@ -205,12 +206,35 @@ def recall(index: Any, embeddings: Embeddings, k: int) -> float:
 # ---------------------------------------------------------------- searching
 
 
-def index_run(index: PassageIndex, vectors: Tensor, query_rows: Int32, k: int, collection: str) -> Run:
-    """The run of queries over an index; a list may be shorter than ``k``."""
-    scores, rows = (part.cpu().numpy() for part in index.search(vectors, k))
-    found = rows >= 0
+def index_run(
+    index: PassageIndex,
+    vectors: Tensor,
+    query_rows: Int32,
+    k: int,
+    collection: str,
+    *,
+    documents: Int64 | None = None,
+) -> Run:
+    """The run of queries over an index; a list may be shorter than ``k``.
+
+    Parameters
+    ----------
+    documents : as of :func:`hardneg.search.retrieve.search_run`; so many chunks are asked for that k documents are
+        among them.
+    """
+    if documents is None:
+        scores, rows = (part.cpu().numpy() for part in index.search(vectors, k))
+        found = rows >= 0
+    else:
+        k = check_request(len(vectors), len(documents) - 1, k)
+        deep = (k - 1) * int(spans(documents).max()) + 1
+        ranked, chunks = (part.cpu().numpy() for part in index.search(vectors, deep))
+        owner = np.append(owners(documents), -1).astype(np.int32)  # chunk -1, of short lists, is of document -1
+        scores, rows, count = first_documents(ranked, chunks, owner, k)
+        found = (rows >= 0) & (np.arange(k) < count[:, None])
     flat: tuple[Int32, Float32] = rows[found], scores[found].astype(np.float32)
-    return Run(np.asarray(query_rows, np.int32), offsets_of(found.sum(axis=1)), *flat, "passage", collection)
+    unit: Unit = "passage" if documents is None else "document"
+    return Run(np.asarray(query_rows, np.int32), offsets_of(found.sum(axis=1)), *flat, unit, collection)
 
 
 def check_index(index: FaissIndex, encoder: str, tokens: str) -> None:

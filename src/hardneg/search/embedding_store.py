@@ -169,7 +169,12 @@ def finish(path: Path, shards: Sequence[Shard], origin: Origin) -> None:
     files = _all_files(path, shards, manifests)
     write_json(path / MANIFEST, Manifest(KIND, origin.settings, origin.inputs, facts, files).as_json())
     if cosine > COLLAPSED:
-        log.warning("%s: mean pairwise cosine %.4f: the vectors are nearly all alike", path, cosine)
+        log.warning(
+            "%s: mean pairwise cosine %.4f: the vectors are nearly all alike, and rank next to nothing;"
+            " check the model, its pooling and its prompts",
+            path,
+            cosine,
+        )
 
 
 def _all_files(path: Path, shards: Sequence[Shard], manifests: Sequence[Manifest]) -> dict[str, tuple[int, str]]:

@@ -227,7 +227,7 @@ def group_scores(
 
 
 def best_chunks(scores: Tensor, chunks: Int64) -> Tensor:
-    """[b, documents] the highest score of each document's chunks; its gradient goes to that chunk alone.
+    """[b, documents] the highest score of each document's chunks; equal ones share its gradient.
 
     Parameters
     ----------

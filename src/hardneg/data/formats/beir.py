@@ -10,26 +10,20 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from hardneg.data.formats.lines import (
-    find_file,
-    find_splits,
-    grade_of,
-    id_of,
-    read_columns,
-    read_objects,
-    text_of,
-)
+from hardneg.data.formats.folders import find_file, find_splits
+from hardneg.data.formats.lines import grade_of, id_of, read_columns, read_objects, text_of
 from hardneg.data.source import JudgementRecord, PassageRecord, QueryRecord, Source, file_digests
 from hardneg.errors import InputError
 
 HEADER = ("query-id", "corpus-id", "score")
 USED = frozenset({"_id", "title", "text"})
+SPLITS = r"(?P<split>[^.].*)\.tsv"
 
 
 def records(folder: Path) -> Source:
     """The collection in a BEIR folder; raises :class:`InputError` where a file is missing."""
     corpus, queries = find_file(folder, "corpus.jsonl"), find_file(folder, "queries.jsonl")
-    splits = find_splits(folder / "qrels", ".tsv")
+    splits = find_splits(folder / "qrels", SPLITS)
     if not splits:
         raise InputError("NOT_FOUND", "no qrels/<split>.tsv here", "add the qrels", path=folder)
     ignored: Counter[str] = Counter()

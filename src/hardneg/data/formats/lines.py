@@ -5,12 +5,13 @@ A byte-order mark, CRLF and a missing last newline change nothing. Nothing here 
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -26,32 +27,10 @@ BOM = b"\xef\xbb\xbf"
 Fields = Mapping[str, Any]
 
 
-# ---------------------------------------------------------------- finding files
-
-
-def find_file(folder: Path, name: str) -> Path:
-    """The file ``name`` or ``name.gz`` of a folder; one of them must be there, and not both."""
-    found = [path for path in (folder / name, folder / f"{name}.gz") if path.is_file()]
-    if not found:
-        raise InputError("NOT_FOUND", "no such file, nor one with .gz", "check the folder", path=folder / name)
-    if len(found) > 1:
-        raise InputError("AMBIGUOUS", "it is here plain and as .gz", "remove one of them", path=folder / name)
-    return found[0]
-
-
-def find_splits(folder: Path, suffix: str) -> dict[str, Path]:
-    """Files ``<split><suffix>[.gz]`` of a folder by split, in order of name."""
-    names = {path.name.removesuffix(".gz") for path in folder.glob("*") if path.is_file()}
-    splits = sorted(
-        name.removesuffix(suffix) for name in names if name.endswith(suffix) and not name.startswith(".")
-    )
-    return {split: find_file(folder, split + suffix) for split in splits}
-
-
 # ---------------------------------------------------------------- bytes and lines
 
 
-def read_chunks(path: Path) -> Iterator[bytes]:
+def read_chunks(path: Path) -> Generator[bytes, None, None]:
     """Blocks of a file's bytes, expanded when it is gzip, with faults of the file named."""
     try:
         with open(path, "rb") as raw:
@@ -145,15 +124,15 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def read_columns(
-    path: Path, names: Sequence[str], ignored: Counter[str] | None = None
+    path: Path, names: Sequence[str], ignored: Counter[str] | None = None, *, quoted: bool = False
 ) -> Iterator[tuple[int, list[str]]]:
     """Rows of a tab-separated file with a header line: line number and the columns ``names``, in that order.
 
-    There is no quoting: a lone ``"`` is text. Other columns are counted in ``ignored``.
+    Without ``quoted`` there is no quoting: a lone ``"`` is text. Other columns are counted in ``ignored``.
     """
     lines = read_lines(path)
     _, first = next(lines, (1, ""))
-    header = first.split("\t")
+    header = split_quoted(first, path, 1) if quoted else first.split("\t")
     if missing := [name for name in names if name not in header]:
         what = f"the first line {first[:80]!r} is no header: column {missing[0]!r} is missing"
         fix = f"begin the file with the tab-separated header {' '.join(names)}"
@@ -163,7 +142,7 @@ def read_columns(
     others = [name for name in header if name not in names]
     number = 1
     for number, line in lines:
-        row = line.split("\t")
+        row = split_quoted(line, path, number) if quoted else line.split("\t")
         if len(row) != width:
             raise wrong_width(path, number, len(row), width)
         yield number, row if as_is else [row[place] for place in places]
@@ -171,6 +150,25 @@ def read_columns(
             ignored.update(others)
     if number == 1:
         raise empty_file(path)
+
+
+def split_quoted(line: str, path: Path, number: int) -> list[str]:
+    """The tab-separated columns of a line with CSV quoting; a column that is quoted must end on its line.
+
+    A quote that is never closed would swallow the lines after it.
+    """
+    if '"' not in line:
+        return line.split("\t")
+    reader = csv.reader((line + "\n", ""), delimiter="\t")
+    try:
+        row = next(reader)
+    except csv.Error as fault:
+        what, fix = f"the quoted columns cannot be read ({fault})", "check the line"
+        raise InputError("BAD_QUOTING", what, fix, path=path, line=number) from fault
+    if reader.line_num > 1:
+        what, fix = "a quoted column does not end on its line", "close the quote, and double those within"
+        raise InputError("BAD_QUOTING", what, fix, path=path, line=number)
+    return row
 
 
 def empty_file(path: Path) -> InputError:
@@ -208,7 +206,7 @@ def read_objects(path: Path) -> Iterator[tuple[int, Fields]]:
         try:
             value = decode(line)
         except (ValueError, RecursionError) as fault:
-            what = f"not valid JSON ({fault})" if line.strip() else "an empty line"
+            what = _why_not_json(line, fault)
             raise InputError("BAD_JSON", what, "write one object a line", path=path, line=number) from fault
         if not isinstance(value, dict):
             what = f"a {type(value).__name__} where an object is expected"
@@ -216,6 +214,15 @@ def read_objects(path: Path) -> Iterator[tuple[int, Fields]]:
         yield number, value
     if number == 0:
         raise empty_file(path)
+
+
+def _why_not_json(line: str, fault: Exception) -> str:
+    if not line.strip():
+        return "an empty line"
+    if not isinstance(fault, json.JSONDecodeError):
+        return f"not valid JSON ({fault})"
+    found = repr(line[fault.pos : fault.pos + 20]) if fault.pos < len(line) else "the line's end"
+    return f"not valid JSON ({fault.msg}: {found} at column {fault.colno})"
 
 
 def text_of(fields: Fields, name: str, path: Path, line: int, default: str | None = None) -> str:
@@ -260,7 +267,10 @@ def ids_of(fields: Fields, name: str, path: Path, line: int) -> list[str]:
 
 def _bad_field(fields: Fields, name: str, expected: str, path: Path, line: int) -> InputError:
     if name not in fields:
-        what, fix = f"the field {name!r} is missing", f"give it as {expected}"
-        return InputError("MISSING_FIELD", what, fix, path=path, line=line)
-    what = f"the field {name!r} is {json.dumps(fields[name])[:60]}, not {expected}"
+        there = f"there are {', '.join(fields)}" if fields else "the object is empty"
+        what = f"the field {name!r} is missing ({there:.80})"
+        return InputError("MISSING_FIELD", what, f"give it as {expected}", path=path, line=line)
+    value = fields[name]
+    found = f"a {type(value).__name__}" if isinstance(value, list | dict) else json.dumps(value)[:60]
+    what = f"the field {name!r} is {found}, not {expected}"
     return InputError("WRONG_TYPE", what, "correct it", path=path, line=line)

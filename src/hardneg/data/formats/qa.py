@@ -10,26 +10,19 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from hardneg.data.formats.lines import (
-    find_file,
-    find_splits,
-    id_of,
-    ids_of,
-    read_columns,
-    read_objects,
-    text_of,
-    texts_of,
-)
+from hardneg.data.formats.folders import find_file, find_splits
+from hardneg.data.formats.lines import id_of, ids_of, read_columns, read_objects, text_of, texts_of
 from hardneg.data.source import JudgementRecord, PassageRecord, QueryRecord, Source, file_digests
 from hardneg.errors import InputError
 
 COLUMNS = ("psg_id", "title", "text")
 USED = frozenset({"qid", "question", "answers", "positive_ctxs"})
+SPLITS = r"(?P<split>[^.].*)\.jsonl"
 
 
 def records(folder: Path) -> Source:
     """The collection in a plain-QA folder; raises :class:`InputError` where a file is missing."""
-    corpus, splits = find_file(folder, "corpus.tsv"), find_splits(folder, ".jsonl")
+    corpus, splits = find_file(folder, "corpus.tsv"), find_splits(folder, SPLITS)
     if not splits:
         raise InputError("NOT_FOUND", "no <split>.jsonl here", "add the questions", path=folder)
     ignored: Counter[str] = Counter()

@@ -8,6 +8,7 @@ ignored: hits rank by score (float32) descending, ties by passage id descending 
 from __future__ import annotations
 
 import gzip
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -28,6 +29,8 @@ from hardneg.data.formats.pairs import Column, Float64, Layout, Table, read_tabl
 from hardneg.data.ids import IdSpace, Vocabulary, byte_ranks, extend
 from hardneg.errors import ArtifactError, InputError, NumericError
 from hardneg.records import Float32, Int32, Int64, Qrels, Run, Unit, offsets_of, owners
+
+log = logging.getLogger(__name__)
 
 _BLOCK = 1 << 16  # hits written together
 
@@ -255,6 +258,8 @@ def _qrels_of(table: Table, query_rows: Int32, passage_rows: Int32) -> Qrels:
     later, earlier = table.repeats()
     for entry in np.flatnonzero(table.values[later] != table.values[earlier])[:1]:
         raise table.fault("CONFLICTING_GRADES", "judged otherwise", later[entry], earlier[entry])
+    if len(later):
+        log.warning("%s: %d judgements repeat another, and count once", table.path, len(later))
     keep = np.delete(np.arange(len(table.values)), later)
     query, passage = query_rows[table.query[keep]], passage_rows[table.passage[keep]]
     order = np.lexsort((passage, query))

@@ -1,0 +1,43 @@
+"""Commands that give our data to other tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hardneg.cli.options import (
+    CacheOption,
+    DataOption,
+    JsonOption,
+    MaybeModel,
+    SeedOption,
+    begin,
+    example,
+    show_result,
+)
+
+EXAMPLE = example(
+    "hardneg export POOL --data DATA --format sentence-transformers", "--negatives 7 --out train.jsonl"
+)
+
+
+def export(
+    pool: Annotated[Path, typer.Argument(help="A pool, or an experiment (its last pool).")],
+    data: DataOption,
+    out: Annotated[Path, typer.Option(help="The file; .gz by name.")],
+    format: Annotated[str, typer.Option(help="sentence-transformers, tevatron, flagembedding, dpr or token-ids.")],
+    negatives: Annotated[int | None, typer.Option(min=1, help="As many of each query, drawn by --seed.")] = None,
+    seed: SeedOption = 42,
+    model: MaybeModel = None,
+    cache: CacheOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write mined negatives in another trainer's format (token-ids needs --model)."""
+    begin()
+    from hardneg.operations.exporting import export_pool
+    from hardneg.tables import facts_table
+
+    facts = export_pool(pool, data, out, format=format, negatives=negatives, seed=seed, model=model, cache=cache)
+    show_result(facts, as_json, facts_table)

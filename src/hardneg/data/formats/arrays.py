@@ -1,0 +1,114 @@
+"""JSON files of many objects: an array of any length, or one object a line. Neither is ever held whole."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from hardneg.data.formats.lines import BOM, MAX_LINE, Fields, empty_file, read_chunks, read_objects
+from hardneg.errors import InputError
+
+_DECODE = json.JSONDecoder().raw_decode
+_BLANKS = re.compile(r"[ \t\r\n]*")
+_TAIL = 16  # characters: a number, word or escape that is cut off breaks so near the end
+
+
+def read_records(path: Path) -> Iterator[tuple[int, Fields]]:
+    """The objects of a file, each with the line it begins on: of an array, or one a line."""
+    with closing(read_chunks(path)) as chunks:
+        is_array = next(chunks, b"").removeprefix(BOM).lstrip().startswith(b"[")
+    return _read_array(path) if is_array else read_objects(path)
+
+
+class _Window:
+    """The part of a file's text that is read and not yet used: from ``at`` on, which is on line ``line``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.text, self.at, self.line = path, "", 0, 1
+        self.chunks = _text_chunks(path)
+
+    def grow(self) -> bool:
+        """Read at least as much again as is there; False where the file ends."""
+        parts, wanted = [self.text[self.at :]], len(self.text) - self.at
+        while wanted >= 0 and (chunk := next(self.chunks, "")):
+            parts.append(chunk)
+            wanted -= len(chunk)
+        self.text, self.at = "".join(parts), 0
+        return len(parts) > 1
+
+    def move(self, to: int) -> None:
+        self.line += self.text.count("\n", self.at, to)
+        self.at = to
+
+    def next_mark(self) -> str:
+        """The next character that is not blank, "" at the end of the file."""
+        while True:
+            blanks = _BLANKS.match(self.text, self.at)
+            self.move(blanks.end() if blanks else self.at)
+            if self.at < len(self.text) or not self.grow():
+                return self.text[self.at : self.at + 1]
+
+    def value(self) -> Any:
+        """The next JSON value."""
+        while True:
+            try:
+                value, end = _DECODE(self.text, self.at)
+            except json.JSONDecodeError as fault:
+                cut = fault.pos >= len(self.text) - _TAIL or fault.msg.startswith("Unterminated string")
+                if not (cut and self._room() and self.grow()):
+                    self.move(fault.pos)
+                    raise self.fault(f"not valid JSON ({fault.msg})") from fault
+            except (ValueError, RecursionError) as fault:
+                raise self.fault(f"not valid JSON ({fault})") from fault
+            else:
+                self.move(end)
+                return value
+
+    def _room(self) -> bool:
+        if len(self.text) - self.at <= MAX_LINE:
+            return True
+        what = f"a record of more than {MAX_LINE:,} characters"
+        raise InputError("LONG_LINE", what, "check the record", path=self.path, line=self.line)
+
+    def fault(self, what: str) -> InputError:
+        """A fault at this place."""
+        return InputError("BAD_JSON", what, "write an array of objects", path=self.path, line=self.line)
+
+
+def _read_array(path: Path) -> Iterator[tuple[int, Fields]]:
+    window = _Window(path)
+    before, end = "[", "]"
+    while window.next_mark() == before:
+        window.move(window.at + 1)
+        if window.next_mark() == end and before == "[":
+            raise empty_file(path)
+        line, value = window.line, window.value()
+        if not isinstance(value, dict):
+            raise window.fault(f"a {type(value).__name__} where an object is expected")
+        yield line, value
+        before = ","
+    if window.next_mark() != end:
+        raise window.fault(f"{window.next_mark() or 'the end of the file'!r} where ',' or ']' is expected")
+    window.move(window.at + 1)
+    if window.next_mark():
+        raise window.fault("more text after the array's end")
+
+
+def _text_chunks(path: Path) -> Iterator[str]:
+    decoder, line = codecs.getincrementaldecoder("utf-8-sig")(), 1
+    for chunk in chain(read_chunks(path), [b""]):
+        try:
+            text = decoder.decode(chunk, final=not chunk)
+        except UnicodeDecodeError as fault:
+            line += fault.object.count(b"\n", 0, fault.start)
+            what = f"not UTF-8 (0x{fault.object[fault.start]:02x})"
+            raise InputError("BAD_UTF8", what, "convert the file to UTF-8", path=path, line=line) from fault
+        line += chunk.count(b"\n")
+        if text:
+            yield text

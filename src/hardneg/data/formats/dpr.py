@@ -1,0 +1,110 @@
+r"""DPR's data for open-domain questions, also as ANCE-Tele lays it out; each file may end in ``.gz``.
+
+Passages: ``psgs_w100.tsv`` with a header of ``id``, ``text`` and ``title`` and CSV quoting, or without that file
+those inside the records. Questions: an array or one object a line in ``<split>.json`` or ``<split>.jsonl``, with
+``question``, and optionally ``qid``, ``answers`` and ``positive_ctxs`` (ids, or passages with title and text:
+judgements of grade 1); or ``<split>.qa.csv`` with ``question\tanswers``, the answers as a Python list. A name such
+as ``biencoder-nq-train.json`` is that of the split ``train``. A question without an id is called
+``<split>-<number>``, from 0.
+
+Karpukhin et al., "Dense Passage Retrieval for Open-Domain Question Answering", 2020.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from hardneg.data.formats.arrays import read_records
+from hardneg.data.formats.contexts import Place, answers_of, inline_passages, positives_of, query_id_of, read_files
+from hardneg.data.formats.folders import find_file, find_splits, has_file
+from hardneg.data.formats.lines import read_columns, read_lines, split_quoted, text_of, wrong_width
+from hardneg.data.source import JudgementRecord, PassageRecord, QueryRecord, Source, file_digests
+from hardneg.errors import InputError
+
+PASSAGES, CSV = "psgs_w100.tsv", ".qa.csv"
+COLUMNS = ("id", "title", "text")
+POSITIVES, NEGATIVES = "positive_ctxs", ("negative_ctxs", "hard_negative_ctxs")
+USED = frozenset({"qid", "query_id", "id", "question", "answers", "answer", POSITIVES})
+QUESTIONS = (
+    r"(?:.*[-_.])?(?P<split>train|dev|test)\.(?:jsonl?|qa\.csv)",
+    r"(?P<split>[^.].*?)\.(?:jsonl?|qa\.csv)",
+)
+
+
+def records(folder: Path) -> Source:
+    """The collection in such a folder; raises :class:`InputError` where a file is missing."""
+    splits = find_splits(folder, *QUESTIONS)
+    if not splits:
+        raise InputError("NOT_FOUND", "no <split>.json or .jsonl here", "add the questions", path=folder)
+    corpus = find_file(folder, PASSAGES) if has_file(folder, PASSAGES) else None
+    ignored: Counter[str] = Counter()
+    return Source(
+        "dpr",
+        lambda: _passages(corpus, splits, ignored),
+        lambda: _queries(splits, USED if corpus else USED.union(NEGATIVES), ignored),
+        lambda: _judgements(splits),
+        file_digests(folder, [*([corpus] if corpus else []), *splits.values()]),
+        ignored,
+    )
+
+
+def _passages(corpus: Path | None, splits: Mapping[str, Path], ignored: Counter[str]) -> Iterator[PassageRecord]:
+    if corpus is None:
+        files = [path for path in splits.values() if not is_csv(path)]
+        yield from inline_passages(read_files(files), (POSITIVES, *NEGATIVES))
+    else:
+        for line, (passage_id, title, text) in read_columns(corpus, COLUMNS, ignored, quoted=True):
+            yield PassageRecord(passage_id, title, text, corpus, line)
+
+
+def _queries(splits: Mapping[str, Path], used: frozenset[str], ignored: Counter[str]) -> Iterator[QueryRecord]:
+    for split, path in splits.items():
+        if is_csv(path):
+            yield from _csv_questions(split, path)
+            continue
+        for number, (line, fields) in enumerate(read_records(path)):
+            place = Place(path, line)
+            query_id, question = (
+                query_id_of(fields, place, f"{split}-{number}"),
+                text_of(fields, "question", *place),
+            )
+            yield QueryRecord(query_id, question, split, answers_of(fields, place), path, line)
+            ignored.update(fields.keys() - used)
+
+
+def _judgements(splits: Mapping[str, Path]) -> Iterator[JudgementRecord]:
+    for split, path in splits.items():
+        if is_csv(path):
+            continue
+        for number, (line, fields) in enumerate(read_records(path)):
+            query_id = query_id_of(fields, Place(path, line), f"{split}-{number}")
+            for passage_id in positives_of(fields, [POSITIVES], Place(path, line)):
+                yield JudgementRecord(split, query_id, passage_id, 1, path, line)
+
+
+def is_csv(path: Path) -> bool:
+    """Whether questions stand in this file as rows."""
+    return path.name.removesuffix(".gz").endswith(CSV)
+
+
+def _csv_questions(split: str, path: Path) -> Iterator[QueryRecord]:
+    for line, text in read_lines(path):
+        row = split_quoted(text, path, line)
+        if len(row) != 2:
+            raise wrong_width(path, line, len(row), 2)
+        yield QueryRecord(f"{split}-{line - 1}", row[0], split, _listed(row[1], path, line), path, line)
+
+
+def _listed(text: str, path: Path, line: int) -> list[str]:
+    """The strings of a list as Python writes it; nothing is executed."""
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        value = None
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return value
+    what = f"the answers {text[:60]!r} are no list of strings"
+    raise InputError("WRONG_TYPE", what, "write them as ['one', 'two']", path=path, line=line)

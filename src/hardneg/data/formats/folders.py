@@ -1,0 +1,92 @@
+"""What the conventions share about folders: which files there are, their splits, and rows without a header."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from hardneg.data.formats.lines import empty_file, grade_of, read_lines, wrong_width
+from hardneg.data.source import JudgementRecord, QueryRecord
+from hardneg.errors import InputError
+
+
+def find_file(folder: Path, *names: str) -> Path:
+    """The one file of a folder that has one of the ``names``, or one of them with ``.gz``."""
+    found = [path for name in names for path in (folder / name, folder / f"{name}.gz") if path.is_file()]
+    if not found:
+        raise InputError("NOT_FOUND", "no such file, nor one with .gz", "check the folder", path=folder / names[0])
+    if len(found) > 1:
+        what = "it is here plain and as .gz" if len(names) == 1 else f"{found[1].name} is here too"
+        raise InputError("AMBIGUOUS", what, "remove one of them", path=found[0])
+    return found[0]
+
+
+def has_file(folder: Path, name: str) -> bool:
+    """Whether a folder has this file, plain or as ``.gz``."""
+    return any((folder / f"{name}{end}").is_file() for end in ("", ".gz"))
+
+
+def find_splits(folder: Path, *patterns: str) -> dict[str, Path]:
+    """The files of a folder by split, in order of name.
+
+    Parameters
+    ----------
+    patterns : regular expressions of file names without ``.gz``, each with a group ``split``; the first that fits
+        a name counts.
+    """
+    names = sorted({path.name.removesuffix(".gz") for path in folder.glob("*") if path.is_file()})
+    found: dict[str, Path] = {}
+    for name in names:
+        match = next((match for pattern in patterns if (match := re.fullmatch(pattern, name))), None)
+        if match is None:
+            continue
+        if match["split"] in found:
+            what = f"two files of split '{match['split']}'"
+            raise InputError("AMBIGUOUS", what, "keep one of them", path=folder / name)
+        found[match["split"]] = find_file(folder, name)
+    return found
+
+
+def tab_rows(path: Path, widths: Sequence[int]) -> Iterator[tuple[int, list[str]]]:
+    """Line numbers and columns of a file without header or quoting; every line is as wide as the first."""
+    width = None
+    for line, text in read_lines(path):
+        row = text.split("\t")
+        width = width or (len(row) if len(row) in widths else widths[0])
+        if len(row) != width:
+            raise wrong_width(path, line, len(row), width)
+        yield line, row
+    if width is None:
+        raise empty_file(path)
+
+
+def trec_judgements(splits: Mapping[str, Path]) -> Iterator[JudgementRecord]:
+    """The judgements of qrels files, ``query 0 passage grade`` between blanks.
+
+    Lines that begin with # are skipped.
+    """
+    for split, path in splits.items():
+        found = False
+        for line, text in read_lines(path):
+            if text.startswith("#"):
+                continue
+            row, found = text.split(), True
+            if len(row) != 4:
+                what = f"{len(row)} columns where 4 are expected"
+                raise InputError("WRONG_COLUMNS", what, "write 'query 0 passage grade'", path=path, line=line)
+            yield JudgementRecord(split, row[0], row[2], grade_of(row[3], path, line), path, line)
+        if not found:
+            raise empty_file(path)
+
+
+def distinct_queries(parts: Iterable[Iterable[QueryRecord]]) -> Iterator[QueryRecord]:
+    """The queries of several files; one that an earlier file has too, with the same text, is not yielded again."""
+    before: set[tuple[str, str, str]] = set()
+    for part in parts:
+        here = []
+        for record in part:
+            if (key := record[:3]) not in before:
+                here.append(key)
+                yield record
+        before.update(here)

@@ -1,0 +1,146 @@
+"""``hf:<dataset>``: a dataset of the Hugging Face hub, or a folder of one. It needs the extra ``datasets``.
+
+Two layouts are read. That of MTEB and BEIR: the configurations ``corpus`` and ``queries`` with ``_id``, ``title``
+and ``text``, and judgements ``query-id``, ``corpus-id``, ``score`` in ``default`` or ``qrels``, or in a dataset of
+their own, ``<dataset>-qrels``. That of Tevatron: queries with their passages within. A split ``validation`` is
+called ``dev``. Where a fault names a line, it is a row of that split.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hardneg.data.formats.contexts import Place, answers_of, inline_passages, positives_of, query_id_of
+from hardneg.data.formats.lines import Fields, grade_of, id_of, text_of
+from hardneg.data.source import JudgementRecord, PassageRecord, QueryRecord, Source, not_loaded
+from hardneg.errors import InputError, SettingsError
+
+CORPUS, QUERIES, QRELS = "corpus", "queries", ("default", "qrels")
+POSITIVES, NEGATIVES = "positive_passages", "negative_passages"
+USED = frozenset({"_id", "title", "text"})
+USED_INLINE = frozenset({"query_id", "query", "answers", POSITIVES, NEGATIVES})
+SPLITS = {"validation": "dev"}
+
+Table = tuple[Path, Iterable[Fields]]
+
+
+def records(name: str) -> Source:
+    """The collection in a dataset.
+
+    Raises
+    ------
+    SettingsError : the package is missing.
+    InputError : there is no such dataset, it cannot be fetched, or its layout is another.
+    """
+    inputs: dict[str, str] = {}
+    configs = _configs(name)
+    ignored: Counter[str] = Counter()
+    if {CORPUS, QUERIES} <= set(configs):
+        corpus, queries = (list(_tables(name, config, inputs).values()) for config in (CORPUS, QUERIES))
+        judged = next((config for config in QRELS if config in configs), None)
+        qrels = _tables(name, judged, inputs) if judged else _tables(f"{name}-qrels", None, inputs)
+        return Source(
+            "hf",
+            lambda: _passages(corpus, ignored),
+            lambda: _queries(queries, ignored),
+            lambda: _judgements(qrels),
+            inputs,
+            ignored,
+        )
+    tables = _tables(name, None, inputs)
+    for place, rows in tables.values():
+        columns = list(next(iter(rows), {}))
+        if POSITIVES not in columns:
+            what, fix = f"the columns are {', '.join(columns)}", "give a dataset in the layout of MTEB or Tevatron"
+            raise InputError("UNKNOWN_FORMAT", what, fix, path=place)
+    return Source(
+        "hf",
+        lambda: inline_passages(
+            [(place, numbered(rows)) for place, rows in tables.values()], (POSITIVES, NEGATIVES)
+        ),
+        lambda: _inline_queries(tables, ignored),
+        lambda: _inline_judgements(tables),
+        inputs,
+        ignored,
+    )
+
+
+def package() -> Any:
+    """The package datasets."""
+    try:
+        import datasets
+    except ImportError as fault:
+        what, fix = "hf: needs the package datasets", "pip install 'hardneg[datasets]'"
+        raise SettingsError("PACKAGE_MISSING", what, fix) from fault
+    return datasets
+
+
+def _configs(name: str) -> list[str]:
+    datasets = package()
+    try:
+        return list(datasets.get_dataset_config_names(name))
+    except Exception as fault:  # of many kinds: no such name, no network, no permission
+        raise not_loaded(f"hf:{name}", fault) from fault
+
+
+def _tables(name: str, config: str | None, inputs: dict[str, str]) -> dict[str, Table]:
+    """The rows of a configuration by split, and what names them in a fault; its digest joins ``inputs``."""
+    datasets = package()
+    try:
+        builder = datasets.load_dataset_builder(name, config)
+        builder.download_and_prepare()
+        found: Mapping[str, Any] = builder.as_dataset()
+    except Exception as fault:
+        raise not_loaded(f"hf:{name}", fault) from fault
+    inputs[f"{name}/{config or ''}"] = str(builder.hash)
+    return {
+        SPLITS.get(split, split): (Path(f"hf:{name}/{config or split}"), rows) for split, rows in found.items()
+    }
+
+
+def numbered(rows: Iterable[Fields]) -> Iterator[tuple[int, Fields]]:
+    """Rows with their numbers, from 1."""
+    return enumerate(rows, 1)
+
+
+def _passages(tables: Iterable[Table], ignored: Counter[str]) -> Iterator[PassageRecord]:
+    for place, rows in tables:
+        for line, row in numbered(rows):
+            title, text = text_of(row, "title", place, line, ""), text_of(row, "text", place, line)
+            yield PassageRecord(id_of(row, "_id", place, line), title, text, place, line)
+            ignored.update(row.keys() - USED)
+
+
+def _queries(tables: Iterable[Table], ignored: Counter[str]) -> Iterator[QueryRecord]:
+    for place, rows in tables:
+        for line, row in numbered(rows):
+            text = text_of(row, "text", place, line)
+            yield QueryRecord(id_of(row, "_id", place, line), text, path=place, line=line)
+            ignored.update(row.keys() - USED)
+
+
+def _judgements(tables: Mapping[str, Table]) -> Iterator[JudgementRecord]:
+    for split, (place, rows) in tables.items():
+        for line, row in numbered(rows):
+            query, passage = id_of(row, "query-id", place, line), id_of(row, "corpus-id", place, line)
+            yield JudgementRecord(split, query, passage, grade_of(str(row.get("score")), place, line), place, line)
+
+
+def _inline_queries(tables: Mapping[str, Table], ignored: Counter[str]) -> Iterator[QueryRecord]:
+    for split, (place, rows) in tables.items():
+        for line, row in numbered(rows):
+            at = Place(place, line)
+            text = text_of(row, "query", place, line)
+            yield QueryRecord(query_id_of(row, at, None), text, split, answers_of(row, at), place, line)
+            ignored.update(row.keys() - USED_INLINE)
+
+
+def _inline_judgements(tables: Mapping[str, Table]) -> Iterator[JudgementRecord]:
+    for split, (place, rows) in tables.items():
+        for line, row in numbered(rows):
+            at = Place(place, line)
+            for passage_id in positives_of(row, [POSITIVES], at):
+                yield JudgementRecord(split, query_id_of(row, at, None), passage_id, 1, place, line)

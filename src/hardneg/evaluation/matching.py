@@ -1,0 +1,165 @@
+"""Whether a passage contains an answer (Karpukhin et al., "Dense Passage Retrieval", 2020, released code).
+
+A passage contains an answer when its text, without the title, has the answer's tokens in a row. Both are
+NFD-normalised, cut into runs of letters, digits and marks and into other single characters, and lower-cased.
+An answer without a token is in no passage, where the released code finds it in all. Where data come with
+patterns for answers, a pattern is searched in the normalised text instead, whatever its case.
+
+``python -m hardneg.evaluation.matching`` is one of several processes that share a large job.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Literal, get_args
+
+import numpy as np
+import regex
+from numpy.typing import NDArray
+
+from hardneg.data.collection import Collection
+from hardneg.records import Int32
+
+Mode = Literal["string", "regex"]
+Bool = NDArray[np.bool_]
+
+MODES: tuple[Mode, ...] = get_args(Mode)
+TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
+PATTERN_FLAGS = regex.IGNORECASE | regex.MULTILINE
+
+
+def normalized(text: str) -> str:
+    """The text in Unicode's decomposed form (NFD)."""
+    return unicodedata.normalize("NFD", text)
+
+
+def tokens_of(text: str) -> list[str]:
+    """The tokens of a text, lower-cased."""
+    return [token.lower() for token in TOKEN.findall(normalized(text))]
+
+
+def spelled(tokens: Sequence[str]) -> str:
+    """Tokens between blanks. No token holds a blank, so tokens in a row are a piece of this text."""
+    return f" {' '.join(tokens)} "
+
+
+def folded(text: str) -> str:
+    """A normalised text whose characters are lower-cased one by one; sigma alone would look at its neighbours."""
+    return text.lower().replace("ς", "σ")
+
+
+class Passage:
+    """The text of a passage, in the forms in which answers are looked for; made when they are needed."""
+
+    def __init__(self, text: str) -> None:
+        self.text = normalized(text)
+
+    @cached_property
+    def folded(self) -> str:
+        """What every token of a contained answer is a piece of."""
+        return folded(self.text)
+
+    @cached_property
+    def spelled(self) -> str:
+        """The tokens; they cost more than a dozen looks at the text."""
+        return spelled([token.lower() for token in TOKEN.findall(self.text)])
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """An answer given as a string."""
+
+    pieces: tuple[str, ...]  # folded tokens, the longest first
+    spelled: str
+
+    def is_in(self, passage: Passage) -> bool:
+        """Whether the passage contains the answer."""
+        text = passage.folded
+        return all(piece in text for piece in self.pieces) and self.spelled in passage.spelled
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """An answer given as a pattern."""
+
+    pattern: regex.Pattern[str]
+
+    def is_in(self, passage: Passage) -> bool:
+        """Whether the passage contains the answer."""
+        return self.pattern.search(passage.text) is not None
+
+
+Answer = Tokens | Pattern
+
+
+def read_answers(texts: Sequence[str], mode: Mode) -> list[Answer]:
+    """The answers of a query, ready to be looked for; those that are in no passage are left out.
+
+    These are answers without a token, and patterns that are none.
+    """
+    found = [read_answer(text, mode) for text in texts]
+    return [answer for answer in found if answer is not None]
+
+
+def read_answer(text: str, mode: Mode) -> Answer | None:
+    """One answer; None if it is in no passage."""
+    tokens = tokens_of(text)
+    if not tokens:
+        return None
+    if mode == "regex":
+        try:
+            return Pattern(regex.compile(normalized(text), PATTERN_FLAGS))
+        except regex.error:
+            return None
+    pieces = sorted({folded(token) for token in tokens}, key=len, reverse=True)
+    return Tokens(tuple(pieces), spelled(tokens))
+
+
+def contains(text: str, answers: Sequence[str], mode: Mode = "string") -> bool:
+    """Whether a text contains one of the answers."""
+    passage = Passage(text)
+    return any(answer.is_in(passage) for answer in read_answers(answers, mode))
+
+
+def match_pairs(collection: Collection, query_rows: Int32, passage_rows: Int32, mode: Mode) -> Bool:
+    """Whether each passage [n] contains an answer of its query [n]; each passage is read and cut up once."""
+    found = np.zeros(len(query_rows), bool)
+    known: dict[int, list[Answer]] = {}
+    order = np.argsort(passage_rows, kind="stable")
+    ordered = passage_rows[order]
+    starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+    for places in np.split(order, starts[1:]):
+        passage = None
+        for place, query in zip(places.tolist(), query_rows[places].tolist(), strict=True):
+            if (answers := known.get(query)) is None:
+                answers = known[query] = read_answers(collection.answers(query), mode)
+            if answers and passage is None:
+                passage = Passage(collection.texts[int(passage_rows[place])])
+            found[place] = any(answer.is_in(passage) for answer in answers) if passage else False
+    return found
+
+
+# ---------------------------------------------------------------- in a process of its own
+
+
+def request(path: Path, query_rows: Int32, passage_rows: Int32, mode: Mode) -> bytes:
+    """What such a process reads: a line that says what follows, and the rows."""
+    head = json.dumps({"path": str(path), "mode": mode, "pairs": len(query_rows)}).encode()
+    return head + b"\n" + query_rows.astype(np.int32).tobytes() + passage_rows.astype(np.int32).tobytes()
+
+
+def serve(stream: IO[bytes], out: IO[bytes], match: Callable[..., Bool] = match_pairs) -> None:
+    """Answer one :func:`request`: a byte for each pair."""
+    head = json.loads(stream.readline())
+    rows = np.frombuffer(stream.read(), np.int32).reshape(2, head["pairs"])
+    out.write(match(Collection.open(head["path"]), *rows, head["mode"]).tobytes())
+
+
+if __name__ == "__main__":
+    serve(sys.stdin.buffer, sys.stdout.buffer)

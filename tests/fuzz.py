@@ -1,0 +1,403 @@
+"""Mutated inputs of every format that is read: each is read whole, or refused in one line.
+
+    python tests/fuzz.py --cases 20000 --seed 1      (make fuzz)
+    python tests/fuzz.py --only beir --case 1234     one case again, with its traceback
+
+A case takes a small sound input, damages it (:mod:`mutations`), and reads it. It fails with anything but a
+``HardnegError`` of whole lines, after more than ten seconds, when something is left behind after a fault, or when
+records are neither kept nor reported.
+"""
+
+import argparse
+import contextlib
+import gzip
+import io
+import json
+import logging
+import os
+import re
+import select
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from random import Random
+
+from hardneg import artifacts
+from hardneg.errors import HardnegError
+from mutations import mutate
+from samples import BEIR, MSMARCO, PASSAGES, QA, SETTINGS, TREC, files
+
+SECONDS = 10
+LINE = re.compile(r"(\S.*: )?[A-Z][A-Z0-9_]+: \S.*; \S.*")
+LONGEST = 2500  # characters of a fault's line: ten ids may be long
+
+
+class Hang(BaseException):
+    """A case took too long; nothing may catch it."""
+
+
+class Failure(AssertionError):
+    """What was read is not what is in the files."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format: how a sound input is made, how it is read, and how many cases it gets of a hundred."""
+
+    name: str
+    make: Callable[[Path], None]
+    read: Callable[[Path, Random], None]
+    share: int
+
+
+# ---------------------------------------------------------------- what the files hold, counted by other means
+
+
+def lines_of(path):
+    """The lines of a file or its .gz, as any reader of text has them; None where there is neither."""
+    for place in (path, path.with_name(path.name + ".gz")):
+        if place.is_file():
+            data = place.read_bytes()
+            data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+            data = data.removeprefix(b"\xef\xbb\xbf")
+            return data.removesuffix(b"\n").split(b"\n") if data else []
+    return None
+
+
+def check(condition, what):
+    if not condition:
+        raise Failure(what)
+
+
+def check_counts(collection, corpus, header, queries, judgements):
+    """Every line of the source is in the collection or among what its import reports."""
+    facts, counts = collection.facts, Counter(collection.facts["counts"])
+    passages = len(lines_of(corpus)) - header
+    check(passages == facts["passages"] + counts["passage_duplicates"], f"{passages} lines: {facts}")
+    check(len(set(queries)) == facts["queries"], f"{queries}: {facts}")
+    kept = sum(split["judgements"] for split in facts["splits"].values())
+    reported = counts["judgement_duplicates"] + counts["unknown_judgements"]
+    check(judgements == kept + reported, f"{judgements} judgements: {facts}")
+
+
+def split_files(folder, suffix):
+    """The files of all splits, without .gz."""
+    found = (path.with_name(path.name.removesuffix(".gz")) for path in folder.glob("*") if path.is_file())
+    return sorted({path for path in found if re.search(suffix + "$", path.name)})
+
+
+def rows_of(paths):
+    return [json.loads(line) for path in paths for line in lines_of(path)]
+
+
+def check_beir(collection, folder):
+    judgements = sum(len(lines_of(path)) - 1 for path in split_files(folder / "qrels", r"\.tsv"))
+    queries = [str(row["_id"]) for row in rows_of([folder / "queries.jsonl"])]
+    check_counts(collection, folder / "corpus.jsonl", 0, queries, judgements)
+
+
+def check_qa(collection, folder):
+    rows = rows_of(split_files(folder, r"\.jsonl"))
+    judgements = sum(len(row.get("positive_ctxs") or ()) for row in rows)
+    check_counts(collection, folder / "corpus.tsv", 1, [str(row["qid"]) for row in rows], judgements)
+
+
+def check_msmarco(collection, folder):
+    judgements = sum(len(lines_of(path)) for path in split_files(folder, r"^qrels\.[\w-]+\.tsv"))
+    queries = [
+        line.split(b"\t")[0] for path in split_files(folder, r"[\w-]\.query\.txt") for line in lines_of(path)
+    ]
+    check_counts(collection, folder / "corpus.tsv", 0, queries, judgements)
+
+
+# ---------------------------------------------------------------- sound inputs
+
+
+@contextlib.contextmanager
+def scratch():
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def make_collection(folder):
+    from hardneg.data.importing import import_collection
+
+    with scratch() as source:
+        files(BEIR)(source)
+        shutil.copytree(import_collection(str(source), source / "made").path, folder, dirs_exist_ok=True)
+
+
+def make_pool(folder):
+    import numpy as np
+
+    from hardneg.negatives.pool import DTYPES, NegativePool, save_pool
+
+    arrays = {name: np.zeros(4, dtype) for name, dtype in DTYPES.items()}
+    arrays |= {"query_rows": np.arange(2, dtype=np.int32), "positive_rows": np.arange(2, dtype=np.int32)}
+    arrays |= {"positive_offsets": np.arange(3), "offsets": np.array([0, 2, 4])}
+    with scratch() as place:
+        save_pool(NegativePool(**arrays, episode=1, collection="c"), place / "pool", settings={}, inputs={})
+        shutil.copytree(place / "pool", folder, dirs_exist_ok=True)
+
+
+def make_model(folder):
+    from tiny import tiny_bert
+
+    tiny_bert(folder, [text for _, _, text in PASSAGES])
+    (folder / "README.md").write_text("# A model\n")
+
+
+def make_bin_model(folder):
+    import torch
+    from safetensors.torch import load_file
+
+    make_model(folder)
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
+def make_st_model(folder):
+    from hardneg.models.loading import load_encoder
+    from hardneg.models.saving import save_encoder
+
+    with scratch() as place:
+        make_model(place / "plain")
+        save_encoder(load_encoder(str(place / "plain"), normalize=True), place / "saved")
+        shutil.copytree(place / "saved", folder, dirs_exist_ok=True)
+    (folder / "manifest.json").unlink()  # else any change is seen before a file is read
+
+
+# ---------------------------------------------------------------- reading
+
+
+def read_source(format, check_records, folder, random):
+    """Import a folder; nothing may be left of an import that fails."""
+    from hardneg.data.importing import import_collection
+
+    target = folder.with_name("imported")
+    rules = {"allow_empty": random.random() < 0.5, "allow_unjudged": random.random() < 0.5}
+    rules["on_duplicate"] = random.choice(("error", "first"))
+    before = sorted(folder.parent.iterdir())
+    try:
+        collection = import_collection(f"{format}:{folder}", target, **rules)
+    except BaseException:
+        check(sorted(folder.parent.iterdir()) == before, "an import that failed left something behind")
+        raise
+    check_records(collection, folder)
+
+
+def read_trec(folder, random):
+    """Runs and judgements, without a collection."""
+    from hardneg.data.formats.trec import open_qrels, read_runs
+    from hardneg.evaluation.measures import evaluate, parse_measures
+
+    name = random.choice(("run.trec", "marco.run"))
+    judged, *spaces = open_qrels(folder / random.choice(("qrels.trec", "qrels.tsv")))
+    (run,), _, _ = read_runs([folder / name], *spaces)
+    check(len(run.scores) == len([line for line in lines_of(folder / name) if line is not None]), "hits are lost")
+    evaluate(run, judged, parse_measures("RR@10 nDCG@10 AP"), id_rank=None)
+
+
+def read_settings(folder, random):
+    """A settings file, and overrides that begin as its lines do."""
+    from hardneg.config import build, read_overrides, read_toml
+    from hardneg.recipes.ance_tele import AnceTele
+
+    path = folder / "settings.toml"
+    layers = []
+    if random.random() < 0.3:
+        text = path.read_bytes().decode(errors="surrogateescape") if path.is_file() else ""
+        layers = [read_overrides([line for line in text.split("\n") if line])]
+    build(AnceTele, read_toml(path), *layers).check()
+
+
+def read_collection(folder, random):
+    """A collection that opens is the one that was published."""
+    from hardneg.data.importing import open_data
+
+    collection = open_data(str(folder), cache=folder.with_name("cache"))
+    check(collection.n_passages == len(PASSAGES), "another collection")
+    check(list(collection.texts) == [text for _, _, text in PASSAGES], "other texts")
+
+
+def read_pool(folder, random):
+    """A pool, and now and then one whose manifest was made to fit its broken arrays."""
+    from hardneg.negatives.pool import entries_of, load_pool, stats
+
+    if random.random() < 0.7:
+        seal_again(folder)
+    pool = load_pool(folder, n_passages=len(PASSAGES))
+    stats(pool)
+    [entries_of(pool, i) for i in range(len(pool))]
+
+
+def seal_again(folder):
+    """Give the files of a folder a manifest that fits them."""
+    path = folder / artifacts.MANIFEST
+    with contextlib.suppress(HardnegError, OSError):
+        old = artifacts.read_manifest(folder)
+        found = {name: folder / name for name in old.files if (folder / name).is_file()}
+        sizes = {name: (file.stat().st_size, artifacts.digest_file(file)) for name, file in found.items()}
+        new = artifacts.Manifest(old.kind, old.settings, old.inputs, old.facts, {**old.files, **sizes})
+        path.write_text(json.dumps(new.as_json()))
+
+
+def read_model(folder, random):
+    """A model, and a text that it encodes."""
+    import torch
+
+    from hardneg.data.tokens import token_batch
+    from hardneg.models.loading import load_encoder
+
+    encoder = load_encoder(str(folder), allow_bin=True)
+    with torch.no_grad():
+        batch = token_batch(["some text of a query"], [""], encoder.template("query"), encoder.tokenizer("query"))
+        encoder.encode(batch, "query")
+
+
+FORMATS = (
+    Format("beir", files(BEIR), partial(read_source, "beir", check_beir), 22),
+    Format("qa", files(QA), partial(read_source, "qa", check_qa), 16),
+    Format("msmarco", files(MSMARCO), partial(read_source, "msmarco", check_msmarco), 12),
+    Format("trec", files(TREC), read_trec, 20),
+    Format("settings", files(SETTINGS), read_settings, 12),
+    Format("collection", make_collection, read_collection, 4),
+    Format("pool", make_pool, read_pool, 6),
+    Format("model", make_model, read_model, 3),
+    Format("model-bin", make_bin_model, read_model, 2),
+    Format("model-st", make_st_model, read_model, 3),
+)
+
+
+# ---------------------------------------------------------------- cases
+
+
+def stop(number, frame):
+    raise Hang(f"more than {SECONDS} s")
+
+
+def run_case(format, sound, place, seed, case):
+    """The code of one case's fault, "read" where it has none; raises where it fails."""
+    random = Random(f"{seed} {format.name} {case}")
+    folder = place / format.name
+    for old in place.iterdir():
+        shutil.rmtree(old)
+    shutil.copytree(sound, folder, copy_function=shutil.copyfile)
+    done = mutate(random, folder)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    try:
+        format.read(folder, random)
+        return "read"
+    except HardnegError as fault:
+        for line in fault.lines:
+            check(LINE.fullmatch(line) and len(line.splitlines()) == 1, f"not one line of a fault: {line!r:.500}")
+            check(len(line) <= LONGEST, f"a line of {len(line)} characters: {line!r:.500}")
+        return fault.code
+    except BaseException as fault:
+        fault.add_note(", ".join(done))
+        raise
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def quieten():
+    """No flushing to the disk, which is most of the time; no warnings, which are many."""
+    artifacts.sync = lambda path: None
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    signal.signal(signal.SIGALRM, stop)
+
+
+def work(format, root, cases, seed, tell):
+    """Run cases in this process; ``tell`` gets the number of each before, and its outcome after."""
+    quieten()
+    for case in cases:
+        tell({"case": case})
+        try:
+            tell({"code": run_case(format, root / "sound", root / "case", seed, case)})
+        except BaseException as fault:
+            text = "".join(traceback.format_exception(fault))
+            tell({"code": "FAILED", "kind": f"{type(fault).__name__}: {fault!s:.80}", "text": text[-4000:]})
+
+
+def start(format, root, cases, seed):
+    """A process that runs cases, and where its messages come from; it may die or hang."""
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(ours)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what libraries have to say
+        with open(theirs, "w", buffering=1) as stream:
+            work(format, root, cases, seed, lambda told: stream.write(json.dumps(told) + "\n"))
+        os._exit(0)
+    os.close(theirs)
+    return child, open(ours)
+
+
+def run_format(format, cases, seed):
+    """Outcomes of these cases by code, and the failures: (case, kind, text)."""
+    outcomes, failures = Counter(), []
+    with scratch() as root:
+        (root / "case").mkdir()
+        (root / "sound").mkdir()
+        with contextlib.redirect_stderr(io.StringIO()):
+            format.make(root / "sound")
+        format.read(shutil.copytree(root / "sound", root / "first" / format.name), Random(0))  # it is sound
+        while cases:
+            last = None
+            child, messages = start(format, root, cases, seed)
+            while select.select([messages], [], [], 6 * SECONDS)[0] and (line := messages.readline()):
+                told = json.loads(line)
+                last = told.get("case")
+                if last is None:
+                    outcomes[told["code"]] += 1
+                    cases = cases[1:]
+                if told.get("code") == "FAILED":
+                    failures.append((cases.start - 1, told["kind"], told["text"]))
+            messages.close()
+            os.kill(child, signal.SIGKILL)
+            status = os.waitpid(child, 0)[1]
+            if last is not None:
+                outcomes["FAILED"] += 1
+                failures.append((last, "Lost", f"the process hung, or ended with status {status}"))
+                cases = cases[1:]
+    return outcomes, failures
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", choices=[format.name for format in FORMATS], action="append")
+    parser.add_argument("--case", type=int, help="this one only")
+    asked = parser.parse_args()
+    chosen = [format for format in FORMATS if not asked.only or format.name in asked.only]
+    shares, begun, total, failed = sum(format.share for format in chosen), time.monotonic(), 0, 0
+    for format in chosen:
+        count = max(1, round(asked.cases * format.share / shares))
+        cases = range(count) if asked.case is None else range(asked.case, asked.case + 1)
+        outcomes, failures = run_format(format, cases, asked.seed)
+        total, failed = total + len(cases), failed + len(failures)
+        say(f"{format.name}: {len(cases)} cases: {', '.join(f'{n} {code}' for code, n in outcomes.most_common())}")
+        for case, kind, text in {kind: failure for failure in failures[::-1] for kind in [failure[1]]}.values():
+            say(f"\n{format.name} case {case}: {kind}\n{text}")
+    say(f"{total} cases of seed {asked.seed}: {failed} failed, {time.monotonic() - begun:.0f} s")
+    sys.exit(bool(failed))
+
+
+def say(text):
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,344 @@
+"""ANCE-Tele on open-domain questions: labels by answers in every episode, and what is measured."""
+
+import json
+import logging
+import math
+from functools import partial
+from itertools import pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from slow_tele import SlowEncoder, SlowTele
+
+import hardneg as hn
+from conftest import Executed, watched
+from hardneg.data.collection import Collection
+from hardneg.data.training_data import Labels, choose_splits
+from hardneg.evaluation.matching import contains
+from hardneg.experiment import Experiment
+from hardneg.models.loading import load_encoder
+from hardneg.recipes import ance_tele
+from hardneg.records import Positives
+from tiny_world import SETTINGS, one_thread, tiny_model  # noqa: F401
+
+EPISODES, PASSAGES, TRAIN = 3, 96, 30
+QA = SETTINGS | {
+    "passages_reference": [3, 4, 5],
+    "steps": 8,
+    "stop_step": 3,
+    "depth": 24,
+    "count": 4,
+    "labels": "answers",
+    "positives": "first",
+    "store_dtype": "float32",
+    "measures": "Answer@1 Answer@5 RR@10",
+}
+
+# Losses of the steps of each episode, recorded from this code once `slow_tele` had given the same.
+RECORDED = [
+    [2.31496, 2.66303, 1.73924],
+    [2.54192, 1.8902, 1.84327],
+    [2.84967, 2.61047, 2.93075, 1.54575, 1.0545, 1.10177, 0.8384, 1.44196],
+]
+
+
+def qa_collection(folder):
+    """Passages of eight words about eight topics; the answer of a question is two words of a passage in a row.
+
+    Questions ask with three words of that passage. Every third has no judged passage; every third of the rest has
+    two, the first of which has the higher row. Two questions have answers that are nowhere, one of them judged.
+    """
+    draw = np.random.default_rng(5)
+    words = [f"{a}{b}" for a in ("ba", "de", "fi", "go", "ku", "la", "me", "ni") for b in "abcdefgh"]
+    texts = [[words[p % 8 * 8 + w] for w in draw.integers(0, 8, 8)] for p in range(PASSAGES)]
+    passages = [(f"p{i:02d}", "title" if i % 5 == 0 else "", " ".join(text)) for i, text in enumerate(texts)]
+    queries, answers, qrels = {}, {}, {}
+    for split, count in (("train", TRAIN), ("dev", 8), ("test", 10)):
+        for i, p in enumerate(draw.permutation(PASSAGES)[:count].tolist()):
+            name = f"{split}-{i:02d}"
+            queries[name] = " ".join(draw.permutation(texts[p])[:3])
+            answers[name] = [" ".join(texts[p][2:4]).upper(), "\u200b"]
+            judged = [f"p{p:02d}"] if i % 3 else []
+            if i % 3 == 1:
+                judged = sorted([*judged, f"p{(p + 8) % PASSAGES:02d}"], reverse=True)
+            qrels.setdefault(split, {})[name] = judged
+    answers["train-00"] = answers["train-01"] = ["nowhere at all"]
+    return Collection.from_lists(passages, queries, qrels, answers=answers, to=folder)
+
+
+@pytest.fixture(scope="module")
+def qa(tmp_path_factory):
+    root = tmp_path_factory.mktemp("qa")
+    collection = qa_collection(root / "collection")
+    return SimpleNamespace(
+        root=root, collection=collection, model=tiny_model(root / "model", collection, dropout=0.0)
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(qa):
+    with watched() as batches:
+        results = hn.train_ance_tele(qa.collection, qa.model, qa.root / "exp", device="cpu", **QA)
+    return Executed(qa.root / "exp", QA, results, batches)
+
+
+@pytest.fixture(scope="module")
+def train(qa):
+    return choose_splits(qa.collection).asked
+
+
+def answered(collection, query, passage):
+    return contains(collection.texts[passage], collection.answers(query))
+
+
+def slow_positives(qa, train, run, **labels):
+    """By query row: judged passages, else the first of the first 24 hits that contains an answer."""
+    found = {}
+    for i, query in enumerate(train.query_rows.tolist()):
+        best = [row for row, _ in run[i][: QA["depth"]] if answered(qa.collection, query, row)]
+        judged = [] if labels.get("use_positive_ctxs") is False else train.of(i).tolist()
+        found[query] = judged or best[:1]
+    return found
+
+
+def pool_positives(folder):
+    rows, offsets, queries = (
+        np.load(folder / f"{x}.npy") for x in ("positive_rows", "positive_offsets", "query_rows")
+    )
+    return {
+        query: rows[a:b].tolist()
+        for query, (a, b) in zip(queries.tolist(), pairwise(offsets.tolist()), strict=True)
+    }
+
+
+# ---------------------------------------------------------------- positives and negatives
+
+
+def test_the_losses_of_every_step(whole):
+    assert [len(whole.losses(episode)) for episode in (1, 2, 3)] == [3, 3, 8]
+    for episode, recorded in enumerate(RECORDED, 1):
+        assert whole.losses(episode) == pytest.approx(recorded, abs=1e-4)
+
+
+def test_steps_equal_a_slow_reimplementation(whole, qa):
+    # the mask knows the positives of the episode; it moves with them
+    for episode, first in ((1, 0), (2, 3), (3, 6)):
+        positives = pool_positives(whole.path / f"episodes/{episode}/negatives")
+        rows = np.array([row for found in positives.values() for row in found], np.int32)
+        offsets = np.cumsum([0, *map(len, positives.values())])
+        known = Positives(np.array(list(positives), np.int32), offsets, rows)
+        slow = SlowTele(qa.collection, known, SlowEncoder(qa.model))
+        batch = whole.batches[first]
+        parts = [(batch.query_rows.tolist(), batch.passage_rows.tolist())]
+        assert whole.losses(episode)[0] == pytest.approx(slow.loss(parts).item(), abs=1e-5)
+
+
+def test_positives_are_judged_or_found_by_this_episodes_run(whole, qa, train):
+    found = []
+    for episode in (1, 2, 3):
+        run = whole.run(f"episodes/{episode}/runs/query")
+        expected = slow_positives(qa, train, run)
+        pool = pool_positives(whole.path / f"episodes/{episode}/negatives")
+        assert pool == {query: rows for query, rows in expected.items() if query in pool}
+        assert all(expected[query] == [] for query in set(expected) - set(pool))
+        found.append(pool)
+    unjudged = [query for i, query in enumerate(train.query_rows.tolist()) if not len(train.of(i))]
+    moved = [q for q in unjudged if len({str(pool.get(q)) for pool in found}) > 1]
+    assert len(unjudged) == 10
+    assert moved, "another model finds another positive"
+    nowhere, judged = train.query_rows[:2].tolist()
+    assert nowhere not in found[0], "its answer is in no passage"
+    assert judged in found[0], "a judged positive needs no answer"
+
+
+def test_groups_begin_with_the_first_positive(whole, qa, train):
+    judged = dict(zip(train.query_rows.tolist(), map(train.of, range(len(train))), strict=True))
+    steps = iter(whole.batches)
+    swapped = 0
+    for episode, count in ((1, 3), (2, 3), (3, 8)):
+        pool = pool_positives(whole.path / f"episodes/{episode}/negatives")
+        for batch in (next(steps) for _ in range(count)):
+            for query, positive in zip(batch.query_rows.tolist(), batch.passage_rows[:, 0].tolist(), strict=True):
+                assert positive == pool[query][0]
+                swapped += len(judged[query]) == 2 and positive == max(judged[query])
+    assert swapped > 0, "the first of the file, not the lowest row"
+
+
+def test_no_pool_holds_an_answer_from_any_source(whole, qa, train):
+    for episode in (1, 2, 3):
+        folder = whole.path / f"episodes/{episode}/negatives"
+        queries = np.load(folder / "query_rows.npy").tolist()
+        positives = pool_positives(folder)
+        sources = set()
+        for query, entries in zip(queries, whole.pool(episode), strict=True):
+            assert entries
+            for entry in entries:
+                assert not answered(qa.collection, query, entry["passage_rows"])
+                assert entry["passage_rows"] not in positives[query]
+                sources.add((entry["sources"], entry["episodes"] < episode))
+                if entry["sources"] == "lookahead" and entry["episodes"] == episode:
+                    assert entry["anchors"] == positives[query][0]
+        assert sources == {("query", False), ("lookahead", False)} | (
+            set() if episode == 1 else {("query", True), ("lookahead", True)}
+        )
+
+
+def test_negatives_are_those_of_the_first_hits_without_answers(whole, qa, train):
+    run = whole.run("episodes/1/runs/query")
+    pool = dict(
+        zip(np.load(whole.path / "episodes/1/negatives/query_rows.npy").tolist(), whole.pool(1), strict=True)
+    )
+    texts, short = list(qa.collection.texts), 0
+    for i, query in enumerate(train.query_rows.tolist()):
+        if query not in pool:
+            continue
+        known = {texts[row] for row in slow_positives(qa, train, run)[query]}
+        best = [row for row, _ in run[i] if texts[row] not in known][: QA["depth"]]
+        allowed = [row for row in best if not answered(qa.collection, query, row)]
+        short += len(allowed) < len(best)
+        drawn = [entry["passage_rows"] for entry in pool[query] if entry["sources"] == "query"]
+        assert len(drawn) == min(QA["count"], len(allowed))
+        assert set(drawn) <= set(allowed)
+    assert short > 0, "no answer was dropped"
+
+
+# ---------------------------------------------------------------- settings
+
+
+@pytest.fixture(scope="module")
+def run_recipe(qa, tmp_path_factory):
+    cache = tmp_path_factory.mktemp("cache")
+
+    def run(**changes):
+        settings = ance_tele.AnceTele(**(QA | {"episodes": 1, "steps": 1} | changes))
+        data = choose_splits(qa.collection, dev="none", test="none")
+        path = tmp_path_factory.mktemp("experiment")
+        with watched() as batches:
+            base = partial(load_encoder, qa.model)
+            for state in ance_tele.ance_tele(settings, data, base, Experiment(path, cache)):
+                state.discard()
+        return Executed(path, settings.model_dump(), {}, batches)
+
+    return run
+
+
+def test_judged_positives_are_ignored_or_asked_for(run_recipe, qa, train):
+    ignored = run_recipe(use_positive_ctxs=False)
+    expected = slow_positives(qa, train, ignored.run("episodes/1/runs/query"), use_positive_ctxs=False)
+    found = pool_positives(ignored.path / "episodes/1/negatives")
+    assert found == {query: rows for query, rows in expected.items() if rows}
+    gold = run_recipe(require_gold=True)
+    found = pool_positives(gold.path / "episodes/1/negatives")
+    assert found == {q: train.of(i).tolist() for i, q in enumerate(train.query_rows.tolist()) if len(train.of(i))}
+
+
+def test_skipped_queries_are_counted(run_recipe, caplog):
+    with caplog.at_level(logging.WARNING, "hardneg"):
+        run_recipe()
+    assert any("queries are skipped: " in message and "no positive" in message for message in caplog.messages)
+
+
+def test_extra_sources_hold_no_answer(run_recipe, qa):
+    done = run_recipe(extra=["bm25", "random"])
+    queries = np.load(done.path / "episodes/1/negatives/query_rows.npy").tolist()
+    seen = set()
+    for query, entries in zip(queries, done.pool(1), strict=True):
+        for entry in entries:
+            seen.add(entry["sources"])
+            assert not answered(qa.collection, query, entry["passage_rows"])
+    assert seen == {"query", "lookahead", "bm25", "random"}
+
+
+def test_given_negatives_are_filtered_too(whole, qa, tmp_path):
+    pool = hn.mine(
+        qa.collection, qa.model, tmp_path / "pool", depth=24, count=8
+    )  # by judgements: answers are in it
+    held = [
+        answered(qa.collection, query, row)
+        for query, entries in zip(pool.query_rows.tolist(), pairwise(pool.offsets.tolist()), strict=True)
+        for row in pool.passage_rows[slice(*entries)].tolist()
+    ]
+    assert any(held)
+    settings = QA | {"episodes": 1, "steps": 1, "measures": "Answer@5"}
+    out = tmp_path / "exp"
+    hn.train_ance_tele(qa.collection, qa.model, out, negatives=tmp_path / "pool", device="cpu", **settings)
+    adopted = hn.load_pool(out / "episodes/1/negatives")
+    for query, entries in zip(adopted.query_rows.tolist(), pairwise(adopted.offsets.tolist()), strict=True):
+        rows = adopted.passage_rows[slice(*entries)].tolist()
+        assert rows
+        assert not any(answered(qa.collection, query, row) for row in rows)
+
+
+# ---------------------------------------------------------------- mine, and what is measured
+
+
+@pytest.mark.parametrize("sources", [("query", "lookahead", "random"), ("bm25",)])
+def test_mining_by_answers(qa, train, tmp_path, sources):
+    options = {"sources": sources, "depth": 24, "count": 4, "labels": Labels("answers")}
+    pool = hn.mine(qa.collection, qa.model, tmp_path / "pool", **options)
+    again = hn.load_pool(tmp_path / "pool", n_passages=PASSAGES)
+    assert again.query_rows.tolist() == pool.query_rows.tolist()
+    assert (np.diff(pool.offsets) > 0).all()
+    assert (np.diff(pool.positive_offsets) > 0).all()
+    judged = sum(len(train.of(i)) > 0 for i in range(len(train)))
+    assert judged < len(pool) < TRAIN
+    for query, entries in zip(pool.query_rows.tolist(), pairwise(pool.offsets.tolist()), strict=True):
+        assert not any(answered(qa.collection, query, row) for row in pool.passage_rows[slice(*entries)].tolist())
+
+
+def test_momentum_of_another_pool_is_filtered_when_mining(qa, tmp_path):
+    options = {"depth": 24, "count": 6, "device": "cpu"}
+    hn.mine(qa.collection, qa.model, tmp_path / "old", **options)
+    new = hn.mine(
+        qa.collection, qa.model, tmp_path / "new", previous=tmp_path / "old", labels=Labels("answers"), **options
+    )
+    assert new.momentum.any()
+    for query, entries in zip(new.query_rows.tolist(), pairwise(new.offsets.tolist()), strict=True):
+        assert not any(answered(qa.collection, query, row) for row in new.passage_rows[slice(*entries)].tolist())
+
+
+def test_results_hold_answer_at_k(whole, qa):
+    for split in ("dev", "test"):
+        qrels = qa.collection.qrels(split)
+        run = whole.run(f"final/runs/{split}")
+        found = [
+            [answered(qa.collection, query, row) for row, _ in run[i][:5]]
+            for i, query in enumerate(qrels.query_rows.tolist())
+        ]
+        final = whole.results[split]["final"]
+        assert final["Answer@1"] == pytest.approx(np.mean([hits[0] for hits in found]))
+        assert final["Answer@5"] == pytest.approx(np.mean([any(hits) for hits in found]))
+        assert final["Answer@5"] > whole.results[split]["untrained"]["Answer@1"]
+    compared = {row["measure"] for row in whole.results["comparisons"]}
+    assert compared == {"Answer@1", "Answer@5", "RR@10"}
+
+
+def test_forgetting_counts_hits_with_answers(whole, qa, train):
+    def reciprocal(run):
+        values = []
+        for i, query in enumerate(train.query_rows.tolist()):
+            if not len(train.of(i)) and not qa.collection.answers(query):
+                continue
+            good = (
+                1 / rank
+                for rank, (row, _) in enumerate(run[i][:100], 1)
+                if row in train.of(i) or answered(qa.collection, query, row)
+            )
+            values.append(next(good, 0.0))
+        return np.array(values)
+
+    states = [f"episodes/{episode}/runs/query" for episode in (1, 2, 3)] + ["final/runs/query"]
+    ranks = [reciprocal(whole.run(name)) for name in states]
+    for row, before, after in zip(whole.results["forgetting"], ranks[:-1], ranks[1:], strict=True):
+        assert row["forgotten"] == pytest.approx(np.mean(after < before))
+        assert row["learned"] == pytest.approx(np.mean(after > before))
+        assert row["train_mrr_100"] == pytest.approx(after.mean())
+    assert not math.isclose(ranks[0].mean(), ranks[-1].mean())
+
+
+def test_the_same_call_again_does_nothing(whole, qa):
+    before = (whole.path / "results.json").stat().st_mtime_ns
+    results = hn.train_ance_tele(qa.collection, qa.model, whole.path, device="cpu", **QA)
+    assert results == json.loads((whole.path / "results.json").read_text())
+    assert (whole.path / "results.json").stat().st_mtime_ns == before

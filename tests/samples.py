@@ -1,0 +1,68 @@
+"""Small sound inputs in every format that is read, for tests that damage them."""
+
+import json
+
+
+def files(contents):
+    """Make these files: name -> text."""
+
+    def make(folder):
+        for name, text in contents.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text, "utf-8")
+
+    return make
+
+
+def objects(*records):
+    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+
+
+PASSAGES = [(f"p{i}", f"Title {i}" if i % 2 else "", f'naïve "text" {i} ☃ of a passage') for i in range(6)]
+QUERIES = [(f"q{i}", f"what passage is {i}?") for i in range(5)]
+PAIRS = [(0, 1, 1), (0, 2, 0), (1, 3, 2), (2, 0, 1), (3, 5, 1)]
+TSV = "".join(f"{id_}\t{title}\t{text}\n" for id_, title, text in PASSAGES)
+QRELS = "".join(f"q{query} 0 p{passage} {grade}\n" for query, passage, grade in PAIRS)
+
+BEIR = {
+    "corpus.jsonl": objects(*({"_id": id_, "title": title, "text": text} for id_, title, text in PASSAGES)),
+    "queries.jsonl": objects(*({"_id": id_, "text": text, "metadata": {}} for id_, text in QUERIES)),
+    "qrels/train.tsv": "query-id\tcorpus-id\tscore\n" + "".join(f"q{q}\tp{p}\t{g}\n" for q, p, g in PAIRS),
+    "qrels/test.tsv": "query-id\tcorpus-id\tscore\nq4\tp4\t1.0\n",
+}
+QUESTIONS = [
+    {"qid": id_, "question": text, "answers": ["a", "b"], "positive_ctxs": [f"p{i}"]}
+    for i, (id_, text) in enumerate(QUERIES)
+]
+QA = {
+    "corpus.tsv": "psg_id\ttitle\ttext\n" + TSV,
+    "train.jsonl": objects(*QUESTIONS[:3]),
+    "dev.jsonl": objects(*QUESTIONS[3:]),
+}
+MSMARCO = {
+    "corpus.tsv": TSV,
+    "train.query.txt": "".join(f"{id_}\t{text}\n" for id_, text in QUERIES[:4]),
+    "dev.query.txt": "".join(f"{id_}\t{text}\n" for id_, text in QUERIES[4:]),
+    "qrels.train.tsv": QRELS,
+    "qrels.dev.tsv": "q4\t0\tp4\t1\n",
+}
+RUN = "".join(f"q{q} Q0 p{p} {p + 1} {9.5 - p} hardneg\n" for q in range(3) for p in range(4))
+TREC = {
+    "run.trec": RUN,
+    "marco.run": "".join(f"q{q}\tp{p}\t{p + 1}\n" for q in range(3) for p in range(4)),
+    "qrels.trec": "# judged by nobody\n" + QRELS,
+    "qrels.tsv": BEIR["qrels/train.tsv"],
+}
+SETTINGS = {
+    "settings.toml": """# of an experiment
+episodes = 3
+learning_rate = 1e-5
+passages_reference = [16, 32, 32]
+alpha = 0.5
+precision = "float32"
+query_prompt = 'query: "é" '
+extra = ["bm25"]
+dedup = true
+measures = "RR@10"
+"""
+}

@@ -1,0 +1,60 @@
+"""The ablation study from its command line to its page, on the tiny world."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tiny_world import tiny_collection, tiny_model
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = pytest.mark.slow
+
+
+def test_the_study_executes_what_is_missing_and_writes_its_page(tmp_path):
+    collection = tiny_collection(tmp_path / "collection")
+    model = tiny_model(tmp_path / "model", collection)
+    page = tmp_path / "ablation.md"
+    shape = {"steps": 4, "stop-step": 2, "passages": 3, "passage-length": 16, "reinit-layers": 1, "seeds": 1}
+    words = [word for name, value in shape.items() for word in (f"--{name}", str(value))]
+    places = ["--out", tmp_path / "study", "--data", tmp_path / "collection", "--model", model, "--report", page]
+
+    def study(rows):
+        command = [
+            sys.executable,
+            ROOT / "studies/ablation.py",
+            *places,
+            *words,
+            "--rows",
+            rows,
+            "--start",
+            "reinit",
+        ]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
+        done = subprocess.run(
+            [*map(str, command), "--jobs", "2", "--threads", "1"],
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=400,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    assert study("q-neg,tele").count(": done") == 2
+    folders = [tmp_path / f"study/reinit-{row}-seed-42" for row in ("q-neg", "tele")]
+    before = {file: file.stat().st_mtime_ns for folder in folders for file in folder.rglob("*.jsonl")}
+    assert len(before) == 4
+    assert ": done" not in study("q-neg,tele,momentum").replace("momentum-seed-42: done", "")
+    assert before == {file: file.stat().st_mtime_ns for file in before}
+    text = page.read_text()
+    assert text.count("not run") == 0
+    assert all(f"| {title} | 1 | 0." in text for title in ("Q-Neg", "ANCE-Tele", "Q-Neg + momentum"))
+    assert "| ANCE-Tele | 42 | " in text
+    assert "--data collection --model model --out EXPERIMENT " in text
+    assert "--set reinit_layers=1" in text
+    assert str(tmp_path) not in text

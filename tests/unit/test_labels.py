@@ -1,0 +1,278 @@
+"""Labels: the source's first positive, positives by answers, what is dropped, and what counts as found."""
+
+import gzip
+import json
+import logging
+
+import numpy as np
+import pytest
+
+from hardneg.data.collection import Collection
+from hardneg.data.importing import import_collection
+from hardneg.data.training_data import BY_QRELS, Labels, TrainingData, choose_splits, labelled
+from hardneg.diagnostics.forgetting import forgetting, reciprocal_ranks
+from hardneg.errors import InputError, SettingsError
+from hardneg.labelling import answers_of, current_positives, merged, relevant, with_answers
+from hardneg.mining import Corpus, adopt, mine_candidates, mine_pool
+from hardneg.negatives.candidates import without_answers
+from hardneg.negatives.pool import entries_of
+from hardneg.negatives.sources import random_source, sample_source
+from hardneg.records import Positives, Run, offsets_of
+
+# ---------------------------------------------------------------- the first positive
+
+
+def qa_folder(folder, contexts):
+    """Plain question answering: three passages, and a question with these contexts."""
+    folder.mkdir()
+    corpus = "psg_id\ttitle\ttext\n" + "".join(f"p{i}\t\ttext {i}\n" for i in range(3))
+    (folder / "corpus.tsv").write_text(corpus)
+    line = json.dumps({"qid": "q", "question": "what", "answers": ["2"], "positive_ctxs": contexts})
+    (folder / "train.jsonl.gz").write_bytes(gzip.compress(line.encode() + b"\n"))
+    return f"qa:{folder}"
+
+
+@pytest.mark.parametrize("contexts", [["p2", "p0", "p1"], ["p1", "p2"], ["p0", "p1", "p2"], ["p1"]])
+def test_positives_stand_as_in_their_file(tmp_path, contexts):
+    collection = import_collection(qa_folder(tmp_path / "qa", contexts), tmp_path / "c")
+    train = choose_splits(collection, dev="none").train
+    assert [collection.passage_ids[row] for row in train.of(0)] == contexts
+    assert collection.passage_ids[int(train.first()[0])] == contexts[0]
+
+
+def beir_folder(folder, judgements):
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "corpus.jsonl").write_text(
+        "".join(json.dumps({"_id": f"p{i}", "text": f"text {i}"}) + "\n" for i in range(3))
+    )
+    (folder / "queries.jsonl").write_text("".join(json.dumps({"_id": q, "text": "what"}) + "\n" for q in "ab"))
+    lines = "".join("\t".join(map(str, judgement)) + "\n" for judgement in judgements)
+    (folder / "qrels/train.tsv").write_text("query-id\tcorpus-id\tscore\n" + lines)
+    return f"beir:{folder}"
+
+
+def test_the_order_of_files_and_queries_and_of_the_rest_means_nothing(tmp_path):
+    # positives p2, p0 of a, interleaved with another query and with judgements that are no positives
+    one = [("a", "p2", 1), ("b", "p1", 1), ("a", "p1", 0), ("b", "p2", 0), ("a", "p0", 2), ("b", "p0", 0)]
+    other = [("b", "p0", 0), ("a", "p1", 0), ("a", "p2", 1), ("a", "p0", 2), ("b", "p2", 0), ("b", "p1", 1)]
+    turned = [*one[4:], *one[:4]]
+    made = [
+        import_collection(beir_folder(tmp_path / name, lines), tmp_path / f"{name}-c")
+        for name, lines in (("one", one), ("other", other), ("turned", turned))
+    ]
+    qrels = made[0].qrels("train")
+    assert qrels.passage_rows.tolist() == [2, 0, 1, 1, 0, 2]
+    assert qrels.grades.tolist() == [1, 2, 0, 1, 0, 0]
+    assert made[0].digest == made[1].digest != made[2].digest
+    assert made[2].qrels("train").passage_rows.tolist() == [0, 2, 1, 1, 0, 2]
+
+
+def test_the_first_of_repeated_judgements_decides_the_place(tmp_path):
+    lines = [("a", "p2", 1), ("a", "p0", 1), ("a", "p2", 1)]
+    source = beir_folder(tmp_path / "b", lines)
+    collection = import_collection(source, tmp_path / "c", on_duplicate="first")
+    assert collection.qrels("train").passage_rows.tolist() == [2, 0]
+
+
+# ---------------------------------------------------------------- which queries, which positives
+
+# Passage i says "fact i"; answers are facts. q0: judged p1, p0; q1 to q3 unjudged; q4 without an answer, judged.
+ANSWERS = {"q0": ["fact 0"], "q1": ["fact 5", "fact 3"], "q2": ["no such fact"], "q3": ["fact 2"]}
+JUDGED = {"q0": ["p1", "p0"], "q1": [], "q2": [], "q3": [], "q4": ["p4"]}
+
+
+@pytest.fixture
+def collection(tmp_path):
+    passages = [(f"p{i}", f"about everything: fact {i}") for i in range(8)]
+    queries = {f"q{i}": f"which fact {i}" for i in range(5)}
+    return Collection.from_lists(passages, queries, {"train": JUDGED}, answers=ANSWERS, to=tmp_path / "c")
+
+
+def data_of(collection, **labels):
+    return labelled(choose_splits(collection, dev="none"), {"labels": "answers", **labels})
+
+
+@pytest.mark.parametrize(
+    ("labels", "rows", "positives"),
+    [
+        ({"labels": "qrels"}, [0, 4], [[1, 0], [4]]),
+        ({}, [0, 1, 2, 3, 4], [[1, 0], [], [], [], [4]]),
+        ({"require_gold": True}, [0, 4], [[1, 0], [4]]),
+        ({"use_positive_ctxs": False}, [0, 1, 2, 3], [[], [], [], []]),
+    ],
+)
+def test_queries_that_can_be_trained_on(collection, labels, rows, positives):
+    train = data_of(collection, **labels).train
+    assert train.query_rows.tolist() == rows
+    assert [train.of(i).tolist() for i in range(len(train))] == positives
+
+
+def run_of(data, lists):
+    rows = np.array([row for hits in lists for row in hits], np.int32)
+    scores = np.array([-float(rank) for hits in lists for rank in range(len(hits))], np.float32)
+    return Run(
+        data.train.query_rows,
+        offsets_of(np.array([len(hits) for hits in lists])),
+        rows,
+        scores,
+        collection=data.collection.digest,
+    )
+
+
+LISTS = [[7, 0, 1, 2], [0, 3, 5, 1], [0, 1, 2, 3], [1, 0, 3, 2], [4, 2, 0, 1]]
+
+
+def test_a_query_without_a_judged_positive_has_the_best_that_contains_an_answer(collection, tmp_path):
+    data = data_of(collection)
+    contains = answers_of(data, tmp_path / "cache")
+    found = with_answers(run_of(data, LISTS), data.train, contains, 4)
+    assert [found.of(i).tolist() for i in range(5)] == [[1, 0], [3], [], [2], [4]]
+    assert found.query_rows.tolist() == [0, 1, 2, 3, 4]
+    nearer = with_answers(run_of(data, LISTS), data.train, contains, 3)  # not below the mining depth
+    assert [nearer.of(i).tolist() for i in range(5)] == [[1, 0], [3], [], [], [4]]
+    assert [found.some().query_rows.tolist(), found.some().first().tolist()] == [[0, 1, 3, 4], [1, 3, 2, 4]]
+
+
+def test_judged_positives_can_be_ignored(collection, tmp_path):
+    data = data_of(collection, use_positive_ctxs=False)
+    found = with_answers(run_of(data, LISTS[:4]), data.train, answers_of(data, tmp_path / "cache"), 4)
+    assert [found.of(i).tolist() for i in range(4)] == [[0], [3], [], [2]]
+
+
+def test_judged_positives_need_no_search(collection, tmp_path):
+    data = data_of(collection, require_gold=True)
+    contains = answers_of(data, tmp_path / "cache")
+    assert current_positives(None, data, 4, contains) is data.train
+    qrels = choose_splits(collection, dev="none")
+    assert answers_of(qrels, tmp_path / "cache") is None
+    assert current_positives(None, qrels, 4, None) is qrels.train
+
+
+def test_merging_keeps_what_is_judged_before(collection):
+    judged = Positives(np.array([3, 5, 9], np.int32), np.array([0, 2, 2, 3]), np.array([7, 1, 4], np.int32))
+    both = merged(judged, np.array([2, 0, 1]), np.array([2, 8, 6], np.int32))
+    assert [both.of(i).tolist() for i in range(3)] == [[7, 1, 8], [6], [4, 2]]
+
+
+def test_contradictions_and_collections_without_answers_are_refused(collection, tmp_path):
+    with pytest.raises(SettingsError, match="require_gold asks for judged positives"):
+        data_of(collection, require_gold=True, use_positive_ctxs=False)
+    with pytest.raises(SettingsError, match="say nothing to labels = qrels"):
+        labelled(choose_splits(collection), {"answer_mode": "regex"})
+    bare = Collection.from_lists([("p", "x")], {"q": "y"}, {"train": {"q": ["p"]}}, to=tmp_path / "bare")
+    with pytest.raises(InputError, match="NO_ANSWERS"):
+        data_of(bare)
+    assert labelled(choose_splits(bare, dev="none"), {"episodes": 3}).labels == BY_QRELS
+
+
+def test_a_collection_may_hold_answers_alone(tmp_path):
+    options = {"answers": {"q": ["x"]}, "to": tmp_path / "c"}
+    collection = Collection.from_lists([("p", "x")], {"q": "y"}, {"train": {"q": []}}, **options)
+    data = choose_splits(collection, dev="none")
+    assert labelled(data, {"labels": "answers"}).train.query_rows.tolist() == [0]
+    with pytest.raises(InputError, match="NO_POSITIVES: no training query has a positive"):
+        _ = data.train
+    empty = Positives(np.zeros(0, np.int32), np.zeros(1, np.int64), np.zeros(0, np.int32))
+    with pytest.raises(InputError, match="NO_POSITIVES: no training query has a positive or an answer"):
+        _ = TrainingData(collection, empty, None, None, labels=Labels("answers")).train
+
+
+# ---------------------------------------------------------------- what is dropped
+
+
+@pytest.fixture
+def labels(collection, tmp_path):
+    """Data by answers, the run of its queries and what tells whether a passage contains an answer."""
+    data = data_of(collection)
+    return data, run_of(data, LISTS), answers_of(data, tmp_path / "cache")
+
+
+def rows_of(pool):
+    return [[entry.passage_row for entry in entries_of(pool, i)] for i in range(len(pool))]
+
+
+def test_candidates_that_contain_an_answer_are_dropped_after_the_cut(labels):
+    data, run, contains = labels
+    positives = with_answers(run, data.train, contains, 4)
+    options = {"source": "query", "episode": 1, "count": None, "seed": 0}
+    assert rows_of(sample_source(run, positives, depth=2, **options)) == [[7, 2], [0, 5], [0, 1], [1, 0], [2, 0]]
+    dropped = sample_source(run, positives, depth=2, contains=contains, **options)
+    assert rows_of(dropped) == [[7, 2], [0], [0, 1], [1, 0], [2, 0]]
+    drawn = sample_source(run, positives, depth=4, contains=contains, **(options | {"count": 2}))
+    for found, allowed in zip(rows_of(drawn), [{7, 2}, {0, 1}, {0, 1, 2, 3}, {0, 1, 3}, {0, 1, 2}], strict=True):
+        assert len(found) == min(2, len(allowed))
+        assert set(found) <= allowed
+
+
+def test_random_negatives_contain_no_answer(labels):
+    data, _, contains = labels
+    pool = random_source(data.train, 8, count=8, seed=0, episode=1, contains=contains)
+    assert [set(rows) for rows in rows_of(pool)] == [
+        {2, 3, 4, 5, 6, 7},
+        {0, 1, 2, 4, 6, 7},
+        set(range(8)),
+        set(range(8)) - {2},
+        set(range(8)) - {4},
+    ]
+
+
+def test_bm25_finds_positives_and_negatives_without_a_model(labels, tmp_path):
+    data, _, contains = labels
+    corpus = Corpus(data.collection, tmp_path / "cache")
+    positives = current_positives(corpus, data, 8, contains)
+    assert [positives.of(i).tolist() for i in (0, 2, 3, 4)] == [[1, 0], [], [2], [4]]
+    assert positives.of(1).tolist() in ([3], [5])
+    pool = mine_candidates(corpus, positives, "bm25", episode=1, depth=8, contains=contains)
+    for i, rows in enumerate(rows_of(pool)):
+        assert rows
+        assert not set(rows) & {0: {0, 1}, 1: {3, 5}, 2: set(), 3: {2}, 4: {4}}[i]
+
+
+def test_queries_without_a_positive_or_a_negative_are_skipped_and_counted(labels, tmp_path, caplog):
+    data, run, contains = labels
+    corpus = Corpus(data.collection, tmp_path / "cache")
+    positives = with_answers(run, data.train, contains, 4)
+    options = {"episode": 1, "depth": 8, "size": 0, "alpha": 0.5, "beta": 0.5, "seed": 0, "contains": contains}
+
+    def no_negatives(query_rows, passage_rows):
+        return contains(query_rows, passage_rows) | (query_rows == 3)
+
+    with caplog.at_level(logging.WARNING, "hardneg"):
+        pool = mine_pool(
+            corpus, positives, None, sources=["bm25"], count=3, **(options | {"contains": no_negatives})
+        )
+    assert pool.query_rows.tolist() == [0, 1, 4]
+    assert "2 of 5 queries are skipped: 1 have no positive, 1 no negative" in caplog.text
+
+
+def test_given_and_older_entries_are_filtered_again(labels, tmp_path):
+    data, run, contains = labels
+    everything = sample_source(run, data.train, source="query", episode=1, depth=None, count=None, seed=0)
+    assert rows_of(everything)[1] == [0, 3, 5, 1]
+    assert rows_of(without_answers(everything, contains))[1] == [0, 1]
+    assert without_answers(everything, None) is everything
+    positives = with_answers(run, data.train, contains, 4)
+    found = adopt(everything, positives, 2, data.collection.text_keys, contains)
+    assert found.query_rows.tolist() == [0, 1, 3, 4]
+    assert rows_of(found) == [[7, 2], [0, 1], [1, 0, 3], [2, 0, 1]]
+    assert found.positive_rows.tolist() == [1, 0, 3, 2, 4]
+
+
+# ---------------------------------------------------------------- what counts as found
+
+
+def test_a_hit_that_contains_an_answer_counts_as_a_judged_one(labels):
+    data, run, contains = labels
+    found = relevant(run, data, contains)
+    assert [sorted(set(found.of(i).tolist())) for i in range(5)] == [[0, 1], [3, 5], [], [2], [4]]
+    assert reciprocal_ranks(run, found).tolist() == [1 / 2, 1 / 2, 0, 1 / 4, 1]
+    better = run_of(data, [[0, 7, 1, 2], [1, 0, 5, 3], *LISTS[2:]])
+    (row,) = forgetting(data, [run, better], contains)
+    assert row == {
+        "episode": 1,
+        "forgotten": 1 / 5,
+        "learned": 1 / 5,
+        "train_mrr_100": pytest.approx((1 + 1 / 3 + 1 / 4 + 1) / 5),
+    }
+    qrels = choose_splits(data.collection, dev="none")
+    assert relevant(run, qrels, None) is qrels.train
