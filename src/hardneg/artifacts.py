@@ -21,7 +21,7 @@ from hardneg.digests import cache_root, cached_digest, canonical_json, digest_fi
 from hardneg.disk import TEMPORARY, check_writable, publish_file, remove, write_json
 from hardneg.errors import ArtifactError
 from hardneg.lease import lease
-from hardneg.plain import load_array, read_json
+from hardneg.plain import as_written, load_array, read_json
 from hardneg.refusals import disk_faults, reading
 
 __all__ = [
@@ -104,19 +104,21 @@ def read_manifest_file(path: Path) -> Manifest:
     """The same of a manifest by any name, such as that beside a run."""
     try:
         with reading(path):
-            raw = json.loads(path.read_bytes())
+            data = path.read_bytes()
+        raw = json.loads(data)
         files = {name: (int(entry["bytes"]), str(entry["sha256"])) for name, entry in raw["files"].items()}
         manifest = Manifest(
             raw["kind"], raw["settings"], raw["inputs"], raw["facts"], files, raw["format_version"]
         )
         written = manifest.as_json()
+        whole = {**written, **raw} == written and as_written(data, raw)
     except (FileNotFoundError, NotADirectoryError) as fault:
         what = f"no complete artefact is here ({path.name} is missing)"
         raise ArtifactError("NO_MANIFEST", what, "make it again", path=path.parent) from fault
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as fault:
         what = f"the manifest cannot be read ({fault})"
         raise ArtifactError("BAD_MANIFEST", what, "make the artefact again", path=path) from fault
-    if {**written, **raw} != written:
+    if not whole:
         what = "the manifest is not as it was written"
         raise ArtifactError("CORRUPT", what, "make the artefact again", path=path)
     return manifest

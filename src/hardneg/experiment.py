@@ -29,6 +29,7 @@ from hardneg.artifacts import (
 from hardneg.config import Settings, differences
 from hardneg.disk import append_lines, sweep_below
 from hardneg.errors import ArtifactError
+from hardneg.plain import as_written
 from hardneg.sealed import METRICS, RESULTS, check_seal, is_sealed, seal, write_results
 
 SETTINGS = "settings.json"
@@ -249,8 +250,9 @@ def read_settings(path: Path) -> dict[str, Any]:
     if not isinstance(raw, dict) or not {"recipe", "inputs", "result_settings"} <= set(raw):
         what = f"the {SETTINGS} here is not that of an experiment"
         raise ArtifactError("NOT_EXPERIMENT", what, "give a new folder", path=path / SETTINGS)
+    whole = set(raw) == UNSIGNED or as_written((path / SETTINGS).read_bytes(), raw)
     written = raw.pop("digest", None)
-    if written != digest_json(raw) and (written is not None or set(raw) != UNSIGNED):
+    if not whole or (written != digest_json(raw) and (written is not None or set(raw) != UNSIGNED)):
         what = "the settings are not as they were written"
         raise ArtifactError("CORRUPT", what, "restore the file, or give a new folder", path=path / SETTINGS)
     return raw

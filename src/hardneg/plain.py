@@ -24,6 +24,11 @@ def read_json(path: Path) -> Any:
         raise ArtifactError("BAD_JSON", f"not valid JSON ({fault})", "make it again", path=path) from fault
 
 
+def as_written(data: bytes, value: Any) -> bool:
+    """Whether ``data`` is the spelling that we give ``value``: JSON has others, which are damage here."""
+    return any(data == f"{json.dumps(value, indent=1, ensure_ascii=plain)}\n".encode() for plain in (True, False))
+
+
 def load_array(path: Path, *, mmap: bool = True) -> NDArray[Any]:
     """Open an ``.npy`` array, memory-mapped and never unpickled."""
     try:

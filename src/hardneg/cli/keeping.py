@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hardneg.cli.options import JsonOption, begin, example, show_result
-from hardneg.errors import ArtifactError, Faults
+from hardneg.errors import Faults
 
 
 def register(app: typer.Typer) -> None:
@@ -19,18 +19,18 @@ def register(app: typer.Typer) -> None:
 
 
 def verify(
-    path: Annotated[Path, typer.Argument(help="An artefact, a run file, an experiment, or a folder of them.")],
+    paths: Annotated[list[Path], typer.Argument(help="Artefacts, run files, experiments, or folders of them.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Check every byte of an artefact, a run or an experiment against its checksums."""
+    """Check every byte of artefacts, runs and experiments against their checksums."""
     begin()
-    from hardneg.operations.keeping import verify as execute
+    from hardneg.operations.keeping import examine
     from hardneg.tables import verification_text
 
-    report = execute(path)
+    report, faults = examine(paths)
     show_result(report, as_json, verification_text)
-    if not report["whole"]:
-        raise Faults([ArtifactError(**fault) for fault in report["faults"]])
+    if faults:
+        raise Faults(faults)
 
 
 def clean(

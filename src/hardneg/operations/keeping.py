@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,12 +48,12 @@ class Kept:
     check: Callable[[Path], tuple[int, int]]
 
 
-def verify(path: Place) -> dict[str, Any]:
-    """Check every checksum and invariant of what is at ``path``, byte by byte; no digest is taken from the cache.
+def verify(*paths: Place) -> dict[str, Any]:
+    """Check every checksum and invariant of what is at ``paths``, byte by byte; no digest is taken from the cache.
 
     Parameters
     ----------
-    path : an artefact, a run file, an experiment or any folder of them; everything in it is checked.
+    paths : artefacts, run files, experiments or any folders of them; everything in them is checked.
 
     Returns
     -------
@@ -63,27 +63,41 @@ def verify(path: Place) -> dict[str, Any]:
 
     Raises
     ------
-    InputError : there is nothing at ``path``.
+    InputError : there is nothing at a path.
     ArtifactError : there is nothing that could be verified.
     """
-    place = Path(path)
-    if not place.exists():
-        raise InputError("NOT_FOUND", "there is nothing here", "check the path", path=place)
-    checked, faults = [], []
-    for kept in kept_at(place):
-        entry: dict[str, Any] = {"path": str(kept.path), "kind": kept.kind, "files": 0, "bytes": 0, "whole": True}
-        try:
-            entry["files"], entry["bytes"] = kept.check(kept.path)
-        except HardnegError as fault:
-            entry["whole"] = False
-            where = str(fault.path or kept.path)
-            faults.append({"path": where, "code": fault.code, "what": fault.what, "fix": fault.fix})
-        checked.append(entry)
-    if not checked:
-        what = "there is nothing here that has a manifest"
-        raise ArtifactError("NO_MANIFEST", what, "give an artefact, a run or an experiment", path=place)
-    leftovers = [str(found) for found in leftovers_below(place)]
-    return {"whole": not faults, "checked": checked, "faults": faults, "leftovers": leftovers}
+    return examine(paths)[0]
+
+
+def examine(paths: Sequence[Place]) -> tuple[dict[str, Any], list[HardnegError]]:
+    """What :func:`verify` returns, and its faults as they were raised."""
+    checked: list[dict[str, Any]] = []
+    found: list[HardnegError] = []
+    for path in map(Path, paths):
+        if not path.exists():
+            raise InputError("NOT_FOUND", "there is nothing here", "check the path", path=path)
+        before = len(checked)
+        for kept in kept_at(path):
+            (files, size), fault = attempt(kept)
+            found += [fault] if fault else []
+            checked.append(
+                {"path": str(kept.path), "kind": kept.kind, "files": files, "bytes": size, "whole": not fault}
+            )
+        if len(checked) == before:
+            what = "there is nothing here that has a manifest"
+            raise ArtifactError("NO_MANIFEST", what, "give an artefact, a run or an experiment", path=path)
+    faults = [{"path": str(one.path), "code": one.code, "what": one.what, "fix": one.fix} for one in found]
+    leftovers = [str(place) for path in paths for place in leftovers_below(Path(path))]
+    return {"whole": not found, "checked": checked, "faults": faults, "leftovers": leftovers}, found
+
+
+def attempt(kept: Kept) -> tuple[tuple[int, int], HardnegError | None]:
+    """How many files and bytes were checked, and the fault that was found."""
+    try:
+        return kept.check(kept.path), None
+    except HardnegError as fault:
+        fault.path = fault.path or kept.path
+        return (0, 0), fault
 
 
 def kept_at(place: Path) -> Iterator[Kept]:
