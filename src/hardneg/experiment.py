@@ -219,8 +219,9 @@ def check_same(old: Mapping[str, Any], new: Mapping[str, Any], grows: Sequence[s
 
     Settings are compared before inputs: a setting may be why a digest differs, and says more.
     """
-    before = {"recipe": old["recipe"], **old["result_settings"]}
-    now = {"recipe": new["recipe"], **new["result_settings"]}
+    if changed := differences({"recipe": old["recipe"]}, {"recipe": new["recipe"]}):
+        raise other_inputs(changed, path)
+    before, now = dict(old["result_settings"]), dict(new["result_settings"])
     grown = [name for name in grows if before.get(name, 0) < now.get(name, 0)]
     for name in grown:
         before[name] = now[name]
@@ -228,9 +229,14 @@ def check_same(old: Mapping[str, Any], new: Mapping[str, Any], grows: Sequence[s
         what = "this experiment was started with other settings: " + "; ".join(changed)
         raise ArtifactError("SETTINGS_CHANGED", what, "use the old settings, or give a new folder", path=path)
     if changed := differences(dict(old["inputs"]), dict(new["inputs"])):
-        what = "this experiment was started from something else: " + "; ".join(changed)
-        raise ArtifactError("INPUT_CHANGED", what, "restore the input, or give a new folder", path=path)
+        raise other_inputs(changed, path)
     return bool(grown)
+
+
+def other_inputs(changed: Sequence[str], path: Path) -> ArtifactError:
+    """The fault of an experiment that was started from something else."""
+    what = "this experiment was started from something else: " + "; ".join(changed)
+    return ArtifactError("INPUT_CHANGED", what, "restore the input, or give a new folder", path=path)
 
 
 def write_settings(path: Path, record: Mapping[str, Any]) -> None:
@@ -249,7 +255,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     raw = read_json(path / SETTINGS)
     if not isinstance(raw, dict) or not {"recipe", "inputs", "result_settings"} <= set(raw):
         what = f"the {SETTINGS} here is not that of an experiment"
-        raise ArtifactError("NOT_EXPERIMENT", what, "give a new folder", path=path / SETTINGS)
+        raise ArtifactError("NOT_EXPERIMENT", what, "give a new folder", path=path)
     whole = set(raw) == UNSIGNED or as_written((path / SETTINGS).read_bytes(), raw)
     written = raw.pop("digest", None)
     if not whole or (written != digest_json(raw) and (written is not None or set(raw) != UNSIGNED)):

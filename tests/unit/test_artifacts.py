@@ -522,7 +522,7 @@ def test_another_kind_or_version_is_refused_with_both_values(tmp_path):
         open_artifact(path, "run")
     assert not is_published(path, "run")
     later = Manifest(KIND, format_version=2)
-    (path / MANIFEST).write_text(json.dumps(later.as_json()))
+    write_json(path / MANIFEST, later.as_json())
     with pytest.raises(ArtifactError, match="FORMAT_VERSION: format version 2, this hardneg reads 1"):
         open_artifact(path, KIND)
 

@@ -11,7 +11,7 @@ import pytest
 from pydantic import Field
 
 from hardneg import __version__
-from hardneg.artifacts import read_json
+from hardneg.artifacts import digest_json, read_json
 from hardneg.config import Settings, operational
 from hardneg.errors import ArtifactError, BusyError, InputError, ResourceError
 from hardneg.experiment import Metrics, log_file, open_experiment
@@ -57,7 +57,9 @@ def test_a_new_experiment_says_what_it_is(tmp_path):
     assert experiment.cache == path / "cache"
     assert experiment / "episodes/1" == path / "episodes/1"
     assert experiment.results is None
-    assert read_json(path / "settings.json") == {
+    record = read_json(path / "settings.json")
+    assert record.pop("digest") == digest_json(record)
+    assert record == {
         "recipe": "demo",
         "settings": {"episodes": 3, "alpha": 0.5, "extra": [], "log_every": 3},
         "result_settings": {"episodes": 3, "alpha": 0.5, "extra": []},
@@ -207,7 +209,7 @@ def test_the_settings_of_something_else_are_no_experiment(tmp_path, text):
 def test_damaged_settings_or_results_name_the_file(tmp_path):
     start(tmp_path).finish({})
     (tmp_path / "results.json").write_text('{"test": ')
-    with pytest.raises(ArtifactError, match=r"results\.json: BAD_JSON"), opened(tmp_path) as experiment:
+    with pytest.raises(ArtifactError, match=r"results\.json: WRONG_SIZE"), opened(tmp_path) as experiment:
         _ = experiment.results
     (tmp_path / "settings.json").write_text("{")
     with pytest.raises(ArtifactError, match=r"settings\.json: BAD_JSON"), opened(tmp_path):
