@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import os
-import signal
 import subprocess
 import sys
 
@@ -57,49 +56,36 @@ def fault_of(work):
     return None
 
 
-class Fate:
-    """What happens at the n-th point that a process passes on its way to the disk; the points are kept.
+NUMBERS = {"eio": errno.EIO, "enospc": errno.ENOSPC, "short": errno.ENOSPC}
 
-    ``kill``, ``eio``, ``enospc`` happen before the change; ``tear`` is a kill, and ``short`` a full disk, half way
-    through a write; ``power`` is a kill after which whatever was not flushed is gone too.
+
+class Fate:
+    """The disk refuses the n-th change that this process wants to make; all of them are kept.
+
+    ``eio`` and ``enospc`` happen before the change, ``short`` is a disk that is full half way through a write.
     """
 
-    NUMBERS = {"eio": errno.EIO, "enospc": errno.ENOSPC, "short": errno.ENOSPC}  # noqa: RUF012
-
-    def __init__(self, at=None, kind="eio", root=None):
-        self.at, self.kind, self.root, self.points = at, kind, root, []
-        self.unflushed = set()
+    def __init__(self, at=None, kind="eio"):
+        self.at, self.kind, self.points = at, kind, []
 
     def __call__(self, action, path, data):
-        now = len(self.points)
         self.points.append((action, str(path)))
-        if now != self.at:
-            if self.root:
-                self.remember(action, path)
-            return
-        if self.kind in ("tear", "short") and action == "write" and len(data):
-            with open(path, "ab") as stream:
-                stream.write(bytes(data[: len(data) // 2]))
-        if self.kind in self.NUMBERS:
-            number = self.NUMBERS[self.kind]
-            raise OSError(number, os.strerror(number), str(path))
-        if self.kind == "power":
-            self.lose()
-        os.kill(os.getpid(), signal.SIGKILL)
+        if len(self.points) - 1 == self.at:
+            refuse(self.kind, action, path, data)
 
-    def remember(self, action, path):
-        """Which files have bytes that no flush has followed; a file is known when its write is over."""
-        if action in ("write", "written"):
-            files = [path] if path.is_file() else path.rglob("*")
-            self.unflushed.update(file.stat().st_ino for file in files if file.is_file())
-        elif action == "sync" and path.is_file():
-            self.unflushed.discard(path.stat().st_ino)
 
-    def lose(self):
-        """Cut what was not flushed, wherever it stands now."""
-        for file in self.root.rglob("*"):
-            if file.is_file() and file.stat().st_ino in self.unflushed:
-                os.truncate(file, file.stat().st_size // 2)
+def refuse(kind, action, path, data):
+    """Be the disk that says no."""
+    if kind == "short":
+        write_half(action, path, data)
+    raise OSError(NUMBERS[kind], os.strerror(NUMBERS[kind]), str(path))
+
+
+def write_half(action, path, data):
+    """Write only the first half of what should be written."""
+    if action == "write" and len(data):
+        with open(path, "ab") as stream:
+            stream.write(bytes(data[: len(data) // 2]))
 
 
 @contextlib.contextmanager

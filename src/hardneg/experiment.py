@@ -255,7 +255,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     raw = read_json(path / SETTINGS)
     if not isinstance(raw, dict) or not {"recipe", "inputs", "result_settings"} <= set(raw):
         what = f"the {SETTINGS} here is not that of an experiment"
-        raise ArtifactError("NOT_EXPERIMENT", what, "give a new folder", path=path)
+        raise ArtifactError("NOT_EXPERIMENT", what, "give a new folder", path=path / SETTINGS)
     whole = set(raw) == UNSIGNED or as_written((path / SETTINGS).read_bytes(), raw)
     written = raw.pop("digest", None)
     if not whole or (written != digest_json(raw) and (written is not None or set(raw) != UNSIGNED)):
