@@ -31,7 +31,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from hardneg import artifacts
+from hardneg import artifacts, disk
 from hardneg.errors import HardnegError
 from mutations import mutate
 from samples import (
@@ -362,7 +362,7 @@ def run_case(format, sound, place, seed, case):
 
 def quieten():
     """No flushing to the disk, which is most of the time; no warnings, which are many."""
-    artifacts.sync = lambda path: None
+    disk.sync = lambda path: None
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     signal.signal(signal.SIGPROF, stop)

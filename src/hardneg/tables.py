@@ -214,3 +214,32 @@ def passage_line(mark: Any, passage: Mapping[str, Any], width: int = 110) -> str
 def plain(text: str) -> str:
     """A foreign text on one line, without what a terminal would obey."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def verification_text(report: Mapping[str, Any]) -> str:
+    """What was checked, and what is not whole."""
+    rows = [
+        (one["kind"], one["files"], one["bytes"], "whole" if one["whole"] else "NOT WHOLE", one["path"])
+        for one in report["checked"]
+    ]
+    lines = [table(["kind", "files", "bytes", "", "place"], rows)]
+    lines += [f"left over: {place}" for place in report["leftovers"]]
+    broken = sum(not one["whole"] for one in report["checked"])
+    return "\n".join([*lines, f"{len(rows)} checked, {broken or 'none'} not whole"])
+
+
+def cleaning_text(report: Mapping[str, Any]) -> str:
+    """What can be deleted or was, with sizes and reasons."""
+    if not report["items"]:
+        return "nothing to delete" + ("" if report["finished"] else ": the experiment is not finished")
+    rows = [(one["kind"], one["bytes"], one["path"], one["why"]) for one in report["items"]]
+    lines = [table(["kind", "bytes", "place", "why"], rows)]
+    done = "deleted" if report["deleted"] else "can be deleted with --yes"
+    return "\n".join([*lines, f"{report['bytes']:,} bytes {done}"])
+
+
+def doctor_text(found: Mapping[str, Any]) -> str:
+    """The chapters of a diagnosis, and the lines that install what is missing."""
+    chapters = [f"{name}\n{facts_table(facts)}" for name, facts in found.items() if name != "missing" and facts]
+    missing = [f"{extra}: {line}" for extra, line in found["missing"].items()]
+    return "\n\n".join([*chapters, "\n".join(["missing extras", *missing])] if missing else chapters)

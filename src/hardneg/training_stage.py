@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hardneg import draws
-from hardneg.artifacts import is_current
+from hardneg.artifacts import is_current, read_manifest
 from hardneg.data.collection import Collection
 from hardneg.diagnostics.gradients import layer_norms, layers_of
 from hardneg.distributed import by_leader, stop_flag
@@ -73,7 +73,8 @@ def stage_steps(stage: Stage, encoder: BiEncoder, collection: Collection, experi
     # A later checkpoint is of no use: it would miss the first model.
     found = by_leader(latest_checkpoint, folder, inputs, at_most=min(missing.values()))
     done = restore(found, encoder, optimizer) if found else 0
-    experiment.metrics.truncate(stage.episode, done)
+    known = read_manifest(found).facts.get("metrics") if found else None
+    experiment.metrics.truncate(stage.episode, done, sha256=known)
     log = StepLog(experiment, stage)
 
     def keep(made: int) -> None:
@@ -83,7 +84,12 @@ def stage_steps(stage: Stage, encoder: BiEncoder, collection: Collection, experi
 
     def checkpoint(made: int) -> None:
         log.settle()
-        by_leader(save_checkpoint, folder, made, encoder, optimizer, settings={}, inputs=inputs)
+
+        def save() -> None:
+            facts = {"metrics": experiment.metrics.digest()}
+            save_checkpoint(folder, made, encoder, optimizer, settings={}, inputs=inputs, facts=facts)
+
+        by_leader(save)
 
     layers = layers_of(encoder)
     steps = train_steps(

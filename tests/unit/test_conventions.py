@@ -8,7 +8,7 @@ import pytest
 
 import conventions
 from conventions import Plain, jsonl, otherwise, quoted, tsv, write
-from hardneg import artifacts
+from hardneg import disk
 from hardneg.data.collection import Collection
 from hardneg.data.formats import arrays, lines
 from hardneg.data.importing import detect, import_collection
@@ -35,7 +35,7 @@ GRADED = Plain(
 @pytest.fixture(autouse=True)
 def no_flush(monkeypatch):
     """Flushing to the disk is most of the time of a small collection."""
-    monkeypatch.setattr(artifacts, "sync", lambda path: None)
+    monkeypatch.setattr(disk, "sync", lambda path: None)
 
 
 def from_lists(plain, to):

@@ -12,6 +12,7 @@ from hardneg.artifacts import is_published
 from hardneg.data.collection import Collection
 from hardneg.draws import key, permutation
 from hardneg.errors import InputError, SettingsError
+from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import NegativePool, entries_of, load_pool, realized, stats
 from hardneg.operations.opening import Data, Place, at_least, collection_of
 from hardneg.records import Int64
@@ -78,9 +79,9 @@ def last_pool(path: Path) -> Path:
         raise InputError(
             "NOT_FOUND", "there is nothing here", "give the path of a pool or an experiment", path=path
         )
-    if is_published(path):
+    if is_published(path, POOL):
         return path
-    pools = [pool for places in POOLS for pool in path.glob(places) if is_published(pool)]
+    pools = [pool for places in POOLS for pool in path.glob(places) if is_published(pool, POOL)]
     if pools:
         return max(
             pools, key=lambda pool: [int(number) for number in re.findall(r"\d+", str(pool.relative_to(path)))]

@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hardneg.artifacts import SettingsClash, read_manifest, write_json
+from hardneg.artifacts import SettingsClash, read_manifest
 from hardneg.data.training_data import TrainingData, choose_splits
 from hardneg.diagnostics.timeline import draw_timeline
 from hardneg.distributed import by_leader, group, is_leader, world_size
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.evaluation.measures import parse_measures
-from hardneg.experiment import RESULTS, SETTINGS, open_experiment
+from hardneg.experiment import SETTINGS, open_experiment
 from hardneg.integrations.tensorboard import boarding
 from hardneg.negatives.pool import load_pool
 from hardneg.operations.opening import Data, Place, at_least, cache_at, check_folder, collection_of
@@ -24,6 +24,7 @@ from hardneg.operations.starting import DEFAULT_SPLITS, Base, Splits
 from hardneg.progress import note
 from hardneg.results import conduct, is_measured, pool_seeds
 from hardneg.runtime import pick_device
+from hardneg.sealed import write_results
 from hardneg.training_settings import Recipe, TrainingSettings
 
 LOG, CACHE, ROLES, TIMELINE = "log.txt", "cache", "roles", "timeline.png"
@@ -108,7 +109,7 @@ def train(
         results[seed] = execute(place / f"seed-{seed}", chosen.model_copy(update={"seed": seed}))
     pooled = pool_seeds(results)
     if is_leader():
-        write_json(place / RESULTS, pooled)
+        write_results(place, pooled)
     return pooled
 
 

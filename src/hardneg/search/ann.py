@@ -18,9 +18,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hardneg.artifacts import Manifest, holds_pickle, open_artifact, reading
+from hardneg.artifacts import Manifest, open_artifact, reading
 from hardneg.errors import ArtifactError, TrustError
 from hardneg.models.bi_encoder import BiEncoder
+from hardneg.plain import holds_pickle
 from hardneg.records import Float32, Int32, Int64, Run, Side, Unit, offsets_of, owners, spans
 from hardneg.runtime import load_faiss
 from hardneg.search.checks import check_request
