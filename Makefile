@@ -73,7 +73,8 @@ study-ablation: $(VENV)/.base
 
 study-ance: $(VENV)/.base
 	@echo "35 experiments of 2 to 6 minutes on 2 old cores; what is finished is not run again (make JOBS=2 STUDY=folder)"
-	$(BIN)/python studies/ance.py --out $(or $(STUDY),runs/ance) --jobs $(JOBS) --report docs/studies/ance-table.md
+	$(BIN)/python studies/ance.py --out $(or $(STUDY),runs/ance) --data $(DATA) --jobs $(JOBS) $(OPTIONS) \
+		--report docs/studies/ance.md
 
 study-star-adore: $(VENV)/.base
 	@echo "28 experiments of 2 to 8 minutes on 2 old cores; what is finished is not run again"

@@ -14,9 +14,11 @@ from harness import (
     Study,
     arguments,
     best_rate,
+    called,
     compare,
     difference,
     execute,
+    insert,
     number,
     say,
     table,
@@ -151,7 +153,9 @@ def main() -> None:
         execute(study, [with_rate(row, rates[row.result]) for row in chosen], given.jobs)
     text = report(study, chosen, rates)
     if given.report:
-        given.report.write_text(text + "\n")
+        name = called(study.data)
+        begin, end = f"<!-- {name}: written by studies/ance.py -->\n", f"<!-- end of {name} -->\n"
+        insert(given.report, text, begin, end)
     say(text)
 
 
