@@ -46,6 +46,65 @@ MSMARCO = {
     "qrels.train.tsv": QRELS,
     "qrels.dev.tsv": "q4\t0\tp4\t1\n",
 }
+DOCUMENTS = {
+    "msmarco-docs.tsv": "".join(f"{id_}\thttp://x/{id_}\t{title}\t{text}\n" for id_, title, text in PASSAGES),
+    "msmarco-doctrain-queries.tsv": "".join(f"{id_}\t{text}\n" for id_, text in QUERIES),
+    "msmarco-doctrain-qrels.tsv": QRELS,
+}
+
+
+def quoted(text):
+    return '"' + text.replace('"', '""') + '"'
+
+
+DPR = {
+    "psgs_w100.tsv": "id\ttext\ttitle\n"
+    + "".join(f"{id_}\t{quoted(text)}\t{quoted(title)}\n" for id_, title, text in PASSAGES),
+    "train.jsonl": QA["train.jsonl"],
+    "dev.qa.csv": "".join(f"{text}\t['a', \"b\"]\n" for _, text in QUERIES),
+}
+CONTEXTS = [{"psg_id": id_, "title": title, "text": text} for id_, title, text in PASSAGES]
+DPR_INLINE = {
+    "biencoder-x-train.json": json.dumps(
+        [
+            {
+                "question": text,
+                "answers": ["a"],
+                "positive_ctxs": [CONTEXTS[i]],
+                "hard_negative_ctxs": [CONTEXTS[i + 1], {"title": "no id", "text": text}],
+            }
+            for i, (_, text) in enumerate(QUERIES)
+        ],
+        indent=1,
+    ),
+}
+TEVATRON = {
+    "corpus.jsonl": objects(*({"docid": id_, "title": title, "text": text} for id_, title, text in PASSAGES)),
+    "train.jsonl": objects(
+        *(
+            {"query_id": id_, "query_text": text, "positive_document_ids": [f"p{i}"], "answers": "a"}
+            for i, (id_, text) in enumerate(QUERIES)
+        )
+    ),
+}
+TEVATRON_INLINE = {
+    "train.jsonl": objects(
+        *(
+            {
+                "query_id": id_,
+                "query": text,
+                "positive_passages": [{"docid": f"p{i}", "title": "", "text": f"passage {i}"}],
+                "negative_passages": [{"docid": f"n{i}", "title": "", "text": f"other {i}"}],
+            }
+            for i, (id_, text) in enumerate(QUERIES)
+        )
+    ),
+}
+TOPICS = {
+    "corpus.jsonl": objects(*({"id": id_, "contents": text} for id_, _, text in PASSAGES)),
+    "topics.dev.tsv": "".join(f"{id_}\t{text}\n" for id_, text in QUERIES),
+    "qrels.dev.txt": "# judged by nobody\n" + QRELS,
+}
 RUN = "".join(f"q{q} Q0 p{p} {p + 1} {9.5 - p} hardneg\n" for q in range(3) for p in range(4))
 TREC = {
     "run.trec": RUN,

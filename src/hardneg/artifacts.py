@@ -21,7 +21,7 @@ from hardneg.digests import cache_root, cached_digest, canonical_json, digest_fi
 from hardneg.disk import TEMPORARY, check_writable, publish_file, remove, write_json
 from hardneg.errors import ArtifactError
 from hardneg.lease import lease
-from hardneg.plain import as_written, load_array, read_json
+from hardneg.plain import as_written, holds_pickle, load_array, read_json
 from hardneg.refusals import disk_faults, reading
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "digest_folder",
     "digest_json",
     "disk_faults",
+    "holds_pickle",
     "is_current",
     "is_published",
     "lease",

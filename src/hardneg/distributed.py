@@ -1,15 +1,34 @@
-"""Rank and shard of this process, and the flag that asks every process to stop.
+"""Rank and shard of this process, what processes that train together say to each other, and the flag to stop.
 
-The only place that knows the world size.
+The only place that knows the world size. Work in shards needs no more than a rank. Training opens a group
+(:func:`group`): all processes run the same code in step, rank 0 alone publishes what is made once, and everything
+here does nothing where there is no group.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
 from types import FrameType
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from hardneg.errors import Interrupted, SettingsError
+from hardneg.errors import Interrupted, PeerError, SettingsError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+PATIENCE = timedelta(days=7)  # the others wait while rank 0 searches; who is gone is found by its connection
+LINGER_SECONDS = 5.0
+BUCKET = 1 << 24  # numbers of a gradient that are summed at once
+
+_members = 1  # processes of the open group; 1 where there is none
 
 
 def rank() -> int:
@@ -22,6 +41,16 @@ def world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def local_rank() -> int:
+    """Number of this process on its machine."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def local_size() -> int:
+    """How many processes share this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
 def shard_of(text: str | None) -> tuple[int, int]:
     """(i, n) of ``--shard i/n``, else of the launcher's rank and world size."""
     if text is None:
@@ -32,6 +61,172 @@ def shard_of(text: str | None) -> tuple[int, int]:
     raise SettingsError("BAD_SHARD", f"'{text}' is not a shard", "write --shard i/n with 0 <= i < n")
 
 
+# ---------------------------------------------------------------- the group of processes that train together
+
+
+@contextlib.contextmanager
+def group() -> Iterator[None]:
+    """Open the group of all processes that the launcher started; nothing where there is one.
+
+    Tensors on the CPU go through gloo; those on CUDA through NCCL, if every process has a device of its own.
+    """
+    global _members
+    if world_size() == 1 or _members > 1:
+        yield
+        return
+    import torch
+    import torch.distributed as dist
+
+    devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if devices:
+        torch.cuda.set_device(local_rank() % devices)
+    backend = "cpu:gloo,cuda:nccl" if devices >= local_size() else "gloo"
+    with peers():
+        dist.init_process_group(backend, timeout=PATIENCE)
+    _members = world_size()
+    try:
+        yield
+    finally:
+        _members = 1
+        dist.destroy_process_group()
+
+
+def member() -> tuple[int, int]:
+    """(rank, size) in the open group; (0, 1) where there is none."""
+    return (rank(), _members) if _members > 1 else (0, 1)
+
+
+def is_leader() -> bool:
+    """Whether this process publishes what is made once: rank 0 of the group, or the only one."""
+    return member()[0] == 0
+
+
+@contextlib.contextmanager
+def peers() -> Iterator[None]:
+    """Around everything that waits for other processes: their end is a fault of one line (exit 8).
+
+    Whoever failed first shall be seen to end first, so this process lingers until the launcher asks it to stop.
+    """
+    try:
+        yield
+    except RuntimeError as fault:
+        until = time.monotonic() + LINGER_SECONDS
+        while stop_flag.heard is None and time.monotonic() < until:
+            time.sleep(0.05)
+        stop_flag.check()  # all were asked to stop, and another did so sooner
+        what = f"another process of this training is gone ({fault})"
+        raise PeerError(
+            "PEER_LOST", f"{what:.200}", "look at its own line, and run the same command again"
+        ) from fault
+
+
+def by_leader(do: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """When all are here, let rank 0 do something as if it were alone; all get what it returns.
+
+    So the others do not look for themselves at what may be about to change.
+    """
+    global _members
+    if _members == 1:
+        return do(*args, **kwargs)
+    import torch
+    import torch.distributed as dist
+
+    barrier()
+    found: list[Any] = [None]
+    if is_leader():
+        members, _members = _members, 1
+        try:
+            found = [do(*args, **kwargs)]
+        finally:
+            _members = members
+    with peers():
+        dist.broadcast_object_list(found, src=0, device=torch.device("cpu"))
+    value: T = found[0]
+    return value
+
+
+def leader_first(make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Let rank 0 call ``make``, which publishes what it makes; then all call it, and find that."""
+
+    def first() -> None:
+        make(*args, **kwargs)
+
+    if _members > 1:
+        by_leader(first)
+    return make(*args, **kwargs)
+
+
+def any_of(flags: Sequence[int]) -> list[int]:
+    """The largest of each flag over all processes."""
+    if _members == 1:
+        return list(flags)
+    import torch
+    import torch.distributed as dist
+
+    values = torch.tensor(flags, dtype=torch.int32)
+    with peers():
+        dist.all_reduce(values, op=dist.ReduceOp.MAX)
+    return values.tolist()
+
+
+def barrier() -> None:
+    """Wait until all processes are here."""
+    any_of([0])
+
+
+# ---------------------------------------------------------------- tensors
+
+
+def exchange(own: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    """The rows of every process, in order of rank: ``own`` [sizes[rank], dim] of this one."""
+    import torch.distributed as dist
+
+    most = max(sizes)
+    padded = own.new_zeros(most, own.shape[1])
+    padded[: len(own)] = own
+    parts = [own.new_empty(most, own.shape[1]) for _ in sizes]
+    with peers():
+        dist.all_gather(parts, padded)
+    return [part[:size] for part, size in zip(parts, sizes, strict=True)]
+
+
+def add_gradients(parameters: Sequence[Tensor]) -> None:
+    """Put the sum over all processes in place of each parameter's gradient, in a few large pieces.
+
+    A parameter that no process has a gradient of keeps none: it is not trained.
+    """
+    if _members == 1:
+        return
+    import torch
+
+    used = any_of([int(p.grad is not None) for p in parameters])
+    trained = [p for p, some in zip(parameters, used, strict=True) if some]
+    for p in trained:
+        p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+    bucket: list[Tensor] = []
+    for number, p in enumerate(trained, 1):
+        assert p.grad is not None
+        bucket.append(p.grad)
+        if number == len(trained) or sum(g.numel() for g in bucket) >= BUCKET:
+            add_up(bucket)
+            bucket = []
+
+
+def add_up(tensors: Sequence[Tensor]) -> None:
+    """Put the sum over all processes in place of these tensors, all at once."""
+    import torch
+    import torch.distributed as dist
+
+    flat = torch.cat([x.reshape(-1) for x in tensors])
+    with peers():
+        dist.all_reduce(flat)
+    sums = flat.split([x.numel() for x in tensors])
+    torch._foreach_copy_(list(tensors), [total.view_as(x) for total, x in zip(sums, tensors, strict=True)])
+
+
+# ---------------------------------------------------------------- stopping
+
+
 class StopFlag:
     """Raised by SIGINT or SIGTERM; work looks at it where it can stop and resume.
 
@@ -39,7 +234,9 @@ class StopFlag:
     """
 
     def __init__(self) -> None:
-        self.signal: int | None = None
+        self.signal: int | None = None  # what to stop for
+        self.heard: int | None = None  # what this process was told
+        self.together = False
 
     def install(self) -> None:
         """Listen for the signals in this process."""
@@ -47,9 +244,11 @@ class StopFlag:
             signal.signal(number, self._receive)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self.signal is not None:
+        if self.heard is not None:
             raise KeyboardInterrupt
-        self.signal = number
+        self.heard = number
+        if not self.together:
+            self.signal = number
 
     def __bool__(self) -> bool:
         return self.signal is not None
@@ -59,6 +258,19 @@ class StopFlag:
         if self.signal is not None:
             name = signal.Signals(self.signal).name
             raise Interrupted("STOPPED", f"stopped by {name}", "run the same command again to resume")
+
+    @contextlib.contextmanager
+    def by_consensus(self) -> Iterator[None]:
+        """In the block, all processes of the group are asked to stop if one was before it, and none otherwise."""
+        if _members == 1:
+            yield
+            return
+        (found,) = any_of([self.heard or 0])
+        self.together, self.signal = True, found or None
+        try:
+            yield
+        finally:
+            self.together, self.signal = False, self.signal or self.heard
 
 
 stop_flag = StopFlag()

@@ -1,5 +1,6 @@
 """The experiment folder: settings, stages, metrics and timing; the same command again resumes it.
 
+Of several processes that train together rank 0 alone writes.
 ``metrics.jsonl``, ``results.json`` and every published stage are deterministic; ``timing.jsonl`` and
 ``log.txt`` are telemetry and stand outside every digest.
 """
@@ -28,7 +29,9 @@ from hardneg.artifacts import (
 )
 from hardneg.config import Settings, differences
 from hardneg.disk import append_lines, sweep_below
+from hardneg.distributed import is_leader
 from hardneg.errors import ArtifactError
+from hardneg.memory import peak_memory
 from hardneg.plain import as_written
 from hardneg.sealed import METRICS, RESULTS, check_seal, is_sealed, seal, write_results
 
@@ -52,14 +55,20 @@ class Experiment:
 
     @contextlib.contextmanager
     def timed(self, stage: str, **facts: Any) -> Iterator[dict[str, Any]]:
-        """Measure the block and note it in ``timing.jsonl``; the yielded facts are noted with it."""
+        """Measure the block and note it in ``timing.jsonl``; the yielded facts are noted with it.
+
+        ``elsewhere`` among the facts: seconds of the block in which something else was done. The peak of memory is
+        that of this process so far.
+        """
         when, begun = time.time(), time.perf_counter()
         try:
             yield facts
         finally:
-            seconds = round(time.perf_counter() - begun, 4)
-            row = {"stage": stage, "begun": round(when, 3), "seconds": seconds, **facts}
-            append_lines(self.path / TIMING, json.dumps(row).encode() + b"\n")
+            seconds = round(time.perf_counter() - begun - facts.pop("elsewhere", 0.0), 4)
+            times = {"stage": stage, "begun": round(when, 3), "seconds": seconds}
+            row = {**times, "peak_mib": peak_memory() >> 20, **facts}
+            if is_leader():
+                append_lines(self.path / TIMING, json.dumps(row).encode() + b"\n")
 
     @property
     def timing(self) -> list[dict[str, Any]]:
@@ -99,7 +108,7 @@ class Metrics:
 
     def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add rows and flush them to the disk, for a checkpoint that follows must not outlive them."""
-        if not rows:
+        if not rows or not is_leader():
             return
         append_lines(self.path, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode())
         if self.mirror is not None:
@@ -111,6 +120,12 @@ class Metrics:
             return []
         *lines, _ = self.path.read_bytes().split(b"\n")
         return [self._row(number, line) for number, line in enumerate(lines, 1)]
+
+    @property
+    def steps(self) -> int:
+        """How many steps of the last episode were made, as far as was written."""
+        rows = self.read()
+        return int(rows[-1]["step"]) if rows else 0
 
     def _row(self, number: int, line: bytes) -> dict[str, Any]:
         try:
@@ -135,6 +150,8 @@ class Metrics:
         ------
         ArtifactError : it is not; nothing is changed.
         """
+        if not is_leader():
+            return
         kept = [row for row in self.read() if (row["episode"], row["step"]) <= (episode, step)]
         data = "".join(json.dumps(row) + "\n" for row in kept).encode()
         if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
@@ -154,7 +171,7 @@ def open_experiment(
     cache: Path | None = None,
     grows: Sequence[str] = (),
 ) -> Iterator[Experiment]:
-    """Hold the folder, check that it is this experiment, and yield it.
+    """Hold the folder, check that it is this experiment, and yield it; in a group, rank 0 does so for all.
 
     Parameters
     ----------
@@ -167,9 +184,12 @@ def open_experiment(
     BusyError : another process holds the folder (exit 6).
     ArtifactError : the folder holds another experiment: settings or inputs differ (exit 4).
     """
+    experiment = Experiment(path, cache or path / "cache")
+    if not is_leader():
+        yield experiment
+        return
     with lease(path), log_file(path / "log.txt"):
         sweep_below(path)
-        experiment = Experiment(path, cache or path / "cache")
         record = {
             "recipe": recipe,
             "settings": settings.model_dump(mode="json"),

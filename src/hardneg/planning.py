@@ -53,6 +53,7 @@ class Work:
     entries: int  # of a pool, for a query
     in_batch: bool
     micro_queries: int | None  # queries whose passages meet in one softmax; None: all of a step
+    chunk_tokens: int | None  # of the gradient cache
     checkpoint_every: int
     token_budget: int
     store_dtype: str
@@ -77,6 +78,7 @@ def work_of(
         entries=entries,
         in_batch=in_batch,
         micro_queries=settings.micro_queries,
+        chunk_tokens=settings.chunk_tokens,
         checkpoint_every=settings.checkpoint_every,
         token_budget=settings.token_budget,
         store_dtype=settings.store_dtype,
@@ -242,11 +244,14 @@ def search_seconds(dim: int, n: int, k: int, work: Work) -> float:
 def time_training(work: Work, encoder: BiEncoder, sample: Sample) -> tuple[float, float]:
     """Seconds of all optimiser steps, and bytes of memory at their largest.
 
-    Micro-batches of more than ``TIMED_TOKENS`` tokens are timed on a part of them.
+    Micro-batches of more than ``TIMED_TOKENS`` tokens are timed on a part of them. The gradient cache adds a
+    forward pass, half of what a backward one takes.
     """
     optimizer = adamw(encoder)
     largest = max(work.episodes, key=lambda one: one.passages_per_query)
-    micro = tokens_of_step(largest, work.micro_queries, sample, work)
+    whole = tokens_of_step(largest, work.micro_queries, sample, work)
+    micro = min(whole, work.chunk_tokens or whole)
+    passes = 4 / 3 if micro < whole else 1.0
     share = min(1.0, TIMED_TOKENS / micro)
     ratio = micro / TIMED_TOKENS if share < 1 else 1.0
     batch = spread(sample.passages, int(micro * share))
@@ -268,7 +273,8 @@ def time_training(work: Work, encoder: BiEncoder, sample: Sample) -> tuple[float
     optimizer.zero_grad(set_to_none=True)
     encoder.eval()
     seconds = sum(
-        one.steps * (per_step + per_token * tokens_of_step(one, None, sample, work)) for one in work.episodes
+        one.steps * (per_step + passes * per_token * tokens_of_step(one, None, sample, work))
+        for one in work.episodes
     )
     return seconds, before + grown * ratio
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 import warnings
+from typing import Any
 
+from hardneg.distributed import local_rank, local_size
 from hardneg.errors import SettingsError
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
@@ -17,7 +19,7 @@ def set_threads(threads: int | None = None) -> int:
     import torch
 
     reuse_memory()
-    threads = threads or len(os.sched_getaffinity(0))
+    threads = threads or max(len(os.sched_getaffinity(0)) // local_size(), 1)
     torch.set_num_threads(threads)
     os.environ.setdefault("RAYON_NUM_THREADS", str(threads))
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
@@ -27,6 +29,24 @@ def set_threads(threads: int | None = None) -> int:
 def usable_threads() -> int:
     """How many threads or processes may work beside torch: as many as :func:`set_threads` was told, else all."""
     return int(os.environ.get("RAYON_NUM_THREADS") or len(os.sched_getaffinity(0)))
+
+
+def load_faiss() -> Any:
+    """faiss, with as many threads as torch: it has an OpenMP of its own, which otherwise takes every core.
+
+    Raises
+    ------
+    SettingsError : it is not installed.
+    """
+    import torch
+
+    try:
+        import faiss
+    except ImportError as fault:
+        what = "this needs the package faiss-cpu"
+        raise SettingsError("PACKAGE_MISSING", what, "pip install faiss-cpu") from fault
+    faiss.omp_set_num_threads(torch.get_num_threads())
+    return faiss
 
 
 def reuse_memory() -> bool:
@@ -43,7 +63,7 @@ def reuse_memory() -> bool:
 
 
 def pick_device(device: str | None = None) -> str:
-    """The device by name, else CUDA where there is one, else the CPU.
+    """The device by name, else CUDA where there is one (to each process its own), else the CPU.
 
     Raises
     ------
@@ -57,4 +77,5 @@ def pick_device(device: str | None = None) -> str:
     known = ["cpu", *["cuda"][:cuda], *(f"cuda:{i}" for i in range(cuda))]
     if device is not None and device not in known:
         raise SettingsError("NO_DEVICE", f"there is no device {device!r:.40} here", f"use {', '.join(known)}")
-    return device or known[min(cuda, 1)]
+    several = cuda > 1 and local_size() > 1
+    return device or (f"cuda:{local_rank() % cuda}" if several else known[min(cuda, 1)])

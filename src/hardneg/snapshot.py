@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from hardneg.artifacts import digest_json, is_current, publish, read_manifest
 from hardneg.data.collection import Collection
 from hardneg.data.tokens import TokenStore, token_batch, tokenize
+from hardneg.distributed import barrier, by_leader, member
 from hardneg.errors import ArtifactError
 from hardneg.memory import require
 from hardneg.models.bi_encoder import BiEncoder, Precision
 from hardneg.progress import track
 from hardneg.records import Float32, Int32, Int64, Run, Side, owners, take_spans
-from hardneg.search.ann import PassageIndex, index_run
+from hardneg.search.ann import PassageIndex, index_run, traits
 from hardneg.search.embeddings import SHARD_ROWS, Dtype, Embeddings, discard, encode_store
 from hardneg.search.retrieve import dot_products, search_run
 from hardneg.search.runs import KIND, load_run, save_run
@@ -56,6 +57,7 @@ class Snapshot:
     passages_at : embeddings of the corpus made by this model before, instead of those in the cache.
     step : optimiser steps that made it, where training is one long run.
     keeps : never discard the embeddings, for others may want them.
+    trained_on : the pool that the model was trained on last.
     """
 
     def __init__(
@@ -71,9 +73,10 @@ class Snapshot:
         passages_at: Path | None = None,
         step: int | None = None,
         keeps: bool = False,
+        trained_on: Path | None = None,
     ) -> None:
         self.encoder, self.collection, self.name = encoder, collection, name
-        self.folder, self.cache = folder, cache
+        self.folder, self.cache, self.trained_on = folder, cache, trained_on
         self.encoding, self.timed, self.passages_at = encoding, timed, passages_at
         self.digest, self.step, self.keeps = encoder.digest(), step, keeps
         self.index: PassageIndex | None = None
@@ -116,8 +119,7 @@ class Snapshot:
         tokens = token_batch(texts, [], self.encoder.search_template("query"), self.encoder.tokenizer("query"))
         with self.encoder.inference(self.encoding.precision):
             vectors = self.encoder.encode(tokens, "query").cpu().numpy()
-        rows = np.arange(len(texts), dtype=np.int32)
-        return self._search(vectors, rows, self._searched(), k)
+        return self._search(vectors, np.arange(len(texts), dtype=np.int32), self._searched(), k)
 
     def _run(self, name: str, query_rows: Int32, k: int, anchors: Int32 | None) -> Run:
         asked = [query_rows.tolist(), None if anchors is None else anchors.tolist()]
@@ -128,19 +130,23 @@ class Snapshot:
             "asked": digest_json(asked),
         }
         path = self.folder / name
-        if not is_current(path, KIND, inputs) or read_manifest(path).settings["k"] < k:
-            vectors = self.queries.rows(query_rows) if anchors is None else self.stand_ins(anchors)
-            passages = self._searched()
-            with self.timed("search", run=path.name, queries=len(query_rows), k=k):
-                run = self._search(vectors, query_rows, passages, k)
-            save_run(run, path, inputs=inputs, settings={"k": k})
+        if by_leader(lambda: not is_current(path, KIND, inputs) or read_manifest(path).settings["k"] < k):
+            asking, passages = self.queries if anchors is None else self.passages, self._searched()
+
+            def search() -> None:  # all have encoded, one searches
+                vectors = asking.rows(query_rows) if anchors is None else self.stand_ins(anchors)
+                with self.timed("search", run=path.name, queries=len(query_rows), k=k):
+                    run = self._search(vectors, query_rows, passages, k)
+                save_run(run, path, inputs=inputs, settings={"k": k})
+
+            by_leader(search)
         return load_run(path).cut(k)
 
     def _search(self, vectors: NDArray[Any], query_rows: Int32, passages: Embeddings | None, k: int) -> Run:
         if passages is None:
             assert self.index is not None
-            digest = self.collection.digest
-            return index_run(self.index, as_tensor(vectors), query_rows, k, digest, documents=self.chunks)
+            wanted = as_tensor(vectors), query_rows, k, self.collection.digest
+            return index_run(self.index, *wanted, documents=self.chunks)
         with track("searching", "queries") as tick:
             return search_run(
                 vectors,
@@ -173,10 +179,15 @@ class Snapshot:
     def keep_geometry(self) -> None:
         """Publish the corpus mean vector and how alike the passages are, which outlive the embeddings."""
         inputs, path = {"collection": self.collection.digest, "model": self.digest}, self.folder / "geometry"
-        if not is_current(path, "geometry", inputs):
-            with publish(path, "geometry", inputs=inputs, replace=True) as draft:
-                draft.array("mean.npy", self.passages.mean)
-                draft.facts["mean_pairwise_cosine"] = self.passages.mean_pairwise_cosine
+        if not by_leader(is_current, path, "geometry", inputs):
+            passages = self.passages
+
+            def keep() -> None:
+                with publish(path, "geometry", inputs=inputs, replace=True) as draft:
+                    draft.array("mean.npy", passages.mean)
+                    draft.facts["mean_pairwise_cosine"] = passages.mean_pairwise_cosine
+
+            by_leader(keep)
 
     @cached_property
     def passages(self) -> Embeddings:
@@ -217,11 +228,13 @@ class Snapshot:
                 side=side,
                 budget=self.encoding.token_budget,
                 dtype=self.encoding.dtype,
+                shard=member(),
                 name=lambda row: ids[store.document(row)],
+                facts=traits(self.encoder, side),
                 progress=tick,
             )
-        assert embeddings is not None
-        return embeddings
+            barrier()  # other processes may have shards to make
+        return embeddings or Embeddings.open(path)
 
     def _embeddings(self, side: Side) -> tuple[TokenStore, Path]:
         """The token store of a side, and where its embeddings live: keyed by digests, never by a name."""
@@ -229,14 +242,13 @@ class Snapshot:
         key = digest_json([self.sides[side], store.digest, dataclasses.asdict(self.encoding)])
         return store, self.cache / "embeddings" / key[:32]
 
-    def discard(self) -> None:
-        """Delete this state's embeddings: its runs are kept, and a later state supersedes it."""
+    def discard(self, *sides: Side) -> None:
+        """Delete this state's embeddings (of ``sides``): its runs are kept, and a later state supersedes it."""
         if self.keeps:
             return
-        for side in ("passage", "query"):
-            discard(self._embeddings(side)[1])
-        self.__dict__.pop("passages", None)
-        self.__dict__.pop("queries", None)
+        for side in sides or ("passage", "query"):
+            by_leader(discard, self._embeddings(side)[1])
+            self.__dict__.pop("passages" if side == "passage" else "queries", None)
 
 
 class Remembered:
@@ -244,11 +256,13 @@ class Remembered:
 
     Parameters
     ----------
-    name, folder, step : as of the :class:`Snapshot` that it was.
+    name, folder, step, trained_on : as of the :class:`Snapshot` that it was.
     """
 
-    def __init__(self, name: str, folder: Path, *, step: int | None = None) -> None:
-        self.name, self.folder, self.step = name, folder, step
+    def __init__(
+        self, name: str, folder: Path, *, step: int | None = None, trained_on: Path | None = None
+    ) -> None:
+        self.name, self.folder, self.step, self.trained_on = name, folder, step, trained_on
 
     def search(self, name: str, query_rows: Int32, k: int) -> Run:
         """The run that was published as ``name``."""
@@ -278,12 +292,7 @@ def encoding_memory(encoder: BiEncoder, token_budget: int, texts: int) -> int:
 
 
 def token_store(
-    encoder: BiEncoder,
-    collection: Collection,
-    cache: Path,
-    side: Side,
-    *,
-    searching: bool = False,
+    encoder: BiEncoder, collection: Collection, cache: Path, side: Side, *, searching: bool = False
 ) -> TokenStore:
     """The token store of one side, made once for each tokenizer and template.
 

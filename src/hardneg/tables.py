@@ -58,15 +58,28 @@ def evaluation_table(result: Mapping[str, Any]) -> str:
         counts += f"; {result['missing']:,} of them are not in the run and score 0"
     if result["unjudged"]:
         counts += f"; {result['unjudged']:,} queries of the run are not judged and left out"
+    if "counted" in result:
+        counts += "; by measure: " + ", ".join(f"{name} {n:,}" for name, n in result["counted"].items())
     return table(["measure", "mean"], rows) + "\n" + counts
 
 
 def comparison_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Paired tests, a row for each pair and measure."""
-    columns = ("measure", "a", "b", "difference", "p", "p_t", "p_holm", "wins", "ties", "losses")
+    columns = ("measure", "a", "b", "difference", "interval", "p", "p_t", "p_holm", "wins", "ties", "losses")
     shown = [name for name in columns if name in rows[0]]
-    body = [[p_value(row[name]) if name.startswith("p") else row[name] for name in shown] for row in rows]
-    return table([name.replace("_", " ") for name in shown], body)
+
+    def cell(name: str, value: Any) -> Any:
+        if name == "interval":
+            return bounds(value)
+        return p_value(value) if name.startswith("p") else value
+
+    heads = ["95 % interval" if name == "interval" else name.replace("_", " ") for name in shown]
+    return table(heads, [[cell(name, row[name]) for name in shown] for row in rows])
+
+
+def bounds(interval: Sequence[float]) -> str:
+    """The interval of a difference."""
+    return f"[{interval[0]:+.4f}, {interval[1]:+.4f}]"
 
 
 def states_table(states: Mapping[str, Mapping[str, Any]]) -> str:
@@ -84,6 +97,10 @@ def results_table(results: Mapping[str, Any], out: Path) -> str:
         parts.append(
             f"paired randomisation tests on {results['compared_on']}\n" + tests_table(results["comparisons"])
         )
+    parts += [errors_table(split, found) for split, found in results.get("pairwise_errors", {}).items()]
+    if shares := results.get("informative"):
+        title = "negatives still among a query's first 100, when the model has learned from them"
+        parts.append(f"{title}\n" + table(["", "share"], list(shares.items())))
     if results.get("forgetting"):
         rows = [
             [row["episode"], row["forgotten"], row["learned"], row["train_mrr_100"]]
@@ -95,6 +112,13 @@ def results_table(results: Mapping[str, Any], out: Path) -> str:
     return "\n\n".join(parts)
 
 
+def errors_table(split: str, states: Mapping[str, Mapping[str, Any]]) -> str:
+    """Irrelevant passages above a relevant one, by state of the model."""
+    rows = [[name, found["total"], found["top"]] for name, found in states.items()]
+    top = next(iter(states.values()))["k"]
+    return f"pairwise errors of a {split} query\n" + table(["", "all", f"first {top}"], rows)
+
+
 def tests_table(comparisons: Sequence[Mapping[str, Any]]) -> str:
     """Comparisons of states, with their intervals."""
     rows = [
@@ -102,7 +126,7 @@ def tests_table(comparisons: Sequence[Mapping[str, Any]]) -> str:
             f"{row['a']} - {row['b']}",
             row["measure"],
             f"{row['difference']:+.4f}",
-            f"[{row['interval'][0]:+.4f}, {row['interval'][1]:+.4f}]",
+            bounds(row["interval"]),
             p_value(row["p"]),
             p_value(row["p_holm"]),
         ]

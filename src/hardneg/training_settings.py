@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
@@ -50,6 +51,8 @@ class TrainingSettings(Settings):
     warmup: float = Field(0.1, ge=0)
     clip: float = Field(1.0, gt=0)
     micro_queries: int | None = Field(None, ge=1)  # queries of a micro-batch, for accumulation
+    gradient_cache: bool = False  # instead: the whole step at once, through the memory of one chunk
+    cache_tokens: int = Field(4096, ge=16)  # of a chunk
     mask_known_positives: bool = True
 
     # numbers
@@ -68,9 +71,21 @@ class TrainingSettings(Settings):
     def check(self) -> None:
         """Refuse what the fields alone cannot see to be wrong; raises :class:`SettingsError`."""
         parse_measures(self.measures)
+        if self.gradient_cache and self.micro_queries:
+            what = (
+                f"gradient_cache = true with micro_queries = {self.micro_queries}, which parts what it keeps whole"
+            )
+            raise SettingsError(
+                "BAD_SETTING", what, "set only one of them; cache_tokens bounds the cache's memory"
+            )
         if self.tensorboard and importlib.util.find_spec("tensorboard") is None:
             what = "tensorboard = true, and the package tensorboard is not installed"
             raise SettingsError("PACKAGE_MISSING", what, "pip install 'hardneg[tensorboard]'")
+
+    @property
+    def chunk_tokens(self) -> int | None:
+        """Tokens of a chunk of the gradient cache; None where it is off."""
+        return self.cache_tokens if self.gradient_cache else None
 
     @property
     def roles(self) -> Sequence[str]:
@@ -112,6 +127,7 @@ def state_of(
     name: str,
     folder: str,
     step: int | None = None,
+    trained_on: Path | None = None,
 ) -> Snapshot:
     """A state of the model in an experiment, whose runs are kept in ``folder`` of it.
 
@@ -127,6 +143,7 @@ def state_of(
         timed=experiment.timed,
         step=step,
         keeps=name == "untrained" and experiment.shares_cache,
+        trained_on=trained_on,
     )
 
 
@@ -139,10 +156,11 @@ def state_of_episode(
     episodes: int,
 ) -> Snapshot:
     """The state before ``episode`` of so many; one past the last is the final state."""
+    before = None if episode == settings.first_episode else experiment / f"episodes/{episode - 1}/negatives"
     if episode > episodes:
-        return state_of(settings, data, experiment, encoder, "final", "final/runs")
-    name = "untrained" if episode == settings.first_episode else f"episode-{episode - 1}"
-    return state_of(settings, data, experiment, encoder, name, f"episodes/{episode}/runs")
+        return state_of(settings, data, experiment, encoder, "final", "final/runs", trained_on=before)
+    name = f"episode-{episode - 1}" if before else "untrained"
+    return state_of(settings, data, experiment, encoder, name, f"episodes/{episode}/runs", trained_on=before)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,8 +173,10 @@ class Recipe:
     run : (settings, data, base, experiment, **given) -> every state of the model, while its embeddings are there.
     plan : (settings, data, encoder, seeds=, measure=) -> what it would do.
     about : how the model card names it, with the paper.
+    takes_pool : whether ``run`` takes negatives mined elsewhere to begin with, as ``given``.
     roles : what processes of their own may do beside each other, by name: (settings, data, base, experiment,
         patience).
+    together : whether several processes can train it together.
     """
 
     name: str
@@ -165,3 +185,5 @@ class Recipe:
     plan: Callable[..., dict[str, Any]]
     about: str
     roles: Mapping[str, Callable[..., None]] = dataclasses.field(default_factory=dict)
+    takes_pool: bool = False
+    together: bool = False

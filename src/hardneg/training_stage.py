@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from hardneg import draws
 from hardneg.artifacts import is_current, read_manifest
 from hardneg.data.collection import Collection
 from hardneg.diagnostics.gradients import layer_norms, layers_of
+from hardneg.distributed import by_leader, stop_flag
 from hardneg.errors import Interrupted, NumericError
 from hardneg.experiment import Experiment
 from hardneg.models.bi_encoder import BiEncoder
@@ -61,13 +63,15 @@ def stage_steps(stage: Stage, encoder: BiEncoder, collection: Collection, experi
     """
     inputs = {**stage.inputs, "start": encoder.digest()}
     made_by = {name: {**inputs, "step": str(step)} for name, step in stage.models.items()}
-    missing = {n: s for n, s in stage.models.items() if not is_current(experiment / n, "model", made_by[n])}
+    missing = by_leader(
+        lambda: {n: s for n, s in stage.models.items() if not is_current(experiment / n, "model", made_by[n])}
+    )
     if not missing:
         return
     folder, stop = experiment / f"episodes/{stage.episode}/checkpoint", max(stage.models.values())
     optimizer = stage.optimizer(encoder)
     # A later checkpoint is of no use: it would miss the first model.
-    found = latest_checkpoint(folder, inputs, at_most=min(missing.values()))
+    found = by_leader(latest_checkpoint, folder, inputs, at_most=min(missing.values()))
     done = restore(found, encoder, optimizer) if found else 0
     known = read_manifest(found).facts.get("metrics") if found else None
     experiment.metrics.truncate(stage.episode, done, sha256=known)
@@ -76,12 +80,15 @@ def stage_steps(stage: Stage, encoder: BiEncoder, collection: Collection, experi
     def keep(made: int) -> None:
         for name in (name for name, step in missing.items() if step == made):
             log.settle()
-            save_encoder(encoder, experiment / name, inputs=made_by[name], replace=True)
+            by_leader(save_encoder, encoder, experiment / name, inputs=made_by[name], replace=True)
+
+    def publish(made: int) -> None:
+        facts = {"metrics": experiment.metrics.digest()}
+        save_checkpoint(folder, made, encoder, optimizer, settings={}, inputs=inputs, facts=facts)
 
     def checkpoint(made: int) -> None:
         log.settle()
-        facts = {"metrics": experiment.metrics.digest()}
-        save_checkpoint(folder, made, encoder, optimizer, settings={}, inputs=inputs, facts=facts)
+        by_leader(publish, made)
 
     layers = layers_of(encoder)
     steps = train_steps(
@@ -103,17 +110,21 @@ def stage_steps(stage: Stage, encoder: BiEncoder, collection: Collection, experi
         naming_queries(collection),
     ):
         keep(done)
-        made = done
+        made, left = done, time.perf_counter()
         try:
             yield done
+            facts["elsewhere"] = time.perf_counter() - left
             for made, step in enumerate(steps, done + 1):
                 log.add(step)
                 if made % stage.checkpoint_every == 0 or made == stop or stage.is_border(made):
                     checkpoint(made)
                 keep(made)
                 facts["steps"] = made - done
-                tick(made, stop)
+                with stop_flag.by_consensus():
+                    tick(made, stop)
+                left = time.perf_counter()
                 yield made
+                facts["elsewhere"] += time.perf_counter() - left
         except Interrupted:
             checkpoint(made)
             raise

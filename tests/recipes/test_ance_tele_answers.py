@@ -1,4 +1,4 @@
-"""ANCE-Tele on open-domain questions: labels by answers in every episode, and what is measured."""
+"""ANCE-Tele on open-domain questions: positives and negatives by answers in every episode, and measures of it."""
 
 import json
 import logging

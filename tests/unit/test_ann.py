@@ -1,16 +1,25 @@
 """Approximate and compressed indexes: recall, ties, what they refuse, and the command line."""
 
 import json
+import logging
+import shutil
 
+import faiss
 import numpy as np
 import pytest
 import torch
 
 import hardneg as hn
-from hardneg.artifacts import read_manifest
-from hardneg.errors import ArtifactError, SettingsError
-from hardneg.search.ann import FaissIndex, StoredIndex, build_index, index_run
+from hardneg.artifacts import open_artifact, publish, read_manifest
+from hardneg.data.training_data import named_split
+from hardneg.errors import ArtifactError, NumericError, ResourceError, SettingsError, TrustError
+from hardneg.memory import limit_memory
+from hardneg.models.loading import load_encoder
+from hardneg.records import offsets_of
+from hardneg.search.ann import FILE, KIND, FaissIndex, StoredIndex, check_index, index_run, traits
+from hardneg.search.ann_building import build_index, choose, drawn, memory_of
 from hardneg.search.embedding_store import Embeddings
+from hardneg.search.retrieve import search_run
 from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 OPTIONS = {
@@ -33,7 +42,7 @@ def world(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def indexes(world):
-    return {kind: build_index(world[3], world[0] / f"index-{kind}", kind, **OPTIONS[kind]) for kind in OPTIONS}
+    return {kind: build_index(world[3], world[0] / f"index-{kind}", kind, OPTIONS[kind]) for kind in OPTIONS}
 
 
 def test_recall_is_measured_against_exact_search(world, indexes):
@@ -49,6 +58,43 @@ def test_recall_is_measured_against_exact_search(world, indexes):
         assert indexes[kind].facts["recall"]["R@10"] == pytest.approx(slow, abs=0.02)
 
 
+def test_recall_of_given_queries(world, tmp_path):
+    root, collection, model, _ = world
+    common = {"kind": "pq", "subvectors": 4, "bits": 4, "cache": root / "cache", "device": "cpu"}
+    facts = hn.index(root / "embeddings", tmp_path / "i", data=collection, model=model, split="train", **common)
+    assert facts["recall_of"] == "60 queries"
+    state = hn.encode(collection, model, tmp_path / "q", side="query", cache=root / "cache", device="cpu")
+    assert state["vectors"] == 92
+    queries = torch.from_numpy(Embeddings.open(tmp_path / "q").rows(named_split(collection, "train").query_rows))
+    found = FaissIndex(tmp_path / "i").index.search(queries.float().numpy(), 10)[1]
+    exact = StoredIndex(world[3]).search(queries, 10)[1].numpy()
+    slow = np.mean([len(set(a.tolist()) & set(b.tolist())) / 10 for a, b in zip(found, exact, strict=True)])
+    assert facts["recall"]["R@10"] == round(float(slow), 4)
+    with pytest.raises(ArtifactError, match="OTHER_TEXTS: these are embeddings of the query side"):
+        hn.index(tmp_path / "q", tmp_path / "j")
+    for lacking, code in (({"data": collection}, "NO_MODEL"), ({"model": model}, "NO_DATA")):
+        with pytest.raises(SettingsError, match=code):
+            hn.index(root / "embeddings", tmp_path / "j", **lacking)
+
+
+def test_what_is_kept_whole_is_scored_as_exact_search_scores_it(world, indexes):
+    queries = torch.from_numpy(world[3].rows(np.arange(0, 120, 9)))
+    exact_scores, exact_rows = StoredIndex(world[3]).search(queries, 120)
+    known = [dict(zip(r.tolist(), s.tolist(), strict=True)) for r, s in zip(exact_rows, exact_scores, strict=True)]
+    for kind in OPTIONS:
+        index = FaissIndex(world[0] / f"index-{kind}")
+        scores, rows = index.search(queries, 30)
+        for i in range(len(queries)):
+            alone = index.search(queries[i : i + 1], 30)
+            hits = rows[i] >= 0
+            if kind in ("flat", "ivf", "hnsw"):  # bit for bit
+                assert scores[i][hits].tolist() == [known[i][row] for row in rows[i][hits].tolist()], kind
+            shared = np.isin(rows[i].numpy(), alone[1][0].numpy()) & hits.numpy()
+            mine = dict(zip(alone[1][0].tolist(), alone[0][0].tolist(), strict=True))
+            assert shared.sum() > 25 or kind in ("ivf", "ivfpq")
+            assert [mine[row] for row in rows[i][shared].tolist()] == scores[i][shared].tolist(), kind
+
+
 def test_compressed_vectors_are_what_is_scored(world, indexes):
     embeddings = world[3]
     queries = torch.from_numpy(embeddings.rows(np.arange(6))).float()
@@ -62,22 +108,82 @@ def test_compressed_vectors_are_what_is_scored(world, indexes):
     assert sizes["pq"] < sizes["flat"]
 
 
-def test_ties_rank_by_row_and_short_lists_stay_short(world, indexes):
+def test_ties_rank_by_row_and_short_lists_stay_short(world, indexes, caplog):
     index = FaissIndex(world[0] / "index-flat")
     scores, rows = index.search(torch.from_numpy(world[3].rows(np.arange(20))), 100)
     assert ((scores[:, 1:] < scores[:, :-1]) | (rows[:, 1:] > rows[:, :-1])).all()
     short = FaissIndex(world[0] / "index-ivf")
     short.index.nprobe = 1
-    run = index_run(short, torch.from_numpy(world[3].rows(np.arange(20))), np.arange(20, dtype=np.int32), 120, "c")
+    asked = torch.from_numpy(world[3].rows(np.arange(20))), np.arange(20, dtype=np.int32)
+    with caplog.at_level(logging.WARNING):
+        run = index_run(short, *asked, 120, "c")
     lengths = np.diff(run.offsets)
     assert (lengths < 120).all()
     assert (run.passage_rows >= 0).all()
+    assert f"20 of 20 queries found fewer than 120 passages ({lengths.min()} at least)" in caplog.text
+    caplog.clear()
+    assert np.diff(index_run(index, *asked, 500, "c").offsets).tolist() == [120] * 20  # all there are
+    assert not caplog.text
 
 
-def test_the_same_index_twice(world, indexes, tmp_path):
-    for kind in OPTIONS:
-        again = build_index(world[3], tmp_path / kind, kind, **OPTIONS[kind])
-        assert again.digest == indexes[kind].digest, kind
+def test_documents_have_the_score_of_their_best_chunk(world, indexes):
+    documents = offsets_of(np.array([1, 3, 2] * 20))  # the 120 passages as chunks of 60 documents
+    queries, rows = world[3].rows(np.arange(0, 60, 4)), np.arange(15, dtype=np.int32)
+    exact = search_run(queries, rows, world[3], 9, collection_digest="c", documents=documents)
+    found = index_run(
+        FaissIndex(world[0] / "index-flat"), torch.from_numpy(queries), rows, 9, "c", documents=documents
+    )
+    assert found.unit == "document"
+    assert found.offsets.tolist() == exact.offsets.tolist()
+    assert found.scores.tolist() == exact.scores.tolist()
+    assert np.mean(found.passage_rows == exact.passage_rows) > 0.95  # chunks of equal text may change places
+    short = FaissIndex(world[0] / "index-ivf")
+    short.index.nprobe = 1
+    few = index_run(short, torch.from_numpy(queries), rows, 60, "c", documents=documents)
+    for i in range(15):
+        hits, scores = few.hits(i)
+        assert len(set(hits.tolist())) == len(hits) < 60
+        assert (np.diff(scores) <= 0).all()
+        assert hits.min() >= 0
+
+
+def test_the_same_index_twice_whatever_the_threads(world, indexes, tmp_path):
+    for threads in (1, 3):
+        torch.set_num_threads(threads)
+        for kind in OPTIONS:
+            again = build_index(world[3], tmp_path / f"{kind}{threads}", kind, OPTIONS[kind])
+            assert again.digest == indexes[kind].digest, kind
+    assert faiss.omp_get_max_threads() == 3  # as many as torch
+    torch.set_num_threads(1)
+
+
+def test_options_by_the_size_of_the_corpus():
+    assert choose("ivf", 10_000, 64, {}) == {"lists": 256, "probes": 64}  # 39 passages a list
+    assert choose("ivf", 4_000_000, 64, {}) == {"lists": 8000, "probes": 357}
+    assert choose("ivf", 50, 64, {}) == {"lists": 1, "probes": 1}
+    assert choose("pq", 1000, 384, {}) == {"subvectors": 96, "bits": 8}
+    assert choose("pq", 1000, 7, {}) == {"subvectors": 1, "bits": 8}
+    assert choose("hnsw", 10, 8, {"ef": 5}) == {"links": 32, "ef_build": 200, "ef": 5}
+    assert memory_of("flat", 1_000_000, 100, {}) == 400_000_000 + 6 * 100 * 65536
+    assert memory_of("pq", 1_000_000, 100, {"subvectors": 50, "bits": 4}) == 25_000_000 + 600 * (4096 + 65536)
+
+
+def test_draws_are_without_replacement():
+    rows = drawn(1000, 50, "a")
+    assert len(set(rows.tolist())) == 50
+    assert rows.tolist() == drawn(1000, 50, "a").tolist() == sorted(rows)
+    assert rows.tolist() != drawn(1000, 50, "b").tolist()
+    assert drawn(3, 50, "a").tolist() == [0, 1, 2]
+
+
+def test_memory_is_asked_for_first(world, tmp_path):
+    limit_memory("1M")
+    try:
+        with pytest.raises(ResourceError, match="MEMORY_TOO_SMALL: the index needs"):
+            build_index(world[3], tmp_path / "i", "flat")
+    finally:
+        limit_memory()
+    assert not (tmp_path / "i").exists()
 
 
 def test_search_through_an_index_equals_its_own_lists(world, indexes, tmp_path):
@@ -113,12 +219,60 @@ def test_an_index_of_another_model_or_collection_is_refused(world, tmp_path):
     assert caught.value.status == 4
 
 
+@pytest.mark.parametrize("name", ["dim", "similarity", "tokenizer", "encoder", "tokens"])
+def test_what_disagrees_is_named_with_both_values(world, indexes, tmp_path, name):
+    index, encoder = FaissIndex(world[0] / "index-flat"), load_encoder(world[2], device="cpu")
+    inputs = index.manifest.inputs
+    identity = {"digest": inputs["encoder"], "tokens": inputs["tokens"]}
+    check_index(index, encoder, **identity)
+    ours = {"dim": 64, **traits(encoder, "passage"), "encoder": identity["digest"], "tokens": identity["tokens"]}
+    theirs = index.manifest.inputs if name in inputs else index.manifest.facts
+    assert theirs[name] == ours[name]
+    theirs[name] = "other"  # of this copy in memory
+    with pytest.raises(ArtifactError) as caught:
+        check_index(index, encoder, **identity)
+    assert (caught.value.code, caught.value.status) == ("OTHER_INDEX", 4)
+    assert "other, searched with" in caught.value.what
+    assert str(ours[name])[:12] in caught.value.what
+
+
+def test_queries_that_cannot_be_searched(world, indexes):
+    index = FaissIndex(world[0] / "index-pq")
+    with pytest.raises(ArtifactError, match="OTHER_DIMENSION: queries have dimension 3, the index 64"):
+        index.search(torch.ones(1, 3), 5)
+    with pytest.raises(NumericError, match="BAD_VECTOR: the vector of query 1 holds NaN"):
+        index.search(torch.tensor([[1.0] * 64, [float("nan")] * 64]), 5)
+    with pytest.raises(SettingsError, match="BAD_K"):
+        index.search(torch.ones(1, 64), 0)
+
+
+@pytest.mark.parametrize("fault", ["kind", "noise", "size"])
+def test_a_file_that_is_not_what_its_manifest_says(world, indexes, tmp_path, fault):
+    """Its digests are right: it was published so."""
+    manifest, facts = open_artifact(world[0] / "index-pq", KIND), dict(indexes["pq"].facts)
+    data = (world[0] / f"index-{'ivf' if fault == 'kind' else 'pq'}" / FILE).read_bytes()
+    if fault == "noise":
+        data = data[:40] + b"\xff" * 400
+    facts["rows"] += fault == "size"
+    with publish(tmp_path / "i", KIND, settings=manifest.settings, inputs=manifest.inputs) as draft:
+        (draft / FILE).write_bytes(data)
+        draft.facts.update(facts)
+    with pytest.raises(ArtifactError, match="CORRUPT") as caught:
+        FaissIndex(tmp_path / "i")
+    assert caught.value.status == 4
+
+
+def test_a_pickle_in_place_of_an_index_is_not_trusted(world, indexes, tmp_path):
+    manifest = open_artifact(world[0] / "index-pq", KIND)
+    with publish(tmp_path / "i", KIND, settings=manifest.settings, inputs=manifest.inputs) as draft:
+        (draft / FILE).write_bytes(b"\x80\x04\x95")
+        draft.facts.update(indexes["pq"].facts)
+    with pytest.raises(TrustError, match="UNSAFE_PICKLE"):
+        FaissIndex(tmp_path / "i")
+
+
 @pytest.mark.parametrize("damage", ["flip", "cut", "gone"])
 def test_a_damaged_index_never_reaches_faiss(world, indexes, tmp_path, monkeypatch, damage):
-    import shutil
-
-    import faiss
-
     place = tmp_path / "index"
     shutil.copytree(world[0] / "index-pq", place)
     data = bytearray((place / "index.faiss").read_bytes())
@@ -140,7 +294,12 @@ def test_a_damaged_index_never_reaches_faiss(world, indexes, tmp_path, monkeypat
         ("flat", {"lists": 3}, "UNKNOWN_SETTING"),
         ("pq", {"subvectors": 7}, "BAD_SETTING"),
         ("pq", {"bits": 12}, "TOO_FEW"),
+        ("pq", {"bits": 13}, "BAD_SETTING"),
+        ("pq", {"subvectors": 128}, "BAD_SETTING"),
+        ("hnsw", {"links": 0}, "BAD_SETTING"),
         ("hnsw", {"links": -1}, "BAD_SETTING"),
+        ("ivf", {"lists": 121}, "TOO_FEW"),
+        ("ivf", {"lists": 3, "probes": 4}, "BAD_SETTING"),
     ],
 )
 def test_wrong_options_are_refused(world, tmp_path, kind, options, code):

@@ -218,7 +218,7 @@ def test_a_hub_dataset_in_the_layout_of_mteb_or_beir(tmp_path, name):
 def test_a_hub_dataset_in_the_layout_of_tevatron(tmp_path):
     c = import_collection("hf:Tevatron/some", tmp_path / "c")
     assert sorted(zip(c.passage_ids, c.titles, c.texts, strict=True)) == PASSAGES
-    assert [c.passage_ids[row] for row in c.qrels("dev").passage_rows] == ["c", "a"] or c.n_passages == 3
+    assert {c.passage_ids[row] for row in c.qrels("dev").passage_rows} == {"c", "a"}
     assert c.answers(0) == ["yes"]
 
 

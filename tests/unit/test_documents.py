@@ -16,7 +16,8 @@ from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
 from hardneg.records import TextTemplate, offsets_of
 from hardneg.search import embeddings, retrieve
-from hardneg.search.ann import FaissIndex, build_index
+from hardneg.search.ann import FaissIndex
+from hardneg.search.ann_building import build_index
 from hardneg.search.exact import ExactIndex
 from hardneg.search.retrieve import first_documents, search_documents
 from hardneg.snapshot import Encoding, Snapshot, token_store
@@ -248,7 +249,7 @@ def test_shards_made_apart_serve_a_search(world, tmp_path, monkeypatch):
 def test_an_index_of_chunks_gives_documents(world, tmp_path, kind):
     state, rows = snapshot_of(world, tmp_path), np.arange(20, dtype=np.int32)
     options = {"lists": 8, "probes": 3} if kind == "ivf" else {}
-    build_index(state.passages, tmp_path / "index", kind, **options)
+    build_index(state.passages, tmp_path / "index", kind, options)
     index = FaissIndex(tmp_path / "index")
     run = state.through(index, "index", tmp_path / "runs").ranked(rows, 60)
     assert run.unit == "document"

@@ -156,7 +156,6 @@ def test_an_export_is_imported_as_a_collection_with_the_same_positives(world, tm
     hn.export_pool(pool, collection, tmp_path / "in" / name, format=format)
     back = import_collection(str(tmp_path / "in"), tmp_path / "back")
     texts = dict(zip(collection.passage_ids, zip(*columns(collection), strict=True), strict=True))
-    assert all(texts[i] == both for i, *both in []) or back.n_passages <= collection.n_passages
     assert {i: (t, x) for i, t, x in zip(back.passage_ids, *columns(back), strict=True)}.items() <= texts.items()
     there, here = (
         {

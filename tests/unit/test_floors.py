@@ -37,19 +37,20 @@ FLOORS = {
     """,
     "search": """
         search.checks search.vectors search.candidates search.exact search.embedding_store search.embeddings
-        search.retrieve search.runs search.bm25 search.ann search.counting
+        search.retrieve search.runs search.bm25 search.ann search.ann_building search.counting
     """,
     "negatives": """
         negatives.pool negatives.candidates negatives.sources negatives.mix negatives.groups negatives.given
     """,
     "training": """
-        training.optim training.loop training.checkpoint training.batches training.query_batches training.refresh
+        training.optim training.loop training.checkpoint training.gradient_cache training.sharing
+        training.batches training.query_batches training.refresh
     """,
     "insight": """
         diagnostics.gradients experiment snapshot mining labelling training_settings objectives training_stage
         planning
         diagnostics.forgetting diagnostics.curves diagnostics.timeline
-        diagnostics.pairwise_errors cards results refreshing
+        diagnostics.informative diagnostics.pairwise_errors cards results refreshing
     """,
     "recipes": "recipes.warmup recipes.ance_tele recipes.ance recipes.star recipes.adore",
     "roof": """

@@ -49,6 +49,7 @@ def work_of(data, **changes):
         "entries": 24,
         "in_batch": True,
         "micro_queries": None,
+        "chunk_tokens": None,
         "checkpoint_every": 5,
         "token_budget": 512,
         "store_dtype": "float16",

@@ -45,6 +45,7 @@ MARCO = COMMON | {
     "passage_length": 128,
     "count": 30,
     "positives": "rotate",
+    "labels": "qrels",
 }
 QA = COMMON | {
     "towers": "untied",
@@ -59,6 +60,11 @@ QA = COMMON | {
     "passage_length": 156,
     "count": 80,
     "positives": "first",
+    "labels": "answers",
+    "use_positive_ctxs": True,
+    "require_gold": False,
+    "answer_mode": "string",
+    "measures": "Answer@5 Answer@20 Answer@100",
 }
 PUBLISHED = {"msmarco": MARCO, "nq": QA, "triviaqa": QA | {"search_query_length": 64}}
 

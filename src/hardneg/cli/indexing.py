@@ -7,30 +7,50 @@ from typing import Annotated
 
 import typer
 
-from hardneg.cli.options import JsonOption, ThreadsOption, begin, show_result
+from hardneg.cli.options import (
+    AllowBin,
+    CacheOption,
+    DeviceOption,
+    JsonOption,
+    MaxRam,
+    MaybeData,
+    MaybeModel,
+    PassageModel,
+    PromptsOption,
+    ThreadsOption,
+    begin,
+    show_result,
+)
 
 
 def index(
     embeddings: Annotated[Path, typer.Argument(help="Passage embeddings made by encode.")],
     out: Annotated[Path, typer.Option(help="The folder of the index.")],
     kind: Annotated[str, typer.Option(help="flat, ivf, hnsw, pq or ivfpq.")] = "flat",
-    lists: Annotated[int | None, typer.Option(min=1, help="ivf: clusters.")] = None,
-    probes: Annotated[int | None, typer.Option(min=1, help="ivf: clusters that a search looks at.")] = None,
+    lists: Annotated[int | None, typer.Option(min=1, help="ivf, ivfpq: clusters.")] = None,
+    probes: Annotated[int | None, typer.Option(min=1, help="ivf, ivfpq: clusters that a search looks at.")] = None,
     links: Annotated[int | None, typer.Option(min=1, help="hnsw: links of a passage.")] = None,
     ef_build: Annotated[int | None, typer.Option(min=1, help="hnsw: candidates while building.")] = None,
     ef: Annotated[int | None, typer.Option(min=1, help="hnsw: candidates of a search.")] = None,
-    subvectors: Annotated[int | None, typer.Option(min=1, help="pq: codes of a passage.")] = None,
-    bits: Annotated[int | None, typer.Option(min=1, help="pq: bits of a code.")] = None,
+    subvectors: Annotated[int | None, typer.Option(min=1, help="pq, ivfpq: codes of a passage.")] = None,
+    bits: Annotated[int | None, typer.Option(min=1, help="pq, ivfpq: bits of a code.")] = None,
+    data: MaybeData = None,
+    split: Annotated[str, typer.Option(help="Split of --data whose queries measure recall.")] = "dev",
+    model: MaybeModel = None,
+    passage_model: PassageModel = None,
+    allow_bin: AllowBin = False,
+    prompts: PromptsOption = None,
+    cache: CacheOption = None,
+    device: DeviceOption = None,
     threads: ThreadsOption = None,
+    max_ram: MaxRam = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Build an approximate or compressed index, and print its recall."""
-    begin()
-    from hardneg.operations.indexing import index as execute
-    from hardneg.runtime import set_threads
-    from hardneg.tables import facts_table
+    """Build an approximate or compressed index, and print its recall.
 
-    set_threads(threads)
+    What is left open is chosen by the size of the corpus. Recall is measured with drawn passages as queries, or
+    with the queries of --data and --split, encoded by --model.
+    """
     options = {
         "lists": lists,
         "probes": probes,
@@ -40,5 +60,26 @@ def index(
         "subvectors": subvectors,
         "bits": bits,
     }
-    given = {name: value for name, value in options.items() if value is not None}
-    show_result(execute(embeddings, out, kind=kind, **given), as_json, facts_table)
+    begin()
+    from hardneg.memory import limit_memory
+    from hardneg.operations.indexing import index as execute
+    from hardneg.runtime import set_threads
+    from hardneg.tables import facts_table
+
+    set_threads(threads)
+    limit_memory(max_ram)
+    facts = execute(
+        embeddings,
+        out,
+        kind=kind,
+        data=data,
+        split=split,
+        model=model,
+        passage_model=passage_model,
+        allow_bin=allow_bin,
+        prompts=prompts,
+        cache=cache,
+        device=device,
+        **{name: value for name, value in options.items() if value is not None},
+    )
+    show_result(facts, as_json, facts_table)

@@ -54,9 +54,10 @@ Estimate = Annotated[bool, typer.Option("--estimate", help="Print time, disk and
 def begin(*, resumable: bool = False) -> None:
     """Report progress from now on; what is resumable stops at a signal where nothing is lost, the rest at once."""
     from hardneg import progress
-    from hardneg.distributed import stop_flag
+    from hardneg.distributed import rank, stop_flag
 
-    progress.turn_on()
+    if rank() == 0:
+        progress.turn_on()
     if resumable:
         stop_flag.install()
 

@@ -246,6 +246,7 @@ def run(
 ) -> None:
     """What every command of a recipe does: ``values`` are settings, ``options`` go to the recipe as they are."""
     begin(resumable=True)
+    from hardneg.distributed import rank
     from hardneg.operations.opening import check_free
 
     check_free(out)
@@ -270,7 +271,7 @@ def run(
         show_result(plan, as_json, estimate_text if estimate else settings_text)
         return
     results = recipes.train(recipe, data, model, out, **common)
-    if not results:  # one role of several: whoever runs the whole shows the results
+    if not results or rank():  # one of several: whoever runs the whole shows the results
         return
     show_result(results, as_json, lambda found: results_table(found, out))
 

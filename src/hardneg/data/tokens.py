@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -14,14 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
-from hardneg.artifacts import digest_json, is_published, load_array, open_artifact, publish, read_manifest
+from hardneg.artifacts import digest_json, is_published, lease, load_array, open_artifact, publish, read_manifest
 from hardneg.disk import create
-from hardneg.errors import SettingsError
+from hardneg.errors import BusyError, SettingsError
 from hardneg.progress import Tick, silent
 from hardneg.records import Int64, TextTemplate, TokenBatch, offsets_of, spans, take_spans
 
 KIND = "tokens"
 BLOCK = 4096  # texts tokenised at once
+WAIT_SECONDS = 0.2
 
 
 class Column(Protocol):
@@ -126,8 +128,13 @@ def tokenize(
     """
     template = replace(template, tokenizer=tokenizer_digest(tokenizer))
     path = cache / KIND / digest_json([source.digest, asdict(template)])[:32]
-    if not is_published(path, KIND):
-        _build(path, source, template, tokenizer, progress)
+    while not is_published(path, KIND):
+        try:
+            with lease(cache / "leases" / path.name):
+                if not is_published(path, KIND):
+                    _build(path, source, template, tokenizer, progress)
+        except BusyError:  # another process makes the same
+            time.sleep(WAIT_SECONDS)
     return TokenStore.open(path)
 
 

@@ -153,5 +153,5 @@ def named_split(collection: Collection, name: str) -> Qrels:
     """The judgements of a split."""
     if name not in collection.splits and collection.splits:
         what = f"there is no split '{name:.80}'"
-        raise SettingsError("UNKNOWN_SPLIT", what, nearest(name, collection.splits), path=collection.path)
+        raise SettingsError("UNKNOWN_SPLIT", what, nearest(name, collection.splits))
     return collection.qrels(name)

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from hardneg.distributed import add_gradients
+
 LAYER = re.compile(r"\.layers?\.(\d+)\.")
 THIRDS = ("bottom", "middle", "top")
 
@@ -50,6 +52,7 @@ def source_norms(
     """The norm of the gradient that the negatives of each source cause, over all parameters.
 
     One backward pass a source: the derivative of the loss by the scores, where only this source's pairs are left.
+    The parameters' own gradients are as they were afterwards.
 
     Parameters
     ----------
@@ -58,9 +61,15 @@ def source_norms(
     """
     (by_score,) = torch.autograd.grad(loss, scores, retain_graph=True)
     trained = [p for p in parameters if p.requires_grad]
+    before = [p.grad for p in trained]
     found = {}
     for source, pairs in columns.items():
-        gradients = torch.autograd.grad(scores, trained, by_score * pairs, retain_graph=True, allow_unused=True)
-        if (value := norm([g for g in gradients if g is not None])) is not None:
+        for p in trained:
+            p.grad = None
+        scores.backward(by_score * pairs, retain_graph=True)
+        add_gradients(trained)
+        if (value := norm([p.grad for p in trained if p.grad is not None])) is not None:
             found[f"grad_norm_{source}"] = value
+    for p, gradient in zip(trained, before, strict=True):
+        p.grad = gradient
     return found

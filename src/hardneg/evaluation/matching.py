@@ -81,7 +81,10 @@ class Tokens:
     def is_in(self, passage: Passage) -> bool:
         """Whether the passage contains the answer."""
         text = passage.folded
-        return all(piece in text for piece in self.pieces) and self.spelled in passage.spelled
+        for piece in self.pieces:
+            if piece not in text:
+                return False
+        return self.spelled in passage.spelled
 
 
 @dataclass(frozen=True)
@@ -123,8 +126,15 @@ def read_answer(text: str, mode: Mode) -> Answer | None:
 
 def contains(text: str, answers: Sequence[str], mode: Mode = "string") -> bool:
     """Whether a text contains one of the answers."""
-    passage = Passage(text)
-    return any(answer.is_in(passage) for answer in read_answers(answers, mode))
+    return is_any_in(read_answers(answers, mode), Passage(text))
+
+
+def is_any_in(answers: Sequence[Answer], passage: Passage) -> bool:
+    """Whether a passage contains one of the answers."""
+    for answer in answers:  # noqa: SIM110 - a generator costs as much as the look itself
+        if answer.is_in(passage):
+            return True
+    return False
 
 
 def match_pairs(collection: Collection, query_rows: Int32, passage_rows: Int32, mode: Mode) -> Bool:
@@ -134,14 +144,11 @@ def match_pairs(collection: Collection, query_rows: Int32, passage_rows: Int32, 
     order = np.argsort(passage_rows, kind="stable")
     ordered = passage_rows[order]
     starts = np.flatnonzero(np.diff(ordered, prepend=-1))
-    for places in np.split(order, starts[1:]):
-        passage = None
-        for place, query in zip(places.tolist(), query_rows[places].tolist(), strict=True):
-            if (answers := known.get(query)) is None:
-                answers = known[query] = read_answers(collection.answers(query), mode)
-            if answers and passage is None:
-                passage = Passage(collection.texts[int(passage_rows[place])])
-            found[place] = any(answer.is_in(passage) for answer in answers) if passage else False
+    for query in np.unique(query_rows).tolist():
+        known[query] = read_answers(collection.answers(query), mode)
+    for places in np.split(order, starts[1:]) if len(order) else []:
+        passage = Passage(collection.texts[int(passage_rows[places[0]])])
+        found[places] = [is_any_in(known[query], passage) for query in query_rows[places].tolist()]
     return found
 
 

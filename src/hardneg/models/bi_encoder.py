@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -36,8 +36,11 @@ from hardneg.records import Side, TextTemplate, TokenBatch, offsets_of
 Head = Literal["none", "ance"]
 TitleJoin = Literal["sep", "space"]
 Precision = Literal["float32", "bfloat16"]
+Encode = Callable[[TokenBatch, Side], Tensor]  # vectors [n, dim] float32
 
 WORKSPACE = 64 << 20  # bytes that matrix products keep for themselves
+
+OF_VECTORS = ("pooling", "head", "normalize", "dim")  # settings that decide what vector tokens get
 
 # What a transformer's configuration says about its origin rather than its function.
 ORIGIN = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version")
@@ -229,13 +232,21 @@ class BiEncoder(nn.Module):
                 vectors = F.normalize(vectors, dim=-1)
             return vectors[:, : self.dim]
 
-    def encode_pair(self, queries: TokenBatch, passages: TokenBatch) -> tuple[Tensor, Tensor]:
-        """Vectors of both sides; a tied encoder runs once over all of them."""
+    def encode_pair(
+        self, queries: TokenBatch, passages: TokenBatch, encode: Encode | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Vectors of both sides; a tied encoder runs once over all of them.
+
+        Parameters
+        ----------
+        encode : by what, in place of :meth:`encode`.
+        """
+        encode = encode or self.encode
         if not self.tied:
-            return self.encode(queries, "query"), self.encode(passages, "passage")
+            return encode(queries, "query"), encode(passages, "passage")
         lengths = np.concatenate([queries.lengths, passages.lengths])
         both = TokenBatch(np.concatenate([queries.ids, passages.ids]), offsets_of(lengths))
-        vectors = self.encode(both, "passage")
+        vectors = encode(both, "passage")
         return vectors[: len(queries)], vectors[len(queries) :]
 
     @contextmanager
@@ -260,11 +271,14 @@ class BiEncoder(nn.Module):
     def digest(self, side: Side | None = None) -> str:
         """SHA-256 over weights, settings, transformer configurations and tokenizers: the model's identity.
 
-        Of one ``side``: the identity of its vectors, whatever the other side is.
+        Of one ``side``: the identity of what makes vectors of tokens there, whatever the other side is, and
+        however texts become tokens, which token stores answer for.
         """
         towers = self.towers if side is None else [self.tower(side)]
         weights = self.state_dict() if side is None else self.tower(side).state_dict()
-        state = hashlib.sha256(canonical_json([asdict(self.settings), *map(_describe, towers)]))
+        settings = asdict(self.settings)
+        kept = settings if side is None else {name: settings[name] for name in OF_VECTORS}
+        state = hashlib.sha256(canonical_json([kept, *map(_describe, towers)]))
         for name, tensor in sorted(weights.items()):
             state.update(canonical_json([name, str(tensor.dtype), list(tensor.shape)]))
             state.update(tensor.cpu().reshape(-1).contiguous().view(torch.uint8).numpy())

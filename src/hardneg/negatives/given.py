@@ -93,10 +93,10 @@ class Hashed:
 
     query_ids: Sequence[str | None]  # [Q]
     queries: UInt64  # [Q] hash of the query's tokens
-    query_length: int  # of the longest
+    query_length: int  # of the longest, at least 1
     offsets: Int64  # [Q + 1]
     negatives: UInt64  # [n] hash of each list
-    length: int  # of the longest
+    length: int  # of the longest, at least 1
     places: Sequence[tuple[Path, int]]  # [Q]
 
 
@@ -118,7 +118,7 @@ def hash_lists(records: Iterable[TokenList]) -> Hashed:
     places: list[tuple[Path, int]] = []
     queries, negatives = [np.zeros(0, np.uint64)], [np.zeros(0, np.uint64)]
     lengths = [np.zeros(0, np.int64)]
-    longest_query = longest = 0
+    longest_query = longest = 1
     while block := list(islice(records, BLOCK // 16)):
         ids += [record.query_id for record in block]
         places += [(record.path, record.line) for record in block]

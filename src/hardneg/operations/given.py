@@ -102,7 +102,7 @@ class _Inner:
 def _inner(encoder: BiEncoder, collection: Collection, side: Side, length: int, cache: Path) -> _Inner:
     tokenizer = encoder.tokenizer(side)
     special = tokenizer.num_special_tokens_to_add(is_pair=False)
-    template = replace(encoder.template(side), max_length=max(length, 1) + special, chunks=1)
+    template = replace(encoder.template(side), max_length=length + special, chunks=1)
     with track(f"tokenising for lists of {length} tokens", "texts") as tick:
         return _Inner(tokenize(collection, template, tokenizer, cache, progress=tick), encoder, side)
 

@@ -11,6 +11,7 @@ from hardneg.artifacts import SettingsClash, cache_root, check_writable, lease
 from hardneg.config import nearest
 from hardneg.data.collection import Collection
 from hardneg.data.importing import open_data
+from hardneg.distributed import rank
 from hardneg.errors import SettingsError
 from hardneg.lease import holding as holding
 
@@ -78,6 +79,6 @@ def check_new(out: Path) -> None:
 
 def check_free(experiment: Path) -> None:
     """Refuse an experiment's folder that another process works in, before anything slow is loaded."""
-    if (experiment / ".lock").is_file():
+    if rank() == 0 and (experiment / ".lock").is_file():
         with lease(experiment):
             pass

@@ -44,5 +44,5 @@ def open_state(
     if index is None:
         return state
     opened = FaissIndex(Path(index))
-    check_index(opened, state.sides["passage"], state.texts_digest)
+    check_index(opened, encoder, digest=state.sides["passage"], tokens=state.texts_digest)
     return state.through(opened, "index", state.folder / "index")

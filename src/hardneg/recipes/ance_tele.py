@@ -16,6 +16,7 @@ from pydantic import Field, PositiveInt, ValidationInfo, field_validator
 
 from hardneg.artifacts import is_current, read_manifest
 from hardneg.data.training_data import BY_QRELS, Labels, TrainingData, labelled
+from hardneg.distributed import leader_first
 from hardneg.errors import SettingsError
 from hardneg.experiment import Experiment
 from hardneg.labelling import answers_of, current_positives
@@ -130,7 +131,8 @@ def ance_tele(
     for episode in range(settings.start_episode, settings.episodes + 1):
         state = state_of_episode(settings, data, experiment, miner, episode, settings.episodes)
         yield state
-        pool = episode_pool(settings, state, data, pool, episode, experiment, given if pool is None else None)
+        first = given if pool is None else None
+        pool = leader_first(episode_pool, settings, state, data, pool, episode, experiment, first)
         start = base() if settings.start == "scratch" else miner
         miner = train_episode(settings, data, pool, start, episode, experiment)
         state.discard()
@@ -274,4 +276,6 @@ def train_episode(
     return load_encoder(str(experiment / [*models][-1]), device=start.device)
 
 
-RECIPE = Recipe("ance-tele", AnceTele, ance_tele, plan, about="ANCE-Tele (Sun et al., 2022)")
+ABOUT = "ANCE-Tele (Sun et al., 2022)"
+
+RECIPE = Recipe("ance-tele", AnceTele, ance_tele, plan, about=ABOUT, takes_pool=True, together=True)

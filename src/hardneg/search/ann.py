@@ -1,38 +1,49 @@
-"""Approximate and compressed indexes, by faiss, and the exact one, behind one face.
+"""Indexes of passages behind one face: exact search of stored vectors, and what faiss approximates or compresses.
 
-An index is an artefact: its digest is checked before faiss reads a byte of it.
+An index of faiss is an artefact: its digest is checked before faiss, which is native code, reads a byte of it.
+faiss only proposes passages. A score is what it is in exact search: the dot product of the query and the vector
+that the index has of the passage, added in float64 by one fixed tree and rounded to float32. So no score depends
+on the batch, and kinds that keep the vectors whole give those of exact search, bit for bit.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hardneg.artifacts import Manifest, open_artifact, publish
-from hardneg.disk import foreign
-from hardneg.errors import ArtifactError, InputError, SettingsError
-from hardneg.records import Float32, Int32, Int64, Run, Unit, offsets_of, owners, spans
+from hardneg.artifacts import Manifest, holds_pickle, open_artifact, reading
+from hardneg.errors import ArtifactError, TrustError
+from hardneg.models.bi_encoder import BiEncoder
+from hardneg.records import Float32, Int32, Int64, Run, Side, Unit, offsets_of, owners, spans
+from hardneg.runtime import load_faiss
 from hardneg.search.checks import check_request
 from hardneg.search.embedding_store import Embeddings
 from hardneg.search.exact import ExactIndex, as_tensor
-from hardneg.search.retrieve import first_documents
+from hardneg.search.retrieve import dot_products, first_documents
+from hardneg.search.vectors import check_norms, vector_norms
+
+log = logging.getLogger(__name__)
 
 KIND, FILE = "index", "index.faiss"
 Kind = Literal["flat", "ivf", "hnsw", "pq", "ivfpq"]
-DEFAULTS: Mapping[str, Mapping[str, int]] = {
-    "flat": {},
-    "ivf": {"lists": 0, "probes": 0},
-    "hnsw": {"links": 32, "ef_build": 200, "ef": 256},
-    "pq": {"subvectors": 0, "bits": 8},
-    "ivfpq": {"lists": 0, "probes": 0, "subvectors": 0, "bits": 8},
+HEADS = {"flat": b"IxFI", "ivf": b"IwFl", "hnsw": b"IHNf", "pq": b"IxPq", "ivfpq": b"IwPQ"}  # of faiss' files
+PAIRS = 4096  # scored at a time: their vectors stay in the processor's cache
+
+# What model and index must share: what it is of, for people, and what to do about it.
+SHARED = {
+    "dim": ("dimension", "build the index with this model"),
+    "similarity": ("similarity", "build the index with this model"),
+    "tokenizer": ("tokenizer", "build the index with this model"),
+    "encoder": ("model", "build the index with this model"),
+    "tokens": ("texts", "build the index over this collection"),
 }
-SAMPLED = 200  # passages whose neighbours are searched to measure recall
 
 
 class PassageIndex(Protocol):
@@ -64,124 +75,83 @@ class StoredIndex:
 
 
 class FaissIndex:
-    """An index of faiss, opened from an artefact."""
+    """An index of faiss, opened from an artefact and memory-mapped.
+
+    Raises
+    ------
+    ArtifactError : it is damaged, cut short, or not what its manifest says.
+    SettingsError : faiss is not installed.
+    """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.manifest = path, open_artifact(path, KIND)  # before faiss reads what it cannot judge
-        faiss = load_faiss()
-        self.index = faiss.read_index(str(path / FILE))
-        facts, options = self.manifest.facts, self.manifest.settings["options"]
-        if (self.index.d, self.index.ntotal) != (facts["dim"], facts["rows"]):
-            what = f"{self.index.ntotal:,} × {self.index.d}, the manifest says {facts['rows']:,} × {facts['dim']}"
-            raise ArtifactError("CORRUPT", what, "build the index again", path=path)
-        set_effort(self.index, options)
+        self.path, self.manifest = path, open_artifact(path, KIND)
+        self.index = read_faiss(path / FILE, self.manifest)
+        set_effort(self.index, self.manifest.settings["options"])
         self.dtype = getattr(torch, self.manifest.settings["dtype"])
 
+    def __len__(self) -> int:
+        return int(self.index.ntotal)
+
     def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """See :class:`PassageIndex`; the queries are rounded as the passages were."""
-        k = check_request(len(queries), self.index.ntotal, k)
-        rounded = queries.detach().to(self.dtype).float().cpu().numpy()
-        scores, rows = self.index.search(np.ascontiguousarray(rounded), k)
+        """See :class:`PassageIndex`; the queries are rounded as the passages were.
+
+        Raises
+        ------
+        ArtifactError, NumericError : queries of another dimension; one that is not finite, or zero.
+        """
+        k = check_request(len(queries), len(self), k)
+        if queries.shape[1] != self.index.d:
+            what = f"queries have dimension {queries.shape[1]}, the index {self.index.d}"
+            raise ArtifactError("OTHER_DIMENSION", what, "encode both with the same model", path=self.path)
+        stored = queries.detach().cpu().to(self.dtype).float().contiguous()
+        check_norms(vector_norms(stored), "query {}".format)
+        rows = self.index.search(stored.numpy(), k)[1]
+        scores = self._scores(stored.numpy(), rows)
         order = np.lexsort((rows, -scores), axis=1)
         scores, rows = np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
         return torch.from_numpy(scores), torch.from_numpy(rows.astype(np.int32))
 
     def vectors(self, rows: NDArray[np.integer]) -> Tensor:
-        """See :class:`PassageIndex`: reconstructed from what is stored."""
+        """See :class:`PassageIndex`: as they are kept, or reconstructed from their codes."""
         return torch.from_numpy(self.index.reconstruct_batch(np.asarray(rows, np.int64)))
 
+    def _scores(self, queries: Float32, rows: Int64) -> Float32:
+        """[Q, k] scores of proposed passages; minus infinity where there is none."""
+        scores = np.full(rows.shape, -np.inf, np.float32)
+        which, place = np.nonzero(rows >= 0)
+        for start in range(0, len(which), PAIRS):
+            pairs = which[start : start + PAIRS], place[start : start + PAIRS]
+            scores[pairs] = dot_products(queries[pairs[0]], self.vectors(rows[pairs]).numpy())
+        return scores
 
-def load_faiss() -> Any:
-    """faiss, with this process's number of threads; raises :class:`SettingsError` where it is missing."""
+
+def read_faiss(file: Path, manifest: Manifest) -> Any:
+    """The index in a file whose digest was checked; of the kind, size and metric that its manifest says."""
+    kind, facts, faiss = manifest.settings["kind"], manifest.facts, load_faiss()
+    fix = "build the index again"
+    with reading(file), open(file, "rb") as stream:
+        head = stream.read(4)
+    if holds_pickle(file):
+        what = "a pickle, which can run code, where an index is expected"
+        raise TrustError("UNSAFE_PICKLE", what, fix, path=file)
+    if head != HEADS[kind]:
+        what = f"the file begins with {head!r}, one of kind {kind} with {HEADS[kind]!r}"
+        raise ArtifactError("CORRUPT", what, fix, path=file)
+    mapped = faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY if "ivf" in kind else faiss.IO_FLAG_MMAP_IFC
     try:
-        import faiss
-    except ImportError as fault:
-        what = "this needs the package faiss-cpu"
-        raise SettingsError("PACKAGE_MISSING", what, "pip install faiss-cpu") from fault
-    faiss.omp_set_num_threads(torch.get_num_threads())
-    return faiss
-
-
-# ---------------------------------------------------------------- building
-
-
-def build_index(embeddings: Embeddings, out: Path, kind: Kind, **options: int) -> Manifest:
-    """Build an index over stored embeddings and publish it, with its recall against exact search.
-
-    Parameters
-    ----------
-    options : ``lists`` and ``probes`` (ivf, ivfpq), ``links``, ``ef_build`` and ``ef`` (hnsw), ``subvectors`` and
-        ``bits`` (pq, ivfpq); 0 or none: chosen by the size of the corpus.
-
-    Raises
-    ------
-    SettingsError : an option that the kind does not know, or that does not fit the vectors.
-    """
-    if kind not in get_args(Kind):
-        raise SettingsError("BAD_SETTING", f"kind = {kind!r:.40}", f"use {', '.join(get_args(Kind))}")
-    if unknown := sorted(set(options) - set(DEFAULTS[kind])):
-        known = ", ".join(DEFAULTS[kind]) or "none"
-        raise SettingsError("UNKNOWN_SETTING", f"{kind} has no option '{unknown[0]}'", f"its options: {known}")
-    chosen = choose(kind, embeddings.n, embeddings.dim, dict(DEFAULTS[kind]) | options)
-    faiss = load_faiss()
-    vectors = np.ascontiguousarray(embeddings.as_matrix(), np.float32)
-    index = make(faiss, kind, embeddings.dim, chosen)
-    index.train(vectors)
-    index.add(vectors)
-    set_effort(index, chosen)
-    settings = {"kind": kind, "options": chosen, "dtype": str(embeddings.shards[0].dtype)}
-    inputs = {"embeddings": embeddings.digest, **embeddings.manifest.inputs}
-    with publish(out, KIND, settings=settings, inputs=inputs) as draft:
-        with foreign(draft / FILE) as file:
-            faiss.write_index(index, str(file))
-        draft.facts.update(
-            rows=embeddings.n,
-            dim=embeddings.dim,
-            bytes=(draft / FILE).stat().st_size,
-            recall={f"R@{k}": round(recall(index, embeddings, k), 4) for k in (10, 100)},
-        )
-    return open_artifact(out, KIND)
-
-
-def choose(kind: str, n: int, dim: int, options: dict[str, int]) -> dict[str, int]:
-    """Options with what was left open chosen, and all of them checked."""
-    if "lists" in options:
-        options["lists"] = options["lists"] or max(1, min(int(4 * n**0.5), n // 39))
-        options["probes"] = options["probes"] or max(1, options["lists"] // 8)
-    if "subvectors" in options:
-        options["subvectors"] = options["subvectors"] or max(m for m in range(1, dim // 4 + 1) if dim % m == 0)
-        if dim % options["subvectors"]:
-            what = f"subvectors = {options['subvectors']} does not divide {dim} dimensions"
-            raise SettingsError("BAD_SETTING", what, "give a divisor")
-        if n < 2 ** options["bits"]:
-            what = f"{n} passages are too few for codes of {options['bits']} bits"
-            raise InputError("TOO_FEW", what, f"give at least {2 ** options['bits']}, or fewer bits")
-    for name, value in options.items():
-        if value < 1:
-            raise SettingsError("BAD_SETTING", f"{name} = {value}", "give 1 or more")
-    return options
-
-
-def make(faiss: Any, kind: str, dim: int, options: Mapping[str, int]) -> Any:
-    """An empty index; inner product, seeded."""
-    product = faiss.METRIC_INNER_PRODUCT
-    if kind == "flat":
-        return faiss.IndexFlatIP(dim)
-    if kind == "hnsw":
-        index = faiss.IndexHNSWFlat(dim, options["links"], product)
-        index.hnsw.efConstruction = options["ef_build"]
-        return index
-    if kind == "pq":
-        return faiss.IndexPQ(dim, options["subvectors"], options["bits"], product)
-    coarse = faiss.IndexFlatIP(dim)
-    if kind == "ivf":
-        index = faiss.IndexIVFFlat(coarse, dim, options["lists"], product)
-    else:
-        sizes = (options["lists"], options["subvectors"], options["bits"])
-        index = faiss.IndexIVFPQ(coarse, dim, *sizes, product)
-    index.own_fields = True
-    coarse.this.disown()
+        index = faiss.read_index(str(file), mapped)
+    except RuntimeError as fault:
+        what = f"faiss cannot read it ({last_line(fault):.200})"
+        raise ArtifactError("CORRUPT", what, fix, path=file) from fault
+    if (index.ntotal, index.d, index.metric_type) != (facts["rows"], facts["dim"], faiss.METRIC_INNER_PRODUCT):
+        what = f"{index.ntotal:,} × {index.d}, the manifest says {facts['rows']:,} × {facts['dim']}"
+        raise ArtifactError("CORRUPT", what, fix, path=file)
     return index
+
+
+def last_line(fault: Exception) -> str:
+    """What a fault of faiss says, without the place in its source."""
+    return str(fault).strip().splitlines()[-1].strip() if str(fault).strip() else type(fault).__name__
 
 
 def set_effort(index: Any, options: Mapping[str, int]) -> None:
@@ -191,16 +161,6 @@ def set_effort(index: Any, options: Mapping[str, int]) -> None:
         index.make_direct_map()
     if "ef" in options:
         index.hnsw.efSearch = options["ef"]
-
-
-def recall(index: Any, embeddings: Embeddings, k: int) -> float:
-    """Share of the exact top ``k`` that the index finds, over evenly spread passages as queries."""
-    rows = np.unique(np.linspace(0, embeddings.n - 1, min(embeddings.n, SAMPLED)).astype(np.int64))
-    queries = as_tensor(embeddings.rows(rows))
-    k = min(k, embeddings.n)
-    _, exact = StoredIndex(embeddings).search(queries, k)
-    _, found = index.search(np.ascontiguousarray(queries.float().numpy()), k)
-    return float(np.mean([len(np.intersect1d(a, b)) / k for a, b in zip(exact.numpy(), found, strict=True)]))
 
 
 # ---------------------------------------------------------------- searching
@@ -215,40 +175,65 @@ def index_run(
     *,
     documents: Int64 | None = None,
 ) -> Run:
-    """The run of queries over an index; a list may be shorter than ``k``.
+    """The run of queries over an index. Lists may be shorter than ``k``; how many are is said aloud.
 
     Parameters
     ----------
-    documents : as of :func:`hardneg.search.retrieve.search_run`; so many chunks are asked for that k documents are
-        among them.
+    documents : [D + 1] where the chunks of each document begin among the passages of the index: the run is of
+        documents then, each with the score of the best of its chunks that were found.
     """
+    unit: Unit = "passage" if documents is None else "document"
     if documents is None:
         scores, rows = (part.cpu().numpy() for part in index.search(vectors, k))
         found = rows >= 0
     else:
-        k = check_request(len(vectors), len(documents) - 1, k)
-        deep = (k - 1) * int(spans(documents).max()) + 1
-        ranked, chunks = (part.cpu().numpy() for part in index.search(vectors, deep))
-        owner = np.append(owners(documents), -1).astype(np.int32)  # chunk -1, of short lists, is of document -1
-        scores, rows, count = first_documents(ranked, chunks, owner, k)
-        found = (rows >= 0) & (np.arange(k) < count[:, None])
-    flat: tuple[Int32, Float32] = rows[found], scores[found].astype(np.float32)
-    unit: Unit = "passage" if documents is None else "document"
-    return Run(np.asarray(query_rows, np.int32), offsets_of(found.sum(axis=1)), *flat, unit, collection)
+        scores, rows, found = search_documents(index, vectors, k, documents)
+    lengths = found.sum(axis=1)
+    if short := int((lengths < found.shape[1]).sum()):
+        log.warning(
+            "%s of %s queries found fewer than %d passages (%d at least): the index looks at too few of them",
+            f"{short:,}",
+            f"{len(lengths):,}",
+            found.shape[1],
+            lengths.min(),
+        )
+    flat = rows[found], scores[found]
+    return Run(np.asarray(query_rows, np.int32), offsets_of(lengths), *flat, unit, collection)
 
 
-def check_index(index: FaissIndex, encoder: str, tokens: str) -> None:
+def search_documents(
+    index: PassageIndex, vectors: Tensor, k: int, documents: Int64
+) -> tuple[Float32, Int32, NDArray[np.bool_]]:
+    """Scores and rows [Q, k] of the best documents among the chunks found; where [Q, k] there is one."""
+    k = check_request(len(vectors), len(documents) - 1, k)
+    enough = min((k - 1) * int(spans(documents).max()) + 1, int(documents[-1]))
+    scores, chunks = (part.cpu().numpy() for part in index.search(vectors, enough))
+    owner = np.append(owners(documents), -1).astype(np.int32)  # no chunk, no document
+    best, rows, found = first_documents(scores, chunks, owner, k)
+    return best, rows, (np.arange(k) < found[:, None]) & (rows >= 0)
+
+
+# ---------------------------------------------------------------- model and index
+
+
+def traits(encoder: BiEncoder, side: Side) -> dict[str, str]:
+    """What decides, beside their size, whether vectors can be compared; stored with them."""
+    similarity = "cosine" if encoder.settings.normalize else "dot product"
+    return {"similarity": similarity, "tokenizer": encoder.template(side).tokenizer}
+
+
+def check_index(index: FaissIndex, encoder: BiEncoder, *, digest: str, tokens: str) -> None:
     """Refuse an index of other passages or another model, with both values.
 
     Parameters
     ----------
-    encoder, tokens : digests of the passage side that searches, and of the texts.
+    encoder : searches with its query side; what the index was built with must be its passage side.
+    digest, tokens : identities of the passage side, and of the passages' token sequences.
     """
-    inputs = index.manifest.inputs
-    for name, ours, what, fix in (
-        ("encoder", encoder, "model", "build the index with this model"),
-        ("tokens", tokens, "texts", "build the index over this collection"),
-    ):
-        if inputs.get(name) != ours:
-            found = f"an index of {what} {str(inputs.get(name))[:12]}…, searched with {what} {ours[:12]}…"
-            raise ArtifactError("OTHER_INDEX", found, fix, path=index.path)
+    theirs = {**index.manifest.facts, **index.manifest.inputs}
+    ours = {"dim": encoder.dim, **traits(encoder, "passage"), "encoder": digest, "tokens": tokens}
+    for name, (what, fix) in SHARED.items():
+        if (found := theirs.get(name)) is not None and found != ours[name]:
+            values = [f"{value[:12]}…" if len(value := str(one)) > 32 else value for one in (found, ours[name])]
+            text = f"an index of {what} {values[0]}, searched with {what} {values[1]}"
+            raise ArtifactError("OTHER_INDEX", text, fix, path=index.path)

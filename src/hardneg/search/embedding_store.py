@@ -151,7 +151,7 @@ def plan_shards(path: Path, n: int, rows: int) -> list[Shard]:
     return [Shard(path / shard_name(i), start, min(start + rows, n)) for i, start in enumerate(range(0, n, rows))]
 
 
-def finish(path: Path, shards: Sequence[Shard], origin: Origin) -> None:
+def finish(path: Path, shards: Sequence[Shard], origin: Origin, facts: Mapping[str, Any]) -> None:
     """Make a store of shards that are all there whole: the mean vector, and one manifest over everything."""
     manifests = [open_artifact(shard.folder, SHARD_KIND) for shard in shards]
     n = shards[-1].stop
@@ -160,6 +160,7 @@ def finish(path: Path, shards: Sequence[Shard], origin: Origin) -> None:
         write_array(stream, total[0] / n)
     cosine = float((total[1] @ total[1] - n) / (n * (n - 1))) if n > 1 else 0.0
     facts = {
+        **facts,
         "rows": n,
         "dim": total.shape[1],
         "shards": len(shards),

@@ -6,7 +6,7 @@ it without talking to each other; whoever finishes last merges the manifests.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -35,7 +35,8 @@ from hardneg.search.vectors import BLOCK, check_norms, vector_norms
 
 __all__ = ["Dtype", "Embeddings", "discard", "encode_store"]
 
-SHARD_ROWS = 65536
+SHARD_ROWS, LEAST_ROWS = 65536, 2048  # of a shard
+SHARES = 32  # shards of a store, if that makes none too large or small: processes share them
 
 Dtype = Literal["float16", "float32"]
 Name = Callable[[int], str]
@@ -88,8 +89,9 @@ def encode_store(
     budget: int,
     dtype: Dtype = "float16",
     shard: tuple[int, int] = (0, 1),
-    shard_rows: int = SHARD_ROWS,
+    shard_rows: int | None = None,
     name: Name | None = None,
+    facts: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Embeddings | None:
     """Encode a token store into ``path``, or do what is left of it.
@@ -97,8 +99,10 @@ def encode_store(
     Parameters
     ----------
     budget : tokens of one batch; with ``shard_rows`` it fixes the batches, and so the vectors' last bits.
+    shard_rows : rows of a shard; without it :func:`rows_of_shard`, whoever shares the work.
     shard : (i, n): this process makes shards i, i + n, ...; whoever finds all of them made finishes the store.
     name : the id of a row, for messages.
+    facts : what else readers of the vectors should know of the encoder.
     progress : called with the tokens done and those that this call has to do.
 
     Returns
@@ -119,6 +123,7 @@ def encode_store(
         raise SettingsError("BAD_SHARD", f"shard {i}/{n}", "count shards from 0")
     if len(tokens) == 0:
         raise InputError("NOTHING_TO_ENCODE", "there are no texts", "give at least one")
+    shard_rows = shard_rows or rows_of_shard(len(tokens))
     origin = Origin(
         {"encoder": encoder.digest(side), "tokens": tokens.digest},
         {"side": side, "budget": budget, "dtype": dtype, "shard_rows": shard_rows},
@@ -139,8 +144,13 @@ def encode_store(
     _encode_shards(encoder, tokens, todo, origin, name, progress)
     if not all(is_published(shard.folder, SHARD_KIND) for shard in shards):
         return None
-    finish(path, shards, origin)
+    finish(path, shards, origin, facts or {})
     return Embeddings.open(path)
+
+
+def rows_of_shard(n: int) -> int:
+    """Rows of a shard among ``n``: a function of nothing else, so that the batches do not depend on who works."""
+    return min(max(-(-n // SHARES), LEAST_ROWS), SHARD_ROWS)
 
 
 def _encode_shards(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hardneg import draws
+from hardneg.distributed import add_gradients, member
 from hardneg.errors import NumericError
 from hardneg.training.optim import Schedule
 
@@ -76,7 +77,7 @@ def train_steps(
     batches : step -> batch; a pure function, so that any step can be made again.
     optimizer : its ``step`` does nothing where its ``found_inf`` is 1, as in torch's fused kernels.
     schedule : step -> learning rate.
-    seed : dropout of a step is keyed by (seed, step): a resumed run draws the same.
+    seed : dropout of a step is keyed by (seed, step), and by the process: a resumed run draws the same.
     clip : largest norm of the whole gradient.
     check_every : from the first loss or gradient that is not finite, the weights stay as they are; it is
         reported within this many steps, so that no step waits for the device.
@@ -91,8 +92,9 @@ def train_steps(
     model.train()
     for index in range(start, stop):
         batch = batches(index)
-        torch.manual_seed(draws.key(seed, "dropout", index) >> 1)
+        torch.manual_seed(dropout_seed(seed, index))
         loss, facts = backward(objective, batch)
+        add_gradients(parameters)
         facts |= probe(index)
         grad_norm = nn.utils.clip_grad_norm_(parameters, clip, foreach=True)
         rate = schedule(index)
@@ -104,6 +106,12 @@ def train_steps(
         if index + 1 == stop or guard.is_due():
             guard.read()
         yield Step(index, loss, rate, grad_norm, len(batch.query_rows), facts, guard.read)
+
+
+def dropout_seed(seed: int, step: int) -> int:
+    """What a step's dropout is drawn from; where several processes share a step, each draws for its own part."""
+    process = member()[0]
+    return draws.key(seed, "dropout", step, *([process] if process else [])) >> 1
 
 
 def backward(objective: Objective, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:

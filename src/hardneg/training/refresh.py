@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from hardneg.artifacts import is_published, publish_file, read_manifest
 from hardneg.disk import append_lines
-from hardneg.distributed import stop_flag
+from hardneg.distributed import by_leader, is_leader, stop_flag
 from hardneg.errors import ArtifactError, PeerError
 from hardneg.lease import Heartbeat, Observer
 from hardneg.progress import pulse
@@ -56,11 +56,19 @@ class Versions:
 
 
 class Journal:
-    """From which step on each version was in force: one line a change, on the disk before the step is made."""
+    """From which step on each version was in force: one line a change, on the disk before the step is made.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.rows = self._read()
+    In a group, rank 0 reads and writes it for all.
+
+    Parameters
+    ----------
+    made : the last step that was made before, as far as is known: what was in force at the last change still was
+        then.
+    """
+
+    def __init__(self, path: Path, made: int = -1) -> None:
+        self.path, self.made = path, made
+        self.rows = by_leader(self._read)
 
     def _read(self) -> list[tuple[int, int]]:
         """All rows; a torn last line, left by a crash, is not one."""
@@ -80,16 +88,18 @@ class Journal:
             raise ArtifactError("BAD_JSON", what, fix, path=self.path) from fault
 
     def recorded(self, step: int) -> int | None:
-        """The version in force at ``step``, if that step lies before the last change."""
-        if not self.rows or step > self.rows[-1][0]:
+        """The version in force at ``step``, if that step was made before."""
+        if not self.rows or step > max(self.rows[-1][0], self.made):
             return None
         return next((version for first, version in reversed(self.rows) if first <= step), None)
 
     def append(self, step: int, version: int) -> None:
         """Note a change, and flush it."""
+        self.rows.append((step, version))
+        if not is_leader():
+            return
         row = json.dumps({"step": step, "version": version}) + "\n"
         append_lines(self.path, row.encode())
-        self.rows.append((step, version))
 
 
 class Follower:

@@ -179,7 +179,7 @@ def empty_file(path: Path) -> InputError:
 def wrong_width(path: Path, line: int, found: int, expected: int) -> InputError:
     """The fault of a row with the wrong number of columns."""
     what = f"{found} tab-separated columns where {expected} are expected"
-    return InputError("WRONG_COLUMNS", what, "check the line", path=path, line=line)
+    return InputError("WRONG_COLUMNS", what, "check its tabs: no text can hold one", path=path, line=line)
 
 
 _INTEGER = re.compile(r"([+-]?[0-9]{1,18})(?:\.0*)?", re.ASCII)
@@ -191,7 +191,7 @@ def grade_of(text: str, path: Path, line: int) -> int:
     if match and -(2**31) <= (grade := int(match[1])) < 2**31:
         return grade
     raise InputError(
-        "BAD_GRADE", f"the relevance {text[:40]!r} is no 32-bit integer", "correct it", path=path, line=line
+        "BAD_GRADE", f"the relevance {text[:40]!r} is no 32-bit integer", "give an integer", path=path, line=line
     )
 
 
@@ -219,6 +219,8 @@ def read_objects(path: Path) -> Iterator[tuple[int, Fields]]:
 def _why_not_json(line: str, fault: Exception) -> str:
     if not line.strip():
         return "an empty line"
+    if isinstance(fault, RecursionError):
+        return "JSON that is nested too deeply"
     if not isinstance(fault, json.JSONDecodeError):
         return f"not valid JSON ({fault})"
     found = repr(line[fault.pos : fault.pos + 20]) if fault.pos < len(line) else "the line's end"
@@ -267,8 +269,7 @@ def ids_of(fields: Fields, name: str, path: Path, line: int) -> list[str]:
 
 def _bad_field(fields: Fields, name: str, expected: str, path: Path, line: int) -> InputError:
     if name not in fields:
-        there = f"there are {', '.join(fields)}" if fields else "the object is empty"
-        what = f"the field {name!r} is missing ({there:.80})"
+        what = f"the field {name!r} is missing (found: {', '.join(fields) or 'none':.80})"
         return InputError("MISSING_FIELD", what, f"give it as {expected}", path=path, line=line)
     value = fields[name]
     found = f"a {type(value).__name__}" if isinstance(value, list | dict) else json.dumps(value)[:60]

@@ -216,7 +216,7 @@ def _check_sidecar(path: Path, collection: str) -> tuple[str, Unit]:
     made_for, unit = manifest.inputs.get("collection", ""), manifest.facts["unit"]
     if collection and made_for and made_for != collection:
         what = f"made for the collection {made_for[:12]}…, not {collection[:12]}…"
-        raise ArtifactError("OTHER_COLLECTION", what, "search this collection", path=path)
+        raise ArtifactError("OTHER_COLLECTION", what, "search this collection, or give the other", path=path)
     return made_for or collection, unit
 
 

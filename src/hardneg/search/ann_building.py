@@ -1,0 +1,212 @@
+"""Building indexes with faiss: options by the size of the corpus, training on a drawn sample, measured recall."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hardneg import draws
+from hardneg.artifacts import Manifest, open_artifact, publish
+from hardneg.config import nearest
+from hardneg.disk import foreign
+from hardneg.errors import ArtifactError, InputError, SettingsError
+from hardneg.memory import require
+from hardneg.progress import track
+from hardneg.records import Int64
+from hardneg.runtime import load_faiss
+from hardneg.search.ann import FILE, KIND, Kind, StoredIndex, set_effort
+from hardneg.search.embedding_store import Embeddings
+
+DEFAULTS: Mapping[str, Mapping[str, int]] = {  # 0: chosen by the size of the corpus
+    "flat": {},
+    "ivf": {"lists": 0, "probes": 0},
+    "hnsw": {"links": 32, "ef_build": 200, "ef": 256},
+    "pq": {"subvectors": 0, "bits": 8},
+    "ivfpq": {"lists": 0, "probes": 0, "subvectors": 0, "bits": 8},
+}
+MOST = {"bits": 12, "links": 512}  # beyond these, tables or links outgrow the vectors
+A_LIST, A_CODE = 64, 256  # passages to train on, for each list and for each code
+BLOCK = 65536  # passages added at a time
+SAMPLED = 200  # queries that recall is measured with
+DEPTHS = (10, 100)  # of recall
+TRAITS = ("similarity", "tokenizer")  # of the vectors, where their manifest says
+
+
+def build_index(
+    embeddings: Embeddings,
+    out: Path,
+    kind: str,
+    options: Mapping[str, int] | None = None,
+    *,
+    queries: Tensor | None = None,
+) -> Manifest:
+    """Build an index over stored embeddings and publish it, with its recall against exact search.
+
+    The same embeddings and options give the same bytes; k-means is seeded, its sample drawn by key.
+
+    Parameters
+    ----------
+    kind : ``flat``, ``ivf``, ``hnsw``, ``pq`` or ``ivfpq``.
+    options : ``lists`` and ``probes`` (ivf, ivfpq), ``links``, ``ef_build`` and ``ef`` (hnsw), ``subvectors`` and
+        ``bits`` (pq, ivfpq); those left out are chosen by the size of the corpus.
+    queries : [Q, dim] to measure recall with; passages drawn from the embeddings, where none are given.
+
+    Raises
+    ------
+    SettingsError : an option that the kind does not know, or that does not fit the vectors; faiss is missing.
+    InputError : too few passages for the options.
+    ArtifactError : the embeddings are those of queries.
+    ResourceError : the index does not fit into the memory there is.
+    """
+    if (side := embeddings.manifest.settings.get("side", "passage")) != "passage":
+        what = f"these are embeddings of the {side} side"
+        raise ArtifactError("OTHER_TEXTS", what, "index embeddings of passages", path=embeddings.path)
+    chosen = choose(kind, embeddings.n, embeddings.dim, options or {})
+    require(memory_of(kind, embeddings.n, embeddings.dim, chosen), "the index")
+    index = make(kind, embeddings.dim, chosen)
+    fill(index, embeddings, training_size(chosen))
+    set_effort(index, chosen)
+    settings = {"kind": kind, "options": chosen, "dtype": str(embeddings.shards[0].dtype)}
+    inputs = {"embeddings": embeddings.digest, **embeddings.manifest.inputs}
+    with publish(out, KIND, settings=settings, inputs=inputs) as draft:
+        with foreign(draft / FILE) as file:
+            load_faiss().write_index(index, str(file))
+        draft.facts.update(
+            rows=embeddings.n,
+            dim=embeddings.dim,
+            bytes=(draft / FILE).stat().st_size,
+            **{name: embeddings.manifest.facts[name] for name in TRAITS if name in embeddings.manifest.facts},
+            **recall(index, embeddings, queries),
+        )
+    return open_artifact(out, KIND)
+
+
+# ---------------------------------------------------------------- options
+
+
+def choose(kind: str, n: int, dim: int, given: Mapping[str, int]) -> dict[str, int]:
+    """Options of an index over n passages: what was left open chosen, and all of them checked."""
+    if kind not in get_args(Kind):
+        raise SettingsError("BAD_SETTING", f"kind = {kind!r:.40}", nearest(kind, get_args(Kind)))
+    if unknown := sorted(set(given) - set(DEFAULTS[kind])):
+        known = ", ".join(DEFAULTS[kind]) or "none"
+        raise SettingsError("UNKNOWN_SETTING", f"{kind} has no option '{unknown[0]}'", f"its options: {known}")
+    options = {**DEFAULTS[kind], **given}
+    for name, value in options.items():
+        if value < (DEFAULTS[kind][name] > 0):
+            raise SettingsError("BAD_SETTING", f"{name} = {value}", "give 1 or more")
+        if value > MOST.get(name, value):
+            raise SettingsError("BAD_SETTING", f"{name} = {value}", f"give {MOST[name]} or fewer")
+    if "lists" in options:
+        choose_lists(options, n)
+    if "subvectors" in options:
+        choose_codes(options, n, dim)
+    return options
+
+
+def choose_lists(options: dict[str, int], n: int) -> None:
+    """About 4 √n lists of at least 39 passages, of which a search looks at about 4 times the root."""
+    lists = options["lists"] = options["lists"] or max(1, min(int(4 * n**0.5), n // 39))
+    probes = options["probes"] = options["probes"] or min(lists, max(8, int(4 * lists**0.5)))
+    if lists > n:
+        raise InputError("TOO_FEW", f"{n:,} passages are too few for {lists:,} lists", "give fewer lists")
+    if probes > lists:
+        raise SettingsError("BAD_SETTING", f"probes = {probes}, lists = {lists}", "probe as many lists at most")
+
+
+def choose_codes(options: dict[str, int], n: int, dim: int) -> None:
+    """A code for every 4 dimensions, or for as few more as divide the vector evenly."""
+    codes = options["subvectors"] = options["subvectors"] or next(
+        m for m in range(max(dim // 4, 1), 0, -1) if dim % m == 0
+    )
+    if codes > dim or dim % codes:
+        what = f"subvectors = {codes} does not divide {dim} dimensions"
+        raise SettingsError("BAD_SETTING", what, "give a divisor")
+    if n < 2 ** options["bits"]:
+        what = f"{n:,} passages are too few for codes of {options['bits']} bits"
+        raise InputError("TOO_FEW", what, f"give at least {2 ** options['bits']}, or fewer bits")
+
+
+def memory_of(kind: str, n: int, dim: int, options: Mapping[str, int]) -> int:
+    """Bytes that building takes at most: the index, its training sample, and a block on its way."""
+    code = options.get("subvectors", 0) * options.get("bits", 0) / 8
+    vector = (code or 4 * dim) + 8 * ("lists" in options) + 8 * options.get("links", 0) + 16 * (kind == "hnsw")
+    return int(n * vector) + 6 * dim * (min(n, training_size(options)) + min(n, BLOCK))
+
+
+def training_size(options: Mapping[str, int]) -> int:
+    """How many passages k-means learns from."""
+    return max(A_LIST * options.get("lists", 0), A_CODE * (1 << options["bits"]) if "bits" in options else 0)
+
+
+# ---------------------------------------------------------------- building
+
+
+def make(kind: str, dim: int, options: Mapping[str, int]) -> Any:
+    """An empty index; inner product; faiss seeds its k-means itself, always alike."""
+    faiss = load_faiss()
+    product = faiss.METRIC_INNER_PRODUCT
+    if kind == "flat":
+        return faiss.IndexFlatIP(dim)
+    if kind == "hnsw":
+        index = faiss.IndexHNSWFlat(dim, options["links"], product)
+        index.hnsw.efConstruction = options["ef_build"]
+        return index
+    if kind == "pq":
+        return quiet(faiss.IndexPQ(dim, options["subvectors"], options["bits"], product))
+    coarse = faiss.IndexFlatIP(dim)
+    if kind == "ivf":
+        index = faiss.IndexIVFFlat(coarse, dim, options["lists"], product)
+    else:
+        sizes = (options["lists"], options["subvectors"], options["bits"])
+        index = faiss.IndexIVFPQ(coarse, dim, *sizes, product)
+    index.own_fields = True
+    coarse.this.disown()
+    return quiet(index)
+
+
+def quiet(index: Any) -> Any:
+    """Without faiss' warnings on stderr about few training passages: recall says what they cost."""
+    for part in (index, getattr(index, "pq", index)):
+        if hasattr(part, "cp"):
+            part.cp.min_points_per_centroid = 1
+    return index
+
+
+def fill(index: Any, embeddings: Embeddings, training: int) -> None:
+    """Train an index on a drawn sample and add all passages, block by block."""
+    if training:
+        index.train(embeddings.rows(drawn(embeddings.n, training, "index/training")).astype(np.float32))
+    with track("indexing", "passages") as tick:
+        for shard in embeddings.shards:
+            for start in range(0, len(shard), BLOCK):
+                index.add(np.ascontiguousarray(shard[start : start + BLOCK], np.float32))
+                tick(index.ntotal, embeddings.n)
+
+
+def drawn(n: int, count: int, purpose: str) -> Int64:
+    """``count`` of n rows (all, if they are fewer), drawn by key without replacement; ascending."""
+    if count >= n:
+        return np.arange(n)
+    words = draws.hash64(draws.key(0, purpose), np.arange(n))
+    return np.sort(np.argpartition(words, count)[:count])
+
+
+def recall(index: Any, embeddings: Embeddings, queries: Tensor | None = None) -> dict[str, Any]:
+    """Shares of the exact top 10 and top 100 that the index finds, and how many ``recall_of`` what."""
+    of, vectors = ("passages", embeddings.rows) if queries is None else ("queries", queries.numpy().__getitem__)
+    rows = drawn(embeddings.n if queries is None else len(queries), SAMPLED, "index/recall")
+    sample = torch.from_numpy(vectors(rows).astype(embeddings.shards[0].dtype))
+    depth = min(max(DEPTHS), embeddings.n)
+    exact = StoredIndex(embeddings).search(sample, depth)[1].numpy()
+    found = index.search(sample.float().numpy(), depth)[1]
+    shares = {}
+    for k in DEPTHS:
+        hits = [len(np.intersect1d(a, b)) for a, b in zip(exact[:, :k], found[:, :k], strict=True)]
+        shares[f"R@{k}"] = round(float(np.mean(hits)) / min(k, depth), 4)
+    return {"recall": shares, "recall_of": f"{len(rows)} {of}"}

@@ -1,0 +1,101 @@
+"""Several processes that train together: as ``torchrun`` starts them, or forked from this one, which is quicker.
+
+Embedding shards are small, so that there are some to share. One process can be told to fail in one step.
+"""
+
+import faulthandler
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from forked import fork
+
+FAIL = "FAIL"  # environment: rank:step:how, by a fault or by a signal (kill)
+
+
+def command_of(data, model, out, settings, recipe="ance-tele"):
+    """The arguments of ``hardneg`` that train a recipe with these settings."""
+    sets = [f"--set={name}={json.dumps(value)}" for name, value in settings.items()]
+    return ["train", recipe, "--data", str(data), "--model", str(model), "--out", str(out), *sets]
+
+
+def torchrun(count, arguments, log, **environment):
+    """Start ``hardneg`` in so many processes; what they and the launcher say goes to the file ``log``."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(count), __file__]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"} | environment
+    with open(log, "w") as stream:
+        return subprocess.Popen([*command, *arguments], stdout=subprocess.DEVNULL, stderr=stream, env=environment)
+
+
+def forked(count, arguments, log):
+    """Run ``hardneg`` in so many processes; their exit statuses."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    children = []
+    with open(log, "w") as stream:
+        for rank in range(count):
+            names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
+            environment = {name: str(value) for name, value in names.items()}
+            environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+
+            def work(environment=environment):
+                os.environ.update(environment)
+                return run(arguments)
+
+            children.append(fork(work, stderr=stream.fileno())[0])
+    return [wait(child) for child in children]
+
+
+def wait(child, seconds=300):
+    """The exit status of a child, which is killed if it takes too long."""
+    end = time.monotonic() + seconds
+    while not (found := os.waitpid(child, os.WNOHANG))[0]:
+        if time.monotonic() > end:
+            os.kill(child, signal.SIGKILL)
+        time.sleep(0.02)
+    return os.waitstatus_to_exitcode(found[1])
+
+
+def finish(count, arguments, log):
+    """Run to the end; it must succeed."""
+    assert forked(count, arguments, log) == [0] * count, Path(log).read_text()
+
+
+def arrays_of(folder):
+    """The arrays of an artefact."""
+    return {file.stem: np.load(file) for file in sorted(folder.glob("*.npy"))}
+
+
+def run(arguments):
+    """What each process runs."""
+    from hardneg import cli
+    from hardneg.errors import InputError
+    from hardneg.search import embeddings
+    from hardneg.training.batches import PoolBatches, VisitBatches
+
+    faulthandler.dump_traceback_later(120, repeat=True)  # shows where it hangs
+    embeddings.LEAST_ROWS = 16
+    rank, step, how = os.environ.get(FAIL, "::").split(":")
+    for batches in (PoolBatches, VisitBatches) if rank == os.environ["RANK"] else ():
+
+        def failing(self, index, make=batches.__call__):
+            if index == int(step):
+                if how == "kill":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                raise InputError("A_FAULT", "this process fails", "nothing")
+            return make(self, index)
+
+        batches.__call__ = failing
+    return cli.run([*arguments, "--device=cpu", "--threads=1", "--json"])
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]))

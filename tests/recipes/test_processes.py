@@ -1,0 +1,245 @@
+"""Recipes by several processes: the same losses, gradients and pools as by one; stopped, failing, resumed."""
+
+import json
+import signal
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from test_ance_tele import RECORDED
+
+from hardneg.artifacts import read_manifest, verify
+from hardneg.training.checkpoint import checkpoints
+from processes import FAIL, arrays_of, command_of, finish, forked, torchrun
+from tiny_world import COMMON, SETTINGS
+
+pytestmark = pytest.mark.slow
+
+WHOLE = SETTINGS | {"store_dtype": "float32"}
+LONG = WHOLE | {"episodes": 1, "steps": 60, "stop_step": 50, "checkpoint_every": 1000, "measures": "RR@10"}
+
+
+def metrics_of(path):
+    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+def weights_of(path):
+    """The final weights but for the biases of keys: their gradient is 0, and what moves them is its rounding."""
+    found = load_file(path / "model/model.safetensors")
+    return {name: value for name, value in found.items() if not name.endswith("key.bias")}
+
+
+def pools_of(path):
+    """Every pool that was mined."""
+    found = [*path.glob("episodes/*/negatives"), *path.glob("versions/v*")]
+    return {folder.relative_to(path): arrays_of(folder) for folder in found}
+
+
+def check_equal_training(path, one):
+    """Losses and norms of every step, pools, and final weights."""
+    found, expected = metrics_of(path), metrics_of(one)
+    assert len(found) == len(expected)
+    for row, other in zip(found, expected, strict=True):
+        assert row.keys() == other.keys()
+        assert row == pytest.approx(other, rel=1e-4, abs=2e-5)
+    pools, others = pools_of(path), pools_of(one)
+    assert pools.keys() == others.keys() != set()
+    for path_of_pool, pool in pools.items():
+        other = others[path_of_pool]
+        scores = pool.pop("scores"), other.pop("scores")
+        for name, values in other.items():  # weights that differ in their last bits may swap near ties
+            assert values.shape == pool[name].shape
+            assert np.count_nonzero(values != pool[name]) <= 0.005 * values.size, (path_of_pool, name)
+        np.testing.assert_allclose(*scores, rtol=1e-4)
+    for name, value in weights_of(one).items():  # rates are 1e-3, so the steps moved them by up to 1e-2
+        np.testing.assert_allclose(weights_of(path)[name], value, rtol=0, atol=1e-4, err_msg=name)
+
+
+# ---------------------------------------------------------------- equal
+
+
+@pytest.fixture(scope="module")
+def two(world, tmp_path_factory):
+    """The experiment of three episodes, by two processes."""
+    root = tmp_path_factory.mktemp("two")
+    arguments = command_of(world.collection.path, world.calm, root / "exp", WHOLE)
+    finish(2, arguments, root / "log")
+    return root / "exp", arguments
+
+
+def test_two_processes_give_the_recorded_losses(two):
+    rows = metrics_of(two[0])
+    for episode, recorded in enumerate(RECORDED, 1):
+        losses = [row["loss"] for row in rows if row["episode"] == episode]
+        assert losses == pytest.approx(recorded, abs=1e-4)
+
+
+def test_two_processes_train_as_one_does(two, whole):
+    path, _ = two
+    check_equal_training(path, whole.path)
+    assert json.loads((path / "results.json").read_text())["test"] == whole.results["test"]
+
+
+def test_encoding_was_shared_and_only_the_first_process_wrote(two, whole):
+    path, _ = two
+    stores = [read_manifest(store) for store in (path / "cache/embeddings").iterdir()]
+    assert {manifest.facts["shards"] for manifest in stores} == {6, 8}  # of 92 queries and 120 passages
+    for file in path.rglob("manifest.json"):
+        if "shard-" not in file.parent.name:
+            verify(file.parent)
+    assert not list(path.rglob(".tmp-*"))
+    stages = [(p / "timing.jsonl").read_text().splitlines() for p in (path, whole.path)]
+    assert len(stages[0]) == len(stages[1])
+
+
+def test_a_finished_one_is_left_alone(two, tmp_path):
+    path, arguments = two
+    times = {file: file.stat().st_mtime_ns for file in path.rglob("*") if file.is_file() and file.name != ".lock"}
+    finish(2, arguments, tmp_path / "log")
+    written = {"settings.json"}  # it says by which version
+    assert [f.name for f in times if f.stat().st_mtime_ns != times[f] and f.name not in written] == []
+
+
+def test_three_processes_some_without_a_text_and_gradient_cache(world, train_only, tmp_path):
+    # Steps of 59 queries and of one, whose two texts are fewer than the processes; chunks of a few texts.
+    changes = {"episodes": 1, "queries_per_step": 59, "passages_reference": [1], "steps": 4, "stop_step": 2}
+    one = train_only(**changes)
+    settings = WHOLE | changes | {"gradient_cache": True, "cache_tokens": 64}
+    finish(3, command_of(world.collection.path, world.calm, tmp_path / "exp", settings), tmp_path / "log")
+    assert [row["queries"] for row in metrics_of(tmp_path / "exp")] == [59, 1, 59, 1]
+    check_equal_training(tmp_path / "exp", one.path)
+
+
+OTHERS = {
+    "warmup": {"mixtures": ["bm25+in_batch", "nce"], "steps": [4, 3], "negatives": [2], "warmup": 2},
+    "ance": {"refresh_every": 4, "refreshes": 2, "warmup": 2},
+    "star": {"steps": 8, "warmup": 2},
+}
+
+
+def short(world, recipe, out):
+    """The command that trains another recipe without dropout."""
+    settings = COMMON | {"measures": "RR@10"} | OTHERS[recipe]
+    return command_of(world.collection.path, world.calm, out, settings, recipe)
+
+
+@pytest.fixture(scope="module")
+def alone(world, tmp_path_factory):
+    """A function that trains a recipe by one process, once, and gives the experiment."""
+    root = tmp_path_factory.mktemp("alone")
+
+    def run(recipe):
+        if not (root / recipe).is_dir():
+            finish(1, short(world, recipe, root / recipe), root / "log")
+        return root / recipe
+
+    return run
+
+
+@pytest.mark.parametrize("recipe", OTHERS)
+def test_every_recipe_trains_as_by_one_process(world, alone, tmp_path, recipe):
+    finish(2, short(world, recipe, tmp_path / "exp"), tmp_path / "log")
+    check_equal_training(tmp_path / "exp", alone(recipe))
+
+
+def test_a_recipe_of_one_process_refuses_in_one_line(world, tmp_path):
+    for recipe, settings in {"adore": {"cut": 10}, "ance": {"mode": "async"}}.items():
+        arguments = command_of(world.collection.path, world.calm, tmp_path / "exp", settings, recipe)
+        assert forked(2, arguments, tmp_path / "log") == [2, 2]
+        said = (tmp_path / "log").read_text().splitlines()
+        line = f"ONE_PROCESS: {recipe} is trained by one process, and 2 were started; start it without torchrun"
+        assert said == [line, line]
+        assert not (tmp_path / "exp").exists()
+
+
+# ---------------------------------------------------------------- stopped, failing
+
+
+@dataclass
+class Long:
+    """An experiment with dropout, long enough to be stopped."""
+
+    arguments: list
+    path: object
+
+
+def long_in(world, folder):
+    return Long(command_of(world.collection.path, world.model, folder / "exp", LONG), folder / "exp")
+
+
+@pytest.fixture(scope="module")
+def straight(world, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("straight")
+    straight = long_in(world, folder)
+    finish(2, straight.arguments, folder / "log")
+    return straight
+
+
+def check_same_bytes(path, straight):
+    assert (path / "metrics.jsonl").read_bytes() == (straight.path / "metrics.jsonl").read_bytes()
+    assert (path / "results.json").read_bytes() == (straight.path / "results.json").read_bytes()
+    for name in ("model", "episodes/1/model", "episodes/1/negatives"):
+        assert read_manifest(path / name).digest == read_manifest(straight.path / name).digest
+
+
+def wait_for_steps(path, count, process):
+    end = time.monotonic() + 120
+    while not (path / "metrics.jsonl").is_file() or len(metrics_of(path)) < count:
+        assert process.poll() is None, "it ended too soon"
+        assert time.monotonic() < end, "it takes too long"
+        time.sleep(0.02)
+
+
+def test_stopped_by_a_signal_all_stop_at_one_step_and_resume(world, straight, tmp_path):
+    stopped = long_in(world, tmp_path)
+    process = torchrun(2, stopped.arguments, tmp_path / "log")
+    wait_for_steps(stopped.path, 10, process)
+    process.send_signal(signal.SIGTERM)
+    begun = time.monotonic()
+    assert process.wait(60) != 0
+    assert time.monotonic() - begun < 30
+    said = (tmp_path / "log").read_text()
+    assert said.count("STOPPED: stopped by SIGTERM") == 2, said
+    (checkpoint,) = checkpoints(stopped.path / "episodes/1/checkpoint")
+    made = int(checkpoint.name.removeprefix("step-"))
+    assert 10 <= made < 60
+    assert len(metrics_of(stopped.path)) == made
+    finish(2, stopped.arguments, tmp_path / "log")
+    check_same_bytes(stopped.path, straight)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "rank", "how", "status"),
+    [("star", 0, "fault", 3), ("star", 1, "kill", -9), ("ance", 0, "kill", -9)],
+)
+def test_one_that_ends_ends_the_others_and_one_process_finishes(
+    world, alone, tmp_path, monkeypatch, recipe, rank, how, status
+):
+    arguments = short(world, recipe, tmp_path / "exp")
+    monkeypatch.setenv(FAIL, f"{rank}:5:{how}")
+    statuses = forked(2, arguments, tmp_path / "log")
+    assert (statuses[rank], statuses[1 - rank]) == (status, 8)
+    said = (tmp_path / "log").read_text()
+    assert said.count("PEER_LOST: another process of this training is gone") == 1
+    assert said.count("A_FAULT") == (how == "fault")
+    assert "Traceback" not in said
+    assert checkpoints(tmp_path / "exp/episodes/1/checkpoint")[-1].name == "step-0000004"
+    monkeypatch.delenv(FAIL)
+    finish(1, arguments, tmp_path / "log")
+    check_equal_training(tmp_path / "exp", alone(recipe))
+
+
+def test_under_torchrun_a_killed_process_is_named_and_the_rest_is_resumed(world, straight, tmp_path):
+    killed = long_in(world, tmp_path)
+    killed.arguments.append("--set=checkpoint_every=7")
+    process = torchrun(2, killed.arguments, tmp_path / "log", **{FAIL: "1:17:kill"})
+    assert process.wait(120) == 1  # the launcher's own
+    said = (tmp_path / "log").read_text()
+    assert "exitcode  : -9" in said.split("Root Cause")[1]
+    assert said.count("STOPPED: stopped by SIGTERM") == 1, said  # the launcher has asked the other
+    assert said.count("Traceback") == 1, said  # the launcher's
+    assert checkpoints(killed.path / "episodes/1/checkpoint")[-1].name == "step-0000014"
+    finish(2, killed.arguments, tmp_path / "log")
+    check_same_bytes(killed.path, straight)

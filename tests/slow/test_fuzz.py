@@ -1,0 +1,20 @@
+"""A sample of the fuzzer's cases; ``make fuzz`` runs them all."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+FUZZER = Path(__file__).parents[1] / "fuzz.py"
+
+
+def test_a_sample_of_mutated_inputs_is_read_or_refused_in_one_line():
+    command = [sys.executable, str(FUZZER), "--cases", "1200", "--seed", "7"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
+    assert " cases of seed 7: 0 failed" in done.stdout.splitlines()[-1]

@@ -1,0 +1,110 @@
+"""Queries may be longer in search than in training steps: saved with the model, and used wherever it searches."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+import hardneg as hn
+from hardneg.data.formats.trec import read_run
+from hardneg.data.tokens import tokenize
+from hardneg.errors import SettingsError
+from hardneg.models.loading import load_encoder
+from hardneg.models.saving import save_encoder
+from hardneg.search.embeddings import Embeddings
+from hardneg.snapshot import Encoding, Snapshot, token_store
+from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
+
+SHORT, LONG = 3, 5  # [CLS], one or three words, [SEP]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """A collection whose queries have three words, and a model that is trained on one of them."""
+    root = tmp_path_factory.mktemp("world")
+    collection = tiny_collection(root / "collection")
+    folder = tiny_model(root / "model", collection, dropout=0.0)
+    encoder = load_encoder(folder, folder, query_length=SHORT, search_query_length=LONG)
+    save_encoder(encoder, root / "untied")
+    save_encoder(load_encoder(folder, query_length=SHORT, search_query_length=LONG), root / "tied")
+    return root, collection, folder
+
+
+@pytest.mark.parametrize("name", ["tied", "untied"])
+def test_both_lengths_are_saved(world, name):
+    root, _, _ = world
+    encoder = load_encoder(str(root / name))
+    assert (encoder.settings.query_length, encoder.settings.search_query_length) == (SHORT, LONG)
+    assert encoder.template("query").max_length == SHORT
+    assert encoder.search_template("query") == dataclasses.replace(encoder.template("query"), max_length=LONG)
+    assert encoder.search_template("passage") == encoder.template("passage")
+    query = root / name / "query" if name == "untied" else root / name
+    if name == "untied":  # what another program reads is the length of search
+        assert json.loads((query / "sentence_bert_config.json").read_text())["max_seq_length"] == LONG
+
+
+def test_training_steps_and_search_read_one_store_but_for_the_length(world, tmp_path):
+    root, collection, folder = world
+    encoder = load_encoder(str(root / "tied"))
+    training, searching = (
+        {
+            side: token_store(encoder, collection, tmp_path, side, searching=is_search)
+            for side in ("query", "passage")
+        }
+        for is_search in (False, True)
+    )
+    assert training["passage"].digest == searching["passage"].digest
+    assert set(training["query"].lengths.tolist()) == {SHORT}
+    assert set(searching["query"].lengths.tolist()) == {LONG}
+    plain = load_encoder(folder)
+    stores = [token_store(plain, collection, tmp_path, "query", searching=both) for both in (False, True)]
+    assert stores[0].digest == stores[1].digest
+
+
+def expected_vectors(encoder, collection, length):
+    template = dataclasses.replace(encoder.template("query"), max_length=length)
+    store = tokenize(collection, template, encoder.tokenizer("query"), collection.path.parent / "tokens")
+    with encoder.inference():
+        return encoder.encode(store.read(np.arange(collection.n_queries)), "query").numpy()
+
+
+@pytest.mark.parametrize("name", ["tied", "untied"])
+def test_encode_and_search_use_the_length_of_search(world, name, tmp_path):
+    root, collection, _ = world
+    model, encoder = str(root / name), load_encoder(str(root / name))
+    vectors = expected_vectors(encoder, collection, LONG)
+    assert not np.allclose(vectors, expected_vectors(encoder, collection, SHORT), atol=1e-3)
+    options = {"device": "cpu", "cache": tmp_path / "cache"}
+    hn.encode(collection, model, tmp_path / "q", side="query", dtype="float32", **options)
+    np.testing.assert_allclose(Embeddings.open(tmp_path / "q").as_matrix(), vectors, atol=1e-5)
+
+    hn.search_split(collection, tmp_path / "run.trec", model=model, split="test", k=3, **options)
+    run = read_run(tmp_path / "run.trec", collection.query_ids, collection.passage_ids)
+    passages = Snapshot(
+        encoder, collection, "s", tmp_path / "runs", tmp_path / "cache", encoding=Encoding()
+    ).passages.as_matrix()
+    products = vectors[run.query_rows] @ passages.T.astype(np.float32)
+    best = products[np.arange(len(products)), run.passage_rows[::3]]
+    np.testing.assert_allclose(best, products.max(axis=1), atol=1e-4)  # near ties may go either way
+    row = int(run.query_rows[0])
+    hits = hn.search_text(collection, collection.query_texts[row], model=model, k=1, **options)
+    assert hits[0]["passage_id"] == collection.passage_ids[int(run.passage_rows[0])]
+    assert hits[0]["score"] == pytest.approx(float(products[0].max()), abs=1e-2)
+
+
+def test_a_trained_model_remembers_it(world, tmp_path):
+    _, collection, folder = world
+    values = {"query_length": SHORT, "search_query_length": LONG, "episodes": 1, "steps": 1, "queries_per_step": 4}
+    values |= {"depth": 5, "count": 2, "passages_reference": [2], "precision": "float32", "measures": "RR@10"}
+    hn.train_ance_tele(collection, folder, tmp_path / "exp", device="cpu", **values)
+    settings = load_encoder(str(tmp_path / "exp/model")).settings
+    assert (settings.query_length, settings.search_query_length) == (SHORT, LONG)
+
+
+def test_no_longer_than_the_model_takes(world):
+    _, _, folder = world
+    with pytest.raises(SettingsError, match="search_query_length = 65, the model takes 64"):
+        load_encoder(folder, search_query_length=65)
+    with pytest.raises(SettingsError, match="search_query_length = 0"):
+        load_encoder(folder, search_query_length=0)
