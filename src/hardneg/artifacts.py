@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -172,17 +172,17 @@ def artifacts_below(folder: Path) -> Iterator[Path]:
         folders[:] = sorted(name for name in folders if not name.startswith(TEMPORARY))
 
 
-def verify(path: Path) -> Manifest:
+def verify(path: Path, digest: Callable[[Path], str] = digest_file) -> Manifest:
     """Check every file of an artefact byte by byte, whatever the digest cache says."""
     manifest = read_manifest(path)
-    check_files(path, manifest, digest_file)
+    check_files(path, manifest, digest)
     present = {p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file()}
     for name in sorted(name for name in present - set(manifest.files) - {MANIFEST} if TEMPORARY not in name):
         raise ArtifactError("EXTRA_FILE", "a file the manifest does not name", "remove it", path=path / name)
     return manifest
 
 
-def check_files(path: Path, manifest: Manifest, digest: Any) -> None:
+def check_files(path: Path, manifest: Manifest, digest: Callable[[Path], str]) -> None:
     """Compare the files of a folder with its manifest."""
     for name, (size, sha) in manifest.files.items():
         file = path / name
