@@ -1,4 +1,4 @@
-# make install | demo | test | test-slow | chaos | fuzz | lint | bench | bench-import
+# make install | demo | test | test-slow | chaos | fuzz | crash | flips | lint | bench | bench-import
 # make study-ablation | study-ance | study-star-adore | study-indexes
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # For machines whose default index serves CUDA builds of torch: make TORCH_INDEX=https://…/cpu demo
@@ -12,7 +12,7 @@ JOBS ?= 1
 DATA ?= pydocs
 OPTIONS ?=
 
-.PHONY: install demo test test-slow chaos fuzz lint bench bench-import
+.PHONY: install demo test test-slow chaos fuzz crash flips lint bench bench-import
 .PHONY: study-ablation study-ance study-star-adore study-indexes clean
 
 install: $(VENV)/.dev
@@ -50,6 +50,12 @@ chaos: install
 
 fuzz: install
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz.py --cases 20000 --seed 1
+
+crash: install
+	$(BIN)/python tests/crash.py
+
+flips: install
+	OMP_NUM_THREADS=1 $(BIN)/python tests/flips.py --flips 1000 --truncations 500 --seed 1
 
 lint: install
 	$(BIN)/ruff check .

@@ -1,21 +1,23 @@
 """A command that is stopped at many points of its way, at the cost of running once.
 
-Before a point the running process copies what it has written, forks, and lets the fork meet its end on the copy:
-by SIGKILL, or by a disk that refuses, after which the fork goes on and ends as the command does. What is left is
-what the command itself would have left. The process then waits to be told to go on to the next point.
+What a process leaves that is killed is what is on the disk: before a point the running process copies that. For
+a disk that refuses it forks; the fork works on in the copy, meets the refusal, and ends as the command does. Then
+the process waits to be told to go on to the next point.
 """
 
+import contextlib
 import os
 import re
 import resource
 import shutil
 import signal
+from concurrent.futures import Future
 from pathlib import Path
 
+from aftermath import GHOST, files_of, state_of, unread, walk, wrong_refusal
 from faults import NUMBERS, refuse, write_half
 from hardneg import disk
 
-GHOST = 2**22 + 1  # a process number that no kernel gives away: temporaries of a trunk belong to nobody alive
 KINDS = ("kill", "tear", "power", *NUMBERS)
 SECONDS = 120
 
@@ -34,14 +36,14 @@ class Trunk:
     ----------
     wanted : (point, kind) to branch off at; None: everywhere.
     place : folder for the copies.
-    look : called with a copy before anything happens there; what it returns is told.
-    tell : called with what became of each branch; the command goes on when it returns.
+    tell : called with what became of each branch, and where it is if none before left the same; the command goes
+        on when it returns.
     """
 
-    def __init__(self, wanted, place, look, tell):
-        self.wanted, self.place, self.look, self.tell = wanted, place, look, tell
-        self.points, self.unflushed, self.branched = [], set(), False
-        self.root = os.getcwd()
+    def __init__(self, wanted, place, tell):
+        self.wanted, self.place, self.tell = wanted, place, tell
+        self.points, self.unflushed, self.states, self.branched = [], set(), set(), False
+        self.root = Path.cwd()
 
     def __call__(self, action, path, data):
         if self.branched:
@@ -50,24 +52,56 @@ class Trunk:
         self.points.append((action, str(path)))
         for kind in ends_of(action):
             if self.wanted is None or (now, kind) in self.wanted:
-                self.branch(now, kind, action, path, data)
+                case = {"at": now, "kind": kind, "action": action, "path": str(path)}
+                (self.refused if kind in NUMBERS else self.killed)(case, path, data)
         self.remember(action, path)
 
-    def branch(self, now, kind, action, path, data):
-        """Let a fork meet its end here; in the fork this raises, or never returns."""
-        copy = self.place / f"{now}-{kind}"
-        shutil.copytree(self.root, copy, copy_function=shutil.copyfile)
-        before = self.look(copy) if kind in NUMBERS else {}
-        lost = list(self.lost()) if kind == "power" else []
+    def killed(self, case, path, data):
+        """A process that is killed here leaves what is on the disk, or less."""
+        lost = {"tear": lambda: [str(path)], "power": lambda: [*self.lost()], "kill": list}[case["kind"]]()
+        if all(unread(file) for file in lost) and (state := state_of(self.root)) in self.states:
+            self.tell(case | {"state": state, "wrong": []}, None)
+            return
+        copy = self.copy(case)
+        if case["kind"] == "tear":
+            write_half(case["action"], copy / path, data)
+        elif case["kind"] == "power":
+            for file in lost:
+                os.truncate(copy / file, (copy / file).stat().st_size // 2)
+        self.done(case, copy, [])
+
+    def refused(self, case, path, data):
+        """Let a fork meet a disk that says no here; in the fork this raises."""
+        before, copy = self.published(case["action"]), self.copy(case)
         pid = os.fork()
         if pid == 0:
             self.branched = True
             signal.alarm(SECONDS)
             move_to(self.root, copy)
-            meet(kind, action, path, data, lost)
+            refuse(case["kind"], case["action"], path, data)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        about = {"at": now, "kind": kind, "action": action, "path": str(path)}
-        self.tell(about | {"status": status, "before": before}, copy)
+        self.done(case, copy, wrong_refusal(status, case["action"], copy, before))
+
+    def copy(self, case):
+        """A copy of the working directory."""
+        copy = self.place / f"{case['at']}-{case['kind']}"
+        return Path(shutil.copytree(self.root, copy, copy_function=shutil.copyfile))
+
+    def done(self, case, copy, wrong):
+        """Tell what became of a case."""
+        known = (state := state_of(copy)) in self.states
+        self.states.add(state)
+        self.tell(case | {"state": state, "wrong": wrong}, None if known else copy)
+        if known:
+            shutil.rmtree(copy)
+
+    def published(self, action):
+        """What stands there now and must stay; a refusal at once after a rename may undo it."""
+        files = files_of(self.root)
+        if action == "sync" and len(self.points) > 1 and self.points[-2][0] == "rename":
+            new = os.path.normpath(self.points[-2][1])
+            return {name: data for name, data in files.items() if name != new and not name.startswith(f"{new}/")}
+        return files
 
     def remember(self, action, path):
         """Which files have bytes that no flush has followed; a file is known when its write is over."""
@@ -78,23 +112,10 @@ class Trunk:
             self.unflushed.discard(path.stat().st_ino)
 
     def lost(self):
-        """What a power cut would cost: (file, bytes that are left)."""
-        for place, _, names in os.walk("."):
-            for name in names:
-                status = os.stat(file := os.path.join(place, name))
-                if status.st_ino in self.unflushed:
-                    yield file, status.st_size // 2
-
-
-def meet(kind, action, path, data, lost):
-    """What happens to the fork."""
-    if kind in NUMBERS:
-        refuse(kind, action, path, data)
-    if kind == "tear":
-        write_half(action, path, data)
-    for file, size in lost:
-        os.truncate(file, size)
-    signal.raise_signal(signal.SIGKILL)
+        """What a power cut would cost bytes."""
+        for name, is_folder in walk(self.root):
+            if not is_folder and os.stat(self.root / name).st_ino in self.unflushed:
+                yield name
 
 
 def move_to(root, copy):
@@ -108,11 +129,27 @@ def move_to(root, copy):
             about = Path(f"/proc/self/fdinfo/{number}").read_text()
             flags = int(re.search(r"^flags:\s*(\d+)", about, re.MULTILINE)[1], 8)
             at = int(re.search(r"^pos:\s*(\d+)", about, re.MULTILINE)[1])
-            new = os.open(copy / os.path.relpath(target, root), flags & ~(os.O_CREAT | os.O_TRUNC | os.O_EXCL))
+            new = os.open(copy / Path(target).relative_to(root), flags & ~(os.O_CREAT | os.O_TRUNC | os.O_EXCL))
             os.lseek(new, at, os.SEEK_SET)
             os.dup2(new, number, inheritable=False)
             os.close(new)
     os.chdir(copy)
+
+
+class Executor(contextlib.nullcontext):
+    """Does its work at once, for a fork has no other threads than the one that forked."""
+
+    def submit(self, work, *arguments):
+        """A future that is over."""
+        future = Future()
+        try:
+            future.set_result(work(*arguments))
+        except Exception as fault:
+            future.set_exception(fault)
+        return future
+
+    def __enter__(self):
+        return self
 
 
 def fork(work, said=os.devnull):
@@ -132,11 +169,11 @@ def fork(work, said=os.devnull):
         os._exit(status)
 
 
-def grow(work, wanted, place, look, tell):
+def grow(work, wanted, place, tell):
     """Do ``work``, which returns an exit status, as a trunk in this process; (status, points)."""
     signal.alarm(0)
     os.getpid = lambda: GHOST
-    disk.watch = trunk = Trunk(wanted, place, look, tell)
+    disk.watch = trunk = Trunk(wanted, place, tell)
     status = work()
     if trunk.branched:
         os._exit(status)

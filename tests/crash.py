@@ -12,16 +12,15 @@ bytes, one run speaks for all of them.
 
 import argparse
 import collections
-import hashlib
 import json
 import os
 import random
-import re
 import shutil
 import signal
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
@@ -33,18 +32,15 @@ import tqdm
 import transformers.models.bert.modeling_bert
 
 import hardneg.api
-from branching import GHOST, ends_of, fork, grow
+from aftermath import UNREAD, damaged, differences, ended
+from branching import Executor, ends_of, fork, grow
 from conventions import Plain, write
-from faults import NUMBERS, temporaries
+from faults import temporaries
 from hardneg import cli
-from hardneg.disk import GONE, NEW, TEMPORARY
-from hardneg.operations.keeping import examine
 from hardneg.search import embeddings
-from hardneg.training.checkpoint import checkpoints
 from tiny_world import SETTINGS, tiny_collection, tiny_model
 
 LOADED = (bm25s, matplotlib, transformers, hardneg.api)  # before any fork
-TELEMETRY = {"timing.jsonl", "log.txt", ".lock", "learning_curve.png"}
 COMMANDS = ("import", "encode", "mine", "train")
 EXPERIMENT = SETTINGS | {"episodes": 2, "steps": 4, "checkpoint_every": 2, "queries_per_step": 4}
 EXPERIMENT |= {"measures": "RR@10"}
@@ -54,9 +50,8 @@ PLAIN = Plain(
     {split: [(f"{split}-{i}", f"query {i}", []) for i in range(5)] for split in ("train", "test")},
     {split: {f"{split}-{i}": {f"p{i}": 1, f"p{i + 9}": 2} for i in range(5)} for split in ("train", "test")},
 )
-USAGE, REFUSED = 2, 5
+USAGE = 2
 MEMORY = "/dev/shm"  # where flushing takes no time
-UNREAD = re.compile(rf"{re.escape(TEMPORARY)}({NEW}|{GONE})-[^/]*-{GHOST}@")
 
 
 # ---------------------------------------------------------------- the commands
@@ -69,6 +64,7 @@ def make_world(root):
     tiny_model(root / "model", collection)
     write("beir", PLAIN, root / "beir")
     embeddings.encode_store.__kwdefaults__["shard_rows"] = SHARD_ROWS
+    embeddings.ThreadPoolExecutor = Executor
     matplotlib.figure.Figure.savefig = lambda figure, stream, **options: stream.write(
         b"a picture, which takes long"
     )
@@ -93,6 +89,7 @@ def run(root, command, folder):
     """The exit status of a command, run in this process."""
     os.chdir(folder)
     os.environ["HARDNEG_CACHE"] = "user"
+    Path("user").mkdir(exist_ok=True)  # the cache of digests would make it, or not, by the files' age
     return cli.run([str(word) for word in arguments(root, command)])
 
 
@@ -101,89 +98,7 @@ def wait(pid):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-# ---------------------------------------------------------------- what stands in a folder
-
-
-def digest(data):
-    """A name for bytes."""
-    return hashlib.sha256(data).hexdigest()
-
-
-def walk(folder):
-    """Every file and folder below a folder: name, and whether it is a folder; in order."""
-    found = []
-    for place, folders, names in os.walk(folder):
-        inside = os.path.relpath(place, folder)
-        found += [(os.path.normpath(os.path.join(inside, name)), name in folders) for name in (*folders, *names)]
-    return sorted(found)
-
-
-def files_of(folder):
-    """Digests of every file of the command, but for telemetry and temporaries."""
-    return {
-        name: digest((folder / name).read_bytes())
-        for name, is_folder in walk(folder)
-        if not is_folder and name.startswith(("out/", "cache/"))
-        if TEMPORARY not in name and os.path.basename(name) not in TELEMETRY
-    }
-
-
-def ended(folder):
-    """The same of a folder in which the command came to its end: of a stage's checkpoints only the newest."""
-    newest = {checkpoints(path)[-1] for path in folder.glob("out/episodes/*/checkpoint") if checkpoints(path)}
-    aside = [path for path in folder.glob("out/episodes/*/checkpoint/*") if path not in newest]
-    names = tuple(path.relative_to(folder).as_posix() + "/" for path in aside)
-    return {name: data for name, data in files_of(folder).items() if not names or not name.startswith(names)}
-
-
-def differences(found, expected):
-    """Names of files that are missing, too many or other."""
-    return sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
-
-
-def state_of(folder):
-    """Digest of all that a command might read there: equal states have equal futures.
-
-    What is in a draft of a dead process nobody reads, which :func:`wrong_future` makes sure of.
-    """
-    whole = hashlib.sha256()
-    for name, is_folder in walk(folder):
-        if name.startswith(("said.txt", "user")):
-            continue
-        unread = is_folder or UNREAD.search(name) or name.endswith("/log.txt")
-        data = b"" if unread else (folder / name).read_bytes()
-        if name.endswith("/timing.jsonl"):
-            data = re.sub(rb"\d+(\.\d+)?", b"0", data)
-        whole.update(f"{name} {is_folder} {len(data)}\n".encode() + data)
-    return whole.hexdigest()
-
-
-def damaged(folder):
-    """What is published but not whole."""
-    places = [folder / place for place in ("out", "cache") if (folder / place).exists()]
-    try:
-        return [str(fault) for fault in examine(places)[1]] if places else []
-    except hardneg.HardnegError as fault:
-        return [] if fault.code == "NO_MANIFEST" else [str(fault)]
-
-
-# ---------------------------------------------------------------- what is wrong
-
-
-def wrong_end(case, folder):
-    """What is wrong about the way in which a process ended: nothing."""
-    if case["kind"] not in NUMBERS:
-        return [] if case["status"] == -signal.SIGKILL else [f"exit {case['status']}, it should have died"]
-    said = (folder / "said.txt").read_text().splitlines()
-    faults = [line for line in said if not line.startswith("WARNING")]
-    clear = len(faults) == 1 and ("DISK_FULL: " in faults[0] or "IO_ERROR: " in faults[0])
-    wrong = [] if case["status"] == REFUSED and clear else [f"exit {case['status']}: {said[-3:]}"]
-    if case["action"] != "remove" and (left := temporaries(folder)):
-        wrong.append(f"temporaries: {left}")
-    after = files_of(folder)
-    if changed := [name for name, data in case["before"].items() if after.get(name) != data]:
-        wrong.append(f"not as they were: {changed}")
-    return wrong
+# ---------------------------------------------------------------- all of them
 
 
 def wrong_future(root, command, folder, expected):
@@ -203,28 +118,23 @@ def wrong_future(root, command, folder, expected):
     return wrong
 
 
-# ---------------------------------------------------------------- all of them
-
-
 class Judge:
-    """Runs a command again in the folders that its processes left; at most ``jobs`` processes work at a time."""
+    """Runs a command again from each state that its processes left; at most ``jobs`` processes work at a time."""
 
     def __init__(self, root, command, expected, jobs):
         self.root, self.command, self.expected, self.jobs = root, command, expected, jobs
         self.cases, self.running, self.faults = {}, {}, {}
 
     def take(self, case, folder):
-        """Judge what a case left, unless another left the same."""
+        """Note what became of a case; ``folder``: what it left, if no case before it left the same."""
         name = f"{self.command} {case['at']}-{case['kind']} ({case['action']} {case['path']})"
-        if wrong := wrong_end(case, folder):
-            self.faults[name] = wrong
-        state = state_of(folder)
-        self.cases.setdefault(state, []).append((name, case["kind"]))
-        if len(self.cases[state]) > 1:
-            shutil.rmtree(folder)
-        else:
-            self.running[fork(lambda: self.work(folder), folder.with_suffix(".said"))] = state, folder
-        self.wait(self.jobs - 1)
+        if case["wrong"]:
+            self.faults[name] = case["wrong"]
+        self.cases.setdefault(case["state"], []).append((name, case["kind"]))
+        if folder is not None:
+            begin = partial(self.work, Path(folder))
+            self.running[fork(begin, f"{folder}.said")] = case["state"], Path(folder)
+            self.wait(self.jobs - 1)
 
     def work(self, folder):
         """What a child does for a state."""
@@ -235,8 +145,8 @@ class Judge:
     def wait(self, most):
         """Wait until at most so many work."""
         while len(self.running) > most:
-            ended = [pid for pid in self.running if os.waitpid(pid, os.WNOHANG)[0]]
-            for state, folder in map(self.running.pop, ended):
+            for pid in [pid for pid in self.running if os.waitpid(pid, os.WNOHANG)[0]]:
+                state, folder = self.running.pop(pid)
                 verdict = folder.with_suffix(".json")
                 wrong = json.loads(verdict.read_text()) if verdict.exists() else ["no verdict"]
                 if wrong:
@@ -266,7 +176,7 @@ def explore(root, command, expected, wanted, jobs):
         os.close(told[0])
         os.close(go[1])
         os.chdir(place / "trunk")
-        return grow(lambda: run(root, command, place / "trunk"), wanted, place / "cases", files_of, tell)[0]
+        return grow(lambda: run(root, command, place / "trunk"), wanted, place / "cases", tell)[0]
 
     for name in ("trunk", "cases"):
         (place / name).mkdir()
@@ -276,7 +186,7 @@ def explore(root, command, expected, wanted, jobs):
     with os.fdopen(told[0]) as news:
         for line in news:
             case, folder = json.loads(line)
-            judge.take(case, Path(folder))
+            judge.take(case, folder)
             os.write(go[1], b".")
     os.close(go[1])
     assert wait(pid) == 0, (place / "trunk/said.txt").read_text()
@@ -292,7 +202,7 @@ def reference(root, command):
 
     def work():
         os.chdir(folder)
-        status, points = grow(lambda: run(root, command, folder), set(), folder, None, None)
+        status, points = grow(lambda: run(root, command, folder), set(), folder, None)
         (folder / "points.json").write_text(json.dumps(points))
         return status
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from hardneg.digests import cache_root, cached_digest, canonical_json, digest_fi
 from hardneg.disk import TEMPORARY, check_writable, publish_file, remove, write_json
 from hardneg.errors import ArtifactError
 from hardneg.lease import lease
-from hardneg.plain import as_written, load_array, read_json
+from hardneg.plain import as_written, holds_pickle, load_array, read_json
 from hardneg.refusals import disk_faults, reading
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "digest_folder",
     "digest_json",
     "disk_faults",
+    "holds_pickle",
     "is_current",
     "is_published",
     "lease",
@@ -171,17 +172,17 @@ def artifacts_below(folder: Path) -> Iterator[Path]:
         folders[:] = sorted(name for name in folders if not name.startswith(TEMPORARY))
 
 
-def verify(path: Path) -> Manifest:
+def verify(path: Path, digest: Callable[[Path], str] = digest_file) -> Manifest:
     """Check every file of an artefact byte by byte, whatever the digest cache says."""
     manifest = read_manifest(path)
-    check_files(path, manifest, digest_file)
+    check_files(path, manifest, digest)
     present = {p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file()}
     for name in sorted(name for name in present - set(manifest.files) - {MANIFEST} if TEMPORARY not in name):
         raise ArtifactError("EXTRA_FILE", "a file the manifest does not name", "remove it", path=path / name)
     return manifest
 
 
-def check_files(path: Path, manifest: Manifest, digest: Any) -> None:
+def check_files(path: Path, manifest: Manifest, digest: Callable[[Path], str]) -> None:
     """Compare the files of a folder with its manifest."""
     for name, (size, sha) in manifest.files.items():
         file = path / name

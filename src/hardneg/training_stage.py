@@ -82,14 +82,13 @@ def stage_steps(stage: Stage, encoder: BiEncoder, collection: Collection, experi
             log.settle()
             by_leader(save_encoder, encoder, experiment / name, inputs=made_by[name], replace=True)
 
+    def publish(made: int) -> None:
+        facts = {"metrics": experiment.metrics.digest()}
+        save_checkpoint(folder, made, encoder, optimizer, settings={}, inputs=inputs, facts=facts)
+
     def checkpoint(made: int) -> None:
         log.settle()
-
-        def save() -> None:
-            facts = {"metrics": experiment.metrics.digest()}
-            save_checkpoint(folder, made, encoder, optimizer, settings={}, inputs=inputs, facts=facts)
-
-        by_leader(save)
+        by_leader(publish, made)
 
     layers = layers_of(encoder)
     steps = train_steps(

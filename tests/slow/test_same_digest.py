@@ -9,7 +9,7 @@ import pytest
 
 import conventions
 from conventions import Plain, otherwise, write
-from hardneg import artifacts
+from hardneg import disk
 from hardneg.data.importing import import_collection
 
 pytestmark = [pytest.mark.slow, pytest.mark.shared]
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.shared]
 
 @pytest.fixture(autouse=True)
 def no_flush(monkeypatch):
-    monkeypatch.setattr(artifacts, "sync", lambda path: None)
+    monkeypatch.setattr(disk, "sync", lambda path: None)
 
 
 def opened(folder, name):

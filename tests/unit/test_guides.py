@@ -14,7 +14,7 @@ from hardneg.cli.commands import app
 from hardneg.operations.recipes import RECIPES
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-GUIDES = ["integrations.md", "coming-from.md", "large-batches.md"]
+GUIDES = ["integrations.md", "coming-from.md", "large-batches.md", "reliability.md"]
 TREE = typer.main.get_command(app)
 
 

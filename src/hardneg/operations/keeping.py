@@ -22,6 +22,7 @@ from hardneg.experiment import SETTINGS, Metrics, read_settings
 from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import load_pool
 from hardneg.operations.opening import Place
+from hardneg.progress import track
 from hardneg.sealed import KIND as EXPERIMENT
 from hardneg.sealed import METRICS, RESULTS, VERSIONS, check_made
 from hardneg.search.embedding_store import KIND as EMBEDDINGS
@@ -39,13 +40,17 @@ INVARIANTS: dict[str, Callable[[Path], Any]] = {
 }
 
 
+Digest = Callable[[Path], str]
+Check = Callable[[Path, Digest], tuple[int, int]]
+
+
 @dataclass(frozen=True)
 class Kept:
     """Something that can be verified: ``check`` returns how many files and bytes it looked at, or raises."""
 
     path: Path
     kind: str
-    check: Callable[[Path], tuple[int, int]]
+    check: Check
 
 
 def verify(*paths: Place) -> dict[str, Any]:
@@ -73,28 +78,51 @@ def examine(paths: Sequence[Place]) -> tuple[dict[str, Any], list[HardnegError]]
     """What :func:`verify` returns, and its faults as they were raised."""
     checked: list[dict[str, Any]] = []
     found: list[HardnegError] = []
-    for path in map(Path, paths):
+    everything = [(path, list(kept_at(path))) for path in map(Path, paths)]
+    for path, here in everything:
         if not path.exists():
             raise InputError("NOT_FOUND", "there is nothing here", "check the path", path=path)
-        before = len(checked)
-        for kept in kept_at(path):
-            (files, size), fault = attempt(kept)
+        if not here:
+            what = "there is nothing here that has a manifest"
+            raise ArtifactError("NO_MANIFEST", what, "give an artefact, a run or an experiment", path=path)
+    with digesting([kept.path for _, here in everything for kept in here]) as digest:
+        for kept in (kept for _, here in everything for kept in here):
+            (files, size), fault = attempt(kept, digest)
             found += [fault] if fault else []
             checked.append(
                 {"path": str(kept.path), "kind": kept.kind, "files": files, "bytes": size, "whole": not fault}
             )
-        if len(checked) == before:
-            what = "there is nothing here that has a manifest"
-            raise ArtifactError("NO_MANIFEST", what, "give an artefact, a run or an experiment", path=path)
     faults = [{"path": str(one.path), "code": one.code, "what": one.what, "fix": one.fix} for one in found]
     leftovers = [str(place) for path in paths for place in leftovers_below(Path(path))]
     return {"whole": not found, "checked": checked, "faults": faults, "leftovers": leftovers}, found
 
 
-def attempt(kept: Kept) -> tuple[tuple[int, int], HardnegError | None]:
+@contextlib.contextmanager
+def digesting(places: Sequence[Path]) -> Iterator[Digest]:
+    """A digest of files, read byte by byte, that reports how far it is."""
+    total, done = sum(extent_of(place) for place in places), 0
+    with track("verifying", "bytes") as tick:
+
+        def digest(path: Path) -> str:
+            nonlocal done
+            found = digest_file(path)
+            done += path.stat().st_size
+            tick(min(done, total), total)
+            return found
+
+        yield digest
+
+
+def extent_of(place: Path) -> int:
+    """Bytes at a place."""
+    files = place.rglob("*") if place.is_dir() else [place]
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def attempt(kept: Kept, digest: Digest) -> tuple[tuple[int, int], HardnegError | None]:
     """How many files and bytes were checked, and the fault that was found."""
     try:
-        return kept.check(kept.path), None
+        return kept.check(kept.path, digest), None
     except HardnegError as fault:
         fault.path = fault.path or kept.path
         return (0, 0), fault
@@ -141,39 +169,39 @@ def kind_of(folder: Path) -> str:
 # ---------------------------------------------------------------- checks: files and bytes, or a fault
 
 
-def check_artifact(path: Path) -> tuple[int, int]:
+def check_artifact(path: Path, digest: Digest) -> tuple[int, int]:
     """Every file of an artefact, and what its kind promises."""
-    manifest = artifacts.verify(path)
+    manifest = artifacts.verify(path, digest)
     INVARIANTS.get(manifest.kind, lambda path: None)(path)
     return extent(manifest)
 
 
-def check_run(path: Path) -> tuple[int, int]:
+def check_run(path: Path, digest: Digest) -> tuple[int, int]:
     """A run file and its manifest."""
-    return extent(verify_run(path))
+    return extent(verify_run(path, digest))
 
 
-def check_sealed(file: Path) -> tuple[int, int]:
+def check_sealed(file: Path, digest: Digest) -> tuple[int, int]:
     """The manifest of a finished experiment: its files, and that its artefacts are those it made."""
     manifest = read_manifest(file.parent)
-    check_files(file.parent, manifest, digest_file)
+    check_files(file.parent, manifest, digest)
     check_made(file.parent)
     return extent(manifest)
 
 
-def check_settings(file: Path) -> tuple[int, int]:
+def check_settings(file: Path, digest: Digest) -> tuple[int, int]:
     """The settings of an experiment."""
     read_settings(file.parent)
     return 1, file.stat().st_size
 
 
-def check_rows(file: Path) -> tuple[int, int]:
+def check_rows(file: Path, digest: Digest) -> tuple[int, int]:
     """Lines of JSON."""
     Metrics(file).read()
     return 1, file.stat().st_size
 
 
-def check_json(file: Path) -> tuple[int, int]:
+def check_json(file: Path, digest: Digest) -> tuple[int, int]:
     """A JSON file."""
     read_json(file)
     return 1, file.stat().st_size
@@ -184,7 +212,7 @@ def extent(manifest: Manifest) -> tuple[int, int]:
     return len(manifest.files), sum(size for size, _ in manifest.files.values())
 
 
-FILES: dict[str, tuple[str, Callable[[Path], tuple[int, int]]]] = {
+FILES: dict[str, tuple[str, Check]] = {
     MANIFEST: (EXPERIMENT, check_sealed),
     SETTINGS: ("settings", check_settings),
     METRICS: ("metrics", check_rows),

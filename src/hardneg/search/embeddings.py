@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hardneg.artifacts import check_writable, is_published, publish
+from hardneg.artifacts import check_writable, disk_faults, is_published, publish
 from hardneg.disk import make_folder, sweep
 from hardneg.errors import InputError, SettingsError
 from hardneg.models.packing import plan_batches, upload
@@ -135,9 +135,10 @@ def encode_store(
         origin.check(path, embeddings.manifest)
         return embeddings
     todo = [shard for shard in shards[i::n] if shard.folder not in made]
-    make_folder(path)
-    check_writable(path)
-    sweep(path)
+    with disk_faults(path):
+        make_folder(path)
+        check_writable(path)
+        sweep(path)
     rows = sum(shard.stop - shard.start for shard in todo)
     require_space(path, rows * encoder.dim * np.dtype(dtype).itemsize)
     _encode_shards(encoder, tokens, todo, origin, name, progress)

@@ -1,0 +1,120 @@
+"""What a command leaves in its folder when it is stopped, and what is wrong about it."""
+
+import hashlib
+import os
+import re
+
+import hardneg
+from faults import temporaries
+from hardneg.artifacts import MANIFEST
+from hardneg.disk import GONE, NEW, TEMPORARY
+from hardneg.operations.keeping import examine
+from hardneg.training.checkpoint import checkpoints
+
+GHOST = 2**22 + 1  # a process number that no kernel gives away: what is left belongs to nobody alive
+UNREAD = re.compile(rf"{re.escape(TEMPORARY)}({NEW}|{GONE})-[^/]*-{GHOST}@[^/]*")
+TELEMETRY = {"timing.jsonl", "log.txt", ".lock", "learning_curve.png"}
+REFUSED = 5
+LINE = re.compile(r"(\S.*: )?[A-Z][A-Z0-9_]+: .+; .+")
+
+
+# ---------------------------------------------------------------- what stands in a folder
+
+
+def digest(path):
+    """SHA-256 of a file; one that is as it was is not read again."""
+    status = os.stat(path)
+    key = status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    if key not in KNOWN:
+        KNOWN[key] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return KNOWN[key]
+
+
+KNOWN = {}
+
+
+def walk(folder):
+    """Every file and folder below a folder: name, and whether it is a folder; in order."""
+    found = []
+    for place, folders, names in os.walk(folder):
+        inside = os.path.relpath(place, folder)
+        found += [(os.path.normpath(os.path.join(inside, name)), name in folders) for name in (*folders, *names)]
+    return sorted(found)
+
+
+def files_of(folder):
+    """Digests of every file of the command, but for telemetry and temporaries."""
+    return {
+        name: digest(folder / name)
+        for name, is_folder in walk(folder)
+        if not is_folder and name.startswith(("out/", "cache/"))
+        if TEMPORARY not in name and os.path.basename(name) not in TELEMETRY
+    }
+
+
+def ended(folder):
+    """The same of a folder in which the command came to its end: of a stage's checkpoints only the newest."""
+    newest = {checkpoints(path)[-1] for path in folder.glob("out/episodes/*/checkpoint") if checkpoints(path)}
+    aside = [path for path in folder.glob("out/episodes/*/checkpoint/*") if path not in newest]
+    names = tuple(path.relative_to(folder).as_posix() + "/" for path in aside)
+    return {name: data for name, data in files_of(folder).items() if not names or not name.startswith(names)}
+
+
+def differences(found, expected):
+    """Names of files that are missing, too many or other."""
+    return sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
+
+
+def state_of(folder):
+    """Digest of all that a command might read there: equal states have equal futures.
+
+    Nobody reads a draft of a dead process, which whoever runs the command again makes sure of; so of one it only
+    counts whether there is anything in it, and a manifest.
+    """
+    found = set()
+    for name, is_folder in walk(folder):
+        if draft := UNREAD.search(name):
+            found.add((name[: draft.end()], MANIFEST * name.endswith(MANIFEST), len(name) > draft.end()))
+        elif not name.startswith(("said.txt", "user")):
+            found.add((name, is_folder or unread(name) or content_of(folder / name)))
+    return hashlib.sha256(repr(sorted(found, key=repr)).encode()).hexdigest()
+
+
+def unread(name):
+    """Whether a file's content decides nothing."""
+    return bool(UNREAD.search(name)) or name.endswith("log.txt")
+
+
+def content_of(path):
+    """A name for a file's content; how long something took is none of it."""
+    if path.name == "timing.jsonl":
+        return re.sub(r"\d+(\.\d+)?", "0", path.read_text())
+    return digest(path)
+
+
+def damaged(folder):
+    """What is published but not whole."""
+    places = [folder / place for place in ("out", "cache") if (folder / place).exists()]
+    try:
+        return [str(fault) for fault in examine(places)[1]] if places else []
+    except hardneg.HardnegError as fault:
+        return [] if fault.code == "NO_MANIFEST" else [str(fault)]
+
+
+# ---------------------------------------------------------------- what is wrong
+
+
+def wrong_refusal(status, action, folder, before):
+    """What is wrong about the way in which a process ended that was refused: nothing."""
+    said = (folder / "said.txt").read_text().splitlines()
+    faults = [line for line in said if LINE.fullmatch(line) and not line.startswith("WARNING")]
+    clear = (
+        len(faults) == 1 and re.search("(DISK_FULL|IO_ERROR): ", faults[0]) and "Traceback" not in "".join(said)
+    )
+    wrong = [] if status == REFUSED and clear else [f"exit {status}: {said[-3:]}"]
+    if action != "remove" and (left := temporaries(folder)):
+        wrong.append(f"temporaries: {left}")
+    after = files_of(folder)
+    if changed := [name for name in before if after.get(name) != before[name]]:
+        wrong.append(f"not as they were: {changed}")
+    return wrong

@@ -1,0 +1,22 @@
+"""A seeded sample of the points at which `make crash` stops every command."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+PROGRAM = Path(__file__).parents[1] / "crash.py"
+SAMPLE = 60
+
+
+def test_wherever_a_command_is_stopped_the_same_command_ends_in_the_same_bytes():
+    words = [sys.executable, PROGRAM, "--sample", SAMPLE, "--seed", "5"]
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    cases = re.findall(r"^(\w+): \d+ points, (\d+) cases", done.stdout, re.MULTILINE)
+    assert [command for command, _ in cases] == ["import", "encode", "mine", "train"]
+    assert sum(int(count) for _, count in cases) == SAMPLE
