@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from hardneg.data.training_data import TrainingData
+from hardneg.data.training_data import BY_QRELS, TrainingData
 from hardneg.evaluation.answers import AnswerBook
 from hardneg.mining import Corpus, training_depth
 from hardneg.negatives.candidates import Contains
+from hardneg.negatives.pool import NegativePool
 from hardneg.records import Int32, Int64, Positives, Run, offsets_of, owners, spans
 from hardneg.search.bm25 import bm25_run
 from hardneg.snapshot import State
@@ -65,6 +67,11 @@ def merged(judged: Positives, query: Int64, passage_rows: Int32) -> Positives:
     order = np.argsort(owner, kind="stable")
     rows = np.concatenate([judged.passage_rows, passage_rows])[order]
     return Positives(judged.query_rows, offsets_of(np.bincount(owner, minlength=len(judged))), rows)
+
+
+def trained_by(data: TrainingData, pool: NegativePool) -> TrainingData:
+    """The data with the positives of a pool: by answers, they may be others in every episode."""
+    return replace(data, asked=pool.positives, labels=BY_QRELS)
 
 
 def relevant(run: Run, data: TrainingData, contains: Contains | None) -> Positives:

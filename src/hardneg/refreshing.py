@@ -9,6 +9,7 @@ from typing import TypeVar
 from hardneg.artifacts import is_published, read_manifest, remove
 from hardneg.data.training_data import TrainingData
 from hardneg.experiment import Experiment
+from hardneg.labelling import answers_of, current_positives
 from hardneg.mining import mine_candidates
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
 from hardneg.snapshot import Remembered, Snapshot
@@ -89,8 +90,12 @@ def publish_version(
     state: Snapshot, data: TrainingData, experiment: Experiment, version: int, *, depth: int, seed: int
 ) -> None:
     """Publish all candidates of a state as a version of the negatives (top ``depth`` without D+)."""
+    contains = answers_of(data, experiment.cache)
     with experiment.timed("mine", version=version, step=state.step):
-        pool = mine_candidates(state, data.train, "query", episode=version, depth=depth, seed=seed)
+        positives = current_positives(state, data, depth, contains)
+        pool = mine_candidates(
+            state, positives, "query", episode=version, depth=depth, seed=seed, contains=contains
+        )
     inputs = {"collection": data.collection.digest, "miner": state.digest, "step": str(state.step)}
     save_pool(pool, versions_of(experiment).path(version), settings={"depth": depth}, inputs=inputs)
 

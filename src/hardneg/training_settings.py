@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from hardneg.config import Settings, operational
-from hardneg.data.training_data import TrainingData
+from hardneg.data.training_data import Labels, TrainingData
 from hardneg.errors import SettingsError
 from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment import Experiment
@@ -55,6 +55,12 @@ class TrainingSettings(Settings):
     cache_tokens: int = Field(4096, ge=16)  # of a chunk
     mask_known_positives: bool = True
 
+    # labels, see Labels; answers are for open-domain question answering
+    labels: Literal["qrels", "answers"] = "qrels"
+    use_positive_ctxs: bool = True
+    require_gold: bool = False
+    answer_mode: Literal["string", "regex"] = "string"
+
     # numbers
     depth: int = Field(200, ge=1)
     seed: int = Field(42, ge=0)
@@ -71,6 +77,7 @@ class TrainingSettings(Settings):
     def check(self) -> None:
         """Refuse what the fields alone cannot see to be wrong; raises :class:`SettingsError`."""
         parse_measures(self.measures)
+        Labels(self.labels, self.use_positive_ctxs, self.require_gold, self.answer_mode).check()
         if self.gradient_cache and self.micro_queries:
             what = (
                 f"gradient_cache = true with micro_queries = {self.micro_queries}, which parts what it keeps whole"

@@ -15,6 +15,7 @@ import hardneg as hn
 from conftest import Executed, watched
 from hardneg.data.collection import Collection
 from hardneg.data.training_data import Labels, choose_splits
+from hardneg.errors import Faults
 from hardneg.evaluation.matching import contains
 from hardneg.experiment import Experiment
 from hardneg.models.loading import load_encoder
@@ -342,3 +343,45 @@ def test_the_same_call_again_does_nothing(whole, qa):
     results = hn.train_ance_tele(qa.collection, qa.model, whole.path, device="cpu", **QA)
     assert results == json.loads((whole.path / "results.json").read_text())
     assert (whole.path / "results.json").stat().st_mtime_ns == before
+
+
+# ---------------------------------------------------------------- other recipes
+
+
+@pytest.mark.parametrize(
+    ("recipe", "values", "place"),
+    [
+        ("warmup", {"mixtures": ["bm25+random"], "steps": [9]}, "episodes/1/negatives"),
+        ("star", {"steps": 9}, "episodes/1/negatives"),
+        ("ance", {"refresh_every": 5, "refreshes": 1}, "versions/v0001"),
+    ],
+)
+def test_other_recipes_know_positives_and_negatives_by_answers_too(qa, train, tmp_path, recipe, values, place):
+    common = {"depth": 24, "labels": "answers", "measures": "Answer@5", "queries_per_step": 4}
+    with watched() as batches:
+        getattr(hn, f"train_{recipe}")(qa.collection, qa.model, tmp_path / "exp", device="cpu", **common | values)
+    positives, queries = (
+        pool_positives(tmp_path / "exp" / place),
+        np.load(tmp_path / "exp" / place / "query_rows.npy"),
+    )
+    offsets, rows = (np.load(tmp_path / "exp" / place / f"{name}.npy") for name in ("offsets", "passage_rows"))
+    negatives = [rows[a:b].tolist() for a, b in pairwise(offsets.tolist())]
+    assert not any(
+        answered(qa.collection, q, row) for q, found in zip(queries, negatives, strict=True) for row in found
+    )
+    judged = {query: train.of(i).tolist() for i, query in enumerate(train.query_rows.tolist())}
+    found = {query: rows for query, rows in positives.items() if not judged[query] and rows}
+    assert found
+    assert all(answered(qa.collection, query, *rows) for query, rows in found.items())
+    seen = {
+        query: group[0]
+        for batch in batches
+        for query, group in zip(batch.query_rows.tolist(), batch.passage_rows.tolist(), strict=True)
+    }
+    assert set(seen) & set(found), "a question without a judged passage was trained on"
+    assert all(answered(qa.collection, query, seen[query]) for query in set(seen) & set(found))
+
+
+def test_adore_refuses_labels_by_answers(qa, tmp_path):
+    with pytest.raises(Faults, match="adore knows a positive by its judgement alone"):
+        hn.train_adore(qa.collection, qa.model, tmp_path / "exp", device="cpu", labels="answers", cut=10)

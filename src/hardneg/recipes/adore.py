@@ -61,8 +61,11 @@ class Adore(TrainingSettings):
     measure_every: int | None = Field(None, ge=1)  # steps between two states that are measured on the way
 
     def check(self) -> None:
-        """Refuse a refresh of what is not static, and the gradient cache, besides."""
+        """Refuse a refresh of what is not static, the gradient cache, and labels by answers, besides."""
         super().check()
+        if self.labels == "answers":
+            what = "labels = answers, and adore knows a positive by its judgement alone"
+            raise SettingsError("BAD_SETTING", what, "leave it out")
         if self.refresh_every and self.negatives != "static":
             what = f"refresh_every = {self.refresh_every} with negatives = {self.negatives}"
             raise SettingsError("BAD_SETTING", what, "set negatives = static, or leave refresh_every out")

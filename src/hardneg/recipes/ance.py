@@ -16,12 +16,13 @@ from typing import Any, Literal
 from pydantic import Field
 
 from hardneg.artifacts import is_published
-from hardneg.data.training_data import TrainingData
+from hardneg.data.training_data import TrainingData, labelled
 from hardneg.diagnostics.pairwise_errors import errors_of_state
 from hardneg.distributed import by_leader
 from hardneg.errors import PeerError, SettingsError
 from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment import Experiment
+from hardneg.labelling import answers_of
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
@@ -116,6 +117,7 @@ def ance(
     ----------
     working : in the asynchronous modes, what watches the two processes that run :func:`train` and :func:`infer`.
     """
+    data = labelled(data, settings.model_dump(mode="json"))
     if working is None:
         yield from alternate(settings, data, base, experiment)
     else:
@@ -222,6 +224,7 @@ def be_trainer(
 ) -> None:
     """The trainer's role; it waits for an inferencer that gives no sign of life for ``patience`` seconds."""
     wait = patient(beat_of(experiment, "inferencer"), patience)
+    data = labelled(data, settings.model_dump(mode="json"))
     for _ in train(settings, data, base(), experiment, wait):
         pass
 
@@ -247,14 +250,15 @@ def infer(
 
     It waits for a trainer that gives no sign of life for ``patience`` seconds.
     """
-    deep = evaluation_depth(parse_measures(settings.measures))
+    data = labelled(data, settings.model_dump(mode="json"))
+    deep, contains = evaluation_depth(parse_measures(settings.measures)), answers_of(data, experiment.cache)
     wait = patient(beat_of(experiment, "trainer"), patience)
     todo = partial(next_job, settings.mode, experiment, every=settings.refresh_every, refreshes=settings.refreshes)
     while (job := wait(todo, "a model to mine with")) != DONE:
         version, step = job
         miner = base() if step == 0 else load_encoder(str(exported(experiment, step)), device=base().device)
         state = state_of(settings, data, experiment, miner, name_of(version), runs_of(version), step)
-        retrieve_all(state, data, depth=settings.depth, evaluation_depth=deep)
+        retrieve_all(state, data, depth=settings.depth, evaluation_depth=deep, contains=contains)
         state.keep_geometry()
         errors_of_state(state, judged_splits(data))  # now, while the embeddings are there
         publish_version(state, data, experiment, version, depth=settings.depth, seed=settings.seed)
@@ -287,6 +291,7 @@ def watch(settings: Ance, experiment: Experiment, working: Working) -> Iterator[
 
 def plan(settings: Ance, data: TrainingData, encoder: BiEncoder, *, seeds: int, measure: bool) -> dict[str, Any]:
     """What the experiment would do, and with ``measure`` what it would take here."""
+    data = labelled(data, settings.model_dump(mode="json"))
     width = 1 + settings.negatives_per_query
     one = Episode(EPISODE, len(data.train), settings.steps, settings.queries_per_step, width)
     work = work_of(

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import Field, PositiveInt, ValidationInfo, field_validator
 
 from hardneg.artifacts import is_current, read_manifest
-from hardneg.data.training_data import BY_QRELS, Labels, TrainingData, labelled
+from hardneg.data.training_data import TrainingData, labelled
 from hardneg.distributed import leader_first
 from hardneg.errors import SettingsError
 from hardneg.experiment import Experiment
-from hardneg.labelling import answers_of, current_positives
+from hardneg.labelling import answers_of, current_positives, trained_by
 from hardneg.mining import adopt, mine_pool
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
@@ -63,12 +62,6 @@ class AnceTele(TrainingSettings):
     lookahead: Literal["first", "all"] = "first"
     positives: Literal["rotate", "first"] = "rotate"
 
-    # labels, see Labels; answers are for open-domain question answering
-    labels: Literal["qrels", "answers"] = "qrels"
-    use_positive_ctxs: bool = True
-    require_gold: bool = False
-    answer_mode: Literal["string", "regex"] = "string"
-
     @field_validator("start_episode")
     @classmethod
     def _is_an_episode(cls, value: int, info: ValidationInfo) -> int:
@@ -77,9 +70,8 @@ class AnceTele(TrainingSettings):
         return value
 
     def check(self) -> None:
-        """Refuse a source that stands twice and labels that contradict each other, besides."""
+        """Refuse a source that stands twice, besides."""
         super().check()
-        Labels(self.labels, self.use_positive_ctxs, self.require_gold, self.answer_mode).check()
         if len(set(self.extra)) < len(self.extra):
             what = f"extra = {self.extra}: a source stands twice"
             raise SettingsError("REPEATED_SOURCE", what, "name each once")
@@ -194,11 +186,6 @@ def mix_episode(
         anchors=settings.lookahead,
         contains=contains,
     )
-
-
-def trained_by(data: TrainingData, pool: NegativePool) -> TrainingData:
-    """The data with the positives of a pool: by answers, they may be others in every episode."""
-    return replace(data, asked=pool.positives, labels=BY_QRELS)
 
 
 def plan(

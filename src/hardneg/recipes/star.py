@@ -15,9 +15,10 @@ from pydantic import Field
 from torch import Tensor
 
 from hardneg.artifacts import is_current, read_manifest
-from hardneg.data.training_data import TrainingData
+from hardneg.data.training_data import TrainingData, labelled
 from hardneg.distributed import leader_first
 from hardneg.experiment import Experiment
+from hardneg.labelling import answers_of, current_positives, trained_by
 from hardneg.losses import star as star_loss
 from hardneg.mining import adopt, mine_candidates
 from hardneg.models.bi_encoder import BiEncoder
@@ -68,6 +69,7 @@ def star(
     ----------
     given : static hard negatives made elsewhere, instead of mined ones.
     """
+    data = labelled(data, settings.model_dump(mode="json"))
     state = state_of_episode(settings, data, experiment, base(), 1, 1)
     yield state
     pool = leader_first(static_negatives, settings, state, data, experiment, given)
@@ -84,12 +86,20 @@ def static_negatives(
     inputs = {"collection": collection.digest, "splits": data.digest, "miner": state.digest}
     if not is_current(path, POOL, inputs):
         with experiment.timed("mine", episode=1):
+            contains = answers_of(data, experiment.cache)
+            positives = current_positives(state, data, settings.depth, contains)
             if given is None:
                 pool = mine_candidates(
-                    state, data.train, "query", episode=1, depth=settings.depth, seed=settings.seed
+                    state,
+                    positives,
+                    "query",
+                    episode=1,
+                    depth=settings.depth,
+                    seed=settings.seed,
+                    contains=contains,
                 )
             else:
-                pool = adopt(given, data.train, 1, collection.text_keys)
+                pool = adopt(given, positives, 1, collection.text_keys, contains)
         save_pool(pool, path, settings=settings.result_values(), inputs=inputs)
     return load_pool(path, n_passages=collection.n_passages, collection=collection.digest)
 
@@ -106,7 +116,7 @@ def train(
         seed=settings.seed,
         models={"model": settings.stop(queries)},
         schedule=linear(settings.learning_rate, warmup=settings.warmup, horizon=settings.horizon(queries)),
-        objective=group_objective(settings, data, start, experiment.cache, loss, in_batch=True),
+        objective=group_objective(settings, trained_by(data, pool), start, experiment.cache, loss, in_batch=True),
         batches=VisitBatches(
             data.train,
             lambda step: pool,
@@ -140,6 +150,7 @@ def loss_of(settings: Star, scale: float) -> GroupLoss:
 
 def plan(settings: Star, data: TrainingData, encoder: BiEncoder, *, seeds: int, measure: bool) -> dict[str, Any]:
     """What the experiment would do, and with ``measure`` what it would take here."""
+    data = labelled(data, settings.model_dump(mode="json"))
     queries = len(data.train)
     one = Episode(1, queries, settings.stop(queries), settings.queries_per_step, 1 + settings.negatives_per_query)
     work = work_of(settings, data, [one], states=2, entries=settings.depth, in_batch=True)

@@ -17,10 +17,11 @@ import numpy as np
 from pydantic import Field, PositiveInt
 
 from hardneg.artifacts import is_current, read_manifest
-from hardneg.data.training_data import TrainingData
+from hardneg.data.training_data import TrainingData, labelled
 from hardneg.distributed import leader_first
 from hardneg.errors import SettingsError
 from hardneg.experiment import Experiment
+from hardneg.labelling import answers_of, current_positives, trained_by
 from hardneg.mining import Corpus, adopt, mine_candidates
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
@@ -107,7 +108,7 @@ def warmup(
     ----------
     given : the negatives of source ``file``.
     """
-    encoder = base()
+    data, encoder = labelled(data, settings.model_dump(mode="json")), base()
     for episode in range(1, len(settings.mixtures) + 1):
         state = state_of_episode(settings, data, experiment, encoder, episode, len(settings.mixtures))
         yield state
@@ -135,22 +136,25 @@ def offered(
     settings: Warmup, data: TrainingData, cache: Path, episode: int, given: NegativePool | None
 ) -> NegativePool:
     """Mine what an episode draws from."""
-    collection, sources = data.collection, settings.mined(episode)
-    pools = [empty_pool(data.train, episode, collection.digest)]
+    collection, sources, corpus = data.collection, settings.mined(episode), Corpus(data.collection, cache)
+    contains = answers_of(data, cache)
+    positives = current_positives(corpus, data, settings.depth, contains)
+    pools = [empty_pool(positives, episode, collection.digest)]
     if "file" in sources:
         if given is None:
             raise SettingsError("NO_POOL", "source 'file' has no negatives", "give --negatives")
-        pools.append(adopt(given, data.train, episode, collection.text_keys))
+        pools.append(adopt(given, positives, episode, collection.text_keys, contains))
     for source in (source for source in sources if source != "file"):
         pools.append(
             mine_candidates(
-                Corpus(collection, cache),
-                data.train,
+                corpus,
+                positives,
                 source,
                 episode=episode,
                 depth=settings.depth,
                 count=settings.count,
                 seed=settings.seed,
+                contains=contains,
             )
         )
     return union([pools[0], *balanced(pools[1:], settings.seed)])
@@ -192,7 +196,9 @@ def train_episode(
         seed=settings.seed,
         models=models,
         schedule=linear(settings.learning_rate, warmup=settings.warmup, horizon=horizon),
-        objective=group_objective(settings, data, start, experiment.cache, loss, in_batch=shared),
+        objective=group_objective(
+            settings, trained_by(data, pool), start, experiment.cache, loss, in_batch=shared
+        ),
         batches=VisitBatches(
             data.train,
             lambda step: pool,
@@ -215,6 +221,7 @@ def train_episode(
 
 def plan(settings: Warmup, data: TrainingData, encoder: BiEncoder, *, seeds: int, measure: bool) -> dict[str, Any]:
     """What the experiment would do, and with ``measure`` what it would take here."""
+    data = labelled(data, settings.model_dump(mode="json"))
     episodes = [
         Episode(
             episode,
