@@ -10,7 +10,8 @@ import pytest
 from safetensors.numpy import load_file
 from test_ance_tele import RECORDED
 
-from hardneg.artifacts import read_manifest, verify
+import hardneg as hn
+from hardneg.artifacts import read_manifest
 from hardneg.training.checkpoint import checkpoints
 from processes import FAIL, arrays_of, command_of, finish, forked, torchrun
 from tiny_world import COMMON, SETTINGS
@@ -28,7 +29,7 @@ def metrics_of(path):
 def weights_of(path):
     """The final weights but for the biases of keys: their gradient is 0, and what moves them is its rounding."""
     found = load_file(path / "model/model.safetensors")
-    return {name: value for name, value in found.items() if not name.endswith("key.bias")}
+    return np.concatenate([found[name].ravel() for name in sorted(found) if not name.endswith("key.bias")])
 
 
 def pools_of(path):
@@ -53,8 +54,8 @@ def check_equal_training(path, one):
             assert values.shape == pool[name].shape
             assert np.count_nonzero(values != pool[name]) <= 0.005 * values.size, (path_of_pool, name)
         np.testing.assert_allclose(*scores, rtol=1e-4)
-    for name, value in weights_of(one).items():  # rates are 1e-3, so the steps moved them by up to 1e-2
-        np.testing.assert_allclose(weights_of(path)[name], value, rtol=0, atol=1e-4, err_msg=name)
+    weights, others = weights_of(path), weights_of(one)
+    assert np.linalg.norm(weights - others) < 1e-4 * np.linalg.norm(others)
 
 
 # ---------------------------------------------------------------- equal
@@ -86,9 +87,7 @@ def test_encoding_was_shared_and_only_the_first_process_wrote(two, whole):
     path, _ = two
     stores = [read_manifest(store) for store in (path / "cache/embeddings").iterdir()]
     assert {manifest.facts["shards"] for manifest in stores} == {6, 8}  # of 92 queries and 120 passages
-    for file in path.rglob("manifest.json"):
-        if "shard-" not in file.parent.name:
-            verify(file.parent)
+    assert hn.verify(path)["whole"]
     assert not list(path.rglob(".tmp-*"))
     stages = [(p / "timing.jsonl").read_text().splitlines() for p in (path, whole.path)]
     assert len(stages[0]) == len(stages[1])

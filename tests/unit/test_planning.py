@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hardneg import planning
 from hardneg.data.training_data import choose_splits
 from hardneg.models.loading import load_encoder
 from hardneg.planning import (
@@ -111,6 +112,21 @@ def test_time_grows_with_steps_and_states(world):
     many, _ = time_stages(work_of(data, episodes=[Episode(1, 60, 1600, 8, 5)], states=300), encoder, sample)
     assert many["train"] > 20 * few["train"]  # a hundredfold in steps; the clock is not to be trusted further
     assert many["encode"] > 20 * few["encode"]
+
+
+def test_the_gradient_cache_is_a_third_pass_over_chunks(world, monkeypatch):
+    data, encoder = world
+    sample, batches = take_sample(work_of(data), encoder), []
+    monkeypatch.setattr(planning, "spread", lambda tokens, most: batches.append(most) or spread(tokens, most))
+    monkeypatch.setattr(planning, "seconds_of", lambda work: work() or 1.0)
+    seconds = []
+    for chunk in (None, 100_000, 64):
+        found, _ = planning.time_training(work_of(data, chunk_tokens=chunk), encoder, sample)
+        seconds.append(found - 16)  # of 16 updates, a second each
+    assert batches == [batches[0], batches[0], 64]
+    tokens = [float(spread(sample.passages, most).lengths.sum()) for most in batches]
+    assert seconds[1] == seconds[0]
+    assert seconds[2] == pytest.approx(seconds[0] * tokens[0] / tokens[2] * 4 / 3)
 
 
 def test_an_estimate_leaves_the_model_as_it_was(world):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,9 @@ from hardneg.sealed import write_results
 from hardneg.training_settings import Recipe, TrainingSettings
 
 LOG, CACHE, ROLES, TIMELINE = "log.txt", "cache", "roles", "timeline.png"
+Execute = Callable[[Path, TrainingSettings], dict[str, Any]]
 
 
-@group()
 def train(
     recipe: Recipe,
     data: Data,
@@ -85,7 +86,7 @@ def train(
     stores = None if cache is None else cache_at(cache)
     chosen = recipe_settings(recipe, preset, config, settings=settings, device=device, **values)
     check_processes(recipe, chosen, role)
-    by_leader(check_experiment, place, count)
+    check_experiment(place, count)
     collection = collection_of(data, cache)
     parts = choose_splits(collection, **dataclasses.asdict(splits), seed=chosen.seed)
     if parts.held_out:
@@ -101,12 +102,18 @@ def train(
         cache=stores,
         negatives=None if negatives is None else Path(negatives),
     )
+    return train_seeds(execute, place, chosen, count)
+
+
+@group()  # joined by all before one begins to write
+def train_seeds(execute: Execute, place: Path, settings: TrainingSettings, count: int) -> dict[str, Any]:
+    """The results of one experiment, or of ``count`` with a seed each, pooled."""
     if count == 1:
-        return execute(place, chosen)
+        return execute(place, settings)
     results = {}
-    for seed in range(chosen.seed, chosen.seed + count):
+    for seed in range(settings.seed, settings.seed + count):
         note(f"seed {seed}")
-        results[seed] = execute(place / f"seed-{seed}", chosen.model_copy(update={"seed": seed}))
+        results[seed] = execute(place / f"seed-{seed}", settings.model_copy(update={"seed": seed}))
     pooled = pool_seeds(results)
     if is_leader():
         write_results(place, pooled)
