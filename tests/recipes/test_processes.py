@@ -185,7 +185,7 @@ def check_same_bytes(path, straight):
 
 
 def wait_for_steps(path, count, process):
-    end = time.monotonic() + 120
+    end = time.monotonic() + 300
     while not (path / "metrics.jsonl").is_file() or len(metrics_of(path)) < count:
         assert process.poll() is None, "it ended too soon"
         assert time.monotonic() < end, "it takes too long"
@@ -198,7 +198,7 @@ def test_stopped_by_a_signal_all_stop_at_one_step_and_resume(world, straight, tm
     wait_for_steps(stopped.path, 10, process)
     process.send_signal(signal.SIGTERM)
     begun = time.monotonic()
-    assert process.wait(60) != 0
+    assert process.wait(120) != 0
     assert time.monotonic() - begun < 30
     said = (tmp_path / "log").read_text()
     assert said.count("STOPPED: stopped by SIGTERM") == 2, said
@@ -235,7 +235,7 @@ def test_under_torchrun_a_killed_process_is_named_and_the_rest_is_resumed(world,
     killed = long_in(world, tmp_path)
     killed.arguments.append("--set=checkpoint_every=7")
     process = torchrun(2, killed.arguments, tmp_path / "log", **{FAIL: "1:17:kill"})
-    assert process.wait(120) == 1  # the launcher's own
+    assert process.wait(300) == 1  # the launcher's own
     said = (tmp_path / "log").read_text()
     assert "exitcode  : -9" in said.split("Root Cause")[1]
     assert said.count("STOPPED: stopped by SIGTERM") == 1, said  # the launcher has asked the other
