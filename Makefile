@@ -1,4 +1,5 @@
-# make install | demo | test | test-slow | chaos | lint | bench | bench-import | study-ablation | study-ance
+# make install | demo | test | test-slow | chaos | fuzz | lint | bench | bench-import
+# make study-ablation | study-ance | study-star-adore | study-indexes
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # For machines whose default index serves CUDA builds of torch: make TORCH_INDEX=https://…/cpu demo
 TORCH_INDEX ?=
@@ -8,8 +9,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c const
 DEMO ?= demo
 STUDY ?=
 JOBS ?= 1
+DATA ?= pydocs
+OPTIONS ?=
 
-.PHONY: install demo test test-slow chaos lint bench bench-import study-ablation study-ance clean
+.PHONY: install demo test test-slow chaos fuzz lint bench bench-import
+.PHONY: study-ablation study-ance study-star-adore study-indexes clean
 
 install: $(VENV)/.dev
 
@@ -44,6 +48,9 @@ test-slow: install
 chaos: install
 	CHAOS_EVENTS=100 CHAOS_WHOLE=1 OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m slow tests/slow/test_ance_chaos.py
 
+fuzz: install
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz.py --cases 20000 --seed 1
+
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -65,8 +72,19 @@ study-ablation: $(VENV)/.base
 	$(BIN)/python studies/ablation.py --out $(or $(STUDY),runs/ablation) --jobs $(JOBS) --report docs/studies/ablation.md
 
 study-ance: $(VENV)/.base
-	@echo "50 experiments of 2 to 4 minutes on 2 old cores; what is finished is not run again (make JOBS=2 STUDY=folder)"
-	$(BIN)/python studies/ance.py --out $(or $(STUDY),runs/ance) --jobs $(JOBS) --report docs/studies/ance-table.md
+	@echo "35 experiments of 2 to 6 minutes on 2 old cores; what is finished is not run again (make JOBS=2 STUDY=folder)"
+	$(BIN)/python studies/ance.py --out $(or $(STUDY),runs/ance) --data $(DATA) --jobs $(JOBS) $(OPTIONS) \
+		--report docs/studies/ance.md
+
+study-star-adore: $(VENV)/.base
+	@echo "28 experiments of 2 to 8 minutes on 2 old cores; what is finished is not run again"
+	@echo "(make JOBS=2 STUDY=folder DATA=qa:FOLDER OPTIONS='--parts rows --rows bm25,ance,star,bm25-adore,star-adore')"
+	$(BIN)/python studies/star_adore.py --out $(or $(STUDY),runs/star-adore) --data $(DATA) --jobs $(JOBS) $(OPTIONS) \
+		--report docs/studies/star-adore.md
+
+study-indexes: $(VENV)/.base
+	@echo "ten indexes of one collection (about 10 minutes on 2 old cores); what stands there is not built again"
+	$(BIN)/python studies/indexes.py --out $(or $(STUDY),runs/indexes) --data $(DATA) --report docs/indexes.md
 
 clean:
 	rm -rf $(VENV) $(DEMO) build dist src/*.egg-info .pytest_cache .ruff_cache .mypy_cache

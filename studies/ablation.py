@@ -14,11 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from harness import Row, Step, Study, arguments, say, table
-from numpy.typing import NDArray
+from harness import Row, Step, Study, Values, arguments, called, insert, interval, say, table
 
 import hardneg as hn
-from hardneg.evaluation.significance import bootstrap_interval, holm, randomization_test
+from hardneg.evaluation.significance import holm, randomization_test
 
 MEASURE = "RR@10"
 STATES = ("untrained", "episode-1", "episode-2", "final")
@@ -50,8 +49,6 @@ training and other shares change?
 
 `make study-ablation` executes what is missing, and writes the tables below from the experiments' folders.
 """
-
-Values = NDArray[np.float64]  # of every test query
 
 
 def name_of(start: str, row: str, seed: int) -> str:
@@ -110,12 +107,6 @@ def over_seeds(values: Sequence[float]) -> str:
     """A mean, with the standard deviation where there are several."""
     spread = f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else ""
     return f"{np.mean(values):.4f}{spread}"
-
-
-def interval(values: Values, sign: str = "") -> str:
-    """The bootstrap interval of a mean over queries."""
-    low, high = bootstrap_interval(values, seed=0)
-    return f"[{low:{sign}.4f}, {high:{sign}.4f}]"
 
 
 # ---------------------------------------------------------------- tables
@@ -199,11 +190,6 @@ def set_up(study: Study, chosen: Namespace) -> str:
     return "\n".join(lines)
 
 
-def called(place: str) -> str:
-    """What people call a model or collection; never where it lies."""
-    return Path(place).name if Path(place).is_dir() else place
-
-
 def budget(study: Study) -> str:
     """Seconds that an experiment took."""
     done = [path.parent.name for path in study.folder.glob("*/results.json")]
@@ -234,10 +220,7 @@ def report(study: Study, chosen: Namespace) -> str:
 
 def write(path: Path, text: str) -> None:
     """Put the tables into a page; what people wrote around them stays."""
-    page = path.read_text() if path.is_file() else HEADING + "\n" + BEGIN + END
-    before, rest = page.split(BEGIN)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(before + BEGIN + "\n" + text + "\n" + END + rest.split(END)[1])
+    insert(path, text, BEGIN, END, HEADING)
 
 
 # ---------------------------------------------------------------- the command

@@ -1,18 +1,42 @@
 """The baselines, X -> Y warm-ups, ANCE and ANCE-Tele at an equal budget of optimiser steps.
 
-Every recipe's learning rate is chosen on dev from one grid, by trials of a quarter of the steps.
+Learning rates are chosen on dev from one grid, by trials of a quarter of the steps: one for each kind of negatives
+(mixtures and chains with BM25 take the rate of BM25), one for ANCE, one for ANCE-Tele.
 """
 
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from dataclasses import replace
 
-from harness import Row, Step, Study, arguments, compare, number, say, table
+from harness import (
+    Row,
+    Step,
+    Study,
+    arguments,
+    best_rate,
+    called,
+    compare,
+    difference,
+    execute,
+    insert,
+    number,
+    say,
+    table,
+    trials,
+    with_rate,
+)
 
 GRID = (1e-4, 3e-4, 3e-5)
 MEASURE = "RR@10"
 TRIAL = "trial"
+TRIED_AS = {  # rows without trials of their own, and those whose rate they take
+    "dpr": "bm25",
+    "bm25-random": "bm25",
+    "bm25-to-random": "bm25",
+    "bm25-to-nce": "bm25",
+    "bm25-to-bm25-random": "bm25",
+    "ance-async": "ance-sync",
+}
 
 
 def rows(steps: int) -> list[Row]:
@@ -51,54 +75,24 @@ def rows(steps: int) -> list[Row]:
     ]
 
 
-def with_rate(row: Row, rate: float, suffix: str = "") -> Row:
-    """The row at a learning rate, under names of its own."""
-    steps = tuple(
-        replace(
-            step,
-            name=f"{step.name}{suffix}",
-            model=None if step.model is None else f"{step.model}{suffix}",
-            settings=step.settings | {"learning_rate": rate},
+def trials_of(steps: int, wanted: set[str]) -> dict[str, list[Row]]:
+    """By row, its trials at a quarter of the steps: one a rate."""
+    tried = {TRIED_AS.get(name, name) for name in wanted}
+    return trials([row for row in rows(max(steps // 4, 6)) if row.result in tried], GRID, TRIAL)
+
+
+def report(study: Study, chosen: list[Row], rates: dict[str, float | None]) -> str:
+    """The table, from results alone."""
+    lines = []
+    first = next((found for row in chosen if (found := study.results(row.result))), None)
+    for state, title in (
+        {"bm25": "BM25, no training", "untrained": "the encoder as it is"}.items() if first else ()
+    ):
+        lines.append(
+            [title, "", *(number(first, split, state, MEASURE) for split in ("dev", "test")), "", "", "", ""]
         )
-        for step in row.steps
-    )
-    return replace(row, steps=steps)
-
-
-def execute(study: Study, chosen: list[Row], jobs: int) -> None:
-    """Execute rows, the first steps of all before the second ones."""
-    for depth in range(max(len(row.steps) for row in chosen)):
-        study.execute_all([row.steps[depth] for row in chosen if len(row.steps) > depth], jobs)
-
-
-def trials(steps: int, names: set[str] | None) -> dict[str, list[Row]]:
-    """By row, its trials: one a rate."""
-    short = [row for row in rows(max(steps // 4, 6)) if names is None or row.result in names]
-    return {row.result: [with_rate(row, rate, f"-{TRIAL}-{rate:g}") for rate in GRID] for row in short}
-
-
-def best_rate(study: Study, tried: list[Row]) -> float | None:
-    """The rate whose trial does best on dev; None while one is missing."""
-    found = [study.results(row.result) for row in tried]
-    if any(one is None for one in found):
-        return None
-    scores = [one["dev"]["final"][MEASURE] for one in found if one]
-    return GRID[scores.index(max(scores))]
-
-
-def report(study: Study, steps: int, names: set[str] | None) -> str:
-    """The tables, from results alone."""
-    tried, lines = trials(steps, names), []
-    first = next((found for row in rows(steps) if (found := study.results(row.result))), None)
-    if first:
-        for state in ("bm25", "untrained"):
-            title = {"bm25": "BM25, no training", "untrained": "the encoder as it is"}[state]
-            figures = [number(first, split, state, MEASURE) for split in ("dev", "test")]
-            lines.append([title, "", *figures, "", "", ""])
-    for row in rows(steps):
-        if names is not None and row.result not in names:
-            continue
-        rate, results = best_rate(study, tried[row.result]), study.results(row.result)
+    for row in chosen:
+        results, rate = study.results(row.result), rates[row.result]
         against = None if row.result == "bm25" else compare(study, row.result, "bm25", MEASURE)
         train = sum(study.seconds(step.name).get("train", 0.0) for step in row.steps)
         lines.append(
@@ -107,12 +101,22 @@ def report(study: Study, steps: int, names: set[str] | None) -> str:
                 "" if rate is None else f"{rate:g}",
                 number(results, "dev", "final", MEASURE),
                 number(results, "test", "final", MEASURE),
-                "" if against is None else f"{against['difference']:+.4f}",
-                "" if against is None else f"{against['p']:.4f}",
+                "" if against is None else difference(against),
+                "" if against is None else f"{against['p']:.2g}",
+                f"{results['forgetting'][-1]['forgotten']:.3f}" if results else "",
                 f"{train:.0f}" if results else "",
             ]
         )
-    heads = ["row", "learning rate", f"dev {MEASURE}", f"test {MEASURE}", "− BM25 row", "p", "training, s"]
+    heads = [
+        "row",
+        "learning rate",
+        f"dev {MEASURE}",
+        f"test {MEASURE}",
+        "− BM25 row",
+        "p",
+        "forgotten",
+        "training, s",
+    ]
     return table(heads, lines)
 
 
@@ -126,31 +130,32 @@ def main() -> None:
         parser.add_argument("--rows", help="only these, by name, with commas")
         parser.add_argument("--rate", type=float, help="learning rate of every row, instead of trials")
 
-    chosen = arguments(__doc__ or "", options)
+    given = arguments(__doc__ or "", options)
     common = {
-        "queries_per_step": chosen.queries_per_step,
+        "queries_per_step": given.queries_per_step,
         "query_length": 32,
-        "passage_length": chosen.passage_length,
+        "passage_length": given.passage_length,
         "warmup": 0.1,
         "measures": f"{MEASURE} nDCG@10 R@100",
     }
-    study = Study(chosen.out, chosen.data, chosen.model, common, chosen.threads)
-    names = set(chosen.rows.split(",")) if chosen.rows else None
-    if not chosen.only_report:
-        tried = trials(chosen.steps, names)
+    study = Study(given.out, given.data, given.model, common, given.threads)
+    chosen = [row for row in rows(given.steps) if not given.rows or row.result in given.rows.split(",")]
+    tried = {} if given.rate else trials_of(given.steps, {row.result for row in chosen})
+    if not given.only_report:
         every = [row for group in tried.values() for row in group]
         execute(study, every[:1], 1)  # fills the shared cache
-        execute(study, every, chosen.jobs)
-        final = []
-        for row in rows(chosen.steps):
-            if row.result in tried:
-                rate = best_rate(study, tried[row.result])
-                say(f"{row.result}: learning rate {rate}")
-                final.append(with_rate(row, rate or GRID[0]))
-        execute(study, final, chosen.jobs)
-    text = report(study, chosen.steps, names)
-    if chosen.report:
-        chosen.report.write_text(text + "\n")
+        execute(study, every, given.jobs)
+    best = {name: best_rate(study, [row.result for row in group], GRID, MEASURE) for name, group in tried.items()}
+    rates = {row.result: given.rate or best[TRIED_AS.get(row.result, row.result)] for row in chosen}
+    if not given.only_report:
+        for name, rate in rates.items():
+            say(f"{name}: learning rate {rate:g}")
+        execute(study, [with_rate(row, rates[row.result]) for row in chosen], given.jobs)
+    text = report(study, chosen, rates)
+    if given.report:
+        name = called(study.data)
+        begin, end = f"<!-- {name}: written by studies/ance.py -->\n", f"<!-- end of {name} -->\n"
+        insert(given.report, text, begin, end)
     say(text)
 
 

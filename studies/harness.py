@@ -15,11 +15,21 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from queue import SimpleQueue
 
+import numpy as np
+from numpy.typing import NDArray
+
 import hardneg as hn
+from hardneg.data.collection import Collection
+from hardneg.evaluation.answers import evaluate_with_answers
+from hardneg.evaluation.measures import parse_measures
+from hardneg.evaluation.significance import bootstrap_interval
+from hardneg.operations.opening import collection_of
+from hardneg.search.runs import load_run
 
 PYTHON = [sys.executable, "-m", "hardneg"]
 
@@ -142,6 +152,40 @@ def unique(steps: Sequence[Step]) -> list[Step]:
     return list({step.name: step for step in steps}.values())
 
 
+def with_rate(row: Row, rate: float, suffix: str = "") -> Row:
+    """The row at a learning rate, under names of its own."""
+    steps = tuple(
+        replace(
+            step,
+            name=f"{step.name}{suffix}",
+            model=None if step.model is None else f"{step.model}{suffix}",
+            settings=step.settings | {"learning_rate": rate},
+        )
+        for step in row.steps
+    )
+    return replace(row, steps=steps)
+
+
+def trials(rows: Sequence[Row], rates: Sequence[float], label: str) -> dict[str, list[Row]]:
+    """By row, its trials: one a rate."""
+    return {row.result: [with_rate(row, rate, f"-{label}-{rate:g}") for rate in rates] for row in rows}
+
+
+def best_rate(study: Study, tried: Sequence[str], rates: Sequence[float], measure: str) -> float | None:
+    """The rate whose trial, a step, does best on dev; None while one is missing."""
+    found = [study.results(name) for name in tried]
+    if any(one is None for one in found):
+        return None
+    scores = [one["dev"]["final"][measure] for one in found if one]
+    return rates[scores.index(max(scores))]
+
+
+def execute(study: Study, chosen: Sequence[Row], jobs: int) -> None:
+    """Execute rows, the first steps of all before the second ones."""
+    for depth in range(max((len(row.steps) for row in chosen), default=0)):
+        study.execute_all([row.steps[depth] for row in chosen if len(row.steps) > depth], jobs)
+
+
 def say(text: str) -> None:
     """One line for whoever watches."""
     sys.stderr.write(text + "\n")
@@ -163,10 +207,55 @@ def number(results: dict | None, split: str, state: str, measure: str) -> str:
     return f"{results[split][state][measure]:.4f}"
 
 
+def difference(comparison: dict) -> str:
+    """The difference of a comparison with its 95 % interval."""
+    low, high = comparison["interval"]
+    return f"{comparison['difference']:+.4f} [{low:+.4f}, {high:+.4f}]"
+
+
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """A Markdown table."""
     lines = [headers, ["---"] * len(headers), *rows]
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+Values = NDArray[np.float64]  # of every query of a split
+
+
+@lru_cache
+def opened(data: str, cache: Path) -> Collection:
+    """A collection, opened once."""
+    return collection_of(data, cache)
+
+
+def values(study: Study, run: Path, split: str, measure: str) -> Values:
+    """The measure of every query of a split, from a run that an experiment keeps."""
+    collection = opened(study.data, study.cache())
+    qrels, [parsed] = collection.qrels(split), parse_measures(measure)
+    options = {"collection": collection, "cache": study.cache(), "id_rank": collection.passage_ids.id_rank}
+    return evaluate_with_answers(load_run(run), qrels, [parsed], **options).of(str(parsed))
+
+
+def interval(values: Values, sign: str = "") -> str:
+    """The bootstrap interval of a mean over queries."""
+    low, high = bootstrap_interval(values, seed=0)
+    return f"[{low:{sign}.4f}, {high:{sign}.4f}]"
+
+
+def called(place: str) -> str:
+    """What people call a model or collection; never where it lies."""
+    form, colon, path = place.rpartition(":")
+    return f"{form}{colon}{Path(path).name}" if Path(path).is_dir() else place
+
+
+def insert(path: Path, text: str, begin: str, end: str, heading: str = "") -> None:
+    """Put what a machine wrote into a page between two marks; what people wrote around them stays."""
+    page = path.read_text() if path.is_file() else heading
+    if begin not in page:
+        page = page + "\n" + begin + end
+    before, rest = page.split(begin)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(before + begin + "\n" + text + "\n" + end + rest.split(end, 1)[1])
 
 
 Options = Callable[[argparse.ArgumentParser], None]

@@ -16,7 +16,9 @@ if TYPE_CHECKING:  # what editors and type checkers see
         HardnegError,
         NegativePool,
         Splits,
+        clean,
         compare,
+        doctor,
         encode,
         evaluate,
         export_pool,
@@ -38,6 +40,7 @@ if TYPE_CHECKING:  # what editors and type checkers see
         train_ance_tele,
         train_star,
         train_warmup,
+        verify,
     )
 
 __version__ = "0.1.0"
@@ -49,7 +52,9 @@ _HOMES = {
     "HardnegError": "hardneg.errors",
     "NegativePool": "hardneg.negatives.pool",
     "Splits": "hardneg.operations.starting",
+    "clean": "hardneg.operations.cleaning",
     "compare": "hardneg.operations.evaluation",
+    "doctor": "hardneg.operations.doctor",
     "encode": "hardneg.operations.retrieval",
     "evaluate": "hardneg.operations.evaluation",
     "follow": "hardneg.integrations.following",
@@ -71,6 +76,7 @@ _HOMES = {
     "train_ance_tele": "hardneg.operations.recipes",
     "train_star": "hardneg.operations.recipes",
     "train_warmup": "hardneg.operations.recipes",
+    "verify": "hardneg.operations.keeping",
 }
 
 __all__ = [
@@ -81,7 +87,9 @@ __all__ = [
     "NegativePool",
     "Splits",
     "__version__",
+    "clean",
     "compare",
+    "doctor",
     "encode",
     "evaluate",
     "export_pool",
@@ -103,6 +111,7 @@ __all__ = [
     "train_ance_tele",
     "train_star",
     "train_warmup",
+    "verify",
 ]
 
 

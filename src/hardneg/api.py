@@ -13,10 +13,13 @@ from hardneg.integrations.following import follow
 from hardneg.models.loading import load_encoder
 from hardneg.negatives.candidates import Filters
 from hardneg.negatives.pool import NegativePool, load_pool
+from hardneg.operations.cleaning import clean
+from hardneg.operations.doctor import doctor
 from hardneg.operations.evaluation import compare, evaluate
 from hardneg.operations.exporting import export_pool
 from hardneg.operations.indexing import index
 from hardneg.operations.inspection import inspect, pool_stats
+from hardneg.operations.keeping import verify
 from hardneg.operations.pools import mine
 from hardneg.operations.recipes import (
     plan,
@@ -39,7 +42,9 @@ __all__ = [
     "HardnegError",
     "NegativePool",
     "Splits",
+    "clean",
     "compare",
+    "doctor",
     "encode",
     "evaluate",
     "export_pool",
@@ -61,4 +66,5 @@ __all__ = [
     "train_ance_tele",
     "train_star",
     "train_warmup",
+    "verify",
 ]

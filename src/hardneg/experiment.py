@@ -8,9 +8,9 @@ Of several processes that train together rank 0 alone writes.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,20 +18,26 @@ from typing import Any
 
 from hardneg import __version__
 from hardneg.artifacts import (
-    disk_faults,
+    MANIFEST,
+    digest_file,
+    digest_json,
     lease,
     publish_file,
     read_json,
+    remove,
     write_json,
 )
 from hardneg.config import Settings, differences
+from hardneg.disk import append_lines, sweep_below
 from hardneg.distributed import is_leader
 from hardneg.errors import ArtifactError
+from hardneg.memory import peak_memory
+from hardneg.plain import as_written
+from hardneg.sealed import METRICS, RESULTS, check_seal, is_sealed, seal, write_results
 
 SETTINGS = "settings.json"
-RESULTS = "results.json"
-METRICS = "metrics.jsonl"
 TIMING = "timing.jsonl"
+UNSIGNED = {"recipe", "settings", "result_settings", "inputs", "hardneg"}  # before settings held their digest
 
 Mirror = Callable[[Sequence[Mapping[str, Any]]], None]
 
@@ -49,16 +55,20 @@ class Experiment:
 
     @contextlib.contextmanager
     def timed(self, stage: str, **facts: Any) -> Iterator[dict[str, Any]]:
-        """Measure the block and note it in ``timing.jsonl``; the yielded facts are noted with it."""
+        """Measure the block and note it in ``timing.jsonl``; the yielded facts are noted with it.
+
+        ``elsewhere`` among the facts: seconds of the block in which something else was done. The peak of memory is
+        that of this process so far.
+        """
         when, begun = time.time(), time.perf_counter()
         try:
             yield facts
         finally:
-            seconds = round(time.perf_counter() - begun, 4)
-            row = {"stage": stage, "begun": round(when, 3), "seconds": seconds, **facts}
+            seconds = round(time.perf_counter() - begun - facts.pop("elsewhere", 0.0), 4)
+            times = {"stage": stage, "begun": round(when, 3), "seconds": seconds}
+            row = {**times, "peak_mib": peak_memory() >> 20, **facts}
             if is_leader():
-                with disk_faults(self.path), open(self.path / TIMING, "a") as stream:
-                    stream.write(json.dumps(row) + "\n")
+                append_lines(self.path / TIMING, json.dumps(row).encode() + b"\n")
 
     @property
     def timing(self) -> list[dict[str, Any]]:
@@ -73,16 +83,20 @@ class Experiment:
 
     @property
     def results(self) -> Any:
-        """What a finished experiment measured, or None."""
-        return read_json(self.path / RESULTS) if (self.path / RESULTS).is_file() else None
+        """What a finished experiment measured, or None; what it vouches for is verified."""
+        if not (self.path / RESULTS).is_file():
+            return None
+        check_seal(self.path)
+        return read_json(self.path / RESULTS)
 
     def finish(self, results: Mapping[str, Any]) -> None:
-        """Write ``results.json``: the experiment is finished."""
-        write_json(self.path / RESULTS, results)
+        """Write ``results.json`` and seal it: the experiment is finished."""
+        write_results(self.path, results)
 
     def reopen(self) -> None:
         """The experiment is not finished any more (it is being extended)."""
-        (self.path / RESULTS).unlink(missing_ok=True)
+        remove(self.path / MANIFEST)
+        remove(self.path / RESULTS)
 
 
 class Metrics:
@@ -94,12 +108,9 @@ class Metrics:
 
     def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add rows and flush them to the disk, for a checkpoint that follows must not outlive them."""
-        if not is_leader():
+        if not rows or not is_leader():
             return
-        with disk_faults(self.path), open(self.path, "a") as stream:
-            stream.writelines(json.dumps(row, allow_nan=False) + "\n" for row in rows)
-            stream.flush()
-            os.fsync(stream.fileno())
+        append_lines(self.path, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode())
         if self.mirror is not None:
             self.mirror(rows)
 
@@ -110,6 +121,12 @@ class Metrics:
         *lines, _ = self.path.read_bytes().split(b"\n")
         return [self._row(number, line) for number, line in enumerate(lines, 1)]
 
+    @property
+    def steps(self) -> int:
+        """How many steps of the last episode were made, as far as was written."""
+        rows = self.read()
+        return int(rows[-1]["step"]) if rows else 0
+
     def _row(self, number: int, line: bytes) -> dict[str, Any]:
         try:
             row: dict[str, Any] = json.loads(line)
@@ -118,13 +135,30 @@ class Metrics:
             what, fix = f"not valid JSON ({fault})", "remove the line"
             raise ArtifactError("BAD_JSON", what, fix, path=self.path, line=number) from fault
 
-    def truncate(self, episode: int, step: int) -> None:
-        """Forget what came after ``step`` of ``episode``: those steps will be made again."""
+    def digest(self) -> str:
+        """SHA-256 of all rows."""
+        return digest_file(self.path)
+
+    def truncate(self, episode: int, step: int, *, sha256: str | None = None) -> None:
+        """Forget what came after ``step`` of ``episode``: those steps will be made again.
+
+        Parameters
+        ----------
+        sha256 : what the rest must be, where that is known.
+
+        Raises
+        ------
+        ArtifactError : it is not; nothing is changed.
+        """
         if not is_leader():
             return
         kept = [row for row in self.read() if (row["episode"], row["step"]) <= (episode, step)]
+        data = "".join(json.dumps(row) + "\n" for row in kept).encode()
+        if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
+            what = f"not what was written up to step {step} of episode {episode}"
+            raise ArtifactError("CORRUPT", what, "restore the file, or give a new folder", path=self.path)
         with publish_file(self.path) as stream:
-            stream.write("".join(json.dumps(row) + "\n" for row in kept).encode())
+            stream.write(data)
 
 
 @contextlib.contextmanager
@@ -155,15 +189,19 @@ def open_experiment(
         yield experiment
         return
     with lease(path), log_file(path / "log.txt"):
+        sweep_below(path)
         record = {
             "recipe": recipe,
             "settings": settings.model_dump(mode="json"),
             "result_settings": settings.result_values(),
             "inputs": dict(inputs),
         }
-        if (path / SETTINGS).is_file() and check_same(read_json(path / SETTINGS), record, grows, path):
-            experiment.reopen()
-        write_json(path / SETTINGS, {**record, "hardneg": __version__})
+        if (path / SETTINGS).is_file():
+            if check_same(read_settings(path), record, grows, path):
+                experiment.reopen()
+            elif (path / RESULTS).is_file() and not is_sealed(path):  # we died in between
+                seal(path)
+        write_settings(path, record)
         yield experiment
 
 
@@ -190,21 +228,19 @@ def join_experiment(
     }
     with log_file(path / "log.txt"):
         if (path / SETTINGS).is_file():
-            check_same(read_json(path / SETTINGS), record, (), path)
+            check_same(read_settings(path), record, (), path)
         else:
-            write_json(path / SETTINGS, {**record, "hardneg": __version__})
+            write_settings(path, record)
         yield Experiment(path, cache or path / "cache")
 
 
 def check_same(old: Mapping[str, Any], new: Mapping[str, Any], grows: Sequence[str], path: Path) -> bool:
-    """Whether the experiment grew; raises if it is another one."""
-    if not isinstance(old, Mapping) or not {"recipe", "inputs", "result_settings"} <= set(old):
-        what = f"the {SETTINGS} here is not that of an experiment"
-        raise ArtifactError("NOT_EXPERIMENT", what, "give a new folder", path=path)
-    if old["recipe"] != new["recipe"] or old["inputs"] != new["inputs"]:
-        pairs = differences({"recipe": old["recipe"], **old["inputs"]}, {"recipe": new["recipe"], **new["inputs"]})
-        what = "this experiment was started from something else: " + "; ".join(pairs)
-        raise ArtifactError("INPUT_CHANGED", what, "restore the input, or give a new folder", path=path)
+    """Whether the experiment grew; raises if it is another one.
+
+    Settings are compared before inputs: a setting may be why a digest differs, and says more.
+    """
+    if changed := differences({"recipe": old["recipe"]}, {"recipe": new["recipe"]}):
+        raise other_inputs(changed, path)
     before, now = dict(old["result_settings"]), dict(new["result_settings"])
     grown = [name for name in grows if before.get(name, 0) < now.get(name, 0)]
     for name in grown:
@@ -212,13 +248,58 @@ def check_same(old: Mapping[str, Any], new: Mapping[str, Any], grows: Sequence[s
     if changed := differences(before, now):
         what = "this experiment was started with other settings: " + "; ".join(changed)
         raise ArtifactError("SETTINGS_CHANGED", what, "use the old settings, or give a new folder", path=path)
+    if changed := differences(dict(old["inputs"]), dict(new["inputs"])):
+        raise other_inputs(changed, path)
     return bool(grown)
+
+
+def other_inputs(changed: Sequence[str], path: Path) -> ArtifactError:
+    """The fault of an experiment that was started from something else."""
+    what = "this experiment was started from something else: " + "; ".join(changed)
+    return ArtifactError("INPUT_CHANGED", what, "restore the input, or give a new folder", path=path)
+
+
+def write_settings(path: Path, record: Mapping[str, Any]) -> None:
+    """Write ``settings.json``, its own digest in it."""
+    content = {**record, "hardneg": __version__}
+    write_json(path / SETTINGS, {**content, "digest": digest_json(content)})
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The settings of an experiment's folder, verified.
+
+    Raises
+    ------
+    ArtifactError : they are damaged, or no experiment's.
+    """
+    raw = read_json(path / SETTINGS)
+    if not isinstance(raw, dict) or not {"recipe", "inputs", "result_settings"} <= set(raw):
+        what = f"the {SETTINGS} here is not that of an experiment"
+        raise ArtifactError("NOT_EXPERIMENT", what, "give a new folder", path=path / SETTINGS)
+    whole = set(raw) == UNSIGNED or as_written((path / SETTINGS).read_bytes(), raw)
+    written = raw.pop("digest", None)
+    if not whole or (written != digest_json(raw) and (written is not None or set(raw) != UNSIGNED)):
+        what = "the settings are not as they were written"
+        raise ArtifactError("CORRUPT", what, "restore the file, or give a new folder", path=path / SETTINGS)
+    return raw
+
+
+class LogFile(logging.FileHandler):
+    """A log that is no reason to stop: what cannot be written is left out."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record."""
+        with contextlib.suppress(OSError):
+            super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Say nothing."""
 
 
 @contextlib.contextmanager
 def log_file(path: Path) -> Iterator[None]:
     """Keep what the library logs in a file of the experiment."""
-    handler = logging.FileHandler(path, encoding="utf-8", delay=True)
+    handler = LogFile(path, encoding="utf-8", delay=True)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     library = logging.getLogger("hardneg")
     library.addHandler(handler)

@@ -80,11 +80,19 @@ def over_pairs(scores: Tensor, targets: Tensor, masked: Tensor, loss: PairLoss, 
     return losses.sum(dim=1) / kept.sum(dim=1).clamp(min=1)
 
 
-def hardest(scores: Tensor, targets: Tensor, masked: Tensor) -> Tensor:
-    """[B, P] the mask that leaves only each query's highest-scored negative (NCE negatives; ANCE, Section 2)."""
+def hardest(scores: Tensor, targets: Tensor, masked: Tensor, *, own: int = 0) -> Tensor:
+    """[B, P] the mask that leaves only each query's highest-scored negative (NCE negatives; ANCE, Section 2).
+
+    Parameters
+    ----------
+    own : so many columns behind each query's positive hold negatives mined for it; they are left too, and the
+        highest-scored one is that of the others.
+    """
     left = masked.scatter(1, targets[:, None], True)
-    best = scores.detach().masked_fill(left, float("-inf")).argmax(dim=1, keepdim=True)
-    return torch.ones_like(masked).scatter(1, best, left.gather(1, best))
+    column = torch.arange(masked.shape[1], device=masked.device)[None, :]
+    mined = (column > targets[:, None]) & (column <= targets[:, None] + own)
+    best = scores.detach().masked_fill(left | mined, float("-inf")).argmax(dim=1, keepdim=True)
+    return torch.where(mined, left, torch.ones_like(masked).scatter(1, best, (left | mined).gather(1, best)))
 
 
 def star(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import sys
 from pathlib import Path
 
 from hardneg.errors import ResourceError, SettingsError
@@ -67,6 +68,15 @@ def require(needed: int, what: str, device: str = "cpu") -> None:
             f"{what} needs {needed / 2**20:.0f} MiB, {option} leaves {max(left, 0) / 2**20:.0f} MiB",
             f"give {option} {least}M or more",
         )
+
+
+def peak_memory() -> int:
+    """The most bytes that this process took so far, mapped files included; 0 where the system does not say."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def own_memory() -> int:

@@ -60,14 +60,17 @@ def group_objective(
     return objective
 
 
-def group_loss(name: LossName, *, scale: float, margin: float = 1.0, only_hardest: bool = False) -> GroupLoss:
+def group_loss(
+    name: LossName, *, scale: float, margin: float = 1.0, only_hardest: bool = False, own: int = 0
+) -> GroupLoss:
     """A loss by its name.
 
     Parameters
     ----------
     scale : factor from scores to logits.
     margin : of ``hinge``.
-    only_hardest : leave each query nothing but its highest-scored negative (NCE).
+    only_hardest : of the batch, leave each query nothing but its highest-scored negative (NCE), beside the ``own``
+        negatives that were mined for it.
     """
     pairs: dict[str, PairLoss] = {
         "pairwise_nll": pairwise_nll,
@@ -77,7 +80,7 @@ def group_loss(name: LossName, *, scale: float, margin: float = 1.0, only_hardes
 
     def loss(scores: Tensor, targets: Tensor, masked: Tensor) -> Tensor:
         if only_hardest:
-            masked = hardest(scores, targets, masked)
+            masked = hardest(scores, targets, masked, own=own)
         if name == "contrastive":
             return contrastive(scores, targets, masked, scale=scale)
         return over_pairs(scores, targets, masked, pairs[name], scale=scale)

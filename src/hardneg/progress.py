@@ -8,13 +8,16 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 from hardneg.distributed import stop_flag
 
-Tick = Callable[[int, int], None]
+T = TypeVar("T")
+Tick = Callable[[int, int], None]  # done and total; 0 where the total is not known
 
 PLAIN_SECONDS = 5.0
+EVERY = 1 << 10  # items between two reports
 
 enabled = False
 beats = 0  # grows with every sign of progress; a process that hangs does not
@@ -48,6 +51,17 @@ def track(title: str, unit: str = "") -> Iterator[Tick]:
         close = getattr(show, "close", None)
         if close:
             close()
+
+
+def counted(items: Iterable[T], title: str, unit: str, total: int = 0) -> Iterator[T]:
+    """The same items, their number reported under ``title``; without a ``total`` nobody knows how many come."""
+    with track(title, unit) as tick:
+        done = 0
+        for done, item in enumerate(items, 1):
+            yield item
+            if done % EVERY == 0:
+                tick(done, total)
+        tick(done, total)
 
 
 def note(message: str) -> None:
@@ -105,7 +119,7 @@ class _Bar:
 
     def __call__(self, done: int, total: int) -> None:
         text = self.pace(done, total).split(", ")
-        self.progress.update(self.task, completed=done, total=total, text=", ".join(text[:2]))
+        self.progress.update(self.task, completed=done, total=total or None, text=", ".join(text[:2]))
 
     def close(self) -> None:
         """Take the bar away."""
@@ -129,11 +143,12 @@ class Pace:
 
 
 def describe(done: int, total: int, first: int, seconds: float, unit: str) -> str:
-    """``done/total, rate, time left``."""
+    """``done/total, rate, time left``; ``done, rate`` where the total is not known."""
     rate = (done - first) / max(seconds, 1e-9)
     left = clock((total - done) / rate) if rate > 0 else "?"
     speed = f"{rate:,.1f}" if rate >= 1 else f"{rate:.2g}"
-    return f"{done:,}/{total:,} {unit}, {speed}/s, {left} left".replace("  ", " ").replace(" ,", ",")
+    text = f"{done:,}/{total:,} {unit}, {speed}/s, {left} left" if total else f"{done:,} {unit}, {speed}/s"
+    return text.replace("  ", " ").replace(" ,", ",")
 
 
 def clock(seconds: float) -> str:

@@ -12,7 +12,7 @@ from hardneg.experiment import Experiment
 from hardneg.mining import mine_candidates
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
 from hardneg.snapshot import Remembered, Snapshot
-from hardneg.training.refresh import Beat, Follower, Mode, Versions, Wait, source_step
+from hardneg.training.refresh import Beat, Follower, Mode, Versions, Wait, scheduled_version, source_step
 
 T = TypeVar("T")
 
@@ -56,9 +56,17 @@ def is_trained(experiment: Experiment, steps: int) -> bool:
     return is_published(model) and read_manifest(model).inputs.get("step") == str(steps)
 
 
-def remembered(experiment: Experiment, version: int, step: int) -> Remembered:
+def remembered(experiment: Experiment, version: int, step: int, trained_on: Path | None) -> Remembered:
     """The state behind a version that was mined before."""
-    return Remembered(name_of(version), experiment / runs_of(version), step=step)
+    return Remembered(name_of(version), experiment / runs_of(version), step=step, trained_on=trained_on)
+
+
+def used_before(mode: Mode, experiment: Experiment, step: int, every: int, version: int) -> Path | None:
+    """The version in force just before ``step``, whose model mines ``version``; None at first."""
+    if step == 0:
+        return None
+    last = version - 1 if mode == "async" else scheduled_version(mode, step - 1, every)
+    return versions_of(experiment).path(max(last, 0))
 
 
 def next_job(mode: Mode, experiment: Experiment, *, every: int, refreshes: int) -> tuple[int, int] | None:

@@ -15,13 +15,15 @@ from hardneg.data.formats.trec import write_run
 from hardneg.data.training_data import TrainingData, labelled
 from hardneg.diagnostics.curves import draw_learning_curve, learning_curve
 from hardneg.diagnostics.forgetting import forgetting
+from hardneg.diagnostics.informative import share_of_state
+from hardneg.diagnostics.pairwise_errors import errors_of_state
 from hardneg.distributed import by_leader, is_leader
 from hardneg.errors import InputError
 from hardneg.evaluation.answers import check_answers, evaluate_with_answers
 from hardneg.evaluation.measures import Evaluation, Measure
 from hardneg.evaluation.significance import bootstrap_interval, holm, randomization_test
 from hardneg.experiment import Experiment
-from hardneg.labelling import answers_of, current_positives
+from hardneg.labelling import answers_of, current_positives, relevant
 from hardneg.mining import training_depth
 from hardneg.models.saving import save_encoder
 from hardneg.negatives.candidates import Contains
@@ -71,14 +73,20 @@ def conduct(
     deep = evaluation_depth(measures)
     runs: dict[str, Mapping[str, Run]] = {}
     steps: dict[str, int] = {}
+    errors: dict[str, dict[str, Any]] = {}
+    informative: dict[str, float] = {}
     if is_leader():
         runs[BM25] = bm25_judged(data, experiment.cache, deep)
         note_state(BM25, runs[BM25], data, measures, experiment.cache)
     for state in states:
         found = retrieve_all(state, data, depth=depth, evaluation_depth=deep, contains=contains)
         state.keep_geometry()
+        errors[state.name] = by_leader(errors_of_state, state, judged_splits(data))
         if is_leader():
             runs[state.name] = found
+            known = relevant(found["train"], data, contains)
+            if (share := share_of_state(state.trained_on, found["train"], data, known)) is not None:
+                informative[state.name] = share
             note_state(state.name, found, data, measures, experiment.cache)
         if state.step is not None:
             steps[state.name] = state.step
@@ -86,6 +94,7 @@ def conduct(
         return
     assert isinstance(state, Snapshot)
     results = summarize(data, runs, measures, cache=experiment.cache, seed=seed, first_episode=first_episode)
+    results |= {"pairwise_errors": by_split(errors), "informative": informative}
     write_runs(experiment / "runs", runs, data)
     draw_curve(experiment, results, measures[0], steps)
     save_encoder(
@@ -194,6 +203,12 @@ def summarize(
             results["comparisons"] = compare_states(evaluations, pairs, seed=seed)
     trained = [found["train"] for state, found in runs.items() if "train" in found and "/" not in state]
     return {**results, "forgetting": forgetting(data, trained, answers_of(data, cache), first=first_episode)}
+
+
+def by_split(states: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What was found by state and split, by split and state."""
+    splits = list(dict.fromkeys(split for found in states.values() for split in found))
+    return {split: {s: found[split] for s, found in states.items() if split in found} for split in splits}
 
 
 def compare_states(

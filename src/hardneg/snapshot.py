@@ -57,6 +57,7 @@ class Snapshot:
     passages_at : embeddings of the corpus made by this model before, instead of those in the cache.
     step : optimiser steps that made it, where training is one long run.
     keeps : never discard the embeddings, for others may want them.
+    trained_on : the pool that the model was trained on last.
     """
 
     def __init__(
@@ -72,9 +73,10 @@ class Snapshot:
         passages_at: Path | None = None,
         step: int | None = None,
         keeps: bool = False,
+        trained_on: Path | None = None,
     ) -> None:
         self.encoder, self.collection, self.name = encoder, collection, name
-        self.folder, self.cache = folder, cache
+        self.folder, self.cache, self.trained_on = folder, cache, trained_on
         self.encoding, self.timed, self.passages_at = encoding, timed, passages_at
         self.digest, self.step, self.keeps = encoder.digest(), step, keeps
         self.index: PassageIndex | None = None
@@ -240,14 +242,13 @@ class Snapshot:
         key = digest_json([self.sides[side], store.digest, dataclasses.asdict(self.encoding)])
         return store, self.cache / "embeddings" / key[:32]
 
-    def discard(self) -> None:
-        """Delete this state's embeddings: its runs are kept, and a later state supersedes it."""
+    def discard(self, *sides: Side) -> None:
+        """Delete this state's embeddings (of ``sides``): its runs are kept, and a later state supersedes it."""
         if self.keeps:
             return
-        for side in ("passage", "query"):
+        for side in sides or ("passage", "query"):
             by_leader(discard, self._embeddings(side)[1])
-        self.__dict__.pop("passages", None)
-        self.__dict__.pop("queries", None)
+            self.__dict__.pop("passages" if side == "passage" else "queries", None)
 
 
 class Remembered:
@@ -255,11 +256,13 @@ class Remembered:
 
     Parameters
     ----------
-    name, folder, step : as of the :class:`Snapshot` that it was.
+    name, folder, step, trained_on : as of the :class:`Snapshot` that it was.
     """
 
-    def __init__(self, name: str, folder: Path, *, step: int | None = None) -> None:
-        self.name, self.folder, self.step = name, folder, step
+    def __init__(
+        self, name: str, folder: Path, *, step: int | None = None, trained_on: Path | None = None
+    ) -> None:
+        self.name, self.folder, self.step, self.trained_on = name, folder, step, trained_on
 
     def search(self, name: str, query_rows: Int32, k: int) -> Run:
         """The run that was published as ``name``."""

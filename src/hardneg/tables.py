@@ -65,10 +65,21 @@ def evaluation_table(result: Mapping[str, Any]) -> str:
 
 def comparison_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Paired tests, a row for each pair and measure."""
-    columns = ("measure", "a", "b", "difference", "p", "p_t", "p_holm", "wins", "ties", "losses")
+    columns = ("measure", "a", "b", "difference", "interval", "p", "p_t", "p_holm", "wins", "ties", "losses")
     shown = [name for name in columns if name in rows[0]]
-    body = [[p_value(row[name]) if name.startswith("p") else row[name] for name in shown] for row in rows]
-    return table([name.replace("_", " ") for name in shown], body)
+
+    def cell(name: str, value: Any) -> Any:
+        if name == "interval":
+            return bounds(value)
+        return p_value(value) if name.startswith("p") else value
+
+    heads = ["95 % interval" if name == "interval" else name.replace("_", " ") for name in shown]
+    return table(heads, [[cell(name, row[name]) for name in shown] for row in rows])
+
+
+def bounds(interval: Sequence[float]) -> str:
+    """The interval of a difference."""
+    return f"[{interval[0]:+.4f}, {interval[1]:+.4f}]"
 
 
 def states_table(states: Mapping[str, Mapping[str, Any]]) -> str:
@@ -86,6 +97,10 @@ def results_table(results: Mapping[str, Any], out: Path) -> str:
         parts.append(
             f"paired randomisation tests on {results['compared_on']}\n" + tests_table(results["comparisons"])
         )
+    parts += [errors_table(split, found) for split, found in results.get("pairwise_errors", {}).items()]
+    if shares := results.get("informative"):
+        title = "negatives still among a query's first 100, when the model has learned from them"
+        parts.append(f"{title}\n" + table(["", "share"], list(shares.items())))
     if results.get("forgetting"):
         rows = [
             [row["episode"], row["forgotten"], row["learned"], row["train_mrr_100"]]
@@ -97,6 +112,13 @@ def results_table(results: Mapping[str, Any], out: Path) -> str:
     return "\n\n".join(parts)
 
 
+def errors_table(split: str, states: Mapping[str, Mapping[str, Any]]) -> str:
+    """Irrelevant passages above a relevant one, by state of the model."""
+    rows = [[name, found["total"], found["top"]] for name, found in states.items()]
+    top = next(iter(states.values()))["k"]
+    return f"pairwise errors of a {split} query\n" + table(["", "all", f"first {top}"], rows)
+
+
 def tests_table(comparisons: Sequence[Mapping[str, Any]]) -> str:
     """Comparisons of states, with their intervals."""
     rows = [
@@ -104,7 +126,7 @@ def tests_table(comparisons: Sequence[Mapping[str, Any]]) -> str:
             f"{row['a']} - {row['b']}",
             row["measure"],
             f"{row['difference']:+.4f}",
-            f"[{row['interval'][0]:+.4f}, {row['interval'][1]:+.4f}]",
+            bounds(row["interval"]),
             p_value(row["p"]),
             p_value(row["p_holm"]),
         ]
@@ -192,3 +214,32 @@ def passage_line(mark: Any, passage: Mapping[str, Any], width: int = 110) -> str
 def plain(text: str) -> str:
     """A foreign text on one line, without what a terminal would obey."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def verification_text(report: Mapping[str, Any]) -> str:
+    """What was checked, and what is not whole."""
+    rows = [
+        (one["kind"], one["files"], one["bytes"], "whole" if one["whole"] else "NOT WHOLE", one["path"])
+        for one in report["checked"]
+    ]
+    lines = [table(["kind", "files", "bytes", "", "place"], rows)]
+    lines += [f"left over: {place}" for place in report["leftovers"]]
+    broken = sum(not one["whole"] for one in report["checked"])
+    return "\n".join([*lines, f"{len(rows)} checked, {broken or 'none'} not whole"])
+
+
+def cleaning_text(report: Mapping[str, Any]) -> str:
+    """What can be deleted or was, with sizes and reasons."""
+    if not report["items"]:
+        return "nothing to delete" + ("" if report["finished"] else ": the experiment is not finished")
+    rows = [(one["kind"], one["bytes"], one["path"], one["why"]) for one in report["items"]]
+    lines = [table(["kind", "bytes", "place", "why"], rows)]
+    done = "deleted" if report["deleted"] else "can be deleted with --yes"
+    return "\n".join([*lines, f"{report['bytes']:,} bytes {done}"])
+
+
+def doctor_text(found: Mapping[str, Any]) -> str:
+    """The chapters of a diagnosis, and the lines that install what is missing."""
+    chapters = [f"{name}\n{facts_table(facts)}" for name, facts in found.items() if name != "missing" and facts]
+    missing = [f"{extra}: {line}" for extra, line in found["missing"].items()]
+    return "\n\n".join([*chapters, "\n".join(["missing extras", *missing])] if missing else chapters)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
@@ -126,6 +127,7 @@ def state_of(
     name: str,
     folder: str,
     step: int | None = None,
+    trained_on: Path | None = None,
 ) -> Snapshot:
     """A state of the model in an experiment, whose runs are kept in ``folder`` of it.
 
@@ -141,6 +143,7 @@ def state_of(
         timed=experiment.timed,
         step=step,
         keeps=name == "untrained" and experiment.shares_cache,
+        trained_on=trained_on,
     )
 
 
@@ -153,10 +156,11 @@ def state_of_episode(
     episodes: int,
 ) -> Snapshot:
     """The state before ``episode`` of so many; one past the last is the final state."""
+    before = None if episode == settings.first_episode else experiment / f"episodes/{episode - 1}/negatives"
     if episode > episodes:
-        return state_of(settings, data, experiment, encoder, "final", "final/runs")
-    name = "untrained" if episode == settings.first_episode else f"episode-{episode - 1}"
-    return state_of(settings, data, experiment, encoder, name, f"episodes/{episode}/runs")
+        return state_of(settings, data, experiment, encoder, "final", "final/runs", trained_on=before)
+    name = f"episode-{episode - 1}" if before else "untrained"
+    return state_of(settings, data, experiment, encoder, name, f"episodes/{episode}/runs", trained_on=before)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,6 +173,7 @@ class Recipe:
     run : (settings, data, base, experiment, **given) -> every state of the model, while its embeddings are there.
     plan : (settings, data, encoder, seeds=, measure=) -> what it would do.
     about : how the model card names it, with the paper.
+    takes_pool : whether ``run`` takes negatives mined elsewhere to begin with, as ``given``.
     roles : what processes of their own may do beside each other, by name: (settings, data, base, experiment,
         patience).
     together : whether several processes can train it together.
@@ -180,4 +185,5 @@ class Recipe:
     plan: Callable[..., dict[str, Any]]
     about: str
     roles: Mapping[str, Callable[..., None]] = dataclasses.field(default_factory=dict)
+    takes_pool: bool = False
     together: bool = False

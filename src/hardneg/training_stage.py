@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hardneg import draws
-from hardneg.artifacts import is_current
+from hardneg.artifacts import is_current, read_manifest
 from hardneg.data.collection import Collection
 from hardneg.diagnostics.gradients import layer_norms, layers_of
 from hardneg.distributed import by_leader, stop_flag
@@ -72,7 +73,8 @@ def stage_steps(stage: Stage, encoder: BiEncoder, collection: Collection, experi
     # A later checkpoint is of no use: it would miss the first model.
     found = by_leader(latest_checkpoint, folder, inputs, at_most=min(missing.values()))
     done = restore(found, encoder, optimizer) if found else 0
-    experiment.metrics.truncate(stage.episode, done)
+    known = read_manifest(found).facts.get("metrics") if found else None
+    experiment.metrics.truncate(stage.episode, done, sha256=known)
     log = StepLog(experiment, stage)
 
     def keep(made: int) -> None:
@@ -82,7 +84,12 @@ def stage_steps(stage: Stage, encoder: BiEncoder, collection: Collection, experi
 
     def checkpoint(made: int) -> None:
         log.settle()
-        by_leader(save_checkpoint, folder, made, encoder, optimizer, settings={}, inputs=inputs)
+
+        def save() -> None:
+            facts = {"metrics": experiment.metrics.digest()}
+            save_checkpoint(folder, made, encoder, optimizer, settings={}, inputs=inputs, facts=facts)
+
+        by_leader(save)
 
     layers = layers_of(encoder)
     steps = train_steps(
@@ -104,9 +111,10 @@ def stage_steps(stage: Stage, encoder: BiEncoder, collection: Collection, experi
         naming_queries(collection),
     ):
         keep(done)
-        made = done
+        made, left = done, time.perf_counter()
         try:
             yield done
+            facts["elsewhere"] = time.perf_counter() - left
             for made, step in enumerate(steps, done + 1):
                 log.add(step)
                 if made % stage.checkpoint_every == 0 or made == stop or stage.is_border(made):
@@ -115,7 +123,9 @@ def stage_steps(stage: Stage, encoder: BiEncoder, collection: Collection, experi
                 facts["steps"] = made - done
                 with stop_flag.by_consensus():
                     tick(made, stop)
+                left = time.perf_counter()
                 yield made
+                facts["elsewhere"] += time.perf_counter() - left
         except Interrupted:
             checkpoint(made)
             raise

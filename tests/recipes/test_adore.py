@@ -148,6 +148,9 @@ def test_only_the_query_side_changes(run_states, world):
     files = [load_file(done.path / f"model/{side}/model.safetensors") for side in ("passage", "query")]
     assert any(not torch.equal(files[0][name], files[1][name]) for name in files[0])
     assert trained.digest("passage") == given.digest("passage") != trained.digest("query")
+    longer = load_encoder(str(done.path / "model"), query_length=9, query_prompt="ask: ", scale=7.0)
+    assert longer.digest("passage") == given.digest("passage")
+    assert longer.digest() != trained.digest()
     encodings = [row for row in experiment_timing(done.path) if row["stage"] == "encode"]
     assert [row["side"] for row in encodings] in (["passage"], [])  # never again for the trained model
 

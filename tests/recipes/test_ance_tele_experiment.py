@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from slow_tele import SlowEncoder
 
 import hardneg as hn
-from hardneg.artifacts import read_manifest, verify
+from hardneg.artifacts import read_manifest
 from hardneg.errors import HardnegError
 from hardneg.models.loading import load_encoder
 from hardneg.training.checkpoint import checkpoints
@@ -55,9 +55,10 @@ def two(execute):
 
 
 def test_every_artefact_is_whole_and_nothing_temporary_is_left(whole):
-    manifests = [file.parent for file in whole.path.rglob("manifest.json") if "embeddings" not in file.parts]
-    for folder in manifests:
-        verify(folder)
+    report = hn.verify(whole.path)
+    assert report["whole"]
+    assert not report["leftovers"]
+    manifests = [file.parent for file in whole.path.rglob("manifest.json")]
     names = {folder.relative_to(whole.path).as_posix() for folder in manifests}
     expected = {"model", *(f"episodes/{i}/{part}" for i in (1, 2, 3) for part in ("negatives", "model"))}
     folders = [*(f"episodes/{i}/runs" for i in (1, 2, 3)), "final/runs"]
@@ -161,7 +162,7 @@ def test_two_episodes_extended_to_three_are_three(execute, whole, tmp_path):
     assert {name: times_of(path / name) for name in untouched} == before
     found, expected = files_of(path), files_of(whole.path)
     assert found.keys() == expected.keys()
-    assert {name for name in found if found[name] != expected[name]} == {"metrics.jsonl"}
+    assert {name for name in found if found[name] != expected[name]} == {"metrics.jsonl", "manifest.json"}
     assert long.results == whole.results
     steps = [(row["episode"], row["step"]) for row in long.metrics]
     assert steps == [(i, step) for i, n in ((1, 4), (2, 12), (3, 12)) for step in range(1, n + 1)]

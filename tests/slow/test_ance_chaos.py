@@ -227,7 +227,7 @@ def test_async_never_waits_for_a_dead_inferencer_but_beyond_max_staleness(world,
         time.sleep(0.01)
     monkeypatch.setattr(Forked, "prepare", staticmethod(hopeless))
     assert first.finish() == 0
-    stale = Supervisor(world, tmp_path / "stale", mode="async", max_staleness=2, stale="stop")
+    stale = Supervisor(world, tmp_path / "stale", mode="async", max_staleness=5, refresh_every=5, stale="stop")
     status = stale.finish()
     assert status == 8, stale.said()[-2000:]
     assert "STALE: the newest negatives are" in stale.said() or "ROLE_FAILED" in stale.said()

@@ -12,7 +12,7 @@ import torch
 import hardneg as hn
 from hardneg.artifacts import open_artifact, publish, read_manifest
 from hardneg.data.training_data import named_split
-from hardneg.errors import ArtifactError, NumericError, ResourceError, SettingsError
+from hardneg.errors import ArtifactError, NumericError, ResourceError, SettingsError, TrustError
 from hardneg.memory import limit_memory
 from hardneg.models.loading import load_encoder
 from hardneg.records import offsets_of
@@ -260,6 +260,15 @@ def test_a_file_that_is_not_what_its_manifest_says(world, indexes, tmp_path, fau
     with pytest.raises(ArtifactError, match="CORRUPT") as caught:
         FaissIndex(tmp_path / "i")
     assert caught.value.status == 4
+
+
+def test_a_pickle_in_place_of_an_index_is_not_trusted(world, indexes, tmp_path):
+    manifest = open_artifact(world[0] / "index-pq", KIND)
+    with publish(tmp_path / "i", KIND, settings=manifest.settings, inputs=manifest.inputs) as draft:
+        (draft / FILE).write_bytes(b"\x80\x04\x95")
+        draft.facts.update(indexes["pq"].facts)
+    with pytest.raises(TrustError, match="UNSAFE_PICKLE"):
+        FaissIndex(tmp_path / "i")
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "gone"])

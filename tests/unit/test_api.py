@@ -195,6 +195,15 @@ def test_other_measures_are_measured_without_training_again(world, trained):
     assert hn.train_ance_tele(collection, model, out, device="cpu", **SMALL) == results
 
 
+def test_what_a_recipe_or_a_role_cannot_take_is_refused(world, tmp_path):
+    collection, model = world
+    with pytest.raises(SettingsError, match="ance mines its own negatives"):
+        hn.train_ance(collection, model, tmp_path / "exp", negatives=tmp_path, device="cpu")
+    with pytest.raises(SettingsError, match="a role of 2 experiments"):
+        hn.train_ance(collection, model, tmp_path / "exp", seeds=2, role="trainer", device="cpu")
+    assert not (tmp_path / "exp/results.json").exists()
+
+
 def test_seeds_are_pooled_also_without_dev(world, tmp_path):
     collection, model = world
     splits = hn.Splits(dev="none")
@@ -418,6 +427,9 @@ def test_bm25_finds_the_words(world):
     [
         ({}, "NO_MODEL"),
         ({"model": "m", "bm25": True}, "TWO_SEARCHERS"),
+        ({"bm25": True, "embeddings": "e"}, "TWO_SEARCHERS"),
+        ({"bm25": True, "index": "i"}, "TWO_SEARCHERS"),
+        ({"model": "m", "embeddings": "e", "index": "i"}, "TWO_SEARCHERS"),
         ({"bm25": True, "k": 0}, "BAD_SETTING"),
         ({"bm25": True, "split": "tset"}, "UNKNOWN_SPLIT"),
     ],

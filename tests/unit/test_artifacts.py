@@ -4,42 +4,36 @@ import contextlib
 import errno
 import json
 import os
-import pickle
 import resource
 import signal
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hardneg import artifacts
+from faults import dead_pid, fate, fault_of, flip, run_python, settle, temporaries, tree
+from hardneg import disk
 from hardneg.artifacts import (
     MANIFEST,
     TEMPORARY,
     Manifest,
-    cached_digest,
     check_writable,
     digest_file,
-    digest_folder,
     digest_json,
-    disk_faults,
     is_current,
     is_published,
     lease,
     load_array,
     open_artifact,
     publish,
-    publish_file,
     read_json,
     read_manifest,
     verify,
     write_json,
 )
-from hardneg.errors import ArtifactError, BusyError, HardnegError, InputError, ResourceError, TrustError
+from hardneg.errors import ArtifactError, ResourceError
 
 KIND = "pool"
 
@@ -56,38 +50,6 @@ def make(path, text="one", **options):
 def text_of(path):
     open_artifact(path, KIND)
     return read_json(path / "texts/words.json")["text"]
-
-
-def temporaries(folder):
-    return sorted(p.name for p in folder.rglob(f"{TEMPORARY}*"))
-
-
-def tree(folder):
-    """Names and bytes of everything below a folder."""
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-
-
-def flip(path, position, bit=0):
-    data = bytearray(path.read_bytes())
-    data[position] ^= 1 << bit
-    path.write_bytes(data)
-
-
-def settle(path):
-    """Make a file look as old as most are, so that its digest is remembered."""
-    os.utime(path, ns=(10**18, 10**18))
-
-
-def dead_pid():
-    done = subprocess.Popen(["true"])
-    done.wait()
-    return done.pid
-
-
-def run_python(code, *arguments):
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, arguments)], stdout=subprocess.PIPE, text=True, env=os.environ
-    )
 
 
 # ---------------------------------------------------------------- whole
@@ -159,23 +121,16 @@ def test_nothing_is_seen_before_the_block_ends(tmp_path):
     assert is_published(tmp_path / "pool", KIND)
 
 
-def test_the_manifest_is_written_last_and_everything_is_flushed_before_the_rename(tmp_path, monkeypatch):
-    seen = []
-    real_sync, real_rename = artifacts.sync, os.rename
-
-    def sync(path):
-        seen.append(("sync", path.name))
-        if path.is_file() and path.name != MANIFEST:
-            assert not any(p.name == MANIFEST for p in tmp_path.rglob(MANIFEST))
-        real_sync(path)
-
-    monkeypatch.setattr(artifacts, "sync", sync)
-    monkeypatch.setattr(os, "rename", lambda a, b: (seen.append(("rename", Path(b).name)), real_rename(a, b))[1])
-    make(tmp_path / "pool")
-    draft = artifacts.temporary(tmp_path / "pool").name
-    assert seen[:3] == [("sync", "rows.npy"), ("sync", "words.json"), ("sync", MANIFEST)]
-    assert sorted(seen[3:5]) == [("sync", draft), ("sync", "texts")]
-    assert seen[5:] == [("rename", "pool"), ("sync", tmp_path.name)]
+def test_the_manifest_is_written_last_and_everything_is_flushed_before_the_rename(tmp_path):
+    with fate() as seen:
+        make(tmp_path / "pool")
+    draft = disk.temporary(tmp_path / "pool", disk.NEW).name
+    done = [(action, Path(path).name) for action, path in seen.points]
+    last = [place for place in done if place[0] in ("sync", "rename")][-7:]
+    assert last[:3] == [("sync", "rows.npy"), ("sync", "words.json"), ("sync", MANIFEST)]
+    assert last[3:] == [("sync", draft), ("sync", "texts"), ("rename", "pool"), ("sync", tmp_path.name)]
+    assert done.index(("write", MANIFEST)) > done.index(("sync", "words.json"))
+    assert max(i for i, (action, _) in enumerate(done) if action == "write") == done.index(("write", MANIFEST))
 
 
 def test_files_are_flushed_by_fsync(tmp_path, monkeypatch):
@@ -189,6 +144,7 @@ def test_files_are_flushed_by_fsync(tmp_path, monkeypatch):
 
 
 # ---------------------------------------------------------------- absent: killed at any step
+
 
 CRASH = """
 import os, sys
@@ -303,33 +259,9 @@ def test_a_killed_process_leaves_a_temporary_that_the_next_publish_sweeps(tmp_pa
     assert text_of(tmp_path / "pool") == "two"
 
 
-def test_only_what_dead_processes_of_this_machine_left_at_this_place_is_swept(tmp_path):
-    host, dead, live = socket.gethostname(), dead_pid(), os.getppid()
-    kept = [
-        f"{TEMPORARY}pool-{live}@{host}",  # at work
-        f"{TEMPORARY}pool-{dead}@elsewhere",  # another machine's process cannot be asked
-        f"{TEMPORARY}pool-large-{dead}@{host}",  # of the place pool-large
-        f"{TEMPORARY}pool-notes",
-        "pool-2",
-    ]
-    gone = [f"{TEMPORARY}pool-{dead}@{host}", f"{TEMPORARY}pool-{os.getpid()}@{host}"]
-    for name in kept + gone:
-        (tmp_path / name).mkdir()
-    (tmp_path / f"{TEMPORARY}pool-{dead + 0}@{host}" / "half.npy").write_bytes(b"x")
-    make(tmp_path / "pool")
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*kept, "pool"])
-
-
-def test_a_place_whose_name_holds_special_characters_is_swept_too(tmp_path):
-    leftover = tmp_path / f"{TEMPORARY}run[1].x*-{dead_pid()}@{socket.gethostname()}"
-    leftover.write_bytes(b"half")
-    write_json(tmp_path / "run[1].x*", 1)
-    assert [p.name for p in tmp_path.iterdir()] == ["run[1].x*"]
-
-
 def test_an_old_artefact_that_stepped_aside_for_one_that_never_came_is_put_back(tmp_path):
     path = make(tmp_path / "pool", "old")
-    os.rename(path, tmp_path / f"{TEMPORARY}pool-old-{dead_pid()}@{socket.gethostname()}")
+    os.rename(path, tmp_path / f"{TEMPORARY}old-pool-{dead_pid()}@{socket.gethostname()}")
     with pytest.raises(ArtifactError, match="EXISTS"):
         make(path, "new")
     assert text_of(path) == "old"
@@ -369,117 +301,55 @@ def test_a_file_or_link_is_replaced_without_touching_what_it_points_to(tmp_path,
     assert temporaries(tmp_path) == []
 
 
-def test_a_file_is_replaced_whole(tmp_path):
-    path = tmp_path / "deep/results.json"
-    write_json(path, {"ä": 1.5})
-    assert path.read_bytes() == '{\n "ä": 1.5\n}\n'.encode()
-    with pytest.raises(ZeroDivisionError), publish_file(path) as stream:
-        stream.write(b"%d" % (read_json(path)["ä"] / 0))
-    assert read_json(path) == {"ä": 1.5}
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        write_json(path, float("nan"))
-    assert read_json(path) == {"ä": 1.5}
-    write_json(path, 2)
-    assert read_json(path) == 2
-    assert [p.name for p in path.parent.iterdir()] == ["results.json"]
-
-
-def test_a_file_never_takes_the_place_of_a_folder_or_a_device(tmp_path):
-    (tmp_path / "folder").mkdir()
-    os.mkfifo(tmp_path / "pipe")
-    for place in (tmp_path / "folder", tmp_path / "pipe", Path("/dev/null")):
-        with pytest.raises(ResourceError, match="NOT_WRITABLE: this is no plain file"):
-            write_json(place, 1)
-    assert (tmp_path / "folder").is_dir()
-    assert (tmp_path / "pipe").is_fifo()
-    assert Path("/dev/null").is_char_device()
-    assert temporaries(tmp_path) == []
-
-
 # ---------------------------------------------------------------- refused by the system
 
-FAULTS = [
-    (errno.ENOSPC, "DISK_FULL"),
-    (errno.EDQUOT, "DISK_FULL"),
-    (errno.EROFS, "NOT_WRITABLE"),
-    (errno.EACCES, "NOT_WRITABLE"),
-    (errno.EPERM, "NOT_WRITABLE"),
-    (errno.ENAMETOOLONG, "NOT_WRITABLE"),
-    (errno.EIO, "IO_ERROR"),
-]
+
+def refused(folder, at, kind):
+    """Publish at a place where an old artefact stands; what was refused, or None."""
+    make(folder / "pool", "old")
+    with fate(at, kind) as seen:
+        fault = fault_of(lambda: make(folder / "pool", "new", replace=True))
+    if fault is None:
+        assert len(seen.points) <= at
+        return None
+    assert (fault.status, fault.path) == (5, folder / "pool")
+    assert fault.code == {"eio": "IO_ERROR"}.get(kind, "DISK_FULL")
+    return seen.points[at][0]
 
 
-def fail_at(monkeypatch, name, call, number):
-    """The ``call``-th call of this function of ``os`` fails; the others work."""
-    real, calls = getattr(os, name), []
-
-    def function(*arguments, **options):
-        calls.append(arguments)
-        if len(calls) == call:
-            raise OSError(number, os.strerror(number))
-        return real(*arguments, **options)
-
-    monkeypatch.setattr(os, name, function)
-
-
-PLACES = [("mkdir", 2), ("mkdir", 3), *(("fsync", call) for call in range(1, 7)), ("rename", 1), ("rename", 2)]
-
-
-@pytest.mark.parametrize(("number", "code"), FAULTS, ids=lambda value: errno.errorcode.get(value, value))
-@pytest.mark.parametrize(("name", "call"), PLACES)
-def test_refused_anywhere_an_artefact_stays_as_it_was(tmp_path, monkeypatch, name, call, number, code):
+@pytest.mark.parametrize("kind", ["eio", "enospc", "short"])
+def test_refused_at_any_point_an_artefact_stays_as_it_was(tmp_path, kind):
     make(tmp_path / "pool", "old")
-    before = tree(tmp_path)
-    with monkeypatch.context() as patch:
-        fail_at(patch, name, call, number)
-        with pytest.raises(ResourceError) as raised:
-            make(tmp_path / "pool", "new", replace=True)
-    assert (raised.value.code, raised.value.status, raised.value.path) == (code, 5, tmp_path / "pool")
-    assert tree(tmp_path) == before
-    assert [p.name for p in tmp_path.iterdir()] == ["pool"]
-    assert text_of(make(tmp_path / "pool", "new", replace=True)) == "new"  # the corrected command succeeds
+    before, actions, folder = tree(tmp_path), set(), tmp_path / "0"
+    while action := refused(folder, int(folder.name), kind):
+        actions.add(action)
+        if action == "remove":  # the old one is on its way out
+            assert text_of(folder / "pool") == "new"
+        else:
+            assert tree(folder) == before
+            assert [p.name for p in folder.iterdir()] == ["pool"]
+        assert text_of(make(folder / "pool", "new", replace=True)) == "new"  # the corrected command succeeds
+        assert temporaries(folder) == []
+        folder = tmp_path / str(int(folder.name) + 1)
+    assert actions == {"mkdir", "open", "write", "sync", "rename", "remove"}
 
 
-@pytest.mark.parametrize(("name", "call"), [place for place in PLACES if place != ("rename", 2)])
-def test_refused_anywhere_a_first_artefact_is_absent(tmp_path, monkeypatch, name, call):
-    with monkeypatch.context() as patch:
-        fail_at(patch, name, call, errno.EIO)
-        with pytest.raises(ResourceError, match="IO_ERROR"):
-            make(tmp_path / "pool")
-    assert list(tmp_path.iterdir()) == []
+def test_refused_at_any_point_a_first_artefact_is_absent(tmp_path):
+    for at in range(1000):
+        with fate(at) as seen:
+            fault = fault_of(lambda: make(tmp_path / "deep/pool"))
+        if fault is None:
+            break
+        assert fault.code == "IO_ERROR"
+        assert [p for p in tmp_path.rglob("*") if p.name != "deep"] == []
+    assert at == len(seen.points) > 10
 
 
-@pytest.mark.parametrize(("number", "code"), FAULTS, ids=lambda value: errno.errorcode.get(value, value))
-@pytest.mark.parametrize("name", ["fsync", "replace"])
-def test_refused_anywhere_a_file_stays_as_it_was(tmp_path, monkeypatch, name, number, code):
-    write_json(tmp_path / "a.json", "old")
-    with monkeypatch.context() as patch:
-        fail_at(patch, name, 1, number)
-        with pytest.raises(ResourceError, match=f"a.json: {code}: "):
-            write_json(tmp_path / "a.json", "new")
-    assert tree(tmp_path) == {"a.json": b'"old"\n'}
-
-
-def test_a_fault_that_is_none_of_these_passes_unchanged(tmp_path):
-    others = [
-        FileNotFoundError(errno.ENOENT, "no such file"),
-        OSError("odd"),
-        ValueError("5 requested and 3 written"),
-    ]
-    for fault in (*others, InputError("NUL", "a", "b (os error 28)")):
-        with pytest.raises(type(fault)) as raised, disk_faults(tmp_path):
-            raise fault
-        assert raised.value is fault
-
-
-def test_a_full_disk_is_told_with_what_is_free(tmp_path, monkeypatch):
-    monkeypatch.setattr(artifacts.shutil, "disk_usage", lambda path: type("", (), {"free": 1234567})())
-    with pytest.raises(ResourceError) as raised, disk_faults(tmp_path / "pool"):
-        raise OSError(errno.ENOSPC, "No space left on device")
-    assert str(raised.value) == (
-        f"{tmp_path / 'pool'}: DISK_FULL: the disk is full: more is needed than the 1,234,567 bytes that are free;"
-        " free some space and run the command again"
-    )
+def test_another_artefact_that_comes_first_stays(tmp_path):
+    with pytest.raises(ArtifactError, match="EXISTS"), publish(tmp_path / "pool", KIND):
+        make(tmp_path / "pool", "theirs")
+    assert text_of(tmp_path / "pool") == "theirs"
+    assert temporaries(tmp_path) == []
 
 
 @contextlib.contextmanager
@@ -531,14 +401,6 @@ def test_a_place_that_refuses_is_found_before_any_computing():
     ):
         with pytest.raises(ResourceError, match=r"^/sys/kernel/hardneg.*: NOT_WRITABLE: "):
             work()
-
-
-def test_checking_a_place_leaves_nothing_there(tmp_path, monkeypatch):
-    check_writable(tmp_path / "not/yet/there")
-    assert list(tmp_path.iterdir()) == []
-    monkeypatch.chdir(tmp_path)
-    check_writable(Path("relative/pool"))
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_place_below_a_file_is_refused(tmp_path):
@@ -660,7 +522,7 @@ def test_another_kind_or_version_is_refused_with_both_values(tmp_path):
         open_artifact(path, "run")
     assert not is_published(path, "run")
     later = Manifest(KIND, format_version=2)
-    (path / MANIFEST).write_text(json.dumps(later.as_json()))
+    write_json(path / MANIFEST, later.as_json())
     with pytest.raises(ArtifactError, match="FORMAT_VERSION: format version 2, this hardneg reads 1"):
         open_artifact(path, KIND)
 
@@ -704,7 +566,7 @@ def refuse(patch, path, number):
     patch.setattr(io, "open", refusing)
 
 
-# ---------------------------------------------------------------- digests
+# ---------------------------------------------------------------- identity
 
 
 def test_a_digest_knows_neither_time_nor_place_nor_machine(tmp_path, monkeypatch):
@@ -735,84 +597,6 @@ def test_a_digest_knows_everything_else(tmp_path):
     assert len({manifest.digest for manifest in [whole, *others]}) == len(others) + 1
 
 
-def test_equal_json_has_equal_digests_and_nothing_else_has():
-    assert digest_json({"a": [1, 2], "b": "ß"}) == digest_json({"b": "ß", "a": (1, 2)})
-    # of {"a":1} by sha256sum
-    assert digest_json({"a": 1}) == "015abd7f5cc57a2dd94b7590f04ad8084273905ee33ec5cebeae62276a97f862"
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        digest_json(float("inf"))
-
-
-def test_the_digest_of_a_foreign_folder_is_that_of_its_files(tmp_path):
-    for name in ("model", "copy"):
-        (tmp_path / name / "sub").mkdir(parents=True)
-        (tmp_path / name / "config.json").write_text("{}")
-        (tmp_path / name / "sub/weights").write_bytes(b"w")
-    (tmp_path / "copy/.cache/hub").mkdir(parents=True)
-    (tmp_path / "copy/.cache/hub/time.metadata").write_text("today")  # what a download leaves behind
-    (tmp_path / "copy/.gitattributes").write_text("x")
-    digest = digest_folder(tmp_path / "model")
-    assert digest_folder(tmp_path / "copy") == digest
-    (tmp_path / "copy/sub/weights").rename(tmp_path / "copy/sub/other")
-    assert digest_folder(tmp_path / "copy") != digest
-    (tmp_path / "copy/sub/other").rename(tmp_path / "copy/sub/weights")
-    (tmp_path / "copy/sub/weights").write_bytes(b"v")
-    assert digest_folder(tmp_path / "copy") != digest
-
-
-def test_a_remembered_digest_is_not_computed_again(tmp_path, monkeypatch):
-    file = tmp_path / "big"
-    file.write_bytes(b"one")
-    settle(file)
-    digest = cached_digest(file)
-    assert digest == digest_file(file)
-    monkeypatch.setattr(artifacts, "digest_file", lambda path: pytest.fail("computed again"))
-    assert cached_digest(file) == digest
-    (tmp_path / "copy").write_bytes(b"one")
-    os.link(file, tmp_path / "link")
-    assert cached_digest(tmp_path / "link") == digest
-
-
-@pytest.mark.parametrize("change", ["content", "size", "other file"])
-def test_a_remembered_digest_notices_a_change(tmp_path, change):
-    file = tmp_path / "big"
-    file.write_bytes(b"one")
-    settle(file)
-    before = cached_digest(file)
-    if change == "content":
-        file.write_bytes(b"two")
-    elif change == "size":
-        file.write_bytes(b"four")
-        settle(file)
-    else:
-        (tmp_path / "other").write_bytes(b"two")
-        settle(tmp_path / "other")
-        os.replace(tmp_path / "other", file)
-    assert cached_digest(file) == digest_file(file) != before
-
-
-def test_a_change_within_one_tick_of_the_clock_is_noticed(tmp_path):
-    file = tmp_path / "big"
-    file.write_bytes(b"one")
-    moment = file.stat().st_mtime_ns
-    assert cached_digest(file) == digest_file(file)
-    file.write_bytes(b"two")
-    os.utime(file, ns=(moment, moment))
-    assert cached_digest(file) == digest_file(file)
-
-
-def test_without_a_writable_cache_digests_are_computed(tmp_path, monkeypatch):
-    file = tmp_path / "big"
-    file.write_bytes(b"one")
-    settle(file)
-    (tmp_path / "cache").write_text("a file stands in the way")
-    assert cached_digest(file) == digest_file(file)
-    monkeypatch.setenv("HARDNEG_CACHE", str(tmp_path / "broken"))
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken/digests.sqlite").write_text("this is no database, whatever its name may be")
-    assert cached_digest(file) == digest_file(file)
-
-
 def test_a_digest_remembered_wrongly_is_found_by_verify(tmp_path):
     path = make(tmp_path / "pool")
     settle(path / "rows.npy")
@@ -822,156 +606,3 @@ def test_a_digest_remembered_wrongly_is_found_by_verify(tmp_path):
     open_artifact(path, KIND)
     with pytest.raises(ArtifactError, match=r"rows\.npy: CORRUPT: "):
         verify(path)
-
-
-# ---------------------------------------------------------------- arrays
-
-
-class Payload:
-    """Makes a file when it is unpickled."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return (open, (str(self.path), "w"))
-
-
-@pytest.mark.parametrize("mmap", [True, False])
-@pytest.mark.parametrize("form", ["object array", "structured", "pickle"])
-def test_a_pickle_is_refused_and_never_executed(tmp_path, form, mmap):
-    payload = Payload(tmp_path / "executed")
-    if form == "object array":
-        np.save(tmp_path / "a.npy", np.array([payload], dtype=object), allow_pickle=True)
-    elif form == "structured":
-        fields = [(f"field{i}", "<i4") for i in range(20)] + [("o", object)]
-        values = np.zeros(1, dtype=fields)
-        values["o"] = payload
-        np.save(tmp_path / "a.npy", values, allow_pickle=True)
-    else:
-        (tmp_path / "a.npy").write_bytes(pickle.dumps(payload))
-    with pytest.raises(TrustError) as raised:
-        load_array(tmp_path / "a.npy", mmap=mmap)
-    assert (raised.value.code, raised.value.status) == ("UNSAFE_PICKLE", 9)
-    assert not (tmp_path / "executed").exists()
-
-
-@pytest.mark.parametrize("mmap", [True, False])
-def test_what_is_no_array_is_refused(tmp_path, mmap):
-    np.savez(tmp_path / "zip.npy.npz", np.arange(3))
-    (tmp_path / "text.npy").write_text("not an array")
-    (tmp_path / "empty.npy").write_bytes(b"")
-    np.save(tmp_path / "short.npy", np.arange(100))
-    (tmp_path / "short.npy").write_bytes((tmp_path / "short.npy").read_bytes()[:-8])
-    (tmp_path / "folder.npy").mkdir()
-    for name in ("zip.npy.npz", "text.npy", "empty.npy", "short.npy", "folder.npy", "nowhere.npy"):
-        with pytest.raises(ArtifactError, match=f"{name}: BAD_ARRAY: "):
-            load_array(tmp_path / name, mmap=mmap)
-
-
-@pytest.mark.parametrize("mmap", [True, False])
-def test_a_damaged_header_ends_in_one_line(tmp_path, mmap):
-    file = tmp_path / "a.npy"
-    np.save(file, np.arange(6, dtype=np.int32).reshape(2, 3))
-    whole = file.read_bytes()
-    for position in range(128):
-        for bit in (position % 8, (position + 3) % 8):
-            flip(file, position, bit)
-            with contextlib.suppress(HardnegError):
-                assert isinstance(load_array(file, mmap=mmap), np.ndarray)
-            file.write_bytes(whole)
-
-
-def test_an_array_is_mapped_or_read(tmp_path):
-    for values in (np.arange(6.0).reshape(2, 3), np.zeros((0, 4), np.float16), np.float32(3)):
-        np.save(tmp_path / "a.npy", values)
-        mapped, read = load_array(tmp_path / "a.npy"), load_array(tmp_path / "a.npy", mmap=False)
-        assert isinstance(mapped, np.memmap)
-        assert not isinstance(read, np.memmap)
-        assert not mapped.flags.writeable
-        for found in (mapped, read):
-            assert (found.shape, found.dtype) == (np.shape(values), values.dtype)
-            assert np.array_equal(found, values)
-
-
-def test_json_that_cannot_be_read(tmp_path):
-    with pytest.raises(InputError, match=r"nowhere\.json: NOT_FOUND: "):
-        read_json(tmp_path / "nowhere.json")
-    for text in (b"{", b"\xff", b"[" * 100_000):
-        (tmp_path / "a.json").write_bytes(text)
-        with pytest.raises(ArtifactError, match=r"a\.json: BAD_JSON: "):
-            read_json(tmp_path / "a.json")
-    with pytest.raises(InputError, match="NOT_FOUND"):
-        read_json(tmp_path / "a.json/below")
-    with pytest.raises(ResourceError, match="UNREADABLE"):
-        read_json(tmp_path)
-
-
-# ---------------------------------------------------------------- leases
-
-HOLDER = """
-import sys, time
-from pathlib import Path
-from hardneg import artifacts
-with artifacts.lease(Path(sys.argv[1])):
-    print("held", flush=True)
-    time.sleep(60)
-"""
-
-
-@pytest.fixture
-def holder(tmp_path):
-    child = run_python(HOLDER, tmp_path / "experiment")
-    assert child.stdout.readline() == "held\n"
-    yield child
-    child.kill()
-    child.wait()
-    child.stdout.close()
-
-
-def test_a_second_holder_is_told_at_once_who_holds(tmp_path, holder):
-    begun = time.monotonic()
-    with pytest.raises(BusyError) as raised, lease(tmp_path / "experiment"):
-        pytest.fail("held twice")
-    assert time.monotonic() - begun < 1
-    assert raised.value.status == 6
-    assert str(raised.value) == (
-        f"{tmp_path / 'experiment'}: IN_USE: in use by process {holder.pid} on {socket.gethostname()};"
-        " wait for it or stop it"
-    )
-    assert holder.poll() is None
-    with pytest.raises(BusyError), lease(tmp_path / "experiment"):  # being refused takes nothing away
-        pass
-
-
-def test_the_lease_of_a_killed_holder_is_free(tmp_path, holder):
-    holder.send_signal(signal.SIGKILL)
-    holder.wait()
-    with lease(tmp_path / "experiment"):
-        assert (tmp_path / "experiment/.lock").read_text() == f"process {os.getpid()} on {socket.gethostname()}\n"
-
-
-def test_a_lease_ends_with_its_block_even_by_a_fault(tmp_path):
-    for _ in range(2):
-        with pytest.raises(ZeroDivisionError), lease(tmp_path), lease(tmp_path / "other"):
-            raise ZeroDivisionError
-    with lease(tmp_path), pytest.raises(BusyError, match=f"process {os.getpid()} on"), lease(tmp_path):
-        pass
-
-
-def test_a_lease_that_the_file_system_cannot_give_is_not_called_busy(tmp_path, monkeypatch):
-    def no_locks(handle, operation):
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr(artifacts.fcntl, "flock", no_locks)
-    with pytest.raises(ResourceError, match=r"NOT_WRITABLE: cannot write \(No locks available\)"), lease(tmp_path):
-        pass
-
-
-def test_a_lease_on_a_full_disk_is_refused_and_given_back(tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        fail_at(patch, "pwrite", 1, errno.ENOSPC)
-        with pytest.raises(ResourceError, match="DISK_FULL"), lease(tmp_path):
-            pass
-    with lease(tmp_path):
-        pass

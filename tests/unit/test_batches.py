@@ -8,8 +8,8 @@ import pytest
 
 from hardneg.errors import InputError
 from hardneg.negatives.pool import ENTRY_ARRAYS, NegativePool
-from hardneg.records import offsets_of
-from hardneg.training.batches import PoolBatches
+from hardneg.records import Positives, offsets_of
+from hardneg.training.batches import PoolBatches, VisitBatches, trainable
 
 
 def pool_of(lengths, *, positives=2, episode=1):
@@ -101,3 +101,49 @@ def test_without_hard_negatives_all_queries_train():
 def test_nothing_to_train_on():
     with pytest.raises(InputError, match="NO_NEGATIVES: none of 3 training queries"):
         batches_of(pool_of([0, 0, 0]))
+
+
+# ---------------------------------------------------------------- negatives drawn at every visit
+
+
+def visits_of(pool_at, first, **changes):
+    options = {"queries_per_step": 3, "negatives": 2, "seed": 5} | changes
+    return VisitBatches(
+        Positives(first.query_rows, first.positive_offsets, first.positive_rows), pool_at, **options
+    )
+
+
+def test_a_pool_that_never_changes_fills_every_step_with_queries_that_can_train():
+    pool = pool_of([4, 0, 4, 0, 0, 4, 4, 0, 4, 4])
+    batches = visits_of(lambda step: pool, pool, positions=trainable(pool, 2))
+    steps = [batches(step) for step in range(4)]
+    assert [len(step.query_rows) for step in steps] == [3, 3] * 2
+    for epoch in (steps[:2], steps[2:]):
+        assert sorted(row // 3 for step in epoch for row in step.query_rows.tolist()) == [0, 2, 5, 6, 8, 9]
+
+
+def test_a_step_whose_queries_have_no_negatives_takes_the_next_ones_that_have():
+    pools = [pool_of([4] * 9), pool_of([0] * 8 + [4]), pool_of([0] * 9)]
+    batches = visits_of(lambda step: pools[step // 3], pools[0])
+    assert [len(batches(step).query_rows) for step in range(6)] == [3, 3, 3, 1, 1, 1]
+    assert [batches(step).query_rows.tolist() for step in (3, 4, 5)] == [[24]] * 3
+    with pytest.raises(InputError, match="NO_NEGATIVES: none of 9 training queries"):
+        batches(6)
+
+
+def test_positives_go_round_while_versions_of_the_negatives_come():
+    versions = [pool_of([4] * 6, positives=3, episode=version) for version in range(4)]
+    batches = visits_of(lambda step: versions[step // 2 % 4], versions[0])
+    seen = {}
+    for step in range(8):  # four epochs, each with a version of its own
+        batch = batches(step)
+        for query, positive in zip(batch.query_rows.tolist(), batch.passage_rows[:, 0].tolist(), strict=True):
+            seen.setdefault(query, []).append(positive)
+    assert all(len(set(positives[:3])) == 3 and positives[3] == positives[0] for positives in seen.values())
+
+
+def test_another_episode_has_another_order():
+    pool = pool_of([4] * 20)
+    orders = [visits_of(lambda step: pool, pool, queries_per_step=20, episode=e)(0).query_rows for e in (1, 2)]
+    assert orders[0].tolist() != orders[1].tolist()
+    assert sorted(orders[0]) == sorted(orders[1])

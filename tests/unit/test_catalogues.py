@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from conventions import Plain, beir, tevatron_1
-from hardneg import artifacts
+from hardneg import disk
 from hardneg.data.collection import Collection
 from hardneg.data.importing import import_collection, open_data
 from hardneg.errors import InputError, SettingsError
@@ -20,7 +20,7 @@ QRELS = {"train": {"q1": {"b": 1}}, "dev": {"q2": {"c": 1, "a": 1}}}
 
 @pytest.fixture(autouse=True)
 def no_flush(monkeypatch):
-    monkeypatch.setattr(artifacts, "sync", lambda path: None)
+    monkeypatch.setattr(disk, "sync", lambda path: None)
 
 
 def plain(answers=True):

@@ -17,6 +17,7 @@ from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 RECIPES = ("ance-tele", "warmup", "ance", "star", "adore")
 COMMANDS = (
     *("import", "export", "mine", "inspect", "encode", "index", "search", "evaluate", "compare"),
+    *("verify", "clean", "doctor"),
     *(f"train {recipe}" for recipe in RECIPES),
 )
 LINE = re.compile(r"(\S.*: )?[A-Z][A-Z0-9_]+: .+; .+")

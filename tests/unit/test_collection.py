@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hardneg import artifacts
+from hardneg import artifacts, disk
 from hardneg.data import building, checks, text
 from hardneg.data.collection import Collection, hold_out
 from hardneg.data.text import IdColumn, TextColumn, TextColumnWriter, as_hashes
@@ -30,7 +30,7 @@ def columns(tmp_path, strings, kind=TextColumn):
 @pytest.fixture(autouse=True)
 def no_flush(monkeypatch):
     """Flushing to the disk is most of the time of a small collection."""
-    monkeypatch.setattr(artifacts, "sync", lambda path: None)
+    monkeypatch.setattr(disk, "sync", lambda path: None)
 
 
 @pytest.fixture(params=["blake2b", "colliding"])

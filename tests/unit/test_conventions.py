@@ -8,7 +8,7 @@ import pytest
 
 import conventions
 from conventions import Plain, jsonl, otherwise, quoted, tsv, write
-from hardneg import artifacts
+from hardneg import disk
 from hardneg.data.collection import Collection
 from hardneg.data.formats import arrays, lines
 from hardneg.data.importing import detect, import_collection
@@ -35,7 +35,7 @@ GRADED = Plain(
 @pytest.fixture(autouse=True)
 def no_flush(monkeypatch):
     """Flushing to the disk is most of the time of a small collection."""
-    monkeypatch.setattr(artifacts, "sync", lambda path: None)
+    monkeypatch.setattr(disk, "sync", lambda path: None)
 
 
 def from_lists(plain, to):
@@ -264,8 +264,8 @@ ASKED = jsonl([{"qid": "q", "question": "x", "positive_ctxs": ["1"]}])
         ({"train__json": '[\n"text"]'}, "train.json:2: BAD_JSON: a str where an object is expected"),
         ({"train__json": "[" * 100_000}, "train.json:1: BAD_JSON"),
         ({"train__json": '[{"a": ' + "1" * 5000 + "}]"}, "train.json:1: BAD_JSON"),
-        ({"train__json": b'[\n{"question": "\xe9"}]'}, "train.json:2: BAD_UTF8: not UTF-8 (0xe9)"),
-        ({"train__json": b'[\n{"question": "\xc3'}, "train.json:2: BAD_UTF8: not UTF-8 (0xc3)"),
+        ({"train__json": b'[\n{"question": "\xe9"}]'}, "train.json:2: BAD_UTF8: not UTF-8 at byte 15 (0xe9)"),
+        ({"train__json": b'[\n{"question": "\xc3'}, "train.json:2: BAD_UTF8: not UTF-8 at byte 15 (0xc3)"),
         (
             {"train__jsonl": jsonl([{"question": "x", "positive_ctxs": ["1"]}])},
             "train.jsonl:1: NO_CORPUS: 'positive_ctxs' names passage '1' by its id, and no corpus is here",

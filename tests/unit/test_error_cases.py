@@ -16,7 +16,7 @@ import shutil
 import numpy as np
 import pytest
 
-from hardneg import artifacts
+from hardneg import artifacts, disk
 from hardneg.negatives.pool import DTYPES, NegativePool, save_pool
 from samples import BEIR, MSMARCO, QA, RUN, TREC, files
 
@@ -28,7 +28,7 @@ FORMATS = {"beir": BEIR, "qa": QA, "msmarco": MSMARCO}
 @pytest.fixture(autouse=True)
 def no_flush(monkeypatch):
     """Flushing to the disk is most of the time of a small collection."""
-    monkeypatch.setattr(artifacts, "sync", lambda path: None)
+    monkeypatch.setattr(disk, "sync", lambda path: None)
 
 
 def everything(folder):
@@ -418,7 +418,7 @@ def test_a_disk_that_refuses(refused, succeeds, monkeypatch, tmp_path, number, c
 
     files(BEIR)(tmp_path / "in")
     with monkeypatch.context() as patch:
-        patch.setattr(artifacts, "sync", failing)
+        patch.setattr(disk, "sync", failing)
         status, fault = refused("import", tmp_path / "in", "--to", tmp_path / "out")
     assert (status, fault["code"]) == (5, code)
     assert code != "DISK_FULL" or re.search(r"[\d,]+ bytes that are free", fault[0])

@@ -11,10 +11,10 @@ import pytest
 from pydantic import Field
 
 from hardneg import __version__
-from hardneg.artifacts import read_json
+from hardneg.artifacts import digest_json, read_json
 from hardneg.config import Settings, operational
 from hardneg.errors import ArtifactError, BusyError, InputError, ResourceError
-from hardneg.experiment import Metrics, open_experiment
+from hardneg.experiment import Metrics, log_file, open_experiment
 
 INPUTS = {"collection": "c0ffee", "model": "abad1dea"}
 
@@ -42,7 +42,7 @@ def refused(path, settings=None, **options):
     with pytest.raises(ArtifactError) as raised, opened(path, settings, **options):
         pytest.fail("opened")
     assert raised.value.status == 4
-    assert raised.value.path == path
+    assert raised.value.path in (path, path / "settings.json")
     assert {p: p.read_bytes() for p in path.rglob("*") if p.is_file() and p.name != ".lock"} == before
     return raised.value.code, str(raised.value)
 
@@ -57,7 +57,9 @@ def test_a_new_experiment_says_what_it_is(tmp_path):
     assert experiment.cache == path / "cache"
     assert experiment / "episodes/1" == path / "episodes/1"
     assert experiment.results is None
-    assert read_json(path / "settings.json") == {
+    record = read_json(path / "settings.json")
+    assert record.pop("digest") == digest_json(record)
+    assert record == {
         "recipe": "demo",
         "settings": {"episodes": 3, "alpha": 0.5, "extra": [], "log_every": 3},
         "result_settings": {"episodes": 3, "alpha": 0.5, "extra": []},
@@ -201,13 +203,13 @@ def test_the_settings_of_something_else_are_no_experiment(tmp_path, text):
     (tmp_path / "settings.json").write_text(text)
     code, line = refused(tmp_path)
     assert code == "NOT_EXPERIMENT"
-    assert "settings.json" in line
+    assert line.startswith(f"{tmp_path / 'settings.json'}: ")
 
 
 def test_damaged_settings_or_results_name_the_file(tmp_path):
     start(tmp_path).finish({})
     (tmp_path / "results.json").write_text('{"test": ')
-    with pytest.raises(ArtifactError, match=r"results\.json: BAD_JSON"), opened(tmp_path) as experiment:
+    with pytest.raises(ArtifactError, match=r"results\.json: WRONG_SIZE"), opened(tmp_path) as experiment:
         _ = experiment.results
     (tmp_path / "settings.json").write_text("{")
     with pytest.raises(ArtifactError, match=r"settings\.json: BAD_JSON"), opened(tmp_path):
@@ -310,6 +312,7 @@ def test_stages_are_timed(tmp_path):
     row, failed = experiment.timing
     assert 0 <= row.pop("seconds") < 5
     assert 0 <= time.time() - row.pop("begun") < 60
+    assert 10 < row.pop("peak_mib") < 1 << 20
     assert row == {"stage": "encode", "side": "query", "tokens": 7}
     assert failed["stage"] == "search"  # what fails took time too
     with open(tmp_path / "timing.jsonl", "a") as stream:
@@ -359,3 +362,18 @@ def test_everything_is_utf_8_whatever_the_locale(tmp_path):
     assert (done.returncode, done.stderr) == (0, b"")
     assert "für ☃".encode() in (tmp_path / "exp/log.txt").read_bytes()
     assert (tmp_path / "exp/pool/a.json").read_bytes() == '"für ☃"\n'.encode()
+
+
+def test_a_log_that_cannot_be_written_is_no_reason_to_stop(tmp_path, capsys, monkeypatch):
+    log = logging.getLogger("hardneg.test")
+    with log_file(tmp_path / "folder-in-the-way"):
+        (tmp_path / "folder-in-the-way").mkdir()
+        log.warning("lost")
+    with log_file(tmp_path / "log.txt"):
+        log.warning("kept")
+        handler = next(h for h in logging.getLogger("hardneg").handlers if isinstance(h, logging.FileHandler))
+        monkeypatch.setattr(handler.stream, "flush", lambda: os.fsync(-1))  # as on a full disk
+        log.warning("lost")
+        monkeypatch.undo()
+    assert "Traceback" not in capsys.readouterr().err
+    assert "kept" in (tmp_path / "log.txt").read_text()

@@ -15,7 +15,10 @@ SOURCE = Path(hardneg.__file__).parent
 
 # From the ground up. A module imports from lower floors, or from modules named before it on its own.
 FLOORS = {
-    "ground": "errors records draws artifacts config distributed progress runtime memory",
+    "ground": """
+        errors records draws refusals digests disk plain lease artifacts sealed
+        config distributed progress runtime memory
+    """,
     "data": """
         data.source data.checks data.text data.ids data.building data.collection
         data.formats.lines data.formats.pairs data.formats.folders data.formats.arrays data.formats.contexts
@@ -47,7 +50,7 @@ FLOORS = {
         diagnostics.gradients experiment snapshot mining labelling training_settings objectives training_stage
         planning
         diagnostics.forgetting diagnostics.curves diagnostics.timeline
-        diagnostics.pairwise_errors cards results refreshing
+        diagnostics.informative diagnostics.pairwise_errors cards results refreshing
     """,
     "recipes": "recipes.warmup recipes.ance_tele recipes.ance recipes.star recipes.adore",
     "roof": """
@@ -55,8 +58,8 @@ FLOORS = {
         operations.opening operations.states operations.inspection operations.indexing operations.given
         operations.pools operations.retrieval operations.evaluation operations.exporting
         operations.settings operations.starting operations.roles
-        operations.training operations.recipes api tables
-        cli.options cli.indexing cli.recipes cli.commands cli.exchange cli __main__
+        operations.training operations.recipes operations.keeping operations.cleaning operations.doctor api tables
+        cli.options cli.indexing cli.keeping cli.recipes cli.commands cli.exchange cli __main__
     """,
 }
 ORDER = [module for modules in FLOORS.values() for module in modules.split()]

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from hardneg import artifacts
+from hardneg import artifacts, disk
 from hardneg.data import importing
 from hardneg.data.collection import Collection
 from hardneg.data.formats import lines
@@ -19,7 +19,7 @@ from hardneg.errors import ArtifactError, InputError, ResourceError, SettingsErr
 @pytest.fixture(autouse=True)
 def no_flush(monkeypatch):
     """Flushing to the disk is most of the time of a small collection."""
-    monkeypatch.setattr(artifacts, "sync", lambda path: None)
+    monkeypatch.setattr(disk, "sync", lambda path: None)
 
 
 CORPUS = [

@@ -53,7 +53,7 @@ def slow_group(pool, i, epoch, size, seed, rotate, fresh=False):
         first = 0 if fresh else epoch * size
         negatives = [shuffled[(first + j) % len(entries)] for j in range(size)]
     known = pool.positives.of(i).tolist()
-    word = int(hash64(key(seed, "group/positive", pool.episode), query)[0])
+    word = int(hash64(key(seed, "group/positive", 0 if fresh else pool.episode), query)[0])
     start = math.floor((word >> 11) * 2.0**-53 * len(known))
     return known[(start + epoch) % len(known) if rotate else 0], negatives
 

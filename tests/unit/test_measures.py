@@ -405,6 +405,8 @@ def test_compare_runs_by_hand():
     first = rows[0]
     assert first.difference == pytest.approx(0.0)
     assert (first.wins, first.ties, first.losses) == (2, 1, 1)
+    assert first.interval == pytest.approx((-0.75, 0.5), abs=0.13)  # means of four draws from 0.5, 0, 0.5, -1
+    assert rows[2].interval[0] > 0  # of 0.5, 0.5, 0, 1: a mean of 0 is one draw in 256
     assert first.p == 1.0
     assert rows[1].p == 2 / 8  # only all-plus and all-minus of three differences reach the sum
     assert rows[1].p_holm == 3 / 4

@@ -62,6 +62,8 @@ def test_the_hardest_is_the_highest_that_is_not_masked():
     masked = torch.tensor([[False, False, False, True], [False] * 4, [True] * 4])
     left = hardest(scores, torch.tensor([0, 1, 0]), masked)
     assert (~left).nonzero().tolist() == [[0, 2], [1, 3]]
+    mined = hardest(scores, torch.tensor([0, 1, 0]), masked, own=1)  # columns 1, 2 and 1 were mined
+    assert (~mined).nonzero().tolist() == [[0, 1], [0, 2], [1, 2], [1, 3]]
     # one negative makes the two losses one
     one = over_pairs(scores[:2], torch.tensor([0, 1]), left[:2], pairwise_nll)
     assert torch.allclose(one, contrastive(scores[:2], torch.tensor([0, 1]), left[:2]), atol=1e-4)

@@ -8,17 +8,9 @@ from hardneg.diagnostics.pairwise_errors import PairwiseErrors, pairwise_errors
 from hardneg.errors import InputError
 from hardneg.records import Positives, offsets_of
 from hardneg.search.exact import ExactIndex
+from slow_score import slow_score
 
 LAYOUTS = [(1, {}), (1, {"tile": 3, "chunk": 50}), (4, {"tile": 5, "chunk": 33}), (3, {"chunk": 1000})]
-
-
-def slow_score(query, passage):
-    """One score: float64 products, padded to a power of two and added in halves; then float32."""
-    terms = np.zeros(1 << (len(query) - 1).bit_length())
-    terms[: len(query)] = query.astype(np.float64) * passage.astype(np.float64)
-    while len(terms) > 1:
-        terms = terms[: len(terms) // 2] + terms[len(terms) // 2 :]
-    return np.float32(terms[0])
 
 
 def slow_errors(queries, passages, positives):

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pty
+import signal
 import subprocess
 import sys
 
@@ -72,6 +73,28 @@ def test_plain_lines_come_every_few_seconds_with_rate_and_time_left(watch, capsy
         "encoding: 100/1,000 texts, 10.0/s, 1m30s left",
         "encoding: 120/1,000 texts, 10.0/s, 1m28s left",  # the last one: where it ended
     ]
+
+
+@pytest.mark.usefixtures("reporting")
+def test_items_of_unknown_number_are_counted(watch, capsys, monkeypatch):
+    monkeypatch.setattr(progress, "EVERY", 100)
+
+    def items():
+        for i in range(1150):
+            watch.now += 1 / 128
+            yield i
+
+    assert list(progress.counted(items(), "importing", "passages")) == list(range(1150))
+    assert lines_of(capsys) == ["importing: 700 passages, 128.0/s", "importing: 1,150 passages, 128.0/s"]
+
+
+def test_counting_is_a_place_to_stop(monkeypatch):
+    flag = StopFlag()
+    monkeypatch.setattr(progress, "stop_flag", flag)
+    monkeypatch.setattr(progress, "EVERY", 2)
+    flag.signal = signal.SIGTERM
+    with pytest.raises(Interrupted):
+        list(progress.counted(range(10), "importing", "passages"))
 
 
 @pytest.mark.usefixtures("reporting")

@@ -179,7 +179,7 @@ def test_given_embeddings_must_be_of_this_model(snapshot, world, tmp_path):
     encode_store(encoder, store, tmp_path / "given", side="passage", budget=512)
     state = snapshot(passages_at=tmp_path / "given")
     assert np.array_equal(state.passages.as_matrix(), snapshot().passages.as_matrix())
-    other = load_encoder(str(encoder.towers[0].transformer.name_or_path), scale=3.0)
+    other = load_encoder(str(encoder.towers[0].transformer.name_or_path), pooling="mean")
     with pytest.raises(ArtifactError, match="OTHER_MODEL"):
         _ = snapshot(other, passages_at=tmp_path / "given").passages
 

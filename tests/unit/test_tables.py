@@ -62,6 +62,7 @@ def test_an_evaluation_says_over_what():
 
 def test_a_comparison_shows_both_runs_and_every_p():
     row = {"a": "x.trec", "b": "y.trec", "measure": "RR@10", "difference": -0.1, "p": 0.01, "p_t": 1e-6}
+    row["interval"] = (-0.25, 0.05)
     row |= {"p_holm": 0.02, "wins": 1, "ties": 2, "losses": 3}
     header, _, line = comparison_table([row]).splitlines()
     assert header.split() == [
@@ -69,6 +70,9 @@ def test_a_comparison_shows_both_runs_and_every_p():
         "a",
         "b",
         "difference",
+        "95",
+        "%",
+        "interval",
         "p",
         "p",
         "t",
@@ -78,7 +82,20 @@ def test_a_comparison_shows_both_runs_and_every_p():
         "ties",
         "losses",
     ]
-    assert line.split() == ["RR@10", "x.trec", "y.trec", "-0.1000", "0.0100", "1e-06", "0.0200", "1", "2", "3"]
+    assert line.split() == [
+        "RR@10",
+        "x.trec",
+        "y.trec",
+        "-0.1000",
+        "[-0.2500,",
+        "+0.0500]",
+        "0.0100",
+        "1e-06",
+        "0.0200",
+        "1",
+        "2",
+        "3",
+    ]
 
 
 def test_the_settings_shown_are_a_settings_file():

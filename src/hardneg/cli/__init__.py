@@ -13,11 +13,12 @@ from typing import Any
 
 import typer
 
-from hardneg.cli import exchange
+from hardneg.cli import exchange, keeping
 from hardneg.cli.commands import app
 from hardneg.errors import HardnegError
 
 app.command(epilog=exchange.EXAMPLE)(exchange.export)
+keeping.register(app)
 
 INTERRUPTED = 130  # what typer makes of a KeyboardInterrupt
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")  # how torch says it

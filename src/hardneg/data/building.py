@@ -42,6 +42,7 @@ from hardneg.data.text import (
 )
 from hardneg.draws import UInt64
 from hardneg.errors import InputError
+from hardneg.progress import counted
 from hardneg.records import Int32, Int64, Qrels, offsets_of, take_spans
 
 log = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ def stream_passages(records: Iterator[PassageRecord], draft: Draft, gate: Gate) 
         TextColumnWriter(draft, TITLES) as titles,
         TextColumnWriter(draft, TEXTS) as texts,
     ):
-        for record in records:
+        for record in counted(records, "importing", "passages"):
             id_, text = encoded_id(record, "passage"), encoded_text(record, "passage", gate)
             ids.add(id_)
             titles.add(encoded(record.title, "title", record))
@@ -168,7 +169,7 @@ def stream_queries(records: Iterator[QueryRecord], draft: Draft, gate: Gate) -> 
         TextColumnWriter(draft, QUERY_TEXTS) as texts,
         TextColumnWriter(draft, ANSWERS) as answers,
     ):
-        for record in records:
+        for record in counted(records, "importing", "queries"):
             id_, text = encoded_id(record, "query"), encoded_text(record, "query", gate)
             given = [encoded(answer, "answer", record) for answer in record.answers]
             ids.add(id_)

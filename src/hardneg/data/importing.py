@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from hardneg.artifacts import MANIFEST, SettingsClash, check_writable, is_published, lease
+from hardneg.artifacts import MANIFEST, SettingsClash, cache_root, check_writable, is_published, lease
 from hardneg.data.checks import OnDuplicate, Rules
 from hardneg.data.collection import KIND, Collection, cached_place, publish_source
 from hardneg.data.formats import beir, dpr, hub, irds, msmarco, pydocs, qa, tevatron, trec_folder
 from hardneg.data.source import Source
 from hardneg.errors import BusyError, InputError, SettingsError
+from hardneg.lease import holding
 
 FOLDERS: Mapping[str, Callable[[Path], Source]] = {
     "beir": beir.records,
@@ -72,6 +73,8 @@ def import_collection(
     ------
     InputError
         A record is wrong; its file and line are named and nothing is published.
+    BusyError
+        Another process imports to this place.
     """
     to = Path(to)
     if to.exists() and not (replace and is_published(to, KIND)):
@@ -79,7 +82,8 @@ def import_collection(
     check_writable(to)
     if isinstance(source, str):
         source = find_source(source, format)
-    return publish_source(source, to, Rules(allow_empty, allow_unjudged, on_duplicate), replace=replace)
+    with holding(to, cache_root()):
+        return publish_source(source, to, Rules(allow_empty, allow_unjudged, on_duplicate), replace=replace)
 
 
 def open_data(data: str | Path, *, cache: Path | None = None) -> Collection:

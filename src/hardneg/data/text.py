@@ -7,7 +7,6 @@ A column is one UTF-8 blob and int64 offsets. An id column also finds the row of
 from __future__ import annotations
 
 import mmap
-import os
 from array import array
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardneg.artifacts import Draft, load_array
+from hardneg.disk import create, rename
 from hardneg.draws import UInt64
 from hardneg.records import Int32, Int64, offsets_of
 
@@ -107,7 +107,7 @@ class TextColumnWriter:
     def __init__(self, draft: Draft, name: str) -> None:
         self.draft, self.name = draft, name
         self.lengths = array("q")
-        self.stream = open(draft / f"{name}.utf8", "wb", buffering=1 << 20)  # noqa: SIM115
+        self.stream = create(draft / f"{name}.utf8")
 
     def __enter__(self) -> TextColumnWriter:
         return self
@@ -133,7 +133,7 @@ def rewrite(draft: Draft, name: str, rows: NDArray[np.integer]) -> None:
             for data in column.take_bytes(rows[start : start + COPIED]):
                 writer.add(data)
     for suffix in ("utf8", "offsets.npy"):
-        os.replace(draft / f"{name}.new.{suffix}", draft / f"{name}.{suffix}")
+        rename(draft / f"{name}.new.{suffix}", draft / f"{name}.{suffix}")
 
 
 # ---------------------------------------------------------------- ids

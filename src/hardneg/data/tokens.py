@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
 from hardneg.artifacts import digest_json, is_published, lease, load_array, open_artifact, publish, read_manifest
+from hardneg.disk import create
 from hardneg.errors import BusyError, SettingsError
 from hardneg.progress import Tick, silent
 from hardneg.records import Int64, TextTemplate, TokenBatch, offsets_of, spans, take_spans
@@ -265,7 +266,7 @@ def _appending(path: Path, dtype: type[np.generic]) -> Iterator[Callable[[Iterat
     """Write an ``.npy`` vector of unknown length piece by piece."""
     header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False}
     written = 0
-    with open(path, "wb") as stream:
+    with create(path) as stream:
         np.lib.format.write_array_header_1_0(stream, {**header, "shape": (0,)})
         begin = stream.tell()
 

@@ -6,20 +6,27 @@ training on random negatives lowers their number, training on hard ones that of 
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hardneg.artifacts import digest_json, is_current, is_published, load_array, open_artifact, publish
 from hardneg.errors import InputError
-from hardneg.progress import Tick, silent
-from hardneg.records import Float32, Int32, Int64, Positives, owners, spans
+from hardneg.progress import Tick, silent, track
+from hardneg.records import Float32, Int32, Int64, Positives, Qrels, owners, spans
 from hardneg.search.counting import count_above
 from hardneg.search.exact import ExactIndex
+from hardneg.snapshot import Snapshot, State
 
 TOP = 200  # K of the paper
+KIND = "pairwise-errors"
+ARRAYS = ("query_rows", "offsets", "scores", "errors")
 
 
 @dataclass(frozen=True)
@@ -109,3 +116,58 @@ def relevant_above(owner: Int64, scores: Float32) -> Int64:
         np.where(begins, place, 0)
     )
     return above
+
+
+# ---------------------------------------------------------------- of a state of the model
+
+
+def errors_of_state(state: State, splits: Mapping[str, Qrels]) -> dict[str, dict[str, Any]]:
+    """The pairwise errors of a state on every split that it can be counted on, as :meth:`PairwiseErrors.as_json`.
+
+    They are counted once and kept beside the state's runs, query by query. A split without positives has none, nor
+    has what an index retrieves or a document of several vectors, for whose ranks a pass over the vectors does not
+    speak.
+    """
+    found = {name: kept_errors(state, name, qrels.positives()) for name, qrels in splits.items()}
+    return {name: errors.as_json() for name, errors in found.items() if errors is not None}
+
+
+def kept_errors(state: State, name: str, positives: Positives) -> PairwiseErrors | None:
+    """The errors that stand beside a state's run ``name``; counted now if it still has embeddings."""
+    path = state.folder / f"{name}-errors"
+    if not isinstance(state, Snapshot):
+        return load_errors(path) if is_published(path, KIND) else None
+    if state.index is not None or state.chunks is not None or not len(positives.passage_rows):
+        return None
+    asked = [positives.query_rows.tolist(), positives.offsets.tolist(), positives.passage_rows.tolist()]
+    inputs = {
+        "collection": state.collection.digest,
+        "model": state.digest,
+        "encoding": digest_json(dataclasses.asdict(state.encoding)),
+        "asked": digest_json(asked),
+    }
+    if not is_current(path, KIND, inputs):
+        save_errors(count_errors(state, name, positives), path, inputs)
+    return load_errors(path)
+
+
+def count_errors(state: Snapshot, name: str, positives: Positives) -> PairwiseErrors:
+    """Count over the stored embeddings of a state."""
+    passages, queries = state.passages, state.queries.rows(positives.query_rows)
+    index = ExactIndex(passages.shards, max_norm=passages.max_norm, device=state.encoder.device)
+    with state.timed("count", run=name, queries=len(positives)), track("counting errors", "queries") as tick:
+        return pairwise_errors(index, queries, positives, progress=tick)
+
+
+def save_errors(errors: PairwiseErrors, path: Path, inputs: Mapping[str, str]) -> None:
+    """Publish errors query by query at ``path``."""
+    with publish(path, KIND, inputs=inputs, replace=True) as draft:
+        for name in ARRAYS:
+            draft.array(f"{name}.npy", getattr(errors, name))
+        draft.facts.update(errors.as_json())
+
+
+def load_errors(path: Path) -> PairwiseErrors:
+    """Open what :func:`save_errors` published."""
+    open_artifact(path, KIND)
+    return PairwiseErrors(**{name: load_array(path / f"{name}.npy") for name in ARRAYS})

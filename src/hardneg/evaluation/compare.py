@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardneg.evaluation.judged import locate
-from hardneg.evaluation.significance import holm, paired_t_test, randomization_test
+from hardneg.evaluation.significance import bootstrap_interval, holm, paired_t_test, randomization_test
 from hardneg.records import Int32, Int64, Qrels, Run, owners
 
 _NONE = -1  # where a ranking has ended
@@ -24,6 +24,7 @@ class Comparison:
     b: str
     measure: str
     difference: float  # mean of a less mean of b
+    interval: tuple[float, float]  # 95 %, bootstrapped over queries
     p: float  # randomisation test
     p_holm: float  # the same, adjusted for all pairs compared together
     p_t: float  # paired t-test
@@ -54,6 +55,7 @@ def compare_runs(
             names[j],
             measure,
             difference=float(values[i].mean() - values[j].mean()),
+            interval=bootstrap_interval(values[i] - values[j], seed=seed),
             p=p,
             p_holm=float(p_holm),
             p_t=paired_t_test(values[i], values[j]),

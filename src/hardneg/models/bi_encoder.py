@@ -40,6 +40,8 @@ Encode = Callable[[TokenBatch, Side], Tensor]  # vectors [n, dim] float32
 
 WORKSPACE = 64 << 20  # bytes that matrix products keep for themselves
 
+OF_VECTORS = ("pooling", "head", "normalize", "dim")  # settings that decide what vector tokens get
+
 # What a transformer's configuration says about its origin rather than its function.
 ORIGIN = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version")
 
@@ -269,11 +271,14 @@ class BiEncoder(nn.Module):
     def digest(self, side: Side | None = None) -> str:
         """SHA-256 over weights, settings, transformer configurations and tokenizers: the model's identity.
 
-        Of one ``side``: the identity of its vectors, whatever the other side is.
+        Of one ``side``: the identity of what makes vectors of tokens there, whatever the other side is, and
+        however texts become tokens, which token stores answer for.
         """
         towers = self.towers if side is None else [self.tower(side)]
         weights = self.state_dict() if side is None else self.tower(side).state_dict()
-        state = hashlib.sha256(canonical_json([asdict(self.settings), *map(_describe, towers)]))
+        settings = asdict(self.settings)
+        kept = settings if side is None else {name: settings[name] for name in OF_VECTORS}
+        state = hashlib.sha256(canonical_json([kept, *map(_describe, towers)]))
         for name, tensor in sorted(weights.items()):
             state.update(canonical_json([name, str(tensor.dtype), list(tensor.shape)]))
             state.update(tensor.cpu().reshape(-1).contiguous().view(torch.uint8).numpy())

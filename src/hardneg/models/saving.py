@@ -12,8 +12,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from hardneg.artifacts import publish
+from hardneg.artifacts import Draft, publish
 from hardneg.data.tokens import separator
+from hardneg.disk import foreign
 from hardneg.models.bi_encoder import BiEncoder, EncoderSettings, Tower
 from hardneg.models.loading import KIND, PASSAGE, QUERY, SETTINGS
 from hardneg.models.pretrained import quiet
@@ -86,26 +87,26 @@ def save_encoder(
     path = Path(path)
     with publish(path, KIND, settings=asdict(encoder.settings), inputs=inputs, replace=replace) as draft:
         if encoder.tied:
-            _write_folder(draft.path, encoder, ("query", "passage"))
+            _write_folder(draft, "", encoder, ("query", "passage"))
         else:
-            _write_folder(draft.path / QUERY, encoder, ("query",))
-            _write_folder(draft.path / PASSAGE, encoder, ("passage",))
+            _write_folder(draft, f"{QUERY}/", encoder, ("query",))
+            _write_folder(draft, f"{PASSAGE}/", encoder, ("passage",))
             draft.json(SETTINGS, {"settings": asdict(encoder.settings)})
-        (draft / "README.md").write_text(_card(encoder, path.name, card, metadata or {}), encoding="utf-8")
+        draft.text("README.md", _card(encoder, path.name, card, metadata or {}))
         draft.facts["digest"] = encoder.digest()
 
 
-def _write_folder(folder: Path, encoder: BiEncoder, sides: tuple[Side, ...]) -> None:
-    """One complete directory, for the tower of these sides."""
+def _write_folder(draft: Draft, inside: str, encoder: BiEncoder, sides: tuple[Side, ...]) -> None:
+    """One complete directory, for the tower of these sides; ``inside``: "" or a folder's name with its slash."""
     settings, tower = encoder.settings, encoder.tower(sides[0])
     length = max(encoder.search_template(side).max_length for side in sides)
-    with quiet():
+    with quiet(), foreign((draft / f"{inside}{SETTINGS}").parent) as folder:
         tower.transformer.save_pretrained(folder)
         tower.pretrained_tokenizer.save_pretrained(folder)
-    _write_json(folder / TRANSFORMER_CONFIG, {"max_seq_length": length, "do_lower_case": False})
-    _write_json(folder / CONFIG, _st_config(settings))
-    _write_json(folder / SETTINGS, {"settings": asdict(settings)})
-    kinds = ["Transformer", *_write_modules(folder, settings, tower)]
+    _write_json(draft, inside + TRANSFORMER_CONFIG, {"max_seq_length": length, "do_lower_case": False})
+    _write_json(draft, inside + CONFIG, _st_config(settings))
+    _write_json(draft, inside + SETTINGS, {"settings": asdict(settings)})
+    kinds = ["Transformer", *_write_modules(draft, inside, settings, tower)]
     modules = [
         {
             "idx": i,
@@ -115,7 +116,7 @@ def _write_folder(folder: Path, encoder: BiEncoder, sides: tuple[Side, ...]) -> 
         }
         for i, kind in enumerate(kinds)
     ]
-    _write_json(folder / MODULES, modules)
+    _write_json(draft, inside + MODULES, modules)
 
 
 def _st_config(settings: EncoderSettings) -> dict[str, Any]:
@@ -127,25 +128,25 @@ def _st_config(settings: EncoderSettings) -> dict[str, Any]:
     }
 
 
-def _write_modules(folder: Path, settings: EncoderSettings, tower: Tower) -> list[str]:
+def _write_modules(draft: Draft, inside: str, settings: EncoderSettings, tower: Tower) -> list[str]:
     """Write what comes after the transformer, spelt as every reader knows it; returns the modules' kinds."""
     width, kinds = tower.width, ["Pooling"]
     active = {"word_embedding_dimension": width}
     active |= {key: POOLING.get(mode) == settings.pooling for mode, key in LEGACY_POOLING.items()}
-    _write_json(folder / "1_Pooling" / "config.json", active)
+    _write_json(draft, f"{inside}1_Pooling/config.json", active)
     if tower.head is not None:
         kinds += ["Dense", "LayerNorm"]
         state = tower.head.state_dict()
         linear = {name: state[name] for name in state if name.startswith("linear.")}
         norm = {name: state[name] for name in state if name.startswith("norm.")}
-        _write_module(folder / "2_Dense", _dense(width, width, bias=True), linear)
-        _write_module(folder / "3_LayerNorm", {"dimension": width}, norm)
+        _write_module(draft, f"{inside}2_Dense", _dense(width, width, bias=True), linear)
+        _write_module(draft, f"{inside}3_LayerNorm", {"dimension": width}, norm)
     if settings.normalize:
         kinds.append("Normalize")
     if settings.dim is not None:
         kinds.append("Dense")  # cuts the vector: the first rows of the identity
         cut = {"linear.weight": torch.eye(settings.dim, width)}
-        _write_module(folder / f"{len(kinds)}_Dense", _dense(width, settings.dim, bias=False), cut)
+        _write_module(draft, f"{inside}{len(kinds)}_Dense", _dense(width, settings.dim, bias=False), cut)
     return kinds
 
 
@@ -154,14 +155,14 @@ def _dense(inputs: int, outputs: int, *, bias: bool) -> dict[str, Any]:
     return {"in_features": inputs, "out_features": outputs, "bias": bias, "activation_function": identity}
 
 
-def _write_module(folder: Path, config: dict[str, Any], state: dict[str, Tensor]) -> None:
-    _write_json(folder / "config.json", config)
-    save_file({name: tensor.cpu().contiguous() for name, tensor in state.items()}, folder / DENSE_WEIGHTS[0])
+def _write_module(draft: Draft, folder: str, config: dict[str, Any], state: dict[str, Tensor]) -> None:
+    _write_json(draft, f"{folder}/config.json", config)
+    with foreign(draft / f"{folder}/{DENSE_WEIGHTS[0]}") as file:
+        save_file({name: tensor.cpu().contiguous() for name, tensor in state.items()}, file)
 
 
-def _write_json(path: Path, value: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+def _write_json(draft: Draft, name: str, value: Any) -> None:
+    draft.text(name, json.dumps(value, indent=2) + "\n")
 
 
 def _card(encoder: BiEncoder, title: str, about: str | None, metadata: Mapping[str, Any]) -> str:

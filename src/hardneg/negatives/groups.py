@@ -73,19 +73,21 @@ def draw_groups(
     chosen = index[order[offsets[:-1, None] + place]]
     return Groups(
         query_rows=rows,
-        positive_rows=_positive_rows(pool, queries, epoch, seed, rotate),
+        positive_rows=_positive_rows(pool, queries, epoch, seed, rotate, 0 if fresh else pool.episode),
         negative_rows=pool.passage_rows[chosen],
         sources=pool.sources[chosen],
         momentum=pool.episodes[chosen] < pool.episode,
     )
 
 
-def _positive_rows(pool: NegativePool, queries: NDArray[np.integer], epoch: int, seed: int, rotate: bool) -> Int32:
-    """The positive of each query in this epoch [B]."""
+def _positive_rows(
+    pool: NegativePool, queries: NDArray[np.integer], epoch: int, seed: int, rotate: bool, episode: int
+) -> Int32:
+    """The positive of each query in this epoch [B]; a pool that is refreshed within an ``episode`` goes on."""
     first = pool.positive_offsets[queries]
     if not rotate:
         return pool.positive_rows[first]
     number = pool.positive_offsets[np.asarray(queries) + 1] - first
     assert (number > 0).all(), "queries without positives are not usable"
-    start = below(hash64(key(seed, "group/positive", pool.episode), pool.query_rows[queries]), number)
+    start = below(hash64(key(seed, "group/positive", episode), pool.query_rows[queries]), number)
     return pool.positive_rows[first + (start + epoch) % number]

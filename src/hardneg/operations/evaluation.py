@@ -91,9 +91,9 @@ def compare(
 
     Returns
     -------
-    For each measure and pair a row: ``a``, ``b``, ``measure``, ``difference`` (a - b), ``p`` of the two-sided
-    randomisation test, ``p_holm`` (corrected over the pairs of a measure), ``p_t`` of the paired t-test, ``wins``,
-    ``ties`` and ``losses`` of a.
+    For each measure and pair a row: ``a``, ``b``, ``measure``, ``difference`` (a - b) and its bootstrap
+    ``interval`` (95 %), ``p`` of the two-sided randomisation test, ``p_holm`` (corrected over the pairs of a
+    measure), ``p_t`` of the paired t-test, ``wins``, ``ties`` and ``losses`` of a.
 
     Raises
     ------

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hardneg.artifacts import is_published
 from hardneg.data.collection import Collection
 from hardneg.draws import key, permutation
 from hardneg.errors import InputError, SettingsError
+from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import NegativePool, entries_of, load_pool, realized, stats
 from hardneg.operations.opening import Data, Place, at_least, collection_of
 from hardneg.records import Int64
+
+POOLS = ("episodes/*/negatives", "episodes/*/negatives/v*", "versions/v*")  # where experiments keep them
+SETTINGS = "settings.json"
 
 
 def pool_stats(pool: NegativePool) -> dict[str, Any]:
@@ -73,12 +79,22 @@ def last_pool(path: Path) -> Path:
         raise InputError(
             "NOT_FOUND", "there is nothing here", "give the path of a pool or an experiment", path=path
         )
-    episodes = {int(place.name): place for place in path.glob("episodes/*") if place.name.isdigit()}
-    pools = [episodes[i] / "negatives" for i in sorted(episodes) if (episodes[i] / "negatives").is_dir()]
-    if not pools and (seeds := sorted(path.glob("seed-*"))):
+    if is_published(path, POOL):
+        return path
+    pools = [pool for places in POOLS for pool in path.glob(places) if is_published(pool, POOL)]
+    if pools:
+        return max(
+            pools, key=lambda pool: [int(number) for number in re.findall(r"\d+", str(pool.relative_to(path)))]
+        )
+    if seeds := sorted(path.glob("seed-*")):
         what = f"this holds the experiments of {len(seeds)} seeds"
         raise SettingsError("SEVERAL_SEEDS", what, f"give one of them, such as {seeds[0]}", path=path)
-    return pools[-1] if pools else path
+    if (path / SETTINGS).is_file():
+        what = "this experiment has no pool: it mined none yet, or takes its negatives anew at every step"
+        raise SettingsError(
+            "NO_POOL", what, "mine one with the trained model: hardneg mine --model EXP/model", path=path
+        )
+    return path
 
 
 def inspection(collection: Collection, pool: NegativePool, i: int) -> dict[str, Any]:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from hardneg.artifacts import SettingsClash, cache_root, check_writable, digest_json, lease
+from hardneg.artifacts import SettingsClash, cache_root, check_writable, lease
 from hardneg.config import nearest
 from hardneg.data.collection import Collection
 from hardneg.data.importing import open_data
 from hardneg.distributed import rank
-from hardneg.errors import BusyError, SettingsError
+from hardneg.errors import SettingsError
+from hardneg.lease import holding as holding
 
 Data = str | Path | Collection
 Place = str | Path
@@ -75,22 +75,6 @@ def check_new(out: Path) -> None:
     if os.path.lexists(out):
         raise SettingsClash(out)
     check_folder(out)
-
-
-@contextlib.contextmanager
-def holding(out: Path, cache: Path) -> Iterator[None]:
-    """Be the only process that makes ``out``; the lock lives in the cache, so nothing is left beside the result.
-
-    Raises
-    ------
-    BusyError : another process makes it now.
-    """
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(lease(cache / "leases" / digest_json(str(out.resolve()))[:32]))
-        except BusyError as fault:
-            raise BusyError(fault.code, fault.what, fault.fix, path=out) from fault
-        yield
 
 
 def check_free(experiment: Path) -> None:

@@ -137,7 +137,7 @@ def search_split(
     ArtifactError : the embeddings are damaged, or of another model or collection.
     """
     at_least("k", k)
-    check_searcher(model, bm25)
+    check_searcher(model, bm25, embeddings, index)
     check_file(Path(out))
     collection, folder = collection_of(data, cache), cache_at(cache)
     rows = named_split(collection, split).query_rows
@@ -185,7 +185,7 @@ def search_text(
     For each hit ``rank`` (from 1), ``score``, ``passage_id``, ``title`` and ``text``.
     """
     at_least("k", k)
-    check_searcher(model, bm25)
+    check_searcher(model, bm25, embeddings, index)
     if not text.strip():
         raise SettingsError("NO_TEXT", "there is nothing to search for", "give a text that is not blank")
     collection, folder = collection_of(data, cache), cache_at(cache)
@@ -218,10 +218,16 @@ def hits_of(collection: Collection, run: Run) -> list[dict[str, Any]]:
     ]
 
 
-def check_searcher(model: str | None, bm25: bool) -> None:
-    """Either a model or BM25 searches."""
+def check_searcher(model: str | None, bm25: bool, embeddings: Place | None, index: Place | None) -> None:
+    """Either a model or BM25 searches; a model over embeddings or over an index."""
     if (model is None) != bm25:
         what = "there is nothing to search with" if model is None else "a model and BM25 cannot both search"
         raise SettingsError(
             "NO_MODEL" if model is None else "TWO_SEARCHERS", what, "give either --model or --bm25"
         )
+    if bm25 and (embeddings is not None or index is not None):
+        what = "BM25 searches neither embeddings nor an index of them"
+        raise SettingsError("TWO_SEARCHERS", what, "give --model instead of --bm25, or leave them out")
+    if embeddings is not None and index is not None:
+        what = "embeddings and an index cannot both be searched"
+        raise SettingsError("TWO_SEARCHERS", what, "give either --embeddings or --index")

@@ -62,6 +62,7 @@ class Job:
     base: Mapping[str, Any]
     settings: Mapping[str, Any]
     splits: Mapping[str, str]
+    split_seed: int  # of the queries that are held out
     inputs: Mapping[str, str]
     cache: str | None
     supervised: bool  # somebody restarts the other roles: wait for them however long it takes
@@ -81,6 +82,7 @@ def jobs_of(
     inputs: Mapping[str, str],
     cache: Path | None,
     *,
+    split_seed: int,
     supervised: bool,
 ) -> list[Job]:
     """The jobs of these roles, which share the threads and the memory of this process, and its CUDA devices."""
@@ -97,6 +99,7 @@ def jobs_of(
             dataclasses.asdict(base) | {"device": f"cuda:{number}" if several else base.device},
             settings.model_dump(mode="json"),
             dataclasses.asdict(splits),
+            split_seed,
             dict(inputs),
             None if cache is None else str(cache.absolute()),
             supervised,
@@ -122,7 +125,8 @@ def take_role(recipe: Recipe, job: Job) -> None:
     set_threads(job.threads)
     limit_memory(job.max_ram, job.max_vram)
     out, settings = Path(job.out), recipe.settings.model_validate(dict(job.settings), strict=False)
-    data = choose_splits(collection_of(job.data, job.cache), **job.splits, seed=settings.seed)
+    data = choose_splits(collection_of(job.data, job.cache), **job.splits, seed=job.split_seed)
+    assert data.digest == job.inputs["splits"]
     base = Base(**job.base)
     with (
         lease(out / "roles" / job.role),

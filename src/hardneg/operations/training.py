@@ -9,13 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hardneg.artifacts import SettingsClash, read_manifest, write_json
+from hardneg.artifacts import SettingsClash, read_manifest
 from hardneg.data.training_data import TrainingData, choose_splits
 from hardneg.diagnostics.timeline import draw_timeline
 from hardneg.distributed import by_leader, group, is_leader, world_size
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.evaluation.measures import parse_measures
-from hardneg.experiment import RESULTS, SETTINGS, open_experiment
+from hardneg.experiment import SETTINGS, open_experiment
 from hardneg.integrations.tensorboard import boarding
 from hardneg.negatives.pool import load_pool
 from hardneg.operations.opening import Data, Place, at_least, cache_at, check_folder, collection_of
@@ -25,9 +25,10 @@ from hardneg.operations.starting import DEFAULT_SPLITS, Base, Splits
 from hardneg.progress import note
 from hardneg.results import conduct, is_measured, pool_seeds
 from hardneg.runtime import pick_device
+from hardneg.sealed import write_results
 from hardneg.training_settings import Recipe, TrainingSettings
 
-LOG, CACHE, TIMELINE = "log.txt", "cache", "timeline.png"
+LOG, CACHE, ROLES, TIMELINE = "log.txt", "cache", "roles", "timeline.png"
 Execute = Callable[[Path, TrainingSettings], dict[str, Any]]
 
 
@@ -67,8 +68,9 @@ def train(
 
     Returns
     -------
-    What ``results.json`` holds: ``test`` and ``dev``: measures by state; ``comparisons``; ``forgetting``. Of
-    several seeds: ``seeds``, and for every measure its ``mean``, ``std`` and ``values``.
+    What ``results.json`` holds: ``test`` and ``dev``: measures by state; ``comparisons``; ``forgetting``;
+    ``pairwise_errors`` by split and state. Of several seeds: ``seeds``, and for every measure its ``mean``,
+    ``std`` and ``values``.
 
     Raises
     ------
@@ -78,6 +80,9 @@ def train(
     NumericError : a loss or gradient was not finite.
     """
     place, count = Path(out), at_least("seeds", seeds)
+    if role is not None and count > 1:
+        what = f"a role of {count} experiments at once"
+        raise SettingsError("BAD_SETTING", what, "give each seed its own roles: --set seed=N, another --out")
     stores = None if cache is None else cache_at(cache)
     chosen = recipe_settings(recipe, preset, config, settings=settings, device=device, **values)
     check_processes(recipe, chosen, role)
@@ -92,6 +97,7 @@ def train(
         data=parts,
         splits=splits,
         role=role,
+        split_seed=chosen.seed,  # every seed holds out the same queries
         base=Base(model, passage_model, allow_bin, pick_device(device)),
         cache=stores,
         negatives=None if negatives is None else Path(negatives),
@@ -110,7 +116,7 @@ def train_seeds(execute: Execute, place: Path, settings: TrainingSettings, count
         results[seed] = execute(place / f"seed-{seed}", settings.model_copy(update={"seed": seed}))
     pooled = pool_seeds(results)
     if is_leader():
-        write_json(place / RESULTS, pooled)
+        write_results(place, pooled)
     return pooled
 
 
@@ -131,7 +137,7 @@ def check_experiment(out: Path, seeds: int) -> None:
     if several and not one and seeds == 1:
         raise ArtifactError("SEVERAL_SEEDS", "this holds the experiments of several seeds", fix, path=out)
     others = [] if one or several or not out.is_dir() else [path for path in out.iterdir() if path.name[0] != "."]
-    if any(path.name not in (LOG, CACHE) for path in others):  # what stands there before settings do
+    if any(path.name not in (LOG, CACHE, ROLES) for path in others):  # what stands there before settings do
         raise SettingsClash(out)
 
 
@@ -146,16 +152,17 @@ def train_once(
     cache: Path | None,
     negatives: Path | None,
     role: str | None,
+    split_seed: int,
 ) -> dict[str, Any]:
     """One experiment, from wherever it stands to its results."""
     measures = parse_measures(settings.measures)
     inputs = {"collection": data.collection.digest, "model": base.load(settings).digest(), "splits": data.digest}
-    given = open_given(negatives, data, settings)
+    given = open_given(recipe, negatives, data, settings)
     if negatives is not None:
         inputs["negatives"] = read_manifest(negatives).digest
     roles = settings.roles if role is None else [role]
     places = (out, data.collection, splits, base, settings, inputs, cache)
-    jobs = jobs_of(recipe, roles, *places, supervised=role is None)
+    jobs = jobs_of(recipe, roles, *places, split_seed=split_seed, supervised=role is None)
     if role is not None:
         take_role(recipe, jobs[0])
         return {}
@@ -185,8 +192,13 @@ def train_once(
         return by_leader(lambda: dict(experiment.results))
 
 
-def open_given(negatives: Path | None, data: TrainingData, settings: TrainingSettings) -> dict[str, Any]:
+def open_given(
+    recipe: Recipe, negatives: Path | None, data: TrainingData, settings: TrainingSettings
+) -> dict[str, Any]:
     """The pool to begin with, checked against the collection; a later first episode needs one."""
+    if negatives is not None and not recipe.takes_pool:
+        what = f"{recipe.name} mines its own negatives and begins with no pool"
+        raise SettingsError("BAD_SETTING", what, "leave the pool out, or train ance-tele with it")
     if negatives is None:
         if settings.first_episode > 1:
             what = f"episode {settings.first_episode} is the first, and there are no negatives for it"
@@ -230,7 +242,7 @@ def plan(
         check_experiment(Path(out), at_least("seeds", seeds))
     collection = collection_of(data, cache)
     parts = choose_splits(collection, **dataclasses.asdict(splits), seed=settings.seed)
-    open_given(None if negatives is None else Path(negatives), parts, settings)
+    open_given(recipe, None if negatives is None else Path(negatives), parts, settings)
     encoder = Base(model, passage_model, allow_bin, pick_device(device)).load(settings)
     return {
         "settings": settings.model_dump(mode="json"),

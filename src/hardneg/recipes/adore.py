@@ -11,6 +11,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -28,7 +29,8 @@ from hardneg.mining import mine_candidates
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.models.packing import upload
-from hardneg.negatives.pool import NegativePool
+from hardneg.negatives.pool import KIND as POOL
+from hardneg.negatives.pool import NegativePool, load_pool, save_pool
 from hardneg.negatives.sources import random_source
 from hardneg.planning import Episode, describe_work, work_of
 from hardneg.records import Int32, Positives
@@ -38,9 +40,9 @@ from hardneg.snapshot import Snapshot, State, token_store
 from hardneg.training.batches import KnownPositives
 from hardneg.training.loop import Objective, StepOutput
 from hardneg.training.optim import linear
-from hardneg.training.query_batches import Lists, QueryBatch, QueryBatches, given_lists, retrieved_lists
+from hardneg.training.query_batches import Lists, QueryBatch, QueryBatches, given_lists, ranks_of, retrieved_lists
 from hardneg.training_settings import Recipe, TrainingSettings, state_of
-from hardneg.training_stage import Stage, train_stage
+from hardneg.training_stage import Stage, stage_steps
 
 
 class Adore(TrainingSettings):
@@ -50,15 +52,20 @@ class Adore(TrainingSettings):
     measure: RankMeasure = "RR"
     weighted: bool = True  # False: RankNet, the ablation
     negatives: Literal["dynamic", "static", "random"] = "dynamic"
+    refresh_every: int | None = Field(None, ge=1)  # steps after which static negatives are mined anew
     index: Literal["exact", "pq"] = "exact"
     subvectors: int | None = Field(None, ge=1)  # codes of a passage in the compressed index
-    bits: int = Field(8, ge=1, le=16)  # of a code
+    bits: int = Field(8, ge=1, le=12)  # of a code
     epochs: float = Field(6, gt=0)
     steps: int | None = Field(None, ge=1)  # of the whole schedule; wins over epochs
+    measure_every: int | None = Field(None, ge=1)  # steps between two states that are measured on the way
 
     def check(self) -> None:
-        """Refuse the gradient cache, besides."""
+        """Refuse a refresh of what is not static, and the gradient cache, besides."""
         super().check()
+        if self.refresh_every and self.negatives != "static":
+            what = f"refresh_every = {self.refresh_every} with negatives = {self.negatives}"
+            raise SettingsError("BAD_SETTING", what, "set negatives = static, or leave refresh_every out")
         if self.gradient_cache:
             what = "gradient_cache = true, and no query of adore meets another's passages"
             raise SettingsError("BAD_SETTING", what, "set micro_queries: its gradient is that of the whole step")
@@ -67,28 +74,50 @@ class Adore(TrainingSettings):
         """Steps of the schedule, all of which are made."""
         return self.steps or math.ceil(self.epochs * math.ceil(queries / self.queries_per_step))
 
+    def measured(self, queries: int) -> list[int]:
+        """Steps after which the model is kept and measured, besides the last one."""
+        horizon = self.horizon(queries)
+        return list(range(self.measure_every or horizon, horizon, self.measure_every or horizon))
+
 
 def adore(
     settings: Adore, data: TrainingData, base: Callable[[], BiEncoder], experiment: Experiment
 ) -> Iterator[State]:
     """Train the query side over a fixed index (ADORE, Section 5). Everything that is published already is reused.
 
-    Yields the model as it was and the trained one; over a compressed index, each as the index retrieves too.
+    Yields the model as it was, what is measured on the way, and the trained one; over a compressed index, each as
+    the index retrieves too.
     """
     start = base().untied()
     if start.settings.chunks > 1:
         what = f"adore ranks passages of one vector each, and chunks = {start.settings.chunks}"
         raise SettingsError("BAD_SETTING", what, "set chunks = 1 (FirstP)")
-    state = state_of(settings, data, experiment, start, "untrained", "episodes/1/runs")
+    state = state_of(settings, data, experiment, start, "untrained", "episodes/1/runs", 0)
     yield state
     index = passage_index(settings, state, experiment)
-    if isinstance(index, FaissIndex):
-        yield state.through(index, "untrained/pq", experiment / "episodes/1/runs-pq")
+    yield from compressed(state, index)
     encoder = train(settings, data, start, state, index, experiment)
-    final = state_of(settings, data, experiment, encoder, "final", "final/runs")
-    if isinstance(index, FaissIndex):
-        yield final.through(index, "final/pq", experiment / "final/runs-pq")
+    for step in settings.measured(len(data.train)):
+        kept = load_encoder(str(experiment / kept_at(step)), device=start.device)
+        between = state_of(settings, data, experiment, kept, f"step-{step}", f"states/{step}/runs", step)
+        yield between
+        yield from compressed(between, index)
+        between.discard("query")
+    horizon = settings.horizon(len(data.train))
+    final = state_of(settings, data, experiment, encoder, "final", "final/runs", horizon)
+    yield from compressed(final, index)
     yield final
+
+
+def compressed(state: Snapshot, index: PassageIndex) -> Iterator[Snapshot]:
+    """The state as a compressed index retrieves it, where there is one."""
+    if isinstance(index, FaissIndex):
+        yield state.through(index, f"{state.name}/pq", state.folder.with_name(f"{state.folder.name}-pq"))
+
+
+def kept_at(step: int) -> str:
+    """Where the model after so many steps is kept."""
+    return f"states/{step}/model"
 
 
 def passage_index(settings: Adore, state: Snapshot, experiment: Experiment) -> PassageIndex:
@@ -116,13 +145,13 @@ def train(
     for parameter in encoder.tower("passage").parameters():
         parameter.requires_grad_(False)
     horizon = settings.horizon(len(data.train))
-    retrieval = Retrieval(settings, data, encoder, state, index)
+    retrieval = Retrieval(settings, data, encoder, state, index, experiment)
     stage = Stage(
         episode=1,
         seed=settings.seed,
-        models={"model": horizon},
+        models={kept_at(step): step for step in settings.measured(len(data.train))} | {"model": horizon},
         schedule=linear(settings.learning_rate, warmup=settings.warmup, horizon=horizon),
-        objective=retrieval.objective(experiment),
+        objective=retrieval.objective(),
         batches=QueryBatches(
             data.train,
             queries_per_step=settings.queries_per_step,
@@ -135,7 +164,8 @@ def train(
         checkpoint_every=settings.checkpoint_every,
         facts=retrieval.facts,
     )
-    train_stage(stage, encoder, data.collection, experiment)
+    for made in stage_steps(stage, encoder, data.collection, experiment):
+        retrieval.follow(made)
     return load_encoder(str(experiment / "model"), device=encoder.device)
 
 
@@ -143,38 +173,68 @@ class Retrieval:
     """Lists for the queries of a step, by the embeddings of the step."""
 
     def __init__(
-        self, settings: Adore, data: TrainingData, encoder: BiEncoder, state: Snapshot, index: PassageIndex
+        self,
+        settings: Adore,
+        data: TrainingData,
+        encoder: BiEncoder,
+        state: Snapshot,
+        index: PassageIndex,
+        experiment: Experiment,
     ) -> None:
-        self.settings, self.data, self.encoder, self.index = settings, data, encoder, index
+        self.settings, self.data, self.experiment = settings, data, experiment
+        self.encoder, self.state, self.index = encoder, state, index
         self.depth = min(settings.depth, data.collection.n_passages)
         self.known = (
             KnownPositives(data.train, data.collection.text_keys) if settings.mask_known_positives else None
         )
         self.dtype = getattr(torch, settings.store_dtype)
-        self.pool = self._pool(state)
-        self.noted: dict[int, dict[str, Any]] = {}
+        self.pool: NegativePool | None = None
+        self.noted: dict[int, tuple[Any, list[float]]] = {}
 
-    def _pool(self, state: Snapshot) -> NegativePool | None:
-        """The fixed negatives of the arms that have such."""
+    def follow(self, made: int) -> None:
+        """Have the fixed negatives, of the arms that have such, that are in force after so many steps."""
+        if self.settings.negatives == "random" and self.pool is None:
+            self.pool = self.random()
         if self.settings.negatives == "static":
-            return mine_candidates(
-                state, self.data.train, "query", episode=1, depth=self.depth, seed=self.settings.seed
-            )
-        if self.settings.negatives == "random":
-            collection = self.data.collection
-            return random_source(
-                self.data.train,
-                collection.n_passages,
-                count=min(self.depth, collection.n_passages // 2),
-                seed=self.settings.seed,
-                episode=1,
-                text_keys=collection.text_keys,
-            )
-        return None
+            version, since = divmod(made, self.settings.refresh_every or made + 1)
+            path = self.experiment / f"episodes/1/negatives/v{version:04d}"
+            if since == 0:
+                self.mine(version, path)
+            if since == 0 or self.pool is None:
+                collection = self.data.collection
+                self.pool = load_pool(path, n_passages=collection.n_passages, collection=collection.digest)
 
-    def objective(self, experiment: Experiment) -> Objective:
+    def random(self) -> NegativePool:
+        """As many passages of the corpus as a search finds."""
+        collection = self.data.collection
+        return random_source(
+            self.data.train,
+            collection.n_passages,
+            count=min(self.depth, collection.n_passages // 2),
+            seed=self.settings.seed,
+            episode=1,
+            text_keys=collection.text_keys,
+        )
+
+    def mine(self, version: int, path: Path) -> None:
+        """Publish what the training queries retrieve now, without D+, unless it stands there."""
+        inputs = {"collection": self.data.collection.digest, "miner": self.encoder.digest()}
+        if is_current(path, POOL, inputs):
+            return
+        with self.experiment.timed("mine", version=version):
+            runs, state = f"episodes/1/runs-v{version:04d}", self.state
+            if version:
+                state = state_of(self.settings, self.data, self.experiment, self.encoder, f"v{version}", runs)
+            miner = next(compressed(state, self.index), state)
+            seed = self.settings.seed
+            pool = mine_candidates(miner, self.data.train, "query", episode=1, depth=self.depth, seed=seed)
+        save_pool(pool, path, settings=self.settings.result_values(), inputs=inputs)
+        if version:
+            state.discard("query")
+
+    def objective(self) -> Objective:
         """LambdaRank over the lists; the gradient goes to the query side alone."""
-        queries = token_store(self.encoder, self.data.collection, experiment.cache, "query")
+        queries = token_store(self.encoder, self.data.collection, self.experiment.cache, "query")
         precision, scale = self.settings.precision, self.encoder.settings.scale
 
         def objective(batch: QueryBatch) -> StepOutput:
@@ -209,9 +269,9 @@ class Retrieval:
             pool = self.pool.select(batch.positions)
             used = [pool.passage_rows[a:b] for a, b in pairwise(pool.offsets)]
             lists = given_lists(used, positives)
-        shared = [np.isin(one, real).mean() if len(one) else 0.0 for one, real in zip(used, found, strict=True)]
-        digest = hashlib.sha256(found.tobytes()).hexdigest()[:16]
-        self.noted[batch.step] = {"retrieved": digest, "overlap": float(np.mean(shared))}
+        digest, shared = self.noted.setdefault(batch.step, (hashlib.sha256(), []))  # a step's micro-batches add up
+        digest.update(found.tobytes())
+        shared += [np.isin(one, real).mean() if len(one) else 0.0 for one, real in zip(used, found, strict=True)]
         return lists
 
     def _duplicates(self, positives: Positives, found: Int32) -> NDArray[np.bool_] | None:
@@ -228,16 +288,8 @@ class Retrieval:
 
     def facts(self, step: int) -> dict[str, Any]:
         """What a step retrieved, as a digest, and the share of what it trained on that was among it (Fig. 4a)."""
-        return self.noted.pop(step)
-
-
-def ranks_of(lists: Lists, scores: Tensor, valid: Tensor) -> Tensor:
-    """Ranks as retrieved; of given lists, those of the scores at this step."""
-    if lists.ranks.any():
-        return upload(lists.ranks, scores.device)
-    order = torch.argsort(scores.masked_fill(~valid, float("-inf")), dim=1, descending=True, stable=True)
-    places = torch.arange(1, scores.shape[1] + 1, device=scores.device).expand_as(order)
-    return torch.zeros_like(order).scatter_(1, order, places)
+        digest, shared = self.noted.pop(step)
+        return {"retrieved": digest.hexdigest()[:16], "overlap": float(np.mean(shared))}
 
 
 def plan(settings: Adore, data: TrainingData, encoder: BiEncoder, *, seeds: int, measure: bool) -> dict[str, Any]:

@@ -10,14 +10,16 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from pydantic import Field
 
 from hardneg.artifacts import is_published
 from hardneg.data.training_data import TrainingData
-from hardneg.distributed import by_leader, stop_flag
-from hardneg.errors import PeerError
+from hardneg.diagnostics.pairwise_errors import errors_of_state
+from hardneg.distributed import by_leader
+from hardneg.errors import PeerError, SettingsError
 from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment import Experiment
 from hardneg.models.bi_encoder import BiEncoder
@@ -25,7 +27,6 @@ from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
 from hardneg.objectives import LossName, group_loss, group_objective
 from hardneg.planning import Episode, describe_work, work_of
-from hardneg.progress import pulse
 from hardneg.refreshing import (
     DONE,
     VersionInForce,
@@ -39,9 +40,10 @@ from hardneg.refreshing import (
     runs_of,
     tidy,
     timed_wait,
+    used_before,
     versions_of,
 )
-from hardneg.results import evaluation_depth, retrieve_all
+from hardneg.results import evaluation_depth, judged_splits, retrieve_all
 from hardneg.snapshot import State
 from hardneg.training.batches import VisitBatches
 from hardneg.training.optim import Schedule, cyclical, linear
@@ -84,6 +86,19 @@ class Ance(TrainingSettings):
         """Steps that are made."""
         return (self.refreshes + 1) * self.refresh_every
 
+    def check(self) -> None:
+        """Refuse, besides, an age that no negatives can have, and a schedule that ends before training does."""
+        super().check()
+        if self.max_staleness is not None and self.mode != "async":
+            what = f"max_staleness = {self.max_staleness} with mode = {self.mode}, which has a schedule"
+            raise SettingsError("BAD_SETTING", what, "leave it out, or use mode = async")
+        if self.max_staleness is not None and self.max_staleness < self.refresh_every:
+            what = f"max_staleness = {self.max_staleness} is less than refresh_every = {self.refresh_every}"
+            raise SettingsError("BAD_SETTING", what, "models are published only so often: allow at least as many")
+        if self.horizon is not None and self.horizon < self.steps and self.schedule == "single":
+            what = f"horizon = {self.horizon} ends before the {self.steps} steps do: the rest would learn nothing"
+            raise SettingsError("BAD_SETTING", what, "give a longer horizon, or fewer refreshes")
+
 
 def ance(
     settings: Ance,
@@ -106,7 +121,9 @@ def ance(
     else:
         yield from watch(settings, experiment, working)
     encoder = load_encoder(str(experiment / "model"), device=base().device)
-    yield state_of(settings, data, experiment, encoder, "final", "final/runs", settings.steps)
+    newest = versions_of(experiment).newest() or 0
+    used = used_before(settings.mode, experiment, settings.steps, settings.refresh_every, newest + 1)
+    yield state_of(settings, data, experiment, encoder, "final", "final/runs", settings.steps, used)
 
 
 def alternate(
@@ -117,11 +134,12 @@ def alternate(
     steps, made = train(settings, data, encoder, experiment, at_once), 0
     for version in range(settings.refreshes + 1):
         step = version * settings.refresh_every
+        used = used_before(settings.mode, experiment, step, settings.refresh_every, version)
         if by_leader(versions.is_complete, version):
-            yield remembered(experiment, version, step)
+            yield remembered(experiment, version, step, used)
         else:
             miner = encoder if step == 0 else load_encoder(str(exported(experiment, step)), device=encoder.device)
-            state = state_of(settings, data, experiment, miner, name_of(version), runs_of(version), step)
+            state = state_of(settings, data, experiment, miner, name_of(version), runs_of(version), step, used)
             yield state
             by_leader(publish_version, state, data, experiment, version, depth=settings.depth, seed=settings.seed)
             state.discard()
@@ -150,7 +168,7 @@ def train(
     versions = versions_of(experiment)
     follow = Follower(
         versions,
-        Journal(experiment / "versions.jsonl"),
+        Journal(experiment / "versions.jsonl", made=by_leader(lambda: experiment.metrics.steps) - 1),
         settings.mode,
         every=settings.refresh_every,
         wait=timed_wait(experiment, wait),
@@ -225,21 +243,20 @@ def infer(
     experiment: Experiment,
     patience: float,
 ) -> None:
-    """Mine a version from every model that the mode asks for, until training is done."""
+    """Mine a version from every model that the mode asks for, until training is done.
+
+    It waits for a trainer that gives no sign of life for ``patience`` seconds.
+    """
     deep = evaluation_depth(parse_measures(settings.measures))
-    while (
-        job := next_job(settings.mode, experiment, every=settings.refresh_every, refreshes=settings.refreshes)
-    ) != DONE:
-        stop_flag.check()
-        if job is None:
-            pulse()
-            time.sleep(POLL_SECONDS)
-            continue
+    wait = patient(beat_of(experiment, "trainer"), patience)
+    todo = partial(next_job, settings.mode, experiment, every=settings.refresh_every, refreshes=settings.refreshes)
+    while (job := wait(todo, "a model to mine with")) != DONE:
         version, step = job
         miner = base() if step == 0 else load_encoder(str(exported(experiment, step)), device=base().device)
         state = state_of(settings, data, experiment, miner, name_of(version), runs_of(version), step)
         retrieve_all(state, data, depth=settings.depth, evaluation_depth=deep)
         state.keep_geometry()
+        errors_of_state(state, judged_splits(data))  # now, while the embeddings are there
         publish_version(state, data, experiment, version, depth=settings.depth, seed=settings.seed)
         state.discard()
 
@@ -256,7 +273,9 @@ def watch(settings: Ance, experiment: Experiment, working: Working) -> Iterator[
         newest = versions.newest()
         while newest is not None and version <= newest:
             if versions.is_complete(version):
-                yield remembered(experiment, version, versions.step(version))
+                step = versions.step(version)
+                used = used_before(settings.mode, experiment, step, settings.refresh_every, version)
+                yield remembered(experiment, version, step, used)
                 tidy(experiment, versions)
             version = next(seen)
         if not busy:

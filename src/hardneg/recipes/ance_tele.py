@@ -276,4 +276,6 @@ def train_episode(
     return load_encoder(str(experiment / [*models][-1]), device=start.device)
 
 
-RECIPE = Recipe("ance-tele", AnceTele, ance_tele, plan, about="ANCE-Tele (Sun et al., 2022)", together=True)
+ABOUT = "ANCE-Tele (Sun et al., 2022)"
+
+RECIPE = Recipe("ance-tele", AnceTele, ance_tele, plan, about=ABOUT, takes_pool=True, together=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -27,7 +27,7 @@ from hardneg.negatives.pool import NegativePool, load_pool, save_pool
 from hardneg.objectives import GroupLoss, group_objective
 from hardneg.planning import Episode, describe_work, work_of
 from hardneg.snapshot import Snapshot, State
-from hardneg.training.batches import VisitBatches
+from hardneg.training.batches import VisitBatches, trainable
 from hardneg.training.optim import linear
 from hardneg.training_settings import Recipe, TrainingSettings, state_of_episode
 from hardneg.training_stage import Stage, train_stage
@@ -37,7 +37,7 @@ class Star(TrainingSettings):
     """Settings of the recipe; the presets hold the paper's values."""
 
     negatives_per_query: int = Field(1, ge=1)
-    alpha: float | Literal["implicit"] = "implicit"
+    alpha: Annotated[float, Field(ge=0)] | Literal["implicit"] = "implicit"
     epochs: float = Field(100, gt=0)
     steps: int | None = Field(None, ge=1)  # of the whole schedule; wins over epochs
     stop_step: int | None = Field(None, ge=1)  # ends training early, without shortening the schedule
@@ -98,7 +98,8 @@ def train(
     settings: Star, data: TrainingData, pool: NegativePool, start: BiEncoder, experiment: Experiment
 ) -> BiEncoder:
     """Train on static hard negatives and the reused batch; the model that it makes."""
-    queries = len(data.train)
+    positions = trainable(pool, settings.negatives_per_query)
+    queries = len(positions)
     loss = loss_of(settings, start.settings.scale)
     stage = Stage(
         episode=1,
@@ -112,6 +113,7 @@ def train(
             queries_per_step=settings.queries_per_step,
             negatives=settings.negatives_per_query,
             seed=settings.seed,
+            positions=positions,
             rotate=settings.positives == "rotate",
             micro_queries=settings.micro_queries,
         ),
@@ -144,4 +146,6 @@ def plan(settings: Star, data: TrainingData, encoder: BiEncoder, *, seeds: int, 
     return describe_work(work, encoder, seeds=seeds, measure=measure)
 
 
-RECIPE = Recipe("star", Star, star, plan, about="STAR (Zhan et al., 2021)", together=True)
+ABOUT = "STAR (Zhan et al., 2021)"
+
+RECIPE = Recipe("star", Star, star, plan, about=ABOUT, takes_pool=True, together=True)

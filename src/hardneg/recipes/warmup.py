@@ -32,7 +32,7 @@ from hardneg.objectives import LossName, group_loss, group_objective
 from hardneg.planning import Episode, describe_work, work_of
 from hardneg.records import spans
 from hardneg.snapshot import State
-from hardneg.training.batches import VisitBatches
+from hardneg.training.batches import VisitBatches, trainable
 from hardneg.training.optim import linear
 from hardneg.training_settings import Recipe, TrainingSettings, state_of_episode
 from hardneg.training_stage import Stage, per_episode, train_stage
@@ -180,8 +180,10 @@ def train_episode(
         scale=start.settings.scale,
         margin=settings.margin,
         only_hardest="nce" in sources,
+        own=settings.drawn(episode),
     )
-    horizon = settings.horizon(len(data.train), episode)
+    positions = trainable(pool, settings.drawn(episode))
+    horizon = settings.horizon(len(positions), episode)
     models = {f"episodes/{episode}/model": settings.stop(horizon)}
     if episode == len(settings.mixtures):
         models["model"] = settings.stop(horizon)
@@ -197,6 +199,8 @@ def train_episode(
             queries_per_step=settings.queries_per_step,
             negatives=settings.drawn(episode),
             seed=settings.seed,
+            positions=positions,
+            episode=episode,
             rotate=settings.positives == "rotate",
             micro_queries=settings.micro_queries,
         ),
@@ -232,6 +236,6 @@ def plan(settings: Warmup, data: TrainingData, encoder: BiEncoder, *, seeds: int
     return describe_work(work, encoder, seeds=seeds, measure=measure)
 
 
-RECIPE = Recipe(
-    "warmup", Warmup, warmup, plan, about="warm-up on negatives that no trained model chose", together=True
-)
+ABOUT = "warm-up on negatives that no trained model chose"
+
+RECIPE = Recipe("warmup", Warmup, warmup, plan, about=ABOUT, takes_pool=True, together=True)

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hardneg.artifacts import Manifest, open_artifact, reading
-from hardneg.errors import ArtifactError
+from hardneg.errors import ArtifactError, TrustError
 from hardneg.models.bi_encoder import BiEncoder
+from hardneg.plain import holds_pickle
 from hardneg.records import Float32, Int32, Int64, Run, Side, Unit, offsets_of, owners, spans
 from hardneg.runtime import load_faiss
 from hardneg.search.checks import check_request
@@ -131,6 +132,9 @@ def read_faiss(file: Path, manifest: Manifest) -> Any:
     fix = "build the index again"
     with reading(file), open(file, "rb") as stream:
         head = stream.read(4)
+    if holds_pickle(file):
+        what = "a pickle, which can run code, where an index is expected"
+        raise TrustError("UNSAFE_PICKLE", what, fix, path=file)
     if head != HEADS[kind]:
         what = f"the file begins with {head!r}, one of kind {kind} with {HEADS[kind]!r}"
         raise ArtifactError("CORRUPT", what, fix, path=file)

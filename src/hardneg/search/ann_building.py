@@ -13,6 +13,7 @@ from torch import Tensor
 from hardneg import draws
 from hardneg.artifacts import Manifest, open_artifact, publish
 from hardneg.config import nearest
+from hardneg.disk import foreign
 from hardneg.errors import ArtifactError, InputError, SettingsError
 from hardneg.memory import require
 from hardneg.progress import track
@@ -73,7 +74,8 @@ def build_index(
     settings = {"kind": kind, "options": chosen, "dtype": str(embeddings.shards[0].dtype)}
     inputs = {"embeddings": embeddings.digest, **embeddings.manifest.inputs}
     with publish(out, KIND, settings=settings, inputs=inputs) as draft:
-        load_faiss().write_index(index, str(draft / FILE))
+        with foreign(draft / FILE) as file:
+            load_faiss().write_index(index, str(file))
         draft.facts.update(
             rows=embeddings.n,
             dim=embeddings.dim,

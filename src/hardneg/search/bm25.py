@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardneg.artifacts import digest_json, is_published, load_array, open_artifact, publish, read_json
+from hardneg.progress import counted
 from hardneg.records import Float32, Int32, Int64, Run, offsets_of
 from hardneg.search.checks import check_request
 
@@ -136,7 +137,8 @@ def search(index: Bm25Index, texts: Sequence[str], query_rows: Int32, k: int) ->
     postings = [*zip(weights.tolist(), begins, ends, strict=True)]
     index = replace(index, rows=np.asarray(index.rows), scores=np.asarray(index.scores))  # slices cost less
     scores = np.zeros(-(-index.n // BLOCK) * BLOCK, np.float32)  # whole blocks
-    parts = [_best(index, postings[start:stop], scores, k) for start, stop in pairwise(offsets.tolist())]
+    spans = counted(pairwise(offsets.tolist()), "searching by BM25", "queries", len(texts))
+    parts = [_best(index, postings[start:stop], scores, k) for start, stop in spans]
     lengths = np.array([len(hits) for hits, _ in parts])
     hits, values = (np.concatenate(column) for column in zip(*parts, strict=True))
     return Run(np.asarray(query_rows, np.int32), offsets_of(lengths), hits, values, "passage", index.collection)
@@ -165,7 +167,8 @@ def _build(collection: Texts) -> tuple[list[str], list[NDArray[Any]]]:
 
     tokenizer = _tokenizer()
     tokens, lengths = array("i"), array("i")  # not lists: there may be a thousand million tokens
-    for ids in tokenizer.streaming_tokenize(_passages(collection), update_vocab=True, allow_empty=False):
+    passages = counted(_passages(collection), "indexing for BM25", "passages", collection.n_passages)
+    for ids in tokenizer.streaming_tokenize(passages, update_vocab=True, allow_empty=False):
         tokens.extend(ids)
         lengths.append(len(ids))
     terms = list(tokenizer.get_vocab_dict())  # stems, in the order of their ids

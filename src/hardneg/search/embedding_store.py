@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +21,10 @@ from hardneg.artifacts import (
     open_artifact,
     publish_file,
     read_manifest,
+    remove,
     write_json,
 )
+from hardneg.disk import write_array
 from hardneg.errors import ArtifactError
 
 log = logging.getLogger(__name__)
@@ -94,18 +95,14 @@ class Embeddings:
 
 
 def discard(path: str | Path) -> None:
-    """Delete an embedding store, finished, unfinished or half deleted; nothing happens where there is none.
-
-    The manifest goes first, so that a store half deleted is never taken for a whole one.
-    """
+    """Delete an embedding store, finished or unfinished; nothing happens where there is none."""
     path = Path(path)
     if not path.exists():
         return
     ours = ("shard-", "mean.npy", MANIFEST, TEMPORARY)
     if any(not entry.name.startswith(ours) for entry in path.iterdir()):
         raise ArtifactError("NOT_EMBEDDINGS", "no embeddings are here", "nothing was deleted", path=path)
-    (path / MANIFEST).unlink(missing_ok=True)
-    shutil.rmtree(path)
+    remove(path)
 
 
 # ---------------------------------------------------------------- shards
@@ -160,7 +157,7 @@ def finish(path: Path, shards: Sequence[Shard], origin: Origin, facts: Mapping[s
     n = shards[-1].stop
     total = np.sum([load_array(shard.folder / "sums.npy", mmap=False) for shard in shards], axis=0)
     with publish_file(path / "mean.npy") as stream:
-        np.save(stream, total[0] / n, allow_pickle=False)
+        write_array(stream, total[0] / n)
     cosine = float((total[1] @ total[1] - n) / (n * (n - 1))) if n > 1 else 0.0
     facts = {
         **facts,

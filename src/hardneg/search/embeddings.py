@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hardneg.artifacts import check_writable, is_published, publish
+from hardneg.disk import make_folder, sweep
 from hardneg.errors import InputError, SettingsError
 from hardneg.models.packing import plan_batches, upload
 from hardneg.records import Int64, Side, TokenBatch
+from hardneg.refusals import require_space
 from hardneg.search.embedding_store import (
     SHARD_KIND,
     Embeddings,
@@ -132,8 +134,12 @@ def encode_store(
         embeddings = Embeddings.open(path)
         origin.check(path, embeddings.manifest)
         return embeddings
-    check_writable(path)
     todo = [shard for shard in shards[i::n] if shard.folder not in made]
+    make_folder(path)
+    check_writable(path)
+    sweep(path)
+    rows = sum(shard.stop - shard.start for shard in todo)
+    require_space(path, rows * encoder.dim * np.dtype(dtype).itemsize)
     _encode_shards(encoder, tokens, todo, origin, name, progress)
     if not all(is_published(shard.folder, SHARD_KIND) for shard in shards):
         return None

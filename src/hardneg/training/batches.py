@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -88,12 +88,7 @@ class PoolBatches:
         rotate: bool,
         micro_queries: int | None = None,
     ) -> None:
-        self.pool, self.positions = pool, usable(pool, negatives)
-        if not len(self.positions):
-            what = f"none of {len(pool)} training queries has a negative"
-            raise InputError("NO_NEGATIVES", what, "mine deeper, or look at the collection")
-        if len(self.positions) < len(pool):
-            log.warning("%d queries without negatives are skipped", len(pool) - len(self.positions))
+        self.pool, self.positions = pool, trainable(pool, negatives)
         self.queries_per_step, self.negatives, self.micro_queries = queries_per_step, negatives, micro_queries
         self.seed, self.rotate = seed, rotate
         self.order_of_epoch = lru_cache(1)(self._order)
@@ -112,18 +107,38 @@ class PoolBatches:
         return GroupBatch(groups.query_rows, rows, len(chosen), self.micro_queries, sources)
 
 
+def trainable(pool: NegativePool, negatives: int) -> Int64:
+    """Positions of a pool's queries that can train with so many negatives; the others are counted in the log.
+
+    Raises
+    ------
+    InputError : there is none.
+    """
+    positions = usable(pool, negatives)
+    if not len(positions):
+        what = f"none of {len(pool)} training queries has a {'negative' if negatives else 'positive'}"
+        raise InputError("NO_NEGATIVES", what, "mine deeper, or look at the collection")
+    if len(positions) < len(pool):
+        log.warning("%d queries without negatives (or without a positive) are skipped", len(pool) - len(positions))
+    return positions
+
+
 class VisitBatches:
     """The batch of every step when negatives are drawn afresh at every visit, and may change between steps.
 
     Parameters
     ----------
-    positives : D+(q) of the training queries; the order of an epoch depends on nothing but them and the seed.
+    positives : D+(q) of the training queries; the order of an epoch depends on nothing but their rows, the seed
+        and the ``episode``.
     pool_at : step -> the pool in force, of these queries.
-    negatives : N for each query; 0 takes none. Queries that have none in the pool in force are left out.
+    negatives : N for each query; 0 takes none.
+    positions : of the queries that make an epoch, where the pool never changes: those that can train with it. Else
+        all do, and a step goes without those that have no negative in the pool in force; where that leaves
+        none, the next ones that have some take their places.
 
     Raises
     ------
-    InputError : no query of a step is left.
+    InputError : no query of the pool in force has a negative.
     """
 
     def __init__(
@@ -134,23 +149,42 @@ class VisitBatches:
         queries_per_step: int,
         negatives: int,
         seed: int,
+        positions: Int64 | None = None,
+        episode: int = 0,
         rotate: bool = True,
         micro_queries: int | None = None,
     ) -> None:
-        self.positives, self.pool_at = positives, pool_at
+        self.positions = np.arange(len(positives)) if positions is None else positions
+        self.rows, self.pool_at, self.episode = positives.query_rows[self.positions], pool_at, episode
         self.queries_per_step, self.negatives, self.micro_queries = queries_per_step, negatives, micro_queries
         self.seed, self.rotate = seed, rotate
-        self.order_of_epoch = lru_cache(1)(partial(epoch_order, positives.query_rows, seed=seed, episode=0))
+        self.order_of_epoch = lru_cache(1)(self._order)
+        self.seen: tuple[NegativePool, Int64] | None = None
+
+    def _order(self, epoch: int) -> Int64:
+        return self.positions[epoch_order(self.rows, seed=self.seed, episode=self.episode, epoch=epoch)]
+
+    def _usable(self, pool: NegativePool) -> Int64:
+        """The queries that can train with the pool in force; looked for once."""
+        if self.seen is None or self.seen[0] is not pool:
+            self.seen = pool, usable(pool, self.negatives)
+        return self.seen[1]
+
+    def _chosen(self, pool: NegativePool, epoch: int, first: int) -> Int64:
+        """The queries of the step that begins at the ``first`` place of an epoch."""
+        order, size, able = self.order_of_epoch(epoch), self.queries_per_step, self._usable(pool)
+        chosen = order[first : first + size]
+        chosen = chosen[np.isin(chosen, able)]
+        if len(chosen):
+            return chosen
+        following = np.roll(order, -first)
+        return following[np.isin(following, trainable(pool, self.negatives))][:size]
 
     def __call__(self, step: int) -> GroupBatch:
         """The groups of one step (from 0)."""
         pool = self.pool_at(step)
-        epoch, place = divmod(step, math.ceil(len(self.positives) / self.queries_per_step))
-        chosen = self.order_of_epoch(epoch=epoch)[place * self.queries_per_step :][: self.queries_per_step]
-        chosen = chosen[np.isin(chosen, usable(pool, self.negatives))]
-        if not len(chosen):
-            what = f"no query of step {step + 1} has a negative"
-            raise InputError("NO_NEGATIVES", what, "mine deeper, or look at the collection")
+        epoch, place = divmod(step, math.ceil(len(self.positions) / self.queries_per_step))
+        chosen = self._chosen(pool, epoch, place * self.queries_per_step)
         groups = draw_groups(
             pool, chosen, epoch, size=self.negatives, seed=self.seed, rotate=self.rotate, fresh=True
         )

@@ -6,7 +6,6 @@ Dropout and data order are keyed by step, so no generator state is needed.
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from hardneg.artifacts import open_artifact, publish
+from hardneg.artifacts import open_artifact, publish, remove
+from hardneg.disk import foreign
 from hardneg.errors import ArtifactError
 
 log = logging.getLogger(__name__)
@@ -31,6 +31,7 @@ def save_checkpoint(
     *,
     settings: Mapping[str, Any],
     inputs: Mapping[str, str],
+    facts: Mapping[str, Any] | None = None,
     keep: int = 2,
 ) -> Path:
     """Publish the state after ``step`` steps in ``folder``; of those up to it, only the newest ``keep`` stay.
@@ -39,12 +40,13 @@ def save_checkpoint(
     """
     path = folder / f"step-{step:07d}"
     with publish(path, KIND, settings=settings, inputs=inputs, replace=True) as draft:
-        save_file(weights(model), draft / "weights.safetensors")
-        save_file(optimizer_tensors(optimizer), draft / "optimizer.safetensors")
-        draft.facts["step"] = step
+        for name, tensors in (("weights", weights(model)), ("optimizer", optimizer_tensors(optimizer))):
+            with foreign(draft / f"{name}.safetensors") as file:
+                save_file(tensors, file)
+        draft.facts |= {**(facts or {}), "step": step}
     ours = [one for one in checkpoints(folder) if one <= path][-keep:]
     for old in set(checkpoints(folder)) - set(ours):
-        shutil.rmtree(old, ignore_errors=True)
+        remove(old)
     return path
 
 

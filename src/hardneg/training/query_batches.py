@@ -8,8 +8,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from hardneg.models.packing import upload
 from hardneg.negatives.groups import epoch_order
 from hardneg.records import Int32, Int64, Positives
 
@@ -100,3 +103,12 @@ def given_lists(negatives: Sequence[Int32], positives: Positives) -> Lists:
     return Lists(
         rows, np.zeros(rows.shape, np.int64), positive, valid, np.diff(positives.offsets).astype(np.int64)
     )
+
+
+def ranks_of(lists: Lists, scores: Tensor, valid: Tensor) -> Tensor:
+    """Ranks as retrieved; of given lists, those of the scores at this step."""
+    if lists.ranks.any():
+        return upload(lists.ranks, scores.device)
+    order = torch.argsort(scores.masked_fill(~valid, float("-inf")), dim=1, descending=True, stable=True)
+    places = torch.arange(1, scores.shape[1] + 1, device=scores.device).expand_as(order)
+    return torch.zeros_like(order).scatter_(1, order, places)

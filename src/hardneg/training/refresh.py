@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,9 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
-from hardneg.artifacts import disk_faults, is_published, publish_file, read_manifest
+from hardneg.artifacts import is_published, publish_file, read_manifest
+from hardneg.disk import append_lines
 from hardneg.distributed import by_leader, is_leader, stop_flag
 from hardneg.errors import ArtifactError, PeerError
+from hardneg.lease import Heartbeat, Observer
 from hardneg.progress import pulse
 
 log = logging.getLogger(__name__)
@@ -58,10 +59,15 @@ class Journal:
     """From which step on each version was in force: one line a change, on the disk before the step is made.
 
     In a group, rank 0 reads and writes it for all.
+
+    Parameters
+    ----------
+    made : the last step that was made before, as far as is known: what was in force at the last change still was
+        then.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, made: int = -1) -> None:
+        self.path, self.made = path, made
         self.rows = by_leader(self._read)
 
     def _read(self) -> list[tuple[int, int]]:
@@ -82,8 +88,8 @@ class Journal:
             raise ArtifactError("BAD_JSON", what, fix, path=self.path) from fault
 
     def recorded(self, step: int) -> int | None:
-        """The version in force at ``step``, if that step lies before the last change."""
-        if not self.rows or step > self.rows[-1][0]:
+        """The version in force at ``step``, if that step was made before."""
+        if not self.rows or step > max(self.rows[-1][0], self.made):
             return None
         return next((version for first, version in reversed(self.rows) if first <= step), None)
 
@@ -93,10 +99,7 @@ class Journal:
         if not is_leader():
             return
         row = json.dumps({"step": step, "version": version}) + "\n"
-        with disk_faults(self.path), open(self.path, "a") as stream:
-            stream.write(row)
-            stream.flush()
-            os.fsync(stream.fileno())
+        append_lines(self.path, row.encode())
 
 
 class Follower:
@@ -194,13 +197,11 @@ def patient(beat: Beat, seconds: float) -> Wait:
         if (found := ready()) is not None:
             return found
         begun = time.monotonic()
-        last, since = beat.read(), begun
+        observer = Observer(beat)
         while (found := ready()) is None:
             stop_flag.check()
             pulse()
-            if (now := beat.read()) != last:
-                last, since = now, time.monotonic()
-            if time.monotonic() - since > seconds:
+            if observer.silence() > seconds:
                 fault = f"no sign of life of the {beat.name} for {seconds:.0f} s, while waiting for {what}"
                 raise PeerError(
                     "PEER_SILENT", fault, "look at its log, and run the same command again", path=beat.path
@@ -220,18 +221,12 @@ def at_once(ready: Callable[[], Any], what: str) -> Any:
     return found
 
 
-class Beat:
-    """A counter in a file that grows while a role works; observers judge it by their own clock."""
+class Beat(Heartbeat):
+    """The heart of a role; observers judge it by their own clock."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        self.path, self.name = folder / f"{name}.beat", name
-
-    def read(self) -> str:
-        """The counter; "" where there is none yet."""
-        try:
-            return self.path.read_text()
-        except OSError:
-            return ""
+        super().__init__(folder / f"{name}.beat")
+        self.name = name
 
     @contextmanager
     def beating(self, progress: Callable[[], int]) -> Iterator[None]:
@@ -243,9 +238,8 @@ class Beat:
             while not done.wait(BEAT_SECONDS):
                 if (now := progress()) != last:
                     last = now
-                    self._write(f"{os.getpid()} {now}")
+                    self.touch(now)
 
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         thread = threading.Thread(target=work, daemon=True)
         thread.start()
         try:
@@ -253,11 +247,3 @@ class Beat:
         finally:
             done.set()
             thread.join()
-
-    def _write(self, text: str) -> None:
-        draft = self.path.with_suffix(f".{os.getpid()}")
-        try:
-            draft.write_text(text)
-            os.replace(draft, self.path)
-        except OSError:  # a full disk is found by what matters
-            log.debug("the beat could not be written", exc_info=True)

@@ -101,14 +101,18 @@ def _read_array(path: Path) -> Iterator[tuple[int, Fields]]:
 
 
 def _text_chunks(path: Path) -> Iterator[str]:
-    decoder, line = codecs.getincrementaldecoder("utf-8-sig")(), 1
+    decoder, line, column = codecs.getincrementaldecoder("utf-8-sig")(), 1, 0
     for chunk in chain(read_chunks(path), [b""]):
         try:
             text = decoder.decode(chunk, final=not chunk)
         except UnicodeDecodeError as fault:
-            line += fault.object.count(b"\n", 0, fault.start)
-            what = f"not UTF-8 (0x{fault.object[fault.start]:02x})"
+            bytes_ = fault.object  # the chunk, after what was left of the one before
+            begin = bytes_.rfind(b"\n", 0, fault.start) + 1
+            byte = fault.start - begin + 1 + (0 if begin else column - (len(bytes_) - len(chunk)))
+            line += bytes_.count(b"\n", 0, fault.start)
+            what = f"not UTF-8 at byte {byte} (0x{bytes_[fault.start]:02x})"
             raise InputError("BAD_UTF8", what, "convert the file to UTF-8", path=path, line=line) from fault
         line += chunk.count(b"\n")
+        column = len(chunk) - 1 - chunk.rfind(b"\n") + (0 if b"\n" in chunk else column)
         if text:
             yield text

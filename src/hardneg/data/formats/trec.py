@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import gzip
 import logging
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,7 @@ from hardneg.artifacts import (
     check_files,
     digest_file,
     publish_file,
-    read_json,
+    read_manifest_file,
     write_json,
 )
 from hardneg.data.formats.lines import grade_of, read_lines
@@ -149,16 +148,13 @@ def write_run(path: Path, run: Run, queries: IdSpace, passages: IdSpace, *, tag:
     if np.isnan(run.scores).any():
         query = queries.take(run.query_rows[owners(run.offsets)[np.isnan(run.scores)]][:1])[0]
         raise NumericError("NAN_SCORE", f"query {query} has a NaN score", "check the model", path=path)
-    sidecar = _sidecar(path)
-    with publish_file(path) as stream:
+    sidecar = sidecar_of(path)
+    with publish_file(path, sidecar=sidecar) as stream:
         if path.suffix == ".gz":
             with gzip.GzipFile("", "wb", compresslevel=6, fileobj=stream, mtime=0) as packed:
                 packed.writelines(_format(run, queries, passages, tag))
         else:
             stream.writelines(_format(run, queries, passages, tag))
-        stream.flush()
-        os.fsync(stream.fileno())
-        sidecar.unlink(missing_ok=True)  # the old one would contradict the new file if we died in between
     facts = {"unit": run.unit, "queries": len(run), "hits": len(run.scores)}
     files = {path.name: (path.stat().st_size, digest_file(path))}
     write_json(sidecar, Manifest("run", inputs={"collection": run.collection}, facts=facts, files=files).as_json())
@@ -193,23 +189,31 @@ def _check_blanks(ids: Sequence[str]) -> None:
             raise InputError("BLANK_IN_ID", f"a TREC run cannot hold the id {id_!r:.80}", "use ids without blanks")
 
 
-def _sidecar(path: Path) -> Path:
-    return path.with_name(f"{path.name}.manifest.json")
+SIDECAR = ".manifest.json"
+
+
+def sidecar_of(path: Path) -> Path:
+    """Where the manifest of a run stands."""
+    return path.with_name(path.name + SIDECAR)
+
+
+def verify_run(path: Path, digest: Callable[[Path], str] = digest_file) -> Manifest:
+    """Check a run against its sidecar, which it must have; raises :class:`ArtifactError`."""
+    sidecar = sidecar_of(path)
+    manifest = read_manifest_file(sidecar)
+    if path.name not in manifest.files or "unit" not in manifest.facts:
+        what = "this is not the manifest of that run"
+        raise ArtifactError("BAD_MANIFEST", what, "remove it, or make the run again", path=sidecar)
+    check_files(path.parent, manifest, digest)
+    return manifest
 
 
 def _check_sidecar(path: Path, collection: str) -> tuple[str, Unit]:
     """Verify a run against its sidecar, if it has one; digest of its collection, and unit."""
-    sidecar = _sidecar(path)
-    if not sidecar.is_file():
+    if not sidecar_of(path).is_file():
         return collection, "passage"
-    raw = read_json(sidecar)
-    try:
-        files = {name: (int(file["bytes"]), str(file["sha256"])) for name, file in raw["files"].items()}
-        made_for, unit = str(raw["inputs"]["collection"]), raw["facts"]["unit"]
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as fault:
-        what = f"the manifest cannot be read ({fault!r})"
-        raise ArtifactError("BAD_MANIFEST", what, "remove it, or make the run again", path=sidecar) from fault
-    check_files(path.parent, Manifest("run", files=files), cached_digest)
+    manifest = verify_run(path, cached_digest)
+    made_for, unit = manifest.inputs.get("collection", ""), manifest.facts["unit"]
     if collection and made_for and made_for != collection:
         what = f"made for the collection {made_for[:12]}…, not {collection[:12]}…"
         raise ArtifactError("OTHER_COLLECTION", what, "search this collection, or give the other", path=path)

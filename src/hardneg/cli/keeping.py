@@ -1,0 +1,54 @@
+"""``hardneg verify``, ``clean`` and ``doctor``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hardneg.cli.options import JsonOption, begin, example, show_result
+from hardneg.errors import Faults
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the application."""
+    app.command(epilog=example("hardneg verify EXP"))(verify)
+    app.command(epilog=example("hardneg clean EXP --yes"))(clean)
+    app.command(epilog=example("hardneg doctor"))(doctor)
+
+
+def verify(
+    paths: Annotated[list[Path], typer.Argument(help="Artefacts, run files, experiments, or folders of them.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Check every byte of artefacts, runs and experiments against their checksums."""
+    begin()
+    from hardneg.operations.keeping import examine
+    from hardneg.tables import verification_text
+
+    report, faults = examine(paths)
+    show_result(report, as_json, verification_text)
+    if faults:
+        raise Faults(faults)
+
+
+def clean(
+    experiment: Annotated[Path, typer.Argument(help="The folder of an experiment.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Delete what is listed.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List what an experiment need not keep; with --yes, delete it."""
+    begin()
+    from hardneg.operations.cleaning import clean as execute
+    from hardneg.tables import cleaning_text
+
+    show_result(execute(experiment, delete=yes), as_json, cleaning_text)
+
+
+def doctor(as_json: JsonOption = False) -> None:
+    """Show what this machine and installation offer, and what is missing."""
+    from hardneg.operations.doctor import doctor as execute
+    from hardneg.tables import doctor_text
+
+    show_result(execute(), as_json, doctor_text)

@@ -1,0 +1,69 @@
+"""Digests: the identity of values, files and folders, and where digests of large files are remembered."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+SETTLED_NS = 2_000_000_000  # coarsest clock of a file system: a file this fresh may change and keep its time
+
+
+def canonical_json(value: Any) -> bytes:
+    """JSON with one spelling: sorted keys, no blanks, so that equal values have equal digests."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
+
+
+def digest_json(value: Any) -> str:
+    """SHA-256 of a JSON value in its canonical spelling."""
+    return hashlib.sha256(canonical_json(value)).hexdigest()
+
+
+def digest_file(path: Path) -> str:
+    """SHA-256 of a file's bytes."""
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def digest_folder(path: Path) -> str:
+    """Digest of a foreign folder (a model from elsewhere): that of its files' names and bytes."""
+    names = {p.relative_to(path): p for p in path.rglob("*") if p.is_file()}
+    seen = {name.as_posix(): p for name, p in names.items() if not any(part[0] == "." for part in name.parts)}
+    return digest_json({name: cached_digest(p) for name, p in seen.items()})
+
+
+def cache_root() -> Path:
+    """The user's cache folder: ``$HARDNEG_CACHE``, else ``~/.cache/hardneg``."""
+    return Path(os.environ.get("HARDNEG_CACHE") or Path.home() / ".cache" / "hardneg")
+
+
+def cached_digest(path: Path) -> str:
+    """SHA-256 of a file, remembered by (device, inode, size, time of change) across processes."""
+    status = path.stat()
+    if time.time_ns() - status.st_mtime_ns < SETTLED_NS:
+        return digest_file(path)
+    identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    try:
+        cache_root().mkdir(parents=True, exist_ok=True)
+        with (
+            contextlib.closing(sqlite3.connect(cache_root() / "digests.sqlite", timeout=10)) as database,
+            database,
+        ):
+            database.execute(
+                "CREATE TABLE IF NOT EXISTS digests (device INTEGER, inode INTEGER, size INTEGER,"
+                " mtime INTEGER, sha256 TEXT, PRIMARY KEY (device, inode, size, mtime))"
+            )
+            query = "SELECT sha256 FROM digests WHERE device=? AND inode=? AND size=? AND mtime=?"
+            row = database.execute(query, identity).fetchone()
+            if row:
+                return str(row[0])
+            digest = digest_file(path)
+            database.execute("INSERT OR REPLACE INTO digests VALUES (?,?,?,?,?)", (*identity, digest))
+            return digest
+    except (sqlite3.Error, OSError):  # no writable cache is no reason not to verify
+        return digest_file(path)

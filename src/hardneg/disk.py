@@ -1,0 +1,270 @@
+"""The only module that changes what is on the disk: a file is whole or absent, a refusal is one clear line.
+
+Every change passes a *point*, so that tests can stop a process, or let the system refuse, at each of them. Apart
+from these stand three that must never disturb what they serve: the log, the heartbeats and the cache of digests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import os
+import re
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardneg.errors import ResourceError
+from hardneg.refusals import disk_faults, existing_parent
+
+log = logging.getLogger(__name__)
+
+TEMPORARY = ".tmp-"
+BUFFER = 1 << 20
+NEW, OLD, GONE = "new", "old", "gone"  # roles of temporaries: a draft, what stepped aside for it, what is deleted
+
+watch: Callable[[str, Path, Any], None] | None = None  # a test's: called with every point before it happens
+
+
+def point(action: str, path: Path, data: Any = b"") -> None:
+    """Something is about to change: ``data`` is what will be written."""
+    log.debug("%s %s", action, path)
+    if watch is not None:
+        watch(action, path, data)
+
+
+# ---------------------------------------------------------------- the primitive changes
+
+
+class Stream(io.FileIO):
+    """A file being written; each call of the system is a point."""
+
+    def write(self, data: Any, /) -> int:
+        """Write some of ``data``; returns how much."""
+        point("write", Path(os.fsdecode(self.name)), data)
+        return super().write(data)
+
+
+def create(path: Path) -> BinaryIO:
+    """Open a new file for writing."""
+    point("open", path)
+    return io.BufferedWriter(Stream(path, "wb"), BUFFER)
+
+
+def write_array(stream: BinaryIO, values: NDArray[Any]) -> None:
+    """Write an array as ``.npy``, by calls whose faults say what they are, unlike those of ``numpy.save``."""
+    values = np.ascontiguousarray(values)
+    np.lib.format.write_array_header_1_0(stream, np.lib.format.header_data_from_array_1_0(values))
+    stream.write(values.reshape(-1).view(np.uint8).data)
+
+
+@contextlib.contextmanager
+def foreign(path: Path) -> Iterator[Path]:
+    """Let another library write at ``path``."""
+    point("write", path)
+    yield path
+    point("written", path)
+
+
+def sync(path: Path) -> None:
+    """Flush a file or folder to the disk."""
+    point("sync", path)
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it that are missing; their names are on the disk when this returns."""
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    point("mkdir", path)
+    path.mkdir(exist_ok=True)
+    sync(path.parent)
+
+
+def rename(path: Path, to: Path) -> None:
+    """Give a file or folder another name; a file that has that name is replaced."""
+    point("rename", to)
+    os.rename(path, to)
+
+
+def remove(path: Path) -> None:
+    """Delete a file or folder, if it is there; a folder steps aside first, so that none stands half deleted."""
+    with disk_faults(path), contextlib.suppress(FileNotFoundError):  # another process is as good
+        if path.is_dir() and not path.is_symlink():
+            rename(path, aside := temporary(path, GONE))
+            delete(aside)
+        elif os.path.lexists(path):
+            point("remove", path)
+            path.unlink()
+
+
+def delete(path: Path) -> None:
+    """Delete a temporary, file or folder, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        for entry in sorted(path.iterdir()):
+            delete(entry)
+        point("remove", path)
+        path.rmdir()
+    elif os.path.lexists(path):
+        point("remove", path)
+        path.unlink()
+
+
+def forget(path: Path) -> None:
+    """Delete a temporary after a fault, which is told in any case."""
+    with contextlib.suppress(OSError):
+        delete(path)
+
+
+# ---------------------------------------------------------------- files
+
+
+@contextlib.contextmanager
+def publish_file(path: Path, *, sidecar: Path | None = None) -> Iterator[BinaryIO]:
+    """Write one file beside its place and rename it there when the block ends without a fault.
+
+    Parameters
+    ----------
+    sidecar : a file that speaks of the one that is replaced, and goes with it.
+    """
+    path = Path(path)
+    if path.exists() and not path.is_file():  # a rename would replace even a device
+        raise ResourceError("NOT_WRITABLE", "this is no plain file", "choose another place", path=path)
+    draft = temporary(path, NEW)
+    with disk_faults(path):
+        make_folder(path.parent)
+        sweep(path)
+        try:
+            with create(draft) as stream:
+                yield stream
+            sync(draft)
+            with stepping_aside(sidecar):
+                rename(draft, path)
+            sync(path.parent)
+        except BaseException:
+            forget(draft)
+            raise
+
+
+@contextlib.contextmanager
+def stepping_aside(path: Path | None) -> Iterator[None]:
+    """Delete a file with what happens in the block: a fault brings it back, only a crash in between does not."""
+    if path is None or not path.exists():
+        yield
+        return
+    rename(path, aside := temporary(path, GONE))
+    try:
+        yield
+    except BaseException:
+        rename(aside, path)
+        raise
+    delete(aside)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file, whole or not at all."""
+    with publish_file(path) as stream:
+        stream.write(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+
+
+def append_lines(path: Path, data: bytes) -> None:
+    """Add lines to a file and flush them to the disk. A crash may tear the last one; a refusal leaves no trace."""
+    with disk_faults(path):
+        point("open", path)
+        with Stream(path, "ab+") as stream:
+            size = stream.seek(0, os.SEEK_END)
+            if size and os.pread(stream.fileno(), 1, size - 1) != b"\n":
+                data = b"\n" + data
+            try:
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[stream.write(rest) :]
+                point("sync", path)
+                os.fsync(stream.fileno())
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(stream.fileno(), size)
+                raise
+
+
+def check_writable(path: Path) -> None:
+    """Fail now, before any computing, if nothing can be written at ``path``."""
+    folder = existing_parent(path)
+    with disk_faults(path), tempfile.TemporaryFile(dir=folder) as probe:  # gone whatever happens
+        probe.write(b"x")
+
+
+# ---------------------------------------------------------------- temporaries
+
+
+def temporary(path: Path, role: str) -> Path:
+    """A name beside ``path`` that says whose it is: processes of other machines cannot be asked if they live."""
+    return path.parent / f"{TEMPORARY}{role}-{path.name}-{os.getpid()}@{socket.gethostname()}"
+
+
+def stale(folder: Path) -> Iterator[tuple[Path, str, Path]]:
+    """What dead processes of this machine left in a folder: (temporary, role, the place that it is for)."""
+    ours = re.compile(
+        rf"{re.escape(TEMPORARY)}({NEW}|{OLD}|{GONE})-(.+)-(\d+)@{re.escape(socket.gethostname())}", re.DOTALL
+    )
+    for leftover in sorted(folder.iterdir()):
+        match = ours.fullmatch(leftover.name)
+        if match and not process_alive(int(match[3])):
+            yield leftover, match[1], folder / match[2]
+
+
+def stale_below(folder: Path) -> Iterator[tuple[Path, str, Path]]:
+    """The same of all folders below, but for those inside of temporaries."""
+    for place, folders, files in os.walk(folder):
+        found = [name for name in (*folders, *files) if name.startswith(TEMPORARY)]
+        folders[:] = sorted(name for name in folders if not name.startswith(TEMPORARY))
+        if found:
+            yield from stale(Path(place))
+
+
+def sweep(path: Path) -> None:
+    """Delete what dead processes left of attempts to publish at ``path``, and what they did not finish deleting.
+
+    An old artefact that stepped aside for one that never came is put back.
+    """
+    for leftover, role, place in list(stale(path.parent)):
+        if role == GONE or place == path:
+            settle(leftover, role, place)
+
+
+def sweep_below(folder: Path) -> None:
+    """The same for every place below a folder that this process holds."""
+    for leftover, role, place in list(stale_below(folder)):
+        settle(leftover, role, place)
+
+
+def settle(leftover: Path, role: str, place: Path) -> None:
+    """Put an old artefact back where nothing has taken its place; delete any other temporary."""
+    with disk_faults(place):
+        if role == OLD and not place.exists():
+            rename(leftover, place)
+        else:
+            delete(leftover)
+
+
+def process_alive(pid: int) -> bool:
+    """Whether another process of this number runs on this machine."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return pid != os.getpid()

@@ -1,0 +1,136 @@
+"""One writer a directory, and signs of life for those who wait for another process."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from hardneg.digests import digest_json
+from hardneg.disk import make_folder, point, process_alive
+from hardneg.errors import BusyError
+from hardneg.refusals import disk_faults
+
+log = logging.getLogger(__name__)
+
+LOCK = ".lock"
+NAME_SECONDS = 1.0  # how long a new holder may take to write its name
+
+
+@contextlib.contextmanager
+def lease(directory: Path) -> Iterator[None]:
+    """Hold ``directory`` for this process; a dead holder is forgotten.
+
+    The lock is the kernel's (``flock``), so it cannot outlive its process; the file only says who holds it.
+
+    Raises
+    ------
+    BusyError : another process holds it (exit 6); says which.
+    """
+    with disk_faults(directory):
+        make_folder(directory)
+        point("open", directory / LOCK)
+        handle = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        with disk_faults(directory):
+            if not _locked(handle):
+                fix = "wait for it or stop it"
+                raise BusyError("IN_USE", f"in use by {_holder(handle)}", fix, path=directory)
+            point("write", directory / LOCK)
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _locked(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _holder(handle: int) -> str:
+    """Who holds a lock: not the one before, whose name still stands there for a moment."""
+    until = time.monotonic() + NAME_SECONDS
+    while True:
+        name = os.pread(handle, 4096, 0).decode(errors="replace").strip()
+        here = re.fullmatch(rf"process (\d+) on {re.escape(socket.gethostname())}", name)
+        if name and (here is None or int(here[1]) == os.getpid() or process_alive(int(here[1]))):
+            return name
+        if time.monotonic() > until:
+            return "another process"
+        time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def holding(out: Path, cache: Path) -> Iterator[None]:
+    """Be the only process that makes ``out``; the lock lives in the cache, so nothing is left beside the result.
+
+    Raises
+    ------
+    BusyError : another process makes it now.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(lease(cache / "leases" / digest_json(str(out.resolve()))[:32]))
+        except BusyError as fault:
+            raise BusyError(fault.code, fault.what, fault.fix, path=out) from fault
+        yield
+
+
+# ---------------------------------------------------------------- signs of life
+
+
+class Heartbeat:
+    """A counter in a file, which its holder lets grow while it works. It must never disturb that work."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def touch(self, count: int) -> None:
+        """Say that so much is done; with it stand the process, its host and since when that is up."""
+        draft = self.path.with_suffix(f".{os.getpid()}")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_text(f"{os.getpid()} {count} {socket.gethostname()} {boot_id()}")
+            os.replace(draft, self.path)
+        except OSError:  # a full disk is found by what matters
+            log.debug("the heartbeat could not be written", exc_info=True)
+
+    def read(self) -> str:
+        """What the holder last said; "" where there is nothing yet."""
+        try:
+            return self.path.read_text()
+        except OSError:
+            return ""
+
+
+class Observer:
+    """Judges a heartbeat by its progress, on the clock of the process that looks: no two hosts' clocks agree."""
+
+    def __init__(self, heartbeat: Heartbeat, clock: Callable[[], float] = time.monotonic) -> None:
+        self.heartbeat, self.clock = heartbeat, clock
+        self.last, self.since = heartbeat.read(), clock()
+
+    def silence(self) -> float:
+        """Seconds since progress was last seen, or since this observer began."""
+        if (now := self.heartbeat.read()) != self.last:
+            self.last, self.since = now, self.clock()
+        return self.clock() - self.since
+
+
+def boot_id() -> str:
+    """Identity of this start of the machine, so that process numbers of another are not taken for living ones."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return "-"

@@ -1,0 +1,200 @@
+"""Whether what is kept is whole, and what need not be kept. Loads no torch."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hardneg import artifacts
+from hardneg.artifacts import MANIFEST, Manifest, check_files, digest_file, read_json, read_manifest
+from hardneg.data.collection import KIND as COLLECTION
+from hardneg.data.collection import Collection
+from hardneg.data.formats.trec import SIDECAR, verify_run
+from hardneg.data.tokens import KIND as TOKENS
+from hardneg.data.tokens import TokenStore
+from hardneg.disk import TEMPORARY
+from hardneg.errors import ArtifactError, HardnegError, InputError
+from hardneg.experiment import SETTINGS, Metrics, read_settings
+from hardneg.negatives.pool import KIND as POOL
+from hardneg.negatives.pool import load_pool
+from hardneg.operations.opening import Place
+from hardneg.sealed import KIND as EXPERIMENT
+from hardneg.sealed import METRICS, RESULTS, VERSIONS, check_made
+from hardneg.search.embedding_store import KIND as EMBEDDINGS
+from hardneg.search.embedding_store import Embeddings
+from hardneg.search.runs import KIND as RUN
+from hardneg.search.runs import load_run
+
+# What each kind promises beside its checksums.
+INVARIANTS: dict[str, Callable[[Path], Any]] = {
+    COLLECTION: Collection.open,
+    TOKENS: TokenStore.open,
+    EMBEDDINGS: Embeddings.open,
+    POOL: load_pool,
+    RUN: load_run,
+}
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Something that can be verified: ``check`` returns how many files and bytes it looked at, or raises."""
+
+    path: Path
+    kind: str
+    check: Callable[[Path], tuple[int, int]]
+
+
+def verify(*paths: Place) -> dict[str, Any]:
+    """Check every checksum and invariant of what is at ``paths``, byte by byte; no digest is taken from the cache.
+
+    Parameters
+    ----------
+    paths : artefacts, run files, experiments or any folders of them; everything in them is checked.
+
+    Returns
+    -------
+    ``whole``; ``checked``: of each thing its ``path``, ``kind``, ``files``, ``bytes`` and whether it is ``whole``;
+    ``faults``: ``path``, ``code``, ``what`` and ``fix`` of each; ``leftovers``: temporaries of processes that work
+    or died, which nothing reads.
+
+    Raises
+    ------
+    InputError : there is nothing at a path.
+    ArtifactError : there is nothing that could be verified.
+    """
+    return examine(paths)[0]
+
+
+def examine(paths: Sequence[Place]) -> tuple[dict[str, Any], list[HardnegError]]:
+    """What :func:`verify` returns, and its faults as they were raised."""
+    checked: list[dict[str, Any]] = []
+    found: list[HardnegError] = []
+    for path in map(Path, paths):
+        if not path.exists():
+            raise InputError("NOT_FOUND", "there is nothing here", "check the path", path=path)
+        before = len(checked)
+        for kept in kept_at(path):
+            (files, size), fault = attempt(kept)
+            found += [fault] if fault else []
+            checked.append(
+                {"path": str(kept.path), "kind": kept.kind, "files": files, "bytes": size, "whole": not fault}
+            )
+        if len(checked) == before:
+            what = "there is nothing here that has a manifest"
+            raise ArtifactError("NO_MANIFEST", what, "give an artefact, a run or an experiment", path=path)
+    faults = [{"path": str(one.path), "code": one.code, "what": one.what, "fix": one.fix} for one in found]
+    leftovers = [str(place) for path in paths for place in leftovers_below(Path(path))]
+    return {"whole": not found, "checked": checked, "faults": faults, "leftovers": leftovers}, found
+
+
+def attempt(kept: Kept) -> tuple[tuple[int, int], HardnegError | None]:
+    """How many files and bytes were checked, and the fault that was found."""
+    try:
+        return kept.check(kept.path), None
+    except HardnegError as fault:
+        fault.path = fault.path or kept.path
+        return (0, 0), fault
+
+
+def kept_at(place: Path) -> Iterator[Kept]:
+    """What can be verified at and below a place: an artefact is one thing, whatever is in it."""
+    if place.is_file():
+        yield from kept_file(place)
+        return
+    for folder, folders, files in os.walk(place):
+        here = Path(folder)
+        if MANIFEST in files and not is_experiment(here):
+            folders.clear()
+            yield Kept(here, kind_of(here), check_artifact)
+            continue
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(files):
+            yield from kept_file(here / name, alone=False)
+
+
+def kept_file(file: Path, *, alone: bool = True) -> Iterator[Kept]:
+    """What a file is, by its name; ``alone``: the user names it, so that it must be a run."""
+    if file.name in FILES:
+        yield Kept(file, *FILES[file.name])
+    elif file.name.endswith(SIDECAR):
+        yield Kept(file.with_name(file.name.removesuffix(SIDECAR)), "run file", check_run)
+    elif alone:
+        yield Kept(file, "run file", check_run)
+
+
+def is_experiment(folder: Path) -> bool:
+    """Whether the manifest of a folder is the seal of an experiment, or would be if it could be read."""
+    return kind_of(folder) == EXPERIMENT or (folder / SETTINGS).is_file() or (folder / RESULTS).is_file()
+
+
+def kind_of(folder: Path) -> str:
+    """The kind that a manifest tells; "?" where it cannot be read."""
+    with contextlib.suppress(HardnegError):
+        return read_manifest(folder).kind
+    return "?"
+
+
+# ---------------------------------------------------------------- checks: files and bytes, or a fault
+
+
+def check_artifact(path: Path) -> tuple[int, int]:
+    """Every file of an artefact, and what its kind promises."""
+    manifest = artifacts.verify(path)
+    INVARIANTS.get(manifest.kind, lambda path: None)(path)
+    return extent(manifest)
+
+
+def check_run(path: Path) -> tuple[int, int]:
+    """A run file and its manifest."""
+    return extent(verify_run(path))
+
+
+def check_sealed(file: Path) -> tuple[int, int]:
+    """The manifest of a finished experiment: its files, and that its artefacts are those it made."""
+    manifest = read_manifest(file.parent)
+    check_files(file.parent, manifest, digest_file)
+    check_made(file.parent)
+    return extent(manifest)
+
+
+def check_settings(file: Path) -> tuple[int, int]:
+    """The settings of an experiment."""
+    read_settings(file.parent)
+    return 1, file.stat().st_size
+
+
+def check_rows(file: Path) -> tuple[int, int]:
+    """Lines of JSON."""
+    Metrics(file).read()
+    return 1, file.stat().st_size
+
+
+def check_json(file: Path) -> tuple[int, int]:
+    """A JSON file."""
+    read_json(file)
+    return 1, file.stat().st_size
+
+
+def extent(manifest: Manifest) -> tuple[int, int]:
+    """Files and bytes that a manifest names."""
+    return len(manifest.files), sum(size for size, _ in manifest.files.values())
+
+
+FILES: dict[str, tuple[str, Callable[[Path], tuple[int, int]]]] = {
+    MANIFEST: (EXPERIMENT, check_sealed),
+    SETTINGS: ("settings", check_settings),
+    METRICS: ("metrics", check_rows),
+    VERSIONS: ("journal", check_rows),
+    RESULTS: ("results", check_json),
+}
+
+
+def leftovers_below(folder: Path) -> Iterator[Path]:
+    """Temporaries, dead or alive."""
+    for place, folders, files in os.walk(folder):
+        yield from (Path(place) / name for name in sorted([*folders, *files]) if name.startswith(TEMPORARY))
+        folders[:] = [name for name in folders if not name.startswith(TEMPORARY)]

@@ -1,0 +1,106 @@
+"""What the system refuses, as one clear line."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from hardneg.errors import HardnegError, ResourceError
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+REFUSED = (
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EEXIST,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ENOTEMPTY,
+    errno.ENAMETOOLONG,
+    errno.EFBIG,
+    errno.ENOLCK,
+    errno.EOPNOTSUPP,
+)
+TOLD = (*FULL, errno.EIO, errno.EROFS, errno.EFBIG)  # what a disk does in the middle of a write
+
+
+@contextlib.contextmanager
+def disk_faults(path: Path, *, needed: int | None = None) -> Iterator[None]:
+    """Turn the system's refusals at ``path`` into one clear line (exit 5).
+
+    Parameters
+    ----------
+    needed : bytes that will be written, where that is known.
+    """
+    try:
+        yield
+    except HardnegError:
+        raise
+    except Exception as fault:
+        number = error_number(fault)
+        if number in FULL:
+            raise disk_full(path, needed) from fault
+        if number in REFUSED:
+            what = f"cannot write ({os.strerror(number)})"
+            raise ResourceError("NOT_WRITABLE", what, "choose another place", path=path) from fault
+        if number == errno.EIO:
+            what = "the disk reported an I/O error"
+            raise ResourceError("IO_ERROR", what, "check the disk", path=path) from fault
+        raise
+
+
+def disk_full(path: Path, needed: int | None) -> ResourceError:
+    """The fault of a disk that has no room, with what is free."""
+    free = shutil.disk_usage(existing_parent(path)).free
+    if needed is None:
+        what = f"the disk is full: more is needed than the {free:,} bytes that are free"
+    else:
+        what = f"the disk is full: {needed:,} bytes are needed, {free:,} are free"
+    return ResourceError("DISK_FULL", what, "free some space and run the command again", path=path)
+
+
+def require_space(path: Path, needed: int) -> None:
+    """Refuse to begin what will not fit on the disk of ``path``.
+
+    Raises
+    ------
+    ResourceError : ``needed`` bytes are more than are free.
+    """
+    with reading(path):
+        free = shutil.disk_usage(existing_parent(path)).free
+    if needed > free:
+        raise disk_full(path, needed)
+
+
+def error_number(fault: Exception) -> int:
+    """The system's error number behind a fault, else 0; libraries in Rust and C++ put it in words."""
+    if isinstance(fault, OSError) and fault.errno:
+        return fault.errno
+    if match := re.search(r"\(os error (\d+)\)", str(fault)):
+        return int(match[1])
+    return next((number for number in TOLD if os.strerror(number) in str(fault)), 0)
+
+
+def existing_parent(path: Path) -> Path:
+    """The nearest folder at or above ``path`` that exists."""
+    for folder in (path, *path.absolute().parents):
+        if folder.is_dir():
+            return folder
+    return Path("/")
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn the system's refusal to read ``path`` into one clear line (exit 5); a missing file stays one."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as fault:
+        what = f"cannot read ({fault.strerror})"
+        raise ResourceError("UNREADABLE", what, "check the file and its permissions", path=path) from fault

@@ -1,0 +1,80 @@
+"""What a finished experiment vouches for: a manifest over its results, its metrics and its artefacts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hardneg.artifacts import (
+    MANIFEST,
+    Manifest,
+    artifacts_below,
+    check_files,
+    digest_file,
+    is_published,
+    publish_file,
+    read_manifest,
+    write_json,
+)
+from hardneg.errors import ArtifactError
+
+KIND = "experiment"
+RESULTS, METRICS, VERSIONS = "results.json", "metrics.jsonl", "versions.jsonl"
+PASSING = {"cache", "models", "checkpoint", "roles"}  # folders of what an experiment may delete again
+
+
+def write_results(folder: Path, results: Mapping[str, Any]) -> None:
+    """Write ``results.json`` and seal it; the seal of other results goes with them."""
+    with publish_file(folder / RESULTS, sidecar=folder / MANIFEST) as stream:
+        stream.write(json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+    seal(folder)
+
+
+def seal(folder: Path) -> None:
+    """Write the manifest of what stands in a finished experiment."""
+    made = {
+        path.relative_to(folder).as_posix(): read_manifest(path).digest
+        for path in artifacts_below(folder)
+        if not PASSING & set(path.relative_to(folder).parts)
+    }
+    files = {
+        name: ((folder / name).stat().st_size, digest_file(folder / name))
+        for name in (RESULTS, METRICS, VERSIONS)
+        if (folder / name).is_file()
+    }
+    write_json(folder / MANIFEST, Manifest(KIND, inputs=made, files=files).as_json())
+
+
+def is_sealed(folder: Path) -> bool:
+    """Whether the manifest of a finished experiment stands there."""
+    return is_published(folder, KIND)
+
+
+def check_seal(folder: Path) -> None:
+    """Compare results and metrics with the manifest, where there is one.
+
+    Raises
+    ------
+    ArtifactError : a file is damaged or gone.
+    """
+    if is_sealed(folder):
+        check_files(folder, read_manifest(folder), digest_file)
+
+
+def check_made(folder: Path) -> None:
+    """Compare the artefacts that a manifest vouches for with what stands there, by what theirs say.
+
+    Raises
+    ------
+    ArtifactError : one is gone, or another one.
+    """
+    for name, digest in read_manifest(folder).inputs.items():
+        place = folder / name
+        if not is_published(place):
+            what = "the experiment made this, and it is gone"
+            raise ArtifactError("MISSING_FILE", what, "run the experiment again", path=place)
+        if read_manifest(place).digest != digest:
+            what = "this is not what the experiment made"
+            raise ArtifactError("CORRUPT", what, "run the experiment again", path=place)

@@ -1,0 +1,80 @@
+"""What each kind of negatives does to the query side, step by step: a table and a figure."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from pathlib import Path
+
+from harness import Study, table
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from star_adore import ARMS, MEASURE, arms
+
+from hardneg.artifacts import publish_file
+
+NOT_RUN = "not run"
+INCHES, DOTS = (12.0, 3.8), 130
+COLOURS = {"dynamic": "#4878a8", "refreshed": "#e0a030", "static": "#c44e34", "random": "#606060"}
+
+
+def curve_of(study: Study, name: str) -> dict[str, tuple[list[int], list[float]]]:
+    """Dev measure and first-K errors by steps, and overlap by step, of one arm; {} where it has not run."""
+    results, path = study.results(name), study.folder / name / "metrics.jsonl"
+    if results is None:
+        return {}
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    last = rows[-1]["step"]
+    steps = {state: place(state, last) for state in results["dev"] if state != "bm25" and "/" not in state}
+    errors = results["pairwise_errors"]["dev"]
+    return {
+        "overlap": ([row["step"] for row in rows], [row["overlap"] for row in rows]),
+        "measure": (list(steps.values()), [results["dev"][state][MEASURE] for state in steps]),
+        "errors": (list(steps.values()), [errors[state]["top"] for state in steps]),
+    }
+
+
+def place(state: str, last: int) -> int:
+    """Steps that made a state."""
+    return {"untrained": 0, "final": last}.get(state) or int(state.partition("-")[2] or 0)
+
+
+def curves_table(study: Study, chosen: Namespace) -> str:
+    """Dev measure of every arm at every point."""
+    curves = {arm: curve_of(study, step.name) for arm, step in arms(chosen, 0.0).items()}
+    points = next((curve["measure"][0] for curve in curves.values() if curve), [])
+    lines = []
+    for arm, curve in curves.items():
+        for what, form in (("measure", ".4f"), ("errors", ".2f")):
+            name = f"{ARMS[arm]}: {'dev ' + MEASURE if what == 'measure' else 'dev top-200 errors'}"
+            figures = [format(value, form) for value in curve[what][1]] if curve else [NOT_RUN] * len(points)
+            lines.append([name, *(figures or [NOT_RUN])])
+    return table(["after so many steps", *(points or [""])], lines)
+
+
+def draw(study: Study, chosen: Namespace, path: Path) -> bool:
+    """Draw overlap, measure and errors of the arms against steps; whether there was anything to draw."""
+    curves = {arm: curve_of(study, step.name) for arm, step in arms(chosen, 0.0).items()}
+    if not any(curves.values()):
+        return False
+    figure = Figure(figsize=INCHES, dpi=DOTS, layout="constrained")
+    names = {
+        "overlap": "overlap with the real top 200",
+        "measure": f"dev {MEASURE}",
+        "errors": "dev top-200 errors",
+    }
+    for axes, (what, label) in zip(figure.subplots(1, len(names)), names.items(), strict=True):
+        for arm, curve in curves.items():
+            if curve:
+                mark = None if what == "overlap" else "o"
+                axes.plot(
+                    *curve[what], color=COLOURS[arm], label=ARMS[arm], marker=mark, markersize=4, linewidth=1.4
+                )
+        axes.set_xlabel("step")
+        axes.set_title(label, fontsize="medium")
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.axes[1].legend(frameon=False, fontsize="small")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with publish_file(path) as stream:
+        FigureCanvasAgg(figure).print_png(stream, metadata={"Software": None})
+    return True

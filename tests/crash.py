@@ -1,0 +1,363 @@
+"""Every command is stopped, or refused by the disk, at every point of its way: then it is run again, and compared.
+
+    python tests/crash.py [--sample N --seed S] [--commands import,encode,mine,train] [--jobs N]      (make crash)
+    python tests/crash.py --commands train --only 123-power                      one case again
+
+A point is a moment at which what is on the disk changes (``hardneg.disk.point``). A case ends a process there: by
+SIGKILL before the change (kill) or half way through a write (tear), by SIGKILL with the loss of all that was not
+flushed (power), or because the disk reports an I/O error (eio), is full (enospc), or gets full half way through a
+write (short). What it leaves is checked; then the same command is run again to its end. Where cases leave the same
+bytes, one run speaks for all of them.
+"""
+
+import argparse
+import collections
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+
+import bm25s
+import matplotlib.backends.backend_agg
+import matplotlib.figure
+import tqdm
+import transformers.models.bert.modeling_bert
+
+import hardneg.api
+from branching import GHOST, ends_of, fork, grow
+from conventions import Plain, write
+from faults import NUMBERS, temporaries
+from hardneg import cli
+from hardneg.disk import GONE, NEW, TEMPORARY
+from hardneg.operations.keeping import examine
+from hardneg.search import embeddings
+from hardneg.training.checkpoint import checkpoints
+from tiny_world import SETTINGS, tiny_collection, tiny_model
+
+LOADED = (bm25s, matplotlib, transformers, hardneg.api)  # before any fork
+TELEMETRY = {"timing.jsonl", "log.txt", ".lock", "learning_curve.png"}
+COMMANDS = ("import", "encode", "mine", "train")
+EXPERIMENT = SETTINGS | {"episodes": 2, "steps": 4, "checkpoint_every": 2, "queries_per_step": 4}
+EXPERIMENT |= {"measures": "RR@10"}
+SHARD_ROWS = 60
+PLAIN = Plain(
+    [(f"p{i}", f"title {i}" if i % 2 else "", f"text of {i}") for i in range(20)],
+    {split: [(f"{split}-{i}", f"query {i}", []) for i in range(5)] for split in ("train", "test")},
+    {split: {f"{split}-{i}": {f"p{i}": 1, f"p{i + 9}": 2} for i in range(5)} for split in ("train", "test")},
+)
+USAGE, REFUSED = 2, 5
+MEMORY = "/dev/shm"  # where flushing takes no time
+UNREAD = re.compile(rf"{re.escape(TEMPORARY)}({NEW}|{GONE})-[^/]*-{GHOST}@")
+
+
+# ---------------------------------------------------------------- the commands
+
+
+def make_world(root):
+    """What the commands read: a collection, one in BEIR's convention, and a model."""
+    tqdm.tqdm.monitor_interval = 0  # it would start a thread
+    collection = tiny_collection(root / "collection")
+    tiny_model(root / "model", collection)
+    write("beir", PLAIN, root / "beir")
+    embeddings.encode_store.__kwdefaults__["shard_rows"] = SHARD_ROWS
+    matplotlib.figure.Figure.savefig = lambda figure, stream, **options: stream.write(
+        b"a picture, which takes long"
+    )
+
+
+def arguments(root, command):
+    """The words of a command that writes in its working directory, to ``out`` and ``cache``."""
+    data, cache = ["--data", root / "collection"], ["--cache", "cache"]
+    model = ["--model", root / "model", "--threads", "1", "--device", "cpu"]
+    if command == "import":
+        return ["import", f"beir:{root / 'beir'}", "--to", "out"]
+    if command == "encode":
+        return ["encode", *data, *model, *cache, "--out", "out"]
+    if command == "mine":
+        mining = ["--sources", "query,lookahead,bm25", "--depth", "20", "--count", "5"]
+        return ["mine", *data, *model, *cache, *mining, "--out", "out"]
+    chosen = [word for name, value in EXPERIMENT.items() for word in ("--set", f"{name}={json.dumps(value)}")]
+    return ["train", "ance-tele", *data, *model, *chosen, "--dev", "none", "--out", "out"]
+
+
+def run(root, command, folder):
+    """The exit status of a command, run in this process."""
+    os.chdir(folder)
+    os.environ["HARDNEG_CACHE"] = "user"
+    return cli.run([str(word) for word in arguments(root, command)])
+
+
+def wait(pid):
+    """The exit status of a child; negative: the signal that ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+# ---------------------------------------------------------------- what stands in a folder
+
+
+def digest(data):
+    """A name for bytes."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def walk(folder):
+    """Every file and folder below a folder: name, and whether it is a folder; in order."""
+    found = []
+    for place, folders, names in os.walk(folder):
+        inside = os.path.relpath(place, folder)
+        found += [(os.path.normpath(os.path.join(inside, name)), name in folders) for name in (*folders, *names)]
+    return sorted(found)
+
+
+def files_of(folder):
+    """Digests of every file of the command, but for telemetry and temporaries."""
+    return {
+        name: digest((folder / name).read_bytes())
+        for name, is_folder in walk(folder)
+        if not is_folder and name.startswith(("out/", "cache/"))
+        if TEMPORARY not in name and os.path.basename(name) not in TELEMETRY
+    }
+
+
+def ended(folder):
+    """The same of a folder in which the command came to its end: of a stage's checkpoints only the newest."""
+    newest = {checkpoints(path)[-1] for path in folder.glob("out/episodes/*/checkpoint") if checkpoints(path)}
+    aside = [path for path in folder.glob("out/episodes/*/checkpoint/*") if path not in newest]
+    names = tuple(path.relative_to(folder).as_posix() + "/" for path in aside)
+    return {name: data for name, data in files_of(folder).items() if not names or not name.startswith(names)}
+
+
+def differences(found, expected):
+    """Names of files that are missing, too many or other."""
+    return sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
+
+
+def state_of(folder):
+    """Digest of all that a command might read there: equal states have equal futures.
+
+    What is in a draft of a dead process nobody reads, which :func:`wrong_future` makes sure of.
+    """
+    whole = hashlib.sha256()
+    for name, is_folder in walk(folder):
+        if name.startswith(("said.txt", "user")):
+            continue
+        unread = is_folder or UNREAD.search(name) or name.endswith("/log.txt")
+        data = b"" if unread else (folder / name).read_bytes()
+        if name.endswith("/timing.jsonl"):
+            data = re.sub(rb"\d+(\.\d+)?", b"0", data)
+        whole.update(f"{name} {is_folder} {len(data)}\n".encode() + data)
+    return whole.hexdigest()
+
+
+def damaged(folder):
+    """What is published but not whole."""
+    places = [folder / place for place in ("out", "cache") if (folder / place).exists()]
+    try:
+        return [str(fault) for fault in examine(places)[1]] if places else []
+    except hardneg.HardnegError as fault:
+        return [] if fault.code == "NO_MANIFEST" else [str(fault)]
+
+
+# ---------------------------------------------------------------- what is wrong
+
+
+def wrong_end(case, folder):
+    """What is wrong about the way in which a process ended: nothing."""
+    if case["kind"] not in NUMBERS:
+        return [] if case["status"] == -signal.SIGKILL else [f"exit {case['status']}, it should have died"]
+    said = (folder / "said.txt").read_text().splitlines()
+    faults = [line for line in said if not line.startswith("WARNING")]
+    clear = len(faults) == 1 and ("DISK_FULL: " in faults[0] or "IO_ERROR: " in faults[0])
+    wrong = [] if case["status"] == REFUSED and clear else [f"exit {case['status']}: {said[-3:]}"]
+    if case["action"] != "remove" and (left := temporaries(folder)):
+        wrong.append(f"temporaries: {left}")
+    after = files_of(folder)
+    if changed := [name for name, data in case["before"].items() if after.get(name) != data]:
+        wrong.append(f"not as they were: {changed}")
+    return wrong
+
+
+def wrong_future(root, command, folder, expected):
+    """What is wrong about what a process left, and where the same command ends now: nothing."""
+    wrong = [f"torn: {torn}"] if (torn := damaged(folder)) else []
+    already, read = not differences(ended(folder), expected), []
+    sys.addaudithook(lambda event, about: read.append(str(about[0])) if event == "open" else None)
+    status = run(root, command, folder)
+    if drafts := sorted({name for name in read if UNREAD.search(name)}):
+        wrong.append(f"drafts were read: {drafts}")
+    if status != 0 and not (status == USAGE and already):  # what stands there whole is not made again
+        wrong.append(f"again: exit {status}: {(folder.with_suffix('.said')).read_text()[-300:]}")
+    if changed := differences(ended(folder), expected):
+        wrong.append(f"other: {changed}")
+    if left := temporaries(folder):
+        wrong.append(f"temporaries after all: {left}")
+    return wrong
+
+
+# ---------------------------------------------------------------- all of them
+
+
+class Judge:
+    """Runs a command again in the folders that its processes left; at most ``jobs`` processes work at a time."""
+
+    def __init__(self, root, command, expected, jobs):
+        self.root, self.command, self.expected, self.jobs = root, command, expected, jobs
+        self.cases, self.running, self.faults = {}, {}, {}
+
+    def take(self, case, folder):
+        """Judge what a case left, unless another left the same."""
+        name = f"{self.command} {case['at']}-{case['kind']} ({case['action']} {case['path']})"
+        if wrong := wrong_end(case, folder):
+            self.faults[name] = wrong
+        state = state_of(folder)
+        self.cases.setdefault(state, []).append((name, case["kind"]))
+        if len(self.cases[state]) > 1:
+            shutil.rmtree(folder)
+        else:
+            self.running[fork(lambda: self.work(folder), folder.with_suffix(".said"))] = state, folder
+        self.wait(self.jobs - 1)
+
+    def work(self, folder):
+        """What a child does for a state."""
+        wrong = wrong_future(self.root, self.command, folder, self.expected)
+        folder.with_suffix(".json").write_text(json.dumps(wrong))
+        return 0
+
+    def wait(self, most):
+        """Wait until at most so many work."""
+        while len(self.running) > most:
+            ended = [pid for pid in self.running if os.waitpid(pid, os.WNOHANG)[0]]
+            for state, folder in map(self.running.pop, ended):
+                verdict = folder.with_suffix(".json")
+                wrong = json.loads(verdict.read_text()) if verdict.exists() else ["no verdict"]
+                if wrong:
+                    self.faults[" = ".join(name for name, _ in self.cases[state])] = wrong
+                shutil.rmtree(folder)
+            time.sleep(0.005)
+
+    def summary(self):
+        """How many cases of each kind, different states and faults."""
+        counts = collections.Counter(kind for cases in self.cases.values() for _, kind in cases)
+        kinds = ", ".join(f"{counts[kind]} {kind}" for kind in sorted(counts))
+        return f"{counts.total()} cases ({kinds}), {len(self.cases)} states run again, {len(self.faults)} faults"
+
+
+def explore(root, command, expected, wanted, jobs):
+    """Stop a command wherever it is ``wanted`` (None: everywhere); the judge of what it left."""
+    place = Path(tempfile.mkdtemp(dir=root))
+    judge = Judge(root, command, expected, jobs)
+    told, go = os.pipe(), os.pipe()
+
+    def tell(*news):
+        os.write(told[1], json.dumps(news, default=str).encode() + b"\n")
+        if not os.read(go[0], 1):
+            sys.exit("nobody listens")
+
+    def work():
+        os.close(told[0])
+        os.close(go[1])
+        os.chdir(place / "trunk")
+        return grow(lambda: run(root, command, place / "trunk"), wanted, place / "cases", files_of, tell)[0]
+
+    for name in ("trunk", "cases"):
+        (place / name).mkdir()
+    pid = fork(work, place / "trunk/said.txt")
+    os.close(told[1])
+    os.close(go[0])
+    with os.fdopen(told[0]) as news:
+        for line in news:
+            case, folder = json.loads(line)
+            judge.take(case, Path(folder))
+            os.write(go[1], b".")
+    os.close(go[1])
+    assert wait(pid) == 0, (place / "trunk/said.txt").read_text()
+    assert not differences(ended(place / "trunk"), expected), "it is not the same twice"
+    judge.wait(0)
+    shutil.rmtree(place)
+    return judge
+
+
+def reference(root, command):
+    """The cases of a command, (point, kind) each, and what it leaves where nothing stops it."""
+    folder = Path(tempfile.mkdtemp(dir=root))
+
+    def work():
+        os.chdir(folder)
+        status, points = grow(lambda: run(root, command, folder), set(), folder, None, None)
+        (folder / "points.json").write_text(json.dumps(points))
+        return status
+
+    assert wait(fork(work, folder / "said.txt")) == 0, (folder / "said.txt").read_text()
+    assert not damaged(folder)
+    points = json.loads((folder / "points.json").read_text())
+    return [(at, kind) for at, (action, _) in enumerate(points) for kind in ends_of(action)], ended(folder)
+
+
+def check(commands, jobs, sample=0, seed=0, only=None):
+    """Explore commands: lines that say what was tried, and the faults."""
+    lines, faults = [], {}
+    with tempfile.TemporaryDirectory(dir=MEMORY if os.access(MEMORY, os.W_OK) else None) as folder:
+        root = Path(folder).resolve()
+        make_world(root)
+        for command in commands:
+            run_here(root, command)
+        assert len(os.listdir("/proc/self/task")) == 1, "threads do not survive a fork"
+        known = {command: reference(root, command) for command in commands}
+        everything = [(command, case) for command in commands for case in known[command][0]]
+        drawn = random.Random(seed).sample(everything, sample)
+        for command in commands:
+            wanted = {case for name, case in drawn if name == command} if sample else only
+            begun, cpu = time.monotonic(), cpu_seconds()
+            judge = explore(root, command, known[command][1], wanted, jobs)
+            seconds = f"{time.monotonic() - begun:.0f} s, {cpu_seconds() - cpu:.0f} s of CPU"
+            points = len({at for at, _ in known[command][0]})
+            lines.append(f"{command}: {points} points, {judge.summary()}, {seconds}")
+            sys.stderr.write(lines[-1] + "\n")
+            faults |= judge.faults
+    return lines, faults
+
+
+def cpu_seconds():
+    """What this process and its children have used."""
+    return sum(os.times()[:4])
+
+
+def run_here(root, command):
+    """Run a command in this process, which loads what its forks need."""
+    out = sys.stdout
+    with open(os.devnull, "w") as sys.stdout:
+        status = run(root, command, Path(tempfile.mkdtemp(dir=root)))
+    sys.stdout = out
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    assert status == 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sample", type=int, default=0, help="cases to draw; all without it")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--commands", default=",".join(COMMANDS))
+    parser.add_argument("--only", help="one case, such as 123-power")
+    parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
+    chosen = parser.parse_args()
+    only = chosen.only and {(int(chosen.only.split("-")[0]), chosen.only.split("-")[1])}
+    begun = time.monotonic()
+    lines, faults = check(chosen.commands.split(","), chosen.jobs, chosen.sample, chosen.seed, only)
+    for case, wrong in faults.items():
+        print(f"{case}: {'; '.join(wrong)}")
+    print("\n".join(lines))
+    print(f"{len(faults)} faults, {time.monotonic() - begun:.0f} s")
+    return bool(faults)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""Faults for tests: processes that die, disks that refuse, bits that flip."""
+
+import contextlib
+import errno
+import os
+import subprocess
+import sys
+
+from hardneg import disk
+from hardneg.disk import TEMPORARY
+from hardneg.errors import HardnegError
+
+
+def tree(folder):
+    """Names and bytes of everything below a folder."""
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def temporaries(folder):
+    """Names of what should not outlive a command."""
+    return sorted(p.name for p in folder.rglob(f"{TEMPORARY}*"))
+
+
+def flip(path, position, bit=0):
+    """Flip one bit of a file."""
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1 << bit
+    path.write_bytes(data)
+
+
+def settle(path):
+    """Make a file look as old as most are, so that its digest is remembered."""
+    os.utime(path, ns=(10**18, 10**18))
+
+
+def dead_pid():
+    """The number of a process that is no more."""
+    done = subprocess.Popen(["true"])
+    done.wait()
+    return done.pid
+
+
+def run_python(code, *arguments):
+    """A process that runs ``code``."""
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)], stdout=subprocess.PIPE, text=True, env=os.environ
+    )
+
+
+def fault_of(work):
+    """The fault that ``work`` ends in, or None."""
+    try:
+        work()
+    except HardnegError as fault:
+        return fault
+    return None
+
+
+NUMBERS = {"eio": errno.EIO, "enospc": errno.ENOSPC, "short": errno.ENOSPC}
+
+
+class Fate:
+    """The disk refuses the n-th change that this process wants to make; all of them are kept.
+
+    ``eio`` and ``enospc`` happen before the change, ``short`` is a disk that is full half way through a write.
+    """
+
+    def __init__(self, at=None, kind="eio"):
+        self.at, self.kind, self.points = at, kind, []
+
+    def __call__(self, action, path, data):
+        self.points.append((action, str(path)))
+        if len(self.points) - 1 == self.at:
+            refuse(self.kind, action, path, data)
+
+
+def refuse(kind, action, path, data):
+    """Be the disk that says no."""
+    if kind == "short":
+        write_half(action, path, data)
+    raise OSError(NUMBERS[kind], os.strerror(NUMBERS[kind]), str(path))
+
+
+def write_half(action, path, data):
+    """Write only the first half of what should be written."""
+    if action == "write" and len(data):
+        with open(path, "ab") as stream:
+            stream.write(bytes(data[: len(data) // 2]))
+
+
+@contextlib.contextmanager
+def fate(at=None, kind="eio"):
+    """Let it happen inside the block."""
+    disk.watch = Fate(at, kind)
+    try:
+        yield disk.watch
+    finally:
+        disk.watch = None

@@ -1,0 +1,87 @@
+"""Digests of values, files and folders, and how they are remembered."""
+
+import os
+
+import pytest
+
+from faults import settle
+from hardneg import digests
+from hardneg.digests import cached_digest, digest_file, digest_folder, digest_json
+
+
+def test_equal_json_has_equal_digests_and_nothing_else_has():
+    assert digest_json({"a": [1, 2], "b": "ß"}) == digest_json({"b": "ß", "a": (1, 2)})
+    # of {"a":1} by sha256sum
+    assert digest_json({"a": 1}) == "015abd7f5cc57a2dd94b7590f04ad8084273905ee33ec5cebeae62276a97f862"
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        digest_json(float("inf"))
+
+
+def test_the_digest_of_a_foreign_folder_is_that_of_its_files(tmp_path):
+    for name in ("model", "copy"):
+        (tmp_path / name / "sub").mkdir(parents=True)
+        (tmp_path / name / "config.json").write_text("{}")
+        (tmp_path / name / "sub/weights").write_bytes(b"w")
+    (tmp_path / "copy/.cache/hub").mkdir(parents=True)
+    (tmp_path / "copy/.cache/hub/time.metadata").write_text("today")  # what a download leaves behind
+    (tmp_path / "copy/.gitattributes").write_text("x")
+    digest = digest_folder(tmp_path / "model")
+    assert digest_folder(tmp_path / "copy") == digest
+    (tmp_path / "copy/sub/weights").rename(tmp_path / "copy/sub/other")
+    assert digest_folder(tmp_path / "copy") != digest
+    (tmp_path / "copy/sub/other").rename(tmp_path / "copy/sub/weights")
+    (tmp_path / "copy/sub/weights").write_bytes(b"v")
+    assert digest_folder(tmp_path / "copy") != digest
+
+
+def test_a_remembered_digest_is_not_computed_again(tmp_path, monkeypatch):
+    file = tmp_path / "big"
+    file.write_bytes(b"one")
+    settle(file)
+    digest = cached_digest(file)
+    assert digest == digest_file(file)
+    monkeypatch.setattr(digests, "digest_file", lambda path: pytest.fail("computed again"))
+    assert cached_digest(file) == digest
+    (tmp_path / "copy").write_bytes(b"one")
+    os.link(file, tmp_path / "link")
+    assert cached_digest(tmp_path / "link") == digest
+
+
+@pytest.mark.parametrize("change", ["content", "size", "other file"])
+def test_a_remembered_digest_notices_a_change(tmp_path, change):
+    file = tmp_path / "big"
+    file.write_bytes(b"one")
+    settle(file)
+    before = cached_digest(file)
+    if change == "content":
+        file.write_bytes(b"two")
+    elif change == "size":
+        file.write_bytes(b"four")
+        settle(file)
+    else:
+        (tmp_path / "other").write_bytes(b"two")
+        settle(tmp_path / "other")
+        os.replace(tmp_path / "other", file)
+    assert cached_digest(file) == digest_file(file) != before
+
+
+def test_a_change_within_one_tick_of_the_clock_is_noticed(tmp_path):
+    file = tmp_path / "big"
+    file.write_bytes(b"one")
+    moment = file.stat().st_mtime_ns
+    assert cached_digest(file) == digest_file(file)
+    file.write_bytes(b"two")
+    os.utime(file, ns=(moment, moment))
+    assert cached_digest(file) == digest_file(file)
+
+
+def test_without_a_writable_cache_digests_are_computed(tmp_path, monkeypatch):
+    file = tmp_path / "big"
+    file.write_bytes(b"one")
+    settle(file)
+    (tmp_path / "cache").write_text("a file stands in the way")
+    assert cached_digest(file) == digest_file(file)
+    monkeypatch.setenv("HARDNEG_CACHE", str(tmp_path / "broken"))
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/digests.sqlite").write_text("this is no database, whatever its name may be")
+    assert cached_digest(file) == digest_file(file)

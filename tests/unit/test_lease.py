@@ -1,0 +1,178 @@
+"""One writer a directory; signs of life are judged by the observer's clock."""
+
+import contextlib
+import errno
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from faults import dead_pid, fate, fault_of, run_python
+from hardneg.errors import BusyError, ResourceError
+from hardneg.lease import Heartbeat, Observer, holding, lease
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from hardneg import artifacts
+with artifacts.lease(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    child = run_python(HOLDER, tmp_path / "experiment")
+    assert child.stdout.readline() == "held\n"
+    yield child
+    child.kill()
+    child.wait()
+    child.stdout.close()
+
+
+def test_a_second_holder_is_told_at_once_who_holds(tmp_path, holder):
+    begun = time.monotonic()
+    with pytest.raises(BusyError) as raised, lease(tmp_path / "experiment"):
+        pytest.fail("held twice")
+    assert time.monotonic() - begun < 1
+    assert raised.value.status == 6
+    assert str(raised.value) == (
+        f"{tmp_path / 'experiment'}: IN_USE: in use by process {holder.pid} on {socket.gethostname()};"
+        " wait for it or stop it"
+    )
+    assert holder.poll() is None
+    with pytest.raises(BusyError), lease(tmp_path / "experiment"):  # being refused takes nothing away
+        pass
+
+
+def test_the_lease_of_a_killed_holder_is_free(tmp_path, holder):
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    with lease(tmp_path / "experiment"):
+        assert (tmp_path / "experiment/.lock").read_text() == f"process {os.getpid()} on {socket.gethostname()}\n"
+
+
+def test_a_lease_ends_with_its_block_even_by_a_fault(tmp_path):
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError), lease(tmp_path), lease(tmp_path / "other"):
+            raise ZeroDivisionError
+    with lease(tmp_path), pytest.raises(BusyError, match=f"process {os.getpid()} on"), lease(tmp_path):
+        pass
+
+
+def test_a_lease_that_the_file_system_cannot_give_is_not_called_busy(tmp_path, monkeypatch):
+    def no_locks(handle, operation):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("hardneg.lease.fcntl.flock", no_locks)
+    with pytest.raises(ResourceError, match=r"NOT_WRITABLE: cannot write \(No locks available\)"), lease(tmp_path):
+        pass
+
+
+def test_a_lease_on_a_full_disk_is_refused_and_given_back(tmp_path):
+    for at in range(100):
+        with fate(at, "enospc") as seen:
+            fault = fault_of(lambda: contextlib.ExitStack().enter_context(lease(tmp_path / "experiment")))
+        if fault is None:
+            break
+        assert fault.code == "DISK_FULL"
+        with lease(tmp_path / "experiment"):
+            pass
+    assert [action for action, _ in seen.points] == ["open", "write"]
+
+
+def test_a_holder_that_has_not_said_its_name_yet_is_waited_for(tmp_path, holder):
+    lock = tmp_path / "experiment/.lock"
+    name = lock.read_text()
+    lock.write_text(f"process {dead_pid()} on {socket.gethostname()}\n")  # that of the holder before
+    threading.Timer(0.3, lock.write_text, [name]).start()
+    with pytest.raises(BusyError, match=f"in use by process {holder.pid} on"), lease(tmp_path / "experiment"):
+        pass
+    lock.write_text("")
+    begun = time.monotonic()
+    with pytest.raises(BusyError, match="in use by another process"), lease(tmp_path / "experiment"):
+        pass
+    assert time.monotonic() - begun < 2
+
+
+RACER = """
+import sys, time
+from pathlib import Path
+from hardneg.errors import BusyError
+from hardneg.lease import lease
+folder = Path(sys.argv[1])
+print("ready", flush=True)
+sys.stdin.readline()
+taken, refused, end = 0, 0, time.monotonic() + 1.5
+while time.monotonic() < end:
+    try:
+        with lease(folder):
+            taken += 1
+            (folder / "inside").mkdir()  # fails if another is there
+            (folder / "inside").rmdir()
+    except BusyError:
+        refused += 1
+print(taken, refused)
+"""
+
+
+def test_two_processes_that_race_are_never_inside_together(tmp_path):
+    arguments = [sys.executable, "-c", RACER, str(tmp_path)]
+    racers = [
+        subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    assert [racer.stdout.readline() for racer in racers] == ["ready\n"] * 2
+    for racer in racers:
+        racer.stdin.write("go\n")
+        racer.stdin.flush()
+    said = [racer.communicate(timeout=60)[0].split() for racer in racers]
+    assert [racer.returncode for racer in racers] == [0, 0]
+    taken, refused = zip(*((int(a), int(b)) for a, b in said), strict=True)
+    assert min(taken) > 0
+    assert sum(refused) > 0
+
+
+def test_what_is_made_is_held_elsewhere(tmp_path):
+    out, cache = tmp_path / "out", tmp_path / "cache"
+    said = f"{out}: IN_USE: in use by process {os.getpid()}"
+    with holding(out, cache), pytest.raises(BusyError, match=said), holding(out, cache):
+        pass
+    assert not out.exists()
+
+
+# ---------------------------------------------------------------- signs of life
+
+
+def test_silence_is_measured_by_the_observers_own_clock(tmp_path):
+    now = 100.0
+    heart = Heartbeat(tmp_path / "roles/trainer.beat")
+    observer = Observer(heart, lambda: now)
+    now = 103.0
+    assert observer.silence() == 3
+    heart.touch(1)
+    os.utime(heart.path, (0, 0))  # another host's clock says what it likes
+    assert observer.silence() == 0
+    now = 105.0
+    assert observer.silence() == 2
+    heart.touch(1)  # no progress is no sign of life
+    assert observer.silence() == 2
+    heart.touch(2)
+    assert observer.silence() == 0
+
+
+def test_a_heartbeat_says_whose_it_is_and_disturbs_nobody(tmp_path):
+    heart = Heartbeat(tmp_path / "trainer.beat")
+    assert heart.read() == ""
+    heart.touch(7)
+    pid, count, host, boot = heart.read().split()
+    assert (int(pid), int(count), host) == (os.getpid(), 7, socket.gethostname())
+    assert boot
+    assert [p.name for p in tmp_path.iterdir()] == ["trainer.beat"]
+    (tmp_path / "file").write_text("in the way")
+    Heartbeat(tmp_path / "file/trainer.beat").touch(1)
