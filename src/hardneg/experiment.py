@@ -18,7 +18,6 @@ from typing import Any
 
 from hardneg import __version__
 from hardneg.artifacts import (
-    MANIFEST,
     digest_file,
     digest_json,
     lease,
@@ -33,7 +32,7 @@ from hardneg.distributed import is_leader
 from hardneg.errors import ArtifactError
 from hardneg.memory import peak_memory
 from hardneg.plain import as_written
-from hardneg.sealed import METRICS, RESULTS, check_seal, is_sealed, seal, write_results
+from hardneg.sealed import METRICS, RESULTS, SEAL, check_seal, is_sealed, seal, write_results
 
 SETTINGS = "settings.json"
 TIMING = "timing.jsonl"
@@ -95,7 +94,7 @@ class Experiment:
 
     def reopen(self) -> None:
         """The experiment is not finished any more (it is being extended)."""
-        remove(self.path / MANIFEST)
+        remove(self.path / SEAL)
         remove(self.path / RESULTS)
 
 

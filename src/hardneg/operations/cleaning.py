@@ -89,8 +89,9 @@ def superfluous(folder: Path) -> Iterator[Item]:
             yield item(leftover, "temporary", f"left by a process that died while it worked at {place.name}")
     if not (folder / RESULTS).is_file():
         return
-    for store in sorted(folder.glob(f"{EMBEDDINGS}/[!.]*")):
-        yield embeddings(store, final_digests(folder))
+    stores = sorted(folder.glob(f"{EMBEDDINGS}/[!.]*"))
+    final = final_digests(folder) if stores else set()
+    yield from (embeddings(store, final) for store in stores)
     for derived in DERIVED:
         for store in sorted(folder.glob(f"{derived}/[!.]*")):
             yield item(store, Path(derived).name, "made again when it is asked for")

@@ -24,7 +24,7 @@ from hardneg.negatives.pool import load_pool
 from hardneg.operations.opening import Place
 from hardneg.progress import track
 from hardneg.sealed import KIND as EXPERIMENT
-from hardneg.sealed import METRICS, RESULTS, VERSIONS, check_made
+from hardneg.sealed import METRICS, RESULTS, SEAL, VERSIONS, check_made, read_seal
 from hardneg.search.embedding_store import KIND as EMBEDDINGS
 from hardneg.search.embedding_store import Embeddings
 from hardneg.search.runs import KIND as RUN
@@ -135,7 +135,7 @@ def kept_at(place: Path) -> Iterator[Kept]:
         return
     for folder, folders, files in os.walk(place):
         here = Path(folder)
-        if MANIFEST in files and not is_experiment(here):
+        if MANIFEST in files:
             folders.clear()
             yield Kept(here, kind_of(here), check_artifact)
             continue
@@ -152,11 +152,6 @@ def kept_file(file: Path, *, alone: bool = True) -> Iterator[Kept]:
         yield Kept(file.with_name(file.name.removesuffix(SIDECAR)), "run file", check_run)
     elif alone:
         yield Kept(file, "run file", check_run)
-
-
-def is_experiment(folder: Path) -> bool:
-    """Whether the manifest of a folder is the seal of an experiment, or would be if it could be read."""
-    return kind_of(folder) == EXPERIMENT or (folder / SETTINGS).is_file() or (folder / RESULTS).is_file()
 
 
 def kind_of(folder: Path) -> str:
@@ -183,7 +178,7 @@ def check_run(path: Path, digest: Digest) -> tuple[int, int]:
 
 def check_sealed(file: Path, digest: Digest) -> tuple[int, int]:
     """The manifest of a finished experiment: its files, and that its artefacts are those it made."""
-    manifest = read_manifest(file.parent)
+    manifest = read_seal(file.parent)
     check_files(file.parent, manifest, digest)
     check_made(file.parent)
     return extent(manifest)
@@ -213,7 +208,7 @@ def extent(manifest: Manifest) -> tuple[int, int]:
 
 
 FILES: dict[str, tuple[str, Check]] = {
-    MANIFEST: (EXPERIMENT, check_sealed),
+    SEAL: (EXPERIMENT, check_sealed),
     SETTINGS: ("settings", check_settings),
     METRICS: ("metrics", check_rows),
     VERSIONS: ("journal", check_rows),
