@@ -129,7 +129,7 @@ class Judge:
         """Note what became of a case; ``folder``: what it left, if no case before it left the same."""
         name = f"{self.command} {case['at']}-{case['kind']} ({case['action']} {case['path']})"
         if case["wrong"]:
-            self.faults[name] = case["wrong"]
+            self.fault(name, case["wrong"])
         self.cases.setdefault(case["state"], []).append((name, case["kind"]))
         if folder is not None:
             begin = partial(self.work, Path(folder))
@@ -150,9 +150,14 @@ class Judge:
                 verdict = folder.with_suffix(".json")
                 wrong = json.loads(verdict.read_text()) if verdict.exists() else ["no verdict"]
                 if wrong:
-                    self.faults[" = ".join(name for name, _ in self.cases[state])] = wrong
+                    self.fault(" = ".join(name for name, _ in self.cases[state]), wrong)
                 shutil.rmtree(folder)
             time.sleep(0.005)
+
+    def fault(self, name, wrong):
+        """Keep what is wrong, and say it at once."""
+        self.faults[name] = wrong
+        sys.stderr.write(f"{name}: {'; '.join(wrong)}\n")
 
     def summary(self):
         """How many cases of each kind, different states and faults."""
@@ -262,8 +267,6 @@ def main():
     only = chosen.only and {(int(chosen.only.split("-")[0]), chosen.only.split("-")[1])}
     begun = time.monotonic()
     lines, faults = check(chosen.commands.split(","), chosen.jobs, chosen.sample, chosen.seed, only)
-    for case, wrong in faults.items():
-        print(f"{case}: {'; '.join(wrong)}")
     print("\n".join(lines))
     print(f"{len(faults)} faults, {time.monotonic() - begun:.0f} s")
     return bool(faults)
