@@ -371,7 +371,7 @@ def test_a_bin_needs_a_flag_and_its_payload_is_never_run(world, refused, succeed
     assert (status, fault["code"]) == (9, "UNSAFE_PICKLE")
     (model / "pytorch_model.bin").write_bytes(pickle.dumps(Payload(tmp_path / "mark")))
     status, fault = refused(*search, "--allow-bin")
-    assert status == 9
+    assert status == 9, fault[0]
     assert not (tmp_path / "mark").exists()
     assert not (tmp_path / "run").exists()
     torch.save(weights, model / "pytorch_model.bin")

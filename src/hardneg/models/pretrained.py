@@ -7,6 +7,7 @@ import inspect
 import json
 import pickle
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -142,9 +143,11 @@ def find_weights(folder: Path, *, allow_bin: bool, safe: tuple[str, ...] = SAFE_
 
 @contextmanager
 def refusing_pickles(path: Path) -> Iterator[None]:
-    """Name what torch's restricted loader refuses."""
+    """Name what torch's restricted loader refuses, and leave out its guess at why."""
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Detected pickle protocol", UserWarning)
+            yield
     except pickle.UnpicklingError as fault:
         raise TrustError(
             "UNSAFE_PICKLE", "the weights hold more than tensors", "get them as safetensors", path=path
