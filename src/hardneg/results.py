@@ -201,7 +201,7 @@ def summarize(
             pairs = [(FINAL, other) for other in (UNTRAINED, BM25)]
             results["compared_on"] = split
             results["comparisons"] = compare_states(evaluations, pairs, seed=seed)
-    trained = [found["train"] for state, found in runs.items() if "train" in found and "/" not in state]
+    trained = {s: found["train"] for s, found in runs.items() if "train" in found and "/" not in s}
     return {**results, "forgetting": forgetting(data, trained, answers_of(data, cache), first=first_episode)}
 
 

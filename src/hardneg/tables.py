@@ -103,11 +103,11 @@ def results_table(results: Mapping[str, Any], out: Path) -> str:
         parts.append(f"{title}\n" + table(["", "share"], list(shares.items())))
     if results.get("forgetting"):
         rows = [
-            [row["episode"], row["forgotten"], row["learned"], row["train_mrr_100"]]
+            [row["before"], row["after"], row["forgotten"], row["learned"], row["train_mrr_100"]]
             for row in results["forgetting"]
         ]
-        headers = ["episode", "forgotten", "learned", "MRR@100 after"]
-        parts.append("training queries, against the state before\n" + table(headers, rows))
+        headers = ["from", "to", "forgotten", "learned", "MRR@100 then"]
+        parts.append("training queries, from one state of the model to the next\n" + table(headers, rows))
     parts.append(f"experiment: {out}\nmodel:      {out / 'model'}")
     return "\n\n".join(parts)
 

@@ -119,6 +119,16 @@ def is_gone(pid):
     return state == "Z"
 
 
+def crawl(pid, seconds):
+    """Let a process have a tenth of the time only."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(0.09)
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(0.01)
+
+
 def disturb(supervisor, kind, draw):
     """Make one event happen; True if there was somebody for it to happen to."""
     who = {"i": "inferencer", "t": "trainer"}.get(kind[0])
@@ -129,8 +139,11 @@ def disturb(supervisor, kind, draw):
     if kind == "s-kill" and draw.random() < 0.3 and children[1]:
         os.kill(children[1], signal.SIGSTOP)  # a stopped role must not outlive its supervisor either
     try:
-        number = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM}[kind[2:]]
-        os.kill(pid, number)
+        if kind[2:] == "slow":
+            crawl(pid, draw.uniform(0.5, 2.0))
+        else:
+            number = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM}[kind[2:]]
+            os.kill(pid, number)
     except ProcessLookupError:
         return False
     if who is None:
@@ -142,7 +155,7 @@ def disturb(supervisor, kind, draw):
     return True
 
 
-KINDS = ("i-kill", "i-kill", "i-stop", "t-kill", "s-kill", "s-term", "t-term")
+KINDS = ("i-kill", "i-kill", "i-stop", "i-slow", "t-kill", "t-slow", "s-kill", "s-term", "t-term")
 
 
 def test_whatever_happens_the_end_is_the_same(world, undisturbed, tmp_path):

@@ -267,9 +267,11 @@ def test_a_hit_that_contains_an_answer_counts_as_a_judged_one(labels):
     assert [sorted(set(found.of(i).tolist())) for i in range(5)] == [[0, 1], [3, 5], [], [2], [4]]
     assert reciprocal_ranks(run, found).tolist() == [1 / 2, 1 / 2, 0, 1 / 4, 1]
     better = run_of(data, [[0, 7, 1, 2], [1, 0, 5, 3], *LISTS[2:]])
-    (row,) = forgetting(data, [run, better], contains)
+    (row,) = forgetting(data, {"first": run, "second": better}, contains)
     assert row == {
         "episode": 1,
+        "before": "first",
+        "after": "second",
         "forgotten": 1 / 5,
         "learned": 1 / 5,
         "train_mrr_100": pytest.approx((1 + 1 / 3 + 1 / 4 + 1) / 5),

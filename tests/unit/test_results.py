@@ -90,9 +90,11 @@ def test_results_hold_every_state_the_tests_and_forgetting(data, runs):
 
 def test_a_query_is_forgotten_when_its_positive_fell(data, runs):
     # query a: rank 1 -> 2, forgotten; query b: rank 2 -> 1, learned
-    row = {"episode": 1, "forgotten": 0.5, "learned": 0.5, "train_mrr_100": 0.75}
-    assert forgetting(data, [runs["untrained"]["train"], runs["final"]["train"]]) == [row]
-    assert forgetting(data, [runs["final"]["train"]]) == []
+    row = {"episode": 1, "before": "untrained", "after": "final"}
+    row |= {"forgotten": 0.5, "learned": 0.5, "train_mrr_100": 0.75}
+    trained = {state: runs[state]["train"] for state in ("untrained", "final")}
+    assert forgetting(data, trained) == [row]
+    assert forgetting(data, {"final": trained["final"]}) == []
 
 
 def test_nothing_is_compared_where_nothing_judges(data, runs):

@@ -7,7 +7,8 @@ Teleportation Negatives", EMNLP 2022. Compared are raw runs of all training quer
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,21 +40,27 @@ def learned_share(before: Float64, after: Float64) -> float:
 
 
 def forgetting(
-    data: TrainingData, runs: Sequence[Run], contains: Contains | None = None, *, first: int = 1
-) -> list[dict[str, float]]:
-    """Shares of the training queries forgotten and learned by each episode, from the states' runs in order.
+    data: TrainingData, runs: Mapping[str, Run], contains: Contains | None = None, *, first: int = 1
+) -> list[dict[str, Any]]:
+    """Shares of the training queries forgotten and learned from each state of the model to the next.
 
     A query is forgotten when its MRR@100 fell below that of the state before (ANCE-Tele, Fig. 4). The ``first``
     episode, whatever its number, is set against the pretrained model. With ``contains``, a hit that contains an
     answer counts as much as a judged one: what is a positive in training may differ between the states.
+
+    Parameters
+    ----------
+    runs : what the states found for the training queries, by their names and in their order.
     """
-    ranks = [reciprocal_ranks(run, relevant(run, data, contains)) for run in runs]
+    ranks = {name: reciprocal_ranks(run, relevant(run, data, contains)) for name, run in runs.items()}
     return [
         {
             "episode": episode,
-            "forgotten": forgetting_rate(before, after),
-            "learned": learned_share(before, after),
-            "train_mrr_100": float(after.mean()),
+            "before": before,
+            "after": after,
+            "forgotten": forgetting_rate(ranks[before], ranks[after]),
+            "learned": learned_share(ranks[before], ranks[after]),
+            "train_mrr_100": float(ranks[after].mean()),
         }
         for episode, (before, after) in enumerate(itertools.pairwise(ranks), first)
     ]
