@@ -12,10 +12,25 @@ from hardneg.experiment import Experiment
 from hardneg.labelling import answers_of, current_positives
 from hardneg.mining import mine_candidates
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
-from hardneg.snapshot import Remembered, Snapshot
-from hardneg.training.refresh import Beat, Follower, Mode, Versions, Wait, scheduled_version, source_step
+from hardneg.snapshot import GEOMETRY, Remembered, Snapshot
+from hardneg.training.checkpoint import checkpoints
+from hardneg.training.refresh import (
+    Beat,
+    Follower,
+    Mode,
+    Versions,
+    Wait,
+    in_force,
+    lines_of,
+    read_rows,
+    scheduled_version,
+    source_step,
+)
 
 T = TypeVar("T")
+
+EPISODE = 1  # all steps are of one stage; a refresh begins an episode for diagnostics only
+CHECKPOINTS = f"episodes/{EPISODE}/checkpoint"
 
 DONE = (-1, -1)  # in place of a job
 
@@ -100,13 +115,61 @@ def publish_version(
     save_pool(pool, versions_of(experiment).path(version), settings={"depth": depth}, inputs=inputs)
 
 
-def tidy(experiment: Experiment, versions: Versions) -> None:
-    """Delete published models that no version will be mined from: those no newer than the newest version's."""
+def is_mined(experiment: Experiment, version: int) -> bool:
+    """Whether a version was completed, though it may be deleted since."""
+    versions = versions_of(experiment)
+    newest = versions.newest()
+    older = newest is not None and version < newest
+    return versions.is_complete(version) or (older and is_published(geometry_of(experiment, version)))
+
+
+def step_of(experiment: Experiment, version: int) -> int:
+    """After how many steps the model was that mined a version, which may be deleted since."""
+    versions = versions_of(experiment)
+    if versions.is_complete(version):
+        return versions.step(version)
+    return int(read_manifest(geometry_of(experiment, version)).facts["step"])
+
+
+def geometry_of(experiment: Experiment, version: int) -> Path:
+    """What is kept of the state behind a version whatever else is deleted."""
+    return experiment / runs_of(version) / GEOMETRY
+
+
+def tidy(experiment: Experiment, *, used: Path | None, keep: int | None) -> None:
+    """Delete what nothing will be made from: models no newer than the newest version's, and old versions.
+
+    A version stays while a step after a kept checkpoint may ask for it again.
+
+    Parameters
+    ----------
+    used : the version that the state looked at last was trained on; a later state asks for no older one.
+    keep : how many of the newest versions stay besides; None: all of them.
+    """
+    versions = versions_of(experiment)
     newest = versions.newest()
     mined = -1 if newest is None else versions.step(newest)
     for path in experiment.path.glob("models/step-*"):
         if int(path.name[5:]) <= mined:
             remove(path)
+    if newest is None or keep is None or used is None:
+        return
+    oldest = min(number_of(used), newest - keep + 1, needed_from(experiment))
+    for path in versions.folder.glob("v[0-9]*"):
+        if is_published(path) and number_of(path) < oldest:
+            remove(path)
+
+
+def number_of(version: Path) -> int:
+    """The number of the version at a path."""
+    return int(version.name[1:])
+
+
+def needed_from(experiment: Experiment) -> int:
+    """The oldest version that training asks for when it goes on from its oldest checkpoint."""
+    kept, journal = checkpoints(experiment / CHECKPOINTS), experiment / "versions.jsonl"
+    step = int(kept[0].name[5:]) if kept else 0
+    return in_force(read_rows(journal, lines_of(journal)[0]), step) or 0
 
 
 def timed_wait(experiment: Experiment, wait: Wait) -> Wait:

@@ -85,7 +85,7 @@ def conduct(
         if is_leader():
             runs[state.name] = found
             known = relevant(found["train"], data, contains)
-            if (share := share_of_state(state.trained_on, found["train"], data, known)) is not None:
+            if (share := share_of_state(state, found["train"], data, known)) is not None:
                 informative[state.name] = share
             note_state(state.name, found, data, measures, experiment.cache)
         if state.step is not None:

@@ -28,6 +28,7 @@ from hardneg.search.retrieve import dot_products, search_run
 from hardneg.search.runs import KIND, load_run, save_run
 from hardneg.search.vectors import as_tensor
 
+GEOMETRY = "geometry"
 Timed = Callable[..., contextlib.AbstractContextManager[Any]]
 
 
@@ -178,14 +179,15 @@ class Snapshot:
 
     def keep_geometry(self) -> None:
         """Publish the corpus mean vector and how alike the passages are, which outlive the embeddings."""
-        inputs, path = {"collection": self.collection.digest, "model": self.digest}, self.folder / "geometry"
-        if not by_leader(is_current, path, "geometry", inputs):
+        inputs, path = {"collection": self.collection.digest, "model": self.digest}, self.folder / GEOMETRY
+        if not by_leader(is_current, path, GEOMETRY, inputs):
             passages = self.passages
 
             def keep() -> None:
-                with publish(path, "geometry", inputs=inputs, replace=True) as draft:
+                with publish(path, GEOMETRY, inputs=inputs, replace=True) as draft:
                     draft.array("mean.npy", passages.mean)
                     draft.facts["mean_pairwise_cosine"] = passages.mean_pairwise_cosine
+                    draft.facts["step"] = self.step
 
             by_leader(keep)
 

@@ -69,10 +69,11 @@ def test_every_step_draws_from_the_version_in_force(whole, world):
     assert len({pool.scores.tobytes() for pool in pools}) == len(pools)  # each mined by other weights
 
 
-def test_a_version_is_the_top_of_its_own_model_without_positives(whole, world):
+def test_a_version_is_the_top_of_its_own_model_without_positives(whole, run_states, world):
     from hardneg.models.loading import load_encoder
 
-    encoder = load_encoder(str(whole.path / f"models/step-{EVERY:07d}"))
+    first = run_states(RECIPE, **SMALL | {"refreshes": 0, "horizon": EVERY * (REFRESHES + 1)})
+    encoder = load_encoder(str(first.path / "model"))  # as it was after the first of the refreshes
     collection = world.collection
     pool = load_pool(whole.path / "versions/v0001", n_passages=collection.n_passages)
     encoder.eval()

@@ -99,7 +99,8 @@ class Supervisor:
 def digests(out):
     """What must not depend on what happened on the way."""
     names = ["model/model.safetensors", "metrics.jsonl", "versions.jsonl", "results.json"]
-    names += [f"versions/v000{k}/{name}.npy" for k in (0, 2, 3, 4) for name in ("passage_rows", "scores")]
+    kept = sorted(path.name for path in out.glob("versions/v*"))
+    names += [f"versions/{version}/{name}.npy" for version in kept for name in ("passage_rows", "scores")]
     return {name: hashlib.sha256((out / name).read_bytes()).hexdigest() for name in names}
 
 
@@ -162,12 +163,12 @@ def test_whatever_happens_the_end_is_the_same(world, undisturbed, tmp_path):
     draw, events, number = random.Random(SEED), 0, 0
     while events < EVENTS:
         number += 1
-        out = tmp_path / f"run-{number}"
-        supervisor, mine = Supervisor(world, out), 0
+        out, few = tmp_path / f"run-{number}", {} if number % 2 else {"keep_versions": 1}
+        supervisor, mine = Supervisor(world, out, **few), 0
         while supervisor.running() or supervisor.status:
             if not supervisor.running():
                 assert supervisor.status in (-signal.SIGKILL, 75), supervisor.said()[-3000:]
-                supervisor = Supervisor(world, out)
+                supervisor = Supervisor(world, out, **few)
             time.sleep(draw.uniform(0.05, 0.8))
             if mine < 12 and events < EVENTS and supervisor.running():
                 happened = disturb(supervisor, draw.choice(KINDS), draw)
@@ -175,7 +176,9 @@ def test_whatever_happens_the_end_is_the_same(world, undisturbed, tmp_path):
                 events += happened
         assert supervisor.finish() == 0, supervisor.said()[-3000:]
         assert "Traceback" not in supervisor.said(), supervisor.said()[-3000:]
-        assert digests(out) == undisturbed
+        found = digests(out)
+        assert found.items() <= undisturbed.items()
+        assert len(undisturbed) - len(found) == (2 if few else 0)  # the two arrays of the first version
 
 
 def die_at(number, role):

@@ -5,10 +5,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from hardneg.artifacts import remove
 from hardneg.diagnostics import informative
 from hardneg.diagnostics.informative import informative_share, share_of_state
-from hardneg.negatives.pool import ENTRY_ARRAYS, NegativePool
+from hardneg.negatives.pool import ENTRY_ARRAYS, NegativePool, save_pool
 from hardneg.records import Positives, Run, offsets_of
+from hardneg.snapshot import Remembered
 
 
 def run_of(lists):
@@ -35,6 +37,7 @@ def pool_of(lists, positives):
         offsets=offsets_of(np.array([len(found) for found in lists])),
         **entries,
         episode=1,
+        collection="c",
     )
 
 
@@ -43,7 +46,8 @@ def positives_of(lists):
     return Positives(np.arange(len(lists), dtype=np.int32), offsets_of(np.array([*map(len, lists)])), rows)
 
 
-DATA = SimpleNamespace(collection=SimpleNamespace(text_keys=np.arange(1000, dtype=np.uint64)))
+KEYS = np.arange(1000, dtype=np.uint64)
+DATA = SimpleNamespace(collection=SimpleNamespace(text_keys=KEYS, n_passages=1000, digest="c"))
 
 
 def test_by_hand(monkeypatch):
@@ -70,5 +74,15 @@ def test_equals_a_loop():
 
 
 def test_a_state_without_a_pool_has_none(tmp_path):
-    assert share_of_state(None, run_of([[1]]), DATA, positives_of([[1]])) is None
-    assert share_of_state(tmp_path / "no", run_of([[1]]), DATA, positives_of([[1]])) is None
+    for pool in (None, tmp_path / "no"):
+        state = Remembered("first", tmp_path, trained_on=pool)
+        assert share_of_state(state, run_of([[1]]), DATA, positives_of([[1]])) is None
+
+
+def test_a_share_outlives_the_pool(tmp_path):
+    run, positives = run_of([[1, 2, 3]]), positives_of([[1]])
+    save_pool(pool_of([np.array([2, 7])], positives), tmp_path / "pool", settings={}, inputs={})
+    state = Remembered("first", tmp_path / "runs", trained_on=tmp_path / "pool")
+    assert share_of_state(state, run, DATA, positives) == 0.5
+    remove(tmp_path / "pool")
+    assert share_of_state(state, run, DATA, positives) == 0.5

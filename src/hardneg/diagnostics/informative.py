@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg.artifacts import is_published
+from hardneg.artifacts import is_published, publish, read_manifest
 from hardneg.data.training_data import TrainingData
 from hardneg.negatives.candidates import candidates
 from hardneg.negatives.pool import NegativePool, load_pool
 from hardneg.records import Positives, Run, owners, spans
+from hardneg.snapshot import State
 
+KIND = "informative-share"
 DEPTH = 100
 
 
@@ -38,9 +38,19 @@ def pairs_of(pool: NegativePool) -> NDArray[np.int64]:
     return pool.query_rows[owners(pool.offsets)].astype(np.int64) << 32 | pool.passage_rows
 
 
-def share_of_state(trained_on: Path | None, run: Run, data: TrainingData, positives: Positives) -> float | None:
-    """The share of the negatives at ``trained_on``; None where there are none, or none that stayed for a step."""
-    if trained_on is None or not is_published(trained_on):
+def share_of_state(state: State, run: Run, data: TrainingData, positives: Positives) -> float | None:
+    """The share of the negatives that a state was trained on last; None where there are none.
+
+    It is kept beside the state's runs, for it outlives those negatives.
+    """
+    path = state.folder / "informative"
+    if state.trained_on is None:
         return None
-    pool = load_pool(trained_on, n_passages=data.collection.n_passages, collection=data.collection.digest)
-    return informative_share(pool, run, data, positives) if len(pool.passage_rows) else None
+    if not is_published(state.trained_on):
+        return read_manifest(path).facts["share"] if is_published(path, KIND) else None
+    pool = load_pool(state.trained_on, n_passages=data.collection.n_passages, collection=data.collection.digest)
+    if not len(pool.passage_rows):
+        return None
+    with publish(path, KIND, inputs={"pool": read_manifest(state.trained_on).digest}, replace=True) as draft:
+        share = draft.facts["share"] = informative_share(pool, run, data, positives)
+    return share

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from hardneg.artifacts import is_published
+from hardneg.config import operational
 from hardneg.data.training_data import TrainingData, labelled
 from hardneg.diagnostics.pairwise_errors import errors_of_state
 from hardneg.distributed import by_leader
@@ -30,15 +31,18 @@ from hardneg.objectives import LossName, group_loss, group_objective
 from hardneg.planning import Episode, describe_work, work_of
 from hardneg.refreshing import (
     DONE,
+    EPISODE,
     VersionInForce,
     beat_of,
     exported,
+    is_mined,
     is_trained,
     name_of,
     next_job,
     publish_version,
     remembered,
     runs_of,
+    step_of,
     tidy,
     timed_wait,
     used_before,
@@ -52,7 +56,6 @@ from hardneg.training.refresh import POLL_SECONDS, Follower, Journal, Mode, Wait
 from hardneg.training_settings import Recipe, TrainingSettings, state_of
 from hardneg.training_stage import Stage, stage_steps
 
-EPISODE = 1  # all steps are of one stage; a refresh begins an episode for diagnostics only
 Working = Callable[[int], bool]  # complete versions -> whether training goes on; raises if a role failed
 
 
@@ -71,6 +74,7 @@ class Ance(TrainingSettings):
     positives: Literal["rotate", "first"] = "rotate"
     max_staleness: int | None = Field(None, ge=1)  # most steps between mining and use (async)
     stale: Literal["wait", "stop"] = "wait"  # what to do beyond it
+    keep_versions: int | None = operational(None, ge=1)  # besides those that resuming needs; None: all
 
     @property
     def roles(self) -> Sequence[str]:
@@ -132,12 +136,12 @@ def alternate(
     settings: Ance, data: TrainingData, base: Callable[[], BiEncoder], experiment: Experiment
 ) -> Iterator[State]:
     """Mine and train in turn."""
-    versions, encoder = versions_of(experiment), base()
+    encoder = base()
     steps, made = train(settings, data, encoder, experiment, at_once), 0
     for version in range(settings.refreshes + 1):
         step = version * settings.refresh_every
         used = used_before(settings.mode, experiment, step, settings.refresh_every, version)
-        if by_leader(versions.is_complete, version):
+        if by_leader(is_mined, experiment, version):
             yield remembered(experiment, version, step, used)
         else:
             miner = encoder if step == 0 else load_encoder(str(exported(experiment, step)), device=encoder.device)
@@ -145,6 +149,7 @@ def alternate(
             yield state
             by_leader(publish_version, state, data, experiment, version, depth=settings.depth, seed=settings.seed)
             state.discard()
+        by_leader(tidy, experiment, used=used, keep=settings.keep_versions)
         while made < step + settings.refresh_every:  # the first that come may be many, made before
             made = next(steps, settings.steps)
 
@@ -276,11 +281,11 @@ def watch(settings: Ance, experiment: Experiment, working: Working) -> Iterator[
         busy = working(version)  # asked first: what is complete after the last work is still looked at
         newest = versions.newest()
         while newest is not None and version <= newest:
-            if versions.is_complete(version):
-                step = versions.step(version)
+            if is_mined(experiment, version):
+                step = step_of(experiment, version)
                 used = used_before(settings.mode, experiment, step, settings.refresh_every, version)
                 yield remembered(experiment, version, step, used)
-                tidy(experiment, versions)
+                tidy(experiment, used=used, keep=settings.keep_versions)
             version = next(seen)
         if not busy:
             break

@@ -10,7 +10,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
@@ -55,6 +55,28 @@ class Versions:
         return int(read_manifest(self.path(version)).inputs["step"])
 
 
+def lines_of(path: Path) -> tuple[list[bytes], bytes]:
+    """The whole lines of a journal, and what may be torn after them; none where there is no journal."""
+    *lines, torn = path.read_bytes().split(b"\n") if path.is_file() else [b""]
+    return lines, torn
+
+
+def read_rows(path: Path, lines: Sequence[bytes]) -> list[tuple[int, int]]:
+    """(first step, version) of every line of a journal."""
+    try:
+        return [(row["step"], row["version"]) for row in map(json.loads, lines)]
+    except (ValueError, KeyError, TypeError) as fault:
+        what = f"not a journal of versions ({fault})"
+        raise ArtifactError(
+            "BAD_JSON", what, "remove it; steps since the checkpoint are made anew", path=path
+        ) from fault
+
+
+def in_force(rows: Sequence[tuple[int, int]], step: int) -> int | None:
+    """The version that a journal's rows name for ``step``."""
+    return next((version for first, version in reversed(rows) if first <= step), None)
+
+
 class Journal:
     """From which step on each version was in force: one line a change, on the disk before the step is made.
 
@@ -71,27 +93,18 @@ class Journal:
         self.rows = by_leader(self._read)
 
     def _read(self) -> list[tuple[int, int]]:
-        """All rows; a torn last line, left by a crash, is not one."""
-        if not self.path.is_file():
-            return []
-        *lines, torn = self.path.read_bytes().split(b"\n")
+        """All rows; a torn last line, left by a crash, is cut off."""
+        lines, torn = lines_of(self.path)
         if torn:
             with publish_file(self.path) as stream:
                 stream.writelines(line + b"\n" for line in lines)
-        try:
-            return [(row["step"], row["version"]) for row in map(json.loads, lines)]
-        except (ValueError, KeyError, TypeError) as fault:
-            what, fix = (
-                f"not a journal of versions ({fault})",
-                "remove it; steps since the checkpoint are made anew",
-            )
-            raise ArtifactError("BAD_JSON", what, fix, path=self.path) from fault
+        return read_rows(self.path, lines)
 
     def recorded(self, step: int) -> int | None:
         """The version in force at ``step``, if that step was made before."""
         if not self.rows or step > max(self.rows[-1][0], self.made):
             return None
-        return next((version for first, version in reversed(self.rows) if first <= step), None)
+        return in_force(self.rows, step)
 
     def append(self, step: int, version: int) -> None:
         """Note a change, and flush it."""

@@ -1,0 +1,77 @@
+"""ANCE that keeps few versions of its negatives: nothing but them differs, however often it was interrupted."""
+
+import json
+
+import pytest
+
+import hardneg as hn
+from hardneg.recipes import ance
+from hardneg.training.checkpoint import checkpoints
+from tiny_world import COMMON, one_thread  # noqa: F401
+
+SMALL = {"refresh_every": 2, "refreshes": 4, "checkpoint_every": 1, "measures": "RR@10"}
+
+
+@pytest.fixture(scope="module")
+def train(world, tmp_path_factory):
+    cache = tmp_path_factory.mktemp("cache")
+
+    def run(out, **changes):
+        where = {"data": world.collection, "model": world.calm, "out": out, "cache": cache}
+        return hn.train("ance", **where, **COMMON | SMALL | changes)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def all_kept(train, tmp_path_factory):
+    path = tmp_path_factory.mktemp("experiment") / "all"
+    return path, train(path)
+
+
+def rows_of(file):
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def versions_in(path):
+    return sorted(folder.name for folder in path.glob("versions/v*"))
+
+
+def test_old_versions_go_and_the_results_stay(train, all_kept, tmp_path):
+    path, results = all_kept
+    out = tmp_path / "few"
+    assert train(out, keep_versions=1) == results
+    assert results["informative"].keys() == {"refresh-1", "refresh-2", "refresh-3", "refresh-4", "final"}
+    assert (out / "metrics.jsonl").read_bytes() == (path / "metrics.jsonl").read_bytes()
+    assert versions_in(path) == ["v0000", "v0001", "v0002", "v0003", "v0004"]
+    assert versions_in(out) == ["v0003", "v0004"]  # the last was mined by what was trained on the one before
+    assert not list(out.glob("models/step-*"))
+    assert hn.verify(out)["whole"]
+
+
+@pytest.mark.parametrize("at", [5, 6, 8])
+def test_interrupted_it_mines_nothing_anew(train, all_kept, tmp_path, monkeypatch, at):
+    class Power(Exception):
+        pass
+
+    real = ance.stage_steps
+
+    def failing(*args):
+        for made in real(*args):
+            if made == at:
+                raise Power
+            yield made
+
+    out = tmp_path / "few"
+    with monkeypatch.context() as patch:
+        patch.setattr(ance, "stage_steps", failing)
+        with pytest.raises(Power):
+            train(out, keep_versions=1)
+    kept = versions_in(out)
+    oldest = int(checkpoints(out / "episodes/1/checkpoint")[0].name[5:])
+    used = [row["negative_version"] for row in rows_of(out / "metrics.jsonl")]
+    assert kept[0] != "v0000"
+    assert {f"v{version:04d}" for version in used[oldest:]} <= set(kept)
+    assert train(out, keep_versions=1) == all_kept[1]
+    mined = [row["version"] for row in rows_of(out / "timing.jsonl") if row["stage"] == "mine"]
+    assert sorted(mined) == [0, 1, 2, 3, 4]
