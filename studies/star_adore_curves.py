@@ -9,7 +9,7 @@ from pathlib import Path
 from harness import Study, table
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from star_adore import ARMS, MEASURE, arms
+from star_adore_rows import ARMS, MEASURE, arms
 
 from hardneg.artifacts import publish_file
 

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from harness import Study, called, insert, interval, number, table, values
-from star_adore import (
+from star_adore_curves import NOT_RUN, curves_table, draw
+from star_adore_rows import (
     ADORE,
     FIRST,
     GRID_FROM,
@@ -21,7 +22,6 @@ from star_adore import (
     result_of,
     tried,
 )
-from star_adore_curves import NOT_RUN, curves_table, draw
 
 import hardneg as hn
 from hardneg.artifacts import read_manifest

@@ -24,6 +24,11 @@ def module():
 
 
 @pytest.fixture
+def rows():
+    return importlib.import_module("star_adore_rows")
+
+
+@pytest.fixture
 def reports():
     return importlib.import_module("star_adore_report")
 
@@ -81,9 +86,9 @@ def test_first_rows_make_equal_steps(module):
         assert sum(made[step.recipe](step.settings) for step in row.steps) == 96
 
 
-def test_parts_need_the_rows_that_they_start_from(module):
-    assert module.wanted(chosen(module, "--parts", "grid")) == ["star", "star-adore"]
-    assert module.wanted(chosen(module, "--parts", "curves")) == ["bm25", "bm25-adore"]
+def test_parts_need_the_rows_that_they_start_from(module, rows):
+    assert rows.wanted(chosen(module, "--parts", "grid")) == ["star", "star-adore"]
+    assert rows.wanted(chosen(module, "--parts", "curves")) == ["bm25", "bm25-adore"]
     five = chosen(module, "--parts", "rows", "--rows", "bm25,ance,star,bm25-adore,star-adore")
     assert list(module.first_rows(five)) == ["bm25", "ance", "star"]
     assert module.bases(five) == ["bm25", "star"]
