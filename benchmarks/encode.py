@@ -109,7 +109,7 @@ def gate(found: dict[str, dict[str, np.ndarray]]) -> dict[str, float]:
 
 def contests() -> list[Contest]:
     from hardneg.data.tokens import token_batch
-    from hardneg.models.bi_encoder import best_precision
+    from hardneg.models.capacity import best_precision
     from hardneg.models.loading import load_encoder
 
     encoder = load_encoder(MODEL)

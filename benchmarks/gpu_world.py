@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from hardneg.data.tokens import TokenStore
-from hardneg.models.bi_encoder import BiEncoder, EncoderSettings, Tower
+from hardneg.models.bi_encoder import BiEncoder, Tower
+from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.records import TokenBatch, offsets_of
 
 CLS, SEP = 101, 102

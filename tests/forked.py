@@ -13,7 +13,7 @@ from hardneg import cli
 
 
 class Forked:
-    """What :mod:`hardneg.operations.roles` needs of ``subprocess.Popen``, by a fork that runs ``hardneg role``."""
+    """What the supervisor needs of ``subprocess.Popen``, by a fork that runs ``hardneg role``."""
 
     living: ClassVar[list] = []
     prepare = staticmethod(lambda: None)  # called in the new process, before anything else

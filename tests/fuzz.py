@@ -271,7 +271,8 @@ def read_collection(folder, random):
 
 def read_pool(folder, random):
     """A pool, and now and then one whose manifest was made to fit its broken arrays."""
-    from hardneg.negatives.pool import entries_of, load_pool, stats
+    from hardneg.negatives.facts import entries_of, stats
+    from hardneg.negatives.pool import load_pool
 
     if random.random() < 0.7:
         seal_again(folder)

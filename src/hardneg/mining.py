@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -13,8 +13,8 @@ import numpy as np
 
 from hardneg.config import nearest as nearest_name
 from hardneg.data.collection import Collection
-from hardneg.draws import UInt64
 from hardneg.errors import SettingsError
+from hardneg.negatives.adopting import from_file, trained_on
 from hardneg.negatives.candidates import (
     ALL,
     Contains,
@@ -22,13 +22,10 @@ from hardneg.negatives.candidates import (
     search_depth,
     starved,
     without_answers,
-    without_known,
 )
-from hardneg.negatives.groups import usable
 from hardneg.negatives.mix import Mode, teleport, union
-from hardneg.negatives.pool import SOURCES as POOL_SOURCES
 from hardneg.negatives.pool import NegativePool
-from hardneg.negatives.sources import draw_entries, log_shortfall, random_source, sample_source
+from hardneg.negatives.sources import random_source, sample_source
 from hardneg.records import Float32, Int32, Positives, Run, owners, spans
 from hardneg.search.bm25 import bm25_run
 from hardneg.snapshot import Snapshot
@@ -109,34 +106,6 @@ def mine_pool(
         filters=filters,
     )
     return trained_on(mixed, contains)
-
-
-def trained_on(pool: NegativePool, contains: Contains | None) -> NegativePool:
-    """By answers, the queries of a pool that have a positive and a negative; the others are counted."""
-    if contains is None:
-        return pool
-    lacking = int(np.count_nonzero(spans(pool.positive_offsets) == 0))
-    kept = usable(pool)
-    if len(kept) < len(pool):
-        found = f"{lacking} have no positive, {len(pool) - len(kept) - lacking} no negative"
-        log.warning("%d of %d queries are skipped: %s", len(pool) - len(kept), len(pool), found)
-    return pool.select(kept)
-
-
-def adopt(
-    given: NegativePool,
-    positives: Positives,
-    episode: int,
-    text_keys: UInt64,
-    contains: Contains | None = None,
-) -> NegativePool:
-    """Negatives made elsewhere as the pool of ``episode``: of the queries of ``positives``, and without those.
-
-    Entries keep how many episodes older than their pool they are. With ``contains``, as for :func:`mine_pool`.
-    """
-    ours = without_answers(without_known(given.align(positives), text_keys), contains)
-    ours = replace(ours, episode=episode, episodes=ours.episodes + np.int32(episode - given.episode))
-    return trained_on(ours, contains)
 
 
 def check_sources(
@@ -236,50 +205,6 @@ def mine_candidates(
         anchors=list_anchors,
         contains=contains,
     )
-
-
-def from_file(
-    given: Run | NegativePool,
-    positives: Positives,
-    collection: Collection,
-    *,
-    episode: int,
-    depth: int,
-    count: int | None,
-    seed: int,
-    filters: Filters,
-    contains: Contains | None,
-) -> NegativePool:
-    """The source ``file``: hits of a run as of any search, or entries of a pool as they are, without positives."""
-    if filters.margin:
-        raise SettingsError(
-            "NO_MARGIN", "a file does not say the positives' scores", "filter by rank or max_score"
-        )
-    if isinstance(given, Run):
-        return sample_source(
-            given,
-            positives,
-            source="file",
-            episode=episode,
-            depth=depth,
-            count=count,
-            seed=seed,
-            filters=filters,
-            text_keys=collection.text_keys,
-            contains=contains,
-        )
-    ours = without_answers(adopt(given, positives, episode, collection.text_keys), contains)
-    n = len(ours.passage_rows)
-    ours = replace(
-        ours,
-        sources=np.full(n, POOL_SOURCES.index("file"), np.uint8),
-        episodes=np.full(n, episode, np.int32),
-        anchors=np.full(n, -1, np.int32),
-    )
-    if count is not None:
-        ours = draw_entries(ours, count, seed=seed)
-        log_shortfall("file", ours, count)
-    return ours
 
 
 def training_depth(collection: Collection, positives: Positives, depth: int) -> int:

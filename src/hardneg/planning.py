@@ -15,7 +15,8 @@ import torch
 from hardneg.data.tokens import token_batch
 from hardneg.data.training_data import TrainingData
 from hardneg.mining import training_depth
-from hardneg.models.bi_encoder import BiEncoder, Precision
+from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.capacity import Precision
 from hardneg.models.packing import plan_batches
 from hardneg.progress import clock
 from hardneg.records import Side, TokenBatch

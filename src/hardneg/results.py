@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hardneg.artifacts import read_manifest
 from hardneg.cards import FINAL, card_metadata, model_card
 from hardneg.data.formats.trec import write_run
@@ -282,25 +280,3 @@ def draw_curve(
     draw_learning_curve(
         experiment / CURVE, curve, places, list(values.values()), label=f"{split} {measure}", baseline=baseline
     )
-
-
-# ---------------------------------------------------------------- several seeds
-
-
-def pool_seeds(results: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    """Mean, standard deviation and values over seeds of every measure of every state."""
-    seeds = sorted(results)
-    pooled: dict[str, Any] = {"seeds": seeds}
-    for split in ("test", "dev"):
-        if split in results[seeds[0]]:
-            pooled[split] = {
-                state: {name: spread([results[seed][split][state][name] for seed in seeds]) for name in measured}
-                for state, measured in results[seeds[0]][split].items()
-            }
-    return pooled
-
-
-def spread(values: Sequence[float]) -> dict[str, Any]:
-    """Mean, sample standard deviation (0 of one value) and the values themselves."""
-    deviation = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-    return {"mean": float(np.mean(values)), "std": deviation, "values": list(values)}

@@ -19,7 +19,8 @@ from hardneg.data.tokens import TokenStore, token_batch, tokenize
 from hardneg.distributed import barrier, by_leader, member
 from hardneg.errors import ArtifactError
 from hardneg.memory import require
-from hardneg.models.bi_encoder import BiEncoder, Precision
+from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.capacity import Precision
 from hardneg.progress import track
 from hardneg.records import Float32, Int32, Int64, Run, Side, owners, take_spans
 from hardneg.search.ann import PassageIndex, index_run, traits

@@ -14,7 +14,7 @@ import torch
 from forked import Forked, fork
 from hardneg import cli
 from hardneg.distributed import stop_flag
-from hardneg.operations import roles
+from hardneg.operations import roles, supervision
 from tiny_world import tiny_collection, tiny_model
 
 pytestmark = pytest.mark.slow
@@ -44,9 +44,9 @@ def world(tmp_path_factory):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(roles.subprocess, "Popen", Forked)
-        patch.setattr(roles, "BACKOFF", (0.05, 0.3, 1.0, 2.0, 4.0))
-        patch.setattr(roles, "BEGIN_SECONDS", 5.0)
+        patch.setattr(supervision.subprocess, "Popen", Forked)
+        patch.setattr(supervision, "BACKOFF", (0.05, 0.3, 1.0, 2.0, 4.0))
+        patch.setattr(supervision, "BEGIN_SECONDS", 5.0)
         patch.setenv("TOKENIZERS_PARALLELISM", "false")  # its threads do not survive a fork
         patch.setenv("HARDNEG_CACHE", str(root / "cache"))
         patch.setattr(stop_flag, "signal", None)

@@ -39,7 +39,7 @@ print(field("VmHWM") - field("RssFile") - before)
 def test_a_batch_takes_no_more_than_is_said(tokens):
     from transformers import BertConfig
 
-    from hardneg.models.bi_encoder import bytes_of_batch
+    from hardneg.models.capacity import bytes_of_batch
 
     run = subprocess.run([sys.executable, "-c", PROGRAM, str(tokens)], capture_output=True, text=True, check=True)
     said = bytes_of_batch([BertConfig()], tokens)

@@ -14,8 +14,10 @@ from transformers import AutoModel, BertConfig, BertForMaskedLM
 
 from hardneg.data.tokens import tokenize
 from hardneg.errors import ArtifactError, HardnegError, InputError, SettingsError, TrustError
-from hardneg.models import bi_encoder
-from hardneg.models.bi_encoder import BiEncoder, EncoderSettings, best_precision
+from hardneg.models import capacity
+from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.capacity import best_precision
+from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
 from hardneg.records import TokenBatch, offsets_of
@@ -194,7 +196,7 @@ def test_best_precision_follows_the_hardware(monkeypatch):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, capability=capability: capability)
         assert best_precision("cuda") == expected
     for flags, expected in (({"avx512f", "amx_bf16"}, "bfloat16"), ({"avx512f"}, "float32")):
-        monkeypatch.setattr(bi_encoder, "_cpu_flags", lambda flags=flags: flags)
+        monkeypatch.setattr(capacity, "_cpu_flags", lambda flags=flags: flags)
         assert best_precision("cpu") == expected
 
 

@@ -11,7 +11,8 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 from hardneg.data.tokens import TokenStore
 from hardneg.losses import contrastive
 from hardneg.models import packing
-from hardneg.models.bi_encoder import BiEncoder, EncoderSettings, Tower
+from hardneg.models.bi_encoder import BiEncoder, Tower
+from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.records import offsets_of
 from hardneg.search.embeddings import encode_store
 from hardneg.search.exact import ExactIndex

@@ -11,7 +11,7 @@ import hardneg as hn
 from hardneg.data.tokens import token_batch, tokenize
 from hardneg.data.training_data import choose_splits
 from hardneg.mining import mine_candidates, positive_scores
-from hardneg.models.bi_encoder import EncoderSettings
+from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
 from hardneg.records import TextTemplate, offsets_of

@@ -32,15 +32,17 @@ FLOORS = {
         evaluation.compare
     """,
     "models": """
-        models.pooling models.dropout models.first_token models.packing models.pretrained models.bi_encoder
-        models.st_folder models.loading models.saving models.reinit losses
+        models.pooling models.dropout models.first_token models.packing models.pretrained
+        models.encoder_settings models.capacity models.bi_encoder models.st_folder
+        models.loading models.saving models.reinit losses
     """,
     "search": """
         search.checks search.vectors search.candidates search.exact search.embedding_store search.embeddings
         search.retrieve search.runs search.bm25 search.ann search.ann_building search.counting
     """,
     "negatives": """
-        negatives.pool negatives.candidates negatives.sources negatives.mix negatives.groups negatives.given
+        negatives.pool negatives.facts negatives.candidates negatives.sources negatives.mix negatives.groups
+        negatives.adopting negatives.given
     """,
     "training": """
         training.optim training.loop training.checkpoint training.gradient_cache training.sharing
@@ -50,7 +52,7 @@ FLOORS = {
         diagnostics.gradients experiment snapshot mining labelling training_settings objectives training_stage
         planning
         diagnostics.forgetting diagnostics.curves diagnostics.timeline
-        diagnostics.informative diagnostics.pairwise_errors cards results refreshing
+        diagnostics.informative diagnostics.pairwise_errors cards results seeds refreshing
     """,
     "recipes": "recipes.warmup recipes.ance_tele recipes.ance recipes.star recipes.adore",
     "roof": """
@@ -58,6 +60,7 @@ FLOORS = {
         operations.opening operations.states operations.inspection operations.indexing operations.given
         operations.pools operations.retrieval operations.evaluation operations.exporting
         operations.settings operations.starting operations.roles
+        operations.supervision
         operations.training operations.recipes operations.keeping operations.cleaning operations.doctor api tables
         cli.options cli.indexing cli.keeping cli.recipes cli.commands cli.exchange cli __main__
     """,

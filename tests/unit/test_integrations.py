@@ -19,7 +19,7 @@ from hardneg.errors import InputError, SettingsError
 from hardneg.experiment import Experiment
 from hardneg.integrations.mteb import MtebEncoder
 from hardneg.integrations.tensorboard import boarding
-from hardneg.models.bi_encoder import EncoderSettings
+from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
 from hardneg.operations.starting import Base

@@ -10,9 +10,11 @@ import torch
 from hardneg.data.collection import Collection
 from hardneg.data.training_data import choose_splits
 from hardneg.errors import SettingsError
-from hardneg.mining import Corpus, adopt, mine_candidates, mine_pool, positive_scores, training_depth
+from hardneg.mining import Corpus, mine_candidates, mine_pool, positive_scores, training_depth
 from hardneg.models.loading import load_encoder
-from hardneg.negatives.pool import DTYPES, SOURCES, entries_of, load_pool, save_pool
+from hardneg.negatives.adopting import adopt
+from hardneg.negatives.facts import entries_of
+from hardneg.negatives.pool import DTYPES, SOURCES, load_pool, save_pool
 from hardneg.records import Positives
 from hardneg.search import exact
 from hardneg.search.bm25 import bm25_run

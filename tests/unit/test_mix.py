@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from hardneg.errors import ArtifactError, SettingsError
+from hardneg.negatives.facts import entries_of, realized
 from hardneg.negatives.mix import quotas, teleport, union
-from hardneg.negatives.pool import SOURCES, NegativePool, concatenate, entries_of, realized
+from hardneg.negatives.pool import SOURCES, NegativePool, concatenate
 from hardneg.negatives.sources import draw_entries, random_source
 from hardneg.records import Positives, offsets_of
 

@@ -7,6 +7,7 @@ import pytest
 
 from hardneg import artifacts
 from hardneg.errors import ArtifactError
+from hardneg.negatives.facts import entries_of, realized, stats
 from hardneg.negatives.pool import (
     DTYPES,
     ENTRY_ARRAYS,
@@ -14,14 +15,11 @@ from hardneg.negatives.pool import (
     NegativePool,
     blocks,
     concatenate,
-    entries_of,
     load_pool,
     matches,
-    realized,
     repeats,
     save_pool,
     shortfall,
-    stats,
 )
 from hardneg.records import Positives, offsets_of
 

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from hardneg.data.tokens import token_batch
 from hardneg.errors import SettingsError
-from hardneg.models.bi_encoder import BiEncoder, best_precision
+from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.capacity import best_precision
 from hardneg.models.loading import load_encoder
 from hardneg.models.packing import plan_batches
 from hardneg.records import Float32, Side

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any, Literal, get_args
+from dataclasses import asdict, replace
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -20,68 +19,26 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from hardneg.artifacts import canonical_json
 from hardneg.data.tokens import plain_tokenizer, tokenizer_digest
 from hardneg.errors import SettingsError
+from hardneg.models.capacity import Precision, bytes_of_batch
+from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.packing import (
     Layout,
     can_pack,
     first_states,
-    has_half_kernels,
     hidden_states,
     lay_out,
     upload,
     use_flat_attention,
 )
-from hardneg.models.pooling import Pooling, pool
+from hardneg.models.pooling import pool
 from hardneg.records import Side, TextTemplate, TokenBatch, offsets_of
 
-Head = Literal["none", "ance"]
-TitleJoin = Literal["sep", "space"]
-Precision = Literal["float32", "bfloat16"]
 Encode = Callable[[TokenBatch, Side], Tensor]  # vectors [n, dim] float32
-
-WORKSPACE = 64 << 20  # bytes that matrix products keep for themselves
 
 OF_VECTORS = ("pooling", "head", "normalize", "dim")  # settings that decide what vector tokens get
 
 # What a transformer's configuration says about its origin rather than its function.
 ORIGIN = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version")
-
-
-@dataclass(frozen=True)
-class EncoderSettings:
-    """Everything about an encoder that is not in its weights or tokenizer; saved with the model.
-
-    ``dim`` cuts the vector (None: whole), after normalisation; logits are ``scale`` × score. Lengths are in
-    tokens, special ones included; ``search_query_length`` is that of queries outside of training steps (None: the
-    same). With ``chunks`` above 1 a passage is a document of up to so many sequences of ``passage_length``, and
-    its score is the highest of theirs (MaxP; 1: FirstP). Texts are cut after ``max_characters`` (0: nowhere).
-    """
-
-    pooling: Pooling = "cls"
-    head: Head = "none"
-    normalize: bool = False
-    dim: int | None = None
-    scale: float = 1.0
-    query_prompt: str = ""
-    passage_prompt: str = ""
-    query_length: int = 32
-    passage_length: int = 128
-    use_titles: bool = True
-    title_join: TitleJoin = "sep"
-    chunks: int = 1
-    max_characters: int = 0
-    search_query_length: int | None = None
-
-    def __post_init__(self) -> None:
-        for name, choices in (("pooling", Pooling), ("head", Head), ("title_join", TitleJoin)):
-            if (value := getattr(self, name)) not in get_args(choices):
-                raise SettingsError(
-                    "BAD_SETTING", f"{name} = {value!r}", f"choose one of {', '.join(get_args(choices))}"
-                )
-        if self.max_characters < 0:
-            raise SettingsError("BAD_SETTING", f"max_characters = {self.max_characters}", "give 0 or more")
-        for name in ("query_length", "passage_length", "scale", "chunks", "dim", "search_query_length"):
-            if (value := getattr(self, name)) is not None and not value > 0:
-                raise SettingsError("BAD_SETTING", f"{name} = {value}", "give a number above 0")
 
 
 class AnceHead(nn.Module):
@@ -283,27 +240,6 @@ class BiEncoder(nn.Module):
             state.update(canonical_json([name, str(tensor.dtype), list(tensor.shape)]))
             state.update(tensor.cpu().reshape(-1).contiguous().view(torch.uint8).numpy())
         return state.hexdigest()
-
-
-def best_precision(device: torch.device | str) -> Precision:
-    """The fastest for inference: bfloat16 where it is multiplied in hardware (CUDA from Ampere on, AMX)."""
-    device = torch.device(device)
-    native = has_half_kernels(device) or (device.type == "cpu" and "amx_bf16" in _cpu_flags())
-    return "bfloat16" if native else "float32"
-
-
-def bytes_of_batch(configs: Sequence[Any], tokens: int) -> int:
-    """What ``tokens`` take inside the widest of these transformers; factors as measured, in float32."""
-    widths = [16 * c.hidden_size + 3 * getattr(c, "intermediate_size", 4 * c.hidden_size) for c in configs]
-    return tokens * max(widths) * 4 + WORKSPACE
-
-
-def _cpu_flags() -> set[str]:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:  # not Linux
-        return set()
-    return next((set(line.split()) for line in lines if line.startswith("flags")), set())
 
 
 def _floats(tower: nn.Module) -> Iterator[Tensor]:

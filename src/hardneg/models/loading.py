@@ -14,7 +14,8 @@ import torch
 from hardneg.artifacts import MANIFEST, open_artifact
 from hardneg.config import read_preset
 from hardneg.errors import InputError, SettingsError
-from hardneg.models.bi_encoder import AnceHead, BiEncoder, EncoderSettings, Tower
+from hardneg.models.bi_encoder import AnceHead, BiEncoder, Tower
+from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.packing import first_position
 from hardneg.models.pretrained import (
     find_weights,

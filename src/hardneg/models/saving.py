@@ -15,7 +15,8 @@ from torch import Tensor
 from hardneg.artifacts import Draft, publish
 from hardneg.data.tokens import separator
 from hardneg.disk import foreign
-from hardneg.models.bi_encoder import BiEncoder, EncoderSettings, Tower
+from hardneg.models.bi_encoder import BiEncoder, Tower
+from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.loading import KIND, PASSAGE, QUERY, SETTINGS
 from hardneg.models.pretrained import quiet
 from hardneg.models.st_folder import (

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from hardneg.draws import UInt64
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.negatives.candidates import ALL, Filters, without_known
-from hardneg.negatives.pool import ENTRY_ARRAYS, NegativePool, realized, repeats
+from hardneg.negatives.facts import realized
+from hardneg.negatives.pool import ENTRY_ARRAYS, NegativePool, repeats
 from hardneg.negatives.sources import draw_entries, log_shortfall
 from hardneg.records import Int64, offsets_of, owners, spans
 

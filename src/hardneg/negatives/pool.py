@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,18 +44,6 @@ DTYPES: Mapping[str, type[np.generic]] = {
     "episodes": np.int32,
     "anchors": np.int32,
 }
-
-
-class Entry(NamedTuple):
-    """One negative, for reading; what its source does not know is None."""
-
-    passage_row: int
-    source: str
-    rank: int | None
-    score: float | None
-    episode: int
-    anchor: int | None
-    momentum: bool
 
 
 @dataclass(frozen=True)
@@ -172,48 +160,6 @@ def shortfall(pool: NegativePool, wanted: int | NDArray[np.integer]) -> dict[str
     """How many queries have fewer entries than ``wanted`` (one number, or [Q]), and how many are missing."""
     missing = np.maximum(wanted - spans(pool.offsets), 0)
     return {"queries": int(np.count_nonzero(missing)), "entries": int(missing.sum())}
-
-
-def realized(pool: NegativePool) -> dict[str, float]:
-    """Mean entries a query by part: each new source, and ``momentum``. Their ratio is the realised mix."""
-    new = np.bincount(pool.sources[~pool.momentum], minlength=len(SOURCES))
-    parts = {name: int(n) for name, n in zip(SOURCES, new, strict=True) if n}
-    parts["momentum"] = int(np.count_nonzero(pool.momentum))
-    return {name: n / max(len(pool), 1) for name, n in parts.items()}
-
-
-def stats(pool: NegativePool) -> dict[str, Any]:
-    """Counts that describe a pool (``per_source`` counts momentum entries under their first source)."""
-    lengths, n = spans(pool.offsets), len(pool.passage_rows)
-    counts = np.bincount(pool.sources, minlength=len(SOURCES)).tolist()
-    return {
-        "queries": len(pool),
-        "entries": n,
-        "per_source": {name: count for name, count in zip(SOURCES, counts, strict=True) if count},
-        "momentum_share": float(np.count_nonzero(pool.momentum) / max(n, 1)),
-        "duplicate_share": float(np.count_nonzero(repeats(pool)) / max(n, 1)),
-        "min_per_query": int(lengths.min()) if len(pool) else 0,
-        "median_per_query": float(np.median(lengths)) if len(pool) else 0.0,
-        "max_per_query": int(lengths.max(initial=0)),
-        "queries_without_entries": int(np.count_nonzero(lengths == 0)),
-    }
-
-
-def entries_of(pool: NegativePool, i: int) -> list[Entry]:
-    """The entries of the i-th query, in pool order."""
-    span = range(int(pool.offsets[i]), int(pool.offsets[i + 1]))
-    return [
-        Entry(
-            passage_row=int(pool.passage_rows[j]),
-            source=SOURCES[pool.sources[j]],
-            rank=int(pool.ranks[j]) or None,
-            score=None if np.isnan(pool.scores[j]) else float(pool.scores[j]),
-            episode=int(pool.episodes[j]),
-            anchor=None if pool.anchors[j] < 0 else int(pool.anchors[j]),
-            momentum=bool(pool.episodes[j] < pool.episode),
-        )
-        for j in span
-    ]
 
 
 # ---------------------------------------------------------------- files

@@ -93,7 +93,7 @@ def devices() -> dict[str, Any]:
     """The devices of torch, and what its threads and kernels are."""
     import torch
 
-    from hardneg.models.bi_encoder import best_precision
+    from hardneg.models.capacity import best_precision
 
     found: dict[str, Any] = {
         "torch_threads": torch.get_num_threads(),

@@ -12,8 +12,9 @@ from hardneg.artifacts import is_published
 from hardneg.data.collection import Collection
 from hardneg.draws import key, permutation
 from hardneg.errors import InputError, SettingsError
+from hardneg.negatives.facts import entries_of, realized, stats
 from hardneg.negatives.pool import KIND as POOL
-from hardneg.negatives.pool import NegativePool, entries_of, load_pool, realized, stats
+from hardneg.negatives.pool import NegativePool, load_pool
 from hardneg.operations.opening import Data, Place, at_least, collection_of
 from hardneg.records import Int64
 

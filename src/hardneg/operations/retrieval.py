@@ -70,7 +70,7 @@ def encode(
         collection = collection_of(data, cache)
 
         from hardneg.memory import require
-        from hardneg.models.bi_encoder import best_precision
+        from hardneg.models.capacity import best_precision
         from hardneg.models.loading import load_encoder
         from hardneg.runtime import pick_device
         from hardneg.search.ann import traits

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hardneg.artifacts import digest_json
 from hardneg.data.collection import Collection
-from hardneg.models.bi_encoder import best_precision
+from hardneg.models.capacity import best_precision
 from hardneg.models.loading import load_encoder
 from hardneg.operations.opening import Place
 from hardneg.runtime import pick_device

@@ -19,13 +19,15 @@ from hardneg.experiment import SETTINGS, open_experiment
 from hardneg.integrations.tensorboard import boarding
 from hardneg.negatives.pool import load_pool
 from hardneg.operations.opening import Data, Place, at_least, cache_at, check_folder, collection_of
-from hardneg.operations.roles import jobs_of, take_role, team
+from hardneg.operations.roles import jobs_of, take_role
 from hardneg.operations.settings import recipe_settings
 from hardneg.operations.starting import DEFAULT_SPLITS, Base, Splits
+from hardneg.operations.supervision import team
 from hardneg.progress import note
-from hardneg.results import conduct, is_measured, pool_seeds
+from hardneg.results import conduct, is_measured
 from hardneg.runtime import pick_device
 from hardneg.sealed import write_results
+from hardneg.seeds import pool_seeds
 from hardneg.training_settings import Recipe, TrainingSettings
 
 LOG, CACHE, ROLES, TIMELINE = "log.txt", "cache", "roles", "timeline.png"

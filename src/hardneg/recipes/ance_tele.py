@@ -19,9 +19,10 @@ from hardneg.distributed import leader_first
 from hardneg.errors import SettingsError
 from hardneg.experiment import Experiment
 from hardneg.labelling import answers_of, current_positives, trained_by
-from hardneg.mining import adopt, mine_pool
+from hardneg.mining import mine_pool
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
+from hardneg.negatives.adopting import adopt
 from hardneg.negatives.candidates import Contains
 from hardneg.negatives.mix import nearest
 from hardneg.negatives.pool import KIND as POOL

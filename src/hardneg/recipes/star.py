@@ -20,9 +20,10 @@ from hardneg.distributed import leader_first
 from hardneg.experiment import Experiment
 from hardneg.labelling import answers_of, current_positives, trained_by
 from hardneg.losses import star as star_loss
-from hardneg.mining import adopt, mine_candidates
+from hardneg.mining import mine_candidates
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
+from hardneg.negatives.adopting import adopt
 from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
 from hardneg.objectives import GroupLoss, group_objective

@@ -22,9 +22,10 @@ from hardneg.distributed import leader_first
 from hardneg.errors import SettingsError
 from hardneg.experiment import Experiment
 from hardneg.labelling import answers_of, current_positives, trained_by
-from hardneg.mining import Corpus, adopt, mine_candidates
+from hardneg.mining import Corpus, mine_candidates
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
+from hardneg.negatives.adopting import adopt
 from hardneg.negatives.mix import union
 from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import NegativePool, empty_pool, load_pool, save_pool

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from hardneg.data.tokens import TokenStore
 from hardneg.errors import InputError
-from hardneg.models.bi_encoder import BiEncoder, Precision
+from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.capacity import Precision
 from hardneg.models.packing import upload
 from hardneg.negatives.groups import draw_groups, epoch_order, usable
 from hardneg.negatives.pool import SOURCES, NegativePool

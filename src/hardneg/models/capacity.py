@@ -1,0 +1,36 @@
+"""What the machine gives an encoder: the precision that is fastest, and the memory that a batch takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from hardneg.models.packing import has_half_kernels
+
+Precision = Literal["float32", "bfloat16"]
+
+WORKSPACE = 64 << 20  # bytes that matrix products keep for themselves
+
+
+def best_precision(device: torch.device | str) -> Precision:
+    """The fastest for inference: bfloat16 where it is multiplied in hardware (CUDA from Ampere on, AMX)."""
+    device = torch.device(device)
+    native = has_half_kernels(device) or (device.type == "cpu" and "amx_bf16" in _cpu_flags())
+    return "bfloat16" if native else "float32"
+
+
+def bytes_of_batch(configs: Sequence[Any], tokens: int) -> int:
+    """What ``tokens`` take inside the widest of these transformers; factors as measured, in float32."""
+    widths = [16 * c.hidden_size + 3 * getattr(c, "intermediate_size", 4 * c.hidden_size) for c in configs]
+    return tokens * max(widths) * 4 + WORKSPACE
+
+
+def _cpu_flags() -> set[str]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:  # not Linux
+        return set()
+    return next((set(line.split()) for line in lines if line.startswith("flags")), set())

@@ -1,0 +1,50 @@
+"""Everything about an encoder that is not in its weights or tokenizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from hardneg.errors import SettingsError
+from hardneg.models.pooling import Pooling
+
+Head = Literal["none", "ance"]
+TitleJoin = Literal["sep", "space"]
+
+
+@dataclass(frozen=True)
+class EncoderSettings:
+    """Everything about an encoder that is not in its weights or tokenizer; saved with the model.
+
+    ``dim`` cuts the vector (None: whole), after normalisation; logits are ``scale`` × score. Lengths are in
+    tokens, special ones included; ``search_query_length`` is that of queries outside of training steps (None: the
+    same). With ``chunks`` above 1 a passage is a document of up to so many sequences of ``passage_length``, and
+    its score is the highest of theirs (MaxP; 1: FirstP). Texts are cut after ``max_characters`` (0: nowhere).
+    """
+
+    pooling: Pooling = "cls"
+    head: Head = "none"
+    normalize: bool = False
+    dim: int | None = None
+    scale: float = 1.0
+    query_prompt: str = ""
+    passage_prompt: str = ""
+    query_length: int = 32
+    passage_length: int = 128
+    use_titles: bool = True
+    title_join: TitleJoin = "sep"
+    chunks: int = 1
+    max_characters: int = 0
+    search_query_length: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, choices in (("pooling", Pooling), ("head", Head), ("title_join", TitleJoin)):
+            if (value := getattr(self, name)) not in get_args(choices):
+                raise SettingsError(
+                    "BAD_SETTING", f"{name} = {value!r}", f"choose one of {', '.join(get_args(choices))}"
+                )
+        if self.max_characters < 0:
+            raise SettingsError("BAD_SETTING", f"max_characters = {self.max_characters}", "give 0 or more")
+        for name in ("query_length", "passage_length", "scale", "chunks", "dim", "search_query_length"):
+            if (value := getattr(self, name)) is not None and not value > 0:
+                raise SettingsError("BAD_SETTING", f"{name} = {value}", "give a number above 0")
