@@ -11,8 +11,6 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -21,19 +19,15 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from hardneg.artifacts import is_current
 from hardneg.data.training_data import TrainingData
 from hardneg.errors import Faults, HardnegError, SettingsError
 from hardneg.experiment import Experiment
 from hardneg.fixed_index import build_once, check_options, exact_index, through
+from hardneg.fixed_negatives import FixedNegatives
 from hardneg.losses import RankMeasure, lambda_rank
-from hardneg.mining import mine_candidates
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.models.packing import upload
-from hardneg.negatives.pool import KIND as POOL
-from hardneg.negatives.pool import NegativePool, load_pool, save_pool
-from hardneg.negatives.sources import random_source
 from hardneg.planning import Episode, describe_work, work_of
 from hardneg.records import Int32, Positives
 from hardneg.search.ann import FaissIndex, PassageIndex
@@ -169,11 +163,9 @@ def kept_at(step: int) -> str:
 def passage_index(settings: Adore, state: Snapshot, experiment: Experiment) -> PassageIndex:
     """The index of all passages: their embeddings, or those compressed."""
     assert settings.index != "given"
-    return (
-        exact_index(state)
-        if settings.index == "exact"
-        else build_once(state, experiment, "pq", settings.index_options)
-    )
+    if settings.index == "exact":
+        return exact_index(state)
+    return build_once(state, experiment, "pq", settings.index_options)
 
 
 def train(
@@ -211,7 +203,8 @@ def train(
         facts=retrieval.facts,
     )
     for made in stage_steps(stage, encoder, data.collection, experiment):
-        retrieval.follow(made)
+        if retrieval.fixed is not None:
+            retrieval.fixed.follow(made)
     return load_encoder(str(experiment / "model"), device=encoder.device)
 
 
@@ -228,55 +221,19 @@ class Retrieval:
         experiment: Experiment,
     ) -> None:
         self.settings, self.data, self.experiment = settings, data, experiment
-        self.encoder, self.state, self.index = encoder, state, index
+        self.encoder, self.index = encoder, index
         self.depth = min(settings.depth, data.collection.n_passages)
         self.known = (
             KnownPositives(data.train, data.collection.text_keys) if settings.mask_known_positives else None
         )
         self.dtype = getattr(torch, settings.store_dtype)
-        self.pool: NegativePool | None = None
-        self.noted: dict[int, tuple[Any, list[float]]] = {}
-
-    def follow(self, made: int) -> None:
-        """Have the fixed negatives, of the arms that have such, that are in force after so many steps."""
-        if self.settings.negatives == "random" and self.pool is None:
-            self.pool = self.random()
-        if self.settings.negatives == "static":
-            version, since = divmod(made, self.settings.refresh_every or made + 1)
-            path = self.experiment / f"episodes/1/negatives/v{version:04d}"
-            if since == 0:
-                self.mine(version, path)
-            if since == 0 or self.pool is None:
-                collection = self.data.collection
-                self.pool = load_pool(path, n_passages=collection.n_passages, collection=collection.digest)
-
-    def random(self) -> NegativePool:
-        """As many passages of the corpus as a search finds."""
-        collection = self.data.collection
-        return random_source(
-            self.data.train,
-            collection.n_passages,
-            count=min(self.depth, collection.n_passages // 2),
-            seed=self.settings.seed,
-            episode=1,
-            text_keys=collection.text_keys,
+        arm, every = settings.negatives, settings.refresh_every
+        self.fixed = (
+            None
+            if arm == "dynamic"
+            else FixedNegatives(settings, data, state, index, experiment, source=arm, refresh_every=every)
         )
-
-    def mine(self, version: int, path: Path) -> None:
-        """Publish what the training queries retrieve now, without D+, unless it stands there."""
-        inputs = {"collection": self.data.collection.digest, "miner": self.encoder.digest()}
-        if is_current(path, POOL, inputs):
-            return
-        with self.experiment.timed("mine", version=version):
-            runs, state = f"episodes/1/runs-v{version:04d}", self.state
-            if version:
-                state = state_of(self.settings, self.data, self.experiment, self.encoder, f"v{version}", runs)
-            miner = next(through(state, self.index), state)
-            seed = self.settings.seed
-            pool = mine_candidates(miner, self.data.train, "query", episode=1, depth=self.depth, seed=seed)
-        save_pool(pool, path, settings=self.settings.result_values(), inputs=inputs)
-        if version:
-            state.discard("query")
+        self.noted: dict[int, tuple[Any, list[float]]] = {}
 
     def objective(self) -> Objective:
         """LambdaRank over the lists; the gradient goes to the query side alone."""
@@ -309,11 +266,10 @@ class Retrieval:
         positives = self.data.train.select(batch.positions)
         found = self.index.search(vectors.to(self.dtype), self.depth)[1].cpu().numpy()
         used: Sequence[Int32] = list(found)
-        if self.pool is None:
+        if self.fixed is None:
             lists = retrieved_lists(found, positives, self._duplicates(positives, found))
         else:
-            pool = self.pool.select(batch.positions)
-            used = [pool.passage_rows[a:b] for a, b in pairwise(pool.offsets)]
+            used = self.fixed.of(batch.positions)
             lists = given_lists(used, positives)
         digest, shared = self.noted.setdefault(batch.step, (hashlib.sha256(), []))  # a step's micro-batches add up
         digest.update(found.tobytes())
