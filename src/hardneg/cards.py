@@ -20,6 +20,8 @@ def model_card(about: str, data: TrainingData, results: Mapping[str, Any], setti
         f"Training data: {len(data.train):,} queries over {collection.n_passages:,} passages (collection "
         f"`{collection.digest[:12]}`).",
     ]
+    if index := results.get("index"):
+        lines += ["", f"Trained to be searched through the `{index['kind']}` index `{index['digest'][:12]}`."]
     for split in splits_of(results):
         measures = list(results[split][FINAL])
         rows = [[state, *(f"{found[name]:.4f}" for name in measures)] for state, found in results[split].items()]

@@ -7,7 +7,7 @@ import resource
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -49,7 +49,7 @@ class Work:
 
     data: TrainingData
     episodes: Sequence[Episode]
-    states: int  # how often corpus and queries are encoded and searched
+    states: int  # how often the training and the judged queries are searched
     depth: int
     entries: int  # of a pool, for a query
     in_batch: bool
@@ -59,6 +59,12 @@ class Work:
     token_budget: int
     store_dtype: str
     precision: Precision
+    encoded: tuple[int, int] | None = None  # how often the queries are, and the corpus; None: both for every state
+    mined: int = 0  # how often the training queries are searched besides
+    pools: int | None = None  # that are kept; None: one an episode
+    models: int = 0  # that are kept besides those of the episodes and the final one
+    query_side: bool = False  # every step searches, and trains the query side alone, which is untied
+    index: int = 0  # bytes of one that is built
 
 
 def work_of(
@@ -148,7 +154,7 @@ def sample_side(work: Work, encoder: BiEncoder, side: Side) -> TokenBatch:
 
 def describe_counts(work: Work, sample: Sample, seeds: int) -> dict[str, Any]:
     """What is known without running anything."""
-    collection, most = work.data.collection, max(work.episodes, key=lambda one: one.passages_per_query)
+    collection, most = work.data.collection, widest(work)
     hard = most.passages_per_query - 1
     together = min(work.micro_queries or most.queries_per_step, most.queries_per_step)
     shared = (together - 1) * most.passages_per_query if work.in_batch else 0
@@ -167,15 +173,31 @@ def describe_counts(work: Work, sample: Sample, seeds: int) -> dict[str, Any]:
 
 def disk_bytes(work: Work, encoder: BiEncoder, sample: Sample) -> float:
     """What an experiment leaves on the disk, at its largest."""
-    data, weights = work.data, 4 * sum(p.numel() for p in encoder.parameters())
+    data, (model, checkpoint) = work.data, weights_of(work, encoder)
     collection, episodes = data.collection, len(work.episodes)
     checkpoints = sum(min(math.ceil(one.steps / work.checkpoint_every), 2) for one in work.episodes)
-    models = (3 * checkpoints + episodes + 1) * weights  # a checkpoint has two moments besides
+    models = checkpoints * checkpoint + (episodes + 1 + work.models) * model
     vectors = (sample.chunks * collection.n_passages + collection.n_queries) * encoder.dim
-    hits = work.states * 2 * len(data.train) * training_depth(collection, data.train, work.depth)
-    entries = episodes * len(data.train) * work.entries
+    searched = 2 * work.states + work.mined
+    hits = searched * len(data.train) * training_depth(collection, data.train, work.depth)
+    entries = (episodes if work.pools is None else work.pools) * len(data.train) * work.entries
     tokens = sample.tokens(collection.n_queries, collection.n_passages)
-    return models + BYTES[work.store_dtype] * vectors + HIT * hits + ENTRY * entries + (2 + POSTING) * tokens
+    stores = BYTES[work.store_dtype] * vectors + HIT * hits + ENTRY * entries + (2 + POSTING) * tokens
+    return models + stores + work.index
+
+
+def weights_of(work: Work, encoder: BiEncoder) -> tuple[int, int]:
+    """Bytes of a model and of a checkpoint, which has two moments of all that is trained besides."""
+    query, passage = (4 * sum(p.numel() for p in encoder.tower(side).parameters()) for side in get_args(Side))
+    if work.query_side:
+        return query + passage, 3 * query + passage
+    model = query if encoder.tied else query + passage
+    return model, 3 * model
+
+
+def widest(work: Work) -> Episode:
+    """The episode that trains on most passages of a query."""
+    return max(work.episodes, key=lambda one: one.passages_per_query)
 
 
 # ---------------------------------------------------------------- timing
@@ -185,24 +207,28 @@ def time_stages(work: Work, encoder: BiEncoder, sample: Sample) -> tuple[dict[st
     """Seconds of each stage of an experiment, and bytes of memory at its largest."""
     data, collection = work.data, work.data.collection
     judged = sum(len(qrels) for qrels in (data.dev, data.test) if qrels is not None)
-    searched = work.states * (2 * len(data.train) + judged)
+    searched = work.states * (2 * len(data.train) + judged) + work.mined * len(data.train)
     texts, indexed = collection.n_queries + collection.n_passages, round(sample.chunks * collection.n_passages)
-    weights = 4 * sum(p.numel() for p in encoder.parameters())
-    tokens = work.states * sample.tokens(collection.n_queries, collection.n_passages)
+    queries, corpora = work.encoded or (work.states, work.states)
+    tokens = sample.tokens(queries * collection.n_queries, corpora * collection.n_passages)
     k = training_depth(collection, data.train, work.depth) * (1 if sample.chunks == 1 else 2)
+    a_search = indexed * search_seconds(encoder.dim, indexed, k, work)
     seconds = {
         "tokenise": sample.seconds * texts / (len(sample.queries) + len(sample.passages) / sample.chunks),
         "encode": tokens * encode_seconds(encoder, sample.passages, work),
-        "search": searched * indexed * search_seconds(encoder.dim, indexed, k, work),
+        "search": searched * a_search,
     }
     seconds["train"], memory = time_training(work, encoder, sample)
-    seconds["save and verify"] = sum(stored_bytes(one, weights, work) for one in work.episodes) / DISK_RATE
-    return seconds, memory + weights  # what mines stays beside what trains
+    seconds["train"] += sum(one.steps * queries_of_step(one) for one in work.episodes) * a_search * work.query_side
+    seconds["save and verify"] = stored_bytes(work, encoder) / DISK_RATE
+    return seconds, memory + weights_of(work, encoder)[0] + work.index  # what mines stays beside what trains
 
 
-def stored_bytes(episode: Episode, weights: int, work: Work) -> float:
-    """Bytes that an episode writes and reads: checkpoints; its model, written, verified, read and digested."""
-    return weights * (6 * math.ceil(episode.steps / work.checkpoint_every) + 6)
+def stored_bytes(work: Work, encoder: BiEncoder) -> float:
+    """Bytes that are written and read: checkpoints; models, written, verified, read and digested."""
+    model, checkpoint = weights_of(work, encoder)
+    checkpoints = sum(math.ceil(one.steps / work.checkpoint_every) for one in work.episodes)
+    return 2 * checkpoint * checkpoints + 6 * model * (len(work.episodes) + work.models)
 
 
 def seconds_of(work: Callable[[], Any], *, least: float = 0.5, most: int = 8) -> float:
@@ -249,17 +275,17 @@ def time_training(work: Work, encoder: BiEncoder, sample: Sample) -> tuple[float
     forward pass, half of what a backward one takes.
     """
     optimizer = adamw(encoder)
-    largest = max(work.episodes, key=lambda one: one.passages_per_query)
-    whole = tokens_of_step(largest, work.micro_queries, sample, work)
+    side: Side = "query" if work.query_side else "passage"
+    whole = tokens_of_step(widest(work), work.micro_queries, sample, work)
     micro = min(whole, work.chunk_tokens or whole)
     passes = 4 / 3 if micro < whole else 1.0
     share = min(1.0, TIMED_TOKENS / micro)
     ratio = micro / TIMED_TOKENS if share < 1 else 1.0
-    batch = spread(sample.passages, int(micro * share))
+    batch = spread(sample.queries if work.query_side else sample.passages, int(micro * share))
 
     def forward_backward() -> None:
         with torch.autocast(encoder.device.type, torch.bfloat16, enabled=work.precision == "bfloat16"):
-            encoder.encode(batch, "passage").square().sum().backward()
+            encoder.encode(batch, side).square().sum().backward()
 
     def update() -> None:
         for group in optimizer.param_groups:
@@ -281,11 +307,18 @@ def time_training(work: Work, encoder: BiEncoder, sample: Sample) -> tuple[float
 
 
 def tokens_of_step(episode: Episode, queries: int | None, sample: Sample, work: Work) -> float:
-    """Tokens of a step, or of so many of its queries; a passage drawn twice is encoded once."""
-    count = min(queries or episode.queries_per_step, episode.queries_per_step, episode.queries)
+    """Tokens of a step, or of so many of its queries; a passage drawn twice is encoded once, if at all."""
+    count = min(queries or episode.queries_per_step, queries_of_step(episode))
+    if work.query_side:
+        return sample.tokens(count, 0)
     n = work.data.collection.n_passages
     distinct = n * (1 - (1 - 1 / n) ** (count * episode.passages_per_query))
     return sample.tokens(count, distinct)
+
+
+def queries_of_step(episode: Episode) -> int:
+    """How many queries a step has, but for the last one of an epoch."""
+    return min(episode.queries_per_step, episode.queries)
 
 
 def peak_memory(device: torch.device) -> float:

@@ -21,6 +21,7 @@ from hardneg.evaluation.answers import check_answers, evaluate_with_answers
 from hardneg.evaluation.measures import Evaluation, Measure
 from hardneg.evaluation.significance import bootstrap_interval, holm, randomization_test
 from hardneg.experiment import Experiment
+from hardneg.fixed_index import name_index
 from hardneg.labelling import answers_of, current_positives, relevant
 from hardneg.mining import training_depth
 from hardneg.models.saving import save_encoder
@@ -55,8 +56,8 @@ def conduct(
 
     In a group all processes search together, and rank 0 does the rest.
 
-    Leaves ``results.json``, ``runs/`` (TREC, for people and other tools), ``learning_curve.png``, and the results
-    in the model's card.
+    Leaves ``results.json`` (which names the index that was trained for, if there is one), ``runs/`` (TREC, for
+    people and other tools), ``learning_curve.png``, and the results in the model's card.
 
     Parameters
     ----------
@@ -73,6 +74,7 @@ def conduct(
     steps: dict[str, int] = {}
     errors: dict[str, dict[str, Any]] = {}
     informative: dict[str, float] = {}
+    index: dict[str, Any] = {}
     if is_leader():
         runs[BM25] = bm25_judged(data, experiment.cache, deep)
         note_state(BM25, runs[BM25], data, measures, experiment.cache)
@@ -86,6 +88,7 @@ def conduct(
             if (share := share_of_state(state, found["train"], data, known)) is not None:
                 informative[state.name] = share
             note_state(state.name, found, data, measures, experiment.cache)
+        index = index or name_index(getattr(state, "index", None))
         if state.step is not None:
             steps[state.name] = state.step
     if not is_leader():
@@ -93,6 +96,7 @@ def conduct(
     assert isinstance(state, Snapshot)
     results = summarize(data, runs, measures, cache=experiment.cache, seed=seed, first_episode=first_episode)
     results |= {"pairwise_errors": by_split(errors), "informative": informative}
+    results |= {"index": index} if index else {}
     write_runs(experiment / "runs", runs, data)
     draw_curve(experiment, results, measures[0], steps)
     save_encoder(

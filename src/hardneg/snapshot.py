@@ -104,7 +104,7 @@ class Snapshot:
     @property
     def texts_digest(self) -> str:
         """Identity of the passages' token sequences."""
-        return self._embeddings("passage")[0].digest
+        return texts_digest(self.encoder, self.collection, self.cache)
 
     def _searched(self) -> Embeddings | None:
         """The embeddings to search; None where an index is searched instead."""
@@ -304,3 +304,8 @@ def token_store(
     template = encoder.search_template(side) if searching else encoder.template(side)
     with track(f"tokenising {'queries' if side == 'query' else 'passages'}", "texts") as tick:
         return tokenize(collection, template, encoder.tokenizer(side), cache, progress=tick)
+
+
+def texts_digest(encoder: BiEncoder, collection: Collection, cache: Path) -> str:
+    """Identity of the token sequences of all passages, which are made unless they are there."""
+    return token_store(encoder, collection, cache, "passage", searching=True).digest

@@ -108,7 +108,8 @@ def results_table(results: Mapping[str, Any], out: Path) -> str:
         ]
         headers = ["from", "to", "forgotten", "learned", "MRR@100 then"]
         parts.append("training queries, from one state of the model to the next\n" + table(headers, rows))
-    parts.append(f"experiment: {out}\nmodel:      {out / 'model'}")
+    index = f"\nindex:      {found['kind']} {found['digest'][:12]}" if (found := results.get("index")) else ""
+    parts.append(f"experiment: {out}\nmodel:      {out / 'model'}{index}")
     return "\n\n".join(parts)
 
 

@@ -90,6 +90,13 @@ class TrainingSettings(Settings):
             what = "tensorboard = true, and the package tensorboard is not installed"
             raise SettingsError("PACKAGE_MISSING", what, "pip install 'hardneg[tensorboard]'")
 
+    def with_index(self, given: bool) -> TrainingSettings:
+        """The settings of an experiment whose index is given, or not; raises where it cannot be."""
+        if given:
+            what = "an index is given, and this recipe searches with none"
+            raise SettingsError("BAD_SETTING", what, "leave it out, or train adore with it")
+        return self
+
     @property
     def chunk_tokens(self) -> int | None:
         """Tokens of a chunk of the gradient cache; None where it is off."""
@@ -185,6 +192,7 @@ class Recipe:
     roles : what processes of their own may do beside each other, by name: (settings, data, base, experiment,
         patience).
     together : whether several processes can train it together.
+    check : (settings, data, encoder) -> raises where they do not go together, before anything is done.
     """
 
     name: str
@@ -195,3 +203,4 @@ class Recipe:
     roles: Mapping[str, Callable[..., None]] = dataclasses.field(default_factory=dict)
     takes_pool: bool = False
     together: bool = False
+    check: Callable[..., None] = lambda settings, data, encoder: None

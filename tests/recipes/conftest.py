@@ -21,6 +21,7 @@ from hardneg.models.loading import load_encoder
 from hardneg.negatives.pool import ENTRY_ARRAYS, SOURCES
 from hardneg.objectives import masked_columns
 from hardneg.recipes import ance_tele
+from hardneg.search.ann import FaissIndex
 from tiny_world import COMMON, SETTINGS, tiny_collection, tiny_model
 
 
@@ -147,7 +148,7 @@ def run_states(world, tmp_path_factory):
     """A function that runs any recipe without measuring anything, on one thread, and watches its batches."""
     cache = tmp_path_factory.mktemp("cache")
 
-    def run(recipe, *, path=None, base=None, given=None, **changes):
+    def run(recipe, *, path=None, base=None, given=None, index_folder=None, **changes):
         settings = recipe.settings(**(COMMON | changes))
         base = base or load_encoder(world.calm)
         data = choose_splits(world.collection, dev="none", test="none")
@@ -155,6 +156,7 @@ def run_states(world, tmp_path_factory):
         names = []
         with watched() as batches:
             options = {} if given is None else {"given": given}
+            options |= {} if index_folder is None else {"index": FaissIndex(index_folder)}
             for state in recipe.run(settings, data, partial(deepcopy, base), experiment, **options):
                 names.append(state.name)
         return Executed(experiment.path, settings.model_dump(), {"states": names}, batches)

@@ -49,8 +49,8 @@ FLOORS = {
         training.batches training.query_batches training.refresh
     """,
     "insight": """
-        diagnostics.gradients experiment snapshot mining labelling training_settings objectives training_stage
-        planning
+        diagnostics.gradients experiment snapshot fixed_index mining labelling training_settings
+        fixed_negatives objectives training_stage planning
         diagnostics.forgetting diagnostics.curves diagnostics.timeline
         diagnostics.informative diagnostics.pairwise_errors cards results seeds refreshing
     """,

@@ -47,6 +47,9 @@ ReinitLayers = Annotated[
 ]
 ReinitSeed = Annotated[int | None, typer.Option(min=0, help="Of that draw.")]
 NegativesOption = Annotated[Path | None, typer.Option(help="A pool to begin with instead of mining.")]
+IndexFolder = Annotated[
+    Path | None, typer.Option("--index", help="What `hardneg index` built of this model, to train for.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the settings, stop.")]
 Estimate = Annotated[bool, typer.Option("--estimate", help="Print time, disk and memory, and stop.")]
 

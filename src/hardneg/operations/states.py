@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 from hardneg.artifacts import digest_json
 from hardneg.data.collection import Collection
+from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.capacity import best_precision
 from hardneg.models.loading import load_encoder
 from hardneg.operations.opening import Place
@@ -43,6 +45,26 @@ def open_state(
     )
     if index is None:
         return state
-    opened = FaissIndex(Path(index))
-    check_index(opened, encoder, digest=state.sides["passage"], tokens=state.texts_digest)
+    opened = open_index(index, encoder, state.sides["passage"], lambda: state.texts_digest)
     return state.through(opened, "index", state.folder / "index")
+
+
+def open_index(place: Place, encoder: BiEncoder, digest: str, texts: Callable[[], str] | None) -> FaissIndex:
+    """An index that :func:`~hardneg.operations.indexing.index` built, for queries of this model.
+
+    Parameters
+    ----------
+    digest : identity of the encoder's passage side.
+    texts : gives that of the passages' token sequences, and is asked last, for it may tokenise them; None: they
+        are not compared.
+
+    Raises
+    ------
+    ArtifactError : it is damaged, or of another model or other texts.
+    TrustError : a pickle stands in its place.
+    """
+    index = FaissIndex(Path(place))
+    check_index(index, encoder, digest=digest)
+    if texts is not None:
+        check_index(index, encoder, digest=digest, tokens=texts())
+    return index

@@ -22,12 +22,14 @@ from hardneg.operations.opening import Data, Place, at_least, cache_at, check_fo
 from hardneg.operations.roles import jobs_of, take_role
 from hardneg.operations.settings import recipe_settings
 from hardneg.operations.starting import DEFAULT_SPLITS, Base, Splits
+from hardneg.operations.states import open_index
 from hardneg.operations.supervision import team
 from hardneg.progress import note
 from hardneg.results import conduct, is_measured
 from hardneg.runtime import pick_device
 from hardneg.sealed import write_results
 from hardneg.seeds import pool_seeds
+from hardneg.snapshot import texts_digest
 from hardneg.training_settings import Recipe, TrainingSettings
 
 LOG, CACHE, ROLES, TIMELINE = "log.txt", "cache", "roles", "timeline.png"
@@ -46,6 +48,7 @@ def train(
     splits: Splits = DEFAULT_SPLITS,
     seeds: int = 1,
     negatives: Place | None = None,
+    index_folder: Place | None = None,
     passage_model: str | None = None,
     allow_bin: bool = False,
     cache: Place | None = None,
@@ -63,6 +66,10 @@ def train(
     splits : which splits train, steer and judge.
     seeds : executions with seeds seed, seed + 1, ..., each in ``out/seed-<s>``, pooled in ``out/results.json``.
     negatives : a pool to train the first episode with, instead of mining.
+    index_folder : what :func:`~hardneg.operations.indexing.index` built over the embeddings of this model, for
+        ``adore`` to train for, and to search the trained model with. It is not copied, for it may be large:
+        ``settings.json``, ``results.json`` and the model's manifest name it by its digest, by which it is known
+        again when the experiment goes on, wherever it lies then.
     allow_bin : read a pretrained model whose weights come only as ``.bin``, by torch's restricted loader.
     cache : where derived stores live; default ``out/cache``.
     role : be one role of a recipe that has several (``trainer``, ``inferencer``), beside other processes or
@@ -77,7 +84,8 @@ def train(
     Raises
     ------
     SettingsError : settings are wrong (:class:`~hardneg.errors.Faults`: all of them), or a split does not exist.
-    ArtifactError : ``out`` holds another experiment, or something in it is damaged.
+    ArtifactError : ``out`` holds another experiment, or something in it is damaged; the index is damaged, of
+        another model or other passages, or not the one that the experiment began with.
     BusyError : another process works in ``out``.
     NumericError : a loss or gradient was not finite.
     """
@@ -87,6 +95,7 @@ def train(
         raise SettingsError("BAD_SETTING", what, "give each seed its own roles: --set seed=N, another --out")
     stores = None if cache is None else cache_at(cache)
     chosen = recipe_settings(recipe, preset, config, settings=settings, device=device, **values)
+    chosen = chosen.with_index(index_folder is not None)
     check_processes(recipe, chosen, role)
     check_experiment(place, count)
     collection = collection_of(data, cache)
@@ -103,6 +112,7 @@ def train(
         base=Base(model, passage_model, allow_bin, pick_device(device)),
         cache=stores,
         negatives=None if negatives is None else Path(negatives),
+        index_folder=None if index_folder is None else Path(index_folder),
     )
     return train_seeds(execute, place, chosen, count)
 
@@ -153,15 +163,23 @@ def train_once(
     base: Base,
     cache: Path | None,
     negatives: Path | None,
+    index_folder: Path | None,
     role: str | None,
     split_seed: int,
 ) -> dict[str, Any]:
     """One experiment, from wherever it stands to its results."""
     measures = parse_measures(settings.measures)
-    inputs = {"collection": data.collection.digest, "model": base.load(settings).digest(), "splits": data.digest}
+    encoder = base.load(settings)
+    recipe.check(settings, data, encoder)
+    inputs = {"collection": data.collection.digest, "model": encoder.digest(), "splits": data.digest}
     given = open_given(recipe, negatives, data, settings)
     if negatives is not None:
         inputs["negatives"] = read_manifest(negatives).digest
+    if index_folder is not None:  # its texts are compared now: what is wrong must not become an input
+        texts = partial(texts_digest, encoder, data.collection, cache or out / CACHE)
+        given["index"] = open_index(index_folder, encoder, encoder.digest("passage"), texts)
+        inputs["index"] = given["index"].manifest.digest
+    del encoder
     roles = settings.roles if role is None else [role]
     places = (out, data.collection, splits, base, settings, inputs, cache)
     jobs = jobs_of(recipe, roles, *places, split_seed=split_seed, supervised=role is None)
@@ -220,6 +238,7 @@ def plan(
     splits: Splits = DEFAULT_SPLITS,
     seeds: int = 1,
     negatives: Place | None = None,
+    index_folder: Place | None = None,
     passage_model: str | None = None,
     allow_bin: bool = False,
     measure: bool = False,
@@ -227,6 +246,8 @@ def plan(
     device: str | None = None,
 ) -> dict[str, Any]:
     """Check everything that :func:`train` needs, and say what it would do; nothing is trained.
+
+    All but one thing: the texts of an index are compared when they are tokenised, which may take long.
 
     Parameters
     ----------
@@ -242,10 +263,14 @@ def plan(
     """
     if out is not None:
         check_experiment(Path(out), at_least("seeds", seeds))
+    settings = settings.with_index(index_folder is not None)
     collection = collection_of(data, cache)
     parts = choose_splits(collection, **dataclasses.asdict(splits), seed=settings.seed)
     open_given(recipe, None if negatives is None else Path(negatives), parts, settings)
     encoder = Base(model, passage_model, allow_bin, pick_device(device)).load(settings)
+    recipe.check(settings, parts, encoder)
+    if index_folder is not None:
+        open_index(index_folder, encoder, encoder.digest("passage"), None)
     return {
         "settings": settings.model_dump(mode="json"),
         **recipe.plan(settings, parts, encoder, seeds=seeds, measure=measure),

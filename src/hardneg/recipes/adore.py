@@ -1,8 +1,8 @@
 """ADORE: the query encoder is trained on what it retrieves at this very step (Zhan et al., 2021).
 
 The document encoder and its index stay as they are. Every step searches with the embeddings of the step, and
-LambdaRank weighs each pair of the list by what swapping it is worth. Over a product-quantised index the lists and
-the vectors are those of the index, as at inference.
+LambdaRank weighs each pair of the list by what swapping it is worth. Over an index of faiss, product-quantised
+here or built before, the lists and the vectors are those of the index, as at inference.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -20,22 +19,19 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from hardneg.artifacts import is_current
 from hardneg.data.training_data import TrainingData
-from hardneg.errors import SettingsError
+from hardneg.errors import Faults, HardnegError, SettingsError
 from hardneg.experiment import Experiment
+from hardneg.fixed_index import build_once, check_options, exact_index, through
+from hardneg.fixed_negatives import FixedNegatives
 from hardneg.losses import RankMeasure, lambda_rank
-from hardneg.mining import mine_candidates
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.models.packing import upload
-from hardneg.negatives.pool import KIND as POOL
-from hardneg.negatives.pool import NegativePool, load_pool, save_pool
-from hardneg.negatives.sources import random_source
 from hardneg.planning import Episode, describe_work, work_of
 from hardneg.records import Int32, Positives
-from hardneg.search.ann import KIND, FaissIndex, PassageIndex, StoredIndex
-from hardneg.search.ann_building import build_index
+from hardneg.search.ann import FaissIndex, PassageIndex
+from hardneg.search.ann_building import DEFAULTS, choose, code_bytes
 from hardneg.snapshot import Snapshot, State, token_store
 from hardneg.training.batches import KnownPositives
 from hardneg.training.loop import Objective, StepOutput
@@ -53,7 +49,7 @@ class Adore(TrainingSettings):
     weighted: bool = True  # False: RankNet, the ablation
     negatives: Literal["dynamic", "static", "random"] = "dynamic"
     refresh_every: int | None = Field(None, ge=1)  # steps after which static negatives are mined anew
-    index: Literal["exact", "pq"] = "exact"
+    index: Literal["exact", "pq", "given"] = "exact"  # given: built before, by `hardneg index`
     subvectors: int | None = Field(None, ge=1)  # codes of a passage in the compressed index
     bits: int = Field(8, ge=1, le=12)  # of a code
     epochs: float = Field(6, gt=0)
@@ -61,7 +57,7 @@ class Adore(TrainingSettings):
     measure_every: int | None = Field(None, ge=1)  # steps between two states that are measured on the way
 
     def check(self) -> None:
-        """Refuse a refresh of what is not static, the gradient cache, and labels by answers, besides."""
+        """Refuse, besides, a refresh of what is not static, the gradient cache, answers, idle options."""
         super().check()
         if self.labels == "answers":
             what = "labels = answers, and adore knows a positive by its judgement alone"
@@ -72,6 +68,31 @@ class Adore(TrainingSettings):
         if self.gradient_cache:
             what = "gradient_cache = true, and no query of adore meets another's passages"
             raise SettingsError("BAD_SETTING", what, "set micro_queries: its gradient is that of the whole step")
+        options = {name: value for name, value in self.index_options.items() if value != DEFAULTS["pq"][name]}
+        if options and self.index != "pq":
+            idle = ", ".join(f"{name} = {value}" for name, value in options.items())
+            what = f"{idle} with index = {self.index}, where nothing is compressed"
+            raise SettingsError("BAD_SETTING", what, "set index = pq, or leave that out")
+
+    def with_index(self, given: bool) -> Adore:
+        """The settings of an experiment whose index is given, or not.
+
+        Raises
+        ------
+        SettingsError : one is given and another to be built, or none is though the settings say so.
+        """
+        if given and self.index == "pq":
+            what = "an index is given, and index = pq builds another"
+            raise SettingsError("BAD_SETTING", what, "leave one of them out")
+        if not given and self.index == "given":
+            what = "index = given, and there is none"
+            raise SettingsError("BAD_SETTING", what, "give --index FOLDER, or set index = exact or pq")
+        return self.model_copy(update={"index": "given"}) if given else self
+
+    @property
+    def index_options(self) -> dict[str, int]:
+        """Options of the index that is built; 0: chosen by the size of the corpus."""
+        return {"subvectors": self.subvectors or 0, "bits": self.bits}
 
     def horizon(self, queries: int) -> int:
         """Steps of the schedule, all of which are made."""
@@ -83,39 +104,55 @@ class Adore(TrainingSettings):
         return list(range(self.measure_every or horizon, horizon, self.measure_every or horizon))
 
 
+def check(settings: Adore, data: TrainingData, encoder: BiEncoder) -> None:
+    """Refuse, before anything is encoded, a model or options of the index that do not fit; all faults at once."""
+    faults: list[HardnegError] = []
+    if encoder.settings.chunks > 1:
+        what = f"adore ranks passages of one vector each, and chunks = {encoder.settings.chunks}"
+        faults.append(SettingsError("BAD_SETTING", what, "set chunks = 1 (FirstP)"))
+    if settings.index == "pq":
+        try:
+            check_options("pq", data.collection.n_passages, encoder.dim, settings.index_options)
+        except HardnegError as fault:
+            faults += fault.faults if isinstance(fault, Faults) else [fault]
+    if faults:
+        raise faults[0] if len(faults) == 1 else Faults(faults)
+
+
 def adore(
-    settings: Adore, data: TrainingData, base: Callable[[], BiEncoder], experiment: Experiment
+    settings: Adore,
+    data: TrainingData,
+    base: Callable[[], BiEncoder],
+    experiment: Experiment,
+    *,
+    index: FaissIndex | None = None,
 ) -> Iterator[State]:
     """Train the query side over a fixed index (ADORE, Section 5). Everything that is published already is reused.
 
-    Yields the model as it was, what is measured on the way, and the trained one; over a compressed index, each as
+    Yields the model as it was, what is measured on the way, and the trained one; over an index of faiss, each as
     the index retrieves too.
+
+    Parameters
+    ----------
+    index : built before, over this model's passages. It stays where it is, for it may be large: the experiment's
+        inputs, its results and the model's manifest name it by its digest, which a resume must find again.
     """
     start = base().untied()
-    if start.settings.chunks > 1:
-        what = f"adore ranks passages of one vector each, and chunks = {start.settings.chunks}"
-        raise SettingsError("BAD_SETTING", what, "set chunks = 1 (FirstP)")
     state = state_of(settings, data, experiment, start, "untrained", "episodes/1/runs", 0)
     yield state
-    index = passage_index(settings, state, experiment)
-    yield from compressed(state, index)
-    encoder = train(settings, data, start, state, index, experiment)
+    fixed = passage_index(settings, state, experiment) if index is None else index
+    yield from through(state, fixed)
+    encoder = train(settings, data, start, state, fixed, experiment)
     for step in settings.measured(len(data.train)):
         kept = load_encoder(str(experiment / kept_at(step)), device=start.device)
         between = state_of(settings, data, experiment, kept, f"step-{step}", f"states/{step}/runs", step)
         yield between
-        yield from compressed(between, index)
+        yield from through(between, fixed)
         between.discard("query")
     horizon = settings.horizon(len(data.train))
     final = state_of(settings, data, experiment, encoder, "final", "final/runs", horizon)
-    yield from compressed(final, index)
+    yield from through(final, fixed)
     yield final
-
-
-def compressed(state: Snapshot, index: PassageIndex) -> Iterator[Snapshot]:
-    """The state as a compressed index retrieves it, where there is one."""
-    if isinstance(index, FaissIndex):
-        yield state.through(index, f"{state.name}/pq", state.folder.with_name(f"{state.folder.name}-pq"))
 
 
 def kept_at(step: int) -> str:
@@ -125,15 +162,10 @@ def kept_at(step: int) -> str:
 
 def passage_index(settings: Adore, state: Snapshot, experiment: Experiment) -> PassageIndex:
     """The index of all passages: their embeddings, or those compressed."""
+    assert settings.index != "given"
     if settings.index == "exact":
-        return StoredIndex(state.passages, state.encoder.device)
-    path = experiment / "index"
-    options = {"subvectors": settings.subvectors or 0, "bits": settings.bits}
-    inputs = {"embeddings": state.passages.digest, **state.passages.manifest.inputs}
-    if not is_current(path, KIND, inputs):
-        with experiment.timed("index"):
-            build_index(state.passages, path, "pq", options)
-    return FaissIndex(path)
+        return exact_index(state)
+    return build_once(state, experiment, "pq", settings.index_options)
 
 
 def train(
@@ -148,6 +180,9 @@ def train(
     for parameter in encoder.tower("passage").parameters():
         parameter.requires_grad_(False)
     horizon = settings.horizon(len(data.train))
+    inputs = {"collection": data.collection.digest, "splits": data.digest}
+    if settings.index == "given" and isinstance(index, FaissIndex):  # of one built here, the inputs decide
+        inputs["index"] = index.manifest.digest
     retrieval = Retrieval(settings, data, encoder, state, index, experiment)
     stage = Stage(
         episode=1,
@@ -161,14 +196,15 @@ def train(
             seed=settings.seed,
             micro_queries=settings.micro_queries,
         ),
-        inputs={"collection": data.collection.digest, "splits": data.digest},
+        inputs=inputs,
         clip=settings.clip,
         optimizer=settings.make_optimizer,
         checkpoint_every=settings.checkpoint_every,
         facts=retrieval.facts,
     )
     for made in stage_steps(stage, encoder, data.collection, experiment):
-        retrieval.follow(made)
+        if retrieval.fixed is not None:
+            retrieval.fixed.follow(made)
     return load_encoder(str(experiment / "model"), device=encoder.device)
 
 
@@ -185,55 +221,19 @@ class Retrieval:
         experiment: Experiment,
     ) -> None:
         self.settings, self.data, self.experiment = settings, data, experiment
-        self.encoder, self.state, self.index = encoder, state, index
+        self.encoder, self.index = encoder, index
         self.depth = min(settings.depth, data.collection.n_passages)
         self.known = (
             KnownPositives(data.train, data.collection.text_keys) if settings.mask_known_positives else None
         )
         self.dtype = getattr(torch, settings.store_dtype)
-        self.pool: NegativePool | None = None
-        self.noted: dict[int, tuple[Any, list[float]]] = {}
-
-    def follow(self, made: int) -> None:
-        """Have the fixed negatives, of the arms that have such, that are in force after so many steps."""
-        if self.settings.negatives == "random" and self.pool is None:
-            self.pool = self.random()
-        if self.settings.negatives == "static":
-            version, since = divmod(made, self.settings.refresh_every or made + 1)
-            path = self.experiment / f"episodes/1/negatives/v{version:04d}"
-            if since == 0:
-                self.mine(version, path)
-            if since == 0 or self.pool is None:
-                collection = self.data.collection
-                self.pool = load_pool(path, n_passages=collection.n_passages, collection=collection.digest)
-
-    def random(self) -> NegativePool:
-        """As many passages of the corpus as a search finds."""
-        collection = self.data.collection
-        return random_source(
-            self.data.train,
-            collection.n_passages,
-            count=min(self.depth, collection.n_passages // 2),
-            seed=self.settings.seed,
-            episode=1,
-            text_keys=collection.text_keys,
+        arm, every = settings.negatives, settings.refresh_every
+        self.fixed = (
+            None
+            if arm == "dynamic"
+            else FixedNegatives(settings, data, state, index, experiment, source=arm, refresh_every=every)
         )
-
-    def mine(self, version: int, path: Path) -> None:
-        """Publish what the training queries retrieve now, without D+, unless it stands there."""
-        inputs = {"collection": self.data.collection.digest, "miner": self.encoder.digest()}
-        if is_current(path, POOL, inputs):
-            return
-        with self.experiment.timed("mine", version=version):
-            runs, state = f"episodes/1/runs-v{version:04d}", self.state
-            if version:
-                state = state_of(self.settings, self.data, self.experiment, self.encoder, f"v{version}", runs)
-            miner = next(compressed(state, self.index), state)
-            seed = self.settings.seed
-            pool = mine_candidates(miner, self.data.train, "query", episode=1, depth=self.depth, seed=seed)
-        save_pool(pool, path, settings=self.settings.result_values(), inputs=inputs)
-        if version:
-            state.discard("query")
+        self.noted: dict[int, tuple[Any, list[float]]] = {}
 
     def objective(self) -> Objective:
         """LambdaRank over the lists; the gradient goes to the query side alone."""
@@ -266,11 +266,10 @@ class Retrieval:
         positives = self.data.train.select(batch.positions)
         found = self.index.search(vectors.to(self.dtype), self.depth)[1].cpu().numpy()
         used: Sequence[Int32] = list(found)
-        if self.pool is None:
+        if self.fixed is None:
             lists = retrieved_lists(found, positives, self._duplicates(positives, found))
         else:
-            pool = self.pool.select(batch.positions)
-            used = [pool.passage_rows[a:b] for a, b in pairwise(pool.offsets)]
+            used = self.fixed.of(batch.positions)
             lists = given_lists(used, positives)
         digest, shared = self.noted.setdefault(batch.step, (hashlib.sha256(), []))  # a step's micro-batches add up
         digest.update(found.tobytes())
@@ -297,9 +296,35 @@ class Retrieval:
 
 def plan(settings: Adore, data: TrainingData, encoder: BiEncoder, *, seeds: int, measure: bool) -> dict[str, Any]:
     """What the experiment would do, and with ``measure`` what it would take here."""
-    one = Episode(1, len(data.train), settings.horizon(len(data.train)), settings.queries_per_step, 1)
-    work = work_of(settings, data, [one], states=2, entries=0, in_batch=False)
+    queries, passages = len(data.train), data.collection.n_passages
+    horizon, depth = settings.horizon(queries), min(settings.depth, passages)
+    width = {"dynamic": depth, "static": 1 + depth, "random": 1 + min(depth, passages // 2)}[settings.negatives]
+    one = Episode(1, queries, horizon, settings.queries_per_step, width)
+    kept = len(settings.measured(queries))
+    pools = 1 + (horizon - 1) // (settings.refresh_every or horizon) if settings.negatives == "static" else 0
+    work = work_of(
+        settings,
+        data,
+        [one],
+        states=(2 + kept) * (1 if settings.index == "exact" else 2),  # through an index, and exactly
+        entries=depth,
+        in_batch=False,
+    )
+    work = replace(
+        work,
+        query_side=True,
+        encoded=(2 + kept + max(pools - 1, 0), 1),
+        mined=max(pools - 1, 0),  # the first is that of a state
+        pools=pools,
+        models=kept,
+        index=size_of(settings, passages, encoder.dim),
+    )
     return describe_work(work, encoder, seeds=seeds, measure=measure)
 
 
-RECIPE = Recipe("adore", Adore, adore, plan, about="ADORE (Zhan et al., 2021)")
+def size_of(settings: Adore, n: int, dim: int) -> int:
+    """Bytes of the index that is built."""
+    return code_bytes(n, dim, choose("pq", n, dim, settings.index_options)) if settings.index == "pq" else 0
+
+
+RECIPE = Recipe("adore", Adore, adore, plan, about="ADORE (Zhan et al., 2021)", check=check)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -56,6 +57,7 @@ from hardneg.training.refresh import POLL_SECONDS, Follower, Journal, Mode, Wait
 from hardneg.training_settings import Recipe, TrainingSettings, state_of
 from hardneg.training_stage import Stage, stage_steps
 
+EXPORTS = 2  # published models that stand beside each other where the inferencer keeps up: older ones are deleted
 Working = Callable[[int], bool]  # complete versions -> whether training goes on; raises if a role failed
 
 
@@ -299,14 +301,17 @@ def plan(settings: Ance, data: TrainingData, encoder: BiEncoder, *, seeds: int, 
     data = labelled(data, settings.model_dump(mode="json"))
     width = 1 + settings.negatives_per_query
     one = Episode(EPISODE, len(data.train), settings.steps, settings.queries_per_step, width)
+    versions = settings.refreshes + 1 - (settings.mode == "async-fixed" and settings.refreshes > 0)  # 1 is 0 there
     work = work_of(
         settings,
         data,
         [one],
-        states=settings.refreshes + 2,
+        states=versions + 1,
         entries=settings.depth,
         in_batch=settings.in_batch,
     )
+    exported = settings.refreshes if settings.mode == "sync" else min(settings.refreshes, EXPORTS)
+    work = replace(work, pools=versions, models=exported)
     return describe_work(work, encoder, seeds=seeds, measure=measure)
 
 

@@ -223,18 +223,18 @@ def traits(encoder: BiEncoder, side: Side) -> dict[str, str]:
     return {"similarity": similarity, "tokenizer": encoder.template(side).tokenizer}
 
 
-def check_index(index: FaissIndex, encoder: BiEncoder, *, digest: str, tokens: str) -> None:
+def check_index(index: FaissIndex, encoder: BiEncoder, *, digest: str, tokens: str | None = None) -> None:
     """Refuse an index of other passages or another model, with both values.
 
     Parameters
     ----------
     encoder : searches with its query side; what the index was built with must be its passage side.
-    digest, tokens : identities of the passage side, and of the passages' token sequences.
+    digest, tokens : identities of the passage side, and of the passages' token sequences (None: not compared).
     """
     theirs = {**index.manifest.facts, **index.manifest.inputs}
     ours = {"dim": encoder.dim, **traits(encoder, "passage"), "encoder": digest, "tokens": tokens}
     for name, (what, fix) in SHARED.items():
-        if (found := theirs.get(name)) is not None and found != ours[name]:
+        if (found := theirs.get(name)) is not None and ours[name] is not None and found != ours[name]:
             values = [f"{value[:12]}…" if len(value := str(one)) > 32 else value for one in (found, ours[name])]
             text = f"an index of {what} {values[0]}, searched with {what} {values[1]}"
             raise ArtifactError("OTHER_INDEX", text, fix, path=index.path)

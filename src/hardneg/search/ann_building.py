@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,7 +14,7 @@ from hardneg import draws
 from hardneg.artifacts import Manifest, open_artifact, publish
 from hardneg.config import nearest
 from hardneg.disk import foreign
-from hardneg.errors import ArtifactError, InputError, SettingsError
+from hardneg.errors import ArtifactError, Faults, HardnegError, InputError, SettingsError
 from hardneg.memory import require
 from hardneg.progress import track
 from hardneg.records import Int64
@@ -90,46 +90,76 @@ def build_index(
 
 
 def choose(kind: str, n: int, dim: int, given: Mapping[str, int]) -> dict[str, int]:
-    """Options of an index over n passages: what was left open chosen, and all of them checked."""
+    """Options of an index over n passages: what was left open chosen, and all of them checked.
+
+    Raises
+    ------
+    SettingsError, InputError : an option is wrong; Faults: several are.
+    """
     if kind not in get_args(Kind):
         raise SettingsError("BAD_SETTING", f"kind = {kind!r:.40}", nearest(kind, get_args(Kind)))
-    if unknown := sorted(set(given) - set(DEFAULTS[kind])):
-        known = ", ".join(DEFAULTS[kind]) or "none"
-        raise SettingsError("UNKNOWN_SETTING", f"{kind} has no option '{unknown[0]}'", f"its options: {known}")
-    options = {**DEFAULTS[kind], **given}
-    for name, value in options.items():
-        if value < (DEFAULTS[kind][name] > 0):
-            raise SettingsError("BAD_SETTING", f"{name} = {value}", "give 1 or more")
-        if value > MOST.get(name, value):
-            raise SettingsError("BAD_SETTING", f"{name} = {value}", f"give {MOST[name]} or fewer")
-    if "lists" in options:
-        choose_lists(options, n)
-    if "subvectors" in options:
-        choose_codes(options, n, dim)
+    known = DEFAULTS[kind]
+    options = {name: given.get(name, default) for name, default in known.items()}
+    strange = [
+        SettingsError(
+            "UNKNOWN_SETTING", f"{kind} has no option '{name}'", f"its options: {', '.join(known) or 'none'}"
+        )
+        for name in sorted(set(given) - set(known))
+    ]
+    beyond = {
+        name: fault for name in options for fault in out_of_range(name, options[name], least=known[name] > 0)
+    }
+    faults: list[HardnegError] = [*strange, *beyond.values()]
+    if "lists" in options and not beyond.keys() & {"lists", "probes"}:
+        faults += choose_lists(options, n)
+    if "subvectors" in options and "subvectors" not in beyond:
+        faults += choose_subvectors(options, dim)
+    if "bits" in options and "bits" not in beyond:
+        faults += too_few_for_codes(options["bits"], n)
+    if faults:
+        raise faults[0] if len(faults) == 1 else Faults(faults)
     return options
 
 
-def choose_lists(options: dict[str, int], n: int) -> None:
+def out_of_range(name: str, value: int, *, least: int) -> Iterator[HardnegError]:
+    """What is wrong with an option, whatever it is an index of."""
+    if value < least:
+        yield SettingsError("BAD_SETTING", f"{name} = {value}", "give 1 or more")
+    if value > MOST.get(name, value):
+        yield SettingsError("BAD_SETTING", f"{name} = {value}", f"give {MOST[name]} or fewer")
+
+
+def choose_lists(options: dict[str, int], n: int) -> Iterator[HardnegError]:
     """About 4 √n lists of at least 39 passages, of which a search looks at about 4 times the root."""
     lists = options["lists"] = options["lists"] or max(1, min(int(4 * n**0.5), n // 39))
     probes = options["probes"] = options["probes"] or min(lists, max(8, int(4 * lists**0.5)))
     if lists > n:
-        raise InputError("TOO_FEW", f"{n:,} passages are too few for {lists:,} lists", "give fewer lists")
+        yield InputError("TOO_FEW", f"{n:,} passages are too few for {lists:,} lists", "give fewer lists")
     if probes > lists:
-        raise SettingsError("BAD_SETTING", f"probes = {probes}, lists = {lists}", "probe as many lists at most")
+        yield SettingsError("BAD_SETTING", f"probes = {probes}, lists = {lists}", "probe as many lists at most")
 
 
-def choose_codes(options: dict[str, int], n: int, dim: int) -> None:
+def choose_subvectors(options: dict[str, int], dim: int) -> Iterator[HardnegError]:
     """A code for every 4 dimensions, or for as few more as divide the vector evenly."""
     codes = options["subvectors"] = options["subvectors"] or next(
         m for m in range(max(dim // 4, 1), 0, -1) if dim % m == 0
     )
     if codes > dim or dim % codes:
-        what = f"subvectors = {codes} does not divide {dim} dimensions"
-        raise SettingsError("BAD_SETTING", what, "give a divisor")
-    if n < 2 ** options["bits"]:
-        what = f"{n:,} passages are too few for codes of {options['bits']} bits"
-        raise InputError("TOO_FEW", what, f"give at least {2 ** options['bits']}, or fewer bits")
+        yield SettingsError(
+            "BAD_SETTING", f"subvectors = {codes} does not divide {dim} dimensions", "give a divisor"
+        )
+
+
+def too_few_for_codes(bits: int, n: int) -> Iterator[HardnegError]:
+    """Codes that there are more of than passages."""
+    if n < 2**bits:
+        what = f"{n:,} passages are too few for codes of {bits} bits"
+        yield InputError("TOO_FEW", what, f"give at least {2**bits}, or fewer bits")
+
+
+def code_bytes(n: int, dim: int, options: Mapping[str, int]) -> int:
+    """Bytes of n passages as codes, and of their codebook."""
+    return n * -(-options["subvectors"] * options["bits"] // 8) + 4 * dim * 2 ** options["bits"]
 
 
 def memory_of(kind: str, n: int, dim: int, options: Mapping[str, int]) -> int:

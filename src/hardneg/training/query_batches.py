@@ -71,15 +71,15 @@ def retrieved_lists(found: Int32, positives: Positives, duplicates: NDArray[np.b
 
     Parameters
     ----------
-    found : [b, n] passage rows, best first, of the queries of ``positives``.
+    found : [b, n] passage rows, best first, of the queries of ``positives``; -1 where an index found no more.
     duplicates : [b, n] passages of the same text as a positive, which are no negatives.
     """
     count, depth = found.shape
     most = int(np.diff(positives.offsets).max(initial=0))
     rows = np.zeros((count, depth + most), np.int32)
-    rows[:, :depth] = found
+    rows[:, :depth] = found.clip(min=0)
     positive, valid = np.zeros(rows.shape, bool), np.zeros(rows.shape, bool)
-    valid[:, :depth] = True
+    valid[:, :depth] = found >= 0
     for i in range(count):
         known = positives.of(i)
         positive[i, :depth] = np.isin(found[i], known)

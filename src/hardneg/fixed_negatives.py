@@ -1,0 +1,96 @@
+"""Negatives that stay as they are while a query side is trained over a fixed index, or are mined anew at times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+from hardneg.artifacts import is_current
+from hardneg.data.training_data import TrainingData
+from hardneg.experiment import Experiment
+from hardneg.fixed_index import through
+from hardneg.mining import mine_candidates
+from hardneg.negatives.pool import KIND, NegativePool, load_pool, save_pool
+from hardneg.negatives.sources import random_source
+from hardneg.records import Int32, Int64
+from hardneg.search.ann import PassageIndex
+from hardneg.snapshot import Snapshot
+from hardneg.training_settings import TrainingSettings, state_of
+
+
+class FixedNegatives:
+    """The pool in force at a step, for all training queries.
+
+    Parameters
+    ----------
+    state : of the model before training; its encoder is the one that is trained.
+    index : what retrieves.
+    source : ``random``: drawn once from the corpus; ``static``: what was retrieved, without D+.
+    refresh_every : steps after which static ones are mined anew; None: never.
+    """
+
+    def __init__(
+        self,
+        settings: TrainingSettings,
+        data: TrainingData,
+        state: Snapshot,
+        index: PassageIndex,
+        experiment: Experiment,
+        *,
+        source: Literal["static", "random"],
+        refresh_every: int | None,
+    ) -> None:
+        self.settings, self.data, self.state, self.index = settings, data, state, index
+        self.experiment, self.source, self.refresh_every = experiment, source, refresh_every
+        self.depth = min(settings.depth, data.collection.n_passages)
+        self.pool: NegativePool | None = None
+
+    def of(self, positions: Int64) -> Sequence[Int32]:
+        """The negatives of the training queries at these positions."""
+        assert self.pool is not None
+        pool = self.pool.select(positions)
+        return [pool.passage_rows[a:b] for a, b in pairwise(pool.offsets)]
+
+    def follow(self, made: int) -> None:
+        """Have those that are in force after so many steps; asked after each, for the model is as it is then."""
+        if self.source == "random":
+            self.pool = self._draw() if self.pool is None else self.pool
+            return
+        version, since = divmod(made, self.refresh_every or made + 1)
+        path = self.experiment / f"episodes/1/negatives/v{version:04d}"
+        if since == 0:
+            self._mine(version, path)
+        if since == 0 or self.pool is None:
+            collection = self.data.collection
+            self.pool = load_pool(path, n_passages=collection.n_passages, collection=collection.digest)
+
+    def _draw(self) -> NegativePool:
+        """As many passages of the corpus as a search finds."""
+        collection = self.data.collection
+        return random_source(
+            self.data.train,
+            collection.n_passages,
+            count=min(self.depth, collection.n_passages // 2),
+            seed=self.settings.seed,
+            episode=1,
+            text_keys=collection.text_keys,
+        )
+
+    def _mine(self, version: int, path: Path) -> None:
+        """Publish what the training queries retrieve now, without D+, unless it stands there."""
+        encoder = self.state.encoder
+        inputs = {"collection": self.data.collection.digest, "miner": encoder.digest()}
+        if is_current(path, KIND, inputs):
+            return
+        with self.experiment.timed("mine", version=version):
+            runs, state = f"episodes/1/runs-v{version:04d}", self.state
+            if version:
+                state = state_of(self.settings, self.data, self.experiment, encoder, f"v{version}", runs)
+            miner = next(through(state, self.index), state)
+            seed = self.settings.seed
+            pool = mine_candidates(miner, self.data.train, "query", episode=1, depth=self.depth, seed=seed)
+        save_pool(pool, path, settings=self.settings.result_values(), inputs=inputs)
+        if version:
+            state.discard("query")

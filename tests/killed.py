@@ -1,0 +1,121 @@
+"""Commands in processes that can be killed at any change of the disk, and what they leave.
+
+Children are forked from a server that has everything imported. Each counts the operations that change files, and
+can be told to kill itself just before any of them: so every moment in which the disk differs can be met again.
+"""
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from hardneg.training.checkpoint import checkpoints
+
+CHILDREN = multiprocessing.get_context("forkserver")
+CHILDREN.set_forkserver_preload(
+    [
+        "hardneg.api",
+        "hardneg.cli",
+        "transformers.models.bert.modeling_bert",
+        "bm25s",
+        "faiss",
+        "pytest",
+        "matplotlib.figure",
+        "matplotlib.backends.backend_agg",
+    ]
+)
+CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate"}
+TELEMETRY = ("timing.jsonl", "log.txt", ".lock", "learning_curve.png")
+WRITING = os.O_WRONLY | os.O_RDWR
+WORKERS = 2
+
+
+# ---------------------------------------------------------------- in the child
+
+
+def child(arguments, folder, fatal, number, journal):
+    """Run a command; ``number`` is sent to this process just before the file operations in ``fatal``."""
+    os.environ["HARDNEG_CACHE"] = str(folder / "user")
+    os.dup2(os.open(folder / "stderr.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    events = []
+
+    def watch(event, args):
+        changes = event in CHANGES or (event == "open" and (args[2] or 0) & WRITING)
+        if changes and not str(args[0]).startswith(os.environ["HARDNEG_CACHE"]):
+            events.append([event, *(str(arg) for arg in args[:2])])
+            if len(events) - 1 in fatal:
+                os.kill(os.getpid(), number)
+
+    sys.addaudithook(watch)
+    from hardneg.cli import run
+
+    status = run(arguments)
+    if journal:
+        done = list(events)
+        Path(journal).write_text(json.dumps(done))
+    os._exit(status)
+
+
+class Runner:
+    """Runs an experiment in children: a recipe, with these settings."""
+
+    def __init__(self, collection, model, recipe, settings):
+        self.collection, self.model, self.recipe, self.settings = collection, model, recipe, settings
+
+    def start(self, folder, *, fatal=(), number=signal.SIGKILL, journal=None, **changes):
+        folder.mkdir(exist_ok=True)
+        arguments = ["train", self.recipe, "--data", str(self.collection), "--model", self.model]
+        arguments += ["--out", str(folder / "exp"), "--threads", "1", "--device", "cpu"]
+        for name, value in (self.settings | changes).items():
+            arguments += ["--set", f"{name}={json.dumps(value)}"]
+        process = CHILDREN.Process(target=child, args=(arguments, folder, set(fatal), number, journal))
+        process.start()
+        return process
+
+    def __call__(self, folder, **options):
+        """The exit status; negative: the signal that ended it."""
+        process = self.start(folder, **options)
+        process.join(120)
+        assert process.exitcode is not None, "it hangs"
+        return process.exitcode
+
+
+def contents(folder):
+    """Every file of the experiment and its cache that is no telemetry; each stage's newest checkpoint only."""
+    newest = {checkpoints(path)[-1] for path in folder.glob("exp/episodes/*/checkpoint") if checkpoints(path)}
+    found = {}
+    for file in sorted((folder / "exp").rglob("*")):
+        aside = file.name in TELEMETRY or (file.parent.parent.name == "checkpoint" and file.parent not in newest)
+        if file.is_file() and not aside:
+            found[file.relative_to(folder).as_posix()] = file.read_bytes()
+    return found
+
+
+def said(folder):
+    return (folder / "stderr.txt").read_text()
+
+
+def check_equal(folder, expected):
+    found = contents(folder)
+    assert found.keys() == expected.keys()
+    assert [name for name in found if found[name] != expected[name]] == []
+
+
+def check_kill(runner, folder, fatal, expected):
+    """Kill before this operation, run again, compare."""
+    assert runner(folder, fatal=[fatal]) == -signal.SIGKILL
+    assert runner(folder) == 0, said(folder)
+    check_equal(folder, expected)
+
+
+def check_kills(runner, root, points, expected):
+    with ThreadPoolExecutor(WORKERS) as pool:
+        jobs = {
+            point: pool.submit(check_kill, runner, root / f"kill-{point}", point, expected) for point in points
+        }
+    faults = {point: job.exception() for point, job in jobs.items() if job.exception()}
+    assert not faults, "\n".join(f"killed before operation {point}: {fault}" for point, fault in faults.items())

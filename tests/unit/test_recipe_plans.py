@@ -1,0 +1,122 @@
+"""What ADORE and ANCE would do, counted by hand from what the recipes do."""
+
+import math
+
+import pytest
+
+from hardneg import planning
+from hardneg.data.training_data import choose_splits
+from hardneg.models.loading import load_encoder
+from hardneg.planning import disk_bytes, stored_bytes, take_sample, time_stages, tokens_of_step
+from hardneg.recipes import adore, ance
+from tiny_world import COMMON, one_thread, tiny_collection, tiny_model  # noqa: F401
+
+N, QUERIES, ALL_QUERIES, JUDGED = 120, 60, 92, 32  # of the tiny world; all but the training queries judge
+DEPTH = 20
+RUN = 8 * QUERIES * 100  # bytes of a run of the training queries, which is kept 100 deep
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    root = tmp_path_factory.mktemp("world")
+    collection = tiny_collection(root / "collection")
+    model = tiny_model(root / "model", collection)
+    return choose_splits(collection), {"tied": load_encoder(model), "untied": load_encoder(model, model)}
+
+
+@pytest.fixture
+def work_of(world, monkeypatch):
+    """A function that gives the work that a recipe plans."""
+    for module in (adore, ance):
+        monkeypatch.setattr(module, "describe_work", lambda work, encoder, **_: work)
+    return lambda recipe, **changes: recipe.plan(
+        recipe.settings(**(COMMON | changes)), world[0], world[1]["tied"], seeds=1, measure=False
+    )
+
+
+def kept_besides(work, encoder):
+    """Bytes of vectors and tokens, which every experiment keeps."""
+    sample = take_sample(work, encoder)
+    return (N + ALL_QUERIES) * 64 * 4 + (2 + 8) * sample.tokens(ALL_QUERIES, N)
+
+
+@pytest.mark.parametrize("towers", ["tied", "untied"])
+@pytest.mark.parametrize(
+    ("changes", "models", "runs", "pools", "width", "index"),
+    [
+        ({}, 2, 2 * 2, 0, DEPTH, 0),  # untrained and final, each of the queries and of the positives' neighbours
+        ({"measure_every": 3}, 4, 2 * 4, 0, DEPTH, 0),  # steps 3 and 6 besides
+        ({"index": "pq", "subvectors": 8, "bits": 4}, 2, 2 * 4, 0, DEPTH, N * 4 + 16 * 64 * 4),
+        ({"index": "given"}, 2, 2 * 4, 0, DEPTH, 0),
+        ({"negatives": "static"}, 2, 2 * 2, 1, 1 + DEPTH, 0),
+        ({"negatives": "static", "refresh_every": 3}, 2, 2 * 2 + 2, 3, 1 + DEPTH, 0),  # mined at 0, 3 and 6
+        ({"negatives": "static", "refresh_every": 7}, 2, 2 * 2, 1, 1 + DEPTH, 0),
+        ({"negatives": "random", "depth": 200}, 2, 2 * 2, 0, 1 + N // 2, 0),
+    ],
+)
+def test_adore_by_hand(world, work_of, towers, changes, models, runs, pools, width, index):
+    encoder = world[1][towers]
+    work = work_of(adore.RECIPE, cut=10, steps=7, **changes)
+    (episode,) = work.episodes
+    assert (episode.steps, episode.passages_per_query) == (7, width)
+    tower = 4 * sum(p.numel() for p in encoder.tower("query").parameters())
+    # two checkpoints: both towers, and two moments of the one that learns
+    weights = 2 * 4 * tower + models * 2 * tower
+    deep = N if changes.get("depth") == 200 else 100
+    stored = runs * RUN * deep // 100 + 21 * QUERIES * work.entries * pools
+    assert disk_bytes(work, encoder, take_sample(work, encoder)) == pytest.approx(
+        weights + kept_besides(work, encoder) + stored + index
+    )
+    assert work.entries == min(changes.get("depth", DEPTH), N)
+    # every other step there is a checkpoint, written and digested; a model is written, verified, read, digested
+    assert stored_bytes(work, encoder) == 4 * 2 * 4 * tower + (models - 1) * 6 * 2 * tower
+
+
+def test_adore_trains_queries_alone_and_searches_at_every_step(world, work_of, monkeypatch):
+    encoder = world[1]["tied"]
+    work = work_of(adore.RECIPE, cut=10, steps=7, measure_every=3, negatives="static", refresh_every=3)
+    sample = take_sample(work, encoder)
+    assert tokens_of_step(work.episodes[0], None, sample, work) == 8 * sample.queries.lengths.mean()
+    sides, real = [], type(encoder).encode
+    monkeypatch.setattr(
+        type(encoder), "encode", lambda self, tokens, side: sides.append(side) or real(self, tokens, side)
+    )
+    monkeypatch.setattr(planning, "encode_seconds", lambda *_: 1.0)
+    monkeypatch.setattr(planning, "search_seconds", lambda *_: 1.0)
+    monkeypatch.setattr(planning, "seconds_of", lambda work: work() or 1.0)
+    seconds, _ = time_stages(work, encoder, sample)
+    assert set(sides) == {"query"}
+    # the corpus once; the queries of four states, and of the model at two refreshes
+    assert seconds["encode"] == pytest.approx(sample.tokens(6 * ALL_QUERIES, N))
+    assert seconds["search"] == N * (4 * (2 * QUERIES + JUDGED) + 2 * QUERIES)
+    batch = planning.spread(sample.queries, int(8 * sample.queries.lengths.mean()))
+    share = 8 * sample.queries.lengths.mean() / batch.lengths.sum()  # of a second
+    assert seconds["train"] == pytest.approx(7 * (1 + share) + 7 * 8 * N)
+
+
+def test_adore_says_what_a_query_is_trained_on(world):
+    settings = adore.Adore(**COMMON, cut=10, steps=7)
+    plan = adore.plan(settings, world[0], world[1]["tied"], seeds=1, measure=True)
+    assert plan["facts"]["negatives per query"] == "19 (19 hard, 0 in-batch)"
+    assert plan["seconds"]["train"] > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "pools", "models"),
+    [
+        ({"mode": "sync"}, 5, 4),  # every published model stays
+        ({"mode": "async"}, 5, 2),
+        ({"mode": "async-fixed"}, 4, 2),  # version 1 is version 0
+        ({"mode": "async-fixed", "refreshes": 0}, 1, 0),
+    ],
+)
+def test_ance_by_hand(world, work_of, changes, pools, models):
+    encoder = world[1]["tied"]
+    work = work_of(ance.RECIPE, **{"refreshes": 4, "refresh_every": 3, **changes})
+    steps = 3 * (1 + changes.get("refreshes", 4))
+    assert work.episodes[0].steps == steps
+    tower = 4 * sum(p.numel() for p in encoder.parameters())
+    weights = min(math.ceil(steps / 2), 2) * 3 * tower + (2 + models) * tower
+    stored = (pools + 1) * 2 * RUN + pools * 21 * QUERIES * DEPTH
+    found = disk_bytes(work, encoder, take_sample(work, encoder))
+    assert found == pytest.approx(weights + kept_besides(work, encoder) + stored)
