@@ -102,21 +102,22 @@ def test_adore_says_what_a_query_is_trained_on(world):
 
 
 @pytest.mark.parametrize(
-    ("changes", "pools", "models"),
+    ("changes", "versions", "pools", "models"),
     [
-        ({"mode": "sync"}, 5, 4),  # every published model stays
-        ({"mode": "async"}, 5, 2),
-        ({"mode": "async-fixed"}, 4, 2),  # version 1 is version 0
-        ({"mode": "async-fixed", "refreshes": 0}, 1, 0),
+        ({"mode": "sync"}, 5, 5, 2),
+        ({"mode": "async"}, 5, 5, 2),
+        ({"mode": "async", "keep_versions": 1}, 5, 3, 2),
+        ({"mode": "async-fixed"}, 4, 4, 2),  # version 1 is version 0
+        ({"mode": "async-fixed", "refreshes": 0}, 1, 1, 0),
     ],
 )
-def test_ance_by_hand(world, work_of, changes, pools, models):
+def test_ance_by_hand(world, work_of, changes, versions, pools, models):
     encoder = world[1]["tied"]
     work = work_of(ance.RECIPE, **{"refreshes": 4, "refresh_every": 3, **changes})
     steps = 3 * (1 + changes.get("refreshes", 4))
     assert work.episodes[0].steps == steps
     tower = 4 * sum(p.numel() for p in encoder.parameters())
     weights = min(math.ceil(steps / 2), 2) * 3 * tower + (2 + models) * tower
-    stored = (pools + 1) * 2 * RUN + pools * 21 * QUERIES * DEPTH
+    stored = (versions + 1) * 2 * RUN + pools * 21 * QUERIES * DEPTH
     found = disk_bytes(work, encoder, take_sample(work, encoder))
     assert found == pytest.approx(weights + kept_besides(work, encoder) + stored)

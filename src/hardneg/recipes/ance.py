@@ -58,6 +58,7 @@ from hardneg.training_settings import Recipe, TrainingSettings, state_of
 from hardneg.training_stage import Stage, stage_steps
 
 EXPORTS = 2  # published models that stand beside each other where the inferencer keeps up: older ones are deleted
+NEEDED = 2  # versions that resuming or the results need besides the newest
 Working = Callable[[int], bool]  # complete versions -> whether training goes on; raises if a role failed
 
 
@@ -310,8 +311,8 @@ def plan(settings: Ance, data: TrainingData, encoder: BiEncoder, *, seeds: int, 
         entries=settings.depth,
         in_batch=settings.in_batch,
     )
-    exported = settings.refreshes if settings.mode == "sync" else min(settings.refreshes, EXPORTS)
-    work = replace(work, pools=versions, models=exported)
+    kept = versions if settings.keep_versions is None else min(versions, settings.keep_versions + NEEDED)
+    work = replace(work, pools=kept, models=min(settings.refreshes, EXPORTS))
     return describe_work(work, encoder, seeds=seeds, measure=measure)
 
 
