@@ -155,10 +155,10 @@ def mine(
     show_result({"pool": str(out), **pool_stats(pool)}, as_json, facts_table)
 
 
-@app.command(epilog=example("hardneg inspect EXP --data DATA --random 2"))
+@app.command(epilog=example("hardneg inspect EXP --random 2"))
 def inspect(
     path: Annotated[Path, typer.Argument(help="A pool, or an experiment (its last pool).")],
-    data: DataOption,
+    data: Annotated[str | None, typer.Option(help="The collection (default: the experiment's own).")] = None,
     query: Annotated[str | None, typer.Option(help="Id of a query.")] = None,
     random: Annotated[int, typer.Option(min=1, help="This many queries, drawn by --seed.")] = 1,
     most: Annotated[int, typer.Option(min=1, help="Negatives to show for a query.")] = 20,

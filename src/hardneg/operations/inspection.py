@@ -15,6 +15,7 @@ from hardneg.errors import InputError, SettingsError
 from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import NegativePool, entries_of, load_pool, realized, stats
 from hardneg.operations.opening import Data, Place, at_least, collection_of
+from hardneg.operations.origin import collection_within
 from hardneg.records import Int64
 
 POOLS = ("episodes/*/negatives", "episodes/*/negatives/v*", "versions/v*")  # where experiments keep them
@@ -28,7 +29,7 @@ def pool_stats(pool: NegativePool) -> dict[str, Any]:
 
 def inspect(
     path: Place,
-    data: Data,
+    data: Data | None = None,
     *,
     query_id: str | None = None,
     random: int = 1,
@@ -40,6 +41,7 @@ def inspect(
     Parameters
     ----------
     path : a pool, or an experiment: then its last pool.
+    data : without it, the collection of the experiment, from where that remembers it to be.
     query_id : the query to show; without it, ``random`` ones are drawn by ``seed``.
 
     Returns
@@ -50,12 +52,13 @@ def inspect(
 
     Raises
     ------
+    SettingsError : there is no ``data``, and nothing remembers where it is, or it is not there any more.
     ArtifactError : the pool is damaged or was mined from another collection.
     InputError : the pool has no such query.
     """
     at_least("--random", random)
     place = last_pool(Path(path))
-    collection = collection_of(data, cache)
+    collection = collection_within(place) if data is None else collection_of(data, cache)
     pool = load_pool(place, n_passages=collection.n_passages, collection=collection.digest)
     drawn = permutation(key(seed, "inspect"), len(pool))[:random]
     chosen = drawn if query_id is None else position_of(query_id, pool, collection)

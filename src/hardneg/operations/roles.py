@@ -33,6 +33,7 @@ from hardneg.experiment import Experiment, join_experiment
 from hardneg.integrations.tensorboard import boarding
 from hardneg.memory import limit_memory, limit_of
 from hardneg.operations.opening import collection_of
+from hardneg.operations.origin import remember_collection
 from hardneg.operations.starting import Base, Splits
 from hardneg.progress import note
 from hardneg.refreshing import beat_of
@@ -140,6 +141,7 @@ def take_role(recipe: Recipe, job: Job) -> None:
         beat_of(experiment, job.role).beating(lambda: progress.beats),
         boarding(experiment, settings.tensorboard),
     ):
+        remember_collection(out, data.collection)
         patience = math.inf if job.supervised else settings.silent_seconds
         recipe.roles[job.role](settings, data, lambda: base.load(settings), experiment, patience)
 

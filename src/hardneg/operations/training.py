@@ -19,6 +19,7 @@ from hardneg.experiment import SETTINGS, open_experiment
 from hardneg.integrations.tensorboard import boarding
 from hardneg.negatives.pool import load_pool
 from hardneg.operations.opening import Data, Place, at_least, cache_at, check_folder, collection_of
+from hardneg.operations.origin import remember_collection
 from hardneg.operations.roles import jobs_of, take_role, team
 from hardneg.operations.settings import recipe_settings
 from hardneg.operations.starting import DEFAULT_SPLITS, Base, Splits
@@ -169,6 +170,7 @@ def train_once(
     with open_experiment(
         out, recipe=recipe.name, settings=settings, inputs=inputs, cache=cache, grows=settings.may_grow
     ) as experiment:
+        remember_collection(out, data.collection)
         if by_leader(lambda: is_measured(experiment.results, measures)):
             note(f"{out}: finished already")
         else:
