@@ -55,7 +55,8 @@ FLOORS = {
     "recipes": "recipes.warmup recipes.ance_tele recipes.ance recipes.star recipes.adore",
     "roof": """
         integrations.mteb integrations.following integrations.tensorboard
-        operations.opening operations.origin operations.states operations.inspection operations.indexing operations.given
+        operations.opening operations.origin operations.states operations.inspection operations.indexing
+        operations.given
         operations.pools operations.retrieval operations.evaluation operations.exporting
         operations.settings operations.starting operations.roles
         operations.training operations.recipes operations.keeping operations.cleaning operations.doctor api tables
