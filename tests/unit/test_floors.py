@@ -32,8 +32,8 @@ FLOORS = {
         evaluation.compare
     """,
     "models": """
-        models.pooling models.dropout models.first_token models.packing models.pretrained models.bi_encoder
-        models.st_folder models.loading models.saving models.reinit losses
+        models.code models.pooling models.dropout models.first_token models.packing models.pretrained
+        models.bi_encoder models.st_folder models.loading models.saving models.reinit losses
     """,
     "search": """
         search.checks search.vectors search.candidates search.exact search.embedding_store search.embeddings

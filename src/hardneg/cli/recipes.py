@@ -9,6 +9,7 @@ import typer
 
 from hardneg.cli.options import (
     AllowBin,
+    AllowCode,
     Assignments,
     CacheOption,
     ConfigOption,
@@ -68,6 +69,7 @@ def train_ance_tele(
     negatives: NegativesOption = None,
     passage_model: PassageModel = None,
     allow_bin: AllowBin = False,
+    allow_code: AllowCode = None,
     prompts: PromptsOption = None,
     reinit_layers: ReinitLayers = None,
     reinit_seed: ReinitSeed = None,
@@ -101,6 +103,7 @@ def train_warmup(
     negatives: NegativesOption = None,
     passage_model: PassageModel = None,
     allow_bin: AllowBin = False,
+    allow_code: AllowCode = None,
     prompts: PromptsOption = None,
     reinit_layers: ReinitLayers = None,
     reinit_seed: ReinitSeed = None,
@@ -137,6 +140,7 @@ def train_ance(
     role: Annotated[str | None, typer.Option(help="trainer or inferencer: be only that, beside others.")] = None,
     passage_model: PassageModel = None,
     allow_bin: AllowBin = False,
+    allow_code: AllowCode = None,
     prompts: PromptsOption = None,
     reinit_layers: ReinitLayers = None,
     reinit_seed: ReinitSeed = None,
@@ -173,6 +177,7 @@ def train_star(
     negatives: NegativesOption = None,
     passage_model: PassageModel = None,
     allow_bin: AllowBin = False,
+    allow_code: AllowCode = None,
     prompts: PromptsOption = None,
     reinit_layers: ReinitLayers = None,
     reinit_seed: ReinitSeed = None,
@@ -205,6 +210,7 @@ def train_adore(
     test: TestSplit = "test",
     passage_model: PassageModel = None,
     allow_bin: AllowBin = False,
+    allow_code: AllowCode = None,
     prompts: PromptsOption = None,
     dry_run: DryRun = False,
     estimate: Estimate = False,
@@ -242,10 +248,11 @@ def run(
     prompts: str | None = None,
     reinit_layers: int | None = None,
     reinit_seed: int | None = None,
+    allow_code: list[str] | None = None,
     **options: Any,
 ) -> None:
     """What every command of a recipe does: ``values`` are settings, ``options`` go to the recipe as they are."""
-    begin(resumable=True)
+    begin(resumable=True, code=allow_code)
     from hardneg.distributed import rank
     from hardneg.operations.opening import check_free
 

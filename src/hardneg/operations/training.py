@@ -157,7 +157,10 @@ def train_once(
 ) -> dict[str, Any]:
     """One experiment, from wherever it stands to its results."""
     measures = parse_measures(settings.measures)
-    inputs = {"collection": data.collection.digest, "model": base.load(settings).digest(), "splits": data.digest}
+    encoder = base.load(settings)
+    inputs = {"collection": data.collection.digest, "model": encoder.digest(), "splits": data.digest}
+    if encoder.code:
+        inputs["code"] = "+".join(encoder.code)
     given = open_given(recipe, negatives, data, settings)
     if negatives is not None:
         inputs["negatives"] = read_manifest(negatives).digest
