@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+import shutil
 
 import hardneg
 from faults import temporaries
@@ -23,14 +24,25 @@ LINE = re.compile(r"(\S.*: )?[A-Z][A-Z0-9_]+: .+; .+")
 
 def digest(path):
     """SHA-256 of a file; one that is as it was is not read again."""
-    status = os.stat(path)
-    key = status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-    if key not in KNOWN:
+    if (key := identity(path)) not in KNOWN:
         KNOWN[key] = hashlib.sha256(path.read_bytes()).hexdigest()
     return KNOWN[key]
 
 
 KNOWN = {}
+
+
+def identity(path):
+    """What is other when a file is another one, or was written to."""
+    status = os.stat(path)
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def copy_known(path, to):
+    """Copy a file, and what is known of it."""
+    shutil.copyfile(path, to)
+    if (key := identity(path)) in KNOWN:
+        KNOWN[identity(to)] = KNOWN[key]
 
 
 def walk(folder):

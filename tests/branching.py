@@ -14,7 +14,7 @@ import signal
 from concurrent.futures import Future
 from pathlib import Path
 
-from aftermath import GHOST, files_of, state_of, unread, walk, wrong_refusal
+from aftermath import GHOST, copy_known, files_of, state_of, unread, walk, wrong_refusal
 from faults import NUMBERS, refuse, write_half
 from hardneg import disk
 
@@ -85,7 +85,7 @@ class Trunk:
     def copy(self, case):
         """A copy of the working directory."""
         copy = self.place / f"{case['at']}-{case['kind']}"
-        return Path(shutil.copytree(self.root, copy, copy_function=shutil.copyfile))
+        return Path(shutil.copytree(self.root, copy, copy_function=copy_known))
 
     def done(self, case, copy, wrong):
         """Tell what became of a case."""

@@ -12,6 +12,8 @@ bytes, one run speaks for all of them.
 
 import argparse
 import collections
+import copy
+import dataclasses
 import json
 import os
 import random
@@ -27,16 +29,17 @@ os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HU
 
 import bm25s
 import matplotlib.backends.backend_agg
-import matplotlib.figure
 import tqdm
 import transformers.models.bert.modeling_bert
+import typer
 
 import hardneg.api
-from aftermath import UNREAD, damaged, differences, ended
+from aftermath import UNREAD, damaged, differences, digest, ended
 from branching import Executor, ends_of, fork, grow
 from conventions import Plain, write
 from faults import temporaries
 from hardneg import cli
+from hardneg.models import loading
 from hardneg.search import embeddings
 from tiny_world import SETTINGS, tiny_collection, tiny_model
 
@@ -65,9 +68,23 @@ def make_world(root):
     write("beir", PLAIN, root / "beir")
     embeddings.encode_store.__kwdefaults__["shard_rows"] = SHARD_ROWS
     embeddings.ThreadPoolExecutor = Executor
-    matplotlib.figure.Figure.savefig = lambda figure, stream, **options: stream.write(
+    matplotlib.backends.backend_agg.FigureCanvasAgg.print_png = lambda canvas, stream, **options: stream.write(
         b"a picture, which takes long"
     )
+    cli.app = typer.main.get_command(cli.app)  # built once
+    loading._read = read_once
+
+
+MODELS = {}
+
+
+def read_once(folder, *options, read=loading._read):
+    """A model whose files were read before, by this process or the one it was forked from, is copied in memory."""
+    loading._verify(folder)
+    key = str([sorted((path.name, digest(path)) for path in folder.rglob("*") if path.is_file()), options])
+    if key not in MODELS:
+        MODELS[key] = read(folder, *options)
+    return dataclasses.replace(copy.deepcopy(MODELS[key]), folder=folder)
 
 
 def arguments(root, command):

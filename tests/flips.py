@@ -40,7 +40,7 @@ from hardneg.training.checkpoint import checkpoints, latest_checkpoint, restore
 from tiny_world import COMMON, SETTINGS, tiny_collection, tiny_model
 
 SMALL = SETTINGS | {"episodes": 2, "steps": 4, "checkpoint_every": 2, "queries_per_step": 4}
-TELEMETRY = ("timing.jsonl", "log.txt", ".lock", "learning_curve.png", "timeline.png")
+TELEMETRY = ("timing.jsonl", "log.txt", ".lock", "learning_curve.png", "timeline.png", "places.json")
 STATUS = 4
 
 

@@ -10,6 +10,7 @@ from hardneg.data.collection import Collection
 from hardneg.data.importing import import_collection
 from hardneg.errors import HardnegError
 from hardneg.integrations.following import follow
+from hardneg.models.code import allow_code
 from hardneg.models.loading import load_encoder
 from hardneg.negatives.candidates import Filters
 from hardneg.negatives.pool import NegativePool, load_pool
@@ -42,6 +43,7 @@ __all__ = [
     "HardnegError",
     "NegativePool",
     "Splits",
+    "allow_code",
     "clean",
     "compare",
     "doctor",

@@ -17,43 +17,49 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from hardneg.errors import Interrupted, PeerError, SettingsError
+from hardneg.launch import check_launch, is_heard, local_rank, local_size, rank, world_size
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+__all__ = [
+    "StopFlag",
+    "add_gradients",
+    "add_up",
+    "any_of",
+    "barrier",
+    "by_leader",
+    "exchange",
+    "group",
+    "is_leader",
+    "leader_first",
+    "local_rank",
+    "local_size",
+    "member",
+    "peers",
+    "rank",
+    "shard_of",
+    "stop_flag",
+    "world_size",
+]  # what the launcher says stands here too
+
 T = TypeVar("T")
 P = ParamSpec("P")
 
+ASSEMBLY = timedelta(minutes=10)  # for all processes to come
 PATIENCE = timedelta(days=7)  # the others wait while rank 0 searches; who is gone is found by its connection
 LINGER_SECONDS = 5.0
+TICK_SECONDS = 0.05
+ARRIVED = "hardneg/arrived"
 BUCKET = 1 << 24  # numbers of a gradient that are summed at once
 
 _members = 1  # processes of the open group; 1 where there is none
 
 
-def rank() -> int:
-    """Number of this process, as ``torchrun`` sets it; 0 when alone."""
-    return int(os.environ.get("RANK", "0"))
-
-
-def world_size() -> int:
-    """How many processes work together; 1 when alone."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def local_rank() -> int:
-    """Number of this process on its machine."""
-    return int(os.environ.get("LOCAL_RANK", "0"))
-
-
-def local_size() -> int:
-    """How many processes share this machine."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-
-
 def shard_of(text: str | None) -> tuple[int, int]:
     """(i, n) of ``--shard i/n``, else of the launcher's rank and world size."""
     if text is None:
+        check_launch()
         return rank(), world_size()
     left, _, right = text.partition("/")
     if left.isdecimal() and right.isdecimal() and int(left) < int(right):
@@ -69,8 +75,14 @@ def group() -> Iterator[None]:
     """Open the group of all processes that the launcher started; nothing where there is one.
 
     Tensors on the CPU go through gloo; those on CUDA through NCCL, if every process has a device of its own.
+
+    Raises
+    ------
+    SettingsError : the environment does not say who and where the others are.
+    PeerError : not all came within ``ASSEMBLY``.
     """
     global _members
+    check_launch("MASTER_ADDR", "MASTER_PORT")
     if world_size() == 1 or _members > 1:
         yield
         return
@@ -81,14 +93,49 @@ def group() -> Iterator[None]:
     if devices:
         torch.cuda.set_device(local_rank() % devices)
     backend = "cpu:gloo,cuda:nccl" if devices >= local_size() else "gloo"
+    store = assemble()
     with peers():
-        dist.init_process_group(backend, timeout=PATIENCE)
+        dist.init_process_group(backend, store=store, rank=rank(), world_size=world_size(), timeout=PATIENCE)
     _members = world_size()
     try:
         yield
     finally:
         _members = 1
         dist.destroy_process_group()
+
+
+def assemble() -> Any:
+    """Meet the other processes in a store; not for ever, and a signal ends the waiting."""
+    end, reason = time.monotonic() + ASSEMBLY.total_seconds(), "too few came"
+    try:
+        store = meet(end)
+        arrived = 0 if store is None else store.add(ARRIVED, 1)
+        while store is not None and arrived < world_size() and time.monotonic() < end:
+            stop_flag.check()
+            time.sleep(TICK_SECONDS)
+            arrived = store.add(ARRIVED, 0)
+        if arrived >= world_size():
+            return store
+    except (RuntimeError, ValueError, OverflowError) as fault:
+        reason = " ".join(str(fault).split())
+    place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    what = f"{world_size()} processes did not come together at {place} ({reason:.200})"
+    raise PeerError("NOT_TOGETHER", what, "start all of them, and look at their own lines")
+
+
+def meet(end: float) -> Any:
+    """The store of rank 0, or of the launcher; None if nobody listens there until ``end``."""
+    import torch.distributed as dist
+
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        return next(dist.rendezvous("env://", timeout=ASSEMBLY))[0]
+    host, port, first = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), rank() == 0
+    while not first and not is_heard(host, port):
+        stop_flag.check()
+        if time.monotonic() > end:
+            return None
+        time.sleep(TICK_SECONDS)
+    return dist.TCPStore(host, port, world_size(), first, wait_for_workers=False, timeout=ASSEMBLY)
 
 
 def member() -> tuple[int, int]:

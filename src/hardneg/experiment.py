@@ -291,6 +291,11 @@ class LogFile(logging.FileHandler):
         with contextlib.suppress(OSError):
             super().emit(record)
 
+    def close(self) -> None:
+        """Close the file; what it still held may not fit."""
+        with contextlib.suppress(OSError):
+            super().close()
+
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         """Say nothing."""
 

@@ -66,7 +66,7 @@ def test_what_goes_is_made_again_and_the_results_stand(world, execute, whole, tw
     }
     assert hn.clean(finished)["items"] == []
     assert hn.verify(finished)["whole"]
-    assert hardneg("inspect", finished, "--data", world.collection.path)[0] == 0
+    assert hardneg("inspect", finished)[0] == 0
     assert execute(finished, episodes=2).results == two.results
     longer = execute(finished)
     assert longer.results == whole.results

@@ -20,3 +20,21 @@ def test_wherever_a_command_is_stopped_the_same_command_ends_in_the_same_bytes()
     cases = re.findall(r"^(\w+): \d+ points, (\d+) cases", done.stdout, re.MULTILINE)
     assert [command for command, _ in cases] == ["import", "encode", "mine", "train"]
     assert sum(int(count) for _, count in cases) == SAMPLE
+
+
+MUTANT = """
+import crash
+from hardneg import disk
+sync = disk.sync
+disk.sync = lambda path: None if path.is_file() else sync(path)
+cuts = {(point, "power") for point in range(200)}
+lines, faults = crash.check(["import"], 1, only=cuts)
+assert any("torn" in str(wrong) for wrong in faults.values()), lines
+"""
+
+
+def test_a_write_that_is_not_flushed_is_found():
+    done = subprocess.run(
+        [sys.executable, "-c", MUTANT], capture_output=True, text=True, timeout=600, cwd=PROGRAM.parent
+    )
+    assert done.returncode == 0, done.stderr[-2000:]

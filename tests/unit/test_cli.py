@@ -354,3 +354,13 @@ def test_examples_name_commands_that_exist():
     names |= {"train"}
     for info in [*commands.app.registered_commands, *recipes.app.registered_commands]:
         assert info.hidden or re.search(r"hardneg (\w+)", info.epilog)[1] in names
+
+
+def test_the_wrong_settings_of_mine_are_told_all_at_once(hardneg, tmp_path):
+    wrong = ("--sources", "qwery,file", "--alpha", "2", "--beta", "-1", "--max-score", "nan", "--previous", "p")
+    status, _, said = hardneg("mine", "--data", "nowhere", "--out", tmp_path / "pool", *wrong)
+    lines = said.splitlines()
+    assert status == 2
+    expected = ("did you mean 'query'", "alpha = 2", "beta = -1", "max_score = nan", "NO_MOMENTUM", "NO_FILE")
+    assert [word for word in expected if not any(word in line for line in lines)] == []
+    assert len(lines) == len(expected)

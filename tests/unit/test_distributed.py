@@ -1,11 +1,15 @@
 """Ranks, shards and the flag that asks to stop."""
 
 import signal
+import socket
+import time
+from datetime import timedelta
 
 import pytest
 
-from hardneg.distributed import StopFlag, rank, shard_of, world_size
-from hardneg.errors import Interrupted, SettingsError
+from hardneg import distributed
+from hardneg.distributed import StopFlag, group, rank, shard_of, world_size
+from hardneg.errors import Interrupted, PeerError, SettingsError
 
 
 def test_alone_there_is_one_shard(monkeypatch):
@@ -56,3 +60,82 @@ def test_an_installed_flag_hears_signals(number):
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
+
+
+# ---------------------------------------------------------------- what the launcher says
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """A function that sets the launcher's variables, and no others of them."""
+
+    def launch(**environment):
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+
+    return launch
+
+
+def opened():
+    with group():
+        pass
+
+
+@pytest.mark.parametrize(
+    ("work", "environment", "said"),
+    [
+        (rank, {"RANK": "first"}, "RANK = 'first', not a number from 0 on"),
+        (rank, {"RANK": "-1", "WORLD_SIZE": "2"}, "RANK = '-1', not a number"),
+        (rank, {"RANK": ""}, "RANK = '', not a number"),
+        (world_size, {"WORLD_SIZE": "0"}, "WORLD_SIZE = '0', not a number from 1 on"),
+        (world_size, {"WORLD_SIZE": "two"}, "WORLD_SIZE = 'two', not a number from 1 on"),
+        (lambda: shard_of(None), {"RANK": "2", "WORLD_SIZE": "2"}, "RANK = 2, and WORLD_SIZE is 2"),
+        (lambda: shard_of(None), {"RANK": "1"}, "RANK = 1, and WORLD_SIZE is not set"),
+        (lambda: shard_of(None), {"WORLD_SIZE": "2"}, "WORLD_SIZE = 2, and RANK is not set"),
+        (opened, {"RANK": "0", "WORLD_SIZE": "2"}, "and MASTER_ADDR and MASTER_PORT is not set"),
+        (opened, {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}, "and MASTER_PORT is not set"),
+    ],
+)
+def test_half_of_what_a_launcher_says_is_refused(launched, work, environment, said):
+    launched(**environment)
+    with pytest.raises(SettingsError, match=f"BAD_LAUNCH.*{said}.*torchrun") as raised:
+        work()
+    assert raised.value.status == 2
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("number", ["0", "1"])
+def test_a_world_that_never_assembles_is_not_waited_for_for_ever(launched, monkeypatch, number):
+    pytest.importorskip("torch.distributed")  # loaded before the clock starts
+    monkeypatch.setattr(distributed, "ASSEMBLY", timedelta(seconds=1))
+    launched(RANK=number, WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port())
+    begun = time.monotonic()
+    with pytest.raises(
+        PeerError, match=r"NOT_TOGETHER: 2 processes did not come together at 127\.0\.0\.1:"
+    ) as raised:
+        opened()
+    assert raised.value.status == 8
+    assert len(raised.value.lines) == 1
+    assert time.monotonic() - begun < 30
+
+
+def test_a_signal_ends_the_waiting(launched, monkeypatch):
+    launched(RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port())
+    monkeypatch.setattr(distributed, "ASSEMBLY", timedelta(seconds=20))
+    monkeypatch.setattr(distributed.stop_flag, "signal", signal.SIGTERM)
+    with pytest.raises(Interrupted):
+        opened()
+
+
+def test_the_command_line_says_so_in_one_line(launched, hardneg, tmp_path):
+    launched(RANK="x", WORLD_SIZE="2")
+    status, _, said = hardneg("import", "pydocs", "--to", tmp_path / "data")
+    assert (status, said.count("\n")) == (2, 1)
+    assert "BUG" not in said

@@ -17,7 +17,7 @@ SOURCE = Path(hardneg.__file__).parent
 FLOORS = {
     "ground": """
         errors records draws refusals digests disk plain lease artifacts sealed
-        config distributed progress runtime memory
+        config launch distributed progress runtime memory
     """,
     "data": """
         data.source data.checks data.text data.ids data.building data.collection
@@ -32,7 +32,7 @@ FLOORS = {
         evaluation.compare
     """,
     "models": """
-        models.pooling models.dropout models.first_token models.packing models.pretrained
+        models.code models.pooling models.dropout models.first_token models.packing models.pretrained
         models.encoder_settings models.capacity models.bi_encoder models.st_folder
         models.loading models.saving models.reinit losses
     """,
@@ -57,7 +57,8 @@ FLOORS = {
     "recipes": "recipes.warmup recipes.ance_tele recipes.ance recipes.star recipes.adore",
     "roof": """
         integrations.mteb integrations.following integrations.tensorboard
-        operations.opening operations.states operations.inspection operations.indexing operations.given
+        operations.opening operations.origin operations.states operations.inspection operations.indexing
+        operations.given
         operations.pools operations.retrieval operations.evaluation operations.exporting
         operations.settings operations.starting operations.roles
         operations.supervision

@@ -11,6 +11,7 @@ from hardneg import __version__
 from hardneg.cli import indexing, recipes
 from hardneg.cli.options import (
     AllowBin,
+    AllowCode,
     CacheOption,
     DataOption,
     DeviceOption,
@@ -94,6 +95,7 @@ def mine(
     model: MaybeModel = None,
     passage_model: PassageModel = None,
     allow_bin: AllowBin = False,
+    allow_code: AllowCode = None,
     prompts: PromptsOption = None,
     split: Annotated[str, typer.Option(help="Split whose queries get negatives.")] = "train",
     sources: Annotated[str, typer.Option(help="Any of random,bm25,query,lookahead,file.")] = "query,lookahead",
@@ -120,7 +122,7 @@ def mine(
     as_json: JsonOption = False,
 ) -> None:
     """Mine negatives once, for any trainer."""
-    begin(resumable=True)
+    begin(resumable=True, code=allow_code)
     from hardneg.memory import limit_memory
     from hardneg.negatives.candidates import Filters
     from hardneg.operations.inspection import pool_stats
@@ -155,10 +157,10 @@ def mine(
     show_result({"pool": str(out), **pool_stats(pool)}, as_json, facts_table)
 
 
-@app.command(epilog=example("hardneg inspect EXP --data DATA --random 2"))
+@app.command(epilog=example("hardneg inspect EXP --random 2"))
 def inspect(
     path: Annotated[Path, typer.Argument(help="A pool, or an experiment (its last pool).")],
-    data: DataOption,
+    data: Annotated[str | None, typer.Option(help="The collection (default: the experiment's own).")] = None,
     query: Annotated[str | None, typer.Option(help="Id of a query.")] = None,
     random: Annotated[int, typer.Option(min=1, help="This many queries, drawn by --seed.")] = 1,
     most: Annotated[int, typer.Option(min=1, help="Negatives to show for a query.")] = 20,
@@ -182,6 +184,7 @@ def encode(
     out: Annotated[Path, typer.Option(help="The folder of the embeddings.")],
     passage_model: PassageModel = None,
     allow_bin: AllowBin = False,
+    allow_code: AllowCode = None,
     prompts: PromptsOption = None,
     queries: Annotated[bool, typer.Option("--queries", help="Encode the queries, not the passages.")] = False,
     shard: Annotated[str | None, typer.Option(help="i/n: this process's part of the work.")] = None,
@@ -195,7 +198,7 @@ def encode(
     as_json: JsonOption = False,
 ) -> None:
     """Embed a corpus (or the queries) in resumable shards."""
-    begin(resumable=True)
+    begin(resumable=True, code=allow_code)
     from hardneg.memory import limit_memory
     from hardneg.operations.opening import one_of
     from hardneg.operations.retrieval import encode as execute
@@ -227,6 +230,7 @@ def search(
     model: MaybeModel = None,
     passage_model: PassageModel = None,
     allow_bin: AllowBin = False,
+    allow_code: AllowCode = None,
     prompts: PromptsOption = None,
     bm25: Annotated[bool, typer.Option("--bm25", help="Search with BM25, not a model.")] = False,
     embeddings: Annotated[Path | None, typer.Option(help="Passage embeddings made by encode.")] = None,
@@ -245,7 +249,7 @@ def search(
     """Search a split's queries into a run file, or search one text."""
     if (query is None) == (out is None):
         raise typer.BadParameter("give --out RUN, or --query TEXT", param_hint="'--out'")
-    begin(resumable=not bm25)
+    begin(resumable=not bm25, code=allow_code)
     from hardneg.memory import limit_memory
     from hardneg.operations.retrieval import search_split, search_text
     from hardneg.runtime import set_threads

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from hardneg.cli.options import (
+    AllowBin,
+    AllowCode,
     CacheOption,
     DataOption,
     JsonOption,
@@ -31,13 +33,16 @@ def export(
     negatives: Annotated[int | None, typer.Option(min=1, help="As many of each query, drawn by --seed.")] = None,
     seed: SeedOption = 42,
     model: MaybeModel = None,
+    allow_bin: AllowBin = False,
+    allow_code: AllowCode = None,
     cache: CacheOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write mined negatives in another trainer's format (token-ids needs --model)."""
-    begin()
+    begin(code=allow_code)
     from hardneg.operations.exporting import export_pool
     from hardneg.tables import facts_table
 
-    facts = export_pool(pool, data, out, format=format, negatives=negatives, seed=seed, model=model, cache=cache)
+    options: dict[str, Any] = {"model": model, "allow_bin": allow_bin, "cache": cache}
+    facts = export_pool(pool, data, out, format=format, negatives=negatives, seed=seed, **options)
     show_result(facts, as_json, facts_table)

@@ -9,6 +9,7 @@ import typer
 
 from hardneg.cli.options import (
     AllowBin,
+    AllowCode,
     CacheOption,
     DeviceOption,
     JsonOption,
@@ -39,6 +40,7 @@ def index(
     model: MaybeModel = None,
     passage_model: PassageModel = None,
     allow_bin: AllowBin = False,
+    allow_code: AllowCode = None,
     prompts: PromptsOption = None,
     cache: CacheOption = None,
     device: DeviceOption = None,
@@ -60,7 +62,7 @@ def index(
         "subvectors": subvectors,
         "bits": bits,
     }
-    begin()
+    begin(code=allow_code)
     from hardneg.memory import limit_memory
     from hardneg.operations.indexing import index as execute
     from hardneg.runtime import set_threads

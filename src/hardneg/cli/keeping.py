@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hardneg.cli.options import JsonOption, begin, example, show_result
+from hardneg.cli.options import AllowCode, JsonOption, begin, example, show_result
 from hardneg.errors import Faults
 
 
@@ -36,10 +36,11 @@ def verify(
 def clean(
     experiment: Annotated[Path, typer.Argument(help="The folder of an experiment.")],
     yes: Annotated[bool, typer.Option("--yes", help="Delete what is listed.")] = False,
+    allow_code: AllowCode = None,
     as_json: JsonOption = False,
 ) -> None:
     """List what an experiment need not keep; with --yes, delete it."""
-    begin()
+    begin(code=allow_code)
     from hardneg.operations.cleaning import clean as execute
     from hardneg.tables import cleaning_text
 

@@ -16,6 +16,12 @@ ModelOption = Annotated[str, typer.Option("--model", help="Folder, hub name or p
 MaybeModel = Annotated[str | None, typer.Option("--model", help="Folder, hub name or package:NAME.")]
 PassageModel = Annotated[str | None, typer.Option(help="A second model, for the passages.")]
 AllowBin = Annotated[bool, typer.Option("--allow-bin", help="Read .bin weights, by torch's restricted loader.")]
+AllowCode = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-code", metavar="REVISION", help="Run the code that a model brings, at this commit or digest."
+    ),
+]
 PromptsOption = Annotated[
     str | None, typer.Option("--prompts", help="Take prompts and lengths of a family of models: e5, bge, gte.")
 ]
@@ -54,8 +60,11 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print
 Estimate = Annotated[bool, typer.Option("--estimate", help="Print time, disk and memory, and stop.")]
 
 
-def begin(*, resumable: bool = False) -> None:
-    """Report progress from now on; what is resumable stops at a signal where nothing is lost, the rest at once."""
+def begin(*, resumable: bool = False, code: list[str] | None = None) -> None:
+    """Report progress from now on; what is resumable stops at a signal where nothing is lost, the rest at once.
+
+    ``code``: revisions at which models may run code of their own.
+    """
     from hardneg import progress
     from hardneg.distributed import rank, stop_flag
 
@@ -63,6 +72,10 @@ def begin(*, resumable: bool = False) -> None:
         progress.turn_on()
     if resumable:
         stop_flag.install()
+    if code:
+        from hardneg.models.code import allow_code
+
+        allow_code(*code)
 
 
 def show(text: str) -> None:

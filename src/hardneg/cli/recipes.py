@@ -9,6 +9,7 @@ import typer
 
 from hardneg.cli.options import (
     AllowBin,
+    AllowCode,
     Assignments,
     CacheOption,
     ConfigOption,
@@ -69,6 +70,7 @@ def train_ance_tele(
     negatives: NegativesOption = None,
     passage_model: PassageModel = None,
     allow_bin: AllowBin = False,
+    allow_code: AllowCode = None,
     prompts: PromptsOption = None,
     reinit_layers: ReinitLayers = None,
     reinit_seed: ReinitSeed = None,
@@ -102,6 +104,7 @@ def train_warmup(
     negatives: NegativesOption = None,
     passage_model: PassageModel = None,
     allow_bin: AllowBin = False,
+    allow_code: AllowCode = None,
     prompts: PromptsOption = None,
     reinit_layers: ReinitLayers = None,
     reinit_seed: ReinitSeed = None,
@@ -138,6 +141,7 @@ def train_ance(
     role: Annotated[str | None, typer.Option(help="trainer or inferencer: be only that, beside others.")] = None,
     passage_model: PassageModel = None,
     allow_bin: AllowBin = False,
+    allow_code: AllowCode = None,
     prompts: PromptsOption = None,
     reinit_layers: ReinitLayers = None,
     reinit_seed: ReinitSeed = None,
@@ -174,6 +178,7 @@ def train_star(
     negatives: NegativesOption = None,
     passage_model: PassageModel = None,
     allow_bin: AllowBin = False,
+    allow_code: AllowCode = None,
     prompts: PromptsOption = None,
     reinit_layers: ReinitLayers = None,
     reinit_seed: ReinitSeed = None,
@@ -207,6 +212,7 @@ def train_adore(
     index_folder: IndexFolder = None,
     passage_model: PassageModel = None,
     allow_bin: AllowBin = False,
+    allow_code: AllowCode = None,
     prompts: PromptsOption = None,
     dry_run: DryRun = False,
     estimate: Estimate = False,
@@ -244,10 +250,11 @@ def run(
     prompts: str | None = None,
     reinit_layers: int | None = None,
     reinit_seed: int | None = None,
+    allow_code: list[str] | None = None,
     **options: Any,
 ) -> None:
     """What every command of a recipe does: ``values`` are settings, ``options`` go to the recipe as they are."""
-    begin(resumable=True)
+    begin(resumable=True, code=allow_code)
     from hardneg.distributed import rank
     from hardneg.operations.opening import check_free
 

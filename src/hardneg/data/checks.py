@@ -88,7 +88,7 @@ class Places:
         path, line = self.of(row)
         place += "" if line else f" and now as record {row + 1}"
         what = f"{what} was there before, at {place} ({total:,} duplicates in all)"
-        fix = "remove one, or keep the first with --on-duplicate first"
+        fix = "remove one, or keep the first by hardneg import --on-duplicate first"
         return InputError("DUPLICATE_ID", what, fix, path=path, line=line)
 
 
@@ -128,7 +128,7 @@ def encoded_text(record: PassageRecord | QueryRecord, kind: str, gate: Gate) -> 
     data = encoded(record.text, f"{kind} text", record)
     if not data or record.text.isspace():
         what = f"the text of {kind} {record.id!r:.80} is empty"
-        fix = "remove it, or keep empty texts with --allow-empty"
+        fix = "remove it, or keep empty texts by hardneg import --allow-empty"
         gate.empty(fault_of(record, "EMPTY_TEXT", what, fix), kind)
     return data
 
@@ -192,5 +192,5 @@ class Unknown:
         """One line that names them."""
         what = f"{self.total:,} judgements name ids that are not there: {', '.join(self.named)}"
         what += ", …" if self.total > len(self.named) else ""
-        fix = "import the missing records too, or drop and count these with --allow-unjudged"
+        fix = "import the missing records too, or drop and count these by hardneg import --allow-unjudged"
         return fault_of(self.first, "UNKNOWN_ID", what, fix)

@@ -61,12 +61,18 @@ class AnceHead(nn.Module):
 
 
 class Tower(nn.Module):
-    """A transformer, its tokenizer and its head."""
+    """A transformer, its tokenizer and its head; ``code``: the digest of what the model brought itself, if any."""
 
     def __init__(
-        self, transformer: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, head: AnceHead | None = None
+        self,
+        transformer: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        head: AnceHead | None = None,
+        *,
+        code: str | None = None,
     ) -> None:
         super().__init__()
+        self.code = code
         self.transformer = transformer
         self.head = head
         self.pretrained_tokenizer = tokenizer
@@ -109,6 +115,11 @@ class BiEncoder(nn.Module):
     def tied(self) -> bool:
         """Whether one tower encodes both sides."""
         return len(self.towers) == 1
+
+    @property
+    def code(self) -> list[str]:
+        """Digests of the code that models brought."""
+        return sorted({tower.code for side in get_args(Side) if (tower := self.tower(side)).code})
 
     @property
     def dim(self) -> int:
@@ -250,7 +261,8 @@ def _floats(tower: nn.Module) -> Iterator[Tensor]:
 
 def _describe(tower: Any) -> list[Any]:
     config: dict[str, Any] = tower.transformer.config.to_diff_dict()
-    return [tower.tokenizer_digest, {name: config[name] for name in sorted(config) if name not in ORIGIN}]
+    kept = {name: config[name] for name in sorted(config) if name not in ORIGIN}
+    return [tower.tokenizer_digest, kept, *([tower.code] if tower.code else [])]
 
 
 def _check_widths(settings: EncoderSettings, query: int, passage: int) -> None:

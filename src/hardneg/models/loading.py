@@ -18,6 +18,7 @@ from hardneg.models.bi_encoder import AnceHead, BiEncoder, Tower
 from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.packing import first_position
 from hardneg.models.pretrained import (
+    check_code,
     find_weights,
     locate,
     read_json_file,
@@ -77,7 +78,7 @@ def load_encoder(
     SettingsError : no such model, an unknown or impossible setting, or a kind of model that is not supported.
     InputError : the folder is incomplete or broken.
     ArtifactError : a folder of ours is corrupt.
-    TrustError : it needs code of its own, or has only pickled weights.
+    TrustError : it brings code that :func:`hardneg.allow_code` has not allowed, or has only pickled weights.
     """
     _check_names(overrides)
     overrides = ({} if prompts is None else read_preset("prompts", prompts)) | overrides
@@ -121,7 +122,7 @@ def _read(folder: Path, allow_bin: bool, overrides: Mapping[str, Any]) -> Part:
 def _read_plain(folder: Path, allow_bin: bool) -> Part:
     """A Hugging Face folder; a head like that of the released ANCE checkpoints is found."""
     transformer, unused = read_transformer(folder, allow_bin=allow_bin)
-    tower = Tower(transformer, read_tokenizer(folder))
+    tower = Tower(transformer, read_tokenizer(folder), code=check_code(folder))
     if not unused.issuperset(ANCE_WEIGHTS):
         return Part(tower, EncoderSettings(), folder)
     tower.head = AnceHead(tower.width)
@@ -134,7 +135,7 @@ def _read_st(folder: Path, allow_bin: bool) -> Part:
     """A sentence-transformers directory, ours or another's."""
     said = read_st_folder(folder, allow_bin=allow_bin)
     transformer, _ = read_transformer(said.transformer, allow_bin=allow_bin)
-    tower = Tower(transformer, read_tokenizer(said.transformer))
+    tower = Tower(transformer, read_tokenizer(said.transformer), code=check_code(said.transformer))
     if said.head is not None:
         tower.head = read_ance_head(said.head, tower.width, allow_bin=allow_bin)
     _check_case(tower, said, folder)

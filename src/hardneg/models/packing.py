@@ -109,7 +109,8 @@ def can_pack(model: nn.Module) -> bool:
     """Whether ``model`` runs on flat tokens: a tested type, bidirectional, with absolute positions."""
     config: Any = model.config
     absolute = getattr(config, "position_embedding_type", "absolute") == "absolute"
-    return config.model_type in FAMILIES and absolute and not getattr(config, "is_decoder", False)
+    tested = config.model_type in FAMILIES and type(model).__module__.startswith("transformers.")
+    return tested and absolute and not getattr(config, "is_decoder", False)
 
 
 def first_position(model: nn.Module) -> int:

@@ -18,13 +18,16 @@ import transformers
 from safetensors import safe_open
 from torch import Tensor
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.utils import logging as transformers_logging
 
 from hardneg.errors import HardnegError, InputError, SettingsError, TrustError
+from hardneg.models import code
 
 PACKAGE = "package:"
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
+CODE_FILES = ["*.py"]
 
 SAFE_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 TOKENIZERS = (
@@ -79,12 +82,16 @@ def _in_package(name: str) -> Path:
 def _from_hub(model: str, allow_bin: bool) -> Path:
     from huggingface_hub import snapshot_download
 
-    files = [*HUB_FILES, "*.bin"] if allow_bin else HUB_FILES
-    try:
-        return Path(snapshot_download(model, allow_patterns=files, ignore_patterns=["onnx/*", "openvino/*"]))
-    except (OSError, ValueError) as fault:
-        reason = str(fault).splitlines()[0] if str(fault) else type(fault).__name__
-        raise _not_found(model, f"no such folder, and the hub did not give it ({reason})") from fault
+    files = HUB_FILES + ["*.bin"] * allow_bin + CODE_FILES * bool(code.allowed_code())
+    for revision in (*code.allowed_commits(), None):  # a commit may be one of another model
+        try:
+            place = snapshot_download(
+                model, revision=revision, allow_patterns=files, ignore_patterns=["onnx/*", "openvino/*"]
+            )
+            return Path(place)
+        except (OSError, ValueError) as fault:
+            reason, cause = str(fault).splitlines()[0] if str(fault) else type(fault).__name__, fault
+    raise _not_found(model, f"no such folder, and the hub did not give it ({reason})") from cause
 
 
 def _not_found(model: str, why: str) -> SettingsError:
@@ -113,17 +120,30 @@ def read_json_object(path: Path) -> dict[str, Any]:
     return content
 
 
-def check_code(folder: Path) -> None:
-    """Refuse a model that brings its own code, before anything of it is loaded."""
-    for file in sorted(folder.glob("*.json")):
-        content = read_json_file(file)
-        if isinstance(content, dict) and "auto_map" in content:
-            raise TrustError(
-                "REMOTE_CODE",
-                "the model asks to run its own code (auto_map)",
-                "use a model of a type that transformers has itself",
-                path=file,
-            )
+def check_code(folder: Path) -> str | None:
+    """Refuse a model's own code before anything of it is loaded, or return its digest where it may run."""
+    return code.check_code(folder, _json_files(folder))
+
+
+def _json_files(folder: Path) -> dict[Path, Any]:
+    """The JSON files that may ask for code: all but the tokenizer, a large one where nobody looks for that."""
+    files = (file for file in sorted(folder.glob("*.json")) if file.name != "tokenizer.json")
+    return {file: read_json_file(file) for file in files}
+
+
+def _own_class(folder: Path, name: str) -> Any:
+    """The model's own class for what transformers calls ``name``, if it brings one and that may run.
+
+    Not by way of transformers' Auto classes: of two revisions of one type, those would run the first for both.
+    """
+    if check_code(folder) is None:
+        return None
+    asked = [reference for _, what, reference in code.references(_json_files(folder)) if what == name]
+    if not asked:
+        return None
+    own: Any = get_class_from_dynamic_module(asked[-1], folder, local_files_only=True)
+    own.register_for_auto_class(name)  # saved with the model
+    return own
 
 
 def find_weights(folder: Path, *, allow_bin: bool, safe: tuple[str, ...] = SAFE_WEIGHTS) -> Path:
@@ -188,17 +208,18 @@ def read_transformer(folder: Path, *, allow_bin: bool) -> tuple[PreTrainedModel,
     ------
     InputError : files are missing or broken, or weights the transformer needs are not there.
     SettingsError : the type of model cannot encode.
-    TrustError : it brings code, or pickled weights that are not allowed.
+    TrustError : it brings code, or pickled weights, that are not allowed.
     """
     check_code(folder)
     with quiet(), usable(folder):
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
-        kind = _model_class(config)
+        config = (_own_class(folder, "AutoConfig") or AutoConfig).from_pretrained(folder, local_files_only=True)
+        own = _own_class(folder, "AutoModel")
+        kind = own or _model_class(config)
         _check_sizes(config)
         weights = find_weights(folder, allow_bin=allow_bin)
         pooler = {"add_pooling_layer": False} if "add_pooling_layer" in inspect.signature(kind).parameters else {}
         with refusing_pickles(weights):
-            model, report = AutoModel.from_pretrained(
+            model, report = (own or AutoModel).from_pretrained(
                 folder,
                 config=config,
                 local_files_only=True,
@@ -233,11 +254,12 @@ def _check_sizes(config: Any) -> None:
 
 
 def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    """The tokenizer of a folder; it must be of the fast kind."""
+    """The tokenizer of a folder; it must be of the fast kind. Raises as :func:`read_transformer`."""
     if not any((folder / name).is_file() for name in TOKENIZERS):  # transformers would make an empty one
         raise InputError("NO_TOKENIZER", "there is no tokenizer.json", "get the model folder again", path=folder)
     with quiet(), usable(folder):
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        kind = _own_class(folder, "AutoTokenizer") or AutoTokenizer
+        tokenizer: PreTrainedTokenizerBase = kind.from_pretrained(folder, local_files_only=True)
         if (top := max(tokenizer.get_vocab().values())) > MOST["vocab_size"]:  # its copies would take for ever
             raise ValueError(f"the tokenizer has the id {top}")
     if not tokenizer.is_fast:

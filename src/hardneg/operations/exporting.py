@@ -41,6 +41,7 @@ def export_pool(
     negatives: int | None = None,
     seed: int = 42,
     model: str | None = None,
+    allow_bin: bool = False,
     cache: Place | None = None,
 ) -> dict[str, Any]:
     """Write the negatives of a pool, with texts, as another trainer reads them; a file at ``out`` is replaced.
@@ -59,6 +60,7 @@ def export_pool(
         of ANCE-Tele). Where a passage is one text, its title comes first, after it a blank.
     negatives : as many of each query, drawn by ``seed`` (None: all).
     model : whose tokenizer and lengths ``token-ids`` takes.
+    allow_bin : read ``.bin`` weights of it, by torch's restricted loader.
 
     Returns
     -------
@@ -85,7 +87,7 @@ def export_pool(
     if negatives is not None:
         chosen = draw_entries(chosen, negatives, seed=seed)
     if format == "token-ids" and model is not None:
-        rows = token_rows(collection, chosen, model, cache)
+        rows = token_rows(collection, chosen, model, cache, allow_bin=allow_bin)
     else:
         rows = text_rows(collection, chosen, format)
     with track("exporting", "queries") as tick:
@@ -193,12 +195,14 @@ def dpr(group: Group) -> list[Row]:
 # ---------------------------------------------------------------- groups of token ids
 
 
-def token_rows(collection: Collection, pool: NegativePool, model: str, cache: Place | None) -> Iterator[list[Row]]:
+def token_rows(
+    collection: Collection, pool: NegativePool, model: str, cache: Place | None, *, allow_bin: bool
+) -> Iterator[list[Row]]:
     """For each query its record of token ids, without the special tokens around a text."""
     from hardneg.models.loading import load_encoder
     from hardneg.snapshot import token_store
 
-    encoder, folder = load_encoder(model, chunks=1), cache_at(cache)
+    encoder, folder = load_encoder(model, allow_bin=allow_bin, chunks=1), cache_at(cache)
     stores = {side: token_store(encoder, collection, folder, side) for side in SIDES}
 
     def lists(side: Side, rows: Int32) -> list[list[int]]:

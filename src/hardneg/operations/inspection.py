@@ -16,6 +16,7 @@ from hardneg.negatives.facts import entries_of, realized, stats
 from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import NegativePool, load_pool
 from hardneg.operations.opening import Data, Place, at_least, collection_of
+from hardneg.operations.origin import collection_within
 from hardneg.records import Int64
 
 POOLS = ("episodes/*/negatives", "episodes/*/negatives/v*", "versions/v*")  # where experiments keep them
@@ -29,7 +30,7 @@ def pool_stats(pool: NegativePool) -> dict[str, Any]:
 
 def inspect(
     path: Place,
-    data: Data,
+    data: Data | None = None,
     *,
     query_id: str | None = None,
     random: int = 1,
@@ -41,6 +42,7 @@ def inspect(
     Parameters
     ----------
     path : a pool, or an experiment: then its last pool.
+    data : without it, the collection of the experiment, from where that remembers it to be.
     query_id : the query to show; without it, ``random`` ones are drawn by ``seed``.
 
     Returns
@@ -51,12 +53,13 @@ def inspect(
 
     Raises
     ------
+    SettingsError : there is no ``data``, and nothing remembers where it is, or it is not there any more.
     ArtifactError : the pool is damaged or was mined from another collection.
     InputError : the pool has no such query.
     """
     at_least("--random", random)
     place = last_pool(Path(path))
-    collection = collection_of(data, cache)
+    collection = collection_within(place) if data is None else collection_of(data, cache)
     pool = load_pool(place, n_passages=collection.n_passages, collection=collection.digest)
     drawn = permutation(key(seed, "inspect"), len(pool))[:random]
     chosen = drawn if query_id is None else position_of(query_id, pool, collection)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hardneg.artifacts import SettingsClash, cache_root, check_writable, lease
 from hardneg.config import nearest
 from hardneg.data.collection import Collection
 from hardneg.data.importing import open_data
 from hardneg.distributed import rank
-from hardneg.errors import SettingsError
+from hardneg.errors import Faults, HardnegError, SettingsError
 from hardneg.lease import holding as holding
 
 Data = str | Path | Collection
@@ -33,6 +33,20 @@ def at_least(option: str, value: int, least: int = 1) -> int:
     if value < least:
         raise SettingsError("BAD_SETTING", f"{option} = {value}", f"give {least} or more")
     return value
+
+
+def all_at_once(*checks: Callable[[], Any]) -> list[Any]:
+    """What each of the checks returns; their faults are raised together."""
+    found: list[Any] = []
+    faults: list[HardnegError] = []
+    for check in checks:
+        try:
+            found.append(check())
+        except HardnegError as fault:
+            faults += fault.faults if isinstance(fault, Faults) else [fault]
+    if faults:
+        raise faults[0] if len(faults) == 1 else Faults(faults)
+    return found
 
 
 def cache_at(cache: Place | None) -> Path:

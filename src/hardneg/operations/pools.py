@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,17 @@ from hardneg.mining import SOURCES, TELEPORTED, Corpus, mine_pool
 from hardneg.negatives.candidates import ALL, Filters
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
 from hardneg.operations.given import given_digest, open_given
-from hardneg.operations.opening import Data, Place, at_least, cache_at, check_new, collection_of, holding, one_of
+from hardneg.operations.opening import (
+    Data,
+    Place,
+    all_at_once,
+    at_least,
+    cache_at,
+    check_new,
+    collection_of,
+    holding,
+    one_of,
+)
 from hardneg.operations.states import open_state
 
 
@@ -68,12 +79,13 @@ def mine(
     """
     out, folder = Path(out), cache_at(cache)
     check_new(out)
-    settings = check_settings(sources, depth, count, alpha, beta, seed)
-    labels.check()
-    check_filters(filters)
-    needs_model = check_mix(sources, model, previous)
-    if ("file" in sources) != (file is not None):
-        raise SettingsError("NO_FILE", "the source 'file' and a file go together", "give both, or neither")
+    settings, *_, needs_model, _ = all_at_once(
+        partial(check_settings, sources, depth, count, alpha, beta, seed),
+        labels.check,
+        partial(check_filters, filters),
+        partial(check_mix, sources, model, previous),
+        partial(check_file_source, sources, file),
+    )
     with holding(out, folder):
         collection = collection_of(data, cache)
         parts = data_of(collection, split, labels)
@@ -133,17 +145,29 @@ def check_settings(
     sources: Sequence[str], depth: int, count: int, alpha: float, beta: float, seed: int
 ) -> dict[str, Any]:
     """The settings of a mixed pool, each in its range."""
-    for name, value in (("alpha", alpha), ("beta", beta)):
-        if not 0 <= value < 1:
-            raise SettingsError("BAD_SETTING", f"{name} = {value}", "give 0 or more and less than 1")
-    return {
-        "sources": [one_of("sources", source, SOURCES) for source in sources],
-        "depth": at_least("depth", depth),
-        "count": at_least("count", count),
-        "alpha": alpha,
-        "beta": beta,
-        "seed": at_least("seed", seed, 0),
+    checks: dict[str, Callable[[], Any]] = {
+        "depth": partial(at_least, "depth", depth),
+        "count": partial(at_least, "count", count),
+        "alpha": partial(share, "alpha", alpha),
+        "beta": partial(share, "beta", beta),
+        "seed": partial(at_least, "seed", seed, 0),
     }
+    named = [partial(one_of, "sources", source, SOURCES) for source in sources]
+    values = all_at_once(*named, *checks.values())
+    return {"sources": values[: len(named)], **dict(zip(checks, values[len(named) :], strict=True))}
+
+
+def share(name: str, value: float) -> float:
+    """The value of a setting that is a share of a whole."""
+    if not 0 <= value < 1:
+        raise SettingsError("BAD_SETTING", f"{name} = {value}", "give 0 or more and less than 1")
+    return value
+
+
+def check_file_source(sources: Sequence[str], file: Place | None) -> None:
+    """Refuse a file without its source, and the reverse."""
+    if ("file" in sources) != (file is not None):
+        raise SettingsError("NO_FILE", "the source 'file' and a file go together", "give both, or neither")
 
 
 def check_mix(sources: Sequence[str], model: str | None, previous: Place | None) -> bool:
@@ -160,6 +184,10 @@ def check_mix(sources: Sequence[str], model: str | None, previous: Place | None)
 def check_filters(filters: Filters) -> None:
     """Refuse bounds that are no numbers."""
     bounds: Mapping[str, float | None] = dataclasses.asdict(filters)
-    for name, value in bounds.items():
-        if value is not None and not math.isfinite(value):
-            raise SettingsError("BAD_SETTING", f"{name} = {value}", "give a number, or leave it out")
+    all_at_once(*(partial(check_bound, name, value) for name, value in bounds.items()))
+
+
+def check_bound(name: str, value: float | None) -> None:
+    """Refuse a bound that is no number."""
+    if value is not None and not math.isfinite(value):
+        raise SettingsError("BAD_SETTING", f"{name} = {value}", "give a number, or leave it out")

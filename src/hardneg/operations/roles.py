@@ -28,7 +28,9 @@ from hardneg.errors import Interrupted, PeerError, SettingsError
 from hardneg.experiment import join_experiment
 from hardneg.integrations.tensorboard import boarding
 from hardneg.memory import limit_memory, limit_of
+from hardneg.models.code import allow_code, allowed_code
 from hardneg.operations.opening import collection_of
+from hardneg.operations.origin import remember_collection
 from hardneg.operations.starting import Base, Splits
 from hardneg.refreshing import beat_of
 from hardneg.runtime import set_threads
@@ -55,6 +57,7 @@ class Job:
     inputs: Mapping[str, str]
     cache: str | None
     supervised: bool  # somebody restarts the other roles: wait for them however long it takes
+    code: Sequence[str] = ()  # revisions at which models may run their own
     threads: int | None = None
     max_ram: str | None = None
     max_vram: str | None = None
@@ -92,6 +95,7 @@ def jobs_of(
             dict(inputs),
             None if cache is None else str(cache.absolute()),
             supervised,
+            allowed_code(),
             max(torch.get_num_threads() // share, 1),
             *(None if limit is None else str(limit // share) for limit in map(limit_of, ("cpu", "cuda"))),
         )
@@ -113,6 +117,7 @@ def take_role(recipe: Recipe, job: Job) -> None:
         raise SettingsError("NO_ROLE", f"{recipe.name} has no role '{job.role}'", f"use {', '.join(recipe.roles)}")
     set_threads(job.threads)
     limit_memory(job.max_ram, job.max_vram)
+    allow_code(*job.code)
     out, settings = Path(job.out), recipe.settings.model_validate(dict(job.settings), strict=False)
     data = choose_splits(collection_of(job.data, job.cache), **job.splits, seed=job.split_seed)
     assert data.digest == job.inputs["splits"]
@@ -129,6 +134,7 @@ def take_role(recipe: Recipe, job: Job) -> None:
         beat_of(experiment, job.role).beating(lambda: progress.beats),
         boarding(experiment, settings.tensorboard),
     ):
+        remember_collection(out, data.collection)
         patience = math.inf if job.supervised else settings.silent_seconds
         recipe.roles[job.role](settings, data, lambda: base.load(settings), experiment, patience)
 

@@ -19,6 +19,7 @@ from hardneg.experiment import SETTINGS, open_experiment
 from hardneg.integrations.tensorboard import boarding
 from hardneg.negatives.pool import load_pool
 from hardneg.operations.opening import Data, Place, at_least, cache_at, check_folder, collection_of
+from hardneg.operations.origin import remember_collection
 from hardneg.operations.roles import jobs_of, take_role
 from hardneg.operations.settings import recipe_settings
 from hardneg.operations.starting import DEFAULT_SPLITS, Base, Splits
@@ -172,6 +173,8 @@ def train_once(
     encoder = base.load(settings)
     recipe.check(settings, data, encoder)
     inputs = {"collection": data.collection.digest, "model": encoder.digest(), "splits": data.digest}
+    if encoder.code:
+        inputs["code"] = "+".join(encoder.code)
     given = open_given(recipe, negatives, data, settings)
     if negatives is not None:
         inputs["negatives"] = read_manifest(negatives).digest
@@ -189,6 +192,7 @@ def train_once(
     with open_experiment(
         out, recipe=recipe.name, settings=settings, inputs=inputs, cache=cache, grows=settings.may_grow
     ) as experiment:
+        remember_collection(out, data.collection)
         if by_leader(lambda: is_measured(experiment.results, measures)):
             note(f"{out}: finished already")
         else:

@@ -1,0 +1,64 @@
+"""What a launcher such as ``torchrun`` says in the environment: who this process is, and where the others are."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from hardneg.errors import SettingsError
+
+
+def rank() -> int:
+    """Number of this process, as ``torchrun`` sets it; 0 when alone."""
+    return _told("RANK", 0)
+
+
+def world_size() -> int:
+    """How many processes work together; 1 when alone."""
+    return _told("WORLD_SIZE", 1, least=1)
+
+
+def local_rank() -> int:
+    """Number of this process on its machine."""
+    return _told("LOCAL_RANK", 0)
+
+
+def local_size() -> int:
+    """How many processes share this machine."""
+    return _told("LOCAL_WORLD_SIZE", 1, least=1)
+
+
+def _told(name: str, alone: int, *, least: int = 0) -> int:
+    """A number that the launcher put into the environment; ``alone`` where there is none."""
+    text = os.environ.get(name, str(alone))
+    if not text.isdecimal() or int(text) < least:
+        raise bad_launch(f"{name} = {text!r:.40}, not a number from {least} on")
+    return int(text)
+
+
+def bad_launch(what: str) -> SettingsError:
+    """The fault of an environment that says half of what ``torchrun`` says."""
+    return SettingsError("BAD_LAUNCH", what, "start it by torchrun, or unset RANK and WORLD_SIZE")
+
+
+def check_launch(*needed: str) -> None:
+    """Refuse a rank outside of the world, and several processes where one of the ``needed`` names is not set.
+
+    Raises
+    ------
+    SettingsError : in the environment variables that the launcher sets (exit 2).
+    """
+    if rank() >= world_size():
+        raise bad_launch(f"RANK = {rank()}, and WORLD_SIZE is {os.environ.get('WORLD_SIZE', 'not set')}")
+    missing = [name for name in ("RANK", *needed) if not os.environ.get(name)]
+    if world_size() > 1 and missing:
+        raise bad_launch(f"WORLD_SIZE = {world_size()}, and {' and '.join(missing)} is not set")
+
+
+def is_heard(host: str, port: int) -> bool:
+    """Whether a process listens there."""
+    try:
+        socket.create_connection((host, port), timeout=1.0).close()
+    except (OSError, OverflowError):
+        return False
+    return True

@@ -1,0 +1,107 @@
+"""Code that models bring with them: run only at a revision that the user names. Loads no torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hardneg.artifacts import digest_file, digest_json
+from hardneg.errors import SettingsError, TrustError
+
+LOADED = ("AutoConfig", "AutoModel", "AutoTokenizer")  # what transformers may look up in an auto_map here
+REFERENCE = re.compile(r"\w+\.\w+")  # a class of a module that lies beside the settings
+COMMIT, DIGEST = re.compile(r"[0-9a-f]{40}"), re.compile(r"[0-9a-f]{64}")
+
+_allowed: set[str] = set()
+
+
+def allow_code(*revisions: str) -> None:
+    """From now on, let this process run the code that models bring, at these revisions and no other.
+
+    Parameters
+    ----------
+    revisions : the commit of a model on the hub, or the digest of the code in a folder, which its refusal names.
+
+    Raises
+    ------
+    SettingsError : a revision is neither; the name of a branch would not pin anything.
+    """
+    for revision in revisions:
+        if not COMMIT.fullmatch(revision) and not DIGEST.fullmatch(revision):
+            what = f"--allow-code = {revision!r:.80}"
+            raise SettingsError("BAD_SETTING", what, "give a whole commit, or the digest that a refusal names")
+    _allowed.update(revisions)
+
+
+def allowed_code() -> list[str]:
+    """The revisions whose code may run."""
+    return sorted(_allowed)
+
+
+def allowed_commits() -> list[str]:
+    """Those of models on the hub."""
+    return [revision for revision in allowed_code() if COMMIT.fullmatch(revision)]
+
+
+def check_code(folder: Path, settings: dict[Path, Any]) -> str | None:
+    """The digest of the code that a model brings and may run, or None where it brings none.
+
+    Parameters
+    ----------
+    settings : the contents of the folder's JSON files. A saved copy of a model whose code may run, may too.
+
+    Raises
+    ------
+    TrustError : its revision is not allowed, or the code lies elsewhere.
+    """
+    asking = [file for file, content in settings.items() if isinstance(content, dict) and "auto_map" in content]
+    if not asking:
+        return None
+    commit = commit_of(folder)
+    if commit and not _allowed:  # the hub was not asked for code
+        raise refusal(asking[0], commit)
+    digest = digest_json({file.name: digest_file(file) for file in sorted(set(files_of(folder, settings)))})
+    if not {commit, digest} & _allowed:
+        raise refusal(asking[0], commit or digest)
+    _allowed.add(digest)
+    return digest
+
+
+def refusal(path: Path, revision: str) -> TrustError:
+    """The fault of code that may not run."""
+    what = "the model asks to run its own code (auto_map)"
+    fix = f"read that, and pass --allow-code {revision} (hardneg.allow_code) to run it"
+    return TrustError("REMOTE_CODE", what, fix, path=path)
+
+
+def commit_of(folder: Path) -> str | None:
+    """The commit of a folder that the hub's client keeps, or of one inside of it."""
+    kept = [place.name for place in (folder, *folder.parents) if place.parent.name == "snapshots"]
+    return next(filter(COMMIT.fullmatch, kept), None)
+
+
+def files_of(folder: Path, settings: dict[Path, Any]) -> Iterator[Path]:
+    """The modules that transformers would load, and what they import from beside them."""
+    from transformers.dynamic_module_utils import get_relative_import_files
+
+    for path, _, reference in references(settings):
+        module = folder / f"{reference.partition('.')[0]}.py"
+        if not REFERENCE.fullmatch(reference) or not module.is_file():
+            what = f"the code that the model asks to run ({reference:.80}) does not lie beside it"
+            raise TrustError("REMOTE_CODE", what, "use a model that brings all its code itself", path=path)
+        yield module
+        yield from map(Path, get_relative_import_files(module))
+
+
+def references(settings: dict[Path, Any]) -> Iterator[tuple[Path, str, str]]:
+    """What the settings ask to load: file, name and class; of a tokenizer first the slow one, then the fast."""
+    for path, content in settings.items():
+        asked = content.get("auto_map") if isinstance(content, dict) else None
+        if isinstance(asked, list):  # as tokenizers once said it
+            asked = {"AutoTokenizer": asked}
+        for name, value in asked.items() if isinstance(asked, dict) else ():
+            for reference in value if isinstance(value, list) else [value]:
+                if name in LOADED and reference is not None:
+                    yield path, name, str(reference)

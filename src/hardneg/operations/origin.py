@@ -1,0 +1,53 @@
+"""Where the collection of an experiment lies. An experiment remembers it, but is no other one elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from hardneg.artifacts import MANIFEST, read_json, write_json
+from hardneg.data.collection import Collection
+from hardneg.distributed import is_leader
+from hardneg.errors import ArtifactError, HardnegError, SettingsError
+from hardneg.experiment import SETTINGS, read_settings
+
+PLACES = "places.json"  # telemetry, as it holds an absolute path: no digest knows it
+FIX = "give it with --data"
+
+
+def remember_collection(experiment: Path, collection: Collection) -> None:
+    """Note where the collection lies now."""
+    places = {"collection": str(collection.path.absolute())}
+    if is_leader() and places_of(experiment) != places:
+        write_json(experiment / PLACES, places)
+
+
+def places_of(experiment: Path) -> dict[str, str]:
+    """What an experiment remembers; nothing where that is missing or damaged."""
+    with contextlib.suppress(HardnegError, FileNotFoundError):
+        found = read_json(experiment / PLACES)
+        if isinstance(found, dict) and isinstance(found.get("collection"), str):
+            return found
+    return {}
+
+
+def collection_within(path: Path) -> Collection:
+    """The collection of an experiment, or of the one that a pool is in.
+
+    Raises
+    ------
+    SettingsError : nobody remembers where it is, or it is not there any more.
+    ArtifactError : another one is there now.
+    """
+    inside = [place for place in (path.absolute(), *path.absolute().parents) if (place / SETTINGS).is_file()]
+    place = places_of(inside[0]).get("collection") if inside else None
+    if place is None:
+        raise SettingsError("NO_DATA", "nothing here says where the collection is", FIX, path=path)
+    if not (Path(place) / MANIFEST).is_file():
+        what = f"the collection of this experiment is not at {place} any more"
+        raise SettingsError("NO_DATA", what, FIX, path=path)
+    collection, digest = Collection.open(place), read_settings(inside[0])["inputs"].get("collection")
+    if collection.digest != digest:
+        what = f"the collection at {place} is another one now (digest {collection.digest[:12]}, was {digest:.12})"
+        raise ArtifactError("INPUT_CHANGED", what, FIX, path=path)
+    return collection

@@ -1,0 +1,265 @@
+"""Code that a model brings runs at a revision that the user names, and never otherwise."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import huggingface_hub
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import hardneg as hn
+from hardneg.errors import SettingsError, TrustError
+from hardneg.models import code
+from hardneg.models.loading import load_encoder
+from hardneg.models.saving import save_encoder
+from hardneg.records import TokenBatch
+from tiny_world import SETTINGS, tiny_collection, tiny_model
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+MODEL = """
+from pathlib import Path
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
+from torch import nn
+
+from .configuration_own import OwnConfig
+from .parts import mix
+
+Path({mark!r}).write_text("ran")
+
+
+class OwnModel(PreTrainedModel):
+    config_class = OwnConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layer = nn.ModuleList([nn.Linear(config.hidden_size, config.hidden_size)])
+        self.post_init()
+
+    def forward(self, input_ids, attention_mask):
+        return BaseModelOutput(last_hidden_state=self.layer[0](mix(self.embeddings(input_ids), attention_mask)))
+"""
+CONFIG = """
+from transformers import PretrainedConfig
+
+
+class OwnConfig(PretrainedConfig):
+    model_type = "own"
+
+    def __init__(self, vocab_size=9, hidden_size=8, max_position_embeddings=64, **others):
+        self.vocab_size, self.hidden_size = vocab_size, hidden_size
+        self.max_position_embeddings, self.num_hidden_layers = max_position_embeddings, 1
+        super().__init__(**others)
+"""
+PARTS = '''
+def mix(states, mask):
+    """Every token with the mean of its text."""
+    mask = mask[:, :, None]
+    return states + (states * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)
+'''
+
+
+@pytest.fixture(scope="module", autouse=True)
+def modules(tmp_path_factory):
+    """A cache for the code that transformers loads, other than the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        place = str(tmp_path_factory.mktemp("modules"))
+        patch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", place)
+        patch.setattr(sys, "path", list(sys.path))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def nothing_allowed(monkeypatch):
+    monkeypatch.setattr(code, "_allowed", set())
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory):
+    return tiny_collection(tmp_path_factory.mktemp("code") / "collection")
+
+
+@pytest.fixture
+def own(collection, tmp_path):
+    """A model of a type that transformers does not know."""
+    folder = tmp_path / "own"
+    tiny_model(folder, collection)
+    vocabulary = len(json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"])
+    auto = {"AutoConfig": "configuration_own.OwnConfig", "AutoModel": "modeling_own.OwnModel"}
+    auto["AutoModelForMaskedLM"] = "elsewhere/model--modeling.Other"  # never loaded here
+    config = {"model_type": "own", "vocab_size": vocabulary, "hidden_size": 8, "auto_map": auto}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "modeling_own.py").write_text(MODEL.format(mark=str(tmp_path / "mark")))
+    (folder / "configuration_own.py").write_text(CONFIG)
+    (folder / "parts.py").write_text(PARTS)
+    draw = torch.Generator().manual_seed(0)
+    shapes = {"embeddings.weight": (vocabulary, 8), "layer.0.weight": (8, 8), "layer.0.bias": (8,)}
+    weights = {name: torch.randn(shape, generator=draw) for name, shape in shapes.items()}
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def digest_asked_for(folder):
+    """What the refusal says to pass."""
+    with pytest.raises(TrustError, match="REMOTE_CODE") as refused:
+        load_encoder(str(folder))
+    return refused.value.fix.split("--allow-code ")[1].split()[0]
+
+
+def test_it_never_runs_unless_its_digest_is_named(own, tmp_path):
+    digest = digest_asked_for(own)
+    hn.allow_code("0" * 64, COMMIT)
+    assert digest_asked_for(own) == digest
+    assert not (tmp_path / "mark").exists()
+    hn.allow_code(digest)
+    encoder = load_encoder(str(own), pooling="mean")
+    assert (tmp_path / "mark").exists()
+    assert encoder.code == [digest]
+    batch = TokenBatch(np.array([5, 6, 7, 8, 9], np.int32), np.array([0, 2, 5], np.int64))
+    alone = TokenBatch(np.array([7, 8, 9], np.int32), np.array([0, 3], np.int64))
+    with encoder.inference():
+        torch.testing.assert_close(encoder.encode(batch, "query")[1:], encoder.encode(alone, "query"))
+
+
+@pytest.mark.parametrize("file", ["modeling_own.py", "configuration_own.py", "parts.py"])
+def test_code_that_changed_is_other_code(own, tmp_path, file):
+    digest = digest_asked_for(own)
+    with open(own / file, "a") as stream:
+        stream.write("# one more line\n")
+    hn.allow_code(digest)
+    assert digest_asked_for(own) != digest
+    assert not (tmp_path / "mark").exists()
+
+
+def test_files_that_are_not_loaded_do_not_count(own):
+    digest = digest_asked_for(own)
+    (own / "train.py").write_text("raise SystemExit")
+    assert digest_asked_for(own) == digest
+
+
+@pytest.mark.parametrize(
+    "reference", ["other/model--modeling.Model", "/tmp/modeling.Model", "../modeling.Model", "absent.Model", 3]
+)
+def test_code_from_elsewhere_cannot_be_pinned(own, tmp_path, reference):
+    hn.allow_code(digest_asked_for(own))
+    config = json.loads((own / "config.json").read_text())
+    config["auto_map"]["AutoModel"] = reference
+    (own / "config.json").write_text(json.dumps(config))
+    with pytest.raises(TrustError, match=r"REMOTE_CODE.*does not lie beside it"):
+        load_encoder(str(own))
+    assert not (tmp_path / "mark").exists()
+
+
+@pytest.mark.parametrize("revision", ["main", "v1.0", COMMIT[:12], "", COMMIT.upper()])
+def test_only_what_cannot_move_is_a_revision(revision):
+    with pytest.raises(SettingsError, match="--allow-code = "):
+        hn.allow_code(revision)
+    assert code.allowed_code() == []
+
+
+def test_a_saved_copy_keeps_the_code_and_its_digest(own, tmp_path, monkeypatch):
+    digest = digest_asked_for(own)
+    hn.allow_code(digest)
+    encoder = load_encoder(str(own), pooling="mean")
+    save_encoder(encoder, tmp_path / "saved")
+    assert load_encoder(str(tmp_path / "saved")).digest() == encoder.digest()
+    monkeypatch.setattr(code, "_allowed", set())
+    assert digest_asked_for(tmp_path / "saved") == digest
+
+
+def test_the_code_is_part_of_the_models_identity(own):
+    hn.allow_code(digest_asked_for(own))
+    before = load_encoder(str(own)).digest()
+    with open(own / "parts.py", "a") as stream:
+        stream.write("# the same, but who knows\n")
+    hn.allow_code(digest_asked_for(own))
+    assert load_encoder(str(own)).digest() != before
+
+
+def test_a_type_that_is_known_runs_flat_only_with_transformers_own_code(collection, tmp_path):
+    folder = Path(tiny_model(tmp_path / "bert", collection))
+    config = json.loads((folder / "config.json").read_text())
+    config["auto_map"] = {"AutoModel": "modeling_bert_own.OwnBert"}
+    (folder / "config.json").write_text(json.dumps(config))
+    lines = "from transformers import BertModel\nclass OwnBert(BertModel):\n    pass\n"
+    (folder / "modeling_bert_own.py").write_text(lines)
+    hn.allow_code(digest_asked_for(folder))
+    own, known = load_encoder(str(folder)), load_encoder(tiny_model(tmp_path / "known", collection))
+    assert type(own.tower("query").transformer).__name__ == "OwnBert"
+    assert own.tower("query").transformer.config._attn_implementation != "hardneg_packed"
+    batch = TokenBatch(np.array([2, 7, 8, 3, 2, 9, 3], np.int32), np.array([0, 4, 7], np.int64))
+    with own.inference(), known.inference():
+        torch.testing.assert_close(own.encode(batch, "query"), known.encode(batch, "query"))
+
+
+# ---------------------------------------------------------------- the hub
+
+
+@pytest.fixture
+def hub(own, tmp_path, monkeypatch):
+    """A hub that gives this model at one commit, and notes what it was asked for."""
+    asked = []
+
+    def download(name, *, revision, allow_patterns, **_):
+        asked.append(revision)
+        if revision not in (None, COMMIT):
+            raise OSError(f"404 {revision}")
+        place = tmp_path / "hub" / name.replace("/", "--") / "snapshots" / COMMIT
+        place.mkdir(parents=True, exist_ok=True)
+        for file in own.iterdir():
+            if any(file.match(pattern) for pattern in allow_patterns):
+                shutil.copy(file, place)
+        return str(place)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    return asked
+
+
+def test_a_model_of_the_hub_is_pinned_by_its_commit(hub, tmp_path):
+    with pytest.raises(TrustError, match=f"--allow-code {COMMIT}"):
+        load_encoder("somebody/own")
+    assert not list((tmp_path / "hub").rglob("*.py"))
+    hn.allow_code("f" * 40)  # of another model
+    with pytest.raises(TrustError, match=f"--allow-code {COMMIT}"):
+        load_encoder("somebody/own")
+    assert not (tmp_path / "mark").exists()
+    hn.allow_code(COMMIT)
+    assert load_encoder("somebody/own").code
+    assert hub == [None, "f" * 40, None, COMMIT]
+
+
+# ---------------------------------------------------------------- commands
+
+
+def test_commands_take_the_revision(own, collection, tmp_path, hardneg):
+    digest = digest_asked_for(own)
+    encode = ("encode", "--data", collection.path, "--model", own, "--device", "cpu", "--threads", "1")
+    status, _, said = hardneg(*encode, "--out", tmp_path / "emb")
+    assert (status, said.count("\n")) == (9, 1)
+    assert f"--allow-code {digest}" in said
+    assert hardneg(*encode, "--out", tmp_path / "emb", "--allow-code", "main")[0] == 2
+    assert not (tmp_path / "mark").exists()
+    assert hardneg(*encode, "--out", tmp_path / "emb", "--allow-code", digest)[0] == 0
+
+
+def test_an_experiment_records_it_and_reads_its_own_models(own, collection, tmp_path, hardneg):
+    digest = digest_asked_for(own)
+    changes = SETTINGS | {"episodes": 2, "steps": 4, "queries_per_step": 4, "measures": "RR@10"}
+    words = [word for name, value in changes.items() for word in ("--set", f"{name}={json.dumps(value)}")]
+    train = ("train", "ance-tele", "--data", collection.path, "--model", own, "--out", tmp_path / "exp", *words)
+    train += ("--device", "cpu", "--threads", "1")
+    assert hardneg(*train)[0] == 9
+    status, _, said = hardneg(*train, "--allow-code", digest)
+    assert status == 0, said
+    assert json.loads((tmp_path / "exp/settings.json").read_text())["inputs"]["code"] == digest
+    code._allowed.clear()
+    search = ("search", "--data", collection.path, "--model", tmp_path / "exp/model", "--device", "cpu")
+    status, _, said = hardneg(*search, "--out", tmp_path / "run")
+    assert status == 9
+    assert f"--allow-code {digest}" in said
+    assert hardneg(*search, "--out", tmp_path / "run", "--allow-code", digest)[0] == 0
