@@ -88,6 +88,7 @@ def test_it_resumes_to_the_same_bytes(run_states, documents, tmp_path, monkeypat
         assert (tmp_path / name).read_bytes() == (whole.path / name).read_bytes()
 
 
-def test_adore_refuses_documents_of_several_vectors(run_states, documents):
+def test_adore_refuses_documents_of_several_vectors(world, documents):
+    data = choose_splits(world.collection, dev="none")
     with pytest.raises(SettingsError, match="chunks = 3"):
-        run_states(adore.RECIPE, base=documents, cut=10, steps=1)
+        adore.RECIPE.check(adore.Adore(cut=10, steps=1), data, documents)

@@ -21,11 +21,10 @@ from hardneg.results import (
     evaluation_depth,
     forgetting,
     is_measured,
-    pool_seeds,
-    spread,
     summarize,
     write_runs,
 )
+from hardneg.seeds import pool_seeds, spread
 
 RR = parse_measures("RR@10 R@1")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg.artifacts import is_published, publish, read_manifest
+from hardneg.artifacts import is_current, is_published, publish, read_manifest
 from hardneg.data.training_data import TrainingData
 from hardneg.negatives.candidates import candidates
 from hardneg.negatives.pool import NegativePool, load_pool
@@ -51,6 +51,8 @@ def share_of_state(state: State, run: Run, data: TrainingData, positives: Positi
     pool = load_pool(state.trained_on, n_passages=data.collection.n_passages, collection=data.collection.digest)
     if not len(pool.passage_rows):
         return None
-    with publish(path, KIND, inputs={"pool": read_manifest(state.trained_on).digest}, replace=True) as draft:
-        share = draft.facts["share"] = informative_share(pool, run, data, positives)
-    return share
+    inputs = {"pool": read_manifest(state.trained_on).digest, "run": read_manifest(state.folder / "query").digest}
+    if not is_current(path, KIND, inputs):
+        with publish(path, KIND, inputs=inputs, replace=True) as draft:
+            draft.facts["share"] = informative_share(pool, run, data, positives)
+    return read_manifest(path).facts["share"]
