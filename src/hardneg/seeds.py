@@ -7,9 +7,14 @@ from typing import Any
 
 import numpy as np
 
+SHARES = ("forgotten", "learned", "train_mrr_100")
+
 
 def pool_seeds(results: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    """Mean, standard deviation and values over seeds of every measure of every state."""
+    """Mean, standard deviation and values over seeds: of every measure of every state, and of forgetting.
+
+    Forgetting is pooled between states that all seeds went through; asynchronous ones may differ.
+    """
     seeds = sorted(results)
     pooled: dict[str, Any] = {"seeds": seeds}
     for split in ("test", "dev"):
@@ -18,6 +23,13 @@ def pool_seeds(results: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
                 state: {name: spread([results[seed][split][state][name] for seed in seeds]) for name in measured}
                 for state, measured in results[seeds[0]][split].items()
             }
+    steps = [{(row["before"], row["after"]): row for row in results[seed].get("forgetting", [])} for seed in seeds]
+    shared = [step for step in steps[0] if all(step in found for found in steps)]
+    pooled["forgetting"] = [
+        {"before": step[0], "after": step[1]}
+        | {name: spread([found[step][name] for found in steps]) for name in SHARES}
+        for step in shared
+    ]
     return pooled
 
 

@@ -102,12 +102,7 @@ def results_table(results: Mapping[str, Any], out: Path) -> str:
         title = "negatives still among a query's first 100, when the model has learned from them"
         parts.append(f"{title}\n" + table(["", "share"], list(shares.items())))
     if results.get("forgetting"):
-        rows = [
-            [row["before"], row["after"], row["forgotten"], row["learned"], row["train_mrr_100"]]
-            for row in results["forgetting"]
-        ]
-        headers = ["from", "to", "forgotten", "learned", "MRR@100 then"]
-        parts.append("training queries, from one state of the model to the next\n" + table(headers, rows))
+        parts.append(forgetting_table(results["forgetting"]))
     index = f"\nindex:      {found['kind']} {found['digest'][:12]}" if (found := results.get("index")) else ""
     parts.append(f"experiment: {out}\nmodel:      {out / 'model'}{index}")
     return "\n\n".join(parts)
@@ -136,17 +131,32 @@ def tests_table(comparisons: Sequence[Mapping[str, Any]]) -> str:
     return table(["", "measure", "difference", "95 % interval", "p", "p (Holm)"], rows)
 
 
+def forgetting_table(steps: Sequence[Mapping[str, Any]]) -> str:
+    """Training queries forgotten and learned between states of the model."""
+    names = ("before", "after", "forgotten", "learned", "train_mrr_100")
+    rows = [[step[name] for name in names] for step in steps]
+    headers = ["from", "to", "forgotten", "learned", "MRR@100 then"]
+    return "training queries, from one state of the model to the next\n" + table(headers, rows)
+
+
 def pooled_table(results: Mapping[str, Any], out: Path) -> str:
     """Mean and deviation over seeds."""
     parts = []
     for split in ("dev", "test"):
         if results.get(split):
-            means = {
-                state: {name: f"{value['mean']:.4f} ±{value['std']:.4f}" for name, value in measured.items()}
-                for state, measured in results[split].items()
-            }
+            means = {state: pooled_values(measured) for state, measured in results[split].items()}
             parts.append(f"{split}, mean ± deviation over seeds {results['seeds']}\n{states_table(means)}")
+    if results.get("forgetting"):
+        parts.append(forgetting_table([pooled_values(step) for step in results["forgetting"]]))
     return "\n\n".join([*parts, f"experiments: {out}/seed-*"])
+
+
+def pooled_values(values: Mapping[str, Any]) -> dict[str, str]:
+    """Means and deviations as text, beside what has none."""
+    return {
+        name: value if isinstance(value, str) else f"{value['mean']:.4f} ±{value['std']:.4f}"
+        for name, value in values.items()
+    }
 
 
 # ---------------------------------------------------------------- plans

@@ -138,7 +138,33 @@ def test_spread_is_mean_and_sample_deviation():
 
 def test_seeds_are_pooled_in_order_measure_by_measure():
     results = {seed: {"test": {"final": {"RR@10": value}}} for seed, value in ((43, 0.5), (42, 0.25))}
-    assert pool_seeds(results) == {"seeds": [42, 43], "test": {"final": {"RR@10": spread([0.25, 0.5])}}}
+    pooled = {"seeds": [42, 43], "test": {"final": {"RR@10": spread([0.25, 0.5])}}, "forgetting": []}
+    assert pool_seeds(results) == pooled
+
+
+def test_forgetting_is_pooled_between_states_that_all_seeds_went_through():
+    def row(after, forgotten):
+        return {
+            "before": "untrained",
+            "after": after,
+            "forgotten": forgotten,
+            "learned": 0.5,
+            "train_mrr_100": 0.25,
+        }
+
+    results = {
+        1: {"forgetting": [row("final", 0.25), row("refresh-1", 0.5)]},
+        2: {"forgetting": [row("final", 0.75)]},
+    }
+    assert pool_seeds(results)["forgetting"] == [
+        {
+            "before": "untrained",
+            "after": "final",
+            "forgotten": spread([0.25, 0.75]),
+            "learned": spread([0.5, 0.5]),
+            "train_mrr_100": spread([0.25, 0.25]),
+        }
+    ]
 
 
 # ---------------------------------------------------------------- for people

@@ -145,6 +145,10 @@ def test_results_of_an_experiment_that_nothing_judges(tmp_path):
 def test_results_of_several_seeds_show_mean_and_deviation(tmp_path):
     pooled = {"seeds": [1, 2], "test": {"final": {"RR@10": {"mean": 0.5, "std": 0.1, "values": [0.4, 0.6]}}}}
     assert "final  0.5000 ±0.1000" in results_table(pooled, tmp_path)
+    value = {"mean": 0.125, "std": 0.0, "values": [0.125, 0.125]}
+    step = {"before": "untrained", "after": "final", "forgotten": value, "learned": value, "train_mrr_100": value}
+    lines = [line.split() for line in results_table(pooled | {"forgetting": [step]}, tmp_path).splitlines()]
+    assert ["untrained", "final", *["0.1250", "±0.0000"] * 3] in lines
 
 
 def test_foreign_texts_cannot_steer_the_terminal():
