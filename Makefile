@@ -46,7 +46,7 @@ test-slow: install
 	OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m slow -n 2
 
 chaos: install
-	CHAOS_EVENTS=100 CHAOS_WHOLE=1 OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m slow tests/slow/test_ance_chaos.py
+	CHAOS_EVENTS=100 CHAOS_WHOLE=1 OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m slow -n 4 tests/slow/test_ance_chaos.py
 
 fuzz: install
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz.py --cases 20000 --seed 1

@@ -1,6 +1,7 @@
 """Trainer, inferencer and supervisor are killed and stopped at any moment; the end is the same, byte for byte."""
 
 import hashlib
+import itertools
 import os
 import random
 import re
@@ -21,6 +22,8 @@ pytestmark = pytest.mark.slow
 
 EVENTS = int(os.environ.get("CHAOS_EVENTS", "30"))
 SEED = int(os.environ.get("CHAOS_SEED", "1"))
+WHOLE = bool(os.environ.get("CHAOS_WHOLE"))
+SHARES = 8 if WHOLE else 1
 SETTINGS = {
     "mode": "async-fixed",
     "refresh_every": 5,
@@ -209,17 +212,17 @@ def die_at(number, role):
     roles.read_job = reading
 
 
+@pytest.mark.parametrize("share", range(SHARES))
 @pytest.mark.parametrize("role", ["inferencer", "trainer"])
-def test_killed_at_a_publish_step_nothing_torn_is_used(world, undisturbed, tmp_path, monkeypatch, role):
-    whole = os.environ.get("CHAOS_WHOLE")
-    places = range(1, 400) if whole else random.Random(SEED).sample(range(1, 60), 5)
-    for number in places:
+def test_killed_at_a_publish_step_nothing_torn_is_used(world, undisturbed, tmp_path, monkeypatch, role, share):
+    every = itertools.count(1 + share, SHARES)  # all steps that there are, side by side
+    for number in every if WHOLE else random.Random(SEED).sample(range(1, 200), 5):
         monkeypatch.setattr(Forked, "prepare", staticmethod(lambda number=number: die_at(number, role)))
         supervisor = Supervisor(world, tmp_path / f"{role}-{number}")
         assert supervisor.finish() == 0, supervisor.said()[-3000:]
         assert digests(supervisor.out) == undisturbed
         died = "was stopped (by SIGKILL)" in supervisor.said()
-        if whole and not died:  # there is no step of this number
+        if WHOLE and not died:  # there is no step of this number
             break
         assert died
 
