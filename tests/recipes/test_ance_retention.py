@@ -5,6 +5,8 @@ import json
 import pytest
 
 import hardneg as hn
+from hardneg.artifacts import remove
+from hardneg.errors import ArtifactError
 from hardneg.recipes import ance
 from hardneg.training.checkpoint import checkpoints
 from tiny_world import COMMON, one_thread  # noqa: F401
@@ -47,6 +49,15 @@ def test_old_versions_go_and_the_results_stay(train, all_kept, tmp_path):
     assert versions_in(out) == ["v0003", "v0004"]  # the last was mined by what was trained on the one before
     assert not list(out.glob("models/step-*"))
     assert hn.verify(out)["whole"]
+
+
+def test_without_its_checkpoints_it_does_not_wait_for_what_was_deleted(train, tmp_path):
+    out = tmp_path / "few"
+    train(out, keep_versions=1, horizon=40)
+    for checkpoint in checkpoints(out / "episodes/1/checkpoint"):
+        remove(checkpoint)
+    with pytest.raises(ArtifactError, match="MISSING_FILE: training begins before"):
+        train(out, keep_versions=1, horizon=40, refreshes=5)
 
 
 @pytest.mark.parametrize("at", [5, 6, 8])

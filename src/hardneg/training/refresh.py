@@ -152,13 +152,23 @@ class Follower:
             version = self._newest(step) if self.mode == "async" else self._scheduled(step)
             if version != self.current and (not self.journal.rows or self.journal.rows[-1][1] != version):
                 self.journal.append(step, version)
+        elif version != self.current:
+            self._check_kept(version)
         self.current = version
         return version
 
     def _scheduled(self, step: int) -> int:
         version = scheduled_version(self.mode, step, self.every)
+        self._check_kept(version)
         self.wait(lambda: self.versions.is_complete(version) or None, f"version {version} of the negatives")
         return version
+
+    def _check_kept(self, version: int) -> None:
+        """Refuse to wait for what was deleted: all checkpoints of later steps must be gone, too."""
+        newest = self.versions.newest()
+        if newest is not None and version < newest and not self.versions.is_complete(version):
+            what = "training begins before its checkpoints, with negatives that were deleted since"
+            raise ArtifactError("MISSING_FILE", what, "train in a new folder", path=self.versions.path(version))
 
     def _newest(self, step: int) -> int:
         def fresh() -> int | None:
