@@ -1,4 +1,4 @@
-"""The presets of every recipe are valid settings, and those of ANCE-Tele hold the published numbers."""
+"""The presets of every recipe are valid settings, and hold the numbers that their papers publish."""
 
 from importlib import resources
 
@@ -6,9 +6,13 @@ import pytest
 
 from hardneg.config import build, is_operational, preset_names, read_preset, read_presets
 from hardneg.operations.recipes import RECIPES
+from hardneg.recipes.adore import Adore
+from hardneg.recipes.ance import Ance
 from hardneg.recipes.ance_tele import AnceTele
+from hardneg.recipes.star import Star
+from hardneg.recipes.warmup import Warmup
 
-SETTINGS = {"ance-tele": AnceTele}
+SETTINGS = {"warmup": Warmup, "ance-tele": AnceTele, "ance": Ance, "star": Star, "adore": Adore}
 PRESETS = [(recipe, name) for recipe in SETTINGS for name in preset_names(recipe)]
 
 COMMON = {
@@ -66,14 +70,143 @@ QA = COMMON | {
     "answer_mode": "string",
     "measures": "Answer@5 Answer@20 Answer@100",
 }
-PUBLISHED = {"msmarco": MARCO, "nq": QA, "triviaqa": QA | {"search_query_length": 64}}
+
+# Xiong et al., 2021: RoBERTa with a head, the first token, dot products; one negative a query; LAMB
+DOT = {"pooling": "cls", "normalize": False, "scale": 1.0, "title_join": "sep", "clip": 1.0}
+HEAD = DOT | {"head": "ance"}
+REFRESHED = {
+    "mode": "async",
+    "optimizer": "lamb",
+    "depth": 200,
+    "negatives_per_query": 1,
+    "loss": "pairwise_nll",
+    "in_batch": False,
+    "refresh_every": 10_000,
+    "schedule": "single",
+    "horizon": 1_000_000,
+    "query_length": 64,
+    "passage_length": 512,
+    "keep_versions": 2,
+}
+ANCE_QA = (DOT | REFRESHED) | {
+    "towers": "untied",
+    "queries_per_step": 128,
+    "learning_rate": 1e-5,
+    "warmup": 1_000,
+    "refresh_every": 1_000,
+    "horizon": None,
+    "schedule": "cyclical",
+    "passage_length": 256,
+    "labels": "answers",
+    "measures": "Answer@5 Answer@20 Answer@100",
+}
+BM25_WARMUP = HEAD | {
+    "queries_per_step": 32,
+    "optimizer": "lamb",
+    "learning_rate": 2e-4,
+    "warmup": 1_000,
+    "stop_step": 60_000,
+    "passage_length": 128,
+    "negatives": [1],
+}
+BASELINE = HEAD | {
+    "queries_per_step": 256,
+    "optimizer": "lamb",
+    "learning_rate": 2e-4,
+    "query_length": 24,
+    "passage_length": 120,
+}
+PUBLISHED = {
+    ("ance-tele", "msmarco"): MARCO,
+    ("ance-tele", "nq"): QA,
+    ("ance-tele", "triviaqa"): QA | {"search_query_length": 64},
+    ("ance", "passage"): HEAD
+    | REFRESHED
+    | {"towers": "tied", "queries_per_step": 64, "learning_rate": 1e-6, "warmup": 5_000, "refreshes": 59},
+    ("ance", "firstp"): HEAD
+    | REFRESHED
+    | {"queries_per_step": 64, "learning_rate": 5e-6, "warmup": 3_000, "chunks": 1, "max_characters": 10_000},
+    ("ance", "maxp"): HEAD
+    | REFRESHED
+    | {"queries_per_step": 128, "learning_rate": 1e-5, "warmup": 500, "chunks": 4, "max_characters": 10_000},
+    ("ance", "nq"): ANCE_QA,
+    ("ance", "triviaqa"): ANCE_QA,
+    ("ance", "ance-analysis"): (DOT | REFRESHED)
+    | {
+        "queries_per_step": 8,
+        "negatives_per_query": 7,
+        "loss": "contrastive",
+        "optimizer": "adamw",
+        "learning_rate": 1e-6,
+        "warmup": 5_000,
+        "horizon": None,
+        "query_length": 32,
+        "passage_length": 128,
+    },
+    ("warmup", "bm25"): BM25_WARMUP | {"mixtures": ["bm25"]},
+    ("warmup", "bm25-random"): BM25_WARMUP | {"mixtures": ["bm25+random"]},
+    ("warmup", "bm25-to-random"): BM25_WARMUP | {"mixtures": ["bm25", "random"]},
+    ("warmup", "bm25-to-nce"): BM25_WARMUP | {"mixtures": ["bm25", "nce"]},
+    ("warmup", "bm25-to-bm25-random"): BM25_WARMUP | {"mixtures": ["bm25", "bm25+random"]},
+    ("warmup", "in-batch"): BASELINE | {"mixtures": ["in_batch"]},
+    ("warmup", "random"): BASELINE | {"mixtures": ["random"]},
+    ("warmup", "nce"): BASELINE | {"mixtures": ["nce"]},
+    ("warmup", "dpr"): DOT  # Karpukhin et al., 2020
+    | {
+        "mixtures": ["bm25+in_batch"],
+        "negatives": [1],
+        "queries_per_step": 128,
+        "optimizer": "adamw",
+        "learning_rate": 2e-5,
+        "warmup": 1_237,
+        "epochs": 40,
+    },
+    # Zhan et al., 2021
+    ("star", "passage"): HEAD
+    | {
+        "queries_per_step": 256,
+        "optimizer": "lamb",
+        "learning_rate": 1e-4,
+        "weight_decay": 0.01,
+        "warmup": 1_000,
+        "depth": 200,
+        "alpha": "implicit",
+        "negatives_per_query": 1,
+        "query_length": 24,
+        "passage_length": 120,
+    },
+    ("star", "document"): HEAD
+    | {"queries_per_step": 60, "optimizer": "adamw", "learning_rate": 2e-6, "passage_length": 512},
+    ("adore", "passage"): {
+        "queries_per_step": 32,
+        "optimizer": "adamw",
+        "learning_rate": 5e-6,
+        "weight_decay": 0.01,
+        "warmup": 2_000,
+        "epochs": 6,
+        "depth": 200,
+        "cut": 200,
+        "weighted": True,
+        "negatives": "dynamic",
+        "query_length": 64,
+    },
+    ("adore", "document"): {
+        "queries_per_step": 32,
+        "learning_rate": 5e-6,
+        "warmup": 2_000,
+        "epochs": 6,
+        "depth": 200,
+        "cut": 10,
+        "query_length": 64,
+    },
+}
 
 
 @pytest.mark.parametrize(("recipe", "name"), PRESETS)
 def test_a_preset_is_valid_and_says_only_what_decides_the_result(recipe, name):
     values = read_preset(recipe, name)
     settings = build(SETTINGS[recipe], values)
-    assert {key for key in values if is_operational(SETTINGS[recipe], key)} <= {"measures"}
+    assert {key for key in values if is_operational(SETTINGS[recipe], key)} <= {"measures", "keep_versions"}
     for key, value in values.items():  # nothing is turned into something else on the way
         assert getattr(settings, key) == value
 
@@ -81,13 +214,20 @@ def test_a_preset_is_valid_and_says_only_what_decides_the_result(recipe, name):
 def test_every_file_of_presets_belongs_to_a_recipe():
     files = resources.files("hardneg").joinpath("presets").iterdir()
     assert {file.name for file in files} == {"prompts.toml", *(f"{recipe}.toml" for recipe in RECIPES)}
-    assert preset_names("ance-tele") == ["demo", "msmarco", "nq", "triviaqa"]
-    assert set(read_presets("ance-tele")) == set(preset_names("ance-tele"))
+    assert set(SETTINGS) == set(RECIPES)
+    for recipe in RECIPES:
+        assert set(read_presets(recipe)) == set(preset_names(recipe))
 
 
-@pytest.mark.parametrize(("name", "key"), [(name, key) for name, values in PUBLISHED.items() for key in values])
-def test_a_preset_of_ance_tele_holds_the_published_number(name, key):
-    assert getattr(build(AnceTele, read_preset("ance-tele", name)), key) == PUBLISHED[name][key]
+def test_every_preset_but_the_demos_is_held_to_its_paper():
+    assert set(PUBLISHED) == {(recipe, name) for recipe, name in PRESETS if name != "demo"}
+    assert {recipe for recipe, name in PRESETS if name == "demo"} == set(RECIPES)
+
+
+@pytest.mark.parametrize(("recipe", "name"), PUBLISHED)
+def test_a_preset_holds_the_published_numbers(recipe, name):
+    settings, published = build(SETTINGS[recipe], read_preset(recipe, name)), PUBLISHED[recipe, name]
+    assert {key: getattr(settings, key) for key in published} == published
 
 
 @pytest.mark.parametrize(
