@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -64,17 +65,35 @@ def evaluation_table(result: Mapping[str, Any]) -> str:
 
 
 def comparison_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Paired tests, a row for each pair and measure."""
-    columns = ("measure", "a", "b", "difference", "interval", "p", "p_t", "p_holm", "wins", "ties", "losses")
-    shown = [name for name in columns if name in rows[0]]
+    """Paired tests, a row for each pair and measure; runs are named as far as their paths differ."""
+    columns = [
+        "measure",
+        "a",
+        "b",
+        "difference",
+        "interval",
+        "p",
+        "p_t",
+        "p_holm",
+        "wins",
+        "ties",
+        "losses",
+        "overlap",
+    ]
+    titles = {"interval": "95 % interval", "p_t": "p t", "p_holm": "p holm", "overlap": "overlap@100"}
+    names = {row[side] for row in rows for side in "ab"}
+    common = os.path.commonpath([os.path.dirname(os.path.abspath(name)) for name in names])
 
     def cell(name: str, value: Any) -> Any:
+        if name in ("a", "b"):
+            return os.path.relpath(value, common)
         if name == "interval":
             return bounds(value)
         return p_value(value) if name.startswith("p") else value
 
-    heads = ["95 % interval" if name == "interval" else name.replace("_", " ") for name in shown]
-    return table(heads, [[cell(name, row[name]) for name in shown] for row in rows])
+    return table(
+        [titles.get(name, name) for name in columns], [[cell(name, row[name]) for name in columns] for row in rows]
+    )
 
 
 def bounds(interval: Sequence[float]) -> str:

@@ -467,7 +467,22 @@ def test_runs_are_compared_pair_by_pair(run_files):
     assert (row["a"], row["b"]) == tuple(map(str, runs))
     assert row["difference"] == -0.25
     assert (row["wins"], row["ties"], row["losses"]) == (1, 0, 1)
+    assert row["overlap"] == pytest.approx((2 / 100 + 0 + 0) / 3)  # q1 has both hits in both, q2 and q9 are in one
     assert len(hn.compare([*runs, runs[0]], qrels=run_files / "qrels", measures="RR@10 R@10")) == 6
+
+
+def test_two_runs_are_compared_query_by_query(run_files):
+    a, b = map(str, (run_files / "one", run_files / "two"))
+    hn.compare([a, b], qrels=run_files / "qrels", measures="RR@10", per_query=run_files / "each")
+    first, second = (json.loads(line) for line in (run_files / "each").read_text().splitlines())
+    parted = {"differ_at": 1, "hits": ["a", "b"], "grades": [1, None]}
+    assert first == {"query_id": "q1", "a": a, "b": b, "RR@10": [1.0, 0.5], **parted}
+    parted = {"differ_at": 1, "hits": [None, "b"], "grades": [None, 1]}
+    assert second == {"query_id": "q2", "a": a, "b": b, "RR@10": [0.0, 1.0], **parted}
+    hn.compare([a, b, a], qrels=run_files / "qrels", measures="RR@10", per_query=run_files / "each")
+    rows = [json.loads(line) for line in (run_files / "each").read_text().splitlines()]
+    assert len(rows) == 6  # three pairs of two queries
+    assert {row["differ_at"] for row in rows if row["a"] == row["b"]} == {None}
 
 
 def test_judgements_come_from_one_place(run_files, world):

@@ -392,10 +392,11 @@ def test_overlap_by_hand_and_by_loop():
 def test_first_disagreement():
     a = run_of({0: [(1, 3.0), (2, 2.0)], 1: [(4, 1.0)], 2: [(6, 1.0)]})
     b = run_of({0: [(1, 3.0), (5, 2.0)], 1: [(4, 1.0)]})
-    parting = first_disagreement(a, b, qrels_of({0: {2: 3, 9: 1}, 1: {4: 1}, 2: {6: 0}}))
-    assert parting.rank.tolist() == [2, 0, 1]
-    assert parting.passages.tolist() == [[2, 5], [-1, -1], [6, -1]]
-    assert parting.grades.tolist() == [[3, -1], [-1, -1], [0, -1]]
+    queries = np.array([2, 0, 7, 1], np.int32)  # 7 is neither judged nor in a run
+    parting = first_disagreement(a, b, queries, qrels_of({0: {2: 3, 9: 1}, 1: {4: 1}, 2: {6: 0}}))
+    assert parting.rank.tolist() == [1, 2, 0, 0]
+    assert parting.passages.tolist() == [[6, -1], [2, 5], [-1, -1], [-1, -1]]
+    assert parting.grades.tolist() == [[0, -1], [3, -1], [-1, -1], [-1, -1]]
 
 
 def test_compare_runs_by_hand():

@@ -24,6 +24,7 @@ from hardneg.cli.options import (
     MeasuresOption,
     ModelOption,
     PassageModel,
+    PerQueryOption,
     PromptsOption,
     QrelsOption,
     SeedOption,
@@ -282,7 +283,7 @@ def evaluate(
     split: SplitOption = "test",
     qrels: QrelsOption = None,
     measures: MeasuresOption = "RR@10 nDCG@10 R@100 R@1000",
-    per_query: Annotated[Path | None, typer.Option(help="Write values by query here (JSONL).")] = None,
+    per_query: PerQueryOption = None,
     cache: CacheOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -302,12 +303,14 @@ def compare(
     qrels: QrelsOption = None,
     measures: MeasuresOption = "RR@10 nDCG@10",
     seed: SeedOption = 0,
+    per_query: PerQueryOption = None,
     cache: CacheOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Test every pair of runs, with Holm correction and wins."""
+    """Test every pair of runs, with Holm correction, wins, and the overlap of their first 100 hits."""
     from hardneg.operations.evaluation import compare as execute
     from hardneg.tables import comparison_table
 
-    rows = execute(runs, data=data, split=split, qrels=qrels, measures=measures, seed=seed, cache=cache)
+    where: dict[str, Any] = {"data": data, "split": split, "qrels": qrels, "per_query": per_query}
+    rows = execute(runs, measures=measures, seed=seed, cache=cache, **where)
     show_result(rows, as_json, comparison_table)

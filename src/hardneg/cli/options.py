@@ -27,6 +27,7 @@ PromptsOption = Annotated[
 ]
 SplitOption = Annotated[str, typer.Option(help="Split of the judgements.")]
 QrelsOption = Annotated[Path | None, typer.Option(help="A qrels file, instead of --data.")]
+PerQueryOption = Annotated[Path | None, typer.Option(help="Write values by query here (JSONL).")]
 MeasuresOption = Annotated[str, typer.Option(help="In ir_measures notation.")]
 CacheOption = Annotated[Path | None, typer.Option(help="Where derived stores live.")]
 DeviceOption = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ... (default: CUDA if there is one).")]

@@ -89,30 +89,31 @@ def top_rows(run: Run, queries: Int32, depth: int) -> Int32:
 
 @dataclass(frozen=True)
 class Parting:
-    """Where two runs first disagree, for each query of the qrels."""
+    """Where two runs first disagree, query by query."""
 
     rank: Int64  # [Q] from 1; 0 where the first hits are all the same
     passages: Int32  # [Q, 2] the hit of each run there; -1 where it has none
     grades: Int32  # [Q, 2] their grades; -1 where unjudged
 
 
-def first_disagreement(a: Run, b: Run, qrels: Qrels, depth: int = 100) -> Parting:
-    """The first rank at which two runs differ, and what each ranks there."""
-    tops = np.stack([top_rows(run, qrels.query_rows, depth) for run in (a, b)], axis=2)  # [Q, depth, 2]
+def first_disagreement(a: Run, b: Run, queries: Int32, qrels: Qrels, depth: int = 100) -> Parting:
+    """The first rank at which two runs differ, and what each ranks there, for ``queries`` [Q]."""
+    tops = np.stack([top_rows(run, queries, depth) for run in (a, b)], axis=2)  # [Q, depth, 2]
     differs = tops[:, :, 0] != tops[:, :, 1]
     at = np.argmax(differs, axis=1)
     rank = np.where(differs.any(axis=1), at + 1, 0)
-    passages = np.where(rank[:, None] > 0, tops[np.arange(len(qrels)), at], _NONE)
-    return Parting(rank, passages, _grades(qrels, passages))
+    passages = np.where(rank[:, None] > 0, tops[np.arange(len(queries)), at], _NONE)
+    return Parting(rank, passages, _grades(qrels, queries, passages))
 
 
-def _grades(qrels: Qrels, passages: Int32) -> Int32:
-    """Grade of the passages [Q, m] of each query; -1 where unjudged."""
+def _grades(qrels: Qrels, queries: Int32, passages: Int32) -> Int32:
+    """Grade of the passages [Q, m] of each query [Q]; -1 where unjudged."""
     keys = (owners(qrels.offsets) << 32) | qrels.passage_rows
     order = np.argsort(keys, kind="stable")
-    wanted = (np.arange(len(qrels))[:, None] << 32) | np.maximum(passages, 0)
+    place = locate(qrels.query_rows, queries)[:, None]
+    wanted = (place << 32) | np.maximum(passages, 0)
     at = np.searchsorted(keys, wanted, sorter=order)
-    found = (passages != _NONE) & (at < len(keys))
+    found = (passages != _NONE) & (place >= 0) & (at < len(keys))
     found[found] = keys[order[at[found]]] == wanted[found]
     grades = np.full(passages.shape, -1, np.int32)
     grades[found] = qrels.grades[order[at[found]]]

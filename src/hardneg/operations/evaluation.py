@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from hardneg.artifacts import publish_file
 from hardneg.data.collection import Collection
@@ -16,7 +19,7 @@ from hardneg.data.ids import IdSpace
 from hardneg.data.training_data import named_split
 from hardneg.errors import SettingsError
 from hardneg.evaluation.answers import evaluate_with_answers
-from hardneg.evaluation.compare import compare_runs
+from hardneg.evaluation.compare import compare_runs, first_disagreement, overlap
 from hardneg.evaluation.measures import Evaluation, parse_measures
 from hardneg.operations.opening import Data, Place, cache_at, check_file, collection_of
 from hardneg.records import Qrels, Run
@@ -56,7 +59,7 @@ def evaluate(
     parsed = parse_measures(measures)
     if per_query is not None:
         check_file(Path(per_query))
-    runs, judged, queries, collection = open_runs([run], data, split, qrels, cache)
+    runs, judged, queries, _, collection = open_runs([run], data, split, qrels, cache)
     evaluation = evaluate_with_answers(
         runs[0], judged, parsed, collection=collection, cache=cache_at(cache), id_rank=None
     )
@@ -67,13 +70,23 @@ def evaluate(
 
 def write_per_query(path: Path, evaluation: Evaluation, queries: IdSpace) -> None:
     """Write the values of every query, one JSON object a line; null where a measure does not count the query."""
-    columns = {
+    columns = columns_of(evaluation)
+    rows = zip(queries.take(evaluation.query_rows), *columns.values(), strict=True)
+    write_rows(path, ({"query_id": query, **dict(zip(columns, values, strict=True))} for query, *values in rows))
+
+
+def columns_of(evaluation: Evaluation) -> dict[str, list[float | None]]:
+    """The values of every query by measure; None where a measure does not count the query."""
+    return {
         name: [None if math.isnan(value) else value for value in values.tolist()]
         for name, values in evaluation.values.items()
     }
+
+
+def write_rows(path: Path, rows: Iterator[dict[str, Any]]) -> None:
+    """Write one JSON object a line."""
     with publish_file(path) as stream:
-        for query_id, *values in zip(queries.take(evaluation.query_rows), *columns.values(), strict=True):
-            row = {"query_id": query_id, **dict(zip(columns, values, strict=True))}
+        for row in rows:
             stream.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
 
 
@@ -85,15 +98,24 @@ def compare(
     qrels: Place | None = None,
     measures: str = "RR@10 nDCG@10",
     seed: int = 0,
+    per_query: Place | None = None,
     cache: Place | None = None,
 ) -> list[dict[str, Any]]:
     """Paired tests of every pair of run files, for every measure.
+
+    Parameters
+    ----------
+    per_query : where to write one JSON object a pair and query: ``{"query_id", "a", "b"}``, both values by measure
+        (``"RR@10": [0.5, 1.0]``), and the first rank of the first 100 at which the two runs differ
+        (``differ_at``, null where they do not) with the passages there (``hits``) and their ``grades`` (null where
+        unjudged, or where a run has ended).
 
     Returns
     -------
     For each measure and pair a row: ``a``, ``b``, ``measure``, ``difference`` (a - b) and its bootstrap
     ``interval`` (95 %), ``p`` of the two-sided randomisation test, ``p_holm`` (corrected over the pairs of a
-    measure), ``p_t`` of the paired t-test, ``wins``, ``ties`` and ``losses`` of a.
+    measure), ``p_t`` of the paired t-test, ``wins``, ``ties`` and ``losses`` of a, and ``overlap``: the share of
+    the first 100 hits that the two runs have in common, mean over queries.
 
     Raises
     ------
@@ -102,32 +124,64 @@ def compare(
     if len(runs) < 2:
         raise SettingsError("ONE_RUN", "there is nothing to compare with", "give two runs or more")
     parsed = parse_measures(measures)
-    opened, judged, _, collection = open_runs(runs, data, split, qrels, cache)
+    if per_query is not None:
+        check_file(Path(per_query))
+    opened, judged, queries, passages, collection = open_runs(runs, data, split, qrels, cache)
     options: dict[str, Any] = {"collection": collection, "cache": cache_at(cache), "id_rank": None}
     evaluations = [evaluate_with_answers(run, judged, parsed, **options) for run in opened]
     names = [str(run) for run in runs]
-    return [
-        dataclasses.asdict(row)
-        for measure in map(str, parsed)
-        for row in compare_runs(names, [e.of(measure) for e in evaluations], measure=measure, seed=seed)
-    ]
+    pairs = [Pair(*pair) for pair in itertools.combinations(zip(names, opened, evaluations, strict=True), 2)]
+    if per_query is not None:
+        write_rows(Path(per_query), (row for pair in pairs for row in pair.by_query(judged, queries, passages)))
+    shared = [overlap(pair.a[1], pair.b[1]) for pair in pairs]
+    rows = []
+    for measure in map(str, parsed):
+        tests = compare_runs(names, [e.of(measure) for e in evaluations], measure=measure, seed=seed)
+        rows += [dataclasses.asdict(test) | {"overlap": share} for test, share in zip(tests, shared, strict=True)]
+    return rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """Two runs: name, hits and values of each."""
+
+    a: tuple[str, Run, Evaluation]
+    b: tuple[str, Run, Evaluation]
+
+    def by_query(self, judged: Qrels, queries: IdSpace, passages: IdSpace) -> Iterator[dict[str, Any]]:
+        """Both values of every query that is counted, and where the two rankings part."""
+        (a, run_a, of_a), (b, run_b, of_b) = self.a, self.b
+        parting = first_disagreement(run_a, run_b, of_a.query_rows, judged)
+        hits = np.full(parting.passages.shape, None, object)
+        hits[parting.passages >= 0] = passages.take(parting.passages[parting.passages >= 0])
+        left, right = columns_of(of_a), columns_of(of_b)
+        for i, query in enumerate(queries.take(of_a.query_rows)):
+            yield {
+                "query_id": query,
+                "a": a,
+                "b": b,
+                **{name: [left[name][i], right[name][i]] for name in left},
+                "differ_at": int(parting.rank[i]) or None,
+                "hits": hits[i].tolist(),
+                "grades": [grade if grade >= 0 else None for grade in parting.grades[i].tolist()],
+            }
 
 
 def open_runs(
     paths: Sequence[Place], data: Data | None, split: str, qrels: Place | None, cache: Place | None
-) -> tuple[list[Run], Qrels, IdSpace, Collection | None]:
-    """Run files, the judgements they are scored by, the id space of their queries, and the collection."""
+) -> tuple[list[Run], Qrels, IdSpace, IdSpace, Collection | None]:
+    """Run files, the judgements they are scored by, the ids of their queries and passages, and the collection."""
     if (data is None) == (qrels is None):
         raise SettingsError("NO_JUDGEMENTS", "judgements come from one place", "give either --data or --qrels")
     places = [Path(path) for path in paths]
     if qrels is not None:
         judged, *spaces = open_qrels(Path(qrels))
-        runs, queries, _ = read_runs(places, *spaces)
-        return runs, judged, queries, None
+        runs, queries, passages = read_runs(places, *spaces)
+        return runs, judged, queries, passages, None
     assert data is not None
     collection = collection_of(data, cache)
     judged = named_split(collection, split)
-    runs, queries, _ = read_runs(
+    runs, queries, passages = read_runs(
         places, collection.query_ids, collection.passage_ids, collection=collection.digest
     )
-    return runs, judged, queries, collection
+    return runs, judged, queries, passages, collection
