@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,12 +138,15 @@ class Study:
                 pool.shutdown(cancel_futures=True)
                 raise
 
+    def timing(self, step: str) -> list[dict[str, Any]]:
+        """What took how long in a step, stage after stage."""
+        path = self.folder / step / "timing.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
     def seconds(self, step: str) -> dict[str, float]:
         """Seconds of each stage of a step."""
         total: dict[str, float] = {}
-        path = self.folder / step / "timing.jsonl"
-        for line in path.read_text().splitlines() if path.is_file() else []:
-            row = json.loads(line)
+        for row in self.timing(step):
             total[row["stage"]] = total.get(row["stage"], 0.0) + row["seconds"]
         return total
 

@@ -52,9 +52,9 @@ def quality_table(study: Study, chosen: Namespace) -> str:
         results = None if name is None else study.results(name)
         cells = [cell(study, name, results, split, measure) for split in SPLITS for measure in MEASURES]
         rate = settings_of(study, name).get("learning_rate", "") if results else ""
-        lines.append([title_of(row), rate, *cells, seconds(study, chosen, row) if results else ""])
+        lines.append([title_of(row), rate, *cells, *(seconds(study, chosen, row) if results else ["", ""])])
     heads = [f"{split} {measure}" for split in SPLITS for measure in MEASURES]
-    return table(["", "learning rate", *heads, "training, s"], lines)
+    return table(["", "learning rate", *heads, "training, s", "refreshing, s"], lines)
 
 
 def baselines(study: Study, chosen: Namespace) -> list[list[object]]:
@@ -63,7 +63,7 @@ def baselines(study: Study, chosen: Namespace) -> list[list[object]]:
     results = next((found for name in names if (found := study.results(name))), None)
     titles = {"bm25": "BM25, no training", "untrained": "the encoder as it is"}
     return [
-        [title, "", *(number(results, split, state, measure) for split in SPLITS for measure in MEASURES), ""]
+        [title, "", *(number(results, split, state, measure) for split in SPLITS for measure in MEASURES), "", ""]
         for state, title in titles.items()
     ]
 
@@ -81,13 +81,26 @@ def settings_of(study: Study, name: str | None) -> dict[str, Any]:
     return json.loads(path.read_text())["settings"] if path.is_file() else {}
 
 
-def seconds(study: Study, chosen: Namespace, row: str) -> str:
-    """Seconds of training, warm-up included; of ADORE its own."""
+def seconds(study: Study, chosen: Namespace, row: str) -> list[str]:
+    """Seconds of training and of refreshing the negatives meanwhile, warm-up included; of ADORE its own."""
     if row.endswith(ADORE):
         steps = [result_of(study, chosen, row) or ""]
     else:
         steps = [step.name for step in first_rows(chosen)[row].steps]
-    return f"{sum(study.seconds(step).get('train', 0.0) for step in steps):.0f}"
+    training = sum(study.seconds(step).get("train", 0.0) for step in steps)
+    return [f"{training:.0f}", f"{sum(refreshing(study.timing(step)) for step in steps):.0f}"]
+
+
+def refreshing(timing: Sequence[dict[str, Any]]) -> float:
+    """Seconds of encoding, searching and mining for every version of the negatives after the first."""
+    total = since = 0.0
+    for stage in timing:
+        if stage["stage"] == "encode" or stage.get("run") == "query":
+            since += stage["seconds"]
+        elif stage["stage"] == "mine":
+            total += since + stage["seconds"] if stage.get("version") else 0.0
+            since = 0.0
+    return total
 
 
 def tests_table(study: Study, chosen: Namespace) -> str:

