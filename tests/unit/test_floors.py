@@ -16,7 +16,7 @@ SOURCE = Path(hardneg.__file__).parent
 # From the ground up. A module imports from lower floors, or from modules named before it on its own.
 FLOORS = {
     "ground": """
-        errors records draws refusals digests disk plain lease artifacts sealed
+        errors records draws refusals digests disk plain lease manifest artifacts sealed
         config launch distributed progress runtime memory
     """,
     "data": """
