@@ -17,7 +17,7 @@ SOURCE = Path(hardneg.__file__).parent
 FLOORS = {
     "ground": """
         errors records draws refusals digests disk plain lease manifest artifacts sealed
-        config launch distributed progress runtime memory
+        config launch stopping distributed progress runtime memory
     """,
     "data": """
         data.source data.checks data.text data.ids data.building data.collection
