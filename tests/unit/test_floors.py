@@ -50,7 +50,7 @@ FLOORS = {
     """,
     "insight": """
         diagnostics.gradients experiment snapshot fixed_index mining labelling training_settings
-        fixed_negatives objectives training_stage planning
+        fixed_negatives objectives training_stage timing planning
         diagnostics.forgetting diagnostics.curves diagnostics.timeline
         diagnostics.informative diagnostics.pairwise_errors cards results seeds refreshing
     """,
