@@ -33,7 +33,7 @@ FLOORS = {
     """,
     "models": """
         models.code models.pooling models.dropout models.first_token models.packing models.pretrained
-        models.encoder_settings models.capacity models.bi_encoder models.st_folder
+        models.encoder_settings models.capacity models.bi_encoder models.tokenizing models.st_folder
         models.loading models.saving models.reinit losses
     """,
     "search": """

@@ -28,11 +28,12 @@ from hardneg.losses import RankMeasure, lambda_rank
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.models.packing import upload
+from hardneg.models.tokenizing import token_store
 from hardneg.planning import Episode, describe_work, work_of
 from hardneg.records import Int32, Positives
 from hardneg.search.ann import FaissIndex, PassageIndex
 from hardneg.search.ann_building import DEFAULTS, choose, code_bytes
-from hardneg.snapshot import Snapshot, State, token_store
+from hardneg.snapshot import Snapshot, State
 from hardneg.training.batches import KnownPositives
 from hardneg.training.loop import Objective, StepOutput
 from hardneg.training.optim import linear
