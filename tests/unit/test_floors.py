@@ -46,7 +46,7 @@ FLOORS = {
     """,
     "training": """
         training.optim training.loop training.checkpoint training.gradient_cache training.sharing
-        training.batches training.query_batches training.refresh
+        training.batches training.query_batches training.retrieval training.refresh
     """,
     "insight": """
         diagnostics.gradients experiment snapshot fixed_index mining labelling training_settings
