@@ -49,7 +49,7 @@ FLOORS = {
         training.batches training.query_batches training.retrieval training.refresh
     """,
     "insight": """
-        diagnostics.gradients experiment snapshot fixed_index mining labelling training_settings
+        diagnostics.gradients metrics experiment snapshot fixed_index mining labelling training_settings
         fixed_negatives objectives training_stage timing planning
         diagnostics.forgetting diagnostics.curves diagnostics.timeline
         diagnostics.informative diagnostics.pairwise_errors cards results seeds refreshing
