@@ -63,7 +63,7 @@ FLOORS = {
         operations.settings operations.starting operations.roles
         operations.supervision
         operations.training operations.recipes operations.keeping operations.cleaning operations.doctor api tables
-        cli.options cli.indexing cli.keeping cli.recipes cli.commands cli.exchange cli __main__
+        cli.options cli.indexing cli.keeping cli.recipes cli.retrieval cli.commands cli.exchange cli __main__
     """,
 }
 ORDER = [module for modules in FLOORS.values() for module in modules.split()]
