@@ -52,7 +52,7 @@ FLOORS = {
         diagnostics.gradients metrics experiment snapshot fixed_index mining labelling training_settings
         fixed_negatives objectives training_stage timing planning
         diagnostics.forgetting diagnostics.curves diagnostics.timeline
-        diagnostics.informative diagnostics.pairwise_errors cards results seeds refreshing
+        diagnostics.informative diagnostics.pairwise_errors examination cards results seeds refreshing
     """,
     "recipes": "recipes.warmup recipes.ance_tele recipes.ance recipes.star recipes.adore",
     "roof": """

@@ -19,10 +19,10 @@ from pydantic import Field
 from hardneg.artifacts import is_published
 from hardneg.config import operational
 from hardneg.data.training_data import TrainingData, labelled
-from hardneg.diagnostics.pairwise_errors import errors_of_state
 from hardneg.distributed import by_leader
 from hardneg.errors import PeerError, SettingsError
 from hardneg.evaluation.measures import parse_measures
+from hardneg.examination import examine
 from hardneg.experiment import Experiment
 from hardneg.labelling import answers_of
 from hardneg.models.bi_encoder import BiEncoder
@@ -49,7 +49,6 @@ from hardneg.refreshing import (
     used_before,
     versions_of,
 )
-from hardneg.results import evaluation_depth, judged_splits, retrieve_all
 from hardneg.snapshot import State
 from hardneg.training.batches import VisitBatches
 from hardneg.training.optim import Schedule, cyclical, linear
@@ -259,16 +258,14 @@ def infer(
     It waits for a trainer that gives no sign of life for ``patience`` seconds.
     """
     data = labelled(data, settings.model_dump(mode="json"))
-    deep, contains = evaluation_depth(parse_measures(settings.measures)), answers_of(data, experiment.cache)
+    measures, contains = parse_measures(settings.measures), answers_of(data, experiment.cache)
     wait = patient(beat_of(experiment, "trainer"), patience)
     todo = partial(next_job, settings.mode, experiment, every=settings.refresh_every, refreshes=settings.refreshes)
     while (job := wait(todo, "a model to mine with")) != DONE:
         version, step = job
         miner = base() if step == 0 else load_encoder(str(exported(experiment, step)), device=base().device)
         state = state_of(settings, data, experiment, miner, name_of(version), runs_of(version), step)
-        retrieve_all(state, data, depth=settings.depth, evaluation_depth=deep, contains=contains)
-        state.keep_geometry()
-        errors_of_state(state, judged_splits(data))  # now, while the embeddings are there
+        examine(state, data, measures, depth=settings.depth, contains=contains)  # now: the embeddings go
         publish_version(state, data, experiment, version, depth=settings.depth, seed=settings.seed)
         state.discard()
 
