@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 from hardneg.artifacts import is_published, read_manifest, remove
 from hardneg.data.training_data import TrainingData
+from hardneg.errors import PeerError
 from hardneg.experiment import Experiment
 from hardneg.labelling import answers_of, current_positives
 from hardneg.mining import mine_candidates
@@ -15,6 +17,7 @@ from hardneg.negatives.pool import NegativePool, load_pool, save_pool
 from hardneg.snapshot import GEOMETRY, Remembered, Snapshot
 from hardneg.training.checkpoint import checkpoints
 from hardneg.training.refresh import (
+    POLL_SECONDS,
     Beat,
     Follower,
     Mode,
@@ -28,6 +31,7 @@ from hardneg.training.refresh import (
 )
 
 T = TypeVar("T")
+Working = Callable[[int], bool]  # complete versions -> whether training goes on; raises if a role failed
 
 EPISODE = 1  # all steps are of one stage; a refresh begins an episode for diagnostics only
 CHECKPOINTS = f"episodes/{EPISODE}/checkpoint"
@@ -182,6 +186,38 @@ def timed_wait(experiment: Experiment, wait: Wait) -> Wait:
             return wait(ready, what)
 
     return waiting
+
+
+def watch(
+    experiment: Experiment, working: Working, *, mode: Mode, every: int, steps: int, keep: int | None
+) -> Iterator[Remembered]:
+    """Yield the state behind every version as it is completed, while two processes train and mine.
+
+    Parameters
+    ----------
+    every, steps : after how many steps a model is published, and after how many training is over.
+    keep : how many of the newest versions stay, besides those that resuming needs; None: all of them.
+
+    Raises
+    ------
+    PeerError : a role failed, or training ended without a model.
+    """
+    versions, version = versions_of(experiment), 0
+    while True:
+        busy = working(version)  # asked first: what is complete after the last work is still looked at
+        newest = versions.newest()
+        while newest is not None and version <= newest:
+            if is_mined(experiment, version):
+                step = step_of(experiment, version)
+                used = used_before(mode, experiment, step, every, version)
+                yield remembered(experiment, version, step, used)
+                tidy(experiment, used=used, keep=keep)
+            version += 1
+        if not busy:
+            break
+        time.sleep(POLL_SECONDS)
+    if not is_trained(experiment, steps):
+        raise PeerError("NO_FINAL_MODEL", "training ended without a model", "look at the log, run it again")
 
 
 class VersionInForce:

@@ -7,8 +7,6 @@ does both in one process, in turn; ``async`` and ``async-fixed`` do them in two,
 
 from __future__ import annotations
 
-import itertools
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,7 +18,7 @@ from hardneg.artifacts import is_published
 from hardneg.config import operational
 from hardneg.data.training_data import TrainingData, labelled
 from hardneg.distributed import by_leader
-from hardneg.errors import PeerError, SettingsError
+from hardneg.errors import SettingsError
 from hardneg.evaluation.measures import parse_measures
 from hardneg.examination import examine
 from hardneg.experiment import Experiment
@@ -34,31 +32,30 @@ from hardneg.refreshing import (
     DONE,
     EPISODE,
     VersionInForce,
+    Working,
     beat_of,
     exported,
     is_mined,
-    is_trained,
     name_of,
     next_job,
     publish_version,
     remembered,
     runs_of,
-    step_of,
     tidy,
     timed_wait,
     used_before,
     versions_of,
+    watch,
 )
 from hardneg.snapshot import State
 from hardneg.training.batches import VisitBatches
 from hardneg.training.optim import Schedule, cyclical, linear
-from hardneg.training.refresh import POLL_SECONDS, Follower, Journal, Mode, Wait, at_once, patient
+from hardneg.training.refresh import Follower, Journal, Mode, Wait, at_once, patient
 from hardneg.training_settings import Recipe, TrainingSettings, state_of
 from hardneg.training_stage import Stage, stage_steps
 
 EXPORTS = 2  # published models that stand beside each other where the inferencer keeps up: older ones are deleted
 NEEDED = 2  # versions that resuming or the results need besides the newest
-Working = Callable[[int], bool]  # complete versions -> whether training goes on; raises if a role failed
 
 
 class Ance(TrainingSettings):
@@ -127,7 +124,14 @@ def ance(
     if working is None:
         yield from alternate(settings, data, base, experiment)
     else:
-        yield from watch(settings, experiment, working)
+        yield from watch(
+            experiment,
+            working,
+            mode=settings.mode,
+            every=settings.refresh_every,
+            steps=settings.steps,
+            keep=settings.keep_versions,
+        )
     encoder = load_encoder(str(experiment / "model"), device=base().device)
     newest = versions_of(experiment).newest() or 0
     used = used_before(settings.mode, experiment, settings.steps, settings.refresh_every, newest + 1)
@@ -270,28 +274,7 @@ def infer(
         state.discard()
 
 
-# ---------------------------------------------------------------- the supervisor
-
-
-def watch(settings: Ance, experiment: Experiment, working: Working) -> Iterator[State]:
-    """Yield the state behind every version as it is completed, while two processes train and mine."""
-    versions, seen = versions_of(experiment), itertools.count()
-    version = next(seen)
-    while True:
-        busy = working(version)  # asked first: what is complete after the last work is still looked at
-        newest = versions.newest()
-        while newest is not None and version <= newest:
-            if is_mined(experiment, version):
-                step = step_of(experiment, version)
-                used = used_before(settings.mode, experiment, step, settings.refresh_every, version)
-                yield remembered(experiment, version, step, used)
-                tidy(experiment, used=used, keep=settings.keep_versions)
-            version = next(seen)
-        if not busy:
-            break
-        time.sleep(POLL_SECONDS)
-    if not is_trained(experiment, settings.steps):
-        raise PeerError("NO_FINAL_MODEL", "training ended without a model", "look at the log, run it again")
+# ---------------------------------------------------------------- the plan
 
 
 def plan(settings: Ance, data: TrainingData, encoder: BiEncoder, *, seeds: int, measure: bool) -> dict[str, Any]:
