@@ -52,7 +52,8 @@ FLOORS = {
         diagnostics.gradients metrics experiment snapshot fixed_index mining labelling training_settings
         fixed_negatives objectives training_stage timing planning
         diagnostics.forgetting diagnostics.curves diagnostics.timeline
-        diagnostics.informative diagnostics.pairwise_errors examination cards results seeds refreshing
+        diagnostics.informative diagnostics.pairwise_errors examination cards results seeds
+        refreshing refreshed_negatives
     """,
     "recipes": "recipes.warmup recipes.ance_tele recipes.ance recipes.star recipes.adore",
     "roof": """

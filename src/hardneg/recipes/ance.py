@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from hardneg.artifacts import is_published
 from hardneg.config import operational
 from hardneg.data.training_data import TrainingData, labelled
 from hardneg.distributed import by_leader
@@ -25,24 +24,22 @@ from hardneg.experiment import Experiment
 from hardneg.labelling import answers_of
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
-from hardneg.models.saving import save_encoder
 from hardneg.objectives import LossName, group_loss, group_objective
 from hardneg.planning import Episode, describe_work, work_of
+from hardneg.refreshed_negatives import VersionInForce
 from hardneg.refreshing import (
     DONE,
     EPISODE,
-    VersionInForce,
     Working,
     beat_of,
-    exported,
     is_mined,
-    name_of,
     next_job,
+    publish_model,
     publish_version,
+    published_model,
     remembered,
-    runs_of,
+    state_behind,
     tidy,
-    timed_wait,
     used_before,
     versions_of,
     watch,
@@ -50,7 +47,7 @@ from hardneg.refreshing import (
 from hardneg.snapshot import State
 from hardneg.training.batches import VisitBatches
 from hardneg.training.optim import Schedule, cyclical, linear
-from hardneg.training.refresh import Follower, Journal, Mode, Wait, at_once, patient
+from hardneg.training.refresh import Mode, Wait, at_once, patient
 from hardneg.training_settings import Recipe, TrainingSettings, state_of
 from hardneg.training_stage import Stage, stage_steps
 
@@ -150,8 +147,8 @@ def alternate(
         if by_leader(is_mined, experiment, version):
             yield remembered(experiment, version, step, used)
         else:
-            miner = encoder if step == 0 else load_encoder(str(exported(experiment, step)), device=encoder.device)
-            state = state_of(settings, data, experiment, miner, name_of(version), runs_of(version), step, used)
+            miner = encoder if step == 0 else published_model(experiment, step, encoder.device)
+            state = state_behind(settings, data, experiment, miner, version, step, used)
             yield state
             by_leader(publish_version, state, data, experiment, version, depth=settings.depth, seed=settings.seed)
             state.discard()
@@ -178,17 +175,15 @@ def train(
     ----------
     wait : how to wait for a version.
     """
-    versions = versions_of(experiment)
-    follow = Follower(
-        versions,
-        Journal(experiment / "versions.jsonl", made=by_leader(lambda: experiment.metrics.steps) - 1),
+    in_force = VersionInForce(
+        experiment,
+        data,
         settings.mode,
         every=settings.refresh_every,
-        wait=timed_wait(experiment, wait),
+        wait=wait,
         max_staleness=settings.max_staleness,
         stop_when_stale=settings.stale == "stop",
     )
-    in_force = VersionInForce(follow, data)
     stage = Stage(
         episode=EPISODE,
         seed=settings.seed,
@@ -219,10 +214,8 @@ def train(
         facts=in_force.facts,
     )
     for made in stage_steps(stage, encoder, data.collection, experiment):
-        path = exported(experiment, made)
-        is_border = made % settings.refresh_every == 0 and made < settings.steps
-        if is_border and not by_leader(is_published, path):
-            by_leader(save_encoder, encoder, path, inputs={"step": str(made)})
+        if made % settings.refresh_every == 0 and made < settings.steps:
+            publish_model(encoder, experiment, made)
         yield made
 
 
@@ -267,8 +260,8 @@ def infer(
     todo = partial(next_job, settings.mode, experiment, every=settings.refresh_every, refreshes=settings.refreshes)
     while (job := wait(todo, "a model to mine with")) != DONE:
         version, step = job
-        miner = base() if step == 0 else load_encoder(str(exported(experiment, step)), device=base().device)
-        state = state_of(settings, data, experiment, miner, name_of(version), runs_of(version), step)
+        miner = base() if step == 0 else published_model(experiment, step, base().device)
+        state = state_behind(settings, data, experiment, miner, version, step)
         examine(state, data, measures, depth=settings.depth, contains=contains)  # now: the embeddings go
         publish_version(state, data, experiment, version, depth=settings.depth, seed=settings.seed)
         state.discard()
@@ -283,14 +276,7 @@ def plan(settings: Ance, data: TrainingData, encoder: BiEncoder, *, seeds: int, 
     width = 1 + settings.negatives_per_query
     one = Episode(EPISODE, len(data.train), settings.steps, settings.queries_per_step, width)
     versions = settings.refreshes + 1 - (settings.mode == "async-fixed" and settings.refreshes > 0)  # 1 is 0 there
-    work = work_of(
-        settings,
-        data,
-        [one],
-        states=versions + 1,
-        entries=settings.depth,
-        in_batch=settings.in_batch,
-    )
+    work = work_of(settings, data, [one], states=versions + 1, entries=settings.depth, in_batch=settings.in_batch)
     kept = versions if settings.keep_versions is None else min(versions, settings.keep_versions + NEEDED)
     work = replace(work, pools=kept, models=min(settings.refreshes, EXPORTS))
     return describe_work(work, encoder, seeds=seeds, measure=measure)
