@@ -205,6 +205,12 @@ def test_help_is_quick_and_loads_nothing_heavy():
 # ---------------------------------------------------------------- the house
 
 
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=name_of)
+def test_a_module_fits_in_the_head(path):
+    # a longer one does two things
+    assert len(path.read_text("utf-8").splitlines()) <= 300
+
+
 @pytest.mark.parametrize("module", sorted(TREES))
 def test_the_library_never_prints(module):
     names = [node.id for node in ast.walk(TREES[module]) if isinstance(node, ast.Name)]
