@@ -250,7 +250,7 @@ ASCII = """
 import logging, sys
 from pathlib import Path
 from hardneg.artifacts import publish, read_json
-from hardneg.config import Settings, preset_names, read_toml
+from hardneg.config import Settings, read_presets, read_toml
 from hardneg.experiment import open_experiment
 
 class Demo(Settings):
@@ -264,7 +264,7 @@ with open_experiment(folder / "exp", recipe="demo", settings=settings, inputs={}
     with publish(experiment / "pool", "pool") as draft:
         draft.json("a.json", settings.prompt)
     experiment.finish({"prompt": settings.prompt})
-preset_names("ance-tele")
+read_presets("ance-tele")
 assert read_json(folder / "exp/pool/a.json") == experiment.results["prompt"] == settings.prompt
 """
 
