@@ -52,11 +52,6 @@ def is_operational(settings: type[Settings], name: str) -> bool:
     return isinstance(extra, dict) and bool(extra.get("operational"))
 
 
-def preset_names(recipe: str) -> list[str]:
-    """The presets that come with a recipe."""
-    return sorted(read_presets(recipe))
-
-
 def read_presets(recipe: str) -> dict[str, dict[str, Any]]:
     """All presets of a recipe: name -> values."""
     text = resources.files("hardneg").joinpath("presets", f"{recipe}.toml").read_text("utf-8")

@@ -1,4 +1,4 @@
-"""Rank and shard of this process, what processes that train together say to each other, and the flag to stop.
+"""Rank and shard of this process, and what processes that train together say to each other.
 
 The only place that knows the world size. Work in shards needs no more than a rank. Training opens a group
 (:func:`group`): all processes run the same code in step, rank 0 alone publishes what is made once, and everything
@@ -9,25 +9,24 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from types import FrameType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from hardneg.errors import Interrupted, PeerError, SettingsError
+from hardneg.errors import PeerError, SettingsError
 from hardneg.launch import check_launch, is_heard, local_rank, local_size, rank, world_size
+from hardneg.stopping import stop_flag
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = [
-    "StopFlag",
     "add_gradients",
     "add_up",
     "any_of",
     "barrier",
+    "by_consensus",
     "by_leader",
     "exchange",
     "group",
@@ -39,7 +38,6 @@ __all__ = [
     "peers",
     "rank",
     "shard_of",
-    "stop_flag",
     "world_size",
 ]  # what the launcher says stands here too
 
@@ -221,6 +219,17 @@ def barrier() -> None:
     any_of([0])
 
 
+@contextlib.contextmanager
+def by_consensus() -> Iterator[None]:
+    """In the block, all processes of the group are asked to stop if one was before it, and none otherwise."""
+    if _members == 1:
+        yield
+        return
+    (found,) = any_of([stop_flag.heard or 0])
+    with stop_flag.agreed(found):
+        yield
+
+
 # ---------------------------------------------------------------- tensors
 
 
@@ -269,55 +278,3 @@ def add_up(tensors: Sequence[Tensor]) -> None:
         dist.all_reduce(flat)
     sums = flat.split([x.numel() for x in tensors])
     torch._foreach_copy_(list(tensors), [total.view_as(x) for total, x in zip(sums, tensors, strict=True)])
-
-
-# ---------------------------------------------------------------- stopping
-
-
-class StopFlag:
-    """Raised by SIGINT or SIGTERM; work looks at it where it can stop and resume.
-
-    A second signal aborts at once: artefacts are atomic, so nothing is lost but the work since the last one.
-    """
-
-    def __init__(self) -> None:
-        self.signal: int | None = None  # what to stop for
-        self.heard: int | None = None  # what this process was told
-        self.together = False
-
-    def install(self) -> None:
-        """Listen for the signals in this process."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._receive)
-
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self.heard is not None:
-            raise KeyboardInterrupt
-        self.heard = number
-        if not self.together:
-            self.signal = number
-
-    def __bool__(self) -> bool:
-        return self.signal is not None
-
-    def check(self) -> None:
-        """Stop here if asked to."""
-        if self.signal is not None:
-            name = signal.Signals(self.signal).name
-            raise Interrupted("STOPPED", f"stopped by {name}", "run the same command again to resume")
-
-    @contextlib.contextmanager
-    def by_consensus(self) -> Iterator[None]:
-        """In the block, all processes of the group are asked to stop if one was before it, and none otherwise."""
-        if _members == 1:
-            yield
-            return
-        (found,) = any_of([self.heard or 0])
-        self.together, self.signal = True, found or None
-        try:
-            yield
-        finally:
-            self.together, self.signal = False, self.signal or self.heard
-
-
-stop_flag = StopFlag()

@@ -8,20 +8,17 @@ Of several processes that train together rank 0 alone writes.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hardneg import __version__
 from hardneg.artifacts import (
-    digest_file,
     digest_json,
     lease,
-    publish_file,
     read_json,
     remove,
     write_json,
@@ -31,14 +28,13 @@ from hardneg.disk import append_lines, sweep_below
 from hardneg.distributed import is_leader
 from hardneg.errors import ArtifactError
 from hardneg.memory import peak_memory
+from hardneg.metrics import Metrics
 from hardneg.plain import as_written
 from hardneg.sealed import METRICS, RESULTS, SEAL, check_seal, is_sealed, seal, write_results
 
 SETTINGS = "settings.json"
 TIMING = "timing.jsonl"
 UNSIGNED = {"recipe", "settings", "result_settings", "inputs", "hardneg"}  # before settings held their digest
-
-Mirror = Callable[[Sequence[Mapping[str, Any]]], None]
 
 
 class Experiment:
@@ -98,68 +94,6 @@ class Experiment:
         remove(self.path / RESULTS)
 
 
-class Metrics:
-    """``metrics.jsonl``: one object a logged step, in order of (episode, step)."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.mirror: Mirror | None = None  # shown every row that is added
-
-    def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Add rows and flush them to the disk, for a checkpoint that follows must not outlive them."""
-        if not rows or not is_leader():
-            return
-        append_lines(self.path, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode())
-        if self.mirror is not None:
-            self.mirror(rows)
-
-    def read(self) -> list[dict[str, Any]]:
-        """All rows; a torn last line, left by a crash, is not one."""
-        if not self.path.is_file():
-            return []
-        *lines, _ = self.path.read_bytes().split(b"\n")
-        return [self._row(number, line) for number, line in enumerate(lines, 1)]
-
-    @property
-    def steps(self) -> int:
-        """How many steps of the last episode were made, as far as was written."""
-        rows = self.read()
-        return int(rows[-1]["step"]) if rows else 0
-
-    def _row(self, number: int, line: bytes) -> dict[str, Any]:
-        try:
-            row: dict[str, Any] = json.loads(line)
-            return row
-        except ValueError as fault:
-            what, fix = f"not valid JSON ({fault})", "remove the line"
-            raise ArtifactError("BAD_JSON", what, fix, path=self.path, line=number) from fault
-
-    def digest(self) -> str:
-        """SHA-256 of all rows."""
-        return digest_file(self.path)
-
-    def truncate(self, episode: int, step: int, *, sha256: str | None = None) -> None:
-        """Forget what came after ``step`` of ``episode``: those steps will be made again.
-
-        Parameters
-        ----------
-        sha256 : what the rest must be, where that is known.
-
-        Raises
-        ------
-        ArtifactError : it is not; nothing is changed.
-        """
-        if not is_leader():
-            return
-        kept = [row for row in self.read() if (row["episode"], row["step"]) <= (episode, step)]
-        data = "".join(json.dumps(row) + "\n" for row in kept).encode()
-        if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
-            what = f"not what was written up to step {step} of episode {episode}"
-            raise ArtifactError("CORRUPT", what, "restore the file, or give a new folder", path=self.path)
-        with publish_file(self.path) as stream:
-            stream.write(data)
-
-
 @contextlib.contextmanager
 def open_experiment(
     path: Path,
@@ -189,12 +123,7 @@ def open_experiment(
         return
     with lease(path), log_file(path / "log.txt"):
         sweep_below(path)
-        record = {
-            "recipe": recipe,
-            "settings": settings.model_dump(mode="json"),
-            "result_settings": settings.result_values(),
-            "inputs": dict(inputs),
-        }
+        record = record_of(recipe, settings, inputs)
         if (path / SETTINGS).is_file():
             if check_same(read_settings(path), record, grows, path):
                 experiment.reopen()
@@ -219,18 +148,23 @@ def join_experiment(
     ------
     ArtifactError : the folder holds another experiment (exit 4).
     """
-    record = {
-        "recipe": recipe,
-        "settings": settings.model_dump(mode="json"),
-        "result_settings": settings.result_values(),
-        "inputs": dict(inputs),
-    }
+    record = record_of(recipe, settings, inputs)
     with log_file(path / "log.txt"):
         if (path / SETTINGS).is_file():
             check_same(read_settings(path), record, (), path)
         else:
             write_settings(path, record)
         yield Experiment(path, cache or path / "cache")
+
+
+def record_of(recipe: str, settings: Settings, inputs: Mapping[str, str]) -> dict[str, Any]:
+    """What an experiment is, as its folder keeps it."""
+    return {
+        "recipe": recipe,
+        "settings": settings.model_dump(mode="json"),
+        "result_settings": settings.result_values(),
+        "inputs": dict(inputs),
+    }
 
 
 def check_same(old: Mapping[str, Any], new: Mapping[str, Any], grows: Sequence[str], path: Path) -> bool:

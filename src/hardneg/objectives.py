@@ -14,7 +14,7 @@ from hardneg.diagnostics.gradients import source_norms
 from hardneg.losses import PairLoss, bce, contrastive, hardest, hinge, over_pairs, pairwise_nll
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.packing import upload
-from hardneg.snapshot import token_store
+from hardneg.models.tokenizing import token_store
 from hardneg.training.batches import GroupBatch, KnownPositives, group_scores, masked_columns, source_columns
 from hardneg.training.loop import Objective, StepOutput
 from hardneg.training_settings import TrainingSettings

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import math
-import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
 import numpy as np
-import torch
 
 from hardneg.data.tokens import token_batch
 from hardneg.data.training_data import TrainingData
 from hardneg.mining import training_depth
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.capacity import Precision
-from hardneg.models.packing import plan_batches
 from hardneg.progress import clock
 from hardneg.records import Side, TokenBatch
-from hardneg.search.exact import ExactIndex
-from hardneg.training.optim import adamw
+from hardneg.timing import TIMED_TOKENS, encode_seconds, search_seconds, spread, training_cost
 from hardneg.training_settings import TrainingSettings
 
 SAMPLE = 512  # texts looked at for lengths and tokenising speed
-TIMED_TOKENS = 16384  # tokens encoded, and trained on, to time it
-TIMED_QUERIES, TIMED_PASSAGES = 64, 8192  # searched to time it
 DISK_RATE = 400e6  # bytes a second, to write or read with a digest
 HIT, ENTRY, POSTING = 8, 21, 8  # bytes of a run's hit, a pool's entry, a term in a passage
 BYTES = {"float16": 2, "float32": 4}
@@ -200,7 +194,7 @@ def widest(work: Work) -> Episode:
     return max(work.episodes, key=lambda one: one.passages_per_query)
 
 
-# ---------------------------------------------------------------- timing
+# ---------------------------------------------------------------- time
 
 
 def time_stages(work: Work, encoder: BiEncoder, sample: Sample) -> tuple[dict[str, float], float]:
@@ -212,10 +206,10 @@ def time_stages(work: Work, encoder: BiEncoder, sample: Sample) -> tuple[dict[st
     queries, corpora = work.encoded or (work.states, work.states)
     tokens = sample.tokens(queries * collection.n_queries, corpora * collection.n_passages)
     k = training_depth(collection, data.train, work.depth) * (1 if sample.chunks == 1 else 2)
-    a_search = indexed * search_seconds(encoder.dim, indexed, k, work)
+    a_search = indexed * search_seconds(encoder.dim, indexed, k, work.store_dtype)
     seconds = {
         "tokenise": sample.seconds * texts / (len(sample.queries) + len(sample.passages) / sample.chunks),
-        "encode": tokens * encode_seconds(encoder, sample.passages, work),
+        "encode": tokens * encode_seconds(encoder, sample.passages, work.token_budget, work.precision),
         "search": searched * a_search,
     }
     seconds["train"], memory = time_training(work, encoder, sample)
@@ -231,79 +225,23 @@ def stored_bytes(work: Work, encoder: BiEncoder) -> float:
     return 2 * checkpoint * checkpoints + 6 * model * (len(work.episodes) + work.models)
 
 
-def seconds_of(work: Callable[[], Any], *, least: float = 0.5, most: int = 8) -> float:
-    """Seconds of one call: the median of as many as fit into ``least`` seconds, after one to warm up."""
-    work()
-    seconds: list[float] = []
-    while not seconds or (sum(seconds) < least and len(seconds) < most):
-        begun = time.perf_counter()
-        work()
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - begun)
-    return float(np.median(seconds))
-
-
-def encode_seconds(encoder: BiEncoder, tokens: TokenBatch, work: Work) -> float:
-    """Seconds a token, in inference."""
-    chosen = spread(tokens, TIMED_TOKENS)
-    batches = [chosen.take(rows) for rows in plan_batches(chosen.lengths, work.token_budget)]
-    with encoder.inference(work.precision):
-        seconds = seconds_of(lambda: [encoder.encode(batch, "passage") for batch in batches])
-    return seconds / float(chosen.lengths.sum())
-
-
-def spread(tokens: TokenBatch, most: int) -> TokenBatch:
-    """Evenly spread sequences of about ``most`` tokens, at least one."""
-    n = int(np.clip(most / tokens.lengths.mean(), 1, len(tokens)))
-    return tokens.take(np.unique(np.linspace(0, len(tokens) - 1, n).astype(np.int64)))
-
-
-def search_seconds(dim: int, n: int, k: int, work: Work) -> float:
-    """Seconds a pair of query and passage, in exact search of vectors drawn at random."""
-    draw = torch.Generator().manual_seed(0)
-    passages = torch.randn(min(n, TIMED_PASSAGES), dim, generator=draw).to(getattr(torch, work.store_dtype))
-    queries = torch.randn(TIMED_QUERIES, dim, generator=draw).to(passages.dtype)
-    index = ExactIndex(passages)
-    return seconds_of(lambda: index.search(queries, k)) / (len(queries) * len(passages))
-
-
 def time_training(work: Work, encoder: BiEncoder, sample: Sample) -> tuple[float, float]:
     """Seconds of all optimiser steps, and bytes of memory at their largest.
 
     Micro-batches of more than ``TIMED_TOKENS`` tokens are timed on a part of them. The gradient cache adds a
     forward pass, half of what a backward one takes.
     """
-    optimizer = adamw(encoder)
     side: Side = "query" if work.query_side else "passage"
     whole = tokens_of_step(widest(work), work.micro_queries, sample, work)
     micro = min(whole, work.chunk_tokens or whole)
     passes = 4 / 3 if micro < whole else 1.0
-    share = min(1.0, TIMED_TOKENS / micro)
-    ratio = micro / TIMED_TOKENS if share < 1 else 1.0
-    batch = spread(sample.queries if work.query_side else sample.passages, int(micro * share))
-
-    def forward_backward() -> None:
-        with torch.autocast(encoder.device.type, torch.bfloat16, enabled=work.precision == "bfloat16"):
-            encoder.encode(batch, side).square().sum().backward()
-
-    def update() -> None:
-        for group in optimizer.param_groups:
-            group["lr"] = 0.0
-        optimizer.step()
-
-    encoder.train()
-    before = peak_memory(encoder.device)
-    per_token = seconds_of(forward_backward) / float(batch.lengths.sum())
-    per_step = seconds_of(update)
-    grown = peak_memory(encoder.device) - before
-    optimizer.zero_grad(set_to_none=True)
-    encoder.eval()
+    tokens = sample.queries if work.query_side else sample.passages
+    cost = training_cost(encoder, spread(tokens, int(min(micro, TIMED_TOKENS))), side, work.precision)
     seconds = sum(
-        one.steps * (per_step + passes * per_token * tokens_of_step(one, None, sample, work))
+        one.steps * (cost.update + passes * cost.token * tokens_of_step(one, None, sample, work))
         for one in work.episodes
     )
-    return seconds, before + grown * ratio
+    return seconds, cost.before + cost.grown * max(micro / TIMED_TOKENS, 1.0)
 
 
 def tokens_of_step(episode: Episode, queries: int | None, sample: Sample, work: Work) -> float:
@@ -319,10 +257,3 @@ def tokens_of_step(episode: Episode, queries: int | None, sample: Sample, work: 
 def queries_of_step(episode: Episode) -> int:
     """How many queries a step has, but for the last one of an epoch."""
     return min(episode.queries_per_step, episode.queries)
-
-
-def peak_memory(device: torch.device) -> float:
-    """Bytes that were in use at most: on the device, or by this process."""
-    if device.type == "cuda":
-        return float(torch.cuda.max_memory_allocated(device))
-    return 1024.0 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,33 +1,41 @@
-"""An experiment whose negatives are refreshed: where versions and published models stand, and what is in force."""
+"""An experiment whose negatives are refreshed: where versions and published models stand, and what is mined."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+
+import torch
 
 from hardneg.artifacts import is_published, read_manifest, remove
 from hardneg.data.training_data import TrainingData
+from hardneg.distributed import by_leader
+from hardneg.errors import PeerError
 from hardneg.experiment import Experiment
 from hardneg.labelling import answers_of, current_positives
 from hardneg.mining import mine_candidates
-from hardneg.negatives.pool import NegativePool, load_pool, save_pool
+from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.loading import load_encoder
+from hardneg.models.saving import save_encoder
+from hardneg.negatives.pool import save_pool
+from hardneg.sealed import VERSIONS
 from hardneg.snapshot import GEOMETRY, Remembered, Snapshot
 from hardneg.training.checkpoint import checkpoints
 from hardneg.training.refresh import (
+    POLL_SECONDS,
     Beat,
-    Follower,
     Mode,
     Versions,
-    Wait,
     in_force,
     lines_of,
     read_rows,
     scheduled_version,
     source_step,
 )
+from hardneg.training_settings import TrainingSettings, state_of
 
-T = TypeVar("T")
+Working = Callable[[int], bool]  # complete versions -> whether training goes on; raises if a role failed
 
 EPISODE = 1  # all steps are of one stage; a refresh begins an episode for diagnostics only
 CHECKPOINTS = f"episodes/{EPISODE}/checkpoint"
@@ -70,6 +78,31 @@ def is_trained(experiment: Experiment, steps: int) -> bool:
     """Whether the final model, that of so many steps, is there."""
     model = experiment / "model"
     return is_published(model) and read_manifest(model).inputs.get("step") == str(steps)
+
+
+def publish_model(encoder: BiEncoder, experiment: Experiment, step: int) -> None:
+    """Publish the model of a step for mining, unless that was done."""
+    path = exported(experiment, step)
+    if not by_leader(is_published, path):
+        by_leader(save_encoder, encoder, path, inputs={"step": str(step)})
+
+
+def published_model(experiment: Experiment, step: int, device: torch.device) -> BiEncoder:
+    """The model of a step that was published for mining."""
+    return load_encoder(str(exported(experiment, step)), device=device)
+
+
+def state_behind(
+    settings: TrainingSettings,
+    data: TrainingData,
+    experiment: Experiment,
+    miner: BiEncoder,
+    version: int,
+    step: int,
+    trained_on: Path | None = None,
+) -> Snapshot:
+    """The state that mines a version, by the model of a step."""
+    return state_of(settings, data, experiment, miner, name_of(version), runs_of(version), step, trained_on)
 
 
 def remembered(experiment: Experiment, version: int, step: int, trained_on: Path | None) -> Remembered:
@@ -167,42 +200,38 @@ def number_of(version: Path) -> int:
 
 def needed_from(experiment: Experiment) -> int:
     """The oldest version that training asks for when it goes on from its oldest checkpoint."""
-    kept, journal = checkpoints(experiment / CHECKPOINTS), experiment / "versions.jsonl"
+    kept, journal = checkpoints(experiment / CHECKPOINTS), experiment / VERSIONS
     step = int(kept[0].name[5:]) if kept else 0
     return in_force(read_rows(journal, lines_of(journal)[0]), step) or 0
 
 
-def timed_wait(experiment: Experiment, wait: Wait) -> Wait:
-    """Wait, and note how long it took."""
+def watch(
+    experiment: Experiment, working: Working, *, mode: Mode, every: int, steps: int, keep: int | None
+) -> Iterator[Remembered]:
+    """Yield the state behind every version as it is completed, while two processes train and mine.
 
-    def waiting(ready: Callable[[], T | None], what: str) -> T:
-        if (found := ready()) is not None:
-            return found
-        with experiment.timed("wait", what=what):
-            return wait(ready, what)
+    Parameters
+    ----------
+    every, steps : after how many steps a model is published, and after how many training is over.
+    keep : how many of the newest versions stay, besides those that resuming needs; None: all of them.
 
-    return waiting
-
-
-class VersionInForce:
-    """step -> the pool in force; remembers which version a step used until its metrics are written."""
-
-    def __init__(self, follow: Follower, data: TrainingData) -> None:
-        self.follow, self.data = follow, data
-        self.used: dict[int, int] = {}
-        self.loaded: tuple[int, NegativePool] | None = None
-
-    def __call__(self, step: int) -> NegativePool:
-        """The pool in force at ``step``."""
-        version = self.used[step] = self.follow(step)
-        if self.loaded is None or self.loaded[0] != version:
-            collection = self.data.collection
-            path = self.follow.versions.path(version)
-            pool = load_pool(path, n_passages=collection.n_passages, collection=collection.digest)
-            self.loaded = version, pool
-        return self.loaded[1]
-
-    def facts(self, step: int) -> dict[str, int]:
-        """The version that a step used, and how many steps old the model was that mined it (ANCE, Fig. 5)."""
-        version = self.used.pop(step)
-        return {"negative_version": version, "async_gap": step - self.follow.versions.step(version)}
+    Raises
+    ------
+    PeerError : a role failed, or training ended without a model.
+    """
+    versions, version = versions_of(experiment), 0
+    while True:
+        busy = working(version)  # asked first: what is complete after the last work is still looked at
+        newest = versions.newest()
+        while newest is not None and version <= newest:
+            if is_mined(experiment, version):
+                step = step_of(experiment, version)
+                used = used_before(mode, experiment, step, every, version)
+                yield remembered(experiment, version, step, used)
+                tidy(experiment, used=used, keep=keep)
+            version += 1
+        if not busy:
+            break
+        time.sleep(POLL_SECONDS)
+    if not is_trained(experiment, steps):
+        raise PeerError("NO_FINAL_MODEL", "training ended without a model", "look at the log, run it again")

@@ -14,18 +14,16 @@ from hardneg.data.training_data import TrainingData, labelled
 from hardneg.diagnostics.curves import draw_learning_curve, learning_curve
 from hardneg.diagnostics.forgetting import forgetting
 from hardneg.diagnostics.informative import share_of_state
-from hardneg.diagnostics.pairwise_errors import errors_of_state
-from hardneg.distributed import by_leader, is_leader
+from hardneg.distributed import is_leader
 from hardneg.errors import InputError
 from hardneg.evaluation.answers import check_answers, evaluate_with_answers
 from hardneg.evaluation.measures import Evaluation, Measure
 from hardneg.evaluation.significance import bootstrap_interval, holm, randomization_test
+from hardneg.examination import evaluation_depth, examine, judged_splits
 from hardneg.experiment import Experiment
 from hardneg.fixed_index import name_index
-from hardneg.labelling import answers_of, current_positives, relevant
-from hardneg.mining import training_depth
+from hardneg.labelling import answers_of, relevant
 from hardneg.models.saving import save_encoder
-from hardneg.negatives.candidates import Contains
 from hardneg.progress import note
 from hardneg.records import Qrels, Run
 from hardneg.search.bm25 import bm25_run
@@ -69,19 +67,16 @@ def conduct(
     data = labelled(data, settings)
     check_answers(measures, data.collection)
     contains = answers_of(data, experiment.cache)
-    deep = evaluation_depth(measures)
     runs: dict[str, Mapping[str, Run]] = {}
     steps: dict[str, int] = {}
     errors: dict[str, dict[str, Any]] = {}
     informative: dict[str, float] = {}
     index: dict[str, Any] = {}
     if is_leader():
-        runs[BM25] = bm25_judged(data, experiment.cache, deep)
+        runs[BM25] = bm25_judged(data, experiment.cache, evaluation_depth(measures))
         note_state(BM25, runs[BM25], data, measures, experiment.cache)
     for state in states:
-        found = retrieve_all(state, data, depth=depth, evaluation_depth=deep, contains=contains)
-        state.keep_geometry()
-        errors[state.name] = by_leader(errors_of_state, state, judged_splits(data))
+        found, errors[state.name] = examine(state, data, measures, depth=depth, contains=contains)
         if is_leader():
             runs[state.name] = found
             known = relevant(found["train"], data, contains)
@@ -118,46 +113,12 @@ def is_measured(results: Mapping[str, Any] | None, measures: Sequence[Measure]) 
     return all(set(found) == set(map(str, measures)) for found in by_state)
 
 
-def retrieve_all(
-    state: State,
-    data: TrainingData,
-    *,
-    depth: int,
-    evaluation_depth: int,
-    contains: Contains | None = None,
-) -> dict[str, Run]:
-    """Every run of a state: training queries, the neighbours of their positives, dev and test.
-
-    Parameters
-    ----------
-    contains : what tells whether a passage contains an answer, where that makes it a positive.
-    """
-    k = training_depth(data.collection, data.train, depth)
-    runs = {"train": state.search("query", data.train.query_rows, k)}
-    found = by_leader(current_positives, state, data, depth, contains).some()
-    runs["lookahead"] = state.neighbours("lookahead", found.query_rows, found.first(), k)
-    for name, qrels in judged_splits(data).items():
-        runs[name] = state.search(name, qrels.query_rows, evaluation_depth)
-    return runs
-
-
-def evaluation_depth(measures: Sequence[Measure]) -> int:
-    """How deep dev and test queries are searched for these measures."""
-    return max(100, *(measure.cutoff or 1000 for measure in measures))
-
-
 def bm25_judged(data: TrainingData, cache: Path, depth: int) -> dict[str, Run]:
     """BM25's runs of the dev and test queries, to measure against."""
     return {
         name: bm25_run(data.collection, qrels.query_rows, depth, cache)
         for name, qrels in judged_splits(data).items()
     }
-
-
-def judged_splits(data: TrainingData) -> dict[str, Qrels]:
-    """The splits that judge; the first is the one that people look at."""
-    both = {"test": data.test, "dev": data.dev}
-    return {name: qrels for name, qrels in both.items() if qrels is not None}
 
 
 def score(run: Run, qrels: Qrels, data: TrainingData, measures: Sequence[Measure], cache: Path) -> Evaluation:

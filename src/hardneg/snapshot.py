@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from hardneg.artifacts import digest_json, is_current, publish, read_manifest
 from hardneg.data.collection import Collection
-from hardneg.data.tokens import TokenStore, token_batch, tokenize
+from hardneg.data.tokens import TokenStore, token_batch
 from hardneg.distributed import barrier, by_leader, member
 from hardneg.errors import ArtifactError
 from hardneg.memory import require
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.capacity import Precision
+from hardneg.models.tokenizing import texts_digest, token_store
 from hardneg.progress import track
 from hardneg.records import Float32, Int32, Int64, Run, Side, owners, take_spans
 from hardneg.search.ann import PassageIndex, index_run, traits
@@ -292,20 +293,3 @@ State = Snapshot | Remembered
 def encoding_memory(encoder: BiEncoder, token_budget: int, texts: int) -> int:
     """Bytes that encoding takes besides the model: one batch in the transformer, and the vectors of a shard."""
     return encoder.working_memory(token_budget) + min(texts, SHARD_ROWS) * encoder.dim * 12
-
-
-def token_store(
-    encoder: BiEncoder, collection: Collection, cache: Path, side: Side, *, searching: bool = False
-) -> TokenStore:
-    """The token store of one side, made once for each tokenizer and template.
-
-    Training steps and search read the same one, but for queries where ``searching`` takes longer ones.
-    """
-    template = encoder.search_template(side) if searching else encoder.template(side)
-    with track(f"tokenising {'queries' if side == 'query' else 'passages'}", "texts") as tick:
-        return tokenize(collection, template, encoder.tokenizer(side), cache, progress=tick)
-
-
-def texts_digest(encoder: BiEncoder, collection: Collection, cache: Path) -> str:
-    """Identity of the token sequences of all passages, which are made unless they are there."""
-    return token_store(encoder, collection, cache, "passage", searching=True).digest

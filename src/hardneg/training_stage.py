@@ -12,7 +12,7 @@ from hardneg import draws
 from hardneg.artifacts import is_current, read_manifest
 from hardneg.data.collection import Collection
 from hardneg.diagnostics.gradients import layer_norms, layers_of
-from hardneg.distributed import by_leader, stop_flag
+from hardneg.distributed import by_consensus, by_leader
 from hardneg.errors import Interrupted, NumericError
 from hardneg.experiment import Experiment
 from hardneg.models.bi_encoder import BiEncoder
@@ -120,7 +120,7 @@ def stage_steps(stage: Stage, encoder: BiEncoder, collection: Collection, experi
                     checkpoint(made)
                 keep(made)
                 facts["steps"] = made - done
-                with stop_flag.by_consensus():
+                with by_consensus():
                     tick(made, stop)
                 left = time.perf_counter()
                 yield made

@@ -14,9 +14,9 @@ from hardneg.data.training_data import choose_splits
 from hardneg.errors import Faults
 from hardneg.models.loading import load_encoder
 from hardneg.operations.recipes import settings_of
-from hardneg.recipes import adore
 from hardneg.recipes.adore import RECIPE
 from hardneg.search.ann import FaissIndex
+from hardneg.training.retrieval import Retrieval
 from slow_lambda import slow as slow_lambda
 from tiny_world import one_thread  # noqa: F401
 
@@ -94,13 +94,13 @@ class SlowAdore:
 @pytest.fixture
 def watched_batches(monkeypatch):
     """The queries of every step that is trained."""
-    batches, real = [], adore.Retrieval.lists
+    batches, real = [], Retrieval.lists
 
     def lists(self, batch, vectors):
         batches.append(batch.query_rows.tolist())
         return real(self, batch, vectors)
 
-    monkeypatch.setattr(adore.Retrieval, "lists", lists)
+    monkeypatch.setattr(Retrieval, "lists", lists)
     return batches
 
 
@@ -122,13 +122,13 @@ def test_steps_equal_a_slow_reimplementation(run_states, world, train, watched_b
 
 
 def test_a_stale_embedding_is_noticed(run_states, world, train, monkeypatch, watched_batches):
-    real, before = adore.Retrieval.lists, []
+    real, before = Retrieval.lists, []
 
     def stale(self, batch, vectors):
         before.append(vectors)
         return real(self, batch, before[-2] if len(before) > 1 and len(before[-2]) == len(vectors) else vectors)
 
-    monkeypatch.setattr(adore.Retrieval, "lists", stale)
+    monkeypatch.setattr(Retrieval, "lists", stale)
     done = run_states(RECIPE, **SMALL)
     slow, same = SlowAdore(world, train), []
     for row, queries in zip(done.metrics, watched_batches, strict=True):

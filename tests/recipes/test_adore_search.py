@@ -12,10 +12,11 @@ import hardneg as hn
 from hardneg.diagnostics.pairwise_errors import load_errors
 from hardneg.errors import Faults, SettingsError
 from hardneg.models.loading import load_encoder
+from hardneg.models.tokenizing import token_store
 from hardneg.operations.recipes import settings_of
-from hardneg.recipes import adore
 from hardneg.recipes.adore import RECIPE
 from hardneg.search.embedding_store import Embeddings
+from hardneg.training.retrieval import Retrieval
 from slow_score import slow_score
 from tiny_world import one_thread  # noqa: F401
 
@@ -71,13 +72,13 @@ class Trained:
 @pytest.fixture
 def train(world, tmp_path, monkeypatch):
     """A function that trains and watches the queries of every step."""
-    batches, real = [], adore.Retrieval.lists
+    batches, real = [], Retrieval.lists
 
     def lists(self, batch, vectors):
         batches.append(batch.query_rows.tolist())
         return real(self, batch, vectors)
 
-    monkeypatch.setattr(adore.Retrieval, "lists", lists)
+    monkeypatch.setattr(Retrieval, "lists", lists)
     return lambda **changes: Trained(world, tmp_path, batches, **changes)
 
 
@@ -89,17 +90,17 @@ def test_a_step_retrieves_what_the_search_command_finds(train, index):
 
 
 @pytest.mark.parametrize("index", [{}, COMPRESSED], ids=["exact", "pq"])
-def test_the_embeddings_of_the_step_before_fail_that_test(world, train, monkeypatch, index):
-    real = adore.Retrieval.lists
+def test_the_embeddings_of_the_step_before_fail_that_test(world, train, tmp_path, monkeypatch, index):
+    real = Retrieval.lists
 
     def stale(self, batch, vectors):
-        old = self.experiment / f"states/{batch.step - 1}/model" if batch.step > 1 else world.calm
+        old = tmp_path / f"exp/states/{batch.step - 1}/model" if batch.step > 1 else world.calm
         encoder = load_encoder(str(old))
-        queries = adore.token_store(encoder, self.data.collection, self.experiment.cache, "query")
+        queries = token_store(encoder, world.collection, tmp_path / "cache", "query")
         with encoder.inference():
             return real(self, batch, encoder.encode(queries.read(batch.query_rows), "query"))
 
-    monkeypatch.setattr(adore.Retrieval, "lists", stale)
+    monkeypatch.setattr(Retrieval, "lists", stale)
     done = train(**index)
     with pytest.raises(AssertionError):
         done.check()

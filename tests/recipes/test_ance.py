@@ -307,8 +307,8 @@ def test_a_heart_beats_only_while_there_is_progress(tmp_path):
 
 
 def test_presets_are_valid():
-    from hardneg.config import preset_names
+    from hardneg.config import read_presets
     from hardneg.operations.recipes import settings_of
 
-    for name in preset_names("ance"):
+    for name in read_presets("ance"):
         settings_of("ance", name)

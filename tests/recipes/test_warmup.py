@@ -143,9 +143,9 @@ def test_mixtures_are_read():
 
 
 def test_presets_are_valid():
-    from hardneg.config import preset_names
+    from hardneg.config import read_presets
 
-    names = preset_names("warmup")
+    names = read_presets("warmup")
     assert {"in-batch", "random", "nce", "bm25", "dpr", "bm25-random", "bm25-to-nce", "demo"} <= set(names)
     for name in names:
         settings_of("warmup", name)

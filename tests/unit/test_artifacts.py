@@ -1,28 +1,21 @@
-"""Artefacts are whole or absent: faults, kills at every step, full disks, flipped bits, pickles and leases."""
+"""Artefacts are whole or absent: published, replaced, refused by the system."""
 
 import contextlib
-import errno
 import json
 import os
 import resource
-import signal
-import socket
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from faults import dead_pid, fate, fault_of, flip, run_python, settle, temporaries, tree
+from faults import fate, fault_of, temporaries, tree
 from hardneg import disk
 from hardneg.artifacts import (
     MANIFEST,
-    TEMPORARY,
-    Manifest,
     check_writable,
     digest_file,
     digest_json,
-    is_current,
     is_published,
     lease,
     load_array,
@@ -34,23 +27,7 @@ from hardneg.artifacts import (
     write_json,
 )
 from hardneg.errors import ArtifactError, ResourceError
-
-KIND = "pool"
-
-
-def make(path, text="one", **options):
-    """A small artefact of two files, one in a subfolder."""
-    with publish(path, KIND, settings={"k": 10}, inputs={"collection": "c0ffee"}, **options) as draft:
-        draft.json("texts/words.json", {"text": text, "größe": 1})
-        draft.array("rows.npy", np.arange(5, dtype=np.int32))
-        draft.facts["rows"] = 5
-    return path
-
-
-def text_of(path):
-    open_artifact(path, KIND)
-    return read_json(path / "texts/words.json")["text"]
-
+from small_artefact import KIND, make, text_of
 
 # ---------------------------------------------------------------- whole
 
@@ -141,132 +118,6 @@ def test_files_are_flushed_by_fsync(tmp_path, monkeypatch):
     assert {p.stat().st_ino for p in files} == set(flushed)
     write_json(tmp_path / "a.json", 1)
     assert (tmp_path / "a.json").stat().st_ino in flushed
-
-
-# ---------------------------------------------------------------- absent: killed at any step
-
-
-CRASH = """
-import os, sys
-from pathlib import Path
-from hardneg import artifacts
-
-folder, kind = Path(sys.argv[1]), sys.argv[2]
-path = folder / "place"
-
-def write(text):
-    if kind == "file":
-        artifacts.write_json(path, text)
-    else:
-        with artifacts.publish(path, "pool", replace=True) as draft:
-            draft.json("a/text.json", text)
-            draft.json("b.json", text)
-
-def read():
-    if kind == "file":
-        return artifacts.read_json(path)
-    artifacts.open_artifact(path, "pool")
-    return artifacts.read_json(path / "a/text.json")
-
-def die_at(steps):
-    left = [steps]
-    def wrapped(real):
-        def call(*arguments, **options):
-            if left[0] == 0:
-                os._exit(9)
-            left[0] -= 1
-            return real(*arguments, **options)
-        return call
-    for name in ("mkdir", "fsync", "rename", "replace", "unlink", "rmdir"):
-        setattr(os, name, wrapped(getattr(os, name)))
-
-def survivors():
-    return [p.name for p in folder.iterdir() if p != path]
-
-def child(steps):
-    pid = os.fork()
-    if pid == 0:
-        die_at(steps)
-        write("new")
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-for old in (False, True):
-    steps = 0
-    while True:
-        if old:
-            write("old")
-        status = child(steps)
-        seen = read() if path.exists() else None
-        assert seen in ("old", "new", None), (old, steps, seen)
-        assert len(survivors()) <= 2
-        try:  # whatever comes next at this place sweeps, even if it fails
-            with artifacts.publish_file(path) if kind == "file" else artifacts.publish(path, "x", replace=True):
-                raise ZeroDivisionError
-        except ZeroDivisionError:
-            pass
-        assert survivors() == [], (old, steps, survivors())
-        assert path.exists() or not old, (old, steps)
-        after = read() if path.exists() else None
-        assert after in ("old", "new", None) and not (seen == "new" and after == "old"), (old, steps, seen, after)
-        assert status in (0, 9)
-        if status == 0:
-            assert after == "new"
-            break
-        steps += 1
-        if path.is_dir():
-            artifacts.remove(path)
-        path.unlink(missing_ok=True)
-    print(steps)
-    artifacts.remove(path)
-"""
-
-
-@pytest.mark.parametrize(("kind", "least"), [("folder", 8), ("file", 2)])
-def test_killed_at_any_step_it_is_whole_or_absent_and_the_next_publish_sweeps(tmp_path, kind, least):
-    (tmp_path / "place").mkdir()  # the cache of digests, which a slow machine makes use of, stands elsewhere
-    child = run_python(CRASH, tmp_path / "place", kind)
-    out, _ = child.communicate(timeout=60)
-    assert child.returncode == 0
-    assert all(int(steps) >= least for steps in out.split())  # that many places to die were tried
-    assert len(out.split()) == 2
-
-
-SLOW_WRITER = """
-import sys, time
-from pathlib import Path
-from hardneg import artifacts
-with artifacts.publish(Path(sys.argv[1]), "pool") as draft:
-    draft.json("a.json", 1)
-    print("writing", flush=True)
-    time.sleep(60)
-"""
-
-
-def test_a_killed_process_leaves_a_temporary_that_the_next_publish_sweeps(tmp_path):
-    child = run_python(SLOW_WRITER, tmp_path / "pool")
-    assert child.stdout.readline() == "writing\n"
-    alive = temporaries(tmp_path)
-    assert len(alive) == 1
-    make(tmp_path / "other")
-    make(tmp_path / "pool")  # while it lives, its draft is its own
-    assert temporaries(tmp_path) == alive
-    child.send_signal(signal.SIGKILL)
-    child.wait()
-    child.stdout.close()
-    assert temporaries(tmp_path) == alive
-    make(tmp_path / "pool", "two", replace=True)
-    assert temporaries(tmp_path) == []
-    assert text_of(tmp_path / "pool") == "two"
-
-
-def test_an_old_artefact_that_stepped_aside_for_one_that_never_came_is_put_back(tmp_path):
-    path = make(tmp_path / "pool", "old")
-    os.rename(path, tmp_path / f"{TEMPORARY}old-pool-{dead_pid()}@{socket.gethostname()}")
-    with pytest.raises(ArtifactError, match="EXISTS"):
-        make(path, "new")
-    assert text_of(path) == "old"
-    assert temporaries(tmp_path) == []
 
 
 # ---------------------------------------------------------------- replacing
@@ -411,199 +262,3 @@ def test_a_place_below_a_file_is_refused(tmp_path):
         with pytest.raises(ResourceError, match="NOT_WRITABLE"):
             work()
     assert (tmp_path / "file").read_text() == "mine"
-
-
-# ---------------------------------------------------------------- verified before use
-
-
-def damage(path, how):
-    if how == "flipped":
-        flip(path, len(path.read_bytes()) // 2, bit=3)
-    elif how == "short":
-        path.write_bytes(path.read_bytes()[:-1])
-    elif how == "doubled":
-        path.write_bytes(path.read_bytes() * 2)
-    elif how == "empty":
-        path.write_bytes(b"")
-    else:
-        path.unlink()
-
-
-@pytest.mark.parametrize("name", ["rows.npy", "texts/words.json"])
-@pytest.mark.parametrize(
-    ("how", "code"),
-    [
-        ("flipped", "CORRUPT"),
-        ("short", "WRONG_SIZE"),
-        ("doubled", "WRONG_SIZE"),
-        ("empty", "WRONG_SIZE"),
-        ("gone", "MISSING_FILE"),
-    ],
-)
-def test_damage_is_found_and_the_file_named(tmp_path, name, how, code):
-    path = make(tmp_path / "pool")
-    for file in path.rglob("*.*"):
-        settle(file)
-    open_artifact(path, KIND)  # its digests are remembered
-    damage(path / name, how)
-    for check in (lambda: open_artifact(path, KIND), lambda: verify(path)):
-        with pytest.raises(ArtifactError) as raised:
-            check()
-        assert (raised.value.code, raised.value.status, raised.value.path) == (code, 4, path / name)
-    with pytest.raises(ArtifactError, match=code):
-        is_current(path, KIND, {"collection": "c0ffee"})
-
-
-def test_a_flipped_bit_in_any_byte_of_a_file_is_found(tmp_path):
-    path = make(tmp_path / "pool")
-    for file in (path / "rows.npy", path / "texts/words.json"):
-        whole = file.read_bytes()
-        for position in range(len(whole)):
-            flip(file, position, bit=position % 8)
-            with pytest.raises(ArtifactError, match=f"{file.name}: CORRUPT: "):
-                open_artifact(path, KIND)
-            file.write_bytes(whole)
-    open_artifact(path, KIND)
-
-
-def test_a_flipped_bit_in_any_byte_of_a_manifest_is_found(tmp_path):
-    path = make(tmp_path / "pool")
-    file = path / MANIFEST
-    whole = file.read_bytes()
-    for position in range(len(whole)):
-        flip(file, position, bit=position % 8)
-        with pytest.raises(ArtifactError) as raised:
-            read_manifest(path)
-        assert raised.value.code in ("CORRUPT", "BAD_MANIFEST")
-        assert raised.value.path == file
-        file.write_bytes(whole)
-    read_manifest(path)
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"kind": 3}', "[" * 100_000, "\0" * 600])
-def test_what_is_no_manifest_is_refused(tmp_path, text):
-    path = make(tmp_path / "pool")
-    (path / MANIFEST).write_text(text)
-    with pytest.raises(ArtifactError, match=r"manifest\.json: BAD_MANIFEST: "):
-        open_artifact(path, KIND)
-
-
-def test_settings_that_are_no_table_are_refused(tmp_path):
-    path = make(tmp_path / "pool")
-    raw = json.loads((path / MANIFEST).read_bytes())
-    (path / MANIFEST).write_text(json.dumps({**raw, "settings": None}))
-    with pytest.raises(ArtifactError, match="BAD_MANIFEST"):
-        open_artifact(path, KIND)
-
-
-def test_a_folder_without_a_manifest_is_no_artefact(tmp_path):
-    make(tmp_path / "pool")
-    (tmp_path / "pool" / MANIFEST).unlink()
-    (tmp_path / "file").write_text("x")
-    for place in (tmp_path / "pool", tmp_path / "nowhere", tmp_path / "file"):
-        assert not is_published(place)
-        assert not is_current(place, KIND, {})
-        with pytest.raises(ArtifactError) as raised:
-            open_artifact(place, KIND)
-        assert (raised.value.code, raised.value.status) == ("NO_MANIFEST", 4)
-
-
-def test_only_verify_minds_a_file_too_many(tmp_path):
-    path = make(tmp_path / "pool")
-    (path / "texts/.notes").write_text("mine")
-    open_artifact(path, KIND)
-    with pytest.raises(ArtifactError) as raised:
-        verify(path)
-    assert (raised.value.code, raised.value.path) == ("EXTRA_FILE", path / "texts/.notes")
-
-
-def test_another_kind_or_version_is_refused_with_both_values(tmp_path):
-    path = make(tmp_path / "pool")
-    with pytest.raises(ArtifactError, match="WRONG_KIND: this is a pool, not a run; give the path of a run"):
-        open_artifact(path, "run")
-    assert not is_published(path, "run")
-    later = Manifest(KIND, format_version=2)
-    write_json(path / MANIFEST, later.as_json())
-    with pytest.raises(ArtifactError, match="FORMAT_VERSION: format version 2, this hardneg reads 1"):
-        open_artifact(path, KIND)
-
-
-def test_current_is_what_was_made_from_the_same(tmp_path):
-    path = make(tmp_path / "pool")
-    assert is_current(path, KIND, {"collection": "c0ffee"})
-    assert not is_current(path, "run", {"collection": "c0ffee"})
-    for inputs in ({}, {"collection": "other"}, {"collection": "c0ffee", "model": "m"}):
-        assert not is_current(path, KIND, inputs)
-
-
-@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES])
-def test_a_disk_that_cannot_be_read_is_no_bug_of_ours(tmp_path, monkeypatch, number):
-    path = make(tmp_path / "pool")
-    for name, check in (
-        (MANIFEST, lambda: read_manifest(path)),
-        ("rows.npy", lambda: verify(path)),
-        ("texts/words.json", lambda: read_json(path / "texts/words.json")),
-    ):
-        with monkeypatch.context() as patch:
-            refuse(patch, path / name, number)
-            with pytest.raises(ResourceError) as raised:
-                check()
-        assert (raised.value.code, raised.value.status, raised.value.path) == ("UNREADABLE", 5, path / name)
-
-
-def refuse(patch, path, number):
-    """This file cannot be opened."""
-    import builtins
-    import io
-
-    real = io.open
-
-    def refusing(file, *arguments, **options):
-        if str(file) == str(path):
-            raise OSError(number, os.strerror(number), str(file))
-        return real(file, *arguments, **options)
-
-    patch.setattr(builtins, "open", refusing)
-    patch.setattr(io, "open", refusing)
-
-
-# ---------------------------------------------------------------- identity
-
-
-def test_a_digest_knows_neither_time_nor_place_nor_machine(tmp_path, monkeypatch):
-    one = make(tmp_path / "one")
-    monkeypatch.setattr(socket, "gethostname", lambda: "elsewhere")
-    monkeypatch.setattr(time, "time_ns", lambda: 0)
-    with publish(tmp_path / "deep/two", KIND, settings={"k": 10}, inputs={"collection": "c0ffee"}) as draft:
-        draft.facts["rows"] = 5
-        draft.array("rows.npy", np.arange(10, dtype=np.int32)[::2] // 2)  # the same values, laid out otherwise
-        draft.json("texts/words.json", {"größe": 1, "text": "one"})
-        settle(draft / "rows.npy")
-    assert read_manifest(one).digest == read_manifest(tmp_path / "deep/two").digest
-    assert tree(one) == tree(tmp_path / "deep/two")
-
-
-def test_a_digest_knows_everything_else(tmp_path):
-    whole = Manifest(KIND, {"a": 1}, {"b": "x"}, {"c": 2}, {"f": (3, "sha")})
-    others = [
-        Manifest("run", {"a": 1}, {"b": "x"}, {"c": 2}, {"f": (3, "sha")}),
-        Manifest(KIND, {"a": 2}, {"b": "x"}, {"c": 2}, {"f": (3, "sha")}),
-        Manifest(KIND, {"a": 1}, {"b": "y"}, {"c": 2}, {"f": (3, "sha")}),
-        Manifest(KIND, {"a": 1}, {"b": "x"}, {"c": 3}, {"f": (3, "sha")}),
-        Manifest(KIND, {"a": 1}, {"b": "x"}, {"c": 2}, {"f": (4, "sha")}),
-        Manifest(KIND, {"a": 1}, {"b": "x"}, {"c": 2}, {"f": (3, "shb")}),
-        Manifest(KIND, {"a": 1}, {"b": "x"}, {"c": 2}, {"g": (3, "sha")}),
-        Manifest(KIND, {"a": 1}, {"b": "x"}, {"c": 2}, {"f": (3, "sha")}, 2),
-    ]
-    assert len({manifest.digest for manifest in [whole, *others]}) == len(others) + 1
-
-
-def test_a_digest_remembered_wrongly_is_found_by_verify(tmp_path):
-    path = make(tmp_path / "pool")
-    settle(path / "rows.npy")
-    open_artifact(path, KIND)
-    flip(path / "rows.npy", 130)
-    settle(path / "rows.npy")  # someone put the old time back
-    open_artifact(path, KIND)
-    with pytest.raises(ArtifactError, match=r"rows\.npy: CORRUPT: "):
-        verify(path)

@@ -8,8 +8,9 @@ from datetime import timedelta
 import pytest
 
 from hardneg import distributed
-from hardneg.distributed import StopFlag, group, rank, shard_of, world_size
+from hardneg.distributed import group, rank, shard_of, world_size
 from hardneg.errors import Interrupted, PeerError, SettingsError
+from hardneg.stopping import StopFlag, stop_flag
 
 
 def test_alone_there_is_one_shard(monkeypatch):
@@ -129,7 +130,7 @@ def test_a_world_that_never_assembles_is_not_waited_for_for_ever(launched, monke
 def test_a_signal_ends_the_waiting(launched, monkeypatch):
     launched(RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port())
     monkeypatch.setattr(distributed, "ASSEMBLY", timedelta(seconds=20))
-    monkeypatch.setattr(distributed.stop_flag, "signal", signal.SIGTERM)
+    monkeypatch.setattr(stop_flag, "signal", signal.SIGTERM)
     with pytest.raises(Interrupted):
         opened()
 

@@ -16,8 +16,8 @@ SOURCE = Path(hardneg.__file__).parent
 # From the ground up. A module imports from lower floors, or from modules named before it on its own.
 FLOORS = {
     "ground": """
-        errors records draws refusals digests disk plain lease artifacts sealed
-        config launch distributed progress runtime memory
+        errors records draws refusals digests disk plain lease manifest artifacts sealed
+        config launch stopping distributed progress runtime memory
     """,
     "data": """
         data.source data.checks data.text data.ids data.building data.collection
@@ -33,7 +33,7 @@ FLOORS = {
     """,
     "models": """
         models.code models.pooling models.dropout models.first_token models.packing models.pretrained
-        models.encoder_settings models.capacity models.bi_encoder models.st_folder
+        models.encoder_settings models.capacity models.bi_encoder models.tokenizing models.st_folder
         models.loading models.saving models.reinit losses
     """,
     "search": """
@@ -46,13 +46,14 @@ FLOORS = {
     """,
     "training": """
         training.optim training.loop training.checkpoint training.gradient_cache training.sharing
-        training.batches training.query_batches training.refresh
+        training.batches training.query_batches training.retrieval training.refresh
     """,
     "insight": """
-        diagnostics.gradients experiment snapshot fixed_index mining labelling training_settings
-        fixed_negatives objectives training_stage planning
+        diagnostics.gradients metrics experiment snapshot fixed_index mining labelling training_settings
+        fixed_negatives objectives training_stage timing planning
         diagnostics.forgetting diagnostics.curves diagnostics.timeline
-        diagnostics.informative diagnostics.pairwise_errors cards results seeds refreshing
+        diagnostics.informative diagnostics.pairwise_errors examination cards results seeds
+        refreshing refreshed_negatives
     """,
     "recipes": "recipes.warmup recipes.ance_tele recipes.ance recipes.star recipes.adore",
     "roof": """
@@ -63,7 +64,7 @@ FLOORS = {
         operations.settings operations.starting operations.roles
         operations.supervision
         operations.training operations.recipes operations.keeping operations.cleaning operations.doctor api tables
-        cli.options cli.indexing cli.keeping cli.recipes cli.commands cli.exchange cli __main__
+        cli.options cli.indexing cli.keeping cli.recipes cli.retrieval cli.commands cli.exchange cli __main__
     """,
 }
 ORDER = [module for modules in FLOORS.values() for module in modules.split()]
@@ -202,6 +203,12 @@ def test_help_is_quick_and_loads_nothing_heavy():
 
 
 # ---------------------------------------------------------------- the house
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=name_of)
+def test_a_module_fits_in_the_head(path):
+    # a longer one does two things
+    assert len(path.read_text("utf-8").splitlines()) <= 300
 
 
 @pytest.mark.parametrize("module", sorted(TREES))

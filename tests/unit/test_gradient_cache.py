@@ -10,12 +10,12 @@ from hardneg.data.training_data import choose_splits
 from hardneg.errors import SettingsError
 from hardneg.losses import contrastive
 from hardneg.models.loading import load_encoder
+from hardneg.models.tokenizing import token_store
 from hardneg.objectives import group_loss, group_objective
 from hardneg.recipes.adore import Adore
 from hardneg.recipes.ance_tele import AnceTele
 from hardneg.recipes.star import Star, loss_of
 from hardneg.records import TokenBatch
-from hardneg.snapshot import token_store
 from hardneg.training.batches import GroupBatch, KnownPositives, group_scores, masked_columns
 from hardneg.training.gradient_cache import cached
 from hardneg.training.loop import backward

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import hardneg as hn
-from hardneg.config import preset_names, read_preset
+from hardneg.config import read_preset, read_presets
 from hardneg.data.tokens import token_batch
 from hardneg.errors import InputError, SettingsError
 from hardneg.experiment import Experiment
@@ -157,7 +157,7 @@ def test_what_is_set_wins_over_the_family(bert):
 
 
 def test_every_family_is_a_setting_of_training_and_no_other():
-    for family in preset_names("prompts"):
+    for family in read_presets("prompts"):
         assert AnceTele(prompts=family).prompts == family
         EncoderSettings(**read_preset("prompts", family))
     with pytest.raises(ValueError, match="prompts"):

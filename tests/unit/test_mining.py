@@ -12,6 +12,7 @@ from hardneg.data.training_data import choose_splits
 from hardneg.errors import SettingsError
 from hardneg.mining import Corpus, mine_candidates, mine_pool, positive_scores, training_depth
 from hardneg.models.loading import load_encoder
+from hardneg.models.tokenizing import token_store
 from hardneg.negatives.adopting import adopt
 from hardneg.negatives.facts import entries_of
 from hardneg.negatives.pool import DTYPES, SOURCES, load_pool, save_pool
@@ -19,7 +20,7 @@ from hardneg.records import Positives
 from hardneg.search import exact
 from hardneg.search.bm25 import bm25_run
 from hardneg.search.embeddings import encode_store
-from hardneg.snapshot import Encoding, Snapshot, token_store
+from hardneg.snapshot import Encoding, Snapshot
 from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 DEPTH = 12

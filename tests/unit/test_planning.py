@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hardneg import planning
+from hardneg import planning, timing
 from hardneg.data.training_data import choose_splits
 from hardneg.models.loading import load_encoder
 from hardneg.planning import (
@@ -16,14 +16,13 @@ from hardneg.planning import (
     Work,
     describe_work,
     disk_bytes,
-    seconds_of,
     size,
-    spread,
     take_sample,
     time_stages,
     tokens_of_step,
 )
 from hardneg.records import TokenBatch, offsets_of
+from hardneg.timing import seconds_of, spread
 from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 
@@ -118,7 +117,7 @@ def test_the_gradient_cache_is_a_third_pass_over_chunks(world, monkeypatch):
     data, encoder = world
     sample, batches = take_sample(work_of(data), encoder), []
     monkeypatch.setattr(planning, "spread", lambda tokens, most: batches.append(most) or spread(tokens, most))
-    monkeypatch.setattr(planning, "seconds_of", lambda work: work() or 1.0)
+    monkeypatch.setattr(timing, "seconds_of", lambda work: work() or 1.0)
     seconds = []
     for chunk in (None, 100_000, 64):
         found, _ = planning.time_training(work_of(data, chunk_tokens=chunk), encoder, sample)

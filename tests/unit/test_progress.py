@@ -10,9 +10,9 @@ import sys
 import pytest
 
 from hardneg import progress
-from hardneg.distributed import StopFlag
 from hardneg.errors import Interrupted
 from hardneg.progress import clock, describe, note, track
+from hardneg.stopping import StopFlag
 
 
 class Clock:

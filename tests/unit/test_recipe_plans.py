@@ -4,11 +4,12 @@ import math
 
 import pytest
 
-from hardneg import planning
+from hardneg import planning, timing
 from hardneg.data.training_data import choose_splits
 from hardneg.models.loading import load_encoder
 from hardneg.planning import disk_bytes, stored_bytes, take_sample, time_stages, tokens_of_step
 from hardneg.recipes import adore, ance
+from hardneg.timing import spread
 from tiny_world import COMMON, one_thread, tiny_collection, tiny_model  # noqa: F401
 
 N, QUERIES, ALL_QUERIES, JUDGED = 120, 60, 92, 32  # of the tiny world; all but the training queries judge
@@ -83,13 +84,13 @@ def test_adore_trains_queries_alone_and_searches_at_every_step(world, work_of, m
     )
     monkeypatch.setattr(planning, "encode_seconds", lambda *_: 1.0)
     monkeypatch.setattr(planning, "search_seconds", lambda *_: 1.0)
-    monkeypatch.setattr(planning, "seconds_of", lambda work: work() or 1.0)
+    monkeypatch.setattr(timing, "seconds_of", lambda work: work() or 1.0)
     seconds, _ = time_stages(work, encoder, sample)
     assert set(sides) == {"query"}
     # the corpus once; the queries of four states, and of the model at two refreshes
     assert seconds["encode"] == pytest.approx(sample.tokens(6 * ALL_QUERIES, N))
     assert seconds["search"] == N * (4 * (2 * QUERIES + JUDGED) + 2 * QUERIES)
-    batch = planning.spread(sample.queries, int(8 * sample.queries.lengths.mean()))
+    batch = spread(sample.queries, int(8 * sample.queries.lengths.mean()))
     share = 8 * sample.queries.lengths.mean() / batch.lengths.sum()  # of a second
     assert seconds["train"] == pytest.approx(7 * (1 + share) + 7 * 8 * N)
 

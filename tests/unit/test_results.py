@@ -13,12 +13,12 @@ from hardneg.data.formats.trec import read_run
 from hardneg.data.training_data import choose_splits
 from hardneg.diagnostics.curves import draw_learning_curve, learning_curve, smooth
 from hardneg.evaluation.measures import Evaluation, parse_measures
+from hardneg.examination import evaluation_depth
 from hardneg.experiment import Experiment
 from hardneg.records import Run, offsets_of
 from hardneg.results import (
     compare_states,
     draw_curve,
-    evaluation_depth,
     forgetting,
     is_measured,
     summarize,

@@ -12,8 +12,9 @@ from hardneg.data.tokens import tokenize
 from hardneg.errors import SettingsError
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
+from hardneg.models.tokenizing import token_store
 from hardneg.search.embeddings import Embeddings
-from hardneg.snapshot import Encoding, Snapshot, token_store
+from hardneg.snapshot import Encoding, Snapshot
 from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 SHORT, LONG = 3, 5  # [CLS], one or three words, [SEP]

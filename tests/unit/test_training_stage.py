@@ -11,10 +11,10 @@ from safetensors.torch import load_file
 
 from hardneg import progress, training_stage
 from hardneg.artifacts import read_manifest
-from hardneg.distributed import stop_flag
 from hardneg.errors import Interrupted, NumericError
 from hardneg.experiment import Experiment
 from hardneg.models.loading import load_encoder
+from hardneg.stopping import stop_flag
 from hardneg.training.checkpoint import checkpoints
 from hardneg.training.loop import StepOutput
 from hardneg.training.optim import linear

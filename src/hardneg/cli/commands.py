@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from hardneg import __version__
-from hardneg.cli import indexing, recipes
+from hardneg.cli import indexing, recipes, retrieval
 from hardneg.cli.options import (
     AllowBin,
     AllowCode,
@@ -22,7 +22,6 @@ from hardneg.cli.options import (
     MaybeData,
     MaybeModel,
     MeasuresOption,
-    ModelOption,
     PassageModel,
     PerQueryOption,
     PromptsOption,
@@ -178,102 +177,10 @@ def inspect(
     show_result(found, as_json, lambda found: "\n\n".join(inspection_text(one, most) for one in found))
 
 
-@app.command(epilog=example("hardneg encode --data DATA --model M --out EMB --shard 0/4"))
-def encode(
-    data: DataOption,
-    model: ModelOption,
-    out: Annotated[Path, typer.Option(help="The folder of the embeddings.")],
-    passage_model: PassageModel = None,
-    allow_bin: AllowBin = False,
-    allow_code: AllowCode = None,
-    prompts: PromptsOption = None,
-    queries: Annotated[bool, typer.Option("--queries", help="Encode the queries, not the passages.")] = False,
-    shard: Annotated[str | None, typer.Option(help="i/n: this process's part of the work.")] = None,
-    dtype: Annotated[str, typer.Option(help="float16 or float32.")] = "float16",
-    token_budget: Annotated[int, typer.Option(min=16, help="Tokens of a batch.")] = 16384,
-    cache: CacheOption = None,
-    device: DeviceOption = None,
-    threads: ThreadsOption = None,
-    max_ram: MaxRam = None,
-    max_vram: MaxVram = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Embed a corpus (or the queries) in resumable shards."""
-    begin(resumable=True, code=allow_code)
-    from hardneg.memory import limit_memory
-    from hardneg.operations.opening import one_of
-    from hardneg.operations.retrieval import encode as execute
-    from hardneg.runtime import set_threads
-    from hardneg.tables import facts_table
-
-    set_threads(threads)
-    limit_memory(max_ram, max_vram)
-    facts = execute(
-        data,
-        model,
-        out,
-        passage_model=passage_model,
-        allow_bin=allow_bin,
-        prompts=prompts,
-        side="query" if queries else "passage",
-        shard=shard,
-        dtype=one_of("--dtype", dtype, ("float16", "float32")),
-        token_budget=token_budget,
-        cache=cache,
-        device=device,
-    )
-    show_result(facts, as_json, facts_table)
-
-
-@app.command(epilog=example("hardneg search --data DATA --split test --model M --k 1000", "--out test.trec.gz"))
-def search(
-    data: DataOption,
-    model: MaybeModel = None,
-    passage_model: PassageModel = None,
-    allow_bin: AllowBin = False,
-    allow_code: AllowCode = None,
-    prompts: PromptsOption = None,
-    bm25: Annotated[bool, typer.Option("--bm25", help="Search with BM25, not a model.")] = False,
-    embeddings: Annotated[Path | None, typer.Option(help="Passage embeddings made by encode.")] = None,
-    index: Annotated[Path | None, typer.Option(help="An index made by index, instead of exact search.")] = None,
-    split: Annotated[str, typer.Option(help="Split whose queries are searched.")] = "test",
-    query: Annotated[str | None, typer.Option(help="Search this text and print the hits.")] = None,
-    k: Annotated[int | None, typer.Option("--k", min=1, help="Hits of a query (1000; 5 with --query).")] = None,
-    out: Annotated[Path | None, typer.Option(help="The run file (TREC; .gz by name).")] = None,
-    cache: CacheOption = None,
-    device: DeviceOption = None,
-    threads: ThreadsOption = None,
-    max_ram: MaxRam = None,
-    max_vram: MaxVram = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Search a split's queries into a run file, or search one text."""
-    if (query is None) == (out is None):
-        raise typer.BadParameter("give --out RUN, or --query TEXT", param_hint="'--out'")
-    begin(resumable=not bm25, code=allow_code)
-    from hardneg.memory import limit_memory
-    from hardneg.operations.retrieval import search_split, search_text
-    from hardneg.runtime import set_threads
-    from hardneg.tables import facts_table, hits_text
-
-    if not bm25:
-        set_threads(threads)
-    limit_memory(max_ram, max_vram)
-    common: dict[str, Any] = {
-        "model": model,
-        "passage_model": passage_model,
-        "allow_bin": allow_bin,
-        "prompts": prompts,
-        "bm25": bm25,
-        "embeddings": embeddings,
-        "index": index,
-        "cache": cache,
-        "device": device,
-    }
-    if query is not None:
-        show_result(search_text(data, query, k=k or 5, **common), as_json, lambda hits: hits_text(query, hits))
-    elif out is not None:
-        show_result(search_split(data, out, split=split, k=k or 1000, **common), as_json, facts_table)
+app.command(epilog=example("hardneg encode --data DATA --model M --out EMB --shard 0/4"))(retrieval.encode)
+app.command(epilog=example("hardneg search --data DATA --split test --model M --k 1000", "--out test.trec.gz"))(
+    retrieval.search
+)
 
 
 @app.command(epilog=example("hardneg evaluate test.trec.gz --data DATA --split test", '--measures "RR@10 R@1000"'))

@@ -67,7 +67,8 @@ def begin(*, resumable: bool = False, code: list[str] | None = None) -> None:
     ``code``: revisions at which models may run code of their own.
     """
     from hardneg import progress
-    from hardneg.distributed import rank, stop_flag
+    from hardneg.distributed import rank
+    from hardneg.stopping import stop_flag
 
     if rank() == 0:
         progress.turn_on()

@@ -14,8 +14,6 @@ from hardneg.distributed import add_gradients
 LAYER = re.compile(r"\.layers?\.(\d+)\.")
 THIRDS = ("bottom", "middle", "top")
 
-Parameters = Mapping[str, Sequence[nn.Parameter]]
-
 
 def layers_of(model: nn.Module) -> list[list[nn.Parameter]]:
     """The parameters of every transformer layer, from the bottom; towers share the numbers of their layers."""

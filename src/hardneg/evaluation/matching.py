@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Literal, get_args
+from typing import IO, Literal
 
 import numpy as np
 import regex
@@ -29,7 +29,6 @@ from hardneg.records import Int32
 Mode = Literal["string", "regex"]
 Bool = NDArray[np.bool_]
 
-MODES: tuple[Mode, ...] = get_args(Mode)
 TOKEN = regex.compile(r"[\p{L}\p{N}\p{M}]+|[^\p{Z}\p{C}]")
 PATTERN_FLAGS = regex.IGNORECASE | regex.MULTILINE
 

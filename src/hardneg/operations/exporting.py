@@ -200,7 +200,7 @@ def token_rows(
 ) -> Iterator[list[Row]]:
     """For each query its record of token ids, without the special tokens around a text."""
     from hardneg.models.loading import load_encoder
-    from hardneg.snapshot import token_store
+    from hardneg.models.tokenizing import token_store
 
     encoder, folder = load_encoder(model, allow_bin=allow_bin, chunks=1), cache_at(cache)
     stores = {side: token_store(encoder, collection, folder, side) for side in SIDES}

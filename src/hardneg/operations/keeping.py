@@ -18,7 +18,8 @@ from hardneg.data.tokens import KIND as TOKENS
 from hardneg.data.tokens import TokenStore
 from hardneg.disk import TEMPORARY
 from hardneg.errors import ArtifactError, HardnegError, InputError
-from hardneg.experiment import SETTINGS, Metrics, read_settings
+from hardneg.experiment import SETTINGS, read_settings
+from hardneg.metrics import Metrics
 from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import load_pool
 from hardneg.operations.opening import Place

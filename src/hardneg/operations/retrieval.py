@@ -72,10 +72,11 @@ def encode(
         from hardneg.memory import require
         from hardneg.models.capacity import best_precision
         from hardneg.models.loading import load_encoder
+        from hardneg.models.tokenizing import token_store
         from hardneg.runtime import pick_device
         from hardneg.search.ann import traits
         from hardneg.search.embeddings import encode_store
-        from hardneg.snapshot import encoding_memory, token_store
+        from hardneg.snapshot import encoding_memory
 
         device = pick_device(device)
         encoder = load_encoder(model, passage_model, device=device, allow_bin=allow_bin, prompts=prompts)

@@ -16,12 +16,12 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import IO
 
-from hardneg.distributed import stop_flag
 from hardneg.errors import BusyError, Interrupted, PeerError
 from hardneg.experiment import Experiment
 from hardneg.operations.roles import Job
 from hardneg.progress import note
 from hardneg.refreshing import beat_of
+from hardneg.stopping import stop_flag
 from hardneg.training_settings import TrainingSettings
 
 log = logging.getLogger(__name__)

@@ -17,6 +17,7 @@ from hardneg.errors import ArtifactError, SettingsError
 from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment import SETTINGS, open_experiment
 from hardneg.integrations.tensorboard import boarding
+from hardneg.models.tokenizing import texts_digest
 from hardneg.negatives.pool import load_pool
 from hardneg.operations.opening import Data, Place, at_least, cache_at, check_folder, collection_of
 from hardneg.operations.origin import remember_collection
@@ -30,7 +31,6 @@ from hardneg.results import conduct, is_measured
 from hardneg.runtime import pick_device
 from hardneg.sealed import write_results
 from hardneg.seeds import pool_seeds
-from hardneg.snapshot import texts_digest
 from hardneg.training_settings import Recipe, TrainingSettings
 
 LOG, CACHE, ROLES, TIMELINE = "log.txt", "cache", "roles", "timeline.png"

@@ -7,18 +7,15 @@ here or built before, the lists and the vectors are those of the index, as at in
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field
-from torch import Tensor
 
+from hardneg.data.tokens import TokenStore
 from hardneg.data.training_data import TrainingData
 from hardneg.errors import Faults, HardnegError, SettingsError
 from hardneg.experiment import Experiment
@@ -28,15 +25,16 @@ from hardneg.losses import RankMeasure, lambda_rank
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.models.packing import upload
+from hardneg.models.tokenizing import token_store
 from hardneg.planning import Episode, describe_work, work_of
-from hardneg.records import Int32, Positives
 from hardneg.search.ann import FaissIndex, PassageIndex
 from hardneg.search.ann_building import DEFAULTS, choose, code_bytes
-from hardneg.snapshot import Snapshot, State, token_store
+from hardneg.snapshot import Snapshot, State
 from hardneg.training.batches import KnownPositives
 from hardneg.training.loop import Objective, StepOutput
 from hardneg.training.optim import linear
-from hardneg.training.query_batches import Lists, QueryBatch, QueryBatches, given_lists, ranks_of, retrieved_lists
+from hardneg.training.query_batches import QueryBatch, QueryBatches, ranks_of
+from hardneg.training.retrieval import Retrieval
 from hardneg.training_settings import Recipe, TrainingSettings, state_of
 from hardneg.training_stage import Stage, stage_steps
 
@@ -183,13 +181,25 @@ def train(
     inputs = {"collection": data.collection.digest, "splits": data.digest}
     if settings.index == "given" and isinstance(index, FaissIndex):  # of one built here, the inputs decide
         inputs["index"] = index.manifest.digest
-    retrieval = Retrieval(settings, data, encoder, state, index, experiment)
+    fixed = None
+    if settings.negatives != "dynamic":
+        source, every = settings.negatives, settings.refresh_every
+        fixed = FixedNegatives(settings, data, state, index, experiment, source=source, refresh_every=every)
+    retrieval = Retrieval(
+        data.train,
+        index,
+        depth=min(settings.depth, data.collection.n_passages),
+        dtype=getattr(torch, settings.store_dtype),
+        known=KnownPositives(data.train, data.collection.text_keys) if settings.mask_known_positives else None,
+        given=None if fixed is None else fixed.of,
+    )
+    queries = token_store(encoder, data.collection, experiment.cache, "query")
     stage = Stage(
         episode=1,
         seed=settings.seed,
         models={kept_at(step): step for step in settings.measured(len(data.train))} | {"model": horizon},
         schedule=linear(settings.learning_rate, warmup=settings.warmup, horizon=horizon),
-        objective=retrieval.objective(),
+        objective=list_objective(settings, encoder, queries, retrieval),
         batches=QueryBatches(
             data.train,
             queries_per_step=settings.queries_per_step,
@@ -203,95 +213,36 @@ def train(
         facts=retrieval.facts,
     )
     for made in stage_steps(stage, encoder, data.collection, experiment):
-        if retrieval.fixed is not None:
-            retrieval.fixed.follow(made)
+        if fixed is not None:
+            fixed.follow(made)
     return load_encoder(str(experiment / "model"), device=encoder.device)
 
 
-class Retrieval:
-    """Lists for the queries of a step, by the embeddings of the step."""
+def list_objective(settings: Adore, encoder: BiEncoder, queries: TokenStore, retrieval: Retrieval) -> Objective:
+    """Search with the embeddings of the step, and LambdaRank over what is found.
 
-    def __init__(
-        self,
-        settings: Adore,
-        data: TrainingData,
-        encoder: BiEncoder,
-        state: Snapshot,
-        index: PassageIndex,
-        experiment: Experiment,
-    ) -> None:
-        self.settings, self.data, self.experiment = settings, data, experiment
-        self.encoder, self.index = encoder, index
-        self.depth = min(settings.depth, data.collection.n_passages)
-        self.known = (
-            KnownPositives(data.train, data.collection.text_keys) if settings.mask_known_positives else None
+    The gradient goes to the query side alone.
+    """
+
+    def objective(batch: QueryBatch) -> StepOutput:
+        with torch.autocast(encoder.device.type, torch.bfloat16, enabled=settings.precision == "bfloat16"):
+            vectors = encoder.encode(queries.read(batch.query_rows), "query")
+        lists = retrieval.lists(batch, vectors.detach())
+        scores = retrieval.scores(vectors.float(), lists) * encoder.settings.scale
+        valid, positive = upload(lists.valid, scores.device), upload(lists.positive, scores.device)
+        losses = lambda_rank(
+            scores,
+            positive,
+            ranks_of(lists, scores.detach(), valid),
+            valid,
+            upload(lists.relevant, scores.device),
+            measure=settings.measure,
+            cut=settings.cut,
+            weighted=settings.weighted,
         )
-        self.dtype = getattr(torch, settings.store_dtype)
-        arm, every = settings.negatives, settings.refresh_every
-        self.fixed = (
-            None
-            if arm == "dynamic"
-            else FixedNegatives(settings, data, state, index, experiment, source=arm, refresh_every=every)
-        )
-        self.noted: dict[int, tuple[Any, list[float]]] = {}
+        return StepOutput(losses.sum() / batch.step_queries)
 
-    def objective(self) -> Objective:
-        """LambdaRank over the lists; the gradient goes to the query side alone."""
-        queries = token_store(self.encoder, self.data.collection, self.experiment.cache, "query")
-        precision, scale = self.settings.precision, self.encoder.settings.scale
-
-        def objective(batch: QueryBatch) -> StepOutput:
-            with torch.autocast(self.encoder.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
-                vectors = self.encoder.encode(queries.read(batch.query_rows), "query")
-            lists = self.lists(batch, vectors.detach())
-            scores = self.scores(vectors.float(), lists) * scale
-            device = scores.device
-            valid, positive = upload(lists.valid, device), upload(lists.positive, device)
-            losses = lambda_rank(
-                scores,
-                positive,
-                ranks_of(lists, scores.detach(), valid),
-                valid,
-                upload(lists.relevant, device),
-                measure=self.settings.measure,
-                cut=self.settings.cut,
-                weighted=self.settings.weighted,
-            )
-            return StepOutput(losses.sum() / batch.step_queries)
-
-        return objective
-
-    def lists(self, batch: QueryBatch, vectors: Tensor) -> Lists:
-        """What each query of a batch is trained on; notes what was retrieved."""
-        positives = self.data.train.select(batch.positions)
-        found = self.index.search(vectors.to(self.dtype), self.depth)[1].cpu().numpy()
-        used: Sequence[Int32] = list(found)
-        if self.fixed is None:
-            lists = retrieved_lists(found, positives, self._duplicates(positives, found))
-        else:
-            used = self.fixed.of(batch.positions)
-            lists = given_lists(used, positives)
-        digest, shared = self.noted.setdefault(batch.step, (hashlib.sha256(), []))  # a step's micro-batches add up
-        digest.update(found.tobytes())
-        shared += [np.isin(one, real).mean() if len(one) else 0.0 for one, real in zip(used, found, strict=True)]
-        return lists
-
-    def _duplicates(self, positives: Positives, found: Int32) -> NDArray[np.bool_] | None:
-        """[b, depth] passages that are no positive but have the text of one."""
-        if self.known is None:
-            return None
-        return np.stack([self.known.mask(positives.query_rows[i : i + 1], row)[0] for i, row in enumerate(found)])
-
-    def scores(self, vectors: Tensor, lists: Lists) -> Tensor:
-        """[b, n] scores of the lists, with gradient to the queries; the passages are as the index has them."""
-        rows, place = np.unique(lists.rows, return_inverse=True)
-        passages = self.index.vectors(rows).to(vectors.device)
-        return (vectors @ passages.T).gather(1, upload(place.reshape(lists.rows.shape), vectors.device))
-
-    def facts(self, step: int) -> dict[str, Any]:
-        """What a step retrieved, as a digest, and the share of what it trained on that was among it (Fig. 4a)."""
-        digest, shared = self.noted.pop(step)
-        return {"retrieved": digest.hexdigest()[:16], "overlap": float(np.mean(shared))}
+    return objective
 
 
 def plan(settings: Adore, data: TrainingData, encoder: BiEncoder, *, seeds: int, measure: bool) -> dict[str, Any]:

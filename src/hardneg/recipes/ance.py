@@ -7,8 +7,6 @@ does both in one process, in turn; ``async`` and ``async-fixed`` do them in two,
 
 from __future__ import annotations
 
-import itertools
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,50 +14,45 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from hardneg.artifacts import is_published
 from hardneg.config import operational
 from hardneg.data.training_data import TrainingData, labelled
-from hardneg.diagnostics.pairwise_errors import errors_of_state
 from hardneg.distributed import by_leader
-from hardneg.errors import PeerError, SettingsError
+from hardneg.errors import SettingsError
 from hardneg.evaluation.measures import parse_measures
+from hardneg.examination import examine
 from hardneg.experiment import Experiment
 from hardneg.labelling import answers_of
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
-from hardneg.models.saving import save_encoder
 from hardneg.objectives import LossName, group_loss, group_objective
 from hardneg.planning import Episode, describe_work, work_of
+from hardneg.refreshed_negatives import VersionInForce
 from hardneg.refreshing import (
     DONE,
     EPISODE,
-    VersionInForce,
+    Working,
     beat_of,
-    exported,
     is_mined,
-    is_trained,
-    name_of,
     next_job,
+    publish_model,
     publish_version,
+    published_model,
     remembered,
-    runs_of,
-    step_of,
+    state_behind,
     tidy,
-    timed_wait,
     used_before,
     versions_of,
+    watch,
 )
-from hardneg.results import evaluation_depth, judged_splits, retrieve_all
 from hardneg.snapshot import State
 from hardneg.training.batches import VisitBatches
 from hardneg.training.optim import Schedule, cyclical, linear
-from hardneg.training.refresh import POLL_SECONDS, Follower, Journal, Mode, Wait, at_once, patient
+from hardneg.training.refresh import Mode, Wait, at_once, patient
 from hardneg.training_settings import Recipe, TrainingSettings, state_of
 from hardneg.training_stage import Stage, stage_steps
 
 EXPORTS = 2  # published models that stand beside each other where the inferencer keeps up: older ones are deleted
 NEEDED = 2  # versions that resuming or the results need besides the newest
-Working = Callable[[int], bool]  # complete versions -> whether training goes on; raises if a role failed
 
 
 class Ance(TrainingSettings):
@@ -128,7 +121,14 @@ def ance(
     if working is None:
         yield from alternate(settings, data, base, experiment)
     else:
-        yield from watch(settings, experiment, working)
+        yield from watch(
+            experiment,
+            working,
+            mode=settings.mode,
+            every=settings.refresh_every,
+            steps=settings.steps,
+            keep=settings.keep_versions,
+        )
     encoder = load_encoder(str(experiment / "model"), device=base().device)
     newest = versions_of(experiment).newest() or 0
     used = used_before(settings.mode, experiment, settings.steps, settings.refresh_every, newest + 1)
@@ -147,8 +147,8 @@ def alternate(
         if by_leader(is_mined, experiment, version):
             yield remembered(experiment, version, step, used)
         else:
-            miner = encoder if step == 0 else load_encoder(str(exported(experiment, step)), device=encoder.device)
-            state = state_of(settings, data, experiment, miner, name_of(version), runs_of(version), step, used)
+            miner = encoder if step == 0 else published_model(experiment, step, encoder.device)
+            state = state_behind(settings, data, experiment, miner, version, step, used)
             yield state
             by_leader(publish_version, state, data, experiment, version, depth=settings.depth, seed=settings.seed)
             state.discard()
@@ -175,17 +175,15 @@ def train(
     ----------
     wait : how to wait for a version.
     """
-    versions = versions_of(experiment)
-    follow = Follower(
-        versions,
-        Journal(experiment / "versions.jsonl", made=by_leader(lambda: experiment.metrics.steps) - 1),
+    in_force = VersionInForce(
+        experiment,
+        data,
         settings.mode,
         every=settings.refresh_every,
-        wait=timed_wait(experiment, wait),
+        wait=wait,
         max_staleness=settings.max_staleness,
         stop_when_stale=settings.stale == "stop",
     )
-    in_force = VersionInForce(follow, data)
     stage = Stage(
         episode=EPISODE,
         seed=settings.seed,
@@ -216,10 +214,8 @@ def train(
         facts=in_force.facts,
     )
     for made in stage_steps(stage, encoder, data.collection, experiment):
-        path = exported(experiment, made)
-        is_border = made % settings.refresh_every == 0 and made < settings.steps
-        if is_border and not by_leader(is_published, path):
-            by_leader(save_encoder, encoder, path, inputs={"step": str(made)})
+        if made % settings.refresh_every == 0 and made < settings.steps:
+            publish_model(encoder, experiment, made)
         yield made
 
 
@@ -259,42 +255,19 @@ def infer(
     It waits for a trainer that gives no sign of life for ``patience`` seconds.
     """
     data = labelled(data, settings.model_dump(mode="json"))
-    deep, contains = evaluation_depth(parse_measures(settings.measures)), answers_of(data, experiment.cache)
+    measures, contains = parse_measures(settings.measures), answers_of(data, experiment.cache)
     wait = patient(beat_of(experiment, "trainer"), patience)
     todo = partial(next_job, settings.mode, experiment, every=settings.refresh_every, refreshes=settings.refreshes)
     while (job := wait(todo, "a model to mine with")) != DONE:
         version, step = job
-        miner = base() if step == 0 else load_encoder(str(exported(experiment, step)), device=base().device)
-        state = state_of(settings, data, experiment, miner, name_of(version), runs_of(version), step)
-        retrieve_all(state, data, depth=settings.depth, evaluation_depth=deep, contains=contains)
-        state.keep_geometry()
-        errors_of_state(state, judged_splits(data))  # now, while the embeddings are there
+        miner = base() if step == 0 else published_model(experiment, step, base().device)
+        state = state_behind(settings, data, experiment, miner, version, step)
+        examine(state, data, measures, depth=settings.depth, contains=contains)  # now: the embeddings go
         publish_version(state, data, experiment, version, depth=settings.depth, seed=settings.seed)
         state.discard()
 
 
-# ---------------------------------------------------------------- the supervisor
-
-
-def watch(settings: Ance, experiment: Experiment, working: Working) -> Iterator[State]:
-    """Yield the state behind every version as it is completed, while two processes train and mine."""
-    versions, seen = versions_of(experiment), itertools.count()
-    version = next(seen)
-    while True:
-        busy = working(version)  # asked first: what is complete after the last work is still looked at
-        newest = versions.newest()
-        while newest is not None and version <= newest:
-            if is_mined(experiment, version):
-                step = step_of(experiment, version)
-                used = used_before(settings.mode, experiment, step, settings.refresh_every, version)
-                yield remembered(experiment, version, step, used)
-                tidy(experiment, used=used, keep=settings.keep_versions)
-            version = next(seen)
-        if not busy:
-            break
-        time.sleep(POLL_SECONDS)
-    if not is_trained(experiment, settings.steps):
-        raise PeerError("NO_FINAL_MODEL", "training ended without a model", "look at the log, run it again")
+# ---------------------------------------------------------------- the plan
 
 
 def plan(settings: Ance, data: TrainingData, encoder: BiEncoder, *, seeds: int, measure: bool) -> dict[str, Any]:
@@ -303,14 +276,7 @@ def plan(settings: Ance, data: TrainingData, encoder: BiEncoder, *, seeds: int, 
     width = 1 + settings.negatives_per_query
     one = Episode(EPISODE, len(data.train), settings.steps, settings.queries_per_step, width)
     versions = settings.refreshes + 1 - (settings.mode == "async-fixed" and settings.refreshes > 0)  # 1 is 0 there
-    work = work_of(
-        settings,
-        data,
-        [one],
-        states=versions + 1,
-        entries=settings.depth,
-        in_batch=settings.in_batch,
-    )
+    work = work_of(settings, data, [one], states=versions + 1, entries=settings.depth, in_batch=settings.in_batch)
     kept = versions if settings.keep_versions is None else min(versions, settings.keep_versions + NEEDED)
     work = replace(work, pools=kept, models=min(settings.refreshes, EXPORTS))
     return describe_work(work, encoder, seeds=seeds, measure=measure)

@@ -17,10 +17,11 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from hardneg.artifacts import is_published, publish_file, read_manifest
 from hardneg.disk import append_lines
-from hardneg.distributed import by_leader, is_leader, stop_flag
+from hardneg.distributed import by_leader, is_leader
 from hardneg.errors import ArtifactError, PeerError
 from hardneg.lease import Heartbeat, Observer
 from hardneg.progress import pulse
+from hardneg.stopping import stop_flag
 
 log = logging.getLogger(__name__)
 

@@ -223,24 +223,16 @@ def _check_sidecar(path: Path, collection: str) -> tuple[str, Unit]:
 # ---------------------------------------------------------------- qrels
 
 
-def read_qrels(path: Path, queries: IdSpace, passages: IdSpace) -> Qrels:
-    """Read TREC qrels (lines that begin with ``#`` are skipped) or BEIR qrels, whose ids must all be known.
+def open_qrels(path: Path) -> tuple[Qrels, Vocabulary, Vocabulary]:
+    """Read TREC qrels (lines that begin with ``#`` are skipped) or BEIR qrels; their ids become the id spaces.
 
     Raises
     ------
-    InputError : a malformed line, a grade that is no 32-bit integer (``1.0`` is one), a pair judged twice
-        with different grades, or unknown ids.
+    InputError : a malformed line, a grade that is no 32-bit integer (``1.0`` is one), or a pair judged twice with
+        different grades.
     """
     table = _read_qrels_table(path)
-    return _qrels_of(table, table.known(queries, "query"), table.known(passages, "passage"))
-
-
-def open_qrels(path: Path) -> tuple[Qrels, Vocabulary, Vocabulary]:
-    """Read qrels without a collection; their query and passage ids become the id spaces."""
-    table = _read_qrels_table(path)
-    queries, passages = Vocabulary(table.query_ids), Vocabulary(table.passage_ids)
-    every = (np.arange(len(space), dtype=np.int32) for space in (queries, passages))
-    return _qrels_of(table, *every), queries, passages
+    return _qrels_of(table), Vocabulary(table.query_ids), Vocabulary(table.passage_ids)
 
 
 def _read_qrels_table(path: Path) -> Table:
@@ -254,14 +246,14 @@ def _grades(texts: Column, numbers: Sequence[int], path: Path) -> Float64:
     return np.array([grade_of(text.decode(), path, line) for text, line in pairs], np.float64)
 
 
-def _qrels_of(table: Table, query_rows: Int32, passage_rows: Int32) -> Qrels:
+def _qrels_of(table: Table) -> Qrels:
     later, earlier = table.repeats()
     for entry in np.flatnonzero(table.values[later] != table.values[earlier])[:1]:
         raise table.fault("CONFLICTING_GRADES", "judged otherwise", later[entry], earlier[entry])
     if len(later):
         log.warning("%s: %d judgements repeat another, and count once", table.path, len(later))
     keep = np.delete(np.arange(len(table.values)), later)
-    query, passage = query_rows[table.query[keep]], passage_rows[table.passage[keep]]
+    query, passage = (codes[keep].astype(np.int32) for codes in (table.query, table.passage))
     order = np.lexsort((passage, query))
     rows, counts = np.unique(query, return_counts=True)
     return Qrels(rows, offsets_of(counts), passage[order], table.values[keep][order].astype(np.int32))

@@ -1,0 +1,65 @@
+"""What every state of the model is asked while its embeddings are there; the answers are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hardneg.data.training_data import TrainingData
+from hardneg.diagnostics.pairwise_errors import errors_of_state
+from hardneg.distributed import by_leader
+from hardneg.evaluation.measures import Measure
+from hardneg.labelling import current_positives
+from hardneg.mining import training_depth
+from hardneg.negatives.candidates import Contains
+from hardneg.records import Qrels, Run
+from hardneg.snapshot import State
+
+
+def examine(
+    state: State, data: TrainingData, measures: Sequence[Measure], *, depth: int, contains: Contains | None
+) -> tuple[dict[str, Run], dict[str, dict[str, Any]]]:
+    """Every run of a state, and its pairwise errors by split; its geometry is kept too.
+
+    Parameters
+    ----------
+    depth : how far down training queries are mined.
+    contains : what tells whether a passage contains an answer, where that makes it a positive.
+    """
+    runs = retrieve_all(state, data, depth=depth, evaluation_depth=evaluation_depth(measures), contains=contains)
+    state.keep_geometry()
+    return runs, by_leader(errors_of_state, state, judged_splits(data))
+
+
+def retrieve_all(
+    state: State,
+    data: TrainingData,
+    *,
+    depth: int,
+    evaluation_depth: int,
+    contains: Contains | None,
+) -> dict[str, Run]:
+    """Every run of a state: training queries, the neighbours of their positives, dev and test.
+
+    Parameters
+    ----------
+    contains : what tells whether a passage contains an answer, where that makes it a positive.
+    """
+    k = training_depth(data.collection, data.train, depth)
+    runs = {"train": state.search("query", data.train.query_rows, k)}
+    found = by_leader(current_positives, state, data, depth, contains).some()
+    runs["lookahead"] = state.neighbours("lookahead", found.query_rows, found.first(), k)
+    for name, qrels in judged_splits(data).items():
+        runs[name] = state.search(name, qrels.query_rows, evaluation_depth)
+    return runs
+
+
+def evaluation_depth(measures: Sequence[Measure]) -> int:
+    """How deep dev and test queries are searched for these measures."""
+    return max(100, *(measure.cutoff or 1000 for measure in measures))
+
+
+def judged_splits(data: TrainingData) -> dict[str, Qrels]:
+    """The splits that judge; the first is the one that people look at."""
+    both = {"test": data.test, "dev": data.dev}
+    return {name: qrels for name, qrels in both.items() if qrels is not None}

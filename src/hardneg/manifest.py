@@ -1,0 +1,77 @@
+"""The manifest of an artefact: what the folder is, what made it, and what is in it. It is written last."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hardneg.digests import digest_json
+from hardneg.errors import ArtifactError
+from hardneg.plain import as_written
+from hardneg.refusals import reading
+
+MANIFEST = "manifest.json"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a published folder is, what made it, and the size and SHA-256 of each of its files."""
+
+    kind: str
+    settings: Mapping[str, Any] = field(default_factory=dict)  # the settings that made it
+    inputs: Mapping[str, str] = field(default_factory=dict)  # digests of what it was made from
+    facts: Mapping[str, Any] = field(default_factory=dict)  # counts and the like, for readers
+    files: Mapping[str, tuple[int, str]] = field(default_factory=dict)  # name -> (bytes, sha256)
+    format_version: int = FORMAT_VERSION
+
+    @property
+    def digest(self) -> str:
+        """Identity of the artefact: no time, host or path is in it."""
+        return digest_json(self._content())
+
+    def as_json(self) -> dict[str, Any]:
+        """The manifest as it is written: its own digest is in it, so that it is verified too."""
+        return {**self._content(), "digest": self.digest}
+
+    def _content(self) -> dict[str, Any]:
+        return {
+            "format_version": self.format_version,
+            "kind": self.kind,
+            "settings": dict(self.settings),
+            "inputs": dict(self.inputs),
+            "facts": dict(self.facts),
+            "files": {name: {"bytes": size, "sha256": sha} for name, (size, sha) in sorted(self.files.items())},
+        }
+
+
+def read_manifest(path: Path) -> Manifest:
+    """The manifest of an artefact folder, itself verified; the files it names are not looked at."""
+    return read_manifest_file(path / MANIFEST)
+
+
+def read_manifest_file(path: Path) -> Manifest:
+    """The same of a manifest by any name, such as that beside a run."""
+    try:
+        with reading(path):
+            data = path.read_bytes()
+        raw = json.loads(data)
+        files = {name: (int(entry["bytes"]), str(entry["sha256"])) for name, entry in raw["files"].items()}
+        manifest = Manifest(
+            raw["kind"], raw["settings"], raw["inputs"], raw["facts"], files, raw["format_version"]
+        )
+        written = manifest.as_json()
+        whole = {**written, **raw} == written and as_written(data, raw)
+    except (FileNotFoundError, NotADirectoryError) as fault:
+        what = f"no complete artefact is here ({path.name} is missing)"
+        raise ArtifactError("NO_MANIFEST", what, "make it again", path=path.parent) from fault
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as fault:
+        what = f"the manifest cannot be read ({fault})"
+        raise ArtifactError("BAD_MANIFEST", what, "make the artefact again", path=path) from fault
+    if not whole:
+        what = "the manifest is not as it was written"
+        raise ArtifactError("CORRUPT", what, "make the artefact again", path=path)
+    return manifest

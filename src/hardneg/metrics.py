@@ -1,0 +1,78 @@
+"""The metrics of an experiment: what every logged step measured, and nothing that a clock says."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hardneg.artifacts import digest_file, publish_file
+from hardneg.disk import append_lines
+from hardneg.distributed import is_leader
+from hardneg.errors import ArtifactError
+
+Mirror = Callable[[Sequence[Mapping[str, Any]]], None]
+
+
+class Metrics:
+    """``metrics.jsonl``: one object a logged step, in order of (episode, step)."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.mirror: Mirror | None = None  # shown every row that is added
+
+    def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add rows and flush them to the disk, for a checkpoint that follows must not outlive them."""
+        if not rows or not is_leader():
+            return
+        append_lines(self.path, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode())
+        if self.mirror is not None:
+            self.mirror(rows)
+
+    def read(self) -> list[dict[str, Any]]:
+        """All rows; a torn last line, left by a crash, is not one."""
+        if not self.path.is_file():
+            return []
+        *lines, _ = self.path.read_bytes().split(b"\n")
+        return [self._row(number, line) for number, line in enumerate(lines, 1)]
+
+    @property
+    def steps(self) -> int:
+        """How many steps of the last episode were made, as far as was written."""
+        rows = self.read()
+        return int(rows[-1]["step"]) if rows else 0
+
+    def _row(self, number: int, line: bytes) -> dict[str, Any]:
+        try:
+            row: dict[str, Any] = json.loads(line)
+            return row
+        except ValueError as fault:
+            what, fix = f"not valid JSON ({fault})", "remove the line"
+            raise ArtifactError("BAD_JSON", what, fix, path=self.path, line=number) from fault
+
+    def digest(self) -> str:
+        """SHA-256 of all rows."""
+        return digest_file(self.path)
+
+    def truncate(self, episode: int, step: int, *, sha256: str | None = None) -> None:
+        """Forget what came after ``step`` of ``episode``: those steps will be made again.
+
+        Parameters
+        ----------
+        sha256 : what the rest must be, where that is known.
+
+        Raises
+        ------
+        ArtifactError : it is not; nothing is changed.
+        """
+        if not is_leader():
+            return
+        kept = [row for row in self.read() if (row["episode"], row["step"]) <= (episode, step)]
+        data = "".join(json.dumps(row) + "\n" for row in kept).encode()
+        if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
+            what = f"not what was written up to step {step} of episode {episode}"
+            raise ArtifactError("CORRUPT", what, "restore the file, or give a new folder", path=self.path)
+        with publish_file(self.path) as stream:
+            stream.write(data)

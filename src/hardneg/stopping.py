@@ -1,0 +1,55 @@
+"""The flag that asks this process to stop, where it can stop and resume."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from types import FrameType
+
+from hardneg.errors import Interrupted
+
+
+class StopFlag:
+    """Raised by SIGINT or SIGTERM; work looks at it where it can stop and resume.
+
+    A second signal aborts at once: artefacts are atomic, so nothing is lost but the work since the last one.
+    """
+
+    def __init__(self) -> None:
+        self.signal: int | None = None  # what to stop for
+        self.heard: int | None = None  # what this process was told
+        self.together = False
+
+    def install(self) -> None:
+        """Listen for the signals in this process."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._receive)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.heard is not None:
+            raise KeyboardInterrupt
+        self.heard = number
+        if not self.together:
+            self.signal = number
+
+    def __bool__(self) -> bool:
+        return self.signal is not None
+
+    def check(self) -> None:
+        """Stop here if asked to."""
+        if self.signal is not None:
+            name = signal.Signals(self.signal).name
+            raise Interrupted("STOPPED", f"stopped by {name}", "run the same command again to resume")
+
+    @contextlib.contextmanager
+    def agreed(self, number: int) -> Iterator[None]:
+        """In the block, it is raised for what all processes have agreed on: this signal, or 0 for none."""
+        self.together, self.signal = True, number or None
+        try:
+            yield
+        finally:
+            self.together, self.signal = False, self.signal or self.heard
+
+
+stop_flag = StopFlag()

@@ -1,0 +1,98 @@
+"""How fast this machine encodes, searches and trains, timed on a sample."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from hardneg import memory
+from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.capacity import Precision
+from hardneg.models.packing import plan_batches
+from hardneg.records import Side, TokenBatch
+from hardneg.search.exact import ExactIndex
+from hardneg.training.optim import adamw
+
+TIMED_TOKENS = 16384  # tokens encoded, and trained on, to time it
+TIMED_QUERIES, TIMED_PASSAGES = 64, 8192  # searched to time it
+
+
+@dataclass(frozen=True)
+class TrainingCost:
+    """What it takes to train a batch."""
+
+    token: float  # seconds of one, forward and backward
+    update: float  # seconds of an optimiser step
+    before: float  # bytes of memory at their largest, before
+    grown: float  # by how many bytes that grew
+
+
+def seconds_of(work: Callable[[], Any], *, least: float = 0.5, most: int = 8) -> float:
+    """Seconds of one call: the median of as many as fit into ``least`` seconds, after one to warm up."""
+    work()
+    seconds: list[float] = []
+    while not seconds or (sum(seconds) < least and len(seconds) < most):
+        begun = time.perf_counter()
+        work()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - begun)
+    return float(np.median(seconds))
+
+
+def spread(tokens: TokenBatch, most: int) -> TokenBatch:
+    """Evenly spread sequences of about ``most`` tokens, at least one."""
+    n = int(np.clip(most / tokens.lengths.mean(), 1, len(tokens)))
+    return tokens.take(np.unique(np.linspace(0, len(tokens) - 1, n).astype(np.int64)))
+
+
+def encode_seconds(encoder: BiEncoder, tokens: TokenBatch, token_budget: int, precision: Precision) -> float:
+    """Seconds a token, in inference."""
+    chosen = spread(tokens, TIMED_TOKENS)
+    batches = [chosen.take(rows) for rows in plan_batches(chosen.lengths, token_budget)]
+    with encoder.inference(precision):
+        seconds = seconds_of(lambda: [encoder.encode(batch, "passage") for batch in batches])
+    return seconds / float(chosen.lengths.sum())
+
+
+def search_seconds(dim: int, n: int, k: int, dtype: str) -> float:
+    """Seconds a pair of query and passage, in exact search of vectors drawn at random."""
+    draw = torch.Generator().manual_seed(0)
+    passages = torch.randn(min(n, TIMED_PASSAGES), dim, generator=draw).to(getattr(torch, dtype))
+    queries = torch.randn(TIMED_QUERIES, dim, generator=draw).to(passages.dtype)
+    index = ExactIndex(passages)
+    return seconds_of(lambda: index.search(queries, k)) / (len(queries) * len(passages))
+
+
+def training_cost(encoder: BiEncoder, batch: TokenBatch, side: Side, precision: Precision) -> TrainingCost:
+    """Train on a batch at learning rate 0: the encoder is as it was afterwards."""
+    optimizer = adamw(encoder)
+
+    def forward_backward() -> None:
+        with torch.autocast(encoder.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+            encoder.encode(batch, side).square().sum().backward()
+
+    def update() -> None:
+        for group in optimizer.param_groups:
+            group["lr"] = 0.0
+        optimizer.step()
+
+    encoder.train()
+    before = peak_memory(encoder.device)
+    token = seconds_of(forward_backward) / float(batch.lengths.sum())
+    cost = TrainingCost(token, seconds_of(update), before, peak_memory(encoder.device) - before)
+    optimizer.zero_grad(set_to_none=True)
+    encoder.eval()
+    return cost
+
+
+def peak_memory(device: torch.device) -> float:
+    """Bytes that were in use at most: on the device, or by this process."""
+    if device.type == "cuda":
+        return float(torch.cuda.max_memory_allocated(device))
+    return float(memory.peak_memory())

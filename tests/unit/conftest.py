@@ -1,0 +1,37 @@
+"""Tiny encoders of two families, and a library to compare with."""
+
+import shutil
+
+import pytest
+
+from few_texts import QUERIES, TEXTS, TITLES
+from tiny import tiny_bert, tiny_roberta
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    return tiny_bert(tmp_path_factory.mktemp("bert"), TITLES + TEXTS + QUERIES)
+
+
+@pytest.fixture(scope="module")
+def roberta(tmp_path_factory):
+    return tiny_roberta(tmp_path_factory.mktemp("roberta"), TITLES + TEXTS + QUERIES)
+
+
+@pytest.fixture
+def folders(bert, roberta):
+    return {"bert": bert, "roberta": roberta}
+
+
+@pytest.fixture
+def copied(bert, tmp_path):
+    return shutil.copytree(bert, tmp_path / "copy")
+
+
+@pytest.fixture
+def sentence_transformers():
+    library = pytest.importorskip("sentence_transformers")
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    return library

@@ -1,0 +1,251 @@
+"""The functions of ``hardneg`` without training: mining, inspection, search and evaluation."""
+
+import json
+
+import numpy as np
+import pytest
+
+import hardneg as hn
+from hardneg.artifacts import read_manifest
+from hardneg.errors import ArtifactError, BusyError, InputError, SettingsError
+from hardneg.negatives.pool import SOURCES, load_pool
+from hardneg.operations.opening import holding
+from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    root = tmp_path_factory.mktemp("world")
+    collection = tiny_collection(root / "collection")
+    return collection, tiny_model(root / "model", collection)
+
+
+# ---------------------------------------------------------------- mining
+
+
+def sources_of(pool):
+    return {SOURCES[code] for code in np.unique(pool.sources)}
+
+
+@pytest.mark.parametrize(
+    "sources", [["random"], ["bm25"], ["query"], ["lookahead"], ["query", "lookahead", "bm25", "random"]]
+)
+def test_every_source_is_mined_alone_and_together(world, tmp_path, sources):
+    collection, model = world
+    pool = hn.mine(collection, model, tmp_path / "pool", sources=sources, depth=10, count=4, device="cpu")
+    assert sources_of(pool) == set(sources)
+    assert len(pool) == 60
+    again = load_pool(tmp_path / "pool", n_passages=120, collection=collection.digest)
+    assert all(
+        np.array_equal(getattr(again, name), getattr(pool, name)) for name in ("passage_rows", "sources", "ranks")
+    )
+    manifest = read_manifest(tmp_path / "pool")
+    assert manifest.settings["sources"] == sources
+    assert ("model" in manifest.inputs) == bool({"query", "lookahead"} & set(sources))
+
+
+def test_momentum_joins_and_filters_hold(world, tmp_path):
+    collection, model = world
+    common = {"depth": 10, "count": 4, "device": "cpu"}
+    hn.mine(collection, model, tmp_path / "one", **common)
+    filters = hn.Filters(rank_from=3, rank_to=8)
+    pool = hn.mine(
+        collection, model, tmp_path / "two", previous=tmp_path / "one", filters=filters, seed=1, **common
+    )
+    assert pool.episode == 2
+    assert pool.momentum.any()
+    fresh = pool.ranks[~pool.momentum]
+    assert fresh.min() >= 3
+    assert fresh.max() <= 8
+    manifest = read_manifest(tmp_path / "two")
+    assert manifest.inputs["previous"] == read_manifest(tmp_path / "one").digest
+    assert manifest.settings["filters"]["rank_from"] == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"sources": ["qery"]}, "BAD_SETTING"),
+        ({"sources": []}, "NO_SOURCES"),
+        ({"sources": ["bm25", "bm25"]}, "REPEATED_SOURCE"),
+        ({"sources": ["query"]}, "NO_MODEL"),
+        ({"previous": "somewhere"}, "NO_MOMENTUM"),
+        ({"depth": 0}, "BAD_SETTING"),
+        ({"count": -1}, "BAD_SETTING"),
+        ({"alpha": 1.0}, "BAD_SETTING"),
+        ({"beta": float("nan")}, "BAD_SETTING"),
+        ({"seed": -1}, "BAD_SETTING"),
+        ({"filters": hn.Filters(max_score=float("nan"))}, "BAD_SETTING"),
+        ({"split": "tain"}, "UNKNOWN_SPLIT"),
+    ],
+)
+def test_mining_refuses_what_makes_no_sense(world, tmp_path, changes, code):
+    with pytest.raises(SettingsError) as caught:
+        hn.mine(world[0], None, tmp_path / "pool", **{"sources": ["bm25"], **changes})
+    assert caught.value.code == code
+    assert not (tmp_path / "pool").exists()
+
+
+def test_a_pool_is_never_replaced(world, tmp_path):
+    hn.mine(world[0], None, tmp_path / "pool", sources=["bm25"], count=2)
+    before = read_manifest(tmp_path / "pool").digest
+    with pytest.raises(ArtifactError, match="EXISTS") as caught:
+        hn.mine(world[0], None, tmp_path / "pool", sources=["random"], count=2)
+    assert caught.value.status == 2
+    assert read_manifest(tmp_path / "pool").digest == before
+
+
+def test_two_cannot_mine_into_one_place(world, tmp_path):
+    cache = tmp_path / "cache"
+    with holding(tmp_path / "pool", cache), pytest.raises(BusyError) as caught:
+        hn.mine(world[0], None, tmp_path / "pool", sources=["bm25"], count=2, cache=cache)
+    assert caught.value.path == tmp_path / "pool"
+    hn.mine(world[0], None, tmp_path / "pool", sources=["bm25"], count=2, cache=cache)
+
+
+# ---------------------------------------------------------------- inspection
+
+
+def test_inspection_shows_texts_and_provenance(world, tmp_path):
+    collection, model = world
+    hn.mine(collection, model, tmp_path / "pool", sources=["lookahead"], depth=10, count=4, device="cpu")
+    [found] = hn.inspect(tmp_path / "pool", collection, query_id="train-00")
+    row = int(collection.query_ids.rows(["train-00"])[0])
+    assert found["text"] == collection.query_texts[row]
+    assert {passage["passage_id"] for passage in found["positives"]} == {
+        collection.passage_ids[int(p)] for p in collection.qrels("train").positives().of(0)
+    }
+    first = found["negatives"][0]
+    assert first["source"] == "lookahead"
+    assert first["anchor"] == found["positives"][0]["passage_id"]
+    assert first["rank"] >= 2
+    json.dumps(found, allow_nan=False)
+
+
+def test_drawn_queries_are_drawn_by_the_seed(world, tmp_path):
+    hn.mine(world[0], None, tmp_path / "pool", sources=["bm25"], count=2)
+    ids = [
+        [one["query_id"] for one in hn.inspect(tmp_path / "pool", world[0], random=5, seed=s)] for s in (0, 0, 1)
+    ]
+    assert ids[0] == ids[1] != ids[2]
+    assert len(set(ids[0])) == 5
+
+
+def test_unknown_queries_are_named(world, tmp_path):
+    hn.mine(world[0], None, tmp_path / "pool", sources=["bm25"], count=2)
+    with pytest.raises(InputError, match="the collection has no query 'nope'"):
+        hn.inspect(tmp_path / "pool", world[0], query_id="nope")
+    with pytest.raises(InputError, match="the pool has no query 'test-00'"):
+        hn.inspect(tmp_path / "pool", world[0], query_id="test-00")
+
+
+# ---------------------------------------------------------------- encoding and search
+
+
+def test_given_embeddings_give_the_same_run(world, tmp_path):
+    collection, model = world
+    made = hn.encode(collection, model, tmp_path / "emb", device="cpu")
+    assert made == {**made, "complete": True, "vectors": 120, "dim": 64}
+    facts = hn.search_split(collection, tmp_path / "a.trec", model=model, k=10, device="cpu")
+    assert facts == {"run": str(tmp_path / "a.trec"), "queries": 16, "hits": 160}
+    hn.search_split(collection, tmp_path / "b.trec", model=model, k=10, embeddings=tmp_path / "emb", device="cpu")
+    assert (tmp_path / "a.trec").read_bytes() == (tmp_path / "b.trec").read_bytes()
+    assert hn.encode(collection, model, tmp_path / "emb", device="cpu") == made
+
+
+def test_embeddings_of_other_texts_are_refused(world, tmp_path):
+    collection, model = world
+    hn.encode(collection, model, tmp_path / "queries", side="query", device="cpu")
+    with pytest.raises(ArtifactError, match="OTHER_TEXTS"):
+        hn.search_split(
+            collection, tmp_path / "a.trec", model=model, embeddings=tmp_path / "queries", device="cpu"
+        )
+    assert not (tmp_path / "a.trec").exists()
+
+
+def test_one_text_is_searched_like_a_query(world, tmp_path):
+    collection, model = world
+    hn.search_split(collection, tmp_path / "a.trec", model=model, k=3, device="cpu")
+    first = [line.split() for line in (tmp_path / "a.trec").read_text().splitlines()[:3]]
+    text = collection.query_texts[int(collection.query_ids.rows([first[0][0]])[0])]
+    hits = hn.search_text(collection, text, model=model, k=3, device="cpu")
+    assert [hit["passage_id"] for hit in hits] == [columns[2] for columns in first]
+    assert [hit["rank"] for hit in hits] == [1, 2, 3]
+    assert set(hits[0]) == {"rank", "score", "passage_id", "title", "text"}
+
+
+def test_bm25_finds_the_words(world):
+    collection, _ = world
+    [best, *_] = hn.search_text(collection, collection.texts[7], bm25=True)
+    assert best["passage_id"] == collection.passage_ids[7]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ({}, "NO_MODEL"),
+        ({"model": "m", "bm25": True}, "TWO_SEARCHERS"),
+        ({"bm25": True, "embeddings": "e"}, "TWO_SEARCHERS"),
+        ({"bm25": True, "index": "i"}, "TWO_SEARCHERS"),
+        ({"model": "m", "embeddings": "e", "index": "i"}, "TWO_SEARCHERS"),
+        ({"bm25": True, "k": 0}, "BAD_SETTING"),
+        ({"bm25": True, "split": "tset"}, "UNKNOWN_SPLIT"),
+    ],
+)
+def test_a_search_refuses_what_makes_no_sense(world, tmp_path, arguments, code):
+    with pytest.raises(SettingsError) as caught:
+        hn.search_split(world[0], tmp_path / "run", **arguments)
+    assert caught.value.code == code
+
+
+# ---------------------------------------------------------------- evaluation
+
+
+@pytest.fixture
+def run_files(tmp_path):
+    """Two runs of the queries q1 (positive a) and q2 (positive b), by qrels without a collection."""
+    (tmp_path / "qrels").write_text("q1 0 a 1\nq2 0 b 1\n")
+    (tmp_path / "one").write_text("q1 Q0 a 1 2 x\nq1 Q0 b 2 1 x\nq9 Q0 a 1 1 x\n")
+    (tmp_path / "two").write_text("q1 Q0 b 1 2 x\nq1 Q0 a 2 1 x\nq2 Q0 b 1 1 x\n")
+    return tmp_path
+
+
+def test_a_run_is_scored_with_what_it_lacks(run_files):
+    found = hn.evaluate(
+        run_files / "one", qrels=run_files / "qrels", measures="RR@10", per_query=run_files / "each"
+    )
+    assert found == {"measures": {"RR@10": 0.5}, "queries": 2, "missing": 1, "unjudged": 1}
+    rows = [json.loads(line) for line in (run_files / "each").read_text().splitlines()]
+    assert rows == [{"query_id": "q1", "RR@10": 1.0}, {"query_id": "q2", "RR@10": 0.0}]
+
+
+def test_runs_are_compared_pair_by_pair(run_files):
+    runs = [run_files / "one", run_files / "two"]
+    [row] = hn.compare(runs, qrels=run_files / "qrels", measures="RR@10")
+    assert (row["a"], row["b"]) == tuple(map(str, runs))
+    assert row["difference"] == -0.25
+    assert (row["wins"], row["ties"], row["losses"]) == (1, 0, 1)
+    assert row["overlap"] == pytest.approx((2 / 100 + 0 + 0) / 3)  # q1 has both hits in both, q2 and q9 are in one
+    assert len(hn.compare([*runs, runs[0]], qrels=run_files / "qrels", measures="RR@10 R@10")) == 6
+
+
+def test_two_runs_are_compared_query_by_query(run_files):
+    a, b = map(str, (run_files / "one", run_files / "two"))
+    hn.compare([a, b], qrels=run_files / "qrels", measures="RR@10", per_query=run_files / "each")
+    first, second = (json.loads(line) for line in (run_files / "each").read_text().splitlines())
+    parted = {"differ_at": 1, "hits": ["a", "b"], "grades": [1, None]}
+    assert first == {"query_id": "q1", "a": a, "b": b, "RR@10": [1.0, 0.5], **parted}
+    parted = {"differ_at": 1, "hits": [None, "b"], "grades": [None, 1]}
+    assert second == {"query_id": "q2", "a": a, "b": b, "RR@10": [0.0, 1.0], **parted}
+    hn.compare([a, b, a], qrels=run_files / "qrels", measures="RR@10", per_query=run_files / "each")
+    rows = [json.loads(line) for line in (run_files / "each").read_text().splitlines()]
+    assert len(rows) == 6  # three pairs of two queries
+    assert {row["differ_at"] for row in rows if row["a"] == row["b"]} == {None}
+
+
+def test_judgements_come_from_one_place(run_files, world):
+    for sources in ({}, {"data": world[0], "qrels": run_files / "qrels"}):
+        with pytest.raises(SettingsError, match="NO_JUDGEMENTS"):
+            hn.evaluate(run_files / "one", **sources)
+    with pytest.raises(SettingsError, match="ONE_RUN"):
+        hn.compare([run_files / "one"], qrels=run_files / "qrels")

@@ -1,0 +1,193 @@
+"""What loading an encoder takes, and what it refuses."""
+
+import json
+import pickle
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, BertConfig, BertForMaskedLM
+
+from few_texts import close, embed, tokens_of
+from hardneg.errors import HardnegError, InputError, SettingsError, TrustError
+from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.encoder_settings import EncoderSettings
+from hardneg.models.loading import load_encoder
+from hardneg.models.saving import save_encoder
+from hardneg.records import TokenBatch, offsets_of
+
+
+def test_defaults_of_a_plain_folder(bert, capfd):
+    encoder = load_encoder(str(bert))
+    assert encoder.settings == EncoderSettings()
+    assert not encoder.training
+    assert capfd.readouterr() == ("", "")
+
+
+def test_weights_of_other_heads_are_left_quietly(bert, copied, tmp_path, capfd):
+    """A masked-language-model checkpoint: its encoder under a prefix, a head beside it, no pooler."""
+    with torch.random.fork_rng():
+        whole = BertForMaskedLM(BertConfig.from_pretrained(bert))
+    whole.bert = AutoModel.from_pretrained(bert, add_pooling_layer=False)
+    whole.save_pretrained(copied)
+    assert any(name.startswith("cls.") for name in load_file(copied / "model.safetensors"))
+    capfd.readouterr()
+    close(embed(load_encoder(str(copied)), "query", tmp_path), embed(load_encoder(str(bert)), "query", tmp_path))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_released_ance_checkpoints_bring_their_head(roberta, tmp_path):
+    folder = shutil.copytree(roberta, tmp_path / "ance")
+    state = {f"roberta.{name}": tensor for name, tensor in load_file(roberta / "model.safetensors").items()}
+    generator = torch.Generator().manual_seed(0)
+    head = {
+        "embeddingHead.weight": torch.randn(64, 64, generator=generator),
+        "embeddingHead.bias": torch.randn(64, generator=generator),
+        "norm.weight": torch.randn(64, generator=generator),
+        "norm.bias": torch.randn(64, generator=generator),
+    }
+    save_file(state | head, folder / "model.safetensors", {"format": "pt"})
+    encoder = load_encoder(str(folder))
+    assert encoder.settings.head == "ance"
+    pooled = torch.from_numpy(embed(load_encoder(str(folder), head="none"), "query", tmp_path))
+    projected = pooled @ head["embeddingHead.weight"].T + head["embeddingHead.bias"]
+    expected = torch.nn.functional.layer_norm(projected, (64,), head["norm.weight"], head["norm.bias"])
+    np.testing.assert_allclose(embed(encoder, "query", tmp_path), expected, atol=1e-4)
+
+
+def test_a_fresh_head_is_the_same_every_time(bert):
+    torch.manual_seed(1)
+    first = load_encoder(str(bert), head="ance")
+    torch.manual_seed(2)
+    assert load_encoder(str(bert), head="ance").digest() == first.digest()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings", "message"),
+    [
+        (["/no/such/folder"], {}, "MODEL_NOT_FOUND"),
+        (["nobody/no-such-model"], {}, "MODEL_NOT_FOUND"),
+        (["package:no_such_package"], {}, r"PACKAGE_MISSING.*no_such_package.*pip install 'hardneg\[demo\]'"),
+        (["package:json"], {}, "MODEL_NOT_FOUND"),
+        (["BERT"], {"poolin": "cls"}, "UNKNOWN_SETTING.*did you mean pooling"),
+        (["BERT"], {"pooling": "max"}, "BAD_SETTING.*'max'"),
+        (["BERT"], {"scale": 0.0}, "BAD_SETTING"),
+        (["BERT"], {"dim": 65}, "BAD_SETTING"),
+        (["BERT"], {"query_length": 513}, "TOO_LONG.*512"),
+    ],
+)
+def test_what_cannot_be_loaded(bert, arguments, settings, message):
+    with pytest.raises(SettingsError, match=message):
+        load_encoder(*(str(bert) if name == "BERT" else name for name in arguments), **settings)
+
+
+def test_two_towers_must_agree(bert, tmp_path):
+    save_encoder(load_encoder(str(bert), pooling="mean"), tmp_path / "mean")
+    with pytest.raises(SettingsError, match="TOWERS_DIFFER: pooling"):
+        load_encoder(str(bert), str(tmp_path / "mean"))
+    assert load_encoder(str(bert), str(tmp_path / "mean"), pooling="cls").settings.pooling == "cls"
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
+def test_remote_code_is_refused_before_it_runs(copied, file):
+    config = json.loads((copied / file).read_text())
+    (copied / file).write_text(json.dumps(config | {"auto_map": {"AutoModel": "evil.Model"}}))
+    (copied / "evil.py").write_text("raise SystemExit('ran')")
+    with pytest.raises(TrustError, match="REMOTE_CODE"):
+        load_encoder(str(copied))
+
+
+def test_bin_weights_need_permission(bert, copied):
+    torch.save(load_file(copied / "model.safetensors"), copied / "pytorch_model.bin")
+    (copied / "model.safetensors").unlink()
+    with pytest.raises(TrustError, match=r"BIN_WEIGHTS.*--allow-bin"):
+        load_encoder(str(copied))
+    assert load_encoder(str(copied), allow_bin=True).digest() == load_encoder(str(bert)).digest()
+
+
+def test_bin_weights_of_every_module_need_the_same_permission(bert, tmp_path):
+    folder = tmp_path / "model"
+    save_encoder(load_encoder(str(bert), head="ance", normalize=True, dim=16), folder)
+    expected = load_encoder(str(folder)).digest()
+    (folder / "manifest.json").unlink()
+    for file in list(folder.rglob("model.safetensors")):
+        torch.save(load_file(file), file.parent / "pytorch_model.bin")
+        file.unlink()
+    assert len(list(folder.rglob("pytorch_model.bin"))) == 4
+    with pytest.raises(TrustError, match=r"BIN_WEIGHTS.*--allow-bin"):
+        load_encoder(str(folder))
+    assert load_encoder(str(folder), allow_bin=True).digest() == expected
+
+
+class Payload:
+    def __reduce__(self):
+        return exec, ("raise SystemExit('ran')",)
+
+
+def test_a_pickle_is_never_run(copied):
+    (copied / "model.safetensors").unlink()
+    for save in (torch.save, lambda value, path: path.write_bytes(pickle.dumps(value, protocol=2))):
+        save({"embeddings.word_embeddings.weight": Payload()}, copied / "pytorch_model.bin")
+        with pytest.raises(TrustError, match="UNSAFE_PICKLE"):
+            load_encoder(str(copied), allow_bin=True)
+
+
+def break_weights(folder):
+    state = load_file(folder / "model.safetensors")
+    del state["encoder.layer.1.output.dense.weight"]
+    save_file(state, folder / "model.safetensors", {"format": "pt"})
+
+
+BROKEN = {
+    "MISSING_WEIGHTS.*encoder.layer.1.output.dense.weight": break_weights,
+    "NO_WEIGHTS": lambda folder: (folder / "model.safetensors").unlink(),
+    "config.json: BAD_MODEL": lambda folder: (folder / "config.json").write_text("{"),
+    "BAD_MODEL: not": lambda folder: (folder / "config.json").unlink(),
+    "BAD_MODEL: not a": lambda folder: (folder / "model.safetensors").write_bytes(b"\x10" * 100),
+    "NO_TOKENIZER": lambda folder: [(folder / f"tokenizer{x}.json").unlink() for x in ("", "_config")],
+}
+
+
+@pytest.mark.parametrize("message", BROKEN)
+def test_broken_folders_are_named(copied, message):
+    BROKEN[message](copied)
+    with pytest.raises(InputError, match=message) as fault:
+        load_encoder(str(copied))
+    assert str(copied) in str(fault.value)
+
+
+def test_a_folder_that_is_no_encoder(copied):
+    (copied / "config.json").write_text(json.dumps({"model_type": "t5"}))
+    with pytest.raises(HardnegError, match="UNSUPPORTED_MODEL: a model of type t5"):
+        load_encoder(str(copied))
+
+
+def test_models_that_cannot_run_flat_run_padded(tmp_path, bert):
+    from transformers import MPNetConfig, MPNetModel
+
+    folder = shutil.copytree(bert, tmp_path / "mpnet")
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+        MPNetModel(MPNetConfig(**shape, vocab_size=1000, pad_token_id=0), add_pooling_layer=False).save_pretrained(
+            folder
+        )
+    encoder = load_encoder(str(folder), pooling="mean")
+    tokens = tokens_of(encoder, "passage", tmp_path)
+    with torch.no_grad():
+        together = encoder.encode(tokens, "passage")
+        one_by_one = [encoder.encode(tokens.take(np.array([row])), "passage") for row in range(len(tokens))]
+    close(together, torch.cat(one_by_one))
+
+
+def test_offsets_need_not_be_sorted(bert):
+    lengths = np.array([3, 40, 3, 128, 17])
+    ids = np.random.default_rng(0).integers(5, 90, lengths.sum()).astype(np.int32)
+    tokens = TokenBatch(ids, offsets_of(lengths))
+    encoder: BiEncoder = load_encoder(str(bert), pooling="mean")
+    with torch.no_grad():
+        together = encoder.encode(tokens, "passage")
+        one_by_one = [encoder.encode(tokens.take(np.array([row])), "passage") for row in range(5)]
+    close(together, torch.cat(one_by_one))

