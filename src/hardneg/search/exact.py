@@ -9,9 +9,9 @@ is scored exactly.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Literal, Protocol
+from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -22,17 +22,15 @@ from hardneg.memory import require, room
 from hardneg.progress import Tick, silent
 from hardneg.search.candidates import Candidates, merge_topk, positions
 from hardneg.search.checks import check_request
+from hardneg.search.proposals import SLACK, Precision, Product, choose, loss
 from hardneg.search.vectors import Vectors, as_tensor, check_norms, vector_norms
 
 __all__ = ["ExactIndex", "Index", "as_tensor", "exact_search", "merge_topk", "tree_sum"]
-
-Precision = Literal["auto", "float32", "float64"]
 
 TILE = {"cpu": 1024, "cuda": 8192}  # queries of one pass over the passages
 CHUNK = {"cpu": 16384, "cuda": 65536}  # passages of one matrix product
 SLICE = {"cpu": 2048, "cuda": 65536}  # passages converted at a time: they stay in the processor's cache
 PAIRS = {"cpu": 1024, "cuda": 1 << 17}  # (query, passage) pairs scored at a time
-DENSE = 160  # below this many passages a hit, a float64 product costs less than scoring the hits anew
 HELD = 96  # bytes that selecting takes for each passage held of a query, temporaries included
 LARGEST = 2.0**127  # scores stay below float32's largest number
 
@@ -67,7 +65,8 @@ class ExactIndex:
     tile, chunk : queries and passages of one matrix product; they change the speed, never a result. By default
         they are as large as is of use, or as the process's memory limit allows.
     device : where the products run; passages that lie elsewhere are copied there chunk by chunk.
-    precision : of the products that propose; "auto" takes the faster.
+    precision : of the products that propose, without effect on a result; "auto" takes the fastest: "bfloat16" only
+        where hardware multiplies it (AMX; CUDA from Ampere on), and there "float16" for vectors stored so on CUDA.
     max_norm : the largest norm of a passage, where it is known; otherwise the passages are read once for it.
 
     Raises
@@ -163,38 +162,41 @@ class ExactIndex:
 
     def _search_tile(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
         pairs = Pairs(self, queries)
-        dtype = self._product_dtype(len(queries), k)
-        margin = error_bound(queries.shape[1], dtype, pairs.norms * self.max_norm)
-        candidates = Candidates(pairs, margin.to(dtype), k, len(self))
+        product = choose(self.precision, queries, pairs.norms, passages=len(self), k=k, max_norm=self.max_norm)
+        max_loss = self.max_loss if product.is_rounding else 0.0
+        margin = product.margin(queries, pairs.norms, self.max_norm, max_loss)
+        candidates = Candidates(pairs, margin.to(product.scores), k, len(self))
         everyone = torch.arange(len(queries), device=self.device)
-        with full_precision():
-            for start, scores in self.products(queries.to(dtype)):
+        with product.leave():
+            for start, scores in self.products(queries, product):
                 candidates.absorb(everyone, scores, start)
         return candidates.best()
 
-    def _product_dtype(self, queries: int, k: int) -> torch.dtype:
-        if self.precision != "auto":
-            return {"float32": torch.float32, "float64": torch.float64}[self.precision]
-        return torch.float64 if queries >= 64 and len(self) < DENSE * k else torch.float32
+    @cached_property
+    def max_loss(self) -> float:
+        """The largest norm of what rounding to bfloat16 takes from a passage; they are read once for it."""
+        parts = (part.to(self.device) for _, chunk in self._chunks() for part in chunk.split(self.slice))
+        return max(float(loss(part, torch.bfloat16).max()) for part in parts)
 
     def _chunks(self) -> Iterator[tuple[int, Tensor]]:
         for shard, first in zip(self.shards, self.starts, strict=False):
             for start in range(0, len(shard), self.chunk):
                 yield first + start, shard[start : start + self.chunk]
 
-    def products(self, queries: Tensor) -> Iterator[tuple[int, Tensor]]:
+    def products(self, queries: Tensor, product: Product) -> Iterator[tuple[int, Tensor]]:
         """Scores [Q, chunk] of one chunk after another, in a buffer that the next one overwrites."""
-        vectors = queries.new_empty(min(self.slice, len(self)), queries.shape[1])
-        buffer = queries.new_empty(len(queries) * min(self.chunk, len(self)))
+        left = product.operand(queries)
+        vectors = left.new_empty(min(self.slice, len(self)), left.shape[1])
+        buffer = left.new_empty(len(left) * min(self.chunk, len(self)), dtype=product.scores)
         for start, chunk in self._chunks():
-            scores = buffer[: len(queries) * len(chunk)].view(len(queries), len(chunk))
-            if chunk.dtype == queries.dtype and chunk.device == queries.device:
-                torch.mm(queries, chunk.T, out=scores)
+            scores = buffer[: len(left) * len(chunk)].view(len(left), len(chunk))
+            if product.takes(chunk, left.device):
+                product.multiply(left, chunk, scores)
             else:
                 for i in range(0, len(chunk), self.slice):
                     part = chunk[i : i + self.slice]
-                    converted = vectors[: len(part)].copy_(part, non_blocking=True)  # blocking, the CPU converts
-                    torch.mm(queries, converted.T, out=scores[:, i : i + len(part)])
+                    converted = product.operand(part, vectors[: len(part)])
+                    product.multiply(left, converted, scores[:, i : i + len(part)])
             yield start, scores
 
     def gather(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -214,7 +216,7 @@ class Pairs:
         # Products of two stored numbers are exact in this type: 11 + 11 bits of 24, or 24 + 24 of 53.
         self.exact = torch.float32 if queries.dtype == torch.float16 else torch.float64
         self.gather, self.queries = index.gather, queries.to(self.exact)
-        self.norms = vector_norms(queries) * (1 + 2**-8)  # more than any float32 norm is off by
+        self.norms = vector_norms(queries) * SLACK
         # How far two float64 sums of the same products, added in any order, can be apart.
         self.doubt = self.norms * index.max_norm * ((queries.shape[1] + 16) * 2.0**-53)
 
@@ -259,28 +261,3 @@ def tree_sum(terms: Tensor) -> Tensor:
         terms[:, : width - half] += terms[:, half:width]
         width = half
     return terms[:, 0]
-
-
-def error_bound(dim: int, dtype: torch.dtype, norms: Tensor) -> Tensor:
-    """How far below the k-th best proposal a passage is certain to rank below k others [Q] float64.
-
-    ``norms`` [Q] bound |query| |passage|. Twice the error of a dot product in ``dtype`` however its terms are
-    added, gamma_dim |q||d|; room for rounding scores and bounds to float32; and what underflow can lose.
-    """
-    unit = torch.finfo(dtype).eps / 2
-    gamma = dim * unit / (1 - dim * unit)
-    return 2 * norms * (gamma + 4 * 2.0**-24) + dim * 2.0**-125
-
-
-@contextlib.contextmanager
-def full_precision() -> Iterator[None]:
-    """Matrix products in full float32 whatever the process has chosen: the error bound stands on it."""
-    backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
-    before = [backend.fp32_precision for backend in backends]
-    try:
-        for backend in backends:
-            backend.fp32_precision = "ieee"
-        yield
-    finally:
-        for backend, precision in zip(backends, before, strict=True):
-            backend.fp32_precision = precision
