@@ -75,7 +75,7 @@ def test_a_search_under_a_limit_gives_the_same_bits(monkeypatch):
     wanted = index.search(queries, 50)
     tiles = []
     original = index._search_tile
-    monkeypatch.setattr(index, "_search_tile", lambda part, k: tiles.append(len(part)) or original(part, k))
+    monkeypatch.setattr(index, "_search_tile", lambda part, *a: tiles.append(len(part)) or original(part, *a))
     fixed = (8 * index.slice + 32 * index.pairs) * 16
     monkeypatch.setattr("hardneg.search.exact.room", lambda kind: fixed + (1 << 20))
     found = index.search(queries, 50)

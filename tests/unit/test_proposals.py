@@ -11,7 +11,16 @@ from test_exact import check, random, slow_search
 from hardneg.errors import SettingsError
 from hardneg.search import exact, proposals
 from hardneg.search.exact import ExactIndex
-from hardneg.search.proposals import FLOAT32, FLOAT64, choose, error_bound, fastest, loss, products_of
+from hardneg.search.proposals import (
+    FLOAT32,
+    FLOAT64,
+    choose,
+    error_bound,
+    fastest,
+    loss,
+    most_lost,
+    products_of,
+)
 from hardneg.search.vectors import vector_norms
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -86,6 +95,28 @@ def test_what_rounding_takes_by_hand():
     assert taken[0] >= 2.0**-8 * 5**0.5
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_no_passage_loses_more_than_the_most(dtype):
+    _, worst = against_the_query(30, 1)
+    for passages in (random((500, 30), dtype, 1), worst.astype(dtype)):
+        passages = torch.from_numpy(passages)
+        taken = loss(passages, torch.bfloat16)
+        most = np.array([most_lost(norm, 30) for norm in vector_norms(passages).tolist()])
+        assert (taken.numpy() <= most).all()
+    assert (taken.numpy() > 0.9 * most).all()
+
+
+def test_few_queries_do_not_look_what_rounding_takes(monkeypatch):
+    """Both bounds give the same hits; the looser one costs no pass over the passages."""
+    index = ExactIndex(random((3000, 16), seed=9), precision="bfloat16")
+    queries = torch.from_numpy(random((60, 16), seed=10))
+    few = index.search(queries[:40], 5)
+    assert "max_loss" not in vars(index)
+    many = index.search(queries, 5)
+    assert 0 < index.max_loss < most_lost(index.max_norm, 16)
+    assert all(torch.equal(a, b[:40]) for a, b in zip(few, many, strict=True))
+
+
 def cut(values, largest):
     """Truncated to 24 bits of the largest."""
     unit = 2.0 ** (np.floor(np.log2(largest)) - 23)
@@ -142,7 +173,7 @@ def test_without_a_margin_results_are_wrong(monkeypatch):
 def test_without_the_part_of_the_inputs_results_are_wrong(monkeypatch):
     passages, queries = random((3000, 64), seed=4), random((20, 64), seed=5)
     monkeypatch.setattr(proposals, "loss", lambda vectors, rounded: torch.zeros(len(vectors), dtype=torch.float64))
-    monkeypatch.setattr(exact, "loss", proposals.loss)
+    monkeypatch.setattr(exact, "most_lost", lambda max_norm, dim: 0.0)
     found = ExactIndex(passages, precision="bfloat16").search(torch.from_numpy(queries), 50)[1]
     assert (found.numpy() != slow_search(queries, passages, 50)[1]).any()
 

@@ -4,9 +4,9 @@ What proposes never decides a result: whatever is within the certified bound of 
 The bound has to hold on every machine, and a tight one saves work. It is twice an error, since both the passage
 that is dropped and those that beat it can be off, and the error has three parts:
 
-- Rounding of the inputs, by what it took indeed. With q' and d' for the rounded vectors,
-  ``|q.d - q'.d'| <= |q - q'| |d| + |q'| |d - d'|`` (Cauchy-Schwarz), where |q - q'| is known for every query and
-  the largest |d - d'| of all passages is found in one pass over them.
+- Rounding of the inputs. With q' and d' for the rounded vectors,
+  ``|q.d - q'.d'| <= |q - q'| |d| + |q'| |d - d'|`` (Cauchy-Schwarz), where |q - q'| is what rounding took from
+  a query, and |d - d'| the most it took from a passage, or could take, 2^-8 |d|: two and a half times as much.
 - Adding up in float32, in any order: gamma_n of Higham, "Accuracy and Stability of Numerical Algorithms",
   section 3.1, in units of :attr:`Product.unit`.
 - What underflow can lose: inputs and sums below 2^-126 may count as zero, as Intel's TDPBF16PS has it.
@@ -58,8 +58,10 @@ class Product:
     def operand(self, vectors: Tensor, out: Tensor | None = None) -> Tensor:
         """Stored vectors [n, dim] as they are multiplied, on the device and in the memory of ``out``."""
         out = torch.empty_like(vectors, dtype=self.multiplied) if out is None else out
-        if self.rounded != self.multiplied:
-            vectors = vectors.to(self.rounded)
+        if (
+            self.rounded != self.multiplied
+        ):  # float16 goes through float32: straight to bfloat16 takes twice as long
+            vectors = (vectors if vectors.dtype == out.dtype else out.copy_(vectors)).to(self.rounded)
         return out.copy_(vectors, non_blocking=True)  # blocking, the CPU converts
 
     def takes(self, vectors: Tensor, device: torch.device) -> bool:
@@ -145,8 +147,13 @@ def fastest(stored: torch.dtype, device: torch.device, queries: int, passages: i
 def loss(vectors: Tensor, rounded: torch.dtype) -> Tensor:
     """Upper bounds [n] float64 of the norms of what rounding takes from stored vectors [n, dim]."""
     left = vectors.float()  # exact: float16 or float32
-    left = left - left.to(rounded)  # exact, too: the bits behind those that are kept
+    left = left - left.to(rounded).float()  # exact, too: the bits behind those that are kept
     return vector_norms(left) * SLACK + vectors.shape[1] ** 0.5 * TINIEST
+
+
+def most_lost(max_norm: float, dim: int) -> float:
+    """The most that :func:`loss` to bfloat16 says of vectors [dim] of at most this norm."""
+    return 2.0**-8 * max_norm * SLACK + dim**0.5 * TINIEST  # half a unit of each number
 
 
 def error_bound(dim: int, unit: float, norms: Tensor, moved: Tensor | float = 0.0) -> Tensor:
