@@ -215,7 +215,7 @@ def test_candidates_survive_the_worst_proposals():
         def scores(self, ids, sums, rows):
             return torch.where(sums == -torch.inf, -torch.inf, exact[ids[:, None], rows.long()]).float()
 
-    candidates = Candidates(Scorer(), torch.full((3,), 2 * error + 1e-9, dtype=torch.float64), k, 1000)
+    candidates = Candidates(Scorer(), torch.full((3,), 2 * error + 1e-9, dtype=torch.float64), k, 1000, 4 * k + 64)
     for start in range(0, 1000, 170):
         candidates.absorb(torch.arange(3), proposals[:, start : start + 170], start)
     scores, rows = candidates.best()

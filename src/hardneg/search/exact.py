@@ -32,7 +32,7 @@ CHUNK = {"cpu": 16384, "cuda": 65536}  # passages of one matrix product
 SLICE = {"cpu": 2048, "cuda": 65536}  # passages converted at a time: they stay in the processor's cache
 PAIRS = {"cpu": 1024, "cuda": 1 << 17}  # (query, passage) pairs scored at a time
 SPREAD = 32  # passages of a shard, at least, among the pairs scored at a time
-REPAID = 64  # passages whose rounding costs as much to measure as the candidates that a query is spared
+REPAID = 200  # passages whose rounding costs as much to measure as the candidates that a query is spared
 HELD = 96  # bytes that selecting takes for each passage held of a query, temporaries included
 LARGEST = 2.0**127  # scores stay below float32's largest number
 
@@ -124,17 +124,19 @@ class ExactIndex:
         stored = self.stored(queries)
         scores = torch.empty(len(stored), k, device=self.device)
         rows = torch.empty(len(stored), k, dtype=torch.int32, device=self.device)
-        tile = self.given_tile or self.fitting_tile(min(self.tile, len(stored)), k)
+        product = self._product(stored, k)
+        max_loss = self._loss_bound(len(stored)) if product.is_rounding else 0.0
+        tile = self.given_tile or self.fitting_tile(min(self.tile, len(stored)), product.capacity(k, len(self)))
         for start in range(0, len(stored), tile):
             place = slice(start, start + tile)
-            scores[place], rows[place] = self._search_tile(stored[place], k, len(stored))
+            scores[place], rows[place] = self._search_tile(stored[place], k, product, max_loss)
             progress(min(start + tile, len(stored)), len(stored))
         return scores, rows
 
-    def fitting_tile(self, tile: int, k: int) -> int:
-        """The largest part of ``tile`` queries whose buffers fit into the memory there is."""
+    def fitting_tile(self, tile: int, held: int) -> int:
+        """The largest part of ``tile`` queries whose buffers, ``held`` candidates each, fit into memory."""
         fixed = (8 * self.slice + 32 * self.pairs) * self.shards[0].shape[1]
-        each = 9 * min(self.chunk, len(self)) + HELD * min(4 * k + 64, len(self))
+        each = 9 * min(self.chunk, len(self)) + HELD * held
         left = room(self.device.type)
         if left is None:
             return tile
@@ -162,12 +164,15 @@ class ExactIndex:
             raise NumericError("SCORE_OVERFLOW", f"scores reach {largest:.3g}", "scale the vectors down")
         return stored
 
-    def _search_tile(self, queries: Tensor, k: int, asked: int) -> tuple[Tensor, Tensor]:
+    def _product(self, queries: Tensor, k: int) -> Product:
+        norms, together = vector_norms(queries) * SLACK, min(self.given_tile or self.tile, len(queries))
+        largest = max(float(norms.max()), self.max_norm)
+        return choose(self.precision, queries, together, passages=len(self), k=k, largest=largest)
+
+    def _search_tile(self, queries: Tensor, k: int, product: Product, max_loss: float) -> tuple[Tensor, Tensor]:
         pairs = Pairs(self, queries)
-        product = choose(self.precision, queries, pairs.norms, passages=len(self), k=k, max_norm=self.max_norm)
-        max_loss = self._loss_bound(asked) if product.is_rounding else 0.0
-        margin = product.margin(queries, pairs.norms, self.max_norm, max_loss)
-        candidates = Candidates(pairs, margin.to(product.scores), k, len(self))
+        margin = product.margin(queries, pairs.norms, self.max_norm, max_loss).to(product.scores)
+        candidates = Candidates(pairs, margin, k, len(self), product.capacity(k, len(self)))
         everyone = torch.arange(len(queries), device=self.device)
         with product.leave():
             for start, scores in self.products(queries, product):

@@ -55,6 +55,10 @@ class Product:
         """Whether stored vectors may change when they are rounded."""
         return self.rounded == torch.bfloat16
 
+    def capacity(self, k: int, passages: int) -> int:
+        """Candidates of a query that are held: k and room for news, and for what a wide margin lets through."""
+        return min((8 if self.is_rounding else 4) * k + 64, passages)
+
     def operand(self, vectors: Tensor, out: Tensor | None = None) -> Tensor:
         """Stored vectors [n, dim] as they are multiplied, on the device and in the memory of ``out``."""
         out = torch.empty_like(vectors, dtype=self.multiplied) if out is None else out
@@ -112,17 +116,17 @@ def products_of(device: torch.device) -> dict[str, Product]:
 
 
 def choose(
-    precision: Precision, queries: Tensor, norms: Tensor, *, passages: int, k: int, max_norm: float
+    precision: Precision, queries: Tensor, together: int, *, passages: int, k: int, largest: float
 ) -> Product:
-    """What proposes for stored ``queries`` [Q, dim] with these ``norms`` [Q].
+    """What proposes for stored ``queries`` [Q, dim], so many ``together``; ``largest`` bounds all norms.
 
     Raises
     ------
     SettingsError : float16 products of vectors that are not stored so, or not on a CUDA device.
     """
     device = queries.device
-    name = fastest(queries.dtype, device, len(queries), passages, k) if precision == "auto" else precision
-    if name == "bfloat16" and max(float(norms.max()), max_norm) >= SAFE:
+    name = fastest(queries.dtype, device, together, passages, k) if precision == "auto" else precision
+    if name == "bfloat16" and largest >= SAFE:
         name = "float32"
     products = products_of(device)
     if name not in products or (name == "float16" and queries.dtype != torch.float16):
