@@ -268,11 +268,11 @@ def test_settings_of_the_process_are_kept():
         *(f"{name}_split_k" for name in proposals.REDUCTIONS),
         "allow_fp16_accumulation",
     )
-    before = [getattr(cuda, name) for name in names]
+    state = lambda: [getattr(cuda, name) for name in names] + [cuda.fp32_precision, mkldnn.fp32_precision]  # noqa: E731
+    before = state()
     for product, inside in ((FLOAT32, "ieee"), (BFLOAT16, "bf16")):
         with contextlib.suppress(KeyError), product.leave():  # also when something fails
             assert (cuda.fp32_precision, mkldnn.fp32_precision) == ("ieee", inside)
             assert not any(getattr(cuda, name) for name in (*proposals.REDUCTIONS, "allow_fp16_accumulation"))
             raise KeyError
-        assert [getattr(cuda, name) for name in names] == before
-        assert mkldnn.fp32_precision == "none"
+        assert state() == before
