@@ -53,6 +53,10 @@ class Contest:
     rate: float | None = None  # ours to reach, in units a second
 
 
+class NotHere(Exception):
+    """Raised by the setup of a contender that this machine cannot show."""
+
+
 class Worker:
     """A contender's process, idle until told to run once."""
 
@@ -99,7 +103,7 @@ class Worker:
 
 
 def hold(contest: Contest, threads: int) -> dict[str, Any]:
-    """Run a contest; the outcome as JSON. A contender whose package is absent is "not run"."""
+    """Run a contest; the outcome as JSON. A contender whose package or hardware is absent is "not run"."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         workers, absent = [], {}
         for name, where in contest.contenders.items():
@@ -109,7 +113,8 @@ def hold(contest: Contest, threads: int) -> dict[str, Any]:
                 worker.answer()  # set up, and warm
                 workers.append(worker)
             except RuntimeError as fault:
-                if "ModuleNotFoundError" not in str(fault) or not workers:  # ours is never absent
+                cannot = any(name in str(fault) for name in ("ModuleNotFoundError", "NotHere"))
+                if not cannot or not workers:  # ours is never absent
                     raise
                 absent[name] = "not run"
         for repeat in range(contest.repeats):

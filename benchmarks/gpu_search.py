@@ -67,6 +67,14 @@ def search(world: World) -> dict[str, Any]:
     if world.device.type == "cuda":
         kinds["float16"] = (queries, passages, partial(torch.mm, out_dtype=torch.float32))
     runs: dict[str, Callable[[], Any]] = {"hardneg": ours}
+    others = {
+        "hardneg, proposals in float32": (passages, "float32"),
+        "hardneg, float32 store": (kinds["float32"][1], "auto"),
+    }
+    for name, (stored, precision) in others.items():
+        other = ExactIndex(stored, device=world.device, precision=precision, max_norm=index.max_norm)
+        runs[name] = partial(other.search, queries, size.k)
+        assert all(map(torch.equal, runs[name](), index.search(queries, size.k))), name
     for name, (q, p, product) in kinds.items():
         runs[f"matmul {name}"] = partial(chunked, q, p, 0, product)
         runs[f"matmul + topk {name}"] = partial(chunked, q, p, size.k, product)

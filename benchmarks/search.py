@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from contest import Contest, Run, main
+from contest import Contest, NotHere, Run, main
 
 SIZE = {"passages": 200_000, "dim": 768, "k": 200}
 SEARCHES = {1: 10, 32: 3, 1024: 1}  # of one timed run
@@ -37,7 +37,7 @@ def run_of(search: Any, queries: Any, size: Mapping[str, Any]) -> Run:
     return run
 
 
-def hardneg(size: Mapping[str, Any], dtype: type = np.float16) -> Run:
+def hardneg(size: Mapping[str, Any], dtype: type = np.float16, precision: str = "auto") -> Run:
     import torch
 
     from hardneg.runtime import reuse_memory
@@ -45,7 +45,7 @@ def hardneg(size: Mapping[str, Any], dtype: type = np.float16) -> Run:
 
     reuse_memory()
     queries, passages = vectors(size)
-    index = ExactIndex(passages.astype(dtype, copy=False))
+    index = ExactIndex(passages.astype(dtype, copy=False), precision=precision)
     k = size["k"]
     search = lambda part: index.search(torch.from_numpy(part), k)[1].numpy()  # noqa: E731
     return run_of(search, queries.astype(dtype), size)
@@ -53,6 +53,15 @@ def hardneg(size: Mapping[str, Any], dtype: type = np.float16) -> Run:
 
 def hardneg_float32(size: Mapping[str, Any]) -> Run:
     return hardneg(size, np.float32)
+
+
+def hardneg_plain(size: Mapping[str, Any]) -> Run:
+    """Proposals in float32, where half precision is the default."""
+    from hardneg.models.capacity import best_precision
+
+    if best_precision("cpu") != "bfloat16":
+        raise NotHere("this processor does not multiply bfloat16")
+    return hardneg(size, precision="float32")
 
 
 def faiss(size: Mapping[str, Any]) -> Run:
@@ -104,6 +113,7 @@ def contests() -> list[Contest]:
     contenders = {
         "hardneg float32 store": "search:hardneg_float32",  # what the peers search
         "hardneg float16 store": "search:hardneg",  # our default: half the memory
+        "hardneg, proposals in float32": "search:hardneg_plain",  # bfloat16 is the default with AMX
         "faiss IndexFlatIP": "search:faiss",
         "torch matmul + topk": "search:matmul",
     }

@@ -44,6 +44,12 @@ def absent(size):
     import a_package_that_nobody_has
 
 
+def elsewhere(size):
+    from contest import NotHere
+
+    raise NotHere("this processor is another one")
+
+
 def broken(size):
     raise ValueError("this peer is broken")
 """
@@ -79,10 +85,10 @@ def hold(contest, tmp_path, monkeypatch):
 
 
 def test_contenders_take_turns_and_are_compared(contest, hold, capsys):
-    outcome, journal = hold(["ours", "peer", "absent"], repeats=3, goals={"peer": 2.0}, rate=1e9)
+    outcome, journal = hold(["ours", "peer", "absent", "elsewhere"], repeats=3, goals={"peer": 2.0}, rate=1e9)
     assert journal == "AB" + "AB" + "BA" + "AB"  # once for warmth, then there and back
     assert outcome["gate"] == {"ours": 3, "peer": 3}
-    assert outcome["absent"] == {"absent": "not run"}
+    assert outcome["absent"] == {"absent": "not run", "elsewhere": "not run"}
     assert outcome["size"] == {"n": 2}
     ours, peer = outcome["contenders"]
     assert (ours["ratio"], ours["goal_rate"], ours["reached"]) == (1.0, 1e9, False)

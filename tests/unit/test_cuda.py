@@ -16,7 +16,9 @@ from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.records import offsets_of
 from hardneg.search.embeddings import encode_store
 from hardneg.search.exact import ExactIndex
+from hardneg.search.proposals import SLACK, Product, loss, products_of
 from hardneg.search.retrieve import search_documents
+from hardneg.search.vectors import vector_norms
 from hardneg.training.batches import GroupBatch, group_scores, masked_columns
 from hardneg.training.checkpoint import latest_checkpoint, restore, save_checkpoint
 from hardneg.training.loop import NotFinite, StepOutput, train_steps
@@ -161,11 +163,46 @@ def test_search_gives_the_cpus_bits(dtype, resident):
     queries = torch.cat([passages[:40].float(), torch.randn(30, 48, generator=draw)])
     wanted = ExactIndex(passages).search(queries, 150)
     shards = [part.to(DEVICE) if resident else part.numpy() for part in passages.split(1700)]
-    for options in ({}, {"tile": 16, "chunk": 700}, {"precision": "float32"}, {"precision": "float64"}):
+    precisions = ["float32", "float64", "bfloat16", *(["float16"] if dtype == torch.float16 else [])]
+    for options in ({}, {"tile": 16, "chunk": 700}, *({"precision": name} for name in precisions)):
         found = ExactIndex(shards, device=DEVICE, **options).search(queries.to(DEVICE), 150)
         for mine, other in zip(found, wanted, strict=True):
             assert mine.device.type == DEVICE
             assert torch.equal(mine.cpu().view(torch.int32), other.view(torch.int32)), options
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("float16", "float16"), ("bfloat16", "float16"), ("bfloat16", "float32")]
+)
+@pytest.mark.parametrize("scale", [1, 60, 2.0**-12])  # 60: scores that float16 could not hold; 2^-12: subnormals
+def test_the_bound_of_half_precision_holds(name, dtype, scale):
+    """Tensor cores against float64, and the sums of equal signs, where cutting off adds up."""
+    product, draw = products_of(torch.device(DEVICE))[name], torch.Generator().manual_seed(3)
+    for dim in (16, 769, 4096):
+        vectors = [torch.randn(n, dim, generator=draw).abs() * scale for n in (64, 3000)]
+        vectors[1][::2] *= torch.randn(1500, dim, generator=draw).sign()
+        queries, passages = (v.to(DEVICE, getattr(torch, dtype)) for v in vectors)
+        norms, max_norm = vector_norms(queries) * SLACK, float(vector_norms(passages).max()) * SLACK
+        max_loss = float(loss(passages, torch.bfloat16).max()) if product.is_rounding else 0.0
+        scores = torch.empty(len(queries), len(passages), device=DEVICE)
+        with product.leave():
+            product.multiply(product.operand(queries), product.operand(passages), scores)
+        error = (scores.double() - queries.double() @ passages.double().T).abs()
+        assert (error <= product.margin(queries, norms, max_norm, max_loss)[:, None] / 2).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_many_queries_are_proposed_for_in_half_precision(monkeypatch, dtype):
+    used, multiply = [], Product.multiply
+    monkeypatch.setattr(Product, "multiply", lambda self, *a: used.append(self.rounded) or multiply(self, *a))
+    draw = torch.Generator().manual_seed(4)
+    passages = torch.randn(40_000, 64, generator=draw).to(dtype)
+    queries = torch.randn(300, 64, generator=draw)
+    found = ExactIndex(passages, device=DEVICE).search(queries.to(DEVICE), 20)
+    half = torch.cuda.get_device_capability()[0] >= 8
+    assert set(used) == {(torch.float16 if dtype == torch.float16 else torch.bfloat16) if half else torch.float32}
+    wanted = ExactIndex(passages).search(queries, 20)
+    assert all(torch.equal(mine.cpu(), other) for mine, other in zip(found, wanted, strict=True))
 
 
 def test_documents_are_the_cpus():

@@ -75,7 +75,7 @@ def test_a_search_under_a_limit_gives_the_same_bits(monkeypatch):
     wanted = index.search(queries, 50)
     tiles = []
     original = index._search_tile
-    monkeypatch.setattr(index, "_search_tile", lambda part, k: tiles.append(len(part)) or original(part, k))
+    monkeypatch.setattr(index, "_search_tile", lambda part, *a: tiles.append(len(part)) or original(part, *a))
     fixed = (8 * index.slice + 32 * index.pairs) * 16
     monkeypatch.setattr("hardneg.search.exact.room", lambda kind: fixed + (1 << 20))
     found = index.search(queries, 50)
@@ -106,7 +106,8 @@ from pathlib import Path
 from hardneg.memory import limit_memory, own_memory
 from hardneg.search.exact import ExactIndex
 torch.set_num_threads(2)
-index = ExactIndex(np.random.default_rng(0).standard_normal((60000, 64), np.float32).astype(np.float16))
+vectors = np.random.default_rng(0).standard_normal((60000, 64), np.float32).astype(np.float16)
+index = ExactIndex(vectors, precision=sys.argv[2])
 queries = torch.randn(3000, 64)
 index.search(queries[:2], 100)
 limit = own_memory() + (int(sys.argv[1]) << 20) + 3000 * 100 * 8
@@ -117,7 +118,7 @@ index.search(queries, 100)
 peak = int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) << 10
 print(limit - (peak - shared))
 """
-    for extra in (48, 96):
-        command = [sys.executable, "-c", program, str(extra)]
+    for extra, precision in ((48, "auto"), (96, "auto"), (64, "bfloat16")):
+        command = [sys.executable, "-c", program, str(extra), precision]
         run = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert int(run.stdout) > 0, extra
+        assert int(run.stdout) > 0, (extra, precision)

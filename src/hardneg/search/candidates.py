@@ -47,11 +47,12 @@ class Candidates:
     scorer : gives exact scores.
     margin : [Q], in the dtype of the proposals: a passage this far below the k-th best proposal is out.
     k, n : hits wanted, passages there are; k <= n.
+    capacity : proposals of a query that are held at most; above k, or n.
     """
 
-    def __init__(self, scorer: Scorer, margin: Tensor, k: int, n: int) -> None:
+    def __init__(self, scorer: Scorer, margin: Tensor, k: int, n: int, capacity: int) -> None:
         self.scorer, self.margin, self.k = scorer, margin, k
-        self.capacity = min(4 * k + 64, n)  # a quarter is kept, three quarters are room for news
+        self.capacity = capacity
         shape = (len(margin), self.capacity)
         self.values = margin.new_full(shape, -torch.inf)
         self.rows = torch.zeros(shape, dtype=torch.int32, device=margin.device)

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from hardneg.progress import Tick, silent
-from hardneg.search.exact import ExactIndex, Pairs, error_bound, full_precision
+from hardneg.search.exact import ExactIndex, Pairs
+from hardneg.search.proposals import FLOAT32
 
 SPAN = 1024  # flags whose count, spread over eight bytes, fits into them
 WORDS = 1 << 18  # of eight flags each, whose doubtful passages are scored at a time
@@ -40,7 +41,7 @@ def count_above(
     stored, which, rows = index.stored(queries), which.to(index.device), rows.to(index.device)
     scores = torch.empty(len(rows), device=index.device)
     counts = torch.zeros(len(rows), dtype=torch.int64, device=index.device)
-    tile = index.given_tile or index.fitting_tile(min(index.tile, max(len(stored), 1)), 0)
+    tile = index.given_tile or index.fitting_tile(min(index.tile, max(len(stored), 1)), 64)
     for start in range(0, len(stored), tile):
         bounds = torch.searchsorted(which, torch.tensor([start, start + tile], device=which.device)).tolist()
         part = slice(*bounds)
@@ -55,12 +56,12 @@ def count_above(
 def _count_tile(index: ExactIndex, queries: Tensor, which: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     pairs = Pairs(index, queries)
     scores = pairs.scores(which, pairs.sums(which, rows)[:, None], rows[:, None])[:, 0]
-    margin = error_bound(queries.shape[1], torch.float32, pairs.norms * index.max_norm)[which]
+    margin = FLOAT32.margin(queries, pairs.norms, index.max_norm, 0.0)[which]
     bands = Bands(which, scores, (scores - margin).float(), (scores + margin).float())
     counts = torch.zeros_like(which)
     layers = list(bands.layers())
-    with full_precision():
-        for start, products in index.products(queries.float()):
+    with FLOAT32.leave():
+        for start, products in index.products(queries, FLOAT32):
             for given in layers:
                 layer = bands.take(given)
                 seen = products if len(given) == len(queries) else products[layer.which]

@@ -9,9 +9,9 @@ is scored exactly.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Literal, Protocol
+from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -22,17 +22,17 @@ from hardneg.memory import require, room
 from hardneg.progress import Tick, silent
 from hardneg.search.candidates import Candidates, merge_topk, positions
 from hardneg.search.checks import check_request
+from hardneg.search.proposals import SLACK, Precision, Product, choose, loss, most_lost
 from hardneg.search.vectors import Vectors, as_tensor, check_norms, vector_norms
 
 __all__ = ["ExactIndex", "Index", "as_tensor", "exact_search", "merge_topk", "tree_sum"]
-
-Precision = Literal["auto", "float32", "float64"]
 
 TILE = {"cpu": 1024, "cuda": 8192}  # queries of one pass over the passages
 CHUNK = {"cpu": 16384, "cuda": 65536}  # passages of one matrix product
 SLICE = {"cpu": 2048, "cuda": 65536}  # passages converted at a time: they stay in the processor's cache
 PAIRS = {"cpu": 1024, "cuda": 1 << 17}  # (query, passage) pairs scored at a time
-DENSE = 160  # below this many passages a hit, a float64 product costs less than scoring the hits anew
+SPREAD = 32  # passages of a shard, at least, among the pairs scored at a time
+REPAID = 200  # passages whose rounding costs as much to measure as the candidates that a query is spared
 HELD = 96  # bytes that selecting takes for each passage held of a query, temporaries included
 LARGEST = 2.0**127  # scores stay below float32's largest number
 
@@ -67,7 +67,8 @@ class ExactIndex:
     tile, chunk : queries and passages of one matrix product; they change the speed, never a result. By default
         they are as large as is of use, or as the process's memory limit allows.
     device : where the products run; passages that lie elsewhere are copied there chunk by chunk.
-    precision : of the products that propose; "auto" takes the faster.
+    precision : of the products that propose, without effect on a result; "auto" takes the fastest: "bfloat16" only
+        where hardware multiplies it (AMX; CUDA from Ampere on), and there "float16" for vectors stored so on CUDA.
     max_norm : the largest norm of a passage, where it is known; otherwise the passages are read once for it.
 
     Raises
@@ -92,7 +93,7 @@ class ExactIndex:
         kind = self.device.type
         self.given_tile = tile
         self.tile, self.chunk = tile or TILE[kind], chunk or CHUNK[kind]
-        self.slice, self.pairs = SLICE[kind], PAIRS[kind]
+        self.slice, self.pairs = SLICE[kind], max(PAIRS[kind], SPREAD * len(self.shards))
         self.starts = [0]
         for shard in self.shards:
             self.starts.append(self.starts[-1] + len(shard))
@@ -123,17 +124,19 @@ class ExactIndex:
         stored = self.stored(queries)
         scores = torch.empty(len(stored), k, device=self.device)
         rows = torch.empty(len(stored), k, dtype=torch.int32, device=self.device)
-        tile = self.given_tile or self.fitting_tile(min(self.tile, len(stored)), k)
+        product = self._product(stored, k)
+        max_loss = self._loss_bound(len(stored)) if product.is_rounding else 0.0
+        tile = self.given_tile or self.fitting_tile(min(self.tile, len(stored)), product.capacity(k, len(self)))
         for start in range(0, len(stored), tile):
             place = slice(start, start + tile)
-            scores[place], rows[place] = self._search_tile(stored[place], k)
+            scores[place], rows[place] = self._search_tile(stored[place], k, product, max_loss)
             progress(min(start + tile, len(stored)), len(stored))
         return scores, rows
 
-    def fitting_tile(self, tile: int, k: int) -> int:
-        """The largest part of ``tile`` queries whose buffers fit into the memory there is."""
+    def fitting_tile(self, tile: int, held: int) -> int:
+        """The largest part of ``tile`` queries whose buffers, ``held`` candidates each, fit into memory."""
         fixed = (8 * self.slice + 32 * self.pairs) * self.shards[0].shape[1]
-        each = 9 * min(self.chunk, len(self)) + HELD * min(4 * k + 64, len(self))
+        each = 9 * min(self.chunk, len(self)) + HELD * held
         left = room(self.device.type)
         if left is None:
             return tile
@@ -161,50 +164,68 @@ class ExactIndex:
             raise NumericError("SCORE_OVERFLOW", f"scores reach {largest:.3g}", "scale the vectors down")
         return stored
 
-    def _search_tile(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    def _product(self, queries: Tensor, k: int) -> Product:
+        norms, together = vector_norms(queries) * SLACK, min(self.given_tile or self.tile, len(queries))
+        largest = max(float(norms.max()), self.max_norm)
+        return choose(self.precision, queries, together, passages=len(self), k=k, largest=largest)
+
+    def _search_tile(self, queries: Tensor, k: int, product: Product, max_loss: float) -> tuple[Tensor, Tensor]:
         pairs = Pairs(self, queries)
-        dtype = self._product_dtype(len(queries), k)
-        margin = error_bound(queries.shape[1], dtype, pairs.norms * self.max_norm)
-        candidates = Candidates(pairs, margin.to(dtype), k, len(self))
+        margin = product.margin(queries, pairs.norms, self.max_norm, max_loss).to(product.scores)
+        candidates = Candidates(pairs, margin, k, len(self), product.capacity(k, len(self)))
         everyone = torch.arange(len(queries), device=self.device)
-        with full_precision():
-            for start, scores in self.products(queries.to(dtype)):
+        with product.leave():
+            for start, scores in self.products(queries, product):
                 candidates.absorb(everyone, scores, start)
         return candidates.best()
 
-    def _product_dtype(self, queries: int, k: int) -> torch.dtype:
-        if self.precision != "auto":
-            return {"float32": torch.float32, "float64": torch.float64}[self.precision]
-        return torch.float64 if queries >= 64 and len(self) < DENSE * k else torch.float32
+    def _loss_bound(self, queries: int) -> float:
+        """What rounding to bfloat16 can take from a passage: looked up where so many queries repay it."""
+        return (
+            self.max_loss if queries * REPAID >= len(self) else most_lost(self.max_norm, self.shards[0].shape[1])
+        )
+
+    @cached_property
+    def max_loss(self) -> float:
+        """The largest norm of what rounding to bfloat16 takes from a passage; they are read once for it."""
+        parts = (part.to(self.device) for _, chunk in self._chunks() for part in chunk.split(self.slice))
+        return max(float(loss(part, torch.bfloat16).max()) for part in parts)
 
     def _chunks(self) -> Iterator[tuple[int, Tensor]]:
         for shard, first in zip(self.shards, self.starts, strict=False):
             for start in range(0, len(shard), self.chunk):
                 yield first + start, shard[start : start + self.chunk]
 
-    def products(self, queries: Tensor) -> Iterator[tuple[int, Tensor]]:
+    def products(self, queries: Tensor, product: Product) -> Iterator[tuple[int, Tensor]]:
         """Scores [Q, chunk] of one chunk after another, in a buffer that the next one overwrites."""
-        vectors = queries.new_empty(min(self.slice, len(self)), queries.shape[1])
-        buffer = queries.new_empty(len(queries) * min(self.chunk, len(self)))
+        left = product.operand(queries)
+        vectors = left.new_empty(min(self.slice, len(self)), left.shape[1])
+        buffer = left.new_empty(len(left) * min(self.chunk, len(self)), dtype=product.scores)
         for start, chunk in self._chunks():
-            scores = buffer[: len(queries) * len(chunk)].view(len(queries), len(chunk))
-            if chunk.dtype == queries.dtype and chunk.device == queries.device:
-                torch.mm(queries, chunk.T, out=scores)
+            scores = buffer[: len(left) * len(chunk)].view(len(left), len(chunk))
+            if product.takes(chunk, left.device):
+                product.multiply(left, chunk, scores)
             else:
                 for i in range(0, len(chunk), self.slice):
                     part = chunk[i : i + self.slice]
-                    converted = vectors[: len(part)].copy_(part, non_blocking=True)  # blocking, the CPU converts
-                    torch.mm(queries, converted.T, out=scores[:, i : i + len(part)])
+                    converted = product.operand(part, vectors[: len(part)])
+                    product.multiply(left, converted, scores[:, i : i + len(part)])
             yield start, scores
 
-    def gather(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Stored vectors of passage ``rows`` [n], in blocks: positions in ``rows``, and the vectors there."""
-        order = torch.argsort(rows)
-        bounds = torch.searchsorted(rows[order], torch.tensor(self.starts, device=rows.device)).tolist()
-        for shard, first, begin, end in zip(self.shards, self.starts, bounds, bounds[1:], strict=False):
-            for index in order[begin:end].split(self.pairs) if end > begin else ():
-                local = (rows[index] - first).to(shard.device)
-                yield index, shard.index_select(0, local).to(self.device)
+    def gather(self, rows: Tensor) -> Tensor:
+        """Stored vectors [n, dim] of passage ``rows`` [n], on the device."""
+        if len(self.shards) == 1:
+            return self.shards[0].index_select(0, rows.to(self.shards[0].device)).to(self.device)
+        ordered, order = rows.sort()
+        starts = torch.tensor(self.starts, device=rows.device)
+        counts = torch.searchsorted(ordered, starts).diff()
+        local = ordered - starts[:-1].repeat_interleave(counts)
+        vectors = self.shards[0].new_empty(len(rows), self.shards[0].shape[1], device=self.device)
+        sizes = counts.tolist()
+        for shard, own, out in zip(self.shards, local.split(sizes), vectors.split(sizes), strict=True):
+            if len(own):
+                out.copy_(shard.index_select(0, own.to(shard.device)))
+        return vectors.index_select(0, order.argsort())
 
 
 class Pairs:
@@ -213,8 +234,9 @@ class Pairs:
     def __init__(self, index: ExactIndex, queries: Tensor) -> None:
         # Products of two stored numbers are exact in this type: 11 + 11 bits of 24, or 24 + 24 of 53.
         self.exact = torch.float32 if queries.dtype == torch.float16 else torch.float64
-        self.gather, self.queries = index.gather, queries.to(self.exact)
-        self.norms = vector_norms(queries) * (1 + 2**-8)  # more than any float32 norm is off by
+        self.gather, self.size = index.gather, index.pairs
+        self.queries = queries.to(self.exact)
+        self.norms = vector_norms(queries) * SLACK
         # How far two float64 sums of the same products, added in any order, can be apart.
         self.doubt = self.norms * index.max_norm * ((queries.shape[1] + 16) * 2.0**-53)
 
@@ -231,20 +253,35 @@ class Pairs:
         return scores + 0.0  # one zero, not two
 
     def sums(self, which: Tensor, rows: Tensor) -> Tensor:
-        """Float64 dot products [n] of query ``which[i]`` and passage ``rows[i]``, added in any order."""
+        """Float64 dot products [n] of query ``which[i]``, best ascending, and passage ``rows[i]``."""
         sums = self.queries.new_empty(len(rows), dtype=torch.float64)
-        for index, products in self._products(which, rows):
-            sums[index] = products.sum(1, dtype=torch.float64)
+        if self.queries.device.type == "cpu":
+            for part in self._parts(len(rows)):
+                self._query_by_query(which[part], self.gather(rows[part]), sums[part])
+        else:
+            for part, products in self._products(which, rows):
+                sums[part] = products.sum(1, dtype=torch.float64)
         return sums
 
-    def _products(self, which: Tensor, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        for index, vectors in self.gather(rows):
-            yield index, vectors.to(self.exact).mul_(self.queries.index_select(0, which[index]))
+    def _query_by_query(self, which: Tensor, vectors: Tensor, out: Tensor) -> None:
+        """No copies of queries and no products: half the work of the processor, but a call for every query."""
+        ids, counts = which.unique_consecutive(return_counts=True)
+        runs = counts.tolist()
+        for query, own, found in zip(ids.tolist(), vectors.split(runs), out.split(runs), strict=True):
+            wide = own.to(self.exact).double()  # float16 widens faster in two steps
+            torch.mv(wide, self.queries[query].double(), out=found)
+
+    def _products(self, which: Tensor, rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        for part in self._parts(len(rows)):
+            yield part, self.gather(rows[part]).to(self.exact).mul_(self.queries.index_select(0, which[part]))
+
+    def _parts(self, n: int) -> Iterator[slice]:
+        return (slice(start, start + self.size) for start in range(0, n, self.size))
 
     def _tree_sums(self, which: Tensor, rows: Tensor) -> Tensor:
         sums = self.queries.new_empty(len(rows), dtype=torch.float64)
-        for index, products in self._products(which, rows):
-            sums[index] = tree_sum(products.double())
+        for part, products in self._products(which, rows):
+            sums[part] = tree_sum(products.double())
         return sums
 
 
@@ -259,28 +296,3 @@ def tree_sum(terms: Tensor) -> Tensor:
         terms[:, : width - half] += terms[:, half:width]
         width = half
     return terms[:, 0]
-
-
-def error_bound(dim: int, dtype: torch.dtype, norms: Tensor) -> Tensor:
-    """How far below the k-th best proposal a passage is certain to rank below k others [Q] float64.
-
-    ``norms`` [Q] bound |query| |passage|. Twice the error of a dot product in ``dtype`` however its terms are
-    added, gamma_dim |q||d|; room for rounding scores and bounds to float32; and what underflow can lose.
-    """
-    unit = torch.finfo(dtype).eps / 2
-    gamma = dim * unit / (1 - dim * unit)
-    return 2 * norms * (gamma + 4 * 2.0**-24) + dim * 2.0**-125
-
-
-@contextlib.contextmanager
-def full_precision() -> Iterator[None]:
-    """Matrix products in full float32 whatever the process has chosen: the error bound stands on it."""
-    backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
-    before = [backend.fp32_precision for backend in backends]
-    try:
-        for backend in backends:
-            backend.fp32_precision = "ieee"
-        yield
-    finally:
-        for backend, precision in zip(backends, before, strict=True):
-            backend.fp32_precision = precision

@@ -1,0 +1,200 @@
+"""The matrix products that propose candidates: in which precision, and how far from the truth they can be.
+
+What proposes never decides a result: whatever is within the certified bound of the k-th best is scored exactly.
+The bound has to hold on every machine, and a tight one saves work. It is twice an error, since both the passage
+that is dropped and those that beat it can be off, and the error has three parts:
+
+- Rounding of the inputs. With q' and d' for the rounded vectors,
+  ``|q.d - q'.d'| <= |q - q'| |d| + |q'| |d - d'|`` (Cauchy-Schwarz), where |q - q'| is what rounding took from
+  a query, and |d - d'| the most it took from a passage, or could take, 2^-8 |d|: two and a half times as much.
+- Adding up in float32, in any order: gamma_n of Higham, "Accuracy and Stability of Numerical Algorithms",
+  section 3.1, in units of :attr:`Product.unit`.
+- What underflow can lose: inputs and sums below 2^-126 may count as zero, as Intel's TDPBF16PS has it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from hardneg.errors import SettingsError
+from hardneg.models.capacity import best_precision
+from hardneg.search.vectors import vector_norms
+
+Precision = Literal["auto", "float32", "float64", "bfloat16", "float16"]
+
+DENSE = 160  # below this many passages a hit, a float64 product costs less than scoring the hits anew
+MANY = 256  # queries from which on a product costs more than rounding what it multiplies
+SAFE = 2.0**126  # norms below it: no component becomes infinite when it is rounded to bfloat16
+TINIEST = 2.0**-126  # smallest normal number of float32 and bfloat16
+REDUCTIONS = ("allow_bf16_reduced_precision_reduction", "allow_fp16_reduced_precision_reduction")
+SLACK = 1 + 2.0**-8  # more than any float32 norm is off by
+
+
+@dataclass(frozen=True)
+class Product:
+    """One way to multiply queries and passages.
+
+    ``rounded`` is what the vectors are rounded to. On the CPU, numbers that bfloat16 holds are multiplied as
+    float32 with leave to compute in bfloat16, so that the scores are float32: torch's bfloat16 product would round
+    them, too. The leave can change no input that was rounded beforehand.
+    """
+
+    rounded: torch.dtype
+    multiplied: torch.dtype
+    scores: torch.dtype
+    unit: float
+
+    @property
+    def is_rounding(self) -> bool:
+        """Whether stored vectors may change when they are rounded."""
+        return self.rounded == torch.bfloat16
+
+    def capacity(self, k: int, passages: int) -> int:
+        """Candidates of a query that are held: k and room for news, and for what a wide margin lets through."""
+        return min((8 if self.is_rounding else 4) * k + 64, passages)
+
+    def operand(self, vectors: Tensor, out: Tensor | None = None) -> Tensor:
+        """Stored vectors [n, dim] as they are multiplied, on the device and in the memory of ``out``."""
+        out = torch.empty_like(vectors, dtype=self.multiplied) if out is None else out
+        if (
+            self.rounded != self.multiplied
+        ):  # float16 goes through float32: straight to bfloat16 takes twice as long
+            vectors = (vectors if vectors.dtype == out.dtype else out.copy_(vectors)).to(self.rounded)
+        return out.copy_(vectors, non_blocking=True)  # blocking, the CPU converts
+
+    def takes(self, vectors: Tensor, device: torch.device) -> bool:
+        """Whether stored vectors can be multiplied where and as they lie."""
+        return vectors.device == device and vectors.dtype == self.rounded == self.multiplied
+
+    def multiply(self, queries: Tensor, passages: Tensor, out: Tensor) -> None:
+        """Scores [Q, n] of operands [Q, dim] and [n, dim]."""
+        if self.multiplied == self.scores:
+            torch.mm(queries, passages.T, out=out)
+        else:
+            torch.mm(queries, passages.T, out_dtype=self.scores, out=out)
+
+    @contextlib.contextmanager
+    def leave(self) -> Iterator[None]:
+        """The precisions that the bound stands on, whatever the process has chosen, inside."""
+        with full_precision(cpu="bf16" if self.rounded != self.multiplied else "ieee"):
+            yield
+
+    def margin(self, queries: Tensor, norms: Tensor, max_norm: float, max_loss: float) -> Tensor:
+        """What :func:`error_bound` says of stored ``queries`` [Q, dim] and all passages.
+
+        ``norms`` [Q] of the queries, ``max_norm`` of the passages, and ``max_loss``, the most that rounding takes
+        from a passage, are upper bounds.
+        """
+        lost = loss(queries, self.rounded) if self.is_rounding else torch.zeros_like(norms)
+        moved = lost * max_norm + (norms + lost) * max_loss
+        return error_bound(queries.shape[1], self.unit, (norms + lost) * (max_norm + max_loss), moved)
+
+
+FLOAT32 = Product(torch.float32, torch.float32, torch.float32, 2.0**-24)
+FLOAT64 = Product(torch.float64, torch.float64, torch.float64, 2.0**-53)
+
+
+def products_of(device: torch.device) -> dict[str, Product]:
+    """What can propose there, by precision.
+
+    Units: AMX and AVX-512 add products of bfloat16, which are exact in float32, and round to nearest: twice 2^-24
+    is on the safe side. Tensor cores align b + 1 terms to the largest, cut them and their sum off after 24 bits,
+    and go on with the next b: a term costs at most (b + 2) / b * 2^-23, where b is 8 or more from Ampere on (Fasi,
+    Higham, Mikaitis and Pranesh 2021, "Numerical behavior of NVIDIA tensor cores"). 2^-22 is on the safe side.
+    """
+    found = {"float32": FLOAT32, "float64": FLOAT64}
+    if device.type == "cpu":
+        return {**found, "bfloat16": Product(torch.bfloat16, torch.float32, torch.float32, 2.0**-23)}
+    halves = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+    return {**found, **{name: Product(half, half, torch.float32, 2.0**-22) for name, half in halves.items()}}
+
+
+def choose(
+    precision: Precision, queries: Tensor, together: int, *, passages: int, k: int, largest: float
+) -> Product:
+    """What proposes for stored ``queries`` [Q, dim], so many ``together``; ``largest`` bounds all norms.
+
+    Raises
+    ------
+    SettingsError : float16 products of vectors that are not stored so, or not on a CUDA device.
+    """
+    device = queries.device
+    name = fastest(queries.dtype, device, together, passages, k) if precision == "auto" else precision
+    if name == "bfloat16" and largest >= SAFE:
+        name = "float32"
+    products = products_of(device)
+    if name not in products or (name == "float16" and queries.dtype != torch.float16):
+        what = f"precision = {name!r} with {queries.dtype} vectors on {device.type}"
+        fix = "float16 products take float16 vectors on a CUDA device; use precision='auto'"
+        raise SettingsError("BAD_SETTING", what, fix)
+    return products[name]
+
+
+def fastest(stored: torch.dtype, device: torch.device, queries: int, passages: int, k: int) -> Precision:
+    """Half precision where hardware multiplies it, and the product, not reading or rounding, is what costs."""
+    if queries >= 64 and passages < DENSE * k:
+        return "float64"
+    if device.type == "cuda" and torch.version.cuda is None:
+        return "float32"  # another maker's device: nothing is known of its sums
+    as_stored = device.type == "cuda" and stored == torch.float16  # nothing to round or convert
+    if (as_stored or queries >= MANY) and best_precision(device) == "bfloat16":
+        return "float16" if as_stored else "bfloat16"
+    return "float32"
+
+
+def loss(vectors: Tensor, rounded: torch.dtype) -> Tensor:
+    """Upper bounds [n] float64 of the norms of what rounding takes from stored vectors [n, dim]."""
+    left = vectors.float()  # exact: float16 or float32
+    left = left - left.to(rounded).float()  # exact, too: the bits behind those that are kept
+    return vector_norms(left) * SLACK + vectors.shape[1] ** 0.5 * TINIEST
+
+
+def most_lost(max_norm: float, dim: int) -> float:
+    """The most that :func:`loss` to bfloat16 says of vectors [dim] of at most this norm."""
+    return 2.0**-8 * max_norm * SLACK + dim**0.5 * TINIEST  # half a unit of each number
+
+
+def error_bound(dim: int, unit: float, norms: Tensor, moved: Tensor | float = 0.0) -> Tensor:
+    """How far below the k-th best proposal a passage is certain to rank below k others [Q] float64.
+
+    Parameters
+    ----------
+    unit : the rounding error of one addition, relative.
+    norms : [Q] bounds of |query| |passage|.
+    moved : [Q] bounds of what rounding the inputs does to a dot product.
+
+    Twice the error of a dot product however its terms are added, gamma_dim |q||d|; room for rounding scores and
+    bounds to float32; and what underflow can lose.
+    """
+    gamma = dim * unit / (1 - dim * unit)
+    return 2 * (norms * (gamma + 4 * 2.0**-24) + moved) + dim * 2.0**-123
+
+
+@contextlib.contextmanager
+def full_precision(cpu: str = "ieee") -> Iterator[None]:
+    """Matrix products in full float32, sums of half-precision products too, whatever the process has chosen.
+
+    ``cpu`` "bf16" gives leave to compute float32 products in bfloat16 there, where the processor has instructions
+    for it; sums are float32 (oneDNN, "Floating-point math mode").
+    """
+    cuda, mkldnn = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before = [cuda.fp32_precision, mkldnn.fp32_precision]
+    reductions = {name: (getattr(cuda, name), getattr(cuda, f"{name}_split_k")) for name in REDUCTIONS}
+    accumulation = cuda.allow_fp16_accumulation
+    try:
+        cuda.fp32_precision, mkldnn.fp32_precision = "ieee", cpu
+        cuda.allow_fp16_accumulation = False
+        for name in REDUCTIONS:
+            setattr(cuda, name, False)
+        yield
+    finally:
+        cuda.fp32_precision, mkldnn.fp32_precision = before
+        cuda.allow_fp16_accumulation = accumulation
+        for name, allowed in reductions.items():
+            setattr(cuda, name, allowed)
