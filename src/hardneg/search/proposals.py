@@ -62,9 +62,7 @@ class Product:
     def operand(self, vectors: Tensor, out: Tensor | None = None) -> Tensor:
         """Stored vectors [n, dim] as they are multiplied, on the device and in the memory of ``out``."""
         out = torch.empty_like(vectors, dtype=self.multiplied) if out is None else out
-        if (
-            self.rounded != self.multiplied
-        ):  # float16 goes through float32: straight to bfloat16 takes twice as long
+        if self.rounded != self.multiplied:  # float16 by way of float32: straight to bfloat16 takes twice as long
             vectors = (vectors if vectors.dtype == out.dtype else out.copy_(vectors)).to(self.rounded)
         return out.copy_(vectors, non_blocking=True)  # blocking, the CPU converts
 
