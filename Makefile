@@ -83,8 +83,8 @@ study-ance: $(VENV)/.base
 		--report docs/studies/ance.md
 
 study-star-adore: $(VENV)/.base
-	@echo "28 experiments of 2 to 8 minutes on 2 old cores; what is finished is not run again"
-	@echo "(make JOBS=2 STUDY=folder DATA=qa:FOLDER OPTIONS='--parts rows --rows bm25,ance,star,bm25-adore,star-adore')"
+	@echo "33 experiments of 2 to 8 minutes on 2 old cores; what is finished is not run again"
+	@echo "(make JOBS=2 STUDY=folder DATA=qa:FOLDER OPTIONS='--parts rows')"
 	$(BIN)/python studies/star_adore.py --out $(or $(STUDY),runs/star-adore) --data $(DATA) --jobs $(JOBS) $(OPTIONS) \
 		--report docs/studies/star-adore.md
 

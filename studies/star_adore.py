@@ -114,7 +114,9 @@ def options(parser: ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, default=96, help="optimiser steps of a row, without ADORE's")
     parser.add_argument("--rate", type=float, default=1e-4, help="learning rate of all but ADORE")
     parser.add_argument("--adore-steps", type=int, default=200)
-    parser.add_argument("--adore-rates", type=numbers(float), default=[1e-5, 3e-5, 1e-4], help="tried on dev")
+    parser.add_argument(
+        "--adore-rates", type=numbers(float), default=[1e-5, 3e-5, 1e-4, 3e-4], help="tried on dev"
+    )
     parser.add_argument("--depth", type=int, default=200, help="of ADORE's lists")
     parser.add_argument("--codes", type=numbers(int), default=[12, 24, 48], help="of a passage, with commas")
     parser.add_argument("--bits", type=int, default=8, help="of a code")

@@ -71,7 +71,7 @@ def test_every_step_is_a_valid_experiment(module, harness, tmp_path):
     steps += [step for base in module.bases(options) for step in module.tried(options, base)]
     steps += [*module.compressed(options, 1e-5).values(), *module.arms(options, 1e-5).values()]
     names = {step.name for step in steps}
-    assert len(harness.unique(steps)) == len(names) == 28
+    assert len(harness.unique(steps)) == len(names) == 33
     for step in steps:
         words = study.command(step)
         settings = settings_of(step.recipe, None, None, [b for a, b in itertools.pairwise(words) if a == "--set"])
@@ -107,7 +107,7 @@ def test_the_arms_differ_in_their_negatives_alone(module):
 
 
 def test_the_rate_is_the_best_on_dev_and_nothing_else(module, study):
-    options = chosen(module)
+    options = chosen(module, "--adore-rates", "1e-5,3e-5,1e-4")
     for rate, dev in (("1e-05", 0.2), ("3e-05", 0.4)):
         finish(study, f"star-adore-{rate}", dev)
     assert module.result_of(study, options, "star-adore") is None
