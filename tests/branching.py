@@ -14,7 +14,7 @@ import signal
 from concurrent.futures import Future
 from pathlib import Path
 
-from aftermath import GHOST, copy_known, files_of, state_of, unread, walk, wrong_refusal
+from aftermath import GHOST, copy_known, digest, files_of, state_of, unread, walk, wrong_refusal
 from faults import NUMBERS, refuse, write_half
 from hardneg import disk
 
@@ -43,6 +43,8 @@ class Trunk:
     def __init__(self, wanted, place, tell):
         self.wanted, self.place, self.tell = wanted, place, tell
         self.points, self.unflushed, self.states, self.branched = [], set(), set(), False
+        self.flushed = {}  # inode: bytes that a flush has followed
+        self.opened = {}  # files that are being written, and the digests that they had when they were opened
         self.root = Path.cwd()
 
     def __call__(self, action, path, data):
@@ -67,7 +69,9 @@ class Trunk:
             write_half(case["action"], copy / path, data)
         elif case["kind"] == "power":
             for file in lost:
-                os.truncate(copy / file, (copy / file).stat().st_size // 2)
+                about = os.stat(self.root / file)
+                safe = self.flushed.get(about.st_ino, 0) if self.opened.get(file) else 0
+                os.truncate(copy / file, safe + (about.st_size - safe) // 2)
         self.done(case, copy, [])
 
     def refused(self, case, path, data):
@@ -96,8 +100,12 @@ class Trunk:
             shutil.rmtree(copy)
 
     def published(self, action):
-        """What stands there now and must stay; a refusal at once after a rename may undo it."""
-        files = files_of(self.root)
+        """What stands there now and must stay; a refusal at once after a rename may undo it.
+
+        Lines that no flush has followed must not stay: a refusal takes them back.
+        """
+        files = {name: self.opened.get(name, data) for name, data in files_of(self.root).items()}
+        files = {name: data for name, data in files.items() if data is not None}
         if action == "sync" and len(self.points) > 1 and self.points[-2][0] == "rename":
             new = os.path.normpath(self.points[-2][1])
             return {name: data for name, data in files.items() if name != new and not name.startswith(f"{new}/")}
@@ -105,11 +113,16 @@ class Trunk:
 
     def remember(self, action, path):
         """Which files have bytes that no flush has followed; a file is known when its write is over."""
+        if action == "open":
+            self.opened[os.path.relpath(path)] = digest(path) if path.is_file() else None
+        elif action == "sync":
+            self.opened.pop(os.path.relpath(path), None)
         if action in ("write", "written"):
             files = [path] if path.is_file() else path.rglob("*")
             self.unflushed.update(file.stat().st_ino for file in files if file.is_file())
         elif action == "sync" and path.is_file():
             self.unflushed.discard(path.stat().st_ino)
+            self.flushed[path.stat().st_ino] = path.stat().st_size
 
     def lost(self):
         """What a power cut would cost bytes."""
