@@ -253,23 +253,11 @@ class Pairs:
         return scores + 0.0  # one zero, not two
 
     def sums(self, which: Tensor, rows: Tensor) -> Tensor:
-        """Float64 dot products [n] of query ``which[i]``, best ascending, and passage ``rows[i]``."""
+        """Float64 dot products [n] of query ``which[i]`` and passage ``rows[i]``."""
         sums = self.queries.new_empty(len(rows), dtype=torch.float64)
-        if self.queries.device.type == "cpu":
-            for part in self._parts(len(rows)):
-                self._query_by_query(which[part], self.gather(rows[part]), sums[part])
-        else:
-            for part, products in self._products(which, rows):
-                sums[part] = products.sum(1, dtype=torch.float64)
+        for part, products in self._products(which, rows):
+            sums[part] = products.sum(1, dtype=torch.float64)
         return sums
-
-    def _query_by_query(self, which: Tensor, vectors: Tensor, out: Tensor) -> None:
-        """No copies of queries and no products: half the work of the processor, but a call for every query."""
-        ids, counts = which.unique_consecutive(return_counts=True)
-        runs = counts.tolist()
-        for query, own, found in zip(ids.tolist(), vectors.split(runs), out.split(runs), strict=True):
-            wide = own.to(self.exact).double()  # float16 widens faster in two steps
-            torch.mv(wide, self.queries[query].double(), out=found)
 
     def _products(self, which: Tensor, rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
         for part in self._parts(len(rows)):
