@@ -31,7 +31,6 @@ TILE = {"cpu": 1024, "cuda": 8192}  # queries of one pass over the passages
 CHUNK = {"cpu": 16384, "cuda": 65536}  # passages of one matrix product
 SLICE = {"cpu": 2048, "cuda": 65536}  # passages converted at a time: they stay in the processor's cache
 PAIRS = {"cpu": 1024, "cuda": 1 << 17}  # (query, passage) pairs scored at a time
-SPREAD = 32  # passages of a shard, at least, among the pairs scored at a time
 REPAID = 200  # passages whose rounding costs as much to measure as the candidates that a query is spared
 HELD = 96  # bytes that selecting takes for each passage held of a query, temporaries included
 LARGEST = 2.0**127  # scores stay below float32's largest number
@@ -93,7 +92,7 @@ class ExactIndex:
         kind = self.device.type
         self.given_tile = tile
         self.tile, self.chunk = tile or TILE[kind], chunk or CHUNK[kind]
-        self.slice, self.pairs = SLICE[kind], max(PAIRS[kind], SPREAD * len(self.shards))
+        self.slice, self.pairs = SLICE[kind], PAIRS[kind]
         self.starts = [0]
         for shard in self.shards:
             self.starts.append(self.starts[-1] + len(shard))
@@ -212,20 +211,14 @@ class ExactIndex:
                     product.multiply(left, converted, scores[:, i : i + len(part)])
             yield start, scores
 
-    def gather(self, rows: Tensor) -> Tensor:
-        """Stored vectors [n, dim] of passage ``rows`` [n], on the device."""
-        if len(self.shards) == 1:
-            return self.shards[0].index_select(0, rows.to(self.shards[0].device)).to(self.device)
-        ordered, order = rows.sort()
-        starts = torch.tensor(self.starts, device=rows.device)
-        counts = torch.searchsorted(ordered, starts).diff()
-        local = ordered - starts[:-1].repeat_interleave(counts)
-        vectors = self.shards[0].new_empty(len(rows), self.shards[0].shape[1], device=self.device)
-        sizes = counts.tolist()
-        for shard, own, out in zip(self.shards, local.split(sizes), vectors.split(sizes), strict=True):
-            if len(own):
-                out.copy_(shard.index_select(0, own.to(shard.device)))
-        return vectors.index_select(0, order.argsort())
+    def gather(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Stored vectors of passage ``rows`` [n], in blocks: positions in ``rows``, and the vectors there."""
+        order = torch.argsort(rows)
+        bounds = torch.searchsorted(rows[order], torch.tensor(self.starts, device=rows.device)).tolist()
+        for shard, first, begin, end in zip(self.shards, self.starts, bounds, bounds[1:], strict=False):
+            for index in order[begin:end].split(self.pairs) if end > begin else ():
+                local = (rows[index] - first).to(shard.device)
+                yield index, shard.index_select(0, local).to(self.device)
 
 
 class Pairs:
@@ -234,8 +227,7 @@ class Pairs:
     def __init__(self, index: ExactIndex, queries: Tensor) -> None:
         # Products of two stored numbers are exact in this type: 11 + 11 bits of 24, or 24 + 24 of 53.
         self.exact = torch.float32 if queries.dtype == torch.float16 else torch.float64
-        self.gather, self.size = index.gather, index.pairs
-        self.queries = queries.to(self.exact)
+        self.gather, self.queries = index.gather, queries.to(self.exact)
         self.norms = vector_norms(queries) * SLACK
         # How far two float64 sums of the same products, added in any order, can be apart.
         self.doubt = self.norms * index.max_norm * ((queries.shape[1] + 16) * 2.0**-53)
@@ -253,23 +245,20 @@ class Pairs:
         return scores + 0.0  # one zero, not two
 
     def sums(self, which: Tensor, rows: Tensor) -> Tensor:
-        """Float64 dot products [n] of query ``which[i]`` and passage ``rows[i]``."""
+        """Float64 dot products [n] of query ``which[i]`` and passage ``rows[i]``, added in any order."""
         sums = self.queries.new_empty(len(rows), dtype=torch.float64)
-        for part, products in self._products(which, rows):
-            sums[part] = products.sum(1, dtype=torch.float64)
+        for index, products in self._products(which, rows):
+            sums[index] = products.sum(1, dtype=torch.float64)
         return sums
 
-    def _products(self, which: Tensor, rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        for part in self._parts(len(rows)):
-            yield part, self.gather(rows[part]).to(self.exact).mul_(self.queries.index_select(0, which[part]))
-
-    def _parts(self, n: int) -> Iterator[slice]:
-        return (slice(start, start + self.size) for start in range(0, n, self.size))
+    def _products(self, which: Tensor, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        for index, vectors in self.gather(rows):
+            yield index, vectors.to(self.exact).mul_(self.queries.index_select(0, which[index]))
 
     def _tree_sums(self, which: Tensor, rows: Tensor) -> Tensor:
         sums = self.queries.new_empty(len(rows), dtype=torch.float64)
-        for part, products in self._products(which, rows):
-            sums[part] = tree_sum(products.double())
+        for index, products in self._products(which, rows):
+            sums[index] = tree_sum(products.double())
         return sums
 
 
