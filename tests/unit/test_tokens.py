@@ -1,10 +1,11 @@
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
+from few_texts import Column, Stub
 from hardneg.data import tokens
 from hardneg.data.tokens import TokenStore, separator, tokenize, tokenizer_digest
 from hardneg.errors import ArtifactError, SettingsError
@@ -14,19 +15,6 @@ from tiny import tiny_bert, tiny_roberta
 TITLES = ["Retrievers", "", "A title", "Short"]
 TEXTS = ["dense vectors find passages", "no title here, only text!", "many words " * 40, "[SEP] inside a text"]
 QUERIES = ["what finds passages?", "short", "words " * 60]
-
-
-class Column(list):
-    def take(self, rows):
-        return [self[row] for row in rows]
-
-
-@dataclass
-class Stub:
-    titles: Column
-    texts: Column
-    query_texts: Column
-    digest: str = "stub"
 
 
 @pytest.fixture(scope="module")
