@@ -6,17 +6,14 @@ top layers drawn anew. The tables are made from the experiments' folders alone, 
 
 from __future__ import annotations
 
-import json
 import shlex
-import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from harness import Row, Step, Study, Values, arguments, called, insert, interval, say, table
+from harness import Row, Step, Study, Values, arguments, called, insert, interval, say, table, values
 
-import hardneg as hn
 from hardneg.evaluation.significance import holm, randomization_test
 
 MEASURE = "RR@10"
@@ -89,13 +86,8 @@ def seeds_done(study: Study, start: str, row: str) -> list[int]:
 
 
 def final_values(study: Study, experiment: str) -> Values:
-    """The measure of every test query with the final model, in order of the queries' ids."""
-    run = study.folder / experiment / "runs/final.test.trec.gz"
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "values.jsonl"
-        hn.evaluate(run, data=study.data, split="test", measures=MEASURE, per_query=file, cache=study.cache())
-        rows = [json.loads(line) for line in file.read_text().splitlines()]
-    return np.array([row[MEASURE] for row in sorted(rows, key=lambda row: row["query_id"])])
+    """The measure of every test query with the final model."""
+    return values(study, study.folder / experiment / "runs/final.test.trec.gz", "test", MEASURE)
 
 
 def mean_values(study: Study, start: str, row: str, seeds: Sequence[int]) -> Values:
@@ -245,7 +237,7 @@ def options(parser: ArgumentParser) -> None:
     parser.add_argument("--reinit-layers", type=int, default=3)
     parser.add_argument("--queries-per-step", type=int, default=8)
     parser.add_argument("--passages", type=int, default=8, help="of a query: one positive, the rest negatives")
-    parser.add_argument("--passage-length", type=int, default=64)
+    parser.add_argument("--passage-length", type=int, default=32)
     parser.add_argument("--learning-rate", type=float, default=1e-4)
     parser.add_argument("--steps", type=int, default=120, help="of the last episode, and of every schedule")
     parser.add_argument("--stop-step", type=int, default=40, help="of the episodes before")

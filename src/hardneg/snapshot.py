@@ -25,7 +25,7 @@ from hardneg.models.tokenizing import texts_digest, token_store
 from hardneg.progress import track
 from hardneg.records import Float32, Int32, Int64, Run, Side, owners, take_spans
 from hardneg.search.ann import PassageIndex, index_run, traits
-from hardneg.search.embeddings import SHARD_ROWS, Dtype, Embeddings, discard, encode_store
+from hardneg.search.embeddings import Dtype, Embeddings, discard, encode_store, encoding_memory
 from hardneg.search.retrieve import dot_products, search_run
 from hardneg.search.runs import KIND, load_run, save_run
 from hardneg.search.vectors import as_tensor
@@ -288,8 +288,3 @@ class Remembered:
 
 
 State = Snapshot | Remembered
-
-
-def encoding_memory(encoder: BiEncoder, token_budget: int, texts: int) -> int:
-    """Bytes that encoding takes besides the model: one batch in the transformer, and the vectors of a shard."""
-    return encoder.working_memory(token_budget) + min(texts, SHARD_ROWS) * encoder.dim * 12

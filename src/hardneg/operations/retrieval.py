@@ -75,8 +75,7 @@ def encode(
         from hardneg.models.tokenizing import token_store
         from hardneg.runtime import pick_device
         from hardneg.search.ann import traits
-        from hardneg.search.embeddings import encode_store
-        from hardneg.snapshot import encoding_memory
+        from hardneg.search.embeddings import encode_store, encoding_memory
 
         device = pick_device(device)
         encoder = load_encoder(model, passage_model, device=device, allow_bin=allow_bin, prompts=prompts)

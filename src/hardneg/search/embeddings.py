@@ -33,7 +33,7 @@ from hardneg.search.embedding_store import (
 )
 from hardneg.search.vectors import BLOCK, check_norms, vector_norms
 
-__all__ = ["Dtype", "Embeddings", "discard", "encode_store"]
+__all__ = ["Dtype", "Embeddings", "discard", "encode_store", "encoding_memory"]
 
 SHARD_ROWS, LEAST_ROWS = 65536, 2048  # of a shard
 SHARES = 32  # shards of a store, if that makes none too large or small: processes share them
@@ -49,6 +49,10 @@ class Encoder(Protocol):
     @property
     def dim(self) -> int:
         """Size of a vector."""
+        ...
+
+    def working_memory(self, tokens: int) -> int:
+        """Bytes that a batch of so many tokens takes inside the model."""
         ...
 
     def encode(self, tokens: TokenBatch, side: Side) -> Tensor:
@@ -78,6 +82,11 @@ class Tokens(Protocol):
     def read(self, rows: NDArray[np.integer]) -> TokenBatch:
         """The sequences of these rows."""
         ...
+
+
+def encoding_memory(encoder: Encoder, token_budget: int, texts: int) -> int:
+    """Bytes that encoding takes besides the model: one batch inside it, and the vectors of a shard."""
+    return encoder.working_memory(token_budget) + min(texts, SHARD_ROWS) * encoder.dim * 12
 
 
 def encode_store(
