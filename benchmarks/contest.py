@@ -29,8 +29,8 @@ import numpy as np
 
 HERE = Path(__file__).resolve().parent
 PACKAGES = (
-    "hardneg torch transformers tokenizers sentence-transformers numpy faiss-cpu bm25s numba"
-    " pytrec_eval-terrier ranx"
+    "hardneg torch transformers tokenizers sentence-transformers accelerate datasets numpy faiss-cpu bm25s"
+    " PyStemmer numba pytrec_eval-terrier ranx"
 )
 
 Arrays = Mapping[str, np.ndarray]
@@ -104,8 +104,10 @@ class Worker:
 
 def hold(contest: Contest, threads: int) -> dict[str, Any]:
     """Run a contest; the outcome as JSON. A contender whose package or hardware is absent is "not run"."""
+    before = processor_times()
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         workers, absent = [], {}
+        tell(f"{contest.name}: setting up {', '.join(contest.contenders)}")
         for name, where in contest.contenders.items():
             worker = Worker(name, where, contest, threads, Path(folder))
             stack.callback(worker.close)
@@ -116,8 +118,9 @@ def hold(contest: Contest, threads: int) -> dict[str, Any]:
                 cannot = any(name in str(fault) for name in ("ModuleNotFoundError", "NotHere"))
                 if not cannot or not workers:  # ours is never absent
                     raise
-                absent[name] = "not run"
+                absent[name] = f"not run: {str(fault).rstrip().rsplit(': ', 1)[-1]}"
         for repeat in range(contest.repeats):
+            tell(f"{contest.name}: round {repeat + 1} of {contest.repeats}")
             for worker in workers if repeat % 2 == 0 else reversed(workers):
                 worker.run()
         peaks = {worker.name: worker.finish()["peak_mib"] for worker in workers}
@@ -131,9 +134,29 @@ def hold(contest: Contest, threads: int) -> dict[str, Any]:
         "threads": threads,
         "size": {key: value for key, value in contest.size.items() if shown(key, value)},
         "gate": gate,
+        "stolen": stolen(before, processor_times()),
         "contenders": [_row(worker, workers[0], peaks, contest) for worker in workers],
         **({"absent": absent} if absent else {}),
     }
+
+
+def tell(line: str) -> None:
+    """A line for whoever waits."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def processor_times() -> list[int]:
+    """Ticks of all processors by what they did, as Linux counts them; none elsewhere."""
+    return [int(ticks) for line in _lines("/proc/stat")[:1] for ticks in line.split()[1:]]
+
+
+def stolen(before: Sequence[int], after: Sequence[int]) -> float | None:
+    """Share of the ticks, of those not idle, that other guests of the machine took; None where nobody counts."""
+    if not before:
+        return None
+    spent = [b - a for a, b in zip(before, after, strict=True)]
+    wanted = sum(spent[:3]) + sum(spent[5:8])  # user, nice, system; interrupts and stolen
+    return round(spent[7] / wanted, 2) if wanted else None
 
 
 def shown(key: str, value: Any) -> bool:
@@ -155,6 +178,7 @@ def _row(worker: Worker, ours: Worker, peaks: Mapping[str, float], contest: Cont
         "peak_mib": peaks[worker.name],
         "ratio": round(statistics.median(ratios), 2),
         "ratio_spread": [round(min(ratios), 2), round(max(ratios), 2)],
+        "best_ratio": round(min(worker.times) / min(ours.times), 2),
         **({} if goal is None else {"goal": goal, "reached": statistics.median(ratios) >= goal}),
         **_rate_goal(contest, rate if worker is ours else None),
     }
@@ -170,12 +194,15 @@ def show(outcome: Mapping[str, Any]) -> None:
     """One line of JSON, and a table for people."""
     print(json.dumps(outcome), flush=True)
     print(f"\n{outcome['path']}  {json.dumps(outcome['size'])}  gate {json.dumps(outcome['gate'])}")
+    if outcome["stolen"]:
+        print(f"  {outcome['stolen']:.0%} of the processors' time went to other guests of this machine")
     for row in outcome["contenders"]:
         goal = f"  goal {goal_of(row)} {'reached' if row['reached'] else 'MISSED'}" if "reached" in row else ""
         low, high = row["ratio_spread"]
         print(
             f"  {row['name']:<34}{row['median_s']:>10.3f} s {row['rate']:>14,.1f} {row['unit']:<12}"
-            f"{row['peak_mib']:>8,.0f} MiB  {row['ratio']:>6.2f}x [{low:.2f}, {high:.2f}]{goal}"
+            f"{row['peak_mib']:>8,.0f} MiB  {row['ratio']:>6.2f}x [{low:.2f}, {high:.2f}]"
+            f" best {row['best_ratio']:.2f}x{goal}"
         )
     for name, why in outcome.get("absent", {}).items():
         print(f"  {name:<34}{why}")

@@ -27,7 +27,7 @@ def groups(size: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
 def hardneg(size: Mapping[str, Any], precision: str = "float32") -> Run:
     import torch
 
-    from hardneg.data.tokens import token_batch
+    from hardneg.data.tokens import TokenStore, token_batch
     from hardneg.losses import contrastive
     from hardneg.models.loading import load_encoder
     from hardneg.runtime import reuse_memory
@@ -42,12 +42,12 @@ def hardneg(size: Mapping[str, Any], precision: str = "float32") -> Run:
     stores = []
     for strings in (asked, [text for group in texts for text in group]):
         tokens = token_batch(strings, [], template, encoder.tokenizer("passage"))
-        stores.append(Stored(tokens))
+        stores.append(TokenStore(tokens.ids, tokens.offsets, "of the benchmark"))
     b, width = size["queries"], size["passages"]
     batch = GroupBatch(np.arange(b, dtype=np.int32), np.arange(b * width, dtype=np.int32).reshape(b, width), b)
 
     def loss(part: GroupBatch) -> StepOutput:
-        scores = group_scores(encoder, part, *stores, precision)  # type: ignore[arg-type]
+        scores = group_scores(encoder, part, *stores, precision)
         masked = torch.from_numpy(masked_columns(part, None, in_batch=True))
         losses = contrastive(scores, torch.from_numpy(part.targets()), masked, scale=SCALE)
         return StepOutput(losses.sum() / part.step_queries)
@@ -72,16 +72,6 @@ def hardneg(size: Mapping[str, Any], precision: str = "float32") -> Run:
 
 def hardneg_bfloat16(size: Mapping[str, Any]) -> Run:
     return hardneg(size, "bfloat16")
-
-
-class Stored:
-    """Tokens read by row."""
-
-    def __init__(self, tokens: Any) -> None:
-        self.tokens = tokens
-
-    def read(self, rows: np.ndarray) -> Any:
-        return self.tokens.take(rows)
 
 
 def check(model: Any, loss: Any) -> dict[str, np.ndarray]:

