@@ -242,7 +242,9 @@ def test_two_towers(execute, world):
     assert len(hits) == 3
 
 
-def test_bfloat16_trains_and_mines(execute):
+def test_bfloat16_trains_and_mines(execute, monkeypatch, caplog):
+    monkeypatch.setattr("hardneg.models.capacity._cpu_flags", lambda: {"avx512f"})
     done = execute(precision="bfloat16", splits=("train", "none", "test"), episodes=2, steps=2)
     assert np.isfinite([row["loss"] for row in done.metrics]).all()
     assert 0 < done.results["test"]["final"]["RR@10"] <= 1
+    assert "nothing here multiplies bfloat16" in caplog.text

@@ -7,7 +7,7 @@ from transformers import AutoModel
 
 from few_texts import close, embed, tokens_of
 from hardneg.models import capacity
-from hardneg.models.capacity import best_precision
+from hardneg.models.capacity import best_precision, warn_if_emulated
 from hardneg.models.loading import load_encoder
 from hardneg.records import TokenBatch
 
@@ -118,3 +118,13 @@ def test_best_precision_follows_the_hardware(monkeypatch):
     for flags, expected in (({"avx512f", "amx_bf16"}, "bfloat16"), ({"avx512f"}, "float32")):
         monkeypatch.setattr(capacity, "_cpu_flags", lambda flags=flags: flags)
         assert best_precision("cpu") == expected
+
+
+@pytest.mark.parametrize(
+    ("precision", "flags", "warnings"),
+    [("bfloat16", {"avx512f"}, 1), ("bfloat16", {"amx_bf16"}, 0), ("float32", {"avx512f"}, 0)],
+)
+def test_emulated_bfloat16_is_warned_of(precision, flags, warnings, monkeypatch, caplog):
+    monkeypatch.setattr(capacity, "_cpu_flags", lambda: flags)
+    warn_if_emulated(precision, "cpu")
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * warnings

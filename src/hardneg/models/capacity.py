@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -9,6 +10,8 @@ from typing import Any, Literal
 import torch
 
 from hardneg.models.packing import has_half_kernels
+
+log = logging.getLogger(__name__)
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -20,6 +23,12 @@ def best_precision(device: torch.device | str) -> Precision:
     device = torch.device(device)
     native = has_half_kernels(device) or (device.type == "cpu" and "amx_bf16" in _cpu_flags())
     return "bfloat16" if native else "float32"
+
+
+def warn_if_emulated(precision: Precision, device: torch.device | str) -> None:
+    """Say so where bfloat16 is asked for and nothing multiplies it, which takes two to three times as long."""
+    if precision == "bfloat16" and best_precision(device) == "float32":
+        log.warning("nothing here multiplies bfloat16: float32 is much faster; set precision=float32")
 
 
 def bytes_of_batch(configs: Sequence[Any], tokens: int) -> int:

@@ -17,6 +17,7 @@ from hardneg.errors import ArtifactError, SettingsError
 from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment import SETTINGS, open_experiment
 from hardneg.integrations.tensorboard import boarding
+from hardneg.models.capacity import warn_if_emulated
 from hardneg.models.tokenizing import texts_digest
 from hardneg.negatives.pool import load_pool
 from hardneg.operations.opening import Data, Place, at_least, cache_at, check_folder, collection_of
@@ -172,6 +173,7 @@ def train_once(
     measures = parse_measures(settings.measures)
     encoder = base.load(settings)
     recipe.check(settings, data, encoder)
+    warn_if_emulated(settings.precision, base.device)
     inputs = {"collection": data.collection.digest, "model": encoder.digest(), "splits": data.digest}
     if encoder.code:
         inputs["code"] = "+".join(encoder.code)
