@@ -9,7 +9,7 @@ is scored exactly.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Protocol
 
@@ -30,7 +30,7 @@ __all__ = ["ExactIndex", "Index", "as_tensor", "exact_search", "merge_topk", "tr
 TILE = {"cpu": 1024, "cuda": 8192}  # queries of one pass over the passages
 CHUNK = {"cpu": 16384, "cuda": 65536}  # passages of one matrix product
 SLICE = {"cpu": 2048, "cuda": 65536}  # passages converted at a time: they stay in the processor's cache
-PAIRS = {"cpu": 1024, "cuda": 1 << 17}  # (query, passage) pairs scored at a time
+PAIRS = {"cpu": 256, "cuda": 1 << 17}  # (query, passage) pairs scored at a time
 REPAID = 200  # passages whose rounding costs as much to measure as the candidates that a query is spared
 HELD = 96  # bytes that selecting takes for each passage held of a query, temporaries included
 LARGEST = 2.0**127  # scores stay below float32's largest number
@@ -211,14 +211,13 @@ class ExactIndex:
                     product.multiply(left, converted, scores[:, i : i + len(part)])
             yield start, scores
 
-    def gather(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Stored vectors of passage ``rows`` [n], in blocks: positions in ``rows``, and the vectors there."""
-        order = torch.argsort(rows)
-        bounds = torch.searchsorted(rows[order], torch.tensor(self.starts, device=rows.device)).tolist()
+    def gather(self, rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Stored vectors of passage ``rows`` [n], ascending, in blocks: which of the rows, and their vectors."""
+        bounds = torch.searchsorted(rows, torch.tensor(self.starts, dtype=rows.dtype, device=rows.device)).tolist()
         for shard, first, begin, end in zip(self.shards, self.starts, bounds, bounds[1:], strict=False):
-            for index in order[begin:end].split(self.pairs) if end > begin else ():
-                local = (rows[index] - first).to(shard.device)
-                yield index, shard.index_select(0, local).to(self.device)
+            for start in range(begin, end, self.pairs):
+                block = slice(start, min(start + self.pairs, end))
+                yield block, shard.index_select(0, (rows[block] - first).to(shard.device)).to(self.device)
 
 
 class Pairs:
@@ -246,20 +245,19 @@ class Pairs:
 
     def sums(self, which: Tensor, rows: Tensor) -> Tensor:
         """Float64 dot products [n] of query ``which[i]`` and passage ``rows[i]``, added in any order."""
-        sums = self.queries.new_empty(len(rows), dtype=torch.float64)
-        for index, products in self._products(which, rows):
-            sums[index] = products.sum(1, dtype=torch.float64)
-        return sums
-
-    def _products(self, which: Tensor, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        for index, vectors in self.gather(rows):
-            yield index, vectors.to(self.exact).mul_(self.queries.index_select(0, which[index]))
+        return self._dots(which, rows, lambda products: products.sum(1, dtype=torch.float64))
 
     def _tree_sums(self, which: Tensor, rows: Tensor) -> Tensor:
+        return self._dots(which, rows, lambda products: tree_sum(products.double()))
+
+    def _dots(self, which: Tensor, rows: Tensor, add: Callable[[Tensor], Tensor]) -> Tensor:
+        """Sums [n] float64 that ``add`` makes of products [m, dim]; passages are read in order of their rows."""
+        rows, order = rows.sort()
+        which = which[order]
         sums = self.queries.new_empty(len(rows), dtype=torch.float64)
-        for index, products in self._products(which, rows):
-            sums[index] = tree_sum(products.double())
-        return sums
+        for block, vectors in self.gather(rows):
+            sums[block] = add(vectors.to(self.exact).mul_(self.queries.index_select(0, which[block])))
+        return torch.empty_like(sums).index_copy_(0, order, sums)
 
 
 def tree_sum(terms: Tensor) -> Tensor:
