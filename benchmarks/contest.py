@@ -81,8 +81,10 @@ class Worker:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
+            status = self.process.wait()
+            end = f"signal {-status}, 9 often being want of memory" if status < 0 else f"exit status {status}"
             self.log.seek(0)
-            raise RuntimeError(f"{self.name} failed:\n{self.log.read()[-3000:]}")
+            raise RuntimeError(f"{self.name} failed ({end}):\n{self.log.read()[-3000:]}")
         return dict(json.loads(line))
 
     def run(self) -> float:

@@ -52,6 +52,12 @@ def elsewhere(size):
 
 def broken(size):
     raise ValueError("this peer is broken")
+
+
+def killed(size):
+    import os
+
+    os.kill(os.getpid(), 9)
 """
 
 
@@ -120,8 +126,10 @@ def test_unequal_results_are_refused(hold):
 
 
 def test_a_broken_peer_is_not_passed_over(hold):
-    with pytest.raises(RuntimeError, match="this peer is broken"):
+    with pytest.raises(RuntimeError, match=r"broken failed \(exit status 1\)(.|\n)*this peer is broken"):
         hold(["ours", "broken"], repeats=1)
+    with pytest.raises(RuntimeError, match=r"killed failed \(signal 9, "):
+        hold(["ours", "killed"], repeats=1)
 
 
 def test_a_goal_missed_is_said(hold):
