@@ -6,14 +6,17 @@ top layers drawn anew. The tables are made from the experiments' folders alone, 
 
 from __future__ import annotations
 
+import json
 import shlex
+import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from harness import Row, Step, Study, Values, arguments, called, insert, interval, say, table, values
+from harness import Row, Step, Study, Values, arguments, called, insert, interval, say, table
 
+import hardneg as hn
 from hardneg.evaluation.significance import holm, randomization_test
 
 MEASURE = "RR@10"
@@ -86,8 +89,13 @@ def seeds_done(study: Study, start: str, row: str) -> list[int]:
 
 
 def final_values(study: Study, experiment: str) -> Values:
-    """The measure of every test query with the final model."""
-    return values(study, study.folder / experiment / "runs/final.test.trec.gz", "test", MEASURE)
+    """The measure of every test query with the final model, in order of the queries' ids."""
+    run = study.folder / experiment / "runs/final.test.trec.gz"
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "values.jsonl"
+        hn.evaluate(run, data=study.data, split="test", measures=MEASURE, per_query=file, cache=study.cache())
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+    return np.array([row[MEASURE] for row in sorted(rows, key=lambda row: row["query_id"])])
 
 
 def mean_values(study: Study, start: str, row: str, seeds: Sequence[int]) -> Values:
