@@ -74,7 +74,7 @@ bench-import: $(VENV)/.bench
 	$(BIN)/python benchmarks/importing.py --passages 8841823 --repeats 1
 
 study-ablation: $(VENV)/.base
-	@echo "38 experiments of about 5 minutes on 2 cores; what is finished is not run again (make JOBS=2 STUDY=folder)"
+	@echo "38 experiments, some minutes each on 2 free cores; what is finished is not run again (make JOBS=2 STUDY=folder)"
 	$(BIN)/python studies/ablation.py --out $(or $(STUDY),runs/ablation) --jobs $(JOBS) --report docs/studies/ablation.md
 
 study-ance: $(VENV)/.base
