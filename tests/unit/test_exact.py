@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from hardneg.errors import ArtifactError, InputError, NumericError, SettingsError
+from hardneg.models.capacity import has_byte_kernels
 from hardneg.search.candidates import Candidates
 from hardneg.search.exact import ExactIndex, exact_search, merge_topk, tree_sum
 
@@ -18,6 +19,8 @@ LAYOUTS = [
     (1, {"precision": "bfloat16"}),
     (3, {"tile": 4, "chunk": 83, "precision": "bfloat16"}),
 ]
+if has_byte_kernels():
+    LAYOUTS += [(1, {"precision": "int8"}), (3, {"tile": 4, "chunk": 83, "precision": "int8"})]
 
 
 def slow_scores(queries, passages):

@@ -25,6 +25,11 @@ def best_precision(device: torch.device | str) -> Precision:
     return "bfloat16" if native else "float32"
 
 
+def has_byte_kernels() -> bool:
+    """Whether the processor multiplies and adds bytes in one instruction (VNNI, AMX), and torch uses it."""
+    return bool(_cpu_flags() & {"avx512_vnni", "avx_vnni", "amx_int8"}) and hasattr(torch, "_int_mm")
+
+
 def warn_if_emulated(precision: Precision, device: torch.device | str) -> None:
     """Say so where bfloat16 is asked for and nothing multiplies it, which takes two to three times as long."""
     if precision == "bfloat16" and best_precision(device) == "float32":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -48,10 +48,19 @@ class Candidates:
     margin : [Q], in the dtype of the proposals: a passage this far below the k-th best proposal is out.
     k, n : hits wanted, passages there are; k <= n.
     capacity : proposals of a query that are held at most; above k, or n.
+    scale : [Q, 1] offset and unit of the proposals, where these are ``(score - offset) / unit``; None: scores.
     """
 
-    def __init__(self, scorer: Scorer, margin: Tensor, k: int, n: int, capacity: int) -> None:
-        self.scorer, self.margin, self.k = scorer, margin, k
+    def __init__(
+        self,
+        scorer: Scorer,
+        margin: Tensor,
+        k: int,
+        n: int,
+        capacity: int,
+        scale: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
+        self.scorer, self.margin, self.k, self.scale = scorer, margin, k, scale
         self.capacity = capacity
         shape = (len(margin), self.capacity)
         self.values = margin.new_full(shape, -torch.inf)
@@ -80,8 +89,18 @@ class Candidates:
         self._append(ids, found)
         self.stale = 4 * len(found.which) > self.k * len(ids)  # much was new
 
+    def best_of(self, proposals: Iterable[tuple[int, Tensor]]) -> tuple[Tensor, Tensor]:
+        """Exact scores [Q, k] float32 and rows [Q, k] int32, best first.
+
+        ``proposals`` are the first passage and the approximate scores [Q, w] of one chunk after another.
+        """
+        everyone = torch.arange(len(self.count), device=self.count.device)
+        for start, scores in proposals:
+            self.absorb(everyone, scores, start)
+        return self.best()
+
     def best(self) -> tuple[Tensor, Tensor]:
-        """Exact scores [Q, k] float32 and rows [Q, k] int32, best first."""
+        """Exact scores [Q, k] float32 and rows [Q, k] int32 of what was taken in, best first."""
         everyone = torch.arange(len(self.count), device=self.count.device)
         if self.values.dtype != torch.float64:  # scoring exactly is dear
             self._compact(everyone)
@@ -139,9 +158,16 @@ class Candidates:
         """Keep of what is held the k best by exact score."""
         scores, rows = self._ranked(ids)
         self.values[ids] = -torch.inf
-        self.values[ids, : scores.shape[1]] = scores.to(self.values.dtype)
+        self.values[ids, : scores.shape[1]] = self._proposed(ids, scores).to(self.values.dtype)
         self.rows[ids, : scores.shape[1]] = rows
         self.count[ids] = self.count[ids].clamp(max=self.k)
+
+    def _proposed(self, ids: Tensor, scores: Tensor) -> Tensor:
+        """What exact scores [q, w] are as proposals."""
+        if self.scale is None:
+            return scores
+        offset, unit = (part[ids] for part in self.scale)
+        return (scores - offset) / unit
 
     def _ranked(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """The k best [q, <= k] of what is held, by exact score; -inf where there are fewer."""

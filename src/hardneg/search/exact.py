@@ -22,7 +22,8 @@ from hardneg.memory import require, room
 from hardneg.progress import Tick, silent
 from hardneg.search.candidates import Candidates, merge_topk, positions
 from hardneg.search.checks import check_request
-from hardneg.search.proposals import SLACK, Precision, Product, choose, loss, most_lost
+from hardneg.search.codes import Codes, Coding
+from hardneg.search.proposals import SAFE, SLACK, Precision, Product, choose, loss, most_lost
 from hardneg.search.vectors import Vectors, as_tensor, check_norms, vector_norms
 
 __all__ = ["ExactIndex", "Index", "as_tensor", "exact_search", "merge_topk", "tree_sum"]
@@ -30,7 +31,8 @@ __all__ = ["ExactIndex", "Index", "as_tensor", "exact_search", "merge_topk", "tr
 TILE = {"cpu": 1024, "cuda": 8192}  # queries of one pass over the passages
 CHUNK = {"cpu": 16384, "cuda": 65536}  # passages of one matrix product
 SLICE = {"cpu": 2048, "cuda": 65536}  # passages converted at a time: they stay in the processor's cache
-PAIRS = {"cpu": 256, "cuda": 1 << 17}  # (query, passage) pairs scored at a time
+PAIRS = {"cpu": 512, "cuda": 1 << 17}  # (query, passage) pairs scored at a time
+TOGETHER = 32  # pairs of a query from which on one product of a matrix and a vector scores them
 REPAID = 200  # passages whose rounding costs as much to measure as the candidates that a query is spared
 HELD = 96  # bytes that selecting takes for each passage held of a query, temporaries included
 LARGEST = 2.0**127  # scores stay below float32's largest number
@@ -67,7 +69,8 @@ class ExactIndex:
         they are as large as is of use, or as the process's memory limit allows.
     device : where the products run; passages that lie elsewhere are copied there chunk by chunk.
     precision : of the products that propose, without effect on a result; "auto" takes the fastest: "bfloat16" only
-        where hardware multiplies it (AMX; CUDA from Ampere on), and there "float16" for vectors stored so on CUDA.
+        where hardware multiplies it (AMX; CUDA from Ampere on), and there "float16" for vectors stored so on CUDA;
+        "int8" on processors that multiply bytes, once what is searched repays keeping all passages in bytes, too.
     max_norm : the largest norm of a passage, where it is known; otherwise the passages are read once for it.
 
     Raises
@@ -90,13 +93,15 @@ class ExactIndex:
         self.shards = [as_tensor(shard) for shard in shards]
         self.device, self.precision = torch.device(device), precision
         kind = self.device.type
-        self.given_tile = tile
+        self.given_tile, self.given_chunk = tile, chunk
         self.tile, self.chunk = tile or TILE[kind], chunk or CHUNK[kind]
         self.slice, self.pairs = SLICE[kind], PAIRS[kind]
         self.starts = [0]
         for shard in self.shards:
             self.starts.append(self.starts[-1] + len(shard))
+        self._starts = torch.tensor(self.starts, dtype=torch.int32, device=self.device)
         self.max_norm = max_norm if max_norm is not None else self._largest_norm()
+        self.coding = Coding(self.shards, self.max_norm)
 
     def __len__(self) -> int:
         return self.starts[-1]
@@ -125,10 +130,12 @@ class ExactIndex:
         rows = torch.empty(len(stored), k, dtype=torch.int32, device=self.device)
         product = self._product(stored, k)
         max_loss = self._loss_bound(len(stored)) if product.is_rounding else 0.0
-        tile = self.given_tile or self.fitting_tile(min(self.tile, len(stored)), product.capacity(k, len(self)))
+        codes = self._codes(product, len(stored), k)
+        held = min((8 if codes or product.is_rounding else 4) * k + 64, len(self))
+        tile = self.given_tile or self.fitting_tile(min(self.tile, len(stored)), held)
         for start in range(0, len(stored), tile):
             place = slice(start, start + tile)
-            scores[place], rows[place] = self._search_tile(stored[place], k, product, max_loss)
+            scores[place], rows[place] = self._search_tile(stored[place], k, held, product, max_loss, codes)
             progress(min(start + tile, len(stored)), len(stored))
         return scores, rows
 
@@ -166,17 +173,29 @@ class ExactIndex:
     def _product(self, queries: Tensor, k: int) -> Product:
         norms, together = vector_norms(queries) * SLACK, min(self.given_tile or self.tile, len(queries))
         largest = max(float(norms.max()), self.max_norm)
-        return choose(self.precision, queries, together, passages=len(self), k=k, largest=largest)
+        precision = "float32" if self.precision == "int8" else self.precision
+        return choose(precision, queries, together, passages=len(self), k=k, largest=largest)
 
-    def _search_tile(self, queries: Tensor, k: int, product: Product, max_loss: float) -> tuple[Tensor, Tensor]:
-        pairs = Pairs(self, queries)
-        margin = product.margin(queries, pairs.norms, self.max_norm, max_loss).to(product.scores)
-        candidates = Candidates(pairs, margin, k, len(self), product.capacity(k, len(self)))
-        everyone = torch.arange(len(queries), device=self.device)
+    def _codes(self, product: Product, queries: int, k: int) -> Codes | None:
+        """Codes of the passages where they are to propose."""
+        if self.precision == "int8" and self.max_norm < SAFE:
+            return self.coding.codes()
+        searchable = self.precision == "auto" and product.scores == torch.float32 and self.device.type == "cpu"
+        return self.coding.repaid(queries, k) if searchable else None
+
+    def _search_tile(
+        self, queries: Tensor, k: int, held: int, product: Product, max_loss: float, codes: Codes | None
+    ) -> tuple[Tensor, Tensor]:
+        pairs, scale = Pairs(self, queries), None
+        if codes:
+            coded = codes.of(queries, pairs.norms)
+            margin, scale = coded.margin, (coded.offset, coded.unit)
+            proposals = codes.products(coded, self.given_chunk)
+        else:
+            margin = product.margin(queries, pairs.norms, self.max_norm, max_loss).to(product.scores)
+            proposals = self.products(queries, product)
         with product.leave():
-            for start, scores in self.products(queries, product):
-                candidates.absorb(everyone, scores, start)
-        return candidates.best()
+            return Candidates(pairs, margin, k, len(self), held, scale).best_of(proposals)
 
     def _loss_bound(self, queries: int) -> float:
         """What rounding to bfloat16 can take from a passage: looked up where so many queries repay it."""
@@ -211,13 +230,18 @@ class ExactIndex:
                     product.multiply(left, converted, scores[:, i : i + len(part)])
             yield start, scores
 
-    def gather(self, rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Stored vectors of passage ``rows`` [n], ascending, in blocks: which of the rows, and their vectors."""
-        bounds = torch.searchsorted(rows, torch.tensor(self.starts, dtype=rows.dtype, device=rows.device)).tolist()
+    def vectors(self, rows: Tensor) -> Tensor:
+        """Stored vectors [n, dim] of passage ``rows`` [n]."""
+        if len(self.shards) == 1:
+            return self.shards[0].index_select(0, rows.to(self.shards[0].device)).to(self.device)
+        found = torch.empty(len(rows), self.shards[0].shape[1], dtype=self.shards[0].dtype, device=self.device)
+        ascending, order = rows.sort()
+        bounds = torch.searchsorted(ascending, self._starts).tolist()
         for shard, first, begin, end in zip(self.shards, self.starts, bounds, bounds[1:], strict=False):
-            for start in range(begin, end, self.pairs):
-                block = slice(start, min(start + self.pairs, end))
-                yield block, shard.index_select(0, (rows[block] - first).to(shard.device)).to(self.device)
+            if begin < end:
+                place = (ascending[begin:end] - first).to(shard.device)
+                found[order[begin:end]] = shard.index_select(0, place).to(self.device)
+        return found
 
 
 class Pairs:
@@ -226,7 +250,7 @@ class Pairs:
     def __init__(self, index: ExactIndex, queries: Tensor) -> None:
         # Products of two stored numbers are exact in this type: 11 + 11 bits of 24, or 24 + 24 of 53.
         self.exact = torch.float32 if queries.dtype == torch.float16 else torch.float64
-        self.gather, self.queries = index.gather, queries.to(self.exact)
+        self.index, self.queries = index, queries.to(self.exact)
         self.norms = vector_norms(queries) * SLACK
         # How far two float64 sums of the same products, added in any order, can be apart.
         self.doubt = self.norms * index.max_norm * ((queries.shape[1] + 16) * 2.0**-53)
@@ -244,8 +268,20 @@ class Pairs:
         return scores + 0.0  # one zero, not two
 
     def sums(self, which: Tensor, rows: Tensor) -> Tensor:
-        """Float64 dot products [n] of query ``which[i]`` and passage ``rows[i]``, added in any order."""
+        """Float64 dot products [n] of query ``which[i]`` (ascending) and passage ``rows[i]``, in any order."""
+        if self.index.device.type == "cpu" and len(rows) >= TOGETHER * len(self.queries):
+            return self._sums_by_query(which, rows)
         return self._dots(which, rows, lambda products: products.sum(1, dtype=torch.float64))
+
+    def _sums_by_query(self, which: Tensor, rows: Tensor) -> Tensor:
+        """The same; vectors stay in the processor's cache between reading, converting and multiplying them."""
+        sums = torch.empty(len(rows), dtype=torch.float64)
+        bounds = torch.searchsorted(which, torch.arange(len(self.queries) + 1)).tolist()
+        for query, begin, end in zip(self.queries, bounds, bounds[1:], strict=False):
+            for start in range(begin, end, self.index.pairs):
+                block = slice(start, min(start + self.index.pairs, end))
+                torch.mv(self.index.vectors(rows[block]).double(), query.double(), out=sums[block])
+        return sums
 
     def _tree_sums(self, which: Tensor, rows: Tensor) -> Tensor:
         return self._dots(which, rows, lambda products: tree_sum(products.double()))
@@ -255,8 +291,10 @@ class Pairs:
         rows, order = rows.sort()
         which = which[order]
         sums = self.queries.new_empty(len(rows), dtype=torch.float64)
-        for block, vectors in self.gather(rows):
-            sums[block] = add(vectors.to(self.exact).mul_(self.queries.index_select(0, which[block])))
+        for start in range(0, len(rows), self.index.pairs):
+            block = slice(start, start + self.index.pairs)
+            products = self.index.vectors(rows[block]).to(self.exact)
+            sums[block] = add(products.mul_(self.queries.index_select(0, which[block])))
         return torch.empty_like(sums).index_copy_(0, order, sums)
 
 

@@ -26,7 +26,7 @@ from hardneg.errors import SettingsError
 from hardneg.models.capacity import best_precision
 from hardneg.search.vectors import vector_norms
 
-Precision = Literal["auto", "float32", "float64", "bfloat16", "float16"]
+Precision = Literal["auto", "float32", "float64", "bfloat16", "float16", "int8"]
 
 DENSE = 160  # below this many passages a hit, a float64 product costs less than scoring the hits anew
 MANY = 256  # queries from which on a product costs more than rounding what it multiplies
@@ -54,10 +54,6 @@ class Product:
     def is_rounding(self) -> bool:
         """Whether stored vectors may change when they are rounded."""
         return self.rounded == torch.bfloat16
-
-    def capacity(self, k: int, passages: int) -> int:
-        """Candidates of a query that are held: k and room for news, and for what a wide margin lets through."""
-        return min((8 if self.is_rounding else 4) * k + 64, passages)
 
     def operand(self, vectors: Tensor, out: Tensor | None = None) -> Tensor:
         """Stored vectors [n, dim] as they are multiplied, on the device and in the memory of ``out``."""

@@ -1,0 +1,170 @@
+"""Passages in one byte a number: integer products propose, where processors multiply bytes and queries are few.
+
+A few queries take as long as reading the passages does, and a byte a number is read four times as fast. Codes d'
+of a passage d and q' of a query q hold integers from -127 to 127, number by number::
+
+    (d - center) * scale = d' + e_d          q / scale = unit * (q' + e_q)
+
+The product of the left sides is q.d - q.center, which ranks passages as q.d does. In units of the query it is
+``q'.d' + e_q.d' + (q' + e_q).e_d``, so that q'.d', in which integers make no error, is off by at most
+``|e_q| |d'| + |q' + e_q| |e_d|`` (Cauchy-Schwarz); the largest |d'| and |e_d| of all passages are known. What is
+within twice the error of the k-th best is scored exactly. A second code, of what the first one left of the query,
+takes most of |e_q| away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from hardneg.errors import SettingsError
+from hardneg.memory import spare
+from hardneg.models.capacity import has_byte_kernels
+from hardneg.search.proposals import DENSE, SAFE, SLACK, error_bound
+
+TOP = 127
+FINER = 2 * TOP  # steps of a query's second code in one of the first
+LEAST_RANGE = 2.0**-100
+BLOCK = 1024  # passages converted at a time: they stay in the processor's cache
+FEW = 64  # queries up to which reading passages, not multiplying them, is what takes the time
+SCORES = 1 << 21  # of a chunk at most: selecting takes a time of its own for each chunk
+REPAID = 12  # searches after which codes, made at once, would have saved the time that making them takes
+MANY = 1 << 24  # numbers of passages below which all this is not worth it
+MOST_DIM = 1 << 16  # sums of products stay below 2^31
+ALIGNED = 4  # dimensions are filled up to a multiple: torch gets products of single numbers wrong
+
+
+@dataclass(frozen=True)
+class Coded:
+    """Queries as codes, and what their products mean.
+
+    ``codes`` [Q or 2 Q, dim] int8: first, and second codes. ``margin`` [Q] float32: how far below others a passage
+    is out. ``offset`` and ``unit`` [Q, 1] float64: a product is about ``(score - offset) / unit``.
+    """
+
+    codes: Tensor
+    margin: Tensor
+    offset: Tensor
+    unit: Tensor
+
+
+class Codes:
+    """All passages [n, dim] of some shards as codes, in memory.
+
+    Parameters
+    ----------
+    shards : float16 or float32, on the CPU, without NaN or Inf.
+    max_norm : at least the norm of any passage.
+    """
+
+    def __init__(self, shards: Sequence[Tensor], max_norm: float) -> None:
+        blocks = [block for shard in shards for block in shard.split(BLOCK)]
+        low = torch.stack([block.amin(0) for block in blocks]).amin(0).float()
+        high = torch.stack([block.amax(0) for block in blocks]).amax(0).float()
+        self.center, self.scale = low / 2 + high / 2, FINER / (high - low).clamp_(min=LEAST_RANGE)
+        self.max_norm, self.dim = max_norm, len(low)
+        padded = -(-self.dim // ALIGNED) * ALIGNED
+        self.codes = torch.zeros(sum(map(len, blocks)), padded, dtype=torch.int8)
+        sizes, losses = [], []
+        for block, codes in zip(blocks, self.codes.split(list(map(len, blocks))), strict=True):
+            scaled = block.float().sub(self.center).mul_(self.scale)
+            rounded = scaled.round()
+            codes[:, : self.dim] = rounded
+            sizes.append(torch.linalg.vector_norm(rounded, dim=1).amax())
+            losses.append(torch.linalg.vector_norm(scaled.sub_(rounded), dim=1).amax())
+        self.largest = float(max(sizes)) * SLACK
+        # Numbers below 128 were rounded twice in float32, and may have vanished where they were too small for it.
+        self.loss = float(max(losses)) * SLACK + self.dim**0.5 * 2.0**-14
+
+    def of(self, queries: Tensor, norms: Tensor) -> Coded:
+        """Codes of stored ``queries`` [Q, dim], whose ``norms`` [Q] are upper bounds."""
+        scaled = queries.double() / self.scale.double()
+        unit = scaled.abs().amax(1, keepdim=True) / TOP
+        scaled /= unit
+        first = scaled.round()
+        left, second = scaled - first, torch.empty(0, self.dim)
+        if len(queries) > 1:  # a lone query's second code takes longer than the candidates that it spares
+            second = (left * FINER).round()
+            left -= second / FINER
+        codes = torch.zeros(len(first) + len(second), self.codes.shape[1], dtype=torch.int8)
+        codes[:, : self.dim] = torch.cat([first, second])
+        size = scaled.norm(dim=1)
+        error = left.norm(dim=1) * self.largest + size * self.loss
+        # float32 holds products and bounds: a few units of 2^-24 of the largest there can be.
+        ranked = error_bound(self.dim, 2.0**-53, norms * self.max_norm) / unit[:, 0]
+        margin = (2 * error + 2.0**-20 * size * self.largest + ranked) * SLACK
+        return Coded(codes, margin.float(), (queries.double() @ self.center.double())[:, None], unit)
+
+    def products(self, coded: Coded, chunk: int | None = None) -> Iterator[tuple[int, Tensor]]:
+        """Scores [Q, chunk] float32 of one chunk after another, in a buffer that the next one overwrites."""
+        queries, rows = len(coded.margin), len(coded.codes)
+        chunk = min(chunk or max(SCORES // queries, BLOCK), len(self.codes))
+        sums, buffer = torch.empty(rows * chunk, dtype=torch.int32), torch.empty(queries * chunk)
+        for start in range(0, len(self.codes), chunk):
+            passages = self.codes[start : start + chunk]
+            found = sums[: rows * len(passages)].view(rows, -1)
+            scores = buffer[: queries * len(passages)].view(queries, -1)
+            torch._int_mm(coded.codes, passages.T, out=found)
+            scores.copy_(found[:queries])
+            if rows > queries:
+                scores.add_(found[queries:], alpha=1 / FINER)
+            yield start, scores
+
+
+class Coding:
+    """Whether and when codes of an index's passages are made.
+
+    Parameters
+    ----------
+    shards, max_norm : of the passages.
+    """
+
+    def __init__(self, shards: Sequence[Tensor], max_norm: float) -> None:
+        self.shards, self.max_norm = shards, max_norm
+        self.searches = 0
+        self.made: Codes | None = None
+
+    def codes(self) -> Codes:
+        """They, made now at the latest.
+
+        Raises
+        ------
+        SettingsError : nothing here multiplies them without an error, or the passages are none that have codes.
+        """
+        if not self._can():
+            what = "precision = 'int8': these passages cannot be searched in bytes here"
+            raise SettingsError("BAD_SETTING", what, "use precision='auto'")
+        self.made = self.made or Codes(self.shards, self.max_norm)
+        return self.made
+
+    def repaid(self, queries: int, k: int) -> Codes | None:
+        """They for a search of so many queries, if that is faster, and searches by now repay what it takes."""
+        n, dim = sum(map(len, self.shards)), self.shards[0].shape[1]
+        if queries > FEW or n * dim < MANY or n < DENSE * k:
+            return None
+        self.searches += 1
+        needed = n * dim + 12 * SCORES  # two int32 and a float32 for each score
+        if self.made or (self.searches >= REPAID and needed <= spare() and self._can()):
+            return self.codes()
+        return None
+
+    def _can(self) -> bool:
+        on_cpu = all(shard.device.type == "cpu" for shard in self.shards)
+        fitting = self.max_norm < SAFE and self.shards[0].shape[1] <= MOST_DIM
+        return on_cpu and fitting and has_byte_kernels() and is_exact()
+
+
+@cache
+def is_exact() -> bool:
+    """Whether products of the largest codes are right here: older kernels add them up in 16 bits."""
+    for rows, dim in ((1, 4), (1, 64), (2, 768), (33, 1024)):
+        signs = torch.arange(70 * dim).view(70, dim).remainder(3).sub(1).mul(TOP)
+        a, b = signs[:rows].to(torch.int8).contiguous(), signs.to(torch.int8)
+        for left, right in ((a, b), (a.abs(), b.abs())):
+            if not torch.equal(torch._int_mm(left, right.T).long(), left.long() @ right.long().T):
+                return False
+    return True

@@ -1,0 +1,194 @@
+"""Integer products propose what a search needs: their bound holds, they come when they pay, and change no bit."""
+
+import numpy as np
+import pytest
+import torch
+from test_exact import random, slow_search
+
+from hardneg.errors import SettingsError
+from hardneg.memory import limit_memory, spare
+from hardneg.models.capacity import has_byte_kernels
+from hardneg.search import codes as module
+from hardneg.search.codes import FEW, REPAID, Codes, is_exact
+from hardneg.search.exact import ExactIndex
+from hardneg.search.proposals import SLACK
+from hardneg.search.vectors import vector_norms
+
+pytestmark = pytest.mark.skipif(not has_byte_kernels(), reason="this processor does not multiply bytes")
+
+
+def bound_and_error(queries, passages):
+    """Half the margin [Q], which bounds an error, and the errors [Q, n] against float64, in units of the query."""
+    queries, passages = torch.from_numpy(queries), torch.from_numpy(passages)
+    norms = vector_norms(queries) * SLACK
+    codes = Codes(list(passages.tensor_split(3)), float(vector_norms(passages).max()))
+    coded = codes.of(queries, norms)
+    found = torch.cat([scores.double().clone() for _, scores in codes.products(coded, 37)], dim=1)
+    wanted = (queries.double() @ passages.double().T - coded.offset) / coded.unit
+    return coded.margin.double() / 2, (found - wanted).abs()
+
+
+# ---------------------------------------------------------------- the bound
+
+
+def test_codes_by_hand():
+    passages = torch.tensor([[-1.0, 10.0], [1.0, 10.0], [0.25, 12.0]])
+    codes = Codes([passages], 13.0)
+    assert codes.center.tolist() == [0, 11]
+    assert codes.scale.tolist() == [127, 127]
+    assert codes.codes.tolist() == [[-127, -127, 0, 0], [127, -127, 0, 0], [32, 127, 0, 0]]  # 31.75 is rounded
+    coded = codes.of(torch.tensor([[2.0, 0.75], [0.0, 3.0]]), torch.tensor([2.2, 3.1]).double())
+    # 47.625 = 48 - 95.25 / 254
+    assert coded.codes[:, :2].tolist() == [[127, 48], [0, 127], [0, -95], [0, 0]]
+    products = next(codes.products(coded))[1]
+    assert products[1].tolist() == [-127 * 127, -127 * 127, 127 * 127]
+    second = 48 - 95 / 254
+    wanted = [-127 * 127 - 127 * second, 127 * 127 - 127 * second, 127 * 32 + 127 * second]
+    np.testing.assert_allclose(products[0], wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("dim", [1, 3, 64, 769])
+@pytest.mark.parametrize("scale", [2.0**-14, 1, 2.0**10])
+@pytest.mark.parametrize("queries", [1, 7])
+def test_the_bound_holds(dim, dtype, scale, queries):
+    for seed in range(5):
+        q, p = (
+            (random((n, dim), "float64", 2 * seed + n, unit=False) * scale).astype(dtype) for n in (queries, 200)
+        )
+        p[:, dim // 2] *= np.asarray(8, dtype)  # one dimension reaches further than others
+        bound, error = bound_and_error(q, p)
+        assert (error <= bound[:, None]).all()
+        assert (bound <= 127 * dim**0.5 * 127 * (1 + dim**0.5)).all()  # it says something
+
+
+@pytest.mark.parametrize("dim", [4, 96, 384])
+def test_the_bound_is_met(dim):
+    """Where the errors of all numbers are as large as can be, and add up, little of it is left."""
+    signs = np.random.default_rng(dim).choice([-1.0, 1.0], dim)
+    steps = np.arange(-126, 126)[:, None] + 0.499 * signs  # rounded to the whole number, against the query
+    ends = np.array([[-127.0], [127.0]]) * np.ones(dim)
+    passages, queries = (
+        np.concatenate([steps, ends]).astype(np.float32),
+        np.stack([signs, signs]).astype(np.float32),
+    )
+    bound, error = bound_and_error(queries, passages)
+    assert (error <= bound[:, None]).all()
+    assert float(error.max()) > 0.95 * float(bound[0])
+
+
+def test_products_are_exact_here():
+    assert is_exact()
+
+
+def search_with(index, queries, **flaw):
+    """Rows [Q, 50] of an index whose codes have ``flaw``."""
+    for name, value in flaw.items():
+        setattr(index.coding.codes(), name, value)
+    return index.search(torch.from_numpy(queries), 50)[1].numpy()
+
+
+def test_without_the_part_of_the_passages_results_are_wrong():
+    passages, queries = random((3000, 64), seed=4), random((20, 64), seed=5)
+    index = ExactIndex(passages, precision="int8")
+    wanted = slow_search(queries, passages, 50)[1]
+    np.testing.assert_array_equal(search_with(index, queries), wanted)
+    assert (search_with(index, queries, loss=1e-9) != wanted).any()
+
+
+def test_without_the_part_of_the_query_results_are_wrong():
+    """Passages that codes hold as they are, and queries that they do not."""
+    passages = np.random.default_rng(4).integers(-127, 128, (3000, 64)).astype(np.float32)
+    passages[:2] = [[-127], [127]]
+    queries = random((20, 64), "float32", seed=5)
+    index = ExactIndex(passages, precision="int8")
+    flawed = []
+    for i in range(20):  # one by one: several have a second code each
+        wanted = slow_search(queries[i : i + 1], passages, 50)[1]
+        index.coding.made = None
+        np.testing.assert_array_equal(search_with(index, queries[i : i + 1]), wanted)
+        flawed.append((search_with(index, queries[i : i + 1], largest=1e-9) != wanted).any())
+    assert any(flawed)
+
+
+def test_more_within_the_bound_than_are_held():
+    """Scores are settled exactly, and go on as proposals, whose unit is another."""
+    rng = np.random.default_rng(6)
+    passages = (1 + 1e-3 * rng.random((5000, 48))).astype(np.float32)
+    passages[0], passages[-1] = -3, 5  # all others share a few codes
+    queries = rng.standard_normal((6, 48)).astype(np.float32)
+    index = ExactIndex(passages, precision="int8", chunk=700)
+    for k in (1, 10, 300):
+        scores, rows = index.search(torch.from_numpy(queries), k)
+        wanted = slow_search(queries, passages, k)
+        np.testing.assert_array_equal(rows.numpy(), wanted[1])
+        np.testing.assert_array_equal(scores.numpy(), wanted[0])
+
+
+# ---------------------------------------------------------------- when they are made
+
+
+@pytest.fixture
+def index(monkeypatch):
+    monkeypatch.setattr(module, "MANY", 1)
+    monkeypatch.setattr(module, "spare", lambda: 1 << 30)
+    return ExactIndex(random((2000, 32), seed=1))
+
+
+def ask(index, queries, times):
+    for i in range(times):
+        found = index.search(torch.from_numpy(random((queries, 32), seed=i)), 5)[1].numpy()
+        np.testing.assert_array_equal(
+            found, slow_search(random((queries, 32), seed=i), random((2000, 32), seed=1), 5)[1]
+        )
+
+
+def test_small_searches_make_codes_once_they_repay(index, monkeypatch):
+    ask(index, 3, REPAID - 1)
+    assert index.coding.made is None
+    ask(index, 3, 1)
+    made = index.coding.made
+    assert made is not None
+    monkeypatch.setattr(Codes, "__init__", None)  # not made again
+    ask(index, 1, 3)
+    used = []
+    monkeypatch.setattr(Codes, "of", lambda *args, of=Codes.of: used.append(1) or of(*args))
+    ask(index, FEW + 1, 1)
+    assert not used
+    ask(index, FEW, 1)
+    assert used
+
+
+def test_large_searches_make_none(index):
+    ask(index, FEW + 1, REPAID + 1)
+    assert index.coding.made is None
+
+
+def test_without_memory_to_spare_none_are_made(index, monkeypatch):
+    monkeypatch.setattr(module, "spare", lambda: 0)
+    ask(index, 1, REPAID + 3)
+    assert index.coding.made is None
+
+
+def test_where_products_are_wrong_none_are_made(index, monkeypatch):
+    monkeypatch.setattr(module, "is_exact", lambda: False)
+    ask(index, 1, REPAID + 3)
+    assert index.coding.made is None
+    with pytest.raises(SettingsError, match="precision = 'int8'"):
+        ExactIndex(random((20, 32)), precision="int8").search(torch.ones(1, 32), 5)
+
+
+def test_few_passages_need_none():
+    index = ExactIndex(random((2000, 32), seed=1))
+    ask(index, 1, REPAID + 3)
+    assert index.coding.made is None
+
+
+def test_a_limit_leaves_half_of_its_room_to_spare():
+    without = spare()
+    assert without > 0
+    limit_memory("64G")
+    try:
+        assert 16 << 30 < spare() < 32 << 30
+    finally:
+        limit_memory()
