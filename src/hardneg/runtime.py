@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
+import time
 import warnings
+from pathlib import Path
 from typing import Any
 
 from hardneg.distributed import local_rank, local_size
@@ -12,6 +15,32 @@ from hardneg.errors import SettingsError
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 KEEP_BYTES = 1 << 30
+
+
+def wait_asleep_if_crowded() -> bool:
+    """Where others keep processors busy, let threads sleep while they wait for one another; whether it does.
+
+    OpenMP's threads spin. A search has thousands of short parallel parts, and while one of its threads waits for a
+    processor, the others spin for a whole time slice, in every part: "Beside other work" in docs/benchmarks.md has
+    figures. What the environment says is left alone, and nothing can be done once torch is loaded.
+    """
+    if {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys() or "torch" in sys.modules or not _others_run():
+        return False
+    os.environ["GOMP_SPINCOUNT"] = "0"
+    return True
+
+
+def _others_run(samples: int = 5) -> bool:
+    """Whether anything but this thread runs or waits for a processor, each time that one looks."""
+    for _ in range(samples):
+        try:
+            running = int(Path("/proc/loadavg").read_text().split()[3].split("/")[0])
+        except (OSError, IndexError, ValueError):  # not Linux
+            return False
+        if running <= 1:
+            return False
+        time.sleep(0.002)
+    return True
 
 
 def set_threads(threads: int | None = None) -> int:

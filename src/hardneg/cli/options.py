@@ -68,8 +68,10 @@ def begin(*, resumable: bool = False, code: list[str] | None = None) -> None:
     """
     from hardneg import progress
     from hardneg.distributed import rank
+    from hardneg.runtime import wait_asleep_if_crowded
     from hardneg.stopping import stop_flag
 
+    wait_asleep_if_crowded()
     if rank() == 0:
         progress.turn_on()
     if resumable:

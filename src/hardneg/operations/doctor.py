@@ -19,7 +19,15 @@ from hardneg.refusals import existing_parent
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "scipy", "bm25s", "faiss-cpu")
 INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8")
-VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "HARDNEG_CACHE")
+VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OMP_WAIT_POLICY",
+    "GOMP_SPINCOUNT",
+    "MKL_NUM_THREADS",
+    "RAYON_NUM_THREADS",
+    "CUDA_VISIBLE_DEVICES",
+    "HARDNEG_CACHE",
+)
 CGROUP = Path("/sys/fs/cgroup")
 
 
