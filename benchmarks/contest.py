@@ -232,7 +232,7 @@ def machine() -> dict[str, Any]:
     return {
         "cpu": cpu,
         "cores": len(os.sched_getaffinity(0)),
-        "features": sorted(flags & {"avx2", "avx512f", "avx512_bf16", "amx_bf16"}),
+        "features": sorted(flags & {"avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "amx_bf16"}),
         "python": platform.python_version(),
         "versions": versions,
     }
