@@ -32,6 +32,7 @@ PACKAGES = (
     "hardneg torch transformers tokenizers sentence-transformers accelerate datasets numpy faiss-cpu bm25s"
     " PyStemmer numba pytrec_eval-terrier ranx"
 )
+FEATURES = {"avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "amx_bf16"}
 
 Arrays = Mapping[str, np.ndarray]
 # One timed run; what it found, for the gate. Where arrays are work for the gate alone, a function that makes them.
@@ -232,7 +233,7 @@ def machine() -> dict[str, Any]:
     return {
         "cpu": cpu,
         "cores": len(os.sched_getaffinity(0)),
-        "features": sorted(flags & {"avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "amx_bf16"}),
+        "features": sorted(flags & FEATURES),
         "python": platform.python_version(),
         "versions": versions,
     }

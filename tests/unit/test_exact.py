@@ -7,7 +7,8 @@ import torch
 from hardneg.errors import ArtifactError, InputError, NumericError, SettingsError
 from hardneg.models.capacity import has_byte_kernels
 from hardneg.search.candidates import Candidates
-from hardneg.search.exact import ExactIndex, exact_search, merge_topk, tree_sum
+from hardneg.search.exact import ExactIndex, exact_search, merge_topk
+from hardneg.search.pairs import tree_sum
 
 # Shards, queries and passages of a product, and what the product is computed in.
 LAYOUTS = [

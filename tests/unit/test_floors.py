@@ -37,7 +37,8 @@ FLOORS = {
         models.loading models.saving models.reinit losses
     """,
     "search": """
-        search.checks search.vectors search.candidates search.proposals search.exact search.embedding_store
+        search.checks search.vectors search.candidates search.proposals search.pairs search.codes search.exact
+        search.embedding_store
         search.embeddings search.retrieve search.runs search.bm25 search.ann search.ann_building search.counting
     """,
     "negatives": """

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from hardneg.progress import Tick, silent
-from hardneg.search.exact import ExactIndex, Pairs
+from hardneg.search.exact import ExactIndex
+from hardneg.search.pairs import Pairs
 from hardneg.search.proposals import FLOAT32
 
 SPAN = 1024  # flags whose count, spread over eight bytes, fits into them

@@ -14,7 +14,8 @@ from hardneg.progress import Tick, silent
 from hardneg.records import Float32, Int32, Int64, Run, Unit, offsets_of, owners, spans
 from hardneg.search.checks import check_request
 from hardneg.search.embeddings import Embeddings
-from hardneg.search.exact import ExactIndex, tree_sum
+from hardneg.search.exact import ExactIndex
+from hardneg.search.pairs import tree_sum
 from hardneg.search.vectors import Vectors, as_tensor, check_norms, vector_norms
 
 BLOCK = 1024  # ranked lists of chunks that are reduced to documents at once
