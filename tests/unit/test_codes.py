@@ -9,7 +9,7 @@ from hardneg.errors import SettingsError
 from hardneg.memory import limit_memory, spare
 from hardneg.models.capacity import has_byte_kernels
 from hardneg.search import codes as module
-from hardneg.search.codes import FEW, REPAID, Codes, is_exact
+from hardneg.search.codes import FEW, PATIENCE, REPAID, Codes, is_exact
 from hardneg.search.exact import ExactIndex
 from hardneg.search.proposals import SLACK
 from hardneg.search.vectors import vector_norms
@@ -24,7 +24,7 @@ def bound_and_error(queries, passages):
     codes = Codes(list(passages.tensor_split(3)), float(vector_norms(passages).max()))
     coded = codes.of(queries, norms)
     found = torch.cat([scores.double().clone() for _, scores in codes.products(coded, 37)], dim=1)
-    wanted = (queries.double() @ passages.double().T - coded.offset) / coded.unit
+    wanted = queries.double() @ (passages.double() - codes.center.double()).T / coded.unit[:, None]
     return coded.margin.double() / 2, (found - wanted).abs()
 
 
@@ -111,18 +111,49 @@ def test_without_the_part_of_the_query_results_are_wrong():
     assert any(flawed)
 
 
-def test_more_within_the_bound_than_are_held():
-    """Scores are settled exactly, and go on as proposals, whose unit is another."""
-    rng = np.random.default_rng(6)
-    passages = (1 + 1e-3 * rng.random((5000, 48))).astype(np.float32)
-    passages[0], passages[-1] = -3, 5  # all others share a few codes
-    queries = rng.standard_normal((6, 48)).astype(np.float32)
-    index = ExactIndex(passages, precision="int8", chunk=700)
-    for k in (1, 10, 300):
+def check(queries, passages, *ks, **layout):
+    index = ExactIndex(passages, precision="int8", **layout)
+    whole = np.concatenate(passages) if isinstance(passages, list) else passages
+    for k in ks:
         scores, rows = index.search(torch.from_numpy(queries), k)
-        wanted = slow_search(queries, passages, k)
+        wanted = slow_search(queries, whole, k)
         np.testing.assert_array_equal(rows.numpy(), wanted[1])
         np.testing.assert_array_equal(scores.numpy(), wanted[0])
+    return index
+
+
+def test_ranges_of_a_few_units_in_the_last_place():
+    """The middle of such a range is no float32: one end would get a code beyond 127."""
+    wrapped = 0
+    for reach in (1, 3, 7, 25, 51, 127, 253, 254):
+        passages = np.array([[1], [1 + reach // 2 * 2.0**-23], [1 + reach * 2.0**-23]], np.float32)
+        codes = Codes([torch.from_numpy(passages)], 2.0)
+        assert codes.codes[0, 0] <= 0 <= codes.codes[2, 0] > codes.codes[0, 0]
+        wrapped += float((codes.center - 1) * 2**23 * 2) != reach
+        for sign in (1, -1):
+            check(np.full((1, 1), sign, np.float32), passages, 1, 2)
+    assert wrapped  # the middle was rounded
+
+
+def test_numbers_too_far_apart_for_codes():
+    """A large constant beside tiny numbers: the margin says nothing, and float32 proposes."""
+    passages = np.zeros((400, 2), np.float32)
+    passages[:, 0], passages[:, 1] = 1.3 * 2.0**60, 1e-30 * np.random.default_rng(0).normal(size=400)
+    for value in (1.7, 1.9):
+        check(np.full((1, 2), value, np.float32), passages, 1, 3)
+
+
+def test_an_empty_shard():
+    passages = random((60, 16), seed=8)
+    check(random((3, 16), seed=9), [passages[:40], passages[:0], passages[40:]], 5)
+
+
+def test_one_passage_far_from_all_others():
+    """All others share a few codes: more may be among the best than are held, and float32 proposes."""
+    passages = random((5000, 48), "float32", seed=6)
+    passages[7] *= 1e4
+    index = check(random((6, 48), "float32", seed=7), passages, 1, 10, chunk=700)
+    assert index.coding.crowded == 2
 
 
 # ---------------------------------------------------------------- when they are made
@@ -157,6 +188,20 @@ def test_small_searches_make_codes_once_they_repay(index, monkeypatch):
     assert not used
     ask(index, FEW, 1)
     assert used
+
+
+def test_codes_that_tell_nothing_apart_are_given_up(monkeypatch):
+    monkeypatch.setattr(module, "MANY", 1)
+    monkeypatch.setattr(module, "spare", lambda: 1 << 30)
+    passages = random((5000, 32), "float32", seed=1)
+    passages[0] *= 1e4
+    index = ExactIndex(passages)
+    for i in range(REPAID + PATIENCE + 2):
+        query = random((1, 32), "float32", seed=i)
+        found = index.search(torch.from_numpy(query), 5)[1].numpy()
+        np.testing.assert_array_equal(found, slow_search(query, passages, 5)[1])
+        assert (index.coding.made is not None) == (REPAID - 1 <= i < REPAID + PATIENCE - 2)
+    assert index.coding.crowded == PATIENCE
 
 
 def test_large_searches_make_none(index):

@@ -26,6 +26,10 @@ class Scorer(Protocol):
         ...
 
 
+class Crowded(Exception):
+    """More passages may be among the best than are held."""
+
+
 @dataclass(frozen=True)
 class Found:
     """Proposals, flat: position of the query (ascending), passage row, approximate score."""
@@ -48,7 +52,11 @@ class Candidates:
     margin : [Q], in the dtype of the proposals: a passage this far below the k-th best proposal is out.
     k, n : hits wanted, passages there are; k <= n.
     capacity : proposals of a query that are held at most; above k, or n.
-    scale : [Q, 1] offset and unit of the proposals, where these are ``(score - offset) / unit``; None: scores.
+    settles : whether more than is held may be told apart by exact scores, which must be what is proposed, nearly.
+
+    Raises
+    ------
+    Crowded : on the way, where it does not settle, and more than ``capacity`` passages may be among the k best.
     """
 
     def __init__(
@@ -58,9 +66,9 @@ class Candidates:
         k: int,
         n: int,
         capacity: int,
-        scale: tuple[Tensor, Tensor] | None = None,
+        settles: bool = True,
     ) -> None:
-        self.scorer, self.margin, self.k, self.scale = scorer, margin, k, scale
+        self.scorer, self.margin, self.k, self.settles = scorer, margin, k, settles
         self.capacity = capacity
         shape = (len(margin), self.capacity)
         self.values = margin.new_full(shape, -torch.inf)
@@ -84,6 +92,8 @@ class Candidates:
             found = found.where(found.values > self.floor[ids][found.which])
             crowded = self._crowded(ids, found)
         if crowded.any():
+            if not self.settles:
+                raise Crowded
             found = found.where(~crowded[found.which])
             self._split(ids[crowded], scores[crowded], start)
         self._append(ids, found)
@@ -158,16 +168,9 @@ class Candidates:
         """Keep of what is held the k best by exact score."""
         scores, rows = self._ranked(ids)
         self.values[ids] = -torch.inf
-        self.values[ids, : scores.shape[1]] = self._proposed(ids, scores).to(self.values.dtype)
+        self.values[ids, : scores.shape[1]] = scores.to(self.values.dtype)
         self.rows[ids, : scores.shape[1]] = rows
         self.count[ids] = self.count[ids].clamp(max=self.k)
-
-    def _proposed(self, ids: Tensor, scores: Tensor) -> Tensor:
-        """What exact scores [q, w] are as proposals."""
-        if self.scale is None:
-            return scores
-        offset, unit = (part[ids] for part in self.scale)
-        return (scores - offset) / unit
 
     def _ranked(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """The k best [q, <= k] of what is held, by exact score; -inf where there are fewer."""

@@ -28,7 +28,10 @@ from hardneg.search.proposals import DENSE, SAFE, SLACK, error_bound
 
 TOP = 127
 FINER = 2 * TOP  # steps of a query's second code in one of the first
-LEAST_RANGE = 2.0**-100
+LEAST_REACH = 2.0**-100
+WIDEST = 2.0**100  # margins above this say nothing, and might not fit into float32
+HELD = 32  # candidates held of a query, in units of k
+PATIENCE = 3  # searches that found more than that, after which codes are given up
 BLOCK = 1024  # passages converted at a time: they stay in the processor's cache
 FEW = 64  # queries up to which reading passages, not multiplying them, is what takes the time
 SCORES = 1 << 21  # of a chunk at most: selecting takes a time of its own for each chunk
@@ -43,12 +46,11 @@ class Coded:
     """Queries as codes, and what their products mean.
 
     ``codes`` [Q or 2 Q, dim] int8: first, and second codes. ``margin`` [Q] float32: how far below others a passage
-    is out. ``offset`` and ``unit`` [Q, 1] float64: a product is about ``(score - offset) / unit``.
+    is out. ``unit`` [Q] float64: of the products.
     """
 
     codes: Tensor
     margin: Tensor
-    offset: Tensor
     unit: Tensor
 
 
@@ -62,17 +64,18 @@ class Codes:
     """
 
     def __init__(self, shards: Sequence[Tensor], max_norm: float) -> None:
-        blocks = [block for shard in shards for block in shard.split(BLOCK)]
+        blocks = [block for shard in shards for block in shard.split(BLOCK) if len(block)]
         low = torch.stack([block.amin(0) for block in blocks]).amin(0).float()
         high = torch.stack([block.amax(0) for block in blocks]).amax(0).float()
-        self.center, self.scale = low / 2 + high / 2, FINER / (high - low).clamp_(min=LEAST_RANGE)
+        self.center = low / 2 + high / 2  # rounded: one end may be farther than the other
+        self.scale = TOP / torch.maximum(high - self.center, self.center - low).clamp_(min=LEAST_REACH)
         self.max_norm, self.dim = max_norm, len(low)
         padded = -(-self.dim // ALIGNED) * ALIGNED
         self.codes = torch.zeros(sum(map(len, blocks)), padded, dtype=torch.int8)
         sizes, losses = [], []
         for block, codes in zip(blocks, self.codes.split(list(map(len, blocks))), strict=True):
             scaled = block.float().sub(self.center).mul_(self.scale)
-            rounded = scaled.round()
+            rounded = scaled.round().clamp_(-TOP, TOP)  # what is lost is measured
             codes[:, : self.dim] = rounded
             sizes.append(torch.linalg.vector_norm(rounded, dim=1).amax())
             losses.append(torch.linalg.vector_norm(scaled.sub_(rounded), dim=1).amax())
@@ -80,8 +83,12 @@ class Codes:
         # Numbers below 128 were rounded twice in float32, and may have vanished where they were too small for it.
         self.loss = float(max(losses)) * SLACK + self.dim**0.5 * 2.0**-14
 
-    def of(self, queries: Tensor, norms: Tensor) -> Coded:
-        """Codes of stored ``queries`` [Q, dim], whose ``norms`` [Q] are upper bounds."""
+    def capacity(self, k: int) -> int:
+        """Candidates of a query that are held: k, and what a wide margin lets through."""
+        return min(HELD * k + 64, len(self.codes))
+
+    def of(self, queries: Tensor, norms: Tensor) -> Coded | None:
+        """Codes of stored ``queries`` [Q, dim], whose ``norms`` [Q] are upper bounds; None if they say nothing."""
         scaled = queries.double() / self.scale.double()
         unit = scaled.abs().amax(1, keepdim=True) / TOP
         scaled /= unit
@@ -97,7 +104,7 @@ class Codes:
         # float32 holds products and bounds: a few units of 2^-24 of the largest there can be.
         ranked = error_bound(self.dim, 2.0**-53, norms * self.max_norm) / unit[:, 0]
         margin = (2 * error + 2.0**-20 * size * self.largest + ranked) * SLACK
-        return Coded(codes, margin.float(), (queries.double() @ self.center.double())[:, None], unit)
+        return Coded(codes, margin.float(), unit[:, 0]) if bool((margin < WIDEST).all()) else None
 
     def products(self, coded: Coded, chunk: int | None = None) -> Iterator[tuple[int, Tensor]]:
         """Scores [Q, chunk] float32 of one chunk after another, in a buffer that the next one overwrites."""
@@ -121,11 +128,12 @@ class Coding:
     Parameters
     ----------
     shards, max_norm : of the passages.
+    device : where they are searched.
     """
 
-    def __init__(self, shards: Sequence[Tensor], max_norm: float) -> None:
-        self.shards, self.max_norm = shards, max_norm
-        self.searches = 0
+    def __init__(self, shards: Sequence[Tensor], max_norm: float, device: torch.device) -> None:
+        self.shards, self.max_norm, self.device = shards, max_norm, device
+        self.searches, self.crowded = 0, 0
         self.made: Codes | None = None
 
     def codes(self) -> Codes:
@@ -144,7 +152,7 @@ class Coding:
     def repaid(self, queries: int, k: int) -> Codes | None:
         """They for a search of so many queries, if that is faster, and searches by now repay what it takes."""
         n, dim = sum(map(len, self.shards)), self.shards[0].shape[1]
-        if queries > FEW or n * dim < MANY or n < DENSE * k:
+        if queries > FEW or n * dim < MANY or n < DENSE * k or self.crowded >= PATIENCE:
             return None
         self.searches += 1
         needed = n * dim + 12 * SCORES  # two int32 and a float32 for each score
@@ -152,8 +160,14 @@ class Coding:
             return self.codes()
         return None
 
+    def crowd(self) -> None:
+        """Note that codes did not tell a query's passages apart; where they do not, they are given up."""
+        self.crowded += 1
+        if self.crowded >= PATIENCE:
+            self.made = None
+
     def _can(self) -> bool:
-        on_cpu = all(shard.device.type == "cpu" for shard in self.shards)
+        on_cpu = all(device.type == "cpu" for device in (self.device, *(shard.device for shard in self.shards)))
         fitting = self.max_norm < SAFE and self.shards[0].shape[1] <= MOST_DIM
         return on_cpu and fitting and has_byte_kernels() and is_exact()
 

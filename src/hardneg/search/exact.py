@@ -9,6 +9,7 @@ is scored exactly.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Protocol
@@ -20,7 +21,7 @@ from torch import Tensor
 from hardneg.errors import ArtifactError, NumericError
 from hardneg.memory import require, room
 from hardneg.progress import Tick, silent
-from hardneg.search.candidates import Candidates, merge_topk
+from hardneg.search.candidates import Candidates, Crowded, merge_topk
 from hardneg.search.checks import check_request
 from hardneg.search.codes import Codes, Coding
 from hardneg.search.pairs import Pairs
@@ -101,7 +102,7 @@ class ExactIndex:
             self.starts.append(self.starts[-1] + len(shard))
         self._starts = torch.tensor(self.starts, dtype=torch.int32, device=self.device)
         self.max_norm = max_norm if max_norm is not None else self._largest_norm()
-        self.coding = Coding(self.shards, self.max_norm)
+        self.coding = Coding(self.shards, self.max_norm, self.device)
 
     def __len__(self) -> int:
         return self.starts[-1]
@@ -131,11 +132,11 @@ class ExactIndex:
         product = self._product(stored, k)
         max_loss = self._loss_bound(len(stored)) if product.is_rounding else 0.0
         codes = self._codes(product, len(stored), k)
-        held = min((8 if codes or product.is_rounding else 4) * k + 64, len(self))
+        held = codes.capacity(k) if codes else product.capacity(k, len(self))
         tile = self.given_tile or self.fitting_tile(min(self.tile, len(stored)), held)
         for start in range(0, len(stored), tile):
             place = slice(start, start + tile)
-            scores[place], rows[place] = self._search_tile(stored[place], k, held, product, max_loss, codes)
+            scores[place], rows[place] = self._search_tile(stored[place], k, product, max_loss, codes)
             progress(min(start + tile, len(stored)), len(stored))
         return scores, rows
 
@@ -184,18 +185,24 @@ class ExactIndex:
         return self.coding.repaid(queries, k) if searchable else None
 
     def _search_tile(
-        self, queries: Tensor, k: int, held: int, product: Product, max_loss: float, codes: Codes | None
+        self, queries: Tensor, k: int, product: Product, max_loss: float, codes: Codes | None
     ) -> tuple[Tensor, Tensor]:
-        pairs, scale = Pairs(self, queries), None
-        if codes:
-            coded = codes.of(queries, pairs.norms)
-            margin, scale = coded.margin, (coded.offset, coded.unit)
-            proposals = codes.products(coded, self.given_chunk)
-        else:
-            margin = product.margin(queries, pairs.norms, self.max_norm, max_loss).to(product.scores)
-            proposals = self.products(queries, product)
+        pairs = Pairs(self, queries)
+        if codes and (found := self._search_coded(pairs, queries, k, codes)):
+            return found
+        margin = product.margin(queries, pairs.norms, self.max_norm, max_loss).to(product.scores)
+        held = product.capacity(k, len(self))
         with product.leave():
-            return Candidates(pairs, margin, k, len(self), held, scale).best_of(proposals)
+            return Candidates(pairs, margin, k, len(self), held).best_of(self.products(queries, product))
+
+    def _search_coded(self, pairs: Pairs, queries: Tensor, k: int, codes: Codes) -> tuple[Tensor, Tensor] | None:
+        """None where codes do not tell the passages apart."""
+        if coded := codes.of(queries, pairs.norms):
+            candidates = Candidates(pairs, coded.margin, k, len(self), codes.capacity(k), settles=False)
+            with contextlib.suppress(Crowded):
+                return candidates.best_of(codes.products(coded, self.given_chunk))
+        self.coding.crowd()
+        return None
 
     def _loss_bound(self, queries: int) -> float:
         """What rounding to bfloat16 can take from a passage: looked up where so many queries repay it."""

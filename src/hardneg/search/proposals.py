@@ -55,6 +55,10 @@ class Product:
         """Whether stored vectors may change when they are rounded."""
         return self.rounded == torch.bfloat16
 
+    def capacity(self, k: int, passages: int) -> int:
+        """Candidates of a query that are held: k and room for news, and for what a wide margin lets through."""
+        return min((8 if self.is_rounding else 4) * k + 64, passages)
+
     def operand(self, vectors: Tensor, out: Tensor | None = None) -> Tensor:
         """Stored vectors [n, dim] as they are multiplied, on the device and in the memory of ``out``."""
         out = torch.empty_like(vectors, dtype=self.multiplied) if out is None else out
