@@ -9,7 +9,7 @@ from hardneg.errors import SettingsError
 from hardneg.memory import limit_memory, spare
 from hardneg.models.capacity import has_byte_kernels
 from hardneg.search import codes as module
-from hardneg.search.codes import FEW, PATIENCE, REPAID, Codes, is_exact
+from hardneg.search.codes import FEW, PATIENCE, REPAID, TOP, Codes, is_exact
 from hardneg.search.exact import ExactIndex
 from hardneg.search.proposals import SLACK
 from hardneg.search.vectors import vector_norms
@@ -24,7 +24,8 @@ def bound_and_error(queries, passages):
     codes = Codes(list(passages.tensor_split(3)), float(vector_norms(passages).max()))
     coded = codes.of(queries, norms)
     found = torch.cat([scores.double().clone() for _, scores in codes.products(coded, 37)], dim=1)
-    wanted = queries.double() @ (passages.double() - codes.center.double()).T / coded.unit[:, None]
+    unit = (queries.double() / codes.scale.double()).abs().amax(1, keepdim=True) / TOP
+    wanted = queries.double() @ (passages.double() - codes.center.double()).T / unit
     return coded.margin.double() / 2, (found - wanted).abs()
 
 
@@ -180,7 +181,9 @@ def test_small_searches_make_codes_once_they_repay(index, monkeypatch):
     ask(index, 3, 1)
     made = index.coding.made
     assert made is not None
-    monkeypatch.setattr(Codes, "__init__", None)  # not made again
+    monkeypatch.setattr(Codes, "__init__", None)  # not made again,
+    for check in ("spare", "has_byte_kernels"):  # and what allowed them is not asked again
+        monkeypatch.setattr(module, check, None)
     ask(index, 1, 3)
     used = []
     monkeypatch.setattr(Codes, "of", lambda *args, of=Codes.of: used.append(1) or of(*args))
@@ -202,6 +205,19 @@ def test_codes_that_tell_nothing_apart_are_given_up(monkeypatch):
         np.testing.assert_array_equal(found, slow_search(query, passages, 5)[1])
         assert (index.coding.made is not None) == (REPAID - 1 <= i < REPAID + PATIENCE - 2)
     assert index.coding.crowded == PATIENCE
+
+
+def test_a_few_odd_queries_are_no_reason_to_give_codes_up(index, monkeypatch):
+    monkeypatch.setattr(module, "RARE", 10)
+    ask(index, 1, REPAID)
+    for _ in range(PATIENCE + 3):
+        index.coding.crowd()  # as an odd query does
+        ask(index, 1, 10)
+        assert index.coding.made is not None
+    for _ in range(2 * PATIENCE):
+        index.coding.crowd()
+    ask(index, 1, 1)
+    assert index.coding.made is None and index.coding.given_up
 
 
 def test_large_searches_make_none(index):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,6 +43,7 @@ def bytes_of_batch(configs: Sequence[Any], tokens: int) -> int:
     return tokens * max(widths) * 4 + WORKSPACE
 
 
+@cache
 def _cpu_flags() -> set[str]:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

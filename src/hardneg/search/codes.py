@@ -31,7 +31,8 @@ FINER = 2 * TOP  # steps of a query's second code in one of the first
 LEAST_REACH = 2.0**-100
 WIDEST = 2.0**100  # margins above this say nothing, and might not fit into float32
 HELD = 32  # candidates held of a query, in units of k
-PATIENCE = 3  # searches that found more than that, after which codes are given up
+PATIENCE = 3  # searches that found more than that, after which codes are given up,
+RARE = 100  # and one more for so many searches
 BLOCK = 1024  # passages converted at a time: they stay in the processor's cache
 FEW = 64  # queries up to which reading passages, not multiplying them, is what takes the time
 SCORES = 1 << 21  # of a chunk at most: selecting takes a time of its own for each chunk
@@ -46,12 +47,11 @@ class Coded:
     """Queries as codes, and what their products mean.
 
     ``codes`` [Q or 2 Q, dim] int8: first, and second codes. ``margin`` [Q] float32: how far below others a passage
-    is out. ``unit`` [Q] float64: of the products.
+    is out.
     """
 
     codes: Tensor
     margin: Tensor
-    unit: Tensor
 
 
 class Codes:
@@ -104,7 +104,7 @@ class Codes:
         # float32 holds products and bounds: a few units of 2^-24 of the largest there can be.
         ranked = error_bound(self.dim, 2.0**-53, norms * self.max_norm) / unit[:, 0]
         margin = (2 * error + 2.0**-20 * size * self.largest + ranked) * SLACK
-        return Coded(codes, margin.float(), unit[:, 0]) if bool((margin < WIDEST).all()) else None
+        return Coded(codes, margin.float()) if bool((margin < WIDEST).all()) else None
 
     def products(self, coded: Coded, chunk: int | None = None) -> Iterator[tuple[int, Tensor]]:
         """Scores [Q, chunk] float32 of one chunk after another, in a buffer that the next one overwrites."""
@@ -134,6 +134,7 @@ class Coding:
     def __init__(self, shards: Sequence[Tensor], max_norm: float, device: torch.device) -> None:
         self.shards, self.max_norm, self.device = shards, max_norm, device
         self.searches, self.crowded = 0, 0
+        self.given_up = False
         self.made: Codes | None = None
 
     def codes(self) -> Codes:
@@ -143,28 +144,29 @@ class Coding:
         ------
         SettingsError : nothing here multiplies them without an error, or the passages are none that have codes.
         """
-        if not self._can():
-            what = "precision = 'int8': these passages cannot be searched in bytes here"
-            raise SettingsError("BAD_SETTING", what, "use precision='auto'")
-        self.made = self.made or Codes(self.shards, self.max_norm)
+        if self.made is None:
+            if not self._can():
+                what = "precision = 'int8': these passages cannot be searched in bytes here"
+                raise SettingsError("BAD_SETTING", what, "use precision='auto'")
+            self.made = Codes(self.shards, self.max_norm)
         return self.made
 
     def repaid(self, queries: int, k: int) -> Codes | None:
         """They for a search of so many queries, if that is faster, and searches by now repay what it takes."""
         n, dim = sum(map(len, self.shards)), self.shards[0].shape[1]
-        if queries > FEW or n * dim < MANY or n < DENSE * k or self.crowded >= PATIENCE:
+        if queries > FEW or n * dim < MANY or n < DENSE * k or self.given_up:
             return None
         self.searches += 1
         needed = n * dim + 12 * SCORES  # two int32 and a float32 for each score
-        if self.made or (self.searches >= REPAID and needed <= spare() and self._can()):
-            return self.codes()
-        return None
+        if self.made is None and (self.searches < REPAID or not self._can() or needed > spare()):
+            return None
+        return self.codes()
 
     def crowd(self) -> None:
         """Note that codes did not tell a query's passages apart; where they do not, they are given up."""
         self.crowded += 1
-        if self.crowded >= PATIENCE:
-            self.made = None
+        if self.crowded >= PATIENCE + self.searches // RARE:
+            self.given_up, self.made = True, None
 
     def _can(self) -> bool:
         on_cpu = all(device.type == "cpu" for device in (self.device, *(shard.device for shard in self.shards)))
