@@ -217,7 +217,8 @@ def test_a_few_odd_queries_are_no_reason_to_give_codes_up(index, monkeypatch):
     for _ in range(2 * PATIENCE):
         index.coding.crowd()
     ask(index, 1, 1)
-    assert index.coding.made is None and index.coding.given_up
+    assert index.coding.made is None
+    assert index.coding.given_up
 
 
 def test_large_searches_make_none(index):
