@@ -75,7 +75,8 @@ bench-import: $(VENV)/.bench
 
 study-ablation: $(VENV)/.base
 	@echo "38 experiments, some minutes each on 2 free cores; what is finished is not run again (make JOBS=2 STUDY=folder)"
-	$(BIN)/python studies/ablation.py --out $(or $(STUDY),runs/ablation) --jobs $(JOBS) --report docs/studies/ablation.md
+	$(BIN)/python studies/ablation.py --out $(or $(STUDY),runs/ablation) --jobs $(JOBS) $(OPTIONS) \
+		--report docs/studies/ablation.md
 
 study-ance: $(VENV)/.base
 	@echo "35 experiments of 2 to 6 minutes on 2 old cores; what is finished is not run again (make JOBS=2 STUDY=folder)"

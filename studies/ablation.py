@@ -1,22 +1,20 @@
 """What each part of ANCE-Tele's negatives does: Q-Neg, momentum, lookahead, both, and the variants of the mix.
 
 All rows make equal steps, from an encoder that is trained for retrieval already and from the same one with its
-top layers drawn anew. The tables are made from the experiments' folders alone, so a part of the rows will do.
+top layers drawn anew. The tables are made from the experiments' outcomes alone, so a part of the rows will do.
 """
 
 from __future__ import annotations
 
-import json
 import shlex
-import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from harness import Row, Step, Study, Values, arguments, called, insert, interval, say, table
+from outcomes import Outcome, Outcomes
 
-import hardneg as hn
 from hardneg.evaluation.significance import holm, randomization_test
 
 MEASURE = "RR@10"
@@ -47,7 +45,9 @@ momentum, lookahead and both of them (ANCE-Tele) train a better retriever than t
 (Q-Neg) at equal steps, and do they make it forget less? And what do BM25 negatives, no overlaps, continued
 training and other shares change?
 
-`make study-ablation` executes what is missing, and writes the tables below from the experiments' folders.
+`make study-ablation` executes what is missing, and writes the tables below. What every experiment came to, test
+query by test query, is in [ablation.jsonl](ablation.jsonl); `make study-ablation OPTIONS="--kept
+docs/studies/ablation.jsonl --only-report"` makes the tables from it.
 """
 
 
@@ -81,26 +81,20 @@ def order(chosen: Namespace) -> list[Row]:
 # ---------------------------------------------------------------- what was measured
 
 
-def seeds_done(study: Study, start: str, row: str) -> list[int]:
+def seeds_done(outcomes: Outcomes, start: str, row: str) -> list[int]:
     """The seeds of a row whose experiments are finished."""
     prefix = name_of(start, row, 0)[:-1]
-    found = [path.parent.name for path in study.folder.glob(f"{prefix}*/results.json")]
-    return sorted(int(name.removeprefix(prefix)) for name in found)
+    return sorted(int(name.removeprefix(prefix)) for name in outcomes if name.startswith(prefix))
 
 
-def final_values(study: Study, experiment: str) -> Values:
-    """The measure of every test query with the final model, in order of the queries' ids."""
-    run = study.folder / experiment / "runs/final.test.trec.gz"
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "values.jsonl"
-        hn.evaluate(run, data=study.data, split="test", measures=MEASURE, per_query=file, cache=study.cache())
-        rows = [json.loads(line) for line in file.read_text().splitlines()]
-    return np.array([row[MEASURE] for row in sorted(rows, key=lambda row: row["query_id"])])
+def of_row(outcomes: Outcomes, start: str, row: str) -> list[Outcome]:
+    """The outcomes of a row, seed by seed."""
+    return [outcomes[name_of(start, row, seed)] for seed in seeds_done(outcomes, start, row)]
 
 
-def mean_values(study: Study, start: str, row: str, seeds: Sequence[int]) -> Values:
-    """The same, averaged over seeds."""
-    return np.mean([final_values(study, name_of(start, row, seed)) for seed in seeds], axis=0)
+def mean_values(outcomes: Outcomes, start: str, row: str, seeds: Sequence[int]) -> Values:
+    """The measure of every test query with the final model, averaged over seeds."""
+    return np.mean([outcomes[name_of(start, row, seed)].values for seed in seeds], axis=0)
 
 
 def over_seeds(values: Sequence[float]) -> str:
@@ -112,41 +106,39 @@ def over_seeds(values: Sequence[float]) -> str:
 # ---------------------------------------------------------------- tables
 
 
-def quality_table(study: Study, start: str, rows: Sequence[str]) -> str:
+def quality_table(outcomes: Outcomes, start: str, rows: Sequence[str]) -> str:
     """The measure on test after every episode, and the interval of the last figure over queries."""
-    lines = [baselines(study, start)]
+    lines = [baselines(outcomes, start)]
     for row in rows:
-        title, seeds = (MAIN | VARIANTS)[row][0], seeds_done(study, start, row)
-        if not seeds:
+        title, found = (MAIN | VARIANTS)[row][0], of_row(outcomes, start, row)
+        if not found:
             lines.append([title, "", *["not run"] * 4])
             continue
-        found = [study.results(name_of(start, row, seed)) or {} for seed in seeds]
-        figures = [over_seeds([one["test"][state][MEASURE] for one in found]) for state in STATES[1:]]
-        lines.append([title, str(len(seeds)), *figures, interval(mean_values(study, start, row, seeds))])
+        figures = [over_seeds([one.test[state] for one in found]) for state in STATES[1:]]
+        means = np.mean([one.values for one in found], axis=0)
+        lines.append([title, str(len(found)), *figures, interval(means)])
     heads = ["", "seeds", "episode 1", "episode 2", "final", "final, 95 % interval"]
     return table(heads, lines)
 
 
-def baselines(study: Study, start: str) -> list[str]:
+def baselines(outcomes: Outcomes, start: str) -> list[str]:
     """The line of what needs no training."""
     for row in MAIN | VARIANTS:
-        for seed in seeds_done(study, start, row)[:1]:
-            test = (study.results(name_of(start, row, seed)) or {})["test"]
-            bm25, untrained = (f"{test[state][MEASURE]:.4f}" for state in ("bm25", "untrained"))
-            return [f"no training: {untrained}; BM25: {bm25}", *[""] * 5]
+        for one in of_row(outcomes, start, row)[:1]:
+            return [f"no training: {one.test['untrained']:.4f}; BM25: {one.test['bm25']:.4f}", *[""] * 5]
     return ["no training", "", *["not run"] * 4]
 
 
-def tests_table(study: Study, start: str, rows: Sequence[str]) -> str:
+def tests_table(outcomes: Outcomes, start: str, rows: Sequence[str]) -> str:
     """Every row against the baseline on the seeds that both have, corrected together."""
     lines, absent, found = [], [], []
     for row in (row for row in rows if row != BASELINE):
         title = (MAIN | VARIANTS)[row][0]
-        done = (set(seeds_done(study, start, name)) for name in (row, BASELINE))
+        done = (set(seeds_done(outcomes, start, name)) for name in (row, BASELINE))
         if not (seeds := sorted(set.intersection(*done))):
             absent.append([title, "", *["not run"] * 4])
             continue
-        a, b = (mean_values(study, start, name, seeds) for name in (row, BASELINE))
+        a, b = (mean_values(outcomes, start, name, seeds) for name in (row, BASELINE))
         found.append(randomization_test(a, b, seed=0))
         figures = [f"{(a - b).mean():+.4f}", interval(a - b, "+"), f"{found[-1]:.2g}"]
         lines.append([title, ", ".join(map(str, seeds)), *figures])
@@ -154,24 +146,25 @@ def tests_table(study: Study, start: str, rows: Sequence[str]) -> str:
     return table(["", "seeds", "− Q-Neg", "95 % interval", "p", "p, Holm"], lines + absent)
 
 
-def forgetting_table(study: Study, start: str, rows: Sequence[str]) -> str:
+def forgetting_table(outcomes: Outcomes, start: str, rows: Sequence[str]) -> str:
     """Shares of the training queries that each episode forgot, and learned."""
     lines = []
     for row in rows:
-        title, seeds = (MAIN | VARIANTS)[row][0], seeds_done(study, start, row)
-        if not seeds:
+        title, found = (MAIN | VARIANTS)[row][0], of_row(outcomes, start, row)
+        if not found:
             lines.append([title, *["not run"] * 6])
             continue
-        found = [(study.results(name_of(start, row, seed)) or {})["forgetting"] for seed in seeds]
         shares = [
-            over_seeds([one[i][share] for one in found]) for share in ("forgotten", "learned") for i in range(3)
+            over_seeds([one.forgetting[i][share] for one in found])
+            for share in ("forgotten", "learned")
+            for i in range(3)
         ]
         lines.append([title, *shares])
     heads = [f"{share} {i}" for share in ("forgotten,", "learned,") for i in (1, 2, 3)]
     return table(["", *heads], lines)
 
 
-def set_up(study: Study, chosen: Namespace) -> str:
+def set_up(study: Study, outcomes: Outcomes, chosen: Namespace) -> str:
     """What was run, and how."""
     example = study.command(row_of(chosen, chosen.start[0], "tele", FIRST_SEED).steps[-1])
     command = ["hardneg", *example[: example.index("--cache")]]
@@ -184,36 +177,35 @@ def set_up(study: Study, chosen: Namespace) -> str:
         f"{chosen.queries_per_step} queries × {chosen.passages} passages of at most",
         f"{chosen.passage_length} tokens a step, learning rate {chosen.learning_rate:g}, three episodes of",
         f"{stops} steps, each from the start's weights unless continued. Seeds of the first four rows:",
-        f"{', '.join(map(str, seeds))}; of the others: {FIRST_SEED}. {budget(study)}",
+        f"{', '.join(map(str, seeds))}; of the others: {FIRST_SEED}. {budget(study, outcomes)}",
         f"One experiment:\n\n```sh\n{shlex.join(command)}\n```\n",
     ]
     return "\n".join(lines)
 
 
-def budget(study: Study) -> str:
+def budget(study: Study, outcomes: Outcomes) -> str:
     """Seconds that an experiment took."""
-    done = [path.parent.name for path in study.folder.glob("*/results.json")]
-    if not done:
+    if not outcomes:
         return ""
-    seconds = [study.seconds(name) for name in done]
+    seconds = [one.seconds for one in outcomes.values()]
     train, encode = (np.mean([one.get(stage, 0.0) for one in seconds]) for stage in ("train", "encode"))
     took = f"{train:.0f} s of training and {encode:.0f} s of encoding each"
-    return f"{len(done)} experiments took {took}, on {study.threads} CPU threads."
+    return f"{len(outcomes)} experiments took {took}, on {study.threads} CPU threads."
 
 
-def report(study: Study, chosen: Namespace) -> str:
+def report(study: Study, outcomes: Outcomes, chosen: Namespace) -> str:
     """Everything that is written by machine."""
-    parts = [set_up(study, chosen)]
+    parts = [set_up(study, outcomes, chosen)]
     for start in chosen.start:
         parts += [
             f"## {called(study.model)}, {STARTS[start]}\n",
             f"Test {MEASURE} after every episode (mean ± standard deviation over seeds):\n",
-            quality_table(study, start, chosen.rows) + "\n",
+            quality_table(outcomes, start, chosen.rows) + "\n",
             f"Final {MEASURE} against Q-Neg: means over the seeds named, bootstrap interval over queries,\n"
             "two-sided paired randomisation test (100,000 permutations), Holm-corrected over this table:\n",
-            tests_table(study, start, chosen.rows) + "\n",
+            tests_table(outcomes, start, chosen.rows) + "\n",
             "Shares of the training queries whose MRR@100 fell or rose in episodes 1, 2 and 3:\n",
-            forgetting_table(study, start, chosen.rows) + "\n",
+            forgetting_table(outcomes, start, chosen.rows) + "\n",
         ]
     return "\n".join(parts)
 
@@ -241,6 +233,9 @@ def options(parser: ArgumentParser) -> None:
 
     parser.add_argument("--rows", type=some(MAIN | VARIANTS), default=list(MAIN | VARIANTS), help="with commas")
     parser.add_argument("--start", type=some(STARTS), default=list(STARTS), help="as-is, reinit, or both")
+    parser.add_argument(
+        "--kept", type=Path, help="outcomes from before (JSON lines), not executed again; new ones are added"
+    )
     parser.add_argument("--seeds", type=int, default=3, help="of the first four rows")
     parser.add_argument("--reinit-layers", type=int, default=3)
     parser.add_argument("--queries-per-step", type=int, default=8)
@@ -269,9 +264,13 @@ def main() -> None:
     """Execute the rows that are missing, write the tables."""
     chosen = arguments(__doc__ or "", options)
     study = Study(chosen.out, chosen.data, chosen.model, common_of(chosen), chosen.threads)
+    steps = {row.result: row.steps[-1] for row in order(chosen)}
+    outcomes = Outcomes(study, steps, MEASURE, chosen.kept)
     if not chosen.only_report:
-        study.execute_all([row.steps[-1] for row in order(chosen)], chosen.jobs)
-    text = report(study, chosen)
+        study.execute_all([step for name, step in steps.items() if not outcomes.is_kept(name)], chosen.jobs)
+    if chosen.kept:
+        outcomes.save(chosen.kept)
+    text = report(study, outcomes, chosen)
     if chosen.report:
         write(chosen.report, text)
     say(text)

@@ -20,19 +20,20 @@ def test_the_study_executes_what_is_missing_and_writes_its_page(tmp_path):
     page = tmp_path / "ablation.md"
     shape = {"steps": 4, "stop-step": 2, "passages": 3, "passage-length": 16, "reinit-layers": 1, "seeds": 1}
     words = [word for name, value in shape.items() for word in (f"--{name}", str(value))]
-    places = ["--out", tmp_path / "study", "--data", tmp_path / "collection", "--model", model, "--report", page]
+    places = ["--data", tmp_path / "collection", "--model", model, "--report", page]
+    kept = ["--kept", tmp_path / "kept.jsonl"]
 
-    def study(rows):
+    def study(rows, folder="study", more=()):
         command = [
             sys.executable,
             ROOT / "studies/ablation.py",
+            "--out",
+            tmp_path / folder,
             *places,
             *words,
-            "--rows",
-            rows,
-            "--start",
-            "reinit",
+            *more,
         ]
+        command += ["--rows", rows, "--start", "reinit"]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
         done = subprocess.run(
             [*map(str, command), "--jobs", "2", "--threads", "1"],
@@ -49,7 +50,7 @@ def test_the_study_executes_what_is_missing_and_writes_its_page(tmp_path):
     folders = [tmp_path / f"study/reinit-{row}-seed-42" for row in ("q-neg", "tele")]
     before = {file: file.stat().st_mtime_ns for folder in folders for file in folder.rglob("*.jsonl")}
     assert len(before) == 4
-    assert ": done" not in study("q-neg,tele,momentum").replace("momentum-seed-42: done", "")
+    assert ": done" not in study("q-neg,tele,momentum", more=kept).replace("momentum-seed-42: done", "")
     assert before == {file: file.stat().st_mtime_ns for file in before}
     text = page.read_text()
     assert text.count("not run") == 0
@@ -58,3 +59,6 @@ def test_the_study_executes_what_is_missing_and_writes_its_page(tmp_path):
     assert "--data collection --model model --out EXPERIMENT " in text
     assert "--set reinit_layers=1" in text
     assert str(tmp_path) not in text
+    # With what was kept, the same page is written where no experiment is.
+    assert ": done" not in study("q-neg,tele,momentum", "empty", more=kept)
+    assert page.read_text() == text

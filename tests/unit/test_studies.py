@@ -37,6 +37,17 @@ def ablation():
 
 
 @pytest.fixture
+def outcomes(ablation, harness, study):
+    """Makes what is known of a study's experiments, with the command line's other words."""
+
+    def known(*words, kept=None):
+        steps = {row.result: row.steps[-1] for row in ablation.order(chosen(ablation, *words))}
+        return ablation.Outcomes(study, steps, ablation.MEASURE, kept)
+
+    return known
+
+
+@pytest.fixture
 def collection(tmp_path):
     qrels = {"test": {query: [f"p{i}"] for i, query in enumerate(QUERIES)}}
     return Collection.from_lists(PASSAGES, QUERIES, qrels, to=tmp_path / "collection")
@@ -133,11 +144,13 @@ def test_a_finished_experiment_is_not_executed_again_and_places_share_no_cache(h
 # ---------------------------------------------------------------- what is written
 
 
-def test_tables_are_made_from_what_is_there(ablation, study, collection):
+def test_tables_are_made_from_what_is_there(ablation, study, collection, outcomes):
     experiment(study, collection, "reinit-q-neg-seed-42", [1, 2, 2, 4])
     experiment(study, collection, "reinit-q-neg-seed-43", [1, 2, 2, 2])
     experiment(study, collection, "reinit-tele-seed-42", [1, 1, 1, 2], forgotten=0.05)
-    text = ablation.report(study, chosen(ablation, "--start", "reinit", "--rows", "q-neg,tele,momentum"))
+    text = ablation.report(
+        study, outcomes(), chosen(ablation, "--start", "reinit", "--rows", "q-neg,tele,momentum")
+    )
     lines = text.splitlines()
     quality, tests, forgetting = (
         [line for line in lines if line.startswith(f"| {title} |")]
@@ -157,12 +170,51 @@ def test_tables_are_made_from_what_is_there(ablation, study, collection):
     assert str(study.folder) not in text
 
 
-def test_several_seeds_are_averaged_by_query(ablation, study, collection):
+def test_several_seeds_are_averaged_by_query(ablation, study, collection, outcomes):
     experiment(study, collection, "reinit-tele-seed-42", [1, 2, 2, 4])
     experiment(study, collection, "reinit-tele-seed-43", [1, 1, 2, 2])
-    assert ablation.seeds_done(study, "reinit", "tele") == [42, 43]
-    means = ablation.mean_values(study, "reinit", "tele", [42, 43])
+    assert ablation.seeds_done(outcomes(), "reinit", "tele") == [42, 43]
+    means = ablation.mean_values(outcomes(), "reinit", "tele", [42, 43])
     assert means == pytest.approx([1, 0.75, 0.5, 0.375])
+
+
+def test_outcomes_outlast_the_folders(ablation, study, collection, outcomes, tmp_path):
+    names = [f"reinit-{row}-seed-42" for row in ("q-neg", "tele")]
+    experiment(study, collection, names[0], [1, 2, 3, 6])
+    kept = tmp_path / "kept/ablation.jsonl"
+    before = outcomes()
+    before.save(kept)
+    options = chosen(ablation, "--start", "reinit")
+    text = ablation.report(study, before, options)
+    study.folder.rename(tmp_path / "elsewhere")
+    assert not outcomes()
+    after = outcomes(kept=kept)
+    assert after[names[0]] == before[names[0]]
+    assert after[names[0]].ranks == [1, 2, 3, 6]
+    assert after.is_kept(names[0])
+    assert ablation.report(study, after, options) == text
+    # What comes later is added, and a choice of rows drops none of the others.
+    experiment(study, collection, names[1], [1, 1, 1, 2])
+    chosen_only = outcomes("--rows", "tele", kept=kept)
+    assert list(chosen_only) == [names[1]]
+    assert not chosen_only.is_kept(names[1])
+    chosen_only.save(kept)
+    assert sorted(outcomes(kept=kept)) == names
+
+
+def test_outcomes_of_other_settings_do_not_count(ablation, study, collection, outcomes, tmp_path):
+    experiment(study, collection, "reinit-tele-seed-42", [1, 2, 3, 6])
+    kept = tmp_path / "ablation.jsonl"
+    outcomes().save(kept)
+    study.folder.rename(tmp_path / "elsewhere")
+    assert len(outcomes(kept=kept)) == 1
+    assert len(outcomes("--reinit-layers", "2", kept=kept)) == 0
+
+
+def test_a_rank_beyond_the_measure_counts_nothing(harness):
+    module = importlib.import_module("outcomes")
+    one = module.Outcome("e", {}, {}, [], {}, [1, 0, 4])
+    assert one.values.tolist() == [1, 0, 0.25]
 
 
 def test_what_people_wrote_around_the_tables_stays(ablation, tmp_path):
