@@ -177,20 +177,21 @@ def set_up(study: Study, outcomes: Outcomes, chosen: Namespace) -> str:
         f"{chosen.queries_per_step} queries × {chosen.passages} passages of at most",
         f"{chosen.passage_length} tokens a step, learning rate {chosen.learning_rate:g}, three episodes of",
         f"{stops} steps, each from the start's weights unless continued. Seeds of the first four rows:",
-        f"{', '.join(map(str, seeds))}; of the others: {FIRST_SEED}. {budget(study, outcomes)}",
+        f"{', '.join(map(str, seeds))}; of the others: {FIRST_SEED}. {budget(outcomes)}",
         f"One experiment:\n\n```sh\n{shlex.join(command)}\n```\n",
     ]
     return "\n".join(lines)
 
 
-def budget(study: Study, outcomes: Outcomes) -> str:
+def budget(outcomes: Outcomes) -> str:
     """Seconds that an experiment took."""
     if not outcomes:
         return ""
     seconds = [one.seconds for one in outcomes.values()]
     train, encode = (np.mean([one.get(stage, 0.0) for one in seconds]) for stage in ("train", "encode"))
     took = f"{train:.0f} s of training and {encode:.0f} s of encoding each"
-    return f"{len(outcomes)} experiments took {took}, on {study.threads} CPU threads."
+    threads = " or ".join(map(str, sorted({one.threads for one in outcomes.values()})))
+    return f"{len(outcomes)} experiments took {took}, on {threads} CPU threads."
 
 
 def report(study: Study, outcomes: Outcomes, chosen: Namespace) -> str:

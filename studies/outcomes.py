@@ -20,14 +20,15 @@ class Outcome:
     """One experiment.
 
     ``settings`` with the collection and the model; ``test``, the measure by state; ``forgetting``, shares of the
-    training queries episode by episode; ``seconds`` by stage; ``ranks`` of the first relevant passage of every
-    test query, in order of the queries' ids, as far as the measure looks: 0 is farther.
+    training queries episode by episode; ``seconds`` by stage, on so many ``threads``; ``ranks`` of the first
+    relevant passage of every test query, in order of the queries' ids, as far as the measure looks: 0 is farther.
     """
 
     experiment: str
     settings: dict[str, object]
     test: dict[str, float]
     forgetting: list[dict[str, float]]
+    threads: int
     seconds: dict[str, float]
     ranks: list[int]
 
@@ -40,8 +41,7 @@ class Outcome:
 
 def settings_of(study: Study, step: Step) -> dict[str, object]:
     """All that decides an experiment's figures."""
-    named = {"data": called(study.data), "model": called(study.model), "threads": study.threads}
-    return {**named, **study.common, **step.settings}
+    return {"data": called(study.data), "model": called(study.model), **study.common, **step.settings}
 
 
 class Outcomes(Mapping[str, Outcome]):
@@ -98,6 +98,7 @@ class Outcomes(Mapping[str, Outcome]):
             settings_of(self._study, self._steps[name]),
             {state: found[self._measure] for state, found in results["test"].items()},
             [{share: one[share] for share in ("forgotten", "learned")} for one in results["forgetting"]],
+            self._study.threads,
             {stage: round(seconds, 1) for stage, seconds in self._study.seconds(name).items()},
             [round(1 / value) if value else 0 for value in self._final_values(name)],
         )

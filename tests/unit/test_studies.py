@@ -213,7 +213,7 @@ def test_outcomes_of_other_settings_do_not_count(ablation, study, collection, ou
 
 def test_a_rank_beyond_the_measure_counts_nothing(harness):
     module = importlib.import_module("outcomes")
-    one = module.Outcome("e", {}, {}, [], {}, [1, 0, 4])
+    one = module.Outcome("e", {}, {}, [], 1, {}, [1, 0, 4])
     assert one.values.tolist() == [1, 0, 0.25]
 
 
