@@ -38,7 +38,7 @@ def search(path: Path, extra: int) -> dict[str, Any]:
 
     import torch
 
-    from hardneg.memory import limit_memory, own_memory
+    from hardneg.process.memory import limit_memory, own_memory
     from hardneg.search.exact import ExactIndex
 
     torch.set_num_threads(2)

@@ -53,9 +53,9 @@ def reading(read: Read, size: Mapping[str, Any]) -> Run:
 
 
 def hardneg(size: Mapping[str, Any]) -> Run:
-    from hardneg.artifacts import publish
     from hardneg.data.tokens import KIND, TokenStore
-    from hardneg.runtime import reuse_memory
+    from hardneg.process.runtime import reuse_memory
+    from hardneg.storage.artifacts import publish
 
     reuse_memory()
     with tempfile.TemporaryDirectory() as folder:  # what is mapped stays when its name goes

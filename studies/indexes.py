@@ -17,13 +17,13 @@ from harness import arguments, called, insert, opened, say, table
 from torch import Tensor
 
 import hardneg as hn
-from hardneg.artifacts import is_published, read_manifest
 from hardneg.data.collection import Collection
 from hardneg.evaluation.measures import evaluate, parse_measures
 from hardneg.records import Run
 from hardneg.search.ann import FaissIndex, PassageIndex, StoredIndex, index_run
 from hardneg.search.embedding_store import Embeddings
 from hardneg.search.vectors import as_tensor
+from hardneg.storage.artifacts import is_published, read_manifest
 
 MEASURE, DEPTHS, K = "RR@10", (10, 100), 100
 TIMED = 300  # queries whose searches are timed, one by one

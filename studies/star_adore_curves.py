@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from star_adore_rows import ARMS, MEASURE, arms
 
-from hardneg.artifacts import publish_file
+from hardneg.storage.artifacts import publish_file
 
 NOT_RUN = "not run"
 INCHES, DOTS = (12.0, 3.8), 130

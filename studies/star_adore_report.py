@@ -24,8 +24,8 @@ from star_adore_rows import (
 )
 
 import hardneg as hn
-from hardneg.artifacts import read_manifest
 from hardneg.evaluation.significance import holm, randomization_test
+from hardneg.storage.artifacts import read_manifest
 
 MANY = 1000  # errors of a query, whose share of all errors is shown
 

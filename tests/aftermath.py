@@ -7,9 +7,9 @@ import shutil
 
 import hardneg
 from faults import temporaries
-from hardneg.artifacts import MANIFEST
-from hardneg.disk import GONE, NEW, TEMPORARY
 from hardneg.operations.keeping import examine
+from hardneg.storage.artifacts import MANIFEST
+from hardneg.storage.disk import GONE, NEW, TEMPORARY
 from hardneg.training.checkpoint import checkpoints
 
 GHOST = 2**22 + 1  # a process number that no kernel gives away: what is left belongs to nobody alive

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from aftermath import GHOST, copy_known, digest, files_of, state_of, unread, walk, wrong_refusal
 from faults import NUMBERS, refuse, write_half
-from hardneg import disk
+from hardneg.storage import disk
 
 KINDS = ("kill", "tear", "power", *NUMBERS)
 SECONDS = 120

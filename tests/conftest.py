@@ -31,7 +31,8 @@ def shared_data():
 @pytest.fixture
 def hardneg(capsys, monkeypatch):
     """Run a command in this process: status, stdout, stderr; what it sets for the process is undone."""
-    from hardneg import cli, progress
+    from hardneg import cli
+    from hardneg.process import progress
 
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     root = logging.getLogger()
@@ -56,7 +57,7 @@ def hardneg(capsys, monkeypatch):
 @pytest.fixture(autouse=True)
 def quiet():
     """A command that a test runs in this process turns reporting on; the next test must not find it so."""
-    from hardneg import progress
+    from hardneg.process import progress
 
     yield
     progress.enabled = False

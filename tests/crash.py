@@ -3,11 +3,11 @@
     python tests/crash.py [--sample N --seed S] [--commands import,encode,mine,train] [--jobs N]      (make crash)
     python tests/crash.py --commands train --only 123-power                      one case again
 
-A point is a moment at which what is on the disk changes (``hardneg.disk.point``). A case ends a process there: by
-SIGKILL before the change (kill) or half way through a write (tear), by SIGKILL with the loss of all that was not
-flushed (power), or because the disk reports an I/O error (eio), is full (enospc), or gets full half way through a
-write (short). What it leaves is checked; then the same command is run again to its end. Where cases leave the same
-bytes, one run speaks for all of them.
+A point is a moment at which what is on the disk changes (``hardneg.storage.disk.point``). A case ends a process
+there: by SIGKILL before the change (kill) or half way through a write (tear), by SIGKILL with the loss of all that
+was not flushed (power), or because the disk reports an I/O error (eio), is full (enospc), or gets full half way
+through a write (short). What it leaves is checked; then the same command is run again to its end. Where cases
+leave the same bytes, one run speaks for all of them.
 """
 
 import argparse

@@ -6,9 +6,9 @@ import os
 import subprocess
 import sys
 
-from hardneg import disk
-from hardneg.disk import TEMPORARY
 from hardneg.errors import HardnegError
+from hardneg.storage import disk
+from hardneg.storage.disk import TEMPORARY
 
 
 def tree(folder):

@@ -25,7 +25,6 @@ import numpy as np
 
 import hardneg as hn
 from faults import fault_of
-from hardneg.artifacts import read_manifest
 from hardneg.data.formats.trec import read_run, sidecar_of
 from hardneg.data.tokens import TokenStore
 from hardneg.errors import ArtifactError
@@ -36,6 +35,7 @@ from hardneg.search.ann import FaissIndex
 from hardneg.search.bm25 import open_bm25
 from hardneg.search.embedding_store import Embeddings
 from hardneg.search.runs import load_run
+from hardneg.storage.artifacts import read_manifest
 from hardneg.training.checkpoint import checkpoints, latest_checkpoint, restore
 from tiny_world import COMMON, SETTINGS, tiny_collection, tiny_model
 

@@ -31,8 +31,8 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from hardneg import artifacts, disk
 from hardneg.errors import HardnegError
+from hardneg.storage import artifacts, disk
 from mutations import mutate
 from samples import (
     BEIR,

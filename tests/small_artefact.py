@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hardneg.artifacts import open_artifact, publish, read_json
+from hardneg.storage.artifacts import open_artifact, publish, read_json
 
 KIND = "pool"
 

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from hardneg.artifacts import reading
 from hardneg.errors import Faults, HardnegError, InputError, SettingsError
+from hardneg.storage.artifacts import reading
 
 S = TypeVar("S", bound="Settings")
 

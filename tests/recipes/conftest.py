@@ -14,12 +14,11 @@ import pytest
 import torch
 
 import hardneg as hn
-from hardneg import objectives
 from hardneg.data.training_data import choose_splits
-from hardneg.experiment import Experiment
+from hardneg.experiment.folder import Experiment, objectives
+from hardneg.experiment.objectives import masked_columns
 from hardneg.models.loading import load_encoder
 from hardneg.negatives.pool import ENTRY_ARRAYS, SOURCES
-from hardneg.objectives import masked_columns
 from hardneg.recipes import ance_tele
 from hardneg.search.ann import FaissIndex
 from tiny_world import COMMON, SETTINGS, tiny_collection, tiny_model

@@ -156,7 +156,7 @@ def test_only_the_query_side_changes(run_states, world):
 
 
 def experiment_timing(path):
-    from hardneg.experiment import Experiment
+    from hardneg.experiment.folder import Experiment
 
     return Experiment(path, path).timing
 
@@ -172,20 +172,20 @@ def test_the_other_arms_train_on_fixed_negatives(run_states, negatives):
 
 
 def test_it_resumes_to_the_same_bytes(run_states, tmp_path, monkeypatch):
-    from hardneg import training_stage
+    from hardneg.experiment import stage
 
     class Power(BaseException):
         pass
 
     whole = run_states(RECIPE, **SMALL | {"steps": 7})
-    real = training_stage.save_checkpoint
+    real = stage.save_checkpoint
 
     def failing(folder, step, *args, **named):
         real(folder, step, *args, **named)
         if step == 4:
             raise Power
 
-    monkeypatch.setattr(training_stage, "save_checkpoint", failing)
+    monkeypatch.setattr(stage, "save_checkpoint", failing)
     with pytest.raises(Power):
         run_states(RECIPE, path=tmp_path, **SMALL | {"steps": 7})
     monkeypatch.undo()

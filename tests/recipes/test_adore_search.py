@@ -185,20 +185,20 @@ def test_static_negatives_are_what_was_retrieved_at_the_newest_refresh(run_state
 
 
 def test_refreshed_negatives_resume_to_the_same_bytes(run_states, tmp_path, monkeypatch):
-    from hardneg import training_stage
+    from hardneg.experiment import stage
 
     class Power(BaseException):
         pass
 
     settings = SMALL | {"steps": 7, "negatives": "static", "refresh_every": 3, "measure_every": 4}
-    whole, real = run_states(RECIPE, **settings), training_stage.save_checkpoint
+    whole, real = run_states(RECIPE, **settings), stage.save_checkpoint
 
     def failing(folder, step, *args, **named):
         real(folder, step, *args, **named)
         if step == 4:
             raise Power
 
-    monkeypatch.setattr(training_stage, "save_checkpoint", failing)
+    monkeypatch.setattr(stage, "save_checkpoint", failing)
     with pytest.raises(Power):
         run_states(RECIPE, path=tmp_path, **settings)
     monkeypatch.undo()

@@ -5,9 +5,9 @@ import json
 import pytest
 
 import hardneg as hn
-from hardneg.artifacts import remove
 from hardneg.errors import ArtifactError
 from hardneg.recipes import ance
+from hardneg.storage.artifacts import remove
 from hardneg.training.checkpoint import checkpoints
 from tiny_world import COMMON, one_thread  # noqa: F401
 

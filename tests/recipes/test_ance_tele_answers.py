@@ -17,7 +17,7 @@ from hardneg.data.collection import Collection
 from hardneg.data.training_data import Labels, choose_splits
 from hardneg.errors import Faults
 from hardneg.evaluation.matching import contains
-from hardneg.experiment import Experiment
+from hardneg.experiment.folder import Experiment
 from hardneg.models.loading import load_encoder
 from hardneg.recipes import ance_tele
 from hardneg.records import Positives

@@ -9,9 +9,9 @@ from safetensors.torch import load_file
 from slow_tele import SlowEncoder
 
 import hardneg as hn
-from hardneg.artifacts import read_manifest
 from hardneg.errors import HardnegError
 from hardneg.models.loading import load_encoder
+from hardneg.storage.artifacts import read_manifest
 from hardneg.training.checkpoint import checkpoints
 from tiny_world import SETTINGS, one_thread  # noqa: F401
 

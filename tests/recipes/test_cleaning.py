@@ -8,8 +8,8 @@ import pytest
 
 import hardneg as hn
 from faults import dead_pid, run_python
-from hardneg.disk import NEW, OLD, TEMPORARY
 from hardneg.errors import ArtifactError, BusyError
+from hardneg.storage.disk import NEW, OLD, TEMPORARY
 from tiny_world import one_thread  # noqa: F401
 
 
@@ -96,7 +96,7 @@ def test_what_stepped_aside_and_was_never_replaced_comes_back(finished):
 HOLDER = """
 import sys, time
 from pathlib import Path
-from hardneg.artifacts import lease
+from hardneg.storage.artifacts import lease
 with lease(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

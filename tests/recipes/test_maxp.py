@@ -5,9 +5,9 @@ import torch
 from slow_tele import SlowEncoder, SlowTele
 from test_warmup import SlowPairs, nll
 
-from hardneg import training_stage
 from hardneg.data.training_data import choose_splits
 from hardneg.errors import SettingsError
+from hardneg.experiment import stage
 from hardneg.models.loading import load_encoder
 from hardneg.recipes import adore, ance, ance_tele, warmup
 from tiny_world import one_thread  # noqa: F401
@@ -72,14 +72,14 @@ def test_it_resumes_to_the_same_bytes(run_states, documents, tmp_path, monkeypat
 
     settings = {"refresh_every": 4, "refreshes": 1, "warmup": 2}
     whole = run_states(ance.RECIPE, base=documents, **settings)
-    real = training_stage.save_checkpoint
+    real = stage.save_checkpoint
 
     def failing(folder, step, *args, **named):
         real(folder, step, *args, **named)
         if step == 6:
             raise Power
 
-    monkeypatch.setattr(training_stage, "save_checkpoint", failing)
+    monkeypatch.setattr(stage, "save_checkpoint", failing)
     with pytest.raises(Power):
         run_states(ance.RECIPE, path=tmp_path, base=documents, **settings)
     monkeypatch.undo()

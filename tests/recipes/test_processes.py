@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 from test_ance_tele import RECORDED
 
 import hardneg as hn
-from hardneg.artifacts import read_manifest
+from hardneg.storage.artifacts import read_manifest
 from hardneg.training.checkpoint import checkpoints
 from processes import FAIL, arrays_of, command_of, finish, forked, torchrun
 from tiny_world import COMMON, SETTINGS

@@ -116,20 +116,20 @@ def test_negatives_are_static_and_drawn_afresh(run_states):
 
 
 def test_it_resumes_to_the_same_bytes(run_states, tmp_path, monkeypatch):
-    from hardneg import training_stage
+    from hardneg.experiment import stage
 
     class Power(BaseException):
         pass
 
     whole = run_states(RECIPE, steps=7)
-    real = training_stage.save_checkpoint
+    real = stage.save_checkpoint
 
     def failing(folder, step, *args, **named):
         real(folder, step, *args, **named)
         if step == 4:
             raise Power
 
-    monkeypatch.setattr(training_stage, "save_checkpoint", failing)
+    monkeypatch.setattr(stage, "save_checkpoint", failing)
     with pytest.raises(Power):
         run_states(RECIPE, path=tmp_path, steps=7)
     monkeypatch.undo()

@@ -15,7 +15,7 @@ import torch
 from forked import Forked, fork
 from hardneg import cli
 from hardneg.operations import roles, supervision
-from hardneg.stopping import stop_flag
+from hardneg.process.stopping import stop_flag
 from tiny_world import tiny_collection, tiny_model
 
 pytestmark = pytest.mark.slow

@@ -24,7 +24,7 @@ def test_wherever_a_command_is_stopped_the_same_command_ends_in_the_same_bytes()
 
 MUTANT = """
 import crash
-from hardneg import disk
+from hardneg.storage import disk
 sync = disk.sync
 disk.sync = lambda path: None if path.is_file() else sync(path)
 cuts = {(point, "power") for point in range(200)}

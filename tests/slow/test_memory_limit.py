@@ -13,9 +13,9 @@ import re, sys
 import numpy as np
 from pathlib import Path
 from transformers import BertConfig, BertModel
-from hardneg.memory import own_memory
+from hardneg.process.memory import own_memory
 from hardneg.models.packing import hidden_states, lay_out, use_flat_attention
-from hardneg.runtime import set_threads
+from hardneg.process.runtime import set_threads
 import torch
 
 def field(name):

@@ -9,8 +9,8 @@ import pytest
 
 import conventions
 from conventions import Plain, otherwise, write
-from hardneg import disk
 from hardneg.data.importing import import_collection
+from hardneg.storage import disk
 
 pytestmark = [pytest.mark.slow, pytest.mark.shared]
 

@@ -8,7 +8,6 @@ import unicodedata
 import numpy as np
 import pytest
 
-from hardneg.artifacts import is_published
 from hardneg.data.collection import Collection
 from hardneg.errors import InputError, SettingsError
 from hardneg.evaluation import answers as module
@@ -25,6 +24,7 @@ from hardneg.evaluation.matching import (
 )
 from hardneg.evaluation.measures import Measure, evaluate, parse_measures
 from hardneg.records import Qrels, Run, offsets_of
+from hardneg.storage.artifacts import is_published
 
 # ---------------------------------------------------------------- what contains an answer
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from faults import fate, fault_of, temporaries, tree
-from hardneg import disk
-from hardneg.artifacts import (
+from hardneg.errors import ArtifactError, ResourceError
+from hardneg.storage import disk
+from hardneg.storage.artifacts import (
     MANIFEST,
     check_writable,
     digest_file,
@@ -26,7 +27,6 @@ from hardneg.artifacts import (
     verify,
     write_json,
 )
-from hardneg.errors import ArtifactError, ResourceError
 from small_artefact import KIND, make, text_of
 
 # ---------------------------------------------------------------- whole

@@ -7,16 +7,16 @@ import socket
 import pytest
 
 from faults import dead_pid, run_python, temporaries
-from hardneg.artifacts import (
+from hardneg.errors import ArtifactError
+from hardneg.storage.artifacts import (
     TEMPORARY,
 )
-from hardneg.errors import ArtifactError
 from small_artefact import make, text_of
 
 CRASH = """
 import os, sys
 from pathlib import Path
-from hardneg import artifacts
+from hardneg.storage import artifacts
 
 folder, kind = Path(sys.argv[1]), sys.argv[2]
 path = folder / "place"
@@ -102,7 +102,7 @@ def test_killed_at_any_step_it_is_whole_or_absent_and_the_next_publish_sweeps(tm
 SLOW_WRITER = """
 import sys, time
 from pathlib import Path
-from hardneg import artifacts
+from hardneg.storage import artifacts
 with artifacts.publish(Path(sys.argv[1]), "pool") as draft:
     draft.json("a.json", 1)
     print("writing", flush=True)

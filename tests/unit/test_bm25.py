@@ -12,9 +12,9 @@ import ir_measures
 import numpy as np
 import pytest
 
-from hardneg.artifacts import verify
 from hardneg.errors import ArtifactError, InputError, SettingsError
 from hardneg.search.bm25 import K1, B, bm25_run, bm25_texts, open_bm25
+from hardneg.storage.artifacts import verify
 
 WORDS = [
     "ash",

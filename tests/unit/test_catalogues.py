@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from conventions import Plain, beir, tevatron_1
-from hardneg import disk
 from hardneg.data.collection import Collection
 from hardneg.data.importing import import_collection, open_data
 from hardneg.errors import InputError, SettingsError
+from hardneg.storage import disk
 
 PASSAGES = [("a", "T", "one"), ("b", "", "two"), ("c", "U", "three")]
 QUERIES = {"train": [("q1", "x", ["yes"])], "dev": [("q2", "y", [])]}

@@ -254,8 +254,8 @@ def test_json_stands_alone_on_stdout(hardneg, world, tmp_path):
 
 
 def test_every_option_of_mining_is_passed_on(hardneg, monkeypatch, tmp_path):
-    from hardneg import runtime
     from hardneg.operations import inspection, pools
+    from hardneg.process import runtime
 
     seen = {}
     monkeypatch.setattr(runtime, "set_threads", lambda threads: seen.update(threads=threads))
@@ -288,8 +288,8 @@ def test_every_option_of_mining_is_passed_on(hardneg, monkeypatch, tmp_path):
 
 
 def test_every_option_of_training_is_passed_on(hardneg, monkeypatch, tmp_path):
-    from hardneg import runtime
     from hardneg.operations import recipes
+    from hardneg.process import runtime
 
     seen = {}
 

@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from hardneg import cli, progress
+from hardneg import cli
 from hardneg.data.collection import Collection
 from hardneg.negatives.pool import load_pool
+from hardneg.process import progress
 
 PASSAGES = [("p0", "the cat sat"), ("p1", "a dog ran"), ("p2", "the cat ran"), ("p3", "a bird flew")]
 

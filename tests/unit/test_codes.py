@@ -6,8 +6,8 @@ import torch
 from test_exact import random, slow_search
 
 from hardneg.errors import SettingsError
-from hardneg.memory import limit_memory, spare
 from hardneg.models.capacity import has_byte_kernels
+from hardneg.process.memory import limit_memory, spare
 from hardneg.search import codes as module
 from hardneg.search.codes import FEW, PATIENCE, REPAID, TOP, Codes, is_exact
 from hardneg.search.exact import ExactIndex

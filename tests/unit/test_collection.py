@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from hardneg import artifacts, disk
 from hardneg.data import building, checks, text
 from hardneg.data.collection import Collection, hold_out
 from hardneg.data.text import IdColumn, TextColumn, TextColumnWriter, as_hashes
 from hardneg.errors import ArtifactError, InputError, SettingsError
+from hardneg.storage import artifacts, disk
 
 PASSAGES = [("p2", "Two", "second text"), ("p1", "", "first text"), ("p10", "Ten", "second text")]
 QUERIES = {"q2": "what is two", "q10": "what is ten", "Q": "asked by nobody"}

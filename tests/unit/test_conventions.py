@@ -8,11 +8,11 @@ import pytest
 
 import conventions
 from conventions import Plain, jsonl, otherwise, quoted, tsv, write
-from hardneg import disk
 from hardneg.data.collection import Collection
 from hardneg.data.formats import arrays, lines
 from hardneg.data.importing import detect, import_collection
 from hardneg.errors import InputError, SettingsError
+from hardneg.storage import disk
 
 ODD = [
     ("p1", "A title", 'a lone " quote'),

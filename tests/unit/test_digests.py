@@ -5,8 +5,8 @@ import os
 import pytest
 
 from faults import settle
-from hardneg import digests
-from hardneg.digests import cached_digest, digest_file, digest_folder, digest_json
+from hardneg.storage import digests
+from hardneg.storage.digests import cached_digest, digest_file, digest_folder, digest_json
 
 
 def test_equal_json_has_equal_digests_and_nothing_else_has():

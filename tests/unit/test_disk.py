@@ -12,11 +12,11 @@ import pytest
 
 import hardneg
 from faults import dead_pid, fate, fault_of, temporaries, tree
-from hardneg import disk
-from hardneg.disk import TEMPORARY, append_lines, check_writable, publish_file, remove, write_json
 from hardneg.errors import InputError, ResourceError
-from hardneg.plain import read_json
-from hardneg.refusals import disk_faults, require_space
+from hardneg.storage import disk
+from hardneg.storage.disk import TEMPORARY, append_lines, check_writable, publish_file, remove, write_json
+from hardneg.storage.plain import read_json
+from hardneg.storage.refusals import disk_faults, require_space
 
 FAULTS = [
     (errno.ENOSPC, "DISK_FULL"),
@@ -255,7 +255,7 @@ WRITES = {"write_text", "write_bytes", "mkdir", "makedirs", "rename", "replace",
     "rmdir",
     "tofile",
 }
-OTHERS = {"digests.py", "lease.py"}  # a cache that may fail; locks and heartbeats
+OTHERS = {"storage/digests.py", "storage/lease.py"}  # a cache that may fail; locks and heartbeats
 
 
 def writes_of(tree):
@@ -280,5 +280,5 @@ def test_no_other_module_changes_files():
         path.relative_to(source).as_posix(): sorted(set(writes_of(ast.parse(path.read_text()))))
         for path in source.rglob("*.py")
     }
-    assert {name for name, calls in found.items() if calls} == {"disk.py", *OTHERS}
-    assert {"os.rename", "os.fsync", "path.unlink"} <= set(found["disk.py"])
+    assert {name for name, calls in found.items() if calls} == {"storage/disk.py", *OTHERS}
+    assert {"os.rename", "os.fsync", "path.unlink"} <= set(found["storage/disk.py"])

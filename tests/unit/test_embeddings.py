@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from hardneg.artifacts import verify
 from hardneg.errors import ArtifactError, InputError, NumericError, SettingsError
 from hardneg.records import TokenBatch, offsets_of, take_spans
 from hardneg.search.embeddings import Embeddings, discard, encode_store
+from hardneg.storage.artifacts import verify
 
 DIM = 6
 

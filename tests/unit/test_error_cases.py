@@ -16,8 +16,8 @@ import shutil
 import numpy as np
 import pytest
 
-from hardneg import artifacts, disk
 from hardneg.negatives.pool import DTYPES, NegativePool, save_pool
+from hardneg.storage import artifacts, disk
 from samples import BEIR, MSMARCO, QA, RUN, TREC, files
 
 LINE = r"(?:(?P<path>\S.*?)(?::(?P<line>\d+))?: )?(?P<code>[A-Z][A-Z0-9_]+): \S.*; \S.*"

@@ -10,10 +10,10 @@ import pytest
 from pydantic import Field
 
 from hardneg import __version__
-from hardneg.artifacts import digest_json, read_json
 from hardneg.config import Settings, operational
 from hardneg.errors import ArtifactError, BusyError, InputError, ResourceError
-from hardneg.experiment import log_file, open_experiment
+from hardneg.experiment.folder import log_file, open_experiment
+from hardneg.storage.artifacts import digest_json, read_json
 
 INPUTS = {"collection": "c0ffee", "model": "abad1dea"}
 
@@ -249,9 +249,9 @@ def test_what_the_library_logs_is_kept(tmp_path):
 ASCII = """
 import logging, sys
 from pathlib import Path
-from hardneg.artifacts import publish, read_json
+from hardneg.storage.artifacts import publish, read_json
 from hardneg.config import Settings, read_presets, read_toml
-from hardneg.experiment import open_experiment
+from hardneg.experiment.folder import open_experiment
 
 class Demo(Settings):
     prompt: str = ""

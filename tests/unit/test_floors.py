@@ -16,8 +16,10 @@ SOURCE = Path(hardneg.__file__).parent
 # From the ground up. A module imports from lower floors, or from modules named before it on its own.
 FLOORS = {
     "ground": """
-        errors records draws refusals digests disk plain lease manifest artifacts sealed
-        config launch stopping distributed progress runtime memory
+        errors records draws
+        storage.refusals storage.digests storage.disk storage.plain storage.lease storage.manifest
+        storage.artifacts storage.sealed
+        config process.launch process.stopping process.distributed process.progress process.runtime process.memory
     """,
     "data": """
         data.source data.checks data.text data.ids data.building data.collection
@@ -50,11 +52,13 @@ FLOORS = {
         training.batches training.query_batches training.retrieval training.refresh
     """,
     "insight": """
-        diagnostics.gradients metrics experiment snapshot fixed_index mining labelling training_settings
-        fixed_negatives objectives training_stage timing planning
+        diagnostics.gradients experiment.metrics experiment.folder experiment.snapshot experiment.fixed_index
+        experiment.mining experiment.labelling experiment.settings experiment.fixed_negatives experiment.objectives
+        experiment.stage experiment.timing experiment.planning
         diagnostics.forgetting diagnostics.curves diagnostics.timeline
-        diagnostics.informative diagnostics.pairwise_errors examination cards results seeds
-        refreshing refreshed_negatives
+        diagnostics.informative diagnostics.pairwise_errors
+        experiment.examination experiment.cards experiment.results experiment.seeds experiment.refreshing
+        experiment.refreshed_negatives
     """,
     "recipes": "recipes.warmup recipes.ance_tele recipes.ance recipes.star recipes.adore",
     "roof": """
@@ -64,8 +68,9 @@ FLOORS = {
         operations.pools operations.retrieval operations.evaluation operations.exporting
         operations.settings operations.starting operations.roles
         operations.supervision
-        operations.training operations.recipes operations.keeping operations.cleaning operations.doctor api tables
-        cli.options cli.indexing cli.keeping cli.recipes cli.retrieval cli.commands cli.exchange cli __main__
+        operations.training operations.recipes operations.keeping operations.cleaning operations.doctor api
+        cli.tables cli.options cli.indexing cli.keeping cli.recipes cli.retrieval cli.commands cli.exchange cli
+        __main__
     """,
 }
 ORDER = [module for modules in FLOORS.values() for module in modules.split()]
@@ -128,7 +133,7 @@ def test_the_imports_are_seen_at_all():
     }
     inside = "def f():\n    from hardneg.data import text\n    from hardneg.data.formats.lines import read_lines\n"
     assert set(imports_of(ast.parse(inside))) == {"data.text", "data.formats.lines"}
-    assert "artifacts" in set(imports_of(TREES["data.collection"]))
+    assert "storage.artifacts" in set(imports_of(TREES["data.collection"]))
 
 
 def test_recipes_do_not_know_each_other():

@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from hardneg import artifacts, disk
 from hardneg.data import importing
 from hardneg.data.collection import Collection
 from hardneg.data.formats import lines
 from hardneg.data.importing import import_collection, open_data
 from hardneg.errors import ArtifactError, InputError, ResourceError, SettingsError
+from hardneg.storage import artifacts, disk
 
 
 @pytest.fixture(autouse=True)

@@ -8,10 +8,10 @@ import torch
 
 from hardneg.data.training_data import choose_splits
 from hardneg.errors import SettingsError
+from hardneg.experiment.objectives import group_loss, group_objective
 from hardneg.losses import contrastive
 from hardneg.models.loading import load_encoder
 from hardneg.models.tokenizing import token_store
-from hardneg.objectives import group_loss, group_objective
 from hardneg.recipes.adore import Adore
 from hardneg.recipes.ance_tele import AnceTele
 from hardneg.recipes.star import Star, loss_of

@@ -5,13 +5,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hardneg.artifacts import remove
 from hardneg.diagnostics import informative
 from hardneg.diagnostics.informative import informative_share, share_of_state
+from hardneg.experiment.snapshot import Remembered
 from hardneg.negatives.pool import ENTRY_ARRAYS, NegativePool, save_pool
 from hardneg.records import Positives, Run, offsets_of
 from hardneg.search.runs import save_run
-from hardneg.snapshot import Remembered
+from hardneg.storage.artifacts import remove
 
 
 def run_of(lists):

@@ -16,7 +16,7 @@ import hardneg as hn
 from hardneg.config import read_preset, read_presets
 from hardneg.data.tokens import token_batch
 from hardneg.errors import InputError, SettingsError
-from hardneg.experiment import Experiment
+from hardneg.experiment.folder import Experiment
 from hardneg.integrations.mteb import MtebEncoder
 from hardneg.integrations.tensorboard import boarding
 from hardneg.models.encoder_settings import EncoderSettings

@@ -9,16 +9,16 @@ from pydantic import Field
 
 import hardneg as hn
 from faults import dead_pid, flip, settle
-from hardneg.artifacts import open_artifact, publish, write_json
 from hardneg.config import Settings
 from hardneg.data.formats.trec import sidecar_of, write_run
-from hardneg.disk import NEW, TEMPORARY, temporary
 from hardneg.errors import ArtifactError, InputError
-from hardneg.experiment import open_experiment
+from hardneg.experiment.folder import open_experiment
 from hardneg.operations import doctor as diagnosis
 from hardneg.records import Run
-from hardneg.sealed import SEAL
 from hardneg.search.runs import save_run
+from hardneg.storage.artifacts import open_artifact, publish, write_json
+from hardneg.storage.disk import NEW, TEMPORARY, temporary
+from hardneg.storage.sealed import SEAL
 
 IDS = ["a", "b", "c"]
 INPUTS = {"collection": "c0ffee"}

@@ -12,8 +12,8 @@ from hardneg.data.importing import import_collection
 from hardneg.data.training_data import BY_QRELS, Labels, TrainingData, choose_splits, labelled
 from hardneg.diagnostics.forgetting import forgetting, reciprocal_ranks
 from hardneg.errors import InputError, SettingsError
-from hardneg.labelling import answers_of, current_positives, merged, relevant, with_answers
-from hardneg.mining import Corpus, mine_candidates, mine_pool
+from hardneg.experiment.labelling import answers_of, current_positives, merged, relevant, with_answers
+from hardneg.experiment.mining import Corpus, mine_candidates, mine_pool
 from hardneg.negatives.adopting import adopt
 from hardneg.negatives.candidates import without_answers
 from hardneg.negatives.facts import entries_of

@@ -14,12 +14,12 @@ import pytest
 
 from faults import dead_pid, fate, fault_of, run_python
 from hardneg.errors import BusyError, ResourceError
-from hardneg.lease import Heartbeat, Observer, holding, lease
+from hardneg.storage.lease import Heartbeat, Observer, holding, lease
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from hardneg import artifacts
+from hardneg.storage import artifacts
 with artifacts.lease(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)
@@ -70,7 +70,7 @@ def test_a_lease_that_the_file_system_cannot_give_is_not_called_busy(tmp_path, m
     def no_locks(handle, operation):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr("hardneg.lease.fcntl.flock", no_locks)
+    monkeypatch.setattr("hardneg.storage.lease.fcntl.flock", no_locks)
     with pytest.raises(ResourceError, match=r"NOT_WRITABLE: cannot write \(No locks available\)"), lease(tmp_path):
         pass
 
@@ -105,7 +105,7 @@ RACER = """
 import sys, time
 from pathlib import Path
 from hardneg.errors import BusyError
-from hardneg.lease import lease
+from hardneg.storage.lease import lease
 folder = Path(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()

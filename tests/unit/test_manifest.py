@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from faults import flip, settle, tree
-from hardneg.artifacts import (
+from hardneg.errors import ArtifactError, ResourceError
+from hardneg.storage.artifacts import (
     MANIFEST,
     Manifest,
     is_current,
@@ -22,7 +23,6 @@ from hardneg.artifacts import (
     verify,
     write_json,
 )
-from hardneg.errors import ArtifactError, ResourceError
 from small_artefact import KIND, make
 
 # ---------------------------------------------------------------- verified before use

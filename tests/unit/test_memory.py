@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from hardneg import memory
 from hardneg.errors import ResourceError, SettingsError
-from hardneg.memory import limit_memory, own_memory, parse_size, require, room
+from hardneg.process import memory
+from hardneg.process.memory import limit_memory, own_memory, parse_size, require, room
 from hardneg.search.exact import ExactIndex
 
 
@@ -103,7 +103,7 @@ def test_the_peak_of_a_search_stays_under_its_limit():
     program = """
 import re, sys, numpy as np, torch
 from pathlib import Path
-from hardneg.memory import limit_memory, own_memory
+from hardneg.process.memory import limit_memory, own_memory
 from hardneg.search.exact import ExactIndex
 torch.set_num_threads(2)
 vectors = np.random.default_rng(0).standard_normal((60000, 64), np.float32).astype(np.float16)

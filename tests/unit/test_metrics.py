@@ -6,7 +6,7 @@ import os
 import pytest
 
 from hardneg.errors import ArtifactError, ResourceError
-from hardneg.metrics import Metrics
+from hardneg.experiment.metrics import Metrics
 
 
 def rows_of(*places):

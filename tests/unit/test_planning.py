@@ -6,10 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hardneg import planning, timing
 from hardneg.data.training_data import choose_splits
-from hardneg.models.loading import load_encoder
-from hardneg.planning import (
+from hardneg.experiment import planning, timing
+from hardneg.experiment.planning import (
     SAMPLE,
     Episode,
     Sample,
@@ -21,8 +20,9 @@ from hardneg.planning import (
     time_stages,
     tokens_of_step,
 )
+from hardneg.experiment.timing import seconds_of, spread
+from hardneg.models.loading import load_encoder
 from hardneg.records import TokenBatch, offsets_of
-from hardneg.timing import seconds_of, spread
 from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 

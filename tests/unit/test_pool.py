@@ -5,7 +5,6 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from hardneg import artifacts
 from hardneg.errors import ArtifactError
 from hardneg.negatives.facts import entries_of, realized, stats
 from hardneg.negatives.pool import (
@@ -22,6 +21,7 @@ from hardneg.negatives.pool import (
     shortfall,
 )
 from hardneg.records import Positives, offsets_of
+from hardneg.storage import artifacts
 
 
 def pool_of(lists, positives=None, *, query_rows=None, episode=1, episodes=None, source=3):

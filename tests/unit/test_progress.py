@@ -9,10 +9,10 @@ import sys
 
 import pytest
 
-from hardneg import progress
 from hardneg.errors import Interrupted
-from hardneg.progress import clock, describe, note, track
-from hardneg.stopping import StopFlag
+from hardneg.process import progress
+from hardneg.process.progress import clock, describe, note, track
+from hardneg.process.stopping import StopFlag
 
 
 class Clock:
@@ -196,7 +196,7 @@ def test_every_report_is_a_place_to_stop(monkeypatch):
 
 BAR = """
 import sys, time
-from hardneg import progress
+from hardneg.process import progress
 if "silent" not in sys.argv:
     progress.turn_on()
 with progress.track("encoding", "texts") as tick:

@@ -4,12 +4,12 @@ import math
 
 import pytest
 
-from hardneg import planning, timing
 from hardneg.data.training_data import choose_splits
+from hardneg.experiment import planning, timing
+from hardneg.experiment.planning import disk_bytes, stored_bytes, take_sample, time_stages, tokens_of_step
+from hardneg.experiment.timing import spread
 from hardneg.models.loading import load_encoder
-from hardneg.planning import disk_bytes, stored_bytes, take_sample, time_stages, tokens_of_step
 from hardneg.recipes import adore, ance
-from hardneg.timing import spread
 from tiny_world import COMMON, one_thread, tiny_collection, tiny_model  # noqa: F401
 
 N, QUERIES, ALL_QUERIES, JUDGED = 120, 60, 92, 32  # of the tiny world; all but the training queries judge

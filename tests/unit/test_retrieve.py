@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hardneg.artifacts import Manifest
 from hardneg.errors import InputError, NumericError, SettingsError
 from hardneg.search.embeddings import Embeddings
 from hardneg.search.exact import exact_search
 from hardneg.search.retrieve import search_run
+from hardneg.storage.artifacts import Manifest
 
 
 def vectors(n, seed, dtype="float16"):

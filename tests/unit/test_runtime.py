@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from hardneg import runtime
 from hardneg.errors import SettingsError
-from hardneg.runtime import pick_device, reuse_memory, wait_asleep_if_crowded
+from hardneg.process import runtime
+from hardneg.process.runtime import pick_device, reuse_memory, wait_asleep_if_crowded
 
 FAULTS = """
 import resource
@@ -16,7 +16,7 @@ import sys
 
 import numpy as np
 
-from hardneg.runtime import reuse_memory
+from hardneg.process.runtime import reuse_memory
 
 if sys.argv[1] == "reuse":
     assert reuse_memory()
@@ -76,7 +76,7 @@ def test_others_that_run_are_seen():
 def test_commands_do_it_before_torch_is_loaded():
     program = """
 import sys
-from hardneg import runtime
+from hardneg.process import runtime
 runtime._others_run = lambda: True
 from hardneg.cli.options import begin
 begin()

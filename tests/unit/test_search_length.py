@@ -10,11 +10,11 @@ import hardneg as hn
 from hardneg.data.formats.trec import read_run
 from hardneg.data.tokens import tokenize
 from hardneg.errors import SettingsError
+from hardneg.experiment.snapshot import Encoding, Snapshot
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
 from hardneg.models.tokenizing import token_store
 from hardneg.search.embeddings import Embeddings
-from hardneg.snapshot import Encoding, Snapshot
 from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 SHORT, LONG = 3, 5  # [CLS], one or three words, [SEP]

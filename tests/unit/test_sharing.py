@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from hardneg import distributed
-from hardneg.distributed import add_gradients, any_of, by_leader, is_leader, leader_first, member
 from hardneg.losses import contrastive
 from hardneg.models.loading import load_encoder
 from hardneg.models.tokenizing import token_store
+from hardneg.process import distributed
+from hardneg.process.distributed import add_gradients, any_of, by_leader, is_leader, leader_first, member
 from hardneg.training import sharing
 from hardneg.training.batches import GroupBatch, group_scores, masked_columns
 from hardneg.training.loop import dropout_seed

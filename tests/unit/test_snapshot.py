@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from hardneg.artifacts import load_array, read_manifest
 from hardneg.errors import ArtifactError
+from hardneg.experiment.snapshot import Encoding, Snapshot
 from hardneg.models.loading import load_encoder
 from hardneg.models.tokenizing import token_store
 from hardneg.search.embeddings import encode_store
-from hardneg.snapshot import Encoding, Snapshot
+from hardneg.storage.artifacts import load_array, read_manifest
 from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 ENCODING = Encoding(token_budget=512)

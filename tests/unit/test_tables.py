@@ -4,9 +4,7 @@ import tomllib
 
 import pytest
 
-from hardneg.config import build
-from hardneg.recipes.ance_tele import AnceTele
-from hardneg.tables import (
+from hardneg.cli.tables import (
     comparison_table,
     estimate_text,
     evaluation_table,
@@ -19,6 +17,8 @@ from hardneg.tables import (
     settings_text,
     table,
 )
+from hardneg.config import build
+from hardneg.recipes.ance_tele import AnceTele
 
 EPISODES = [
     {"episode": 1, "queries": 60, "steps": 4, "queries_per_step": 8, "passages_per_query": 4},

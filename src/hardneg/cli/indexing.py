@@ -63,10 +63,10 @@ def index(
         "bits": bits,
     }
     begin(code=allow_code)
-    from hardneg.memory import limit_memory
+    from hardneg.cli.tables import facts_table
     from hardneg.operations.indexing import index as execute
-    from hardneg.runtime import set_threads
-    from hardneg.tables import facts_table
+    from hardneg.process.memory import limit_memory
+    from hardneg.process.runtime import set_threads
 
     set_threads(threads)
     limit_memory(max_ram)

@@ -24,8 +24,8 @@ def verify(
 ) -> None:
     """Check every byte of artefacts, runs and experiments against their checksums."""
     begin()
+    from hardneg.cli.tables import verification_text
     from hardneg.operations.keeping import examine
-    from hardneg.tables import verification_text
 
     report, faults = examine(paths)
     show_result(report, as_json, verification_text)
@@ -41,15 +41,15 @@ def clean(
 ) -> None:
     """List what an experiment need not keep; with --yes, delete it."""
     begin(code=allow_code)
+    from hardneg.cli.tables import cleaning_text
     from hardneg.operations.cleaning import clean as execute
-    from hardneg.tables import cleaning_text
 
     show_result(execute(experiment, delete=yes), as_json, cleaning_text)
 
 
 def doctor(as_json: JsonOption = False) -> None:
     """Show what this machine and installation offer, and what is missing."""
+    from hardneg.cli.tables import doctor_text
     from hardneg.operations.doctor import doctor as execute
-    from hardneg.tables import doctor_text
 
     show_result(execute(), as_json, doctor_text)

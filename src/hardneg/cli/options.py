@@ -66,10 +66,10 @@ def begin(*, resumable: bool = False, code: list[str] | None = None) -> None:
 
     ``code``: revisions at which models may run code of their own.
     """
-    from hardneg import progress
-    from hardneg.distributed import rank
-    from hardneg.runtime import wait_asleep_if_crowded
-    from hardneg.stopping import stop_flag
+    from hardneg.process import progress
+    from hardneg.process.distributed import rank
+    from hardneg.process.runtime import wait_asleep_if_crowded
+    from hardneg.process.stopping import stop_flag
 
     wait_asleep_if_crowded()
     if rank() == 0:

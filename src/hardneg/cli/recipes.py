@@ -255,15 +255,15 @@ def run(
 ) -> None:
     """What every command of a recipe does: ``values`` are settings, ``options`` go to the recipe as they are."""
     begin(resumable=True, code=allow_code)
-    from hardneg.distributed import rank
     from hardneg.operations.opening import check_free
+    from hardneg.process.distributed import rank
 
     check_free(out)
-    from hardneg.memory import limit_memory
+    from hardneg.cli.tables import estimate_text, results_table, settings_text
     from hardneg.operations import recipes
     from hardneg.operations.training import Splits
-    from hardneg.runtime import set_threads
-    from hardneg.tables import estimate_text, results_table, settings_text
+    from hardneg.process.memory import limit_memory
+    from hardneg.process.runtime import set_threads
 
     set_threads(threads)
     limit_memory(max_ram, max_vram)

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg.artifacts import Draft
 from hardneg.data.checks import (
     Gate,
     Places,
@@ -42,8 +41,9 @@ from hardneg.data.text import (
 )
 from hardneg.draws import UInt64
 from hardneg.errors import InputError
-from hardneg.progress import counted
+from hardneg.process.progress import counted
 from hardneg.records import Int32, Int64, Qrels, offsets_of, take_spans
+from hardneg.storage.artifacts import Draft
 
 log = logging.getLogger(__name__)
 

@@ -14,16 +14,6 @@ from typing import Any
 import numpy as np
 
 from hardneg import draws
-from hardneg.artifacts import (
-    FORMAT_VERSION,
-    Manifest,
-    cache_root,
-    digest_json,
-    is_published,
-    load_array,
-    open_artifact,
-    publish,
-)
 from hardneg.data.building import (
     ANSWER_SPANS,
     ANSWERS,
@@ -45,6 +35,16 @@ from hardneg.data.text import IdColumn, TextColumn, hash_strings
 from hardneg.draws import UInt64
 from hardneg.errors import SettingsError
 from hardneg.records import Int64, Qrels
+from hardneg.storage.artifacts import (
+    FORMAT_VERSION,
+    Manifest,
+    cache_root,
+    digest_json,
+    is_published,
+    load_array,
+    open_artifact,
+    publish,
+)
 
 KIND = "collection"
 READING = 2  # grows when the same source is read into other content; caches of before are passed over

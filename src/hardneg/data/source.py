@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hardneg.artifacts import cached_digest, reading
 from hardneg.errors import InputError
+from hardneg.storage.artifacts import cached_digest, reading
 
 
 class PassageRecord(NamedTuple):

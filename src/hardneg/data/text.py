@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg.artifacts import Draft, load_array
-from hardneg.disk import create, rename
 from hardneg.draws import UInt64
 from hardneg.records import Int32, Int64, offsets_of
+from hardneg.storage.artifacts import Draft, load_array
+from hardneg.storage.disk import create, rename
 
 WORD = 8  # bytes compared at a time when ids are ranked
 CHUNK = 1 << 20  # rows gathered at a time

@@ -15,11 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
-from hardneg.artifacts import digest_json, is_published, lease, load_array, open_artifact, publish, read_manifest
-from hardneg.disk import create
 from hardneg.errors import BusyError, SettingsError
-from hardneg.progress import Tick, silent
+from hardneg.process.progress import Tick, silent
 from hardneg.records import Int64, TextTemplate, TokenBatch, offsets_of, spans, take_spans
+from hardneg.storage.artifacts import (
+    digest_json,
+    is_published,
+    lease,
+    load_array,
+    open_artifact,
+    publish,
+    read_manifest,
+)
+from hardneg.storage.disk import create
 
 KIND = "tokens"
 BLOCK = 4096  # texts tokenised at once

@@ -10,11 +10,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg.artifacts import digest_json
 from hardneg.config import nearest
 from hardneg.data.collection import Collection, hold_out
 from hardneg.errors import InputError, SettingsError
 from hardneg.records import Positives, Qrels, spans
+from hardneg.storage.artifacts import digest_json
 
 NONE = "none"
 AUTO = "auto"

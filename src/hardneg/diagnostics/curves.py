@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg.artifacts import publish_file
+from hardneg.storage.artifacts import publish_file
 
 Float64 = NDArray[np.float64]
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hardneg import draws
 from hardneg.data.training_data import TrainingData
 from hardneg.evaluation.measures import first_relevant_rank
-from hardneg.labelling import relevant
+from hardneg.experiment.labelling import relevant
 from hardneg.negatives.candidates import Contains
 from hardneg.records import Int32, Int64, Positives, Run
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from hardneg.distributed import add_gradients
+from hardneg.process.distributed import add_gradients
 
 LAYER = re.compile(r"\.layers?\.(\d+)\.")
 THIRDS = ("bottom", "middle", "top")

@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hardneg.artifacts import digest_json, is_current, is_published, load_array, open_artifact, publish
 from hardneg.errors import InputError
-from hardneg.progress import Tick, silent, track
+from hardneg.experiment.snapshot import Snapshot, State
+from hardneg.process.progress import Tick, silent, track
 from hardneg.records import Float32, Int32, Int64, Positives, Qrels, owners, spans
 from hardneg.search.counting import count_above
 from hardneg.search.exact import ExactIndex
-from hardneg.snapshot import Snapshot, State
+from hardneg.storage.artifacts import digest_json, is_current, is_published, load_array, open_artifact, publish
 
 TOP = 200  # K of the paper
 KIND = "pairwise-errors"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hardneg.artifacts import publish_file
+from hardneg.storage.artifacts import publish_file
 
 INCHES, DOTS = (10.0, 2.8), 150
 COLOURS = {"train": "#4878a8", "wait": "#d8d8d8", "encode": "#c44e34", "search": "#e0a030", "mine": "#5a9a50"}

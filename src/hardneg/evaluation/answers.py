@@ -14,15 +14,15 @@ from pathlib import Path
 import numpy as np
 import regex
 
-from hardneg.artifacts import digest_json, is_published, load_array, open_artifact, publish
 from hardneg.data.collection import Collection
 from hardneg.errors import InputError, SettingsError
 from hardneg.evaluation.judged import judged_hits
 from hardneg.evaluation.matching import Bool, Mode, match_pairs, request
 from hardneg.evaluation.measures import Evaluation, Measure, evaluate, joined, success
-from hardneg.progress import track
+from hardneg.process.progress import track
+from hardneg.process.runtime import usable_threads
 from hardneg.records import Int32, Int64, Qrels, Run, offsets_of, owners, spans
-from hardneg.runtime import usable_threads
+from hardneg.storage.artifacts import digest_json, is_published, load_array, open_artifact, publish
 
 KIND = "answers"
 RULES = {"rule": "1", "regex": regex.__version__, "unicode": unicodedata.unidata_version}  # what decides a match

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from hardneg.errors import InputError
-from hardneg.sealed import METRICS, RESULTS
+from hardneg.storage.sealed import METRICS, RESULTS
 
 
 def follow(experiment: str | Path, *, wait: bool = True, poll: float = 1.0) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hardneg.experiment import Experiment
+from hardneg.experiment.folder import Experiment
 
 FOLDER = "tensorboard"
 PLACES = ("step", "episode")  # where a row stands, not what it says

@@ -16,7 +16,6 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hardneg.artifacts import canonical_json
 from hardneg.data.tokens import plain_tokenizer, tokenizer_digest
 from hardneg.errors import SettingsError
 from hardneg.models.capacity import Precision, bytes_of_batch
@@ -32,6 +31,7 @@ from hardneg.models.packing import (
 )
 from hardneg.models.pooling import pool
 from hardneg.records import Side, TextTemplate, TokenBatch, offsets_of
+from hardneg.storage.artifacts import canonical_json
 
 Encode = Callable[[TokenBatch, Side], Tensor]  # vectors [n, dim] float32
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hardneg.artifacts import digest_file, digest_json
 from hardneg.errors import SettingsError, TrustError
+from hardneg.storage.artifacts import digest_file, digest_json
 
 LOADED = ("AutoConfig", "AutoModel", "AutoTokenizer")  # what transformers may look up in an auto_map here
 REFERENCE = re.compile(r"\w+\.\w+")  # a class of a module that lies beside the settings

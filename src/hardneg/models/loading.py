@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from hardneg.artifacts import MANIFEST, open_artifact
 from hardneg.config import read_preset
 from hardneg.errors import InputError, SettingsError
 from hardneg.models.bi_encoder import AnceHead, BiEncoder, Tower
@@ -28,6 +27,7 @@ from hardneg.models.pretrained import (
     usable,
 )
 from hardneg.models.st_folder import MODULES, SentenceFolder, read_ance_head, read_st_folder
+from hardneg.storage.artifacts import MANIFEST, open_artifact
 
 log = logging.getLogger(__name__)
 

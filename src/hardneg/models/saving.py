@@ -12,9 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from hardneg.artifacts import Draft, publish
 from hardneg.data.tokens import separator
-from hardneg.disk import foreign
 from hardneg.models.bi_encoder import BiEncoder, Tower
 from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.loading import KIND, PASSAGE, QUERY, SETTINGS
@@ -28,6 +26,8 @@ from hardneg.models.st_folder import (
     TRANSFORMER_CONFIG,
 )
 from hardneg.records import Side
+from hardneg.storage.artifacts import Draft, publish
+from hardneg.storage.disk import foreign
 
 CARD = """---
 library_name: sentence-transformers

@@ -7,7 +7,7 @@ from pathlib import Path
 from hardneg.data.collection import Collection
 from hardneg.data.tokens import TokenStore, tokenize
 from hardneg.models.bi_encoder import BiEncoder
-from hardneg.progress import track
+from hardneg.process.progress import track
 from hardneg.records import Side
 
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg import artifacts
 from hardneg.errors import ArtifactError
 from hardneg.records import Float32, Int32, Int64, Positives, offsets_of, owners, spans, take_spans
+from hardneg.storage import artifacts
 
 SOURCES = (
     "random",

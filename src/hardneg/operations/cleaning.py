@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hardneg.artifacts import is_published, lease, read_manifest, remove
-from hardneg.disk import settle, stale_below
 from hardneg.errors import ArtifactError
-from hardneg.experiment import SETTINGS
+from hardneg.experiment.folder import SETTINGS
 from hardneg.operations.opening import Place
-from hardneg.sealed import RESULTS
+from hardneg.storage.artifacts import is_published, lease, read_manifest, remove
+from hardneg.storage.disk import settle, stale_below
+from hardneg.storage.sealed import RESULTS
 
 EMBEDDINGS, DERIVED = "cache/embeddings", ("cache/tokens", "cache/bm25")
 

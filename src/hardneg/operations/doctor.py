@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from hardneg import __version__
-from hardneg.artifacts import cache_root
-from hardneg.refusals import existing_parent
+from hardneg.storage.artifacts import cache_root
+from hardneg.storage.refusals import existing_parent
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "scipy", "bm25s", "faiss-cpu")
 INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8")

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from hardneg.artifacts import publish_file
 from hardneg.data.collection import Collection
 from hardneg.data.formats.trec import open_qrels, read_runs
 from hardneg.data.ids import IdSpace
@@ -23,6 +22,7 @@ from hardneg.evaluation.compare import compare_runs, first_disagreement, overlap
 from hardneg.evaluation.measures import Evaluation, parse_measures
 from hardneg.operations.opening import Data, Place, cache_at, check_file, collection_of
 from hardneg.records import Qrels, Run
+from hardneg.storage.artifacts import publish_file
 
 
 def evaluate(

@@ -13,7 +13,6 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from hardneg.artifacts import publish_file
 from hardneg.data.collection import Collection
 from hardneg.data.tokens import joined_passages, without_special
 from hardneg.errors import InputError, SettingsError
@@ -22,8 +21,9 @@ from hardneg.negatives.pool import NegativePool, load_pool
 from hardneg.negatives.sources import draw_entries
 from hardneg.operations.inspection import last_pool
 from hardneg.operations.opening import Data, Place, at_least, cache_at, check_file, collection_of, one_of
-from hardneg.progress import Tick, track
+from hardneg.process.progress import Tick, track
 from hardneg.records import Int32, Side, spans
+from hardneg.storage.artifacts import publish_file
 
 FORMATS = ("sentence-transformers", "tevatron", "flagembedding", "dpr", "token-ids")
 SIDES: tuple[Side, Side] = ("query", "passage")

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hardneg.artifacts import cached_digest, digest_json, is_published, read_manifest
 from hardneg.data.collection import Collection
 from hardneg.data.formats.negative_lists import holds_tokens, list_files, read_id_lists, read_token_lists
 from hardneg.data.formats.trec import read_run
@@ -27,8 +26,9 @@ from hardneg.negatives.given import (
 )
 from hardneg.negatives.pool import KIND, NegativePool, load_pool
 from hardneg.operations.inspection import last_pool
-from hardneg.progress import track
+from hardneg.process.progress import track
 from hardneg.records import Int32, Positives, Run, Side, TokenBatch
+from hardneg.storage.artifacts import cached_digest, digest_json, is_published, read_manifest
 
 if TYPE_CHECKING:
     from hardneg.models.bi_encoder import BiEncoder

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from hardneg.artifacts import is_published
 from hardneg.data.collection import Collection
 from hardneg.draws import key, permutation
 from hardneg.errors import InputError, SettingsError
@@ -18,6 +17,7 @@ from hardneg.negatives.pool import NegativePool, load_pool
 from hardneg.operations.opening import Data, Place, at_least, collection_of
 from hardneg.operations.origin import collection_within
 from hardneg.records import Int64
+from hardneg.storage.artifacts import is_published
 
 POOLS = ("episodes/*/negatives", "episodes/*/negatives/v*", "versions/v*")  # where experiments keep them
 SETTINGS = "settings.json"

@@ -9,27 +9,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hardneg import artifacts
-from hardneg.artifacts import MANIFEST, Manifest, check_files, digest_file, read_json, read_manifest
 from hardneg.data.collection import KIND as COLLECTION
 from hardneg.data.collection import Collection
 from hardneg.data.formats.trec import SIDECAR, verify_run
 from hardneg.data.tokens import KIND as TOKENS
 from hardneg.data.tokens import TokenStore
-from hardneg.disk import TEMPORARY
 from hardneg.errors import ArtifactError, HardnegError, InputError
-from hardneg.experiment import SETTINGS, read_settings
-from hardneg.metrics import Metrics
+from hardneg.experiment.folder import SETTINGS, read_settings
+from hardneg.experiment.metrics import Metrics
 from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import load_pool
 from hardneg.operations.opening import Place
-from hardneg.progress import track
-from hardneg.sealed import KIND as EXPERIMENT
-from hardneg.sealed import METRICS, RESULTS, SEAL, VERSIONS, check_made, read_seal
+from hardneg.process.progress import track
 from hardneg.search.embedding_store import KIND as EMBEDDINGS
 from hardneg.search.embedding_store import Embeddings
 from hardneg.search.runs import KIND as RUN
 from hardneg.search.runs import load_run
+from hardneg.storage import artifacts
+from hardneg.storage.artifacts import MANIFEST, Manifest, check_files, digest_file, read_json, read_manifest
+from hardneg.storage.disk import TEMPORARY
+from hardneg.storage.sealed import KIND as EXPERIMENT
+from hardneg.storage.sealed import METRICS, RESULTS, SEAL, VERSIONS, check_made, read_seal
 
 # What each kind promises beside its checksums.
 INVARIANTS: dict[str, Callable[[Path], Any]] = {

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hardneg.artifacts import SettingsClash, cache_root, check_writable, lease
 from hardneg.config import nearest
 from hardneg.data.collection import Collection
 from hardneg.data.importing import open_data
-from hardneg.distributed import rank
 from hardneg.errors import Faults, HardnegError, SettingsError
-from hardneg.lease import holding as holding
+from hardneg.process.distributed import rank
+from hardneg.storage.artifacts import SettingsClash, cache_root, check_writable, lease
+from hardneg.storage.lease import holding as holding
 
 Data = str | Path | Collection
 Place = str | Path

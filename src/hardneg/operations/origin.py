@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from hardneg.artifacts import MANIFEST, read_json, write_json
 from hardneg.data.collection import Collection
-from hardneg.distributed import is_leader
 from hardneg.errors import ArtifactError, HardnegError, SettingsError
-from hardneg.experiment import SETTINGS, read_settings
+from hardneg.experiment.folder import SETTINGS, read_settings
+from hardneg.process.distributed import is_leader
+from hardneg.storage.artifacts import MANIFEST, read_json, write_json
 
 PLACES = "places.json"  # telemetry, as it holds an absolute path: no digest knows it
 FIX = "give it with --data"

@@ -9,12 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hardneg.artifacts import read_manifest
 from hardneg.data.collection import Collection
 from hardneg.data.training_data import BY_QRELS, Labels, TrainingData, labelled, named_split
 from hardneg.errors import SettingsError
-from hardneg.labelling import answers_of, current_positives
-from hardneg.mining import SOURCES, TELEPORTED, Corpus, mine_pool
+from hardneg.experiment.labelling import answers_of, current_positives
+from hardneg.experiment.mining import SOURCES, TELEPORTED, Corpus, mine_pool
 from hardneg.negatives.candidates import ALL, Filters
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
 from hardneg.operations.given import given_digest, open_given
@@ -30,6 +29,7 @@ from hardneg.operations.opening import (
     one_of,
 )
 from hardneg.operations.states import open_state
+from hardneg.storage.artifacts import read_manifest
 
 
 def mine(

@@ -6,11 +6,11 @@ from typing import Any
 
 from hardneg.config import nearest
 from hardneg.errors import SettingsError
+from hardneg.experiment.settings import Recipe, TrainingSettings
 from hardneg.operations import training
 from hardneg.operations.opening import Data, Place
 from hardneg.operations.settings import recipe_settings
 from hardneg.recipes import adore, ance, ance_tele, star, warmup
-from hardneg.training_settings import Recipe, TrainingSettings
 
 MODULES = (warmup, ance_tele, ance, star, adore)
 RECIPES = {module.RECIPE.name: module.RECIPE for module in MODULES}

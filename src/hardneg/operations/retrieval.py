@@ -8,7 +8,6 @@ from typing import Any, Literal
 from hardneg.data.collection import Collection
 from hardneg.data.formats.trec import write_run
 from hardneg.data.training_data import named_split
-from hardneg.distributed import shard_of
 from hardneg.errors import SettingsError
 from hardneg.operations.inspection import passage_facts
 from hardneg.operations.opening import (
@@ -22,7 +21,8 @@ from hardneg.operations.opening import (
     holding,
     one_of,
 )
-from hardneg.progress import track
+from hardneg.process.distributed import shard_of
+from hardneg.process.progress import track
 from hardneg.records import Run, Side
 from hardneg.search.bm25 import bm25_run, bm25_texts
 
@@ -69,11 +69,11 @@ def encode(
     with holding(place / "{}-of-{}".format(*part), folder):
         collection = collection_of(data, cache)
 
-        from hardneg.memory import require
         from hardneg.models.capacity import best_precision
         from hardneg.models.loading import load_encoder
         from hardneg.models.tokenizing import token_store
-        from hardneg.runtime import pick_device
+        from hardneg.process.memory import require
+        from hardneg.process.runtime import pick_device
         from hardneg.search.ann import traits
         from hardneg.search.embeddings import encode_store, encoding_memory
 

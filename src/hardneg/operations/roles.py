@@ -20,21 +20,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from hardneg import progress
-from hardneg.artifacts import lease
 from hardneg.data.collection import Collection
 from hardneg.data.training_data import choose_splits
 from hardneg.errors import Interrupted, PeerError, SettingsError
-from hardneg.experiment import join_experiment
+from hardneg.experiment.folder import join_experiment
+from hardneg.experiment.refreshing import beat_of
+from hardneg.experiment.settings import Recipe, TrainingSettings
 from hardneg.integrations.tensorboard import boarding
-from hardneg.memory import limit_memory, limit_of
 from hardneg.models.code import allow_code, allowed_code
 from hardneg.operations.opening import collection_of
 from hardneg.operations.origin import remember_collection
 from hardneg.operations.starting import Base, Splits
-from hardneg.refreshing import beat_of
-from hardneg.runtime import set_threads
-from hardneg.training_settings import Recipe, TrainingSettings
+from hardneg.process import progress
+from hardneg.process.memory import limit_memory, limit_of
+from hardneg.process.runtime import set_threads
+from hardneg.storage.artifacts import lease
 
 log = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 from hardneg.config import build, read_overrides, read_preset, read_toml
 from hardneg.errors import Faults, HardnegError
+from hardneg.experiment.settings import Recipe, TrainingSettings
 from hardneg.models.capacity import best_precision
 from hardneg.operations.opening import Place
-from hardneg.runtime import pick_device
-from hardneg.training_settings import Recipe, TrainingSettings
+from hardneg.process.runtime import pick_device
 
 T = TypeVar("T")
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from hardneg.data.training_data import AUTO
 from hardneg.errors import SettingsError
+from hardneg.experiment.settings import TrainingSettings
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.models.pretrained import PACKAGE
 from hardneg.models.reinit import reinitialize
 from hardneg.records import Side
-from hardneg.training_settings import TrainingSettings
 
 
 @dataclasses.dataclass(frozen=True)

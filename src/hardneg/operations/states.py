@@ -6,15 +6,15 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-from hardneg.artifacts import digest_json
 from hardneg.data.collection import Collection
+from hardneg.experiment.snapshot import Encoding, Snapshot
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.capacity import best_precision
 from hardneg.models.loading import load_encoder
 from hardneg.operations.opening import Place
-from hardneg.runtime import pick_device
+from hardneg.process.runtime import pick_device
 from hardneg.search.ann import FaissIndex, check_index
-from hardneg.snapshot import Encoding, Snapshot
+from hardneg.storage.artifacts import digest_json
 
 
 def open_state(

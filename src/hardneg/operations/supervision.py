@@ -17,12 +17,12 @@ from collections.abc import Iterator, Sequence
 from typing import IO
 
 from hardneg.errors import BusyError, Interrupted, PeerError
-from hardneg.experiment import Experiment
+from hardneg.experiment.folder import Experiment
+from hardneg.experiment.refreshing import beat_of
+from hardneg.experiment.settings import TrainingSettings
 from hardneg.operations.roles import Job
-from hardneg.progress import note
-from hardneg.refreshing import beat_of
-from hardneg.stopping import stop_flag
-from hardneg.training_settings import TrainingSettings
+from hardneg.process.progress import note
+from hardneg.process.stopping import stop_flag
 
 log = logging.getLogger(__name__)
 

@@ -9,13 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hardneg.artifacts import SettingsClash, read_manifest
 from hardneg.data.training_data import TrainingData, choose_splits
 from hardneg.diagnostics.timeline import draw_timeline
-from hardneg.distributed import by_leader, group, is_leader, world_size
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.evaluation.measures import parse_measures
-from hardneg.experiment import SETTINGS, open_experiment
+from hardneg.experiment.folder import SETTINGS, open_experiment
+from hardneg.experiment.results import conduct, is_measured
+from hardneg.experiment.seeds import pool_seeds
+from hardneg.experiment.settings import Recipe, TrainingSettings
 from hardneg.integrations.tensorboard import boarding
 from hardneg.models.capacity import warn_if_emulated
 from hardneg.models.tokenizing import texts_digest
@@ -27,12 +28,11 @@ from hardneg.operations.settings import recipe_settings
 from hardneg.operations.starting import DEFAULT_SPLITS, Base, Splits
 from hardneg.operations.states import open_index
 from hardneg.operations.supervision import team
-from hardneg.progress import note
-from hardneg.results import conduct, is_measured
-from hardneg.runtime import pick_device
-from hardneg.sealed import write_results
-from hardneg.seeds import pool_seeds
-from hardneg.training_settings import Recipe, TrainingSettings
+from hardneg.process.distributed import by_leader, group, is_leader, world_size
+from hardneg.process.progress import note
+from hardneg.process.runtime import pick_device
+from hardneg.storage.artifacts import SettingsClash, read_manifest
+from hardneg.storage.sealed import write_results
 
 LOG, CACHE, ROLES, TIMELINE = "log.txt", "cache", "roles", "timeline.png"
 Execute = Callable[[Path, TrainingSettings], dict[str, Any]]

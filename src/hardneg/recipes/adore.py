@@ -18,25 +18,25 @@ from pydantic import Field
 from hardneg.data.tokens import TokenStore
 from hardneg.data.training_data import TrainingData
 from hardneg.errors import Faults, HardnegError, SettingsError
-from hardneg.experiment import Experiment
-from hardneg.fixed_index import build_once, check_options, exact_index, through
-from hardneg.fixed_negatives import FixedNegatives
+from hardneg.experiment.fixed_index import build_once, check_options, exact_index, through
+from hardneg.experiment.fixed_negatives import FixedNegatives
+from hardneg.experiment.folder import Experiment
+from hardneg.experiment.planning import Episode, describe_work, work_of
+from hardneg.experiment.settings import Recipe, TrainingSettings, state_of
+from hardneg.experiment.snapshot import Snapshot, State
+from hardneg.experiment.stage import Stage, stage_steps
 from hardneg.losses import RankMeasure, lambda_rank
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.models.packing import upload
 from hardneg.models.tokenizing import token_store
-from hardneg.planning import Episode, describe_work, work_of
 from hardneg.search.ann import FaissIndex, PassageIndex
 from hardneg.search.ann_building import DEFAULTS, choose, code_bytes
-from hardneg.snapshot import Snapshot, State
 from hardneg.training.batches import KnownPositives
 from hardneg.training.loop import Objective, StepOutput
 from hardneg.training.optim import linear
 from hardneg.training.query_batches import QueryBatch, QueryBatches, ranks_of
 from hardneg.training.retrieval import Retrieval
-from hardneg.training_settings import Recipe, TrainingSettings, state_of
-from hardneg.training_stage import Stage, stage_steps
 
 
 class Adore(TrainingSettings):

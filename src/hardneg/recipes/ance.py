@@ -16,18 +16,15 @@ from pydantic import Field
 
 from hardneg.config import operational
 from hardneg.data.training_data import TrainingData, labelled
-from hardneg.distributed import by_leader
 from hardneg.errors import SettingsError
 from hardneg.evaluation.measures import parse_measures
-from hardneg.examination import examine
-from hardneg.experiment import Experiment
-from hardneg.labelling import answers_of
-from hardneg.models.bi_encoder import BiEncoder
-from hardneg.models.loading import load_encoder
-from hardneg.objectives import LossName, group_loss, group_objective
-from hardneg.planning import Episode, describe_work, work_of
-from hardneg.refreshed_negatives import VersionInForce
-from hardneg.refreshing import (
+from hardneg.experiment.examination import examine
+from hardneg.experiment.folder import Experiment
+from hardneg.experiment.labelling import answers_of
+from hardneg.experiment.objectives import LossName, group_loss, group_objective
+from hardneg.experiment.planning import Episode, describe_work, work_of
+from hardneg.experiment.refreshed_negatives import VersionInForce
+from hardneg.experiment.refreshing import (
     DONE,
     EPISODE,
     Working,
@@ -44,12 +41,15 @@ from hardneg.refreshing import (
     versions_of,
     watch,
 )
-from hardneg.snapshot import State
+from hardneg.experiment.settings import Recipe, TrainingSettings, state_of
+from hardneg.experiment.snapshot import State
+from hardneg.experiment.stage import Stage, stage_steps
+from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.loading import load_encoder
+from hardneg.process.distributed import by_leader
 from hardneg.training.batches import VisitBatches
 from hardneg.training.optim import Schedule, cyclical, linear
 from hardneg.training.refresh import Mode, Wait, at_once, patient
-from hardneg.training_settings import Recipe, TrainingSettings, state_of
-from hardneg.training_stage import Stage, stage_steps
 
 EXPORTS = 2  # published models that stand beside each other where the inferencer keeps up: older ones are deleted
 NEEDED = 2  # versions that resuming or the results need besides the newest

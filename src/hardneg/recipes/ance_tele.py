@@ -13,13 +13,16 @@ from typing import Any, Literal
 
 from pydantic import Field, PositiveInt, ValidationInfo, field_validator
 
-from hardneg.artifacts import is_current, read_manifest
 from hardneg.data.training_data import TrainingData, labelled
-from hardneg.distributed import leader_first
 from hardneg.errors import SettingsError
-from hardneg.experiment import Experiment
-from hardneg.labelling import answers_of, current_positives, trained_by
-from hardneg.mining import mine_pool
+from hardneg.experiment.folder import Experiment
+from hardneg.experiment.labelling import answers_of, current_positives, trained_by
+from hardneg.experiment.mining import mine_pool
+from hardneg.experiment.objectives import group_loss, group_objective
+from hardneg.experiment.planning import Episode, describe_work, work_of
+from hardneg.experiment.settings import Recipe, TrainingSettings, state_of_episode
+from hardneg.experiment.snapshot import Snapshot
+from hardneg.experiment.stage import Stage, per_episode, train_stage
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.negatives.adopting import adopt
@@ -27,14 +30,11 @@ from hardneg.negatives.candidates import Contains
 from hardneg.negatives.mix import nearest
 from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
-from hardneg.objectives import group_loss, group_objective
-from hardneg.planning import Episode, describe_work, work_of
+from hardneg.process.distributed import leader_first
 from hardneg.records import Positives
-from hardneg.snapshot import Snapshot
+from hardneg.storage.artifacts import is_current, read_manifest
 from hardneg.training.batches import PoolBatches
 from hardneg.training.optim import linear
-from hardneg.training_settings import Recipe, TrainingSettings, state_of_episode
-from hardneg.training_stage import Stage, per_episode, train_stage
 
 
 class AnceTele(TrainingSettings):

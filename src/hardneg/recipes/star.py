@@ -14,25 +14,25 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from hardneg.artifacts import is_current, read_manifest
 from hardneg.data.training_data import TrainingData, labelled
-from hardneg.distributed import leader_first
-from hardneg.experiment import Experiment
-from hardneg.labelling import answers_of, current_positives, trained_by
+from hardneg.experiment.folder import Experiment
+from hardneg.experiment.labelling import answers_of, current_positives, trained_by
+from hardneg.experiment.mining import mine_candidates
+from hardneg.experiment.objectives import GroupLoss, group_objective
+from hardneg.experiment.planning import Episode, describe_work, work_of
+from hardneg.experiment.settings import Recipe, TrainingSettings, state_of_episode
+from hardneg.experiment.snapshot import Snapshot, State
+from hardneg.experiment.stage import Stage, train_stage
 from hardneg.losses import star as star_loss
-from hardneg.mining import mine_candidates
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.negatives.adopting import adopt
 from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
-from hardneg.objectives import GroupLoss, group_objective
-from hardneg.planning import Episode, describe_work, work_of
-from hardneg.snapshot import Snapshot, State
+from hardneg.process.distributed import leader_first
+from hardneg.storage.artifacts import is_current, read_manifest
 from hardneg.training.batches import VisitBatches, trainable
 from hardneg.training.optim import linear
-from hardneg.training_settings import Recipe, TrainingSettings, state_of_episode
-from hardneg.training_stage import Stage, train_stage
 
 
 class Star(TrainingSettings):

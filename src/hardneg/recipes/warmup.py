@@ -16,13 +16,16 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from hardneg.artifacts import is_current, read_manifest
 from hardneg.data.training_data import TrainingData, labelled
-from hardneg.distributed import leader_first
 from hardneg.errors import SettingsError
-from hardneg.experiment import Experiment
-from hardneg.labelling import answers_of, current_positives, trained_by
-from hardneg.mining import Corpus, mine_candidates
+from hardneg.experiment.folder import Experiment
+from hardneg.experiment.labelling import answers_of, current_positives, trained_by
+from hardneg.experiment.mining import Corpus, mine_candidates
+from hardneg.experiment.objectives import LossName, group_loss, group_objective
+from hardneg.experiment.planning import Episode, describe_work, work_of
+from hardneg.experiment.settings import Recipe, TrainingSettings, state_of_episode
+from hardneg.experiment.snapshot import State
+from hardneg.experiment.stage import Stage, per_episode, train_stage
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.negatives.adopting import adopt
@@ -30,14 +33,11 @@ from hardneg.negatives.mix import union
 from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import NegativePool, empty_pool, load_pool, save_pool
 from hardneg.negatives.sources import draw_entries
-from hardneg.objectives import LossName, group_loss, group_objective
-from hardneg.planning import Episode, describe_work, work_of
+from hardneg.process.distributed import leader_first
 from hardneg.records import spans
-from hardneg.snapshot import State
+from hardneg.storage.artifacts import is_current, read_manifest
 from hardneg.training.batches import VisitBatches, trainable
 from hardneg.training.optim import linear
-from hardneg.training_settings import Recipe, TrainingSettings, state_of_episode
-from hardneg.training_stage import Stage, per_episode, train_stage
 
 MINED, SHARED = ("bm25", "random", "file"), ("in_batch", "nce")
 

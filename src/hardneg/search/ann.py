@@ -18,17 +18,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hardneg.artifacts import Manifest, open_artifact, reading
 from hardneg.errors import ArtifactError, TrustError
 from hardneg.models.bi_encoder import BiEncoder
-from hardneg.plain import holds_pickle
+from hardneg.process.runtime import load_faiss
 from hardneg.records import Float32, Int32, Int64, Run, Side, Unit, offsets_of, owners, spans
-from hardneg.runtime import load_faiss
 from hardneg.search.checks import check_request
 from hardneg.search.embedding_store import Embeddings
 from hardneg.search.exact import ExactIndex, as_tensor
 from hardneg.search.retrieve import dot_products, first_documents
 from hardneg.search.vectors import check_norms, vector_norms
+from hardneg.storage.artifacts import Manifest, open_artifact, reading
+from hardneg.storage.plain import holds_pickle
 
 log = logging.getLogger(__name__)
 

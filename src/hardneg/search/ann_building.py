@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 
 from hardneg import draws
-from hardneg.artifacts import Manifest, open_artifact, publish
 from hardneg.config import nearest
-from hardneg.disk import foreign
 from hardneg.errors import ArtifactError, Faults, HardnegError, InputError, SettingsError
-from hardneg.memory import require
-from hardneg.progress import track
+from hardneg.process.memory import require
+from hardneg.process.progress import track
+from hardneg.process.runtime import load_faiss
 from hardneg.records import Int64
-from hardneg.runtime import load_faiss
 from hardneg.search.ann import FILE, KIND, Kind, StoredIndex, set_effort
 from hardneg.search.embedding_store import Embeddings
+from hardneg.storage.artifacts import Manifest, open_artifact, publish
+from hardneg.storage.disk import foreign
 
 DEFAULTS: Mapping[str, Mapping[str, int]] = {  # 0: chosen by the size of the corpus
     "flat": {},

@@ -17,10 +17,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg.artifacts import digest_json, is_published, load_array, open_artifact, publish, read_json
-from hardneg.progress import counted
+from hardneg.process.progress import counted
 from hardneg.records import Float32, Int32, Int64, Run, offsets_of
 from hardneg.search.checks import check_request
+from hardneg.storage.artifacts import digest_json, is_published, load_array, open_artifact, publish, read_json
 
 KIND = "bm25"
 ARRAYS = ("offsets", "rows", "scores")

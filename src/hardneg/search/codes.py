@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from hardneg.errors import SettingsError
-from hardneg.memory import spare
 from hardneg.models.capacity import has_byte_kernels
+from hardneg.process.memory import spare
 from hardneg.search.proposals import DENSE, SAFE, SLACK, error_bound
 
 TOP = 127

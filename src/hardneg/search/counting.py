@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hardneg.progress import Tick, silent
+from hardneg.process.progress import Tick, silent
 from hardneg.search.exact import ExactIndex
 from hardneg.search.pairs import Pairs
 from hardneg.search.proposals import FLOAT32

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg.artifacts import (
+from hardneg.errors import ArtifactError
+from hardneg.storage.artifacts import (
     MANIFEST,
     TEMPORARY,
     Manifest,
@@ -24,8 +25,7 @@ from hardneg.artifacts import (
     remove,
     write_json,
 )
-from hardneg.disk import write_array
-from hardneg.errors import ArtifactError
+from hardneg.storage.disk import write_array
 
 log = logging.getLogger(__name__)
 

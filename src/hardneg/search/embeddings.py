@@ -16,12 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hardneg.artifacts import check_writable, disk_faults, is_published, publish
-from hardneg.disk import make_folder, sweep
 from hardneg.errors import InputError, SettingsError
 from hardneg.models.packing import plan_batches, upload
 from hardneg.records import Int64, Side, TokenBatch
-from hardneg.refusals import require_space
 from hardneg.search.embedding_store import (
     SHARD_KIND,
     Embeddings,
@@ -32,6 +29,9 @@ from hardneg.search.embedding_store import (
     plan_shards,
 )
 from hardneg.search.vectors import BLOCK, check_norms, vector_norms
+from hardneg.storage.artifacts import check_writable, disk_faults, is_published, publish
+from hardneg.storage.disk import make_folder, sweep
+from hardneg.storage.refusals import require_space
 
 __all__ = ["Dtype", "Embeddings", "discard", "encode_store", "encoding_memory"]
 

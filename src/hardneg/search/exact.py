@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from hardneg.errors import ArtifactError, NumericError
-from hardneg.memory import require, room
-from hardneg.progress import Tick, silent
+from hardneg.process.memory import require, room
+from hardneg.process.progress import Tick, silent
 from hardneg.search.candidates import Candidates, Crowded, merge_topk
 from hardneg.search.checks import check_request
 from hardneg.search.codes import Codes, Coding

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hardneg.memory import room
-from hardneg.progress import Tick, silent
+from hardneg.process.memory import room
+from hardneg.process.progress import Tick, silent
 from hardneg.records import Float32, Int32, Int64, Run, Unit, offsets_of, owners, spans
 from hardneg.search.checks import check_request
 from hardneg.search.embeddings import Embeddings

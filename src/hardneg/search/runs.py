@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from hardneg.artifacts import load_array, open_artifact, publish
 from hardneg.errors import ArtifactError
 from hardneg.records import Run
+from hardneg.storage.artifacts import load_array, open_artifact, publish
 
 KIND = "run"
 

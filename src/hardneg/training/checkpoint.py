@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from hardneg.artifacts import open_artifact, publish, remove
-from hardneg.disk import foreign
 from hardneg.errors import ArtifactError
+from hardneg.storage.artifacts import open_artifact, publish, remove
+from hardneg.storage.disk import foreign
 
 log = logging.getLogger(__name__)
 

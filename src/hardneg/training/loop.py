@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from hardneg import draws
-from hardneg.distributed import add_gradients, member
 from hardneg.errors import NumericError
+from hardneg.process.distributed import add_gradients, member
 from hardneg.training.optim import Schedule
 
 RING = 64  # batches whose query ids are kept to name, should a loss not be finite

@@ -15,13 +15,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
-from hardneg.artifacts import is_published, publish_file, read_manifest
-from hardneg.disk import append_lines
-from hardneg.distributed import by_leader, is_leader
 from hardneg.errors import ArtifactError, PeerError
-from hardneg.lease import Heartbeat, Observer
-from hardneg.progress import pulse
-from hardneg.stopping import stop_flag
+from hardneg.process.distributed import by_leader, is_leader
+from hardneg.process.progress import pulse
+from hardneg.process.stopping import stop_flag
+from hardneg.storage.artifacts import is_published, publish_file, read_manifest
+from hardneg.storage.disk import append_lines
+from hardneg.storage.lease import Heartbeat, Observer
 
 log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hardneg.distributed import exchange, member
 from hardneg.models.bi_encoder import Encode
 from hardneg.models.packing import upload
+from hardneg.process.distributed import exchange, member
 from hardneg.records import Int64, Side, TokenBatch
 
 
@@ -19,7 +19,8 @@ def shared(encode: Encode) -> Encode:
     """``encode`` with the sequences dealt out over the processes of the group; ``encode`` itself without one.
 
     Every process gets all vectors, in order, and makes the same loss of them. Its gradient is complete for its own
-    share, so the backward pass needs no exchange; :func:`hardneg.distributed.add_gradients` sums over the shares.
+    share, so the backward pass needs no exchange; :func:`hardneg.process.distributed.add_gradients` sums over
+    the shares.
     """
     own, size = member()
     if size == 1:

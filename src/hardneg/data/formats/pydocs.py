@@ -25,9 +25,9 @@ from dataclasses import astuple, dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from hardneg.artifacts import digest_file, digest_json
 from hardneg.data.source import JudgementRecord, PassageRecord, QueryRecord, Source
 from hardneg.errors import InputError
+from hardneg.storage.artifacts import digest_file, digest_json
 
 log = logging.getLogger(__name__)
 

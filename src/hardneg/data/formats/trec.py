@@ -15,7 +15,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg.artifacts import (
+from hardneg.data.formats.lines import grade_of, read_lines
+from hardneg.data.formats.pairs import Column, Float64, Layout, Table, read_table
+from hardneg.data.ids import IdSpace, Vocabulary, byte_ranks, extend
+from hardneg.errors import ArtifactError, InputError, NumericError
+from hardneg.records import Float32, Int32, Int64, Qrels, Run, Unit, offsets_of, owners
+from hardneg.storage.artifacts import (
     Manifest,
     cached_digest,
     check_files,
@@ -24,11 +29,6 @@ from hardneg.artifacts import (
     read_manifest_file,
     write_json,
 )
-from hardneg.data.formats.lines import grade_of, read_lines
-from hardneg.data.formats.pairs import Column, Float64, Layout, Table, read_table
-from hardneg.data.ids import IdSpace, Vocabulary, byte_ranks, extend
-from hardneg.errors import ArtifactError, InputError, NumericError
-from hardneg.records import Float32, Int32, Int64, Qrels, Run, Unit, offsets_of, owners
 
 log = logging.getLogger(__name__)
 

@@ -7,13 +7,13 @@ from typing import Any
 
 from hardneg.data.training_data import TrainingData
 from hardneg.diagnostics.pairwise_errors import errors_of_state
-from hardneg.distributed import by_leader
 from hardneg.evaluation.measures import Measure
-from hardneg.labelling import current_positives
-from hardneg.mining import training_depth
+from hardneg.experiment.labelling import current_positives
+from hardneg.experiment.mining import training_depth
+from hardneg.experiment.snapshot import State
 from hardneg.negatives.candidates import Contains
+from hardneg.process.distributed import by_leader
 from hardneg.records import Qrels, Run
-from hardneg.snapshot import State
 
 
 def examine(

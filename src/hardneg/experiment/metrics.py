@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hardneg.artifacts import digest_file, publish_file
-from hardneg.disk import append_lines
-from hardneg.distributed import is_leader
 from hardneg.errors import ArtifactError
+from hardneg.process.distributed import is_leader
+from hardneg.storage.artifacts import digest_file, publish_file
+from hardneg.storage.disk import append_lines
 
 Mirror = Callable[[Sequence[Mapping[str, Any]]], None]
 

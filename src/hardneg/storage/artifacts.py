@@ -15,14 +15,21 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from hardneg import disk
-from hardneg.digests import cache_root, cached_digest, canonical_json, digest_file, digest_folder, digest_json
-from hardneg.disk import TEMPORARY, check_writable, publish_file, remove, write_json
 from hardneg.errors import ArtifactError
-from hardneg.lease import lease
-from hardneg.manifest import FORMAT_VERSION, MANIFEST, Manifest, read_manifest, read_manifest_file
-from hardneg.plain import holds_pickle, load_array, read_json
-from hardneg.refusals import disk_faults, reading
+from hardneg.storage import disk
+from hardneg.storage.digests import (
+    cache_root,
+    cached_digest,
+    canonical_json,
+    digest_file,
+    digest_folder,
+    digest_json,
+)
+from hardneg.storage.disk import TEMPORARY, check_writable, publish_file, remove, write_json
+from hardneg.storage.lease import lease
+from hardneg.storage.manifest import FORMAT_VERSION, MANIFEST, Manifest, read_manifest, read_manifest_file
+from hardneg.storage.plain import holds_pickle, load_array, read_json
+from hardneg.storage.refusals import disk_faults, reading
 
 __all__ = [
     "FORMAT_VERSION",

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardneg.errors import ResourceError
-from hardneg.refusals import disk_faults, existing_parent
+from hardneg.storage.refusals import disk_faults, existing_parent
 
 log = logging.getLogger(__name__)
 

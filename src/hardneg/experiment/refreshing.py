@@ -8,19 +8,20 @@ from pathlib import Path
 
 import torch
 
-from hardneg.artifacts import is_published, read_manifest, remove
 from hardneg.data.training_data import TrainingData
-from hardneg.distributed import by_leader
 from hardneg.errors import PeerError
-from hardneg.experiment import Experiment
-from hardneg.labelling import answers_of, current_positives
-from hardneg.mining import mine_candidates
+from hardneg.experiment.folder import Experiment
+from hardneg.experiment.labelling import answers_of, current_positives
+from hardneg.experiment.mining import mine_candidates
+from hardneg.experiment.settings import TrainingSettings, state_of
+from hardneg.experiment.snapshot import GEOMETRY, Remembered, Snapshot
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
 from hardneg.negatives.pool import save_pool
-from hardneg.sealed import VERSIONS
-from hardneg.snapshot import GEOMETRY, Remembered, Snapshot
+from hardneg.process.distributed import by_leader
+from hardneg.storage.artifacts import is_published, read_manifest, remove
+from hardneg.storage.sealed import VERSIONS
 from hardneg.training.checkpoint import checkpoints
 from hardneg.training.refresh import (
     POLL_SECONDS,
@@ -33,7 +34,6 @@ from hardneg.training.refresh import (
     scheduled_version,
     source_step,
 )
-from hardneg.training_settings import TrainingSettings, state_of
 
 Working = Callable[[int], bool]  # complete versions -> whether training goes on; raises if a role failed
 

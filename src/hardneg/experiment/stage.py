@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from hardneg import draws
-from hardneg.artifacts import is_current, read_manifest
 from hardneg.data.collection import Collection
 from hardneg.diagnostics.gradients import layer_norms, layers_of
-from hardneg.distributed import by_consensus, by_leader
 from hardneg.errors import Interrupted, NumericError
-from hardneg.experiment import Experiment
+from hardneg.experiment.folder import Experiment
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.saving import save_encoder
-from hardneg.progress import track
+from hardneg.process.distributed import by_consensus, by_leader
+from hardneg.process.progress import track
+from hardneg.storage.artifacts import is_current, read_manifest
 from hardneg.training.batches import PROBE_EVERY
 from hardneg.training.checkpoint import latest_checkpoint, restore, save_checkpoint
 from hardneg.training.loop import Batch, NotFinite, Objective, Step, train_steps

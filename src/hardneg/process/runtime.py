@@ -10,8 +10,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from hardneg.distributed import local_rank, local_size
 from hardneg.errors import SettingsError
+from hardneg.process.distributed import local_rank, local_size
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 KEEP_BYTES = 1 << 30

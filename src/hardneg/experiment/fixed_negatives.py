@@ -7,17 +7,17 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
-from hardneg.artifacts import is_current
 from hardneg.data.training_data import TrainingData
-from hardneg.experiment import Experiment
-from hardneg.fixed_index import through
-from hardneg.mining import mine_candidates
+from hardneg.experiment.fixed_index import through
+from hardneg.experiment.folder import Experiment
+from hardneg.experiment.mining import mine_candidates
+from hardneg.experiment.settings import TrainingSettings, state_of
+from hardneg.experiment.snapshot import Snapshot
 from hardneg.negatives.pool import KIND, NegativePool, load_pool, save_pool
 from hardneg.negatives.sources import random_source
 from hardneg.records import Int32, Int64
 from hardneg.search.ann import PassageIndex
-from hardneg.snapshot import Snapshot
-from hardneg.training_settings import TrainingSettings, state_of
+from hardneg.storage.artifacts import is_current
 
 
 class FixedNegatives:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from hardneg.stopping import stop_flag
+from hardneg.process.stopping import stop_flag
 
 T = TypeVar("T")
 Tick = Callable[[int, int], None]  # done and total; 0 where the total is not known

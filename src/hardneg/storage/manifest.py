@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hardneg.digests import digest_json
 from hardneg.errors import ArtifactError
-from hardneg.plain import as_written
-from hardneg.refusals import reading
+from hardneg.storage.digests import digest_json
+from hardneg.storage.plain import as_written
+from hardneg.storage.refusals import reading
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1

@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from hardneg.digests import digest_json
-from hardneg.disk import make_folder, point, process_alive
 from hardneg.errors import BusyError
-from hardneg.refusals import disk_faults
+from hardneg.storage.digests import digest_json
+from hardneg.storage.disk import make_folder, point, process_alive
+from hardneg.storage.refusals import disk_faults
 
 log = logging.getLogger(__name__)
 

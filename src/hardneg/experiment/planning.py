@@ -12,13 +12,13 @@ import numpy as np
 
 from hardneg.data.tokens import token_batch
 from hardneg.data.training_data import TrainingData
-from hardneg.mining import training_depth
+from hardneg.experiment.mining import training_depth
+from hardneg.experiment.settings import TrainingSettings
+from hardneg.experiment.timing import TIMED_TOKENS, encode_seconds, search_seconds, spread, training_cost
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.capacity import Precision
-from hardneg.progress import clock
+from hardneg.process.progress import clock
 from hardneg.records import Side, TokenBatch
-from hardneg.timing import TIMED_TOKENS, encode_seconds, search_seconds, spread, training_cost
-from hardneg.training_settings import TrainingSettings
 
 SAMPLE = 512  # texts looked at for lengths and tokenising speed
 DISK_RATE = 400e6  # bytes a second, to write or read with a digest

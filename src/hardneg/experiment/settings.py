@@ -14,10 +14,10 @@ from hardneg.config import Settings, operational
 from hardneg.data.training_data import Labels, TrainingData
 from hardneg.errors import SettingsError
 from hardneg.evaluation.measures import parse_measures
-from hardneg.experiment import Experiment
+from hardneg.experiment.folder import Experiment
+from hardneg.experiment.snapshot import Encoding, Snapshot, State
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.encoder_settings import EncoderSettings
-from hardneg.snapshot import Encoding, Snapshot, State
 from hardneg.training.optim import Optimizers, optimizers
 
 

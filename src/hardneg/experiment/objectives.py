@@ -11,13 +11,13 @@ from torch import Tensor
 
 from hardneg.data.training_data import TrainingData
 from hardneg.diagnostics.gradients import source_norms
+from hardneg.experiment.settings import TrainingSettings
 from hardneg.losses import PairLoss, bce, contrastive, hardest, hinge, over_pairs, pairwise_nll
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.packing import upload
 from hardneg.models.tokenizing import token_store
 from hardneg.training.batches import GroupBatch, KnownPositives, group_scores, masked_columns, source_columns
 from hardneg.training.loop import Objective, StepOutput
-from hardneg.training_settings import TrainingSettings
 
 LossName = Literal["contrastive", "pairwise_nll", "hinge", "bce"]
 GroupLoss = Callable[[Tensor, Tensor, Tensor], Tensor]  # (scores [b, p], targets [b], masked [b, p]) -> [b]

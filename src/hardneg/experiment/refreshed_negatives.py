@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from hardneg.data.training_data import TrainingData
-from hardneg.distributed import by_leader
-from hardneg.experiment import Experiment
+from hardneg.experiment.folder import Experiment
+from hardneg.experiment.refreshing import versions_of
 from hardneg.negatives.pool import NegativePool, load_pool
-from hardneg.refreshing import versions_of
-from hardneg.sealed import VERSIONS
+from hardneg.process.distributed import by_leader
+from hardneg.storage.sealed import VERSIONS
 from hardneg.training.refresh import Follower, Journal, Mode, Wait
 
 T = TypeVar("T")

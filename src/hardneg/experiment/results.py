@@ -7,27 +7,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hardneg.artifacts import read_manifest
-from hardneg.cards import FINAL, card_metadata, model_card
 from hardneg.data.formats.trec import write_run
 from hardneg.data.training_data import TrainingData, labelled
 from hardneg.diagnostics.curves import draw_learning_curve, learning_curve
 from hardneg.diagnostics.forgetting import forgetting
 from hardneg.diagnostics.informative import share_of_state
-from hardneg.distributed import is_leader
 from hardneg.errors import InputError
 from hardneg.evaluation.answers import check_answers, evaluate_with_answers
 from hardneg.evaluation.measures import Evaluation, Measure
 from hardneg.evaluation.significance import bootstrap_interval, holm, randomization_test
-from hardneg.examination import evaluation_depth, examine, judged_splits
-from hardneg.experiment import Experiment
-from hardneg.fixed_index import name_index
-from hardneg.labelling import answers_of, relevant
+from hardneg.experiment.cards import FINAL, card_metadata, model_card
+from hardneg.experiment.examination import evaluation_depth, examine, judged_splits
+from hardneg.experiment.fixed_index import name_index
+from hardneg.experiment.folder import Experiment
+from hardneg.experiment.labelling import answers_of, relevant
+from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.models.saving import save_encoder
-from hardneg.progress import note
+from hardneg.process.distributed import is_leader
+from hardneg.process.progress import note
 from hardneg.records import Qrels, Run
 from hardneg.search.bm25 import bm25_run
-from hardneg.snapshot import Snapshot, State
+from hardneg.storage.artifacts import read_manifest
 
 log = logging.getLogger(__name__)
 

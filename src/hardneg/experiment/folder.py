@@ -16,21 +16,21 @@ from pathlib import Path
 from typing import Any
 
 from hardneg import __version__
-from hardneg.artifacts import (
+from hardneg.config import Settings, differences
+from hardneg.errors import ArtifactError
+from hardneg.experiment.metrics import Metrics
+from hardneg.process.distributed import is_leader
+from hardneg.process.memory import peak_memory
+from hardneg.storage.artifacts import (
     digest_json,
     lease,
     read_json,
     remove,
     write_json,
 )
-from hardneg.config import Settings, differences
-from hardneg.disk import append_lines, sweep_below
-from hardneg.distributed import is_leader
-from hardneg.errors import ArtifactError
-from hardneg.memory import peak_memory
-from hardneg.metrics import Metrics
-from hardneg.plain import as_written
-from hardneg.sealed import METRICS, RESULTS, SEAL, check_seal, is_sealed, seal, write_results
+from hardneg.storage.disk import append_lines, sweep_below
+from hardneg.storage.plain import as_written
+from hardneg.storage.sealed import METRICS, RESULTS, SEAL, check_seal, is_sealed, seal, write_results
 
 SETTINGS = "settings.json"
 TIMING = "timing.jsonl"

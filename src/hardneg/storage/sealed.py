@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hardneg.artifacts import (
+from hardneg.errors import ArtifactError
+from hardneg.storage.artifacts import (
     Manifest,
     artifacts_below,
     check_files,
@@ -18,7 +19,6 @@ from hardneg.artifacts import (
     read_manifest_file,
     write_json,
 )
-from hardneg.errors import ArtifactError
 
 KIND = "experiment"
 SEAL = "seal.json"

@@ -9,12 +9,12 @@ import numpy as np
 
 from hardneg.data.training_data import BY_QRELS, TrainingData
 from hardneg.evaluation.answers import AnswerBook
-from hardneg.mining import Corpus, training_depth
+from hardneg.experiment.mining import Corpus, training_depth
+from hardneg.experiment.snapshot import State
 from hardneg.negatives.candidates import Contains
 from hardneg.negatives.pool import NegativePool
 from hardneg.records import Int32, Int64, Positives, Run, offsets_of, owners, spans
 from hardneg.search.bm25 import bm25_run
-from hardneg.snapshot import State
 
 DEPTH = 100  # of the reciprocal rank of training queries
 

@@ -14,6 +14,7 @@ import numpy as np
 from hardneg.config import nearest as nearest_name
 from hardneg.data.collection import Collection
 from hardneg.errors import SettingsError
+from hardneg.experiment.snapshot import Snapshot
 from hardneg.negatives.adopting import from_file, trained_on
 from hardneg.negatives.candidates import (
     ALL,
@@ -28,7 +29,6 @@ from hardneg.negatives.pool import NegativePool
 from hardneg.negatives.sources import random_source, sample_source
 from hardneg.records import Float32, Int32, Positives, Run, owners, spans
 from hardneg.search.bm25 import bm25_run
-from hardneg.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 

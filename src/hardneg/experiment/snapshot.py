@@ -13,22 +13,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg.artifacts import digest_json, is_current, publish, read_manifest
 from hardneg.data.collection import Collection
 from hardneg.data.tokens import TokenStore, token_batch
-from hardneg.distributed import barrier, by_leader, member
 from hardneg.errors import ArtifactError
-from hardneg.memory import require
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.capacity import Precision
 from hardneg.models.tokenizing import texts_digest, token_store
-from hardneg.progress import track
+from hardneg.process.distributed import barrier, by_leader, member
+from hardneg.process.memory import require
+from hardneg.process.progress import track
 from hardneg.records import Float32, Int32, Int64, Run, Side, owners, take_spans
 from hardneg.search.ann import PassageIndex, index_run, traits
 from hardneg.search.embeddings import Dtype, Embeddings, discard, encode_store, encoding_memory
 from hardneg.search.retrieve import dot_products, search_run
 from hardneg.search.runs import KIND, load_run, save_run
 from hardneg.search.vectors import as_tensor
+from hardneg.storage.artifacts import digest_json, is_current, publish, read_manifest
 
 GEOMETRY = "geometry"
 Timed = Callable[..., contextlib.AbstractContextManager[Any]]

@@ -9,16 +9,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from hardneg import progress, training_stage
-from hardneg.artifacts import read_manifest
 from hardneg.errors import Interrupted, NumericError
-from hardneg.experiment import Experiment
+from hardneg.experiment import stage
+from hardneg.experiment.folder import Experiment
+from hardneg.experiment.stage import Stage, per_episode, train_stage
 from hardneg.models.loading import load_encoder
-from hardneg.stopping import stop_flag
+from hardneg.process import progress
+from hardneg.process.stopping import stop_flag
+from hardneg.storage.artifacts import read_manifest
 from hardneg.training.checkpoint import checkpoints
 from hardneg.training.loop import StepOutput
 from hardneg.training.optim import linear
-from hardneg.training_stage import Stage, per_episode, train_stage
 from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 STOP, EARLY, EVERY = 23, 9, 7
@@ -64,7 +65,7 @@ def stage_in(world):
             before(step)
             return Rows(np.random.default_rng(step).integers(0, 92, 4).tolist(), step == poison)
 
-        stage = Stage(
+        told = Stage(
             episode=2,
             seed=5,
             models=models or {"episodes/2/model": EARLY, "model": STOP},
@@ -75,14 +76,14 @@ def stage_in(world):
             checkpoint_every=EVERY,
         )
         experiment = Experiment(path, path / "cache")
-        train_stage(replace(stage, **changes), encoder, collection, experiment)
+        train_stage(replace(told, **changes), encoder, collection, experiment)
         return experiment
 
     return run
 
 
 def contents(path):
-    """What a stage leaves: metrics, models, and the newest checkpoint's weights and optimiser."""
+    """What a told leaves: metrics, models, and the newest checkpoint's weights and optimiser."""
     found = {"metrics": (path / "metrics.jsonl").read_bytes()}
     for name in ("episodes/2/model", "model"):
         found[name] = read_manifest(path / name).digest
@@ -187,7 +188,7 @@ def test_killed_in_a_step_it_ends_alike(stage_in, tmp_path, expected, at):
 )
 def test_killed_about_a_publication_it_ends_alike(stage_in, tmp_path, expected, monkeypatch, name, after, call):
     calls = iter(range(100))
-    real = getattr(training_stage, name)
+    real = getattr(stage, name)
 
     def killing(*args, **kwargs):
         number = next(calls)
@@ -198,7 +199,7 @@ def test_killed_about_a_publication_it_ends_alike(stage_in, tmp_path, expected, 
             raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(training_stage, name, killing)
+        patch.setattr(stage, name, killing)
         with pytest.raises(Killed):
             stage_in(tmp_path)
     stage_in(tmp_path)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hardneg.artifacts import is_current
-from hardneg.experiment import Experiment
-from hardneg.memory import require
-from hardneg.runtime import load_faiss
+from hardneg.experiment.folder import Experiment
+from hardneg.experiment.snapshot import Snapshot
+from hardneg.process.memory import require
+from hardneg.process.runtime import load_faiss
 from hardneg.search.ann import KIND, FaissIndex, PassageIndex, StoredIndex
 from hardneg.search.ann_building import build_index, choose, memory_of
-from hardneg.snapshot import Snapshot
+from hardneg.storage.artifacts import is_current
 
 PLACE = "index"  # in an experiment that builds its own
 

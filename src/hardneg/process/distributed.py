@@ -15,8 +15,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from hardneg.errors import PeerError, SettingsError
-from hardneg.launch import check_launch, is_heard, local_rank, local_size, rank, world_size
-from hardneg.stopping import stop_flag
+from hardneg.process.launch import check_launch, is_heard, local_rank, local_size, rank, world_size
+from hardneg.process.stopping import stop_flag
 
 if TYPE_CHECKING:
     from torch import Tensor

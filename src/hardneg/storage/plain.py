@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardneg.errors import ArtifactError, InputError, TrustError
-from hardneg.refusals import reading
+from hardneg.storage.refusals import reading
 
 
 def read_json(path: Path) -> Any:
