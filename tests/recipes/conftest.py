@@ -15,7 +15,8 @@ import torch
 
 import hardneg as hn
 from hardneg.data.training_data import choose_splits
-from hardneg.experiment.folder import Experiment, objectives
+from hardneg.experiment import objectives
+from hardneg.experiment.folder import Experiment
 from hardneg.experiment.objectives import masked_columns
 from hardneg.models.loading import load_encoder
 from hardneg.negatives.pool import ENTRY_ARRAYS, SOURCES
