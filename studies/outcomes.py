@@ -93,6 +93,7 @@ class Outcomes(Mapping[str, Outcome]):
         results = self._study.results(name)
         if results is None:
             return self._kept.get(name)
+        self._check(name)
         return Outcome(
             name,
             settings_of(self._study, self._steps[name]),
@@ -102,6 +103,14 @@ class Outcomes(Mapping[str, Outcome]):
             {stage: round(seconds, 1) for stage, seconds in self._study.seconds(name).items()},
             [round(1 / value) if value else 0 for value in self._final_values(name)],
         )
+
+    def _check(self, name: str) -> None:
+        """Refuse a folder of other settings: its figures would be told as those of the step."""
+        file, step = self._study.folder / name / "settings.json", self._steps[name]
+        was = json.loads(file.read_text())["result_settings"]
+        for key, value in {**self._study.common, **step.settings}.items():
+            if was.get(key, value) != value:
+                raise SystemExit(f"{file}: made with {key} = {was[key]}, not {value}; give another --out")
 
     def _final_values(self, name: str) -> list[float]:
         run, data = self._study.folder / name / "runs/final.test.trec.gz", self._study.data

@@ -86,6 +86,7 @@ def experiment(study, collection, name, ranks, *, forgotten=0.1):
     shares = [{"forgotten": forgotten * i, "learned": 0.2} for i in (1, 2, 3)]
     results = {"test": {state: {"RR@10": value} for state, value in states.items()}, "forgetting": shares}
     (folder / "results.json").write_text(json.dumps(results))
+    (folder / "settings.json").write_text(json.dumps({"result_settings": {"queries_per_step": 8, "steps": 120}}))
     (folder / "timing.jsonl").write_text(json.dumps({"stage": "train", "seconds": 3.0}) + "\n")
 
 
@@ -209,6 +210,14 @@ def test_outcomes_of_other_settings_do_not_count(ablation, study, collection, ou
     study.folder.rename(tmp_path / "elsewhere")
     assert len(outcomes(kept=kept)) == 1
     assert len(outcomes("--reinit-layers", "2", kept=kept)) == 0
+
+
+def test_a_folder_of_other_settings_is_refused(ablation, harness, study, collection, outcomes):
+    experiment(study, collection, "reinit-tele-seed-42", [1, 2, 3, 6])
+    assert outcomes()["reinit-tele-seed-42"].settings["queries_per_step"] == 8
+    study.common["queries_per_step"] = 16
+    with pytest.raises(SystemExit, match=r"settings\.json: made with queries_per_step = 8, not 16; give another"):
+        outcomes()["reinit-tele-seed-42"]
 
 
 def test_a_rank_beyond_the_measure_counts_nothing(harness):
