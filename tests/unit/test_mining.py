@@ -14,9 +14,11 @@ from hardneg.experiment.mining import Corpus, mine_candidates, mine_pool, positi
 from hardneg.experiment.snapshot import Encoding, Snapshot
 from hardneg.models.loading import load_encoder
 from hardneg.models.tokenizing import token_store
+from hardneg.negatives import candidates, sources
+from hardneg.negatives import pool as pools
 from hardneg.negatives.adopting import adopt
 from hardneg.negatives.facts import entries_of
-from hardneg.negatives.pool import DTYPES, SOURCES, load_pool, save_pool
+from hardneg.negatives.pool import DTYPES, SOURCES, blocks, load_pool, save_pool
 from hardneg.records import Positives
 from hardneg.search import exact
 from hardneg.search.bm25 import bm25_run
@@ -234,6 +236,21 @@ def straight(state, train):
     return pool_of(state, train), second
 
 
+def count_blocks(monkeypatch, size):
+    """Let every block have about ``size`` entries; a list that grows by the number of blocks of each cut."""
+    cuts = []
+
+    def counted(offsets, size=size):
+        found = list(blocks(offsets, size))
+        cuts.append(len(found))
+        return found
+
+    for module in (pools, sources, candidates):
+        assert module.blocks is blocks  # or what is counted is not what is used
+        monkeypatch.setattr(module, "blocks", counted)
+    return cuts
+
+
 @pytest.mark.parametrize(
     ("tile", "chunk", "slice_", "block", "threads"),
     [(1, 1024, 2048, 1 << 17, 1), (7, 13, 5, 64, 1), (64, 120, 120, 1 << 17, 2), (1024, 33, 8, 200, 2)],
@@ -244,8 +261,7 @@ def test_pools_from_the_same_embeddings_are_identical(
 ):
     for name, value in (("TILE", tile), ("CHUNK", chunk), ("SLICE", slice_)):
         monkeypatch.setattr(exact, name, {"cpu": value})
-    for module in ("pool", "sources"):
-        monkeypatch.setattr(f"hardneg.negatives.{module}.BLOCK", block)
+    cuts = count_blocks(monkeypatch, block)
     torch.set_num_threads(threads)
     other = Snapshot(
         state.encoder, state.collection, "other", tmp_path / "runs", state.cache, encoding=state.encoding
@@ -261,6 +277,8 @@ def test_pools_from_the_same_embeddings_are_identical(
         torch.set_num_threads(1)
     assert equal(first, straight[0])
     assert equal(second, straight[1])
+    assert (max(cuts) > 1) == (block < 1 << 17)
+    assert block > 64 or max(cuts) == len(train)  # no list fits with another
 
 
 def test_shards_encoded_by_several_workers_give_the_same_pool(state, train, tmp_path):

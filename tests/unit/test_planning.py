@@ -15,6 +15,7 @@ from hardneg.experiment.planning import (
     Work,
     describe_work,
     disk_bytes,
+    sample_side,
     size,
     take_sample,
     time_stages,
@@ -195,11 +196,24 @@ def test_a_sample_is_evenly_spread():
     assert len(spread(tokens, 10**9)) == 100
 
 
-def test_no_more_than_a_sample_is_read(world):
+def test_no_more_than_a_sample_is_read(world, chunked, monkeypatch):
     data, encoder = world
+    texts, read = type(data.collection.texts), []
+    take = texts.take
+    monkeypatch.setattr(texts, "take", lambda store, rows: read.append(list(rows)) or take(store, rows))
+    monkeypatch.setattr(planning, "SAMPLE", 32)
     sample = take_sample(work_of(data), encoder)
-    assert len(sample.passages) == 120 < SAMPLE
+    assert len(sample.queries) == len(sample.passages) == 32 < data.collection.n_queries
+    assert max(map(len, read)) == 32
+    spread_out = [i * 119 // 31 for i in range(32)]  # of 120 passages, the first and the last among them
+    assert read.count(spread_out) == 2  # texts and titles
     assert sample.seconds > 0
+    assert take_sample(work_of(data), chunked).chunks * 32 == len(sample_side(work_of(data), chunked, "passage"))
+
+
+def test_what_a_sample_has_room_for_is_read_whole(world):
+    data, encoder = world
+    assert len(take_sample(work_of(data), encoder).passages) == data.collection.n_passages == 120 < SAMPLE
 
 
 def test_seconds_are_of_one_call_after_a_warm_up():
