@@ -13,7 +13,7 @@ from hardneg.losses import contrastive
 from hardneg.models import packing
 from hardneg.models.bi_encoder import BiEncoder, Tower
 from hardneg.models.encoder_settings import EncoderSettings
-from hardneg.records import offsets_of
+from hardneg.records import TokenBatch, offsets_of
 from hardneg.search.embeddings import encode_store
 from hardneg.search.exact import ExactIndex
 from hardneg.search.proposals import SLACK, Product, loss, products_of
@@ -117,6 +117,19 @@ def test_the_fast_kernel_equals_plain_attention(scaling):
         results.append([out, q.grad, k.grad, v.grad])
     for mine, other in zip(*results, strict=True):
         assert 0 <= far(mine, other) < 2e-2
+
+
+@pytest.mark.parametrize(("half", "most"), [(False, 1e-3), (True, 5e-2)])
+def test_more_texts_than_a_kernel_takes_equal_the_cpus(half, most):
+    """70,000 texts of three tokens in one batch: an attention call takes no more than 65,535."""
+    n = 70_000
+    draw = np.random.default_rng(7)
+    tokens = TokenBatch(draw.integers(1, VOCABULARY, 3 * n).astype(np.int32), 3 * np.arange(n + 1))
+    found = vectors_and_gradient(encoder_on(DEVICE), tokens, half=half)
+    wanted = vectors_and_gradient(encoder_on("cpu"), tokens)
+    for mine, other in zip(found, wanted, strict=True):
+        assert 0 <= far(mine, other) < most
+    assert far(found[0][-100:], wanted[0][-100:]) < most
 
 
 def test_exact_dropout_leaves_the_fast_kernel(fast):

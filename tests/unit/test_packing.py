@@ -220,12 +220,17 @@ def test_attention_equals_a_loop(monkeypatch, gradient, group):
             torch.testing.assert_close(found[0, a:b, head], expected, atol=1e-5, rtol=1e-5)
 
 
-def test_varlen_gets_the_layout_and_the_scale(monkeypatch):
+@pytest.mark.parametrize("most", [packing.SEQUENCES, 4, 1])
+def test_varlen_gets_the_layout_and_the_scale(monkeypatch, most):
     """The fast kernel needs CUDA; here a slow one stands in for it and checks what it is given."""
     from torch.nn.attention import varlen
 
+    calls = []
+
     def slow_varlen(query, key, value, bounds_q, bounds_k, longest_q, longest_k):
-        assert longest_q == longest_k == LENGTHS.max()
+        calls.append(np.diff(bounds_q).tolist())
+        assert longest_q == longest_k == max(calls[-1])
+        assert bounds_q[-1] == len(query) == len(key) == len(value)
         spans = list(zip(bounds_q.tolist(), bounds_k.tolist()[1:], strict=False))
         scale = 1 / math.sqrt(query.shape[-1])
         heads = [
@@ -235,11 +240,45 @@ def test_varlen_gets_the_layout_and_the_scale(monkeypatch):
         return torch.stack([torch.cat(head) for head in heads], 1)
 
     monkeypatch.setattr(varlen, "varlen_attn", slow_varlen)
+    monkeypatch.setattr(packing, "SEQUENCES", most)
     layout = lay_out(LENGTHS, CPU)
     q, k, v = torch.randn(3, LENGTHS.sum(), 2, 4, generator=torch.Generator().manual_seed(1))
     for scaling in (0.5, 0.3):
         expected = packing._by_length(q, k, v, layout, scaling, 0.0)
         torch.testing.assert_close(packing._varlen(q, k, v, layout, scaling), expected, atol=1e-5, rtol=1e-5)
+    assert [length for call in calls for length in call] == LENGTHS.tolist() * 2
+    assert max(map(len, calls)) == min(most, len(LENGTHS))
+
+
+@pytest.mark.parametrize("most", [1, 2, 4])
+def test_no_more_sequences_are_attended_together_than_a_kernel_takes(models, ids, monkeypatch, most):
+    """Above 65,535 CUDA's attention fails; with fewer at a time, states and gradients are the same."""
+    _, flat = models
+    seen, attend = [], packing._attend
+    monkeypatch.setattr(packing, "_attend", lambda q, *others: seen.append(len(q)) or attend(q, *others))
+    hook = flat.register_forward_pre_hook(
+        lambda _, inputs, named: seen.append(len(named["input_ids"])), with_kwargs=True
+    )
+    whole = hidden_states(flat, ids, lay_out(LENGTHS, CPU))
+    expected = gradients(flat, whole, "mean")
+    assert max(seen) > 2  # three sequences are of 17 tokens
+    seen.clear()
+    monkeypatch.setattr(packing, "SEQUENCES", most)
+    found = hidden_states(flat, ids, lay_out(LENGTHS, CPU))
+    hook.remove()
+    assert max(seen) == min(most, 3 if can_pack(flat) else most)
+    torch.testing.assert_close(found, whole, atol=2e-5, rtol=1e-5)
+    assert_gradients_equal(gradients(flat, found, "mean"), expected)
+
+
+def test_the_most_that_a_kernel_takes():
+    for device, lengths in (("cpu", [3] * 70_000), ("cpu", [1] * 140_000), ("meta", [3] * 70_000)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(packing, "upload", lambda array, device: torch.from_numpy(array))
+            layout = lay_out(np.array(lengths), torch.device(device))
+        assert max(count for count, _ in layout.groups) <= 65_535
+        assert sum(count for count, _ in layout.groups) == len(lengths)
+        assert layout.calls[0].sequences == slice(0, 65_535)
 
 
 def test_attention_dropout_only_in_training(ids):

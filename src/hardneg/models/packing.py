@@ -26,6 +26,7 @@ from hardneg.records import Int64, offsets_of
 ATTENTION = "hardneg_packed"
 WINDOW = 1 << 16  # sequences sorted together
 GROUP = 1 << 17  # attention weights of one head computed at once: they stay in the processor's cache
+SEQUENCES = (1 << 16) - 1  # attended together at most: CUDA's grids take no more in that direction
 
 # The model types tested to run flat, and whether positions start behind the padding id.
 FAMILIES = {
@@ -61,14 +62,23 @@ def plan_batches(lengths: NDArray[np.integer], budget: int, *, window: int = WIN
     return batches
 
 
+@dataclass(frozen=True)
+class Call:
+    """Consecutive sequences of a flat batch, no more than one call of an attention kernel takes."""
+
+    sequences: slice
+    tokens: slice
+    longest: int
+
+
 @dataclass(frozen=True, eq=False)
 class Layout:
     """Where the sequences of a flat batch lie: longest first, so that equal lengths are neighbours."""
 
     groups: tuple[tuple[int, int], ...]  # (sequences, their length), consecutive
+    calls: tuple[Call, ...]  # what is attended together where lengths may differ, consecutive
     positions: Tensor  # [T] int64, the place of each token in its sequence
     bounds: Tensor  # [n + 1] int32, where sequences begin and end
-    longest: int
     exact_dropout: bool = False  # keep attention dropout where the fast kernel has none
 
 
@@ -86,9 +96,9 @@ def lay_out(lengths: Int64, device: torch.device, *, exact_dropout: bool = False
     positions = np.arange(offsets[-1], dtype=np.int64) - np.repeat(offsets[:-1], lengths)
     return Layout(
         groups=_groups(lengths, GROUP if device.type == "cpu" else 32 * GROUP),  # there launches cost more
+        calls=_calls(offsets),
         positions=upload(positions, device),
         bounds=upload(offsets.astype(np.int32), device),
-        longest=int(lengths[0]),
         exact_dropout=exact_dropout,
     )
 
@@ -97,9 +107,19 @@ def _groups(lengths: Int64, size: int) -> tuple[tuple[int, int], ...]:
     values, counts = np.unique(-lengths, return_counts=True)
     groups = []
     for length, count in zip((-values).tolist(), counts.tolist(), strict=True):
-        most = max(size // (length * length), 1)
+        most = min(max(size // (length * length), 1), SEQUENCES)
         groups += [(min(most, count - done), length) for done in range(0, count, most)]
     return tuple(groups)
+
+
+def _calls(offsets: Int64) -> tuple[Call, ...]:
+    """``SEQUENCES`` sequences each, of which the first is the longest."""
+    found = []
+    for first in range(0, len(offsets) - 1, SEQUENCES):
+        last = min(first + SEQUENCES, len(offsets) - 1)
+        start, end = int(offsets[first]), int(offsets[last])
+        found.append(Call(slice(first, last), slice(start, end), int(offsets[first + 1]) - start))
+    return tuple(found)
 
 
 # ---------------------------------------------------------------- encoders on flat tokens
@@ -156,10 +176,18 @@ def first_states(model: nn.Module, ids: Tensor, layout: Layout) -> Tensor:
 def _padded_hidden_states(model: nn.Module, ids: Tensor, layout: Layout) -> Tensor:
     """The same for models that cannot run flat."""
     lengths = layout.bounds.diff().long()
-    real = torch.arange(layout.longest, device=ids.device) < lengths[:, None]
+    parts = [
+        _padded(model, ids[call.tokens], lengths[call.sequences], layout.positions[call.tokens], call.longest)
+        for call in layout.calls
+    ]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _padded(model: nn.Module, ids: Tensor, lengths: Tensor, positions: Tensor, longest: int) -> Tensor:
+    real = torch.arange(longest, device=ids.device) < lengths[:, None]
     # A mask would do as an index, but its size would have to be waited for.
     rows = torch.arange(len(lengths), device=ids.device).repeat_interleave(lengths, output_size=len(ids))
-    places = rows * layout.longest + layout.positions
+    places = rows * longest + positions
     padding: Any = getattr(model.config, "pad_token_id", None) or 0
     padded = torch.full_like(real, padding, dtype=torch.long)
     padded.view(-1)[places] = ids.long()
@@ -209,9 +237,16 @@ def _varlen(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: 
     factor = scaling * math.sqrt(query.shape[-1])
     if not math.isclose(factor, 1.0):
         query = query * factor
-    output = varlen_attn(query, key, value, layout.bounds, layout.bounds, layout.longest, layout.longest)
-    assert isinstance(output, Tensor)  # a pair only where the normaliser is asked for
-    return output
+    outputs = []
+    for call in layout.calls:
+        bounds = layout.bounds[call.sequences.start : call.sequences.stop + 1]
+        if call.tokens.start:
+            bounds = bounds - call.tokens.start
+        parts = (x[call.tokens] for x in (query, key, value))
+        output = varlen_attn(*parts, bounds, bounds, call.longest, call.longest)
+        assert isinstance(output, Tensor)  # a pair only where the normaliser is asked for
+        outputs.append(output)
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
 def _by_length(
