@@ -33,7 +33,7 @@ def tiny_bert(folder: Path, texts: list[str], *, seed: int = 0) -> Path:
     return _save(folder, BertModel, config, tokenizer, names, seed)
 
 
-def tiny_roberta(folder: Path, texts: list[str], *, seed: int = 0) -> Path:
+def tiny_roberta(folder: Path, texts: list[str], *, seed: int = 0, **changes) -> Path:
     """A random 2-layer RoBERTa, 64 wide, with a byte-level BPE tokenizer of ``texts``, likewise."""
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     tokenizer = Tokenizer(models.BPE())
@@ -48,7 +48,7 @@ def tiny_roberta(folder: Path, texts: list[str], *, seed: int = 0) -> Path:
     names = dict(zip(("cls_token", "pad_token", "sep_token", "unk_token", "mask_token"), special, strict=True))
     names |= {"bos_token": "<s>", "eos_token": "</s>"}
     config = RobertaConfig(
-        vocab_size=tokenizer.get_vocab_size(), max_position_embeddings=514, pad_token_id=1, **SHAPE
+        vocab_size=tokenizer.get_vocab_size(), max_position_embeddings=514, pad_token_id=1, **SHAPE, **changes
     )
     return _save(folder, RobertaModel, config, tokenizer, names, seed)
 

@@ -1,18 +1,29 @@
 """ANCE-Tele's training steps once more, as slowly as they read: one text at a time, one column at a time."""
 
 import math
+from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer
+
+HEAD = ("embeddingHead.weight", "embeddingHead.bias", "norm.weight", "norm.bias")  # of a released checkpoint
 
 
 class SlowEncoder:
-    """A plain transformers model and tokenizer; every text is encoded alone, without padding."""
+    """A plain transformers model and tokenizer; every text is encoded alone, without padding.
 
-    def __init__(self, folder, *, pooling="cls", normalize=False, max_length=128):
+    With ``head``: the linear layer and the layer norm of a released checkpoint of ANCE, which lie beside the model.
+    """
+
+    def __init__(self, folder, *, pooling="cls", normalize=False, max_length=128, head=False):
         self.model = AutoModel.from_pretrained(folder, attn_implementation="eager", add_pooling_layer=False)
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
         self.pooling, self.normalize, self.max_length = pooling, normalize, max_length
+        self.head = None
+        if head:
+            stored = load_file(Path(folder) / "model.safetensors")
+            self.head = [torch.nn.Parameter(stored[name]) for name in HEAD]
 
     def encode(self, *parts):
         """The vector of one or two texts, joined as [CLS] one [SEP] two [SEP]."""
@@ -28,7 +39,15 @@ class SlowEncoder:
             input_ids=torch.tensor([ids]), token_type_ids=torch.zeros(1, len(ids), dtype=torch.long)
         ).last_hidden_state[0]
         vector = states[0] if self.pooling == "cls" else states.mean(0)
+        if self.head is not None:
+            weight, bias, gain, shift = self.head
+            vector = weight @ vector + bias
+            spread = (vector - vector.mean()).square().mean()
+            vector = (vector - vector.mean()) / (spread + 1e-5).sqrt() * gain + shift
         return vector / vector.norm() if self.normalize else vector
+
+    def parameters(self):
+        return [*self.model.parameters(), *(self.head or [])]
 
 
 class SlowTele:
@@ -85,11 +104,11 @@ class SlowTele:
         return True
 
     def parameters(self):
-        models = [self.query.model] if self.passage is self.query else [self.query.model, self.passage.model]
-        return [p for model in models for p in model.parameters()]
+        encoders = [self.query] if self.passage is self.query else [self.query, self.passage]
+        return [p for encoder in encoders for p in encoder.parameters()]
 
     def train(self, parts, *, rate, clip=1.0, weight_decay=0.0):
-        """One step of AdamW; the loss before it and the norm of the gradient before clipping."""
+        """One step of the optimiser; the loss before it and the norm of the gradient before clipping."""
         parameters = self.parameters()
         for p in parameters:
             p.grad = None
@@ -110,3 +129,17 @@ class SlowTele:
         if p.ndim >= 2:
             p -= rate * weight_decay * p
         p -= rate * (first / (1 - 0.9**self.step)) / ((second / (1 - 0.999**self.step)).sqrt() + 1e-8)
+
+
+class SlowLamb:
+    """In the place of a slow step's AdamW: LAMB as ANCE and STAR run it, one tensor at a time."""
+
+    def update(self, number, p, g, rate, weight_decay):
+        first, second = self.moments.get(number, (0.0, 0.0))
+        first, second = 0.9 * first + 0.1 * g, 0.999 * second + 0.001 * g * g
+        self.moments[number] = first, second
+        change = first / (second.sqrt() + 1e-8)
+        if p.ndim >= 2:
+            change = change + weight_decay * p
+        size, length = min(float(p.norm()), 10.0), float(change.norm())
+        p -= rate * (size / length if size > 0 and length > 0 else 1.0) * change

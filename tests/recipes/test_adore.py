@@ -34,8 +34,8 @@ def train(world):
 class SlowAdore:
     """The query encoder trained on exact lists, one query and one pair at a time."""
 
-    def __init__(self, world, train, *, measure="RR", weighted=True, depth=12, cut=10):
-        self.query, fixed = SlowEncoder(world.calm), SlowEncoder(world.calm)
+    def __init__(self, world, train, *, measure="RR", weighted=True, depth=12, cut=10, encoders=None):
+        self.query, fixed = encoders or (SlowEncoder(world.calm), SlowEncoder(world.calm))
         collection, everything = world.collection, np.arange(world.collection.n_passages)
         self.texts, titles = collection.texts.take(everything), collection.titles.take(everything)
         with torch.no_grad():

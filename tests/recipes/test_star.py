@@ -69,12 +69,14 @@ class SlowStar(SlowTele):
         vectors = {row: self.encode_passage(row) for group in groups for row in group}
         for i, query in enumerate(queries):
             vector = self.query.encode(self.collection.query_texts.take([query])[0])
-            positive = vector @ vectors[groups[i][0]]
+            positive = self.score(vector, vectors[groups[i][0]])
             for j, group in enumerate(groups):
                 for k, row in enumerate(group):
                     if (j, k) != (i, 0) and self.is_negative(query, row, same=i == j):
                         hard = i == j
-                        sums[hard] = sums[hard] + torch.log1p(torch.exp(vector @ vectors[row] - positive))
+                        sums[hard] = sums[hard] + torch.log1p(
+                            torch.exp(self.score(vector, vectors[row]) - positive)
+                        )
                         counts[hard] += 1
         if self.alpha is None:
             return (sums[True] + sums[False]) / (counts[True] + counts[False])
