@@ -13,7 +13,7 @@ HEAD = ("embeddingHead.weight", "embeddingHead.bias", "norm.weight", "norm.bias"
 class SlowEncoder:
     """A plain transformers model and tokenizer; every text is encoded alone, without padding.
 
-    With ``head``: the linear layer and the layer norm of a released checkpoint of ANCE, which lie beside the model.
+    With ``head``: the linear layer and the layer norm of ANCE's released checkpoints, from the same file.
     """
 
     def __init__(self, folder, *, pooling="cls", normalize=False, max_length=128, head=False):

@@ -3,14 +3,16 @@
 import pytest
 import torch
 from slow_tele import SlowEncoder, SlowTele
+from test_star import SlowStar
 from test_warmup import SlowPairs, nll
 
 from hardneg.data.training_data import choose_splits
 from hardneg.errors import SettingsError
 from hardneg.experiment import stage
 from hardneg.models.loading import load_encoder
-from hardneg.recipes import adore, ance, ance_tele, warmup
-from tiny_world import one_thread  # noqa: F401
+from hardneg.recipes import adore, ance, ance_tele, star, warmup
+from hardneg.training import gradient_cache
+from tiny_world import one_thread, tiny_model  # noqa: F401
 
 LENGTH, CHUNKS = 5, 3  # most documents have more words than that leaves room for
 
@@ -35,35 +37,70 @@ class SlowDocumentPairs(SlowDocuments, SlowPairs):
     """The same, with a loss of pairs."""
 
 
+class SlowDocumentStar(SlowDocuments, SlowStar):
+    """The same, with STAR's."""
+
+
 @pytest.fixture(scope="module")
 def documents(world):
     """The encoder that cuts, and what it is to every recipe."""
     return load_encoder(world.calm, chunks=CHUNKS, passage_length=LENGTH)
 
 
+@pytest.fixture(scope="module")
+def second(world, tmp_path_factory):
+    """The folder of another model, for the passages of an untied encoder."""
+    return tiny_model(tmp_path_factory.mktemp("second") / "model", world.collection, dropout=0.0, seed=1)
+
+
+CACHE = {"gradient_cache": True, "cache_tokens": 40}  # fewer than a step's documents have
+TELE = {"episodes": 1, "steps": 3, "count": 6, "passages_reference": [4], "warmup": 1}
+STAR = {"steps": 3, "warmup": 1, "negatives_per_query": 2}
 RECIPES = {
-    "ance_tele": (
-        ance_tele.RECIPE,
-        {"episodes": 1, "steps": 3, "count": 6, "passages_reference": [4], "warmup": 1},
+    "ance-tele": (ance_tele.RECIPE, SlowDocuments, TELE),
+    "ance-tele, cached": (ance_tele.RECIPE, SlowDocuments, TELE | CACHE),
+    "ance": (ance.RECIPE, SlowDocumentPairs, {"refresh_every": 2, "refreshes": 1, "warmup": 1}),
+    "warmup": (
+        warmup.RECIPE,
+        SlowDocuments,
+        {"mixtures": ["bm25+in_batch"], "steps": [3], "warmup": 1},
     ),
-    "ance": (ance.RECIPE, {"refresh_every": 2, "refreshes": 1, "warmup": 1}),
-    "warmup": (warmup.RECIPE, {"mixtures": ["bm25+in_batch"], "steps": [3], "warmup": 1}),
+    "star": (star.RECIPE, SlowDocumentStar, STAR),
+    "star, weighed": (star.RECIPE, SlowDocumentStar, STAR | {"alpha": 0.2}),
+    "star, untied and cached": (star.RECIPE, SlowDocumentStar, STAR | CACHE),
 }
 
 
+def count_chunks_of_the_cache(monkeypatch):
+    """A list that grows by the number of chunks of each batch that goes through the gradient cache."""
+    counts, plan = [], gradient_cache.plan_batches
+
+    def counted(*arguments):
+        found = plan(*arguments)
+        counts.append(len(found))
+        return found
+
+    monkeypatch.setattr(gradient_cache, "plan_batches", counted)
+    return counts
+
+
 @pytest.mark.parametrize("name", RECIPES)
-def test_steps_equal_a_slow_reimplementation(run_states, world, documents, name):
-    recipe, settings = RECIPES[name]
-    done = run_states(recipe, base=documents, **settings)
+def test_steps_equal_a_slow_reimplementation(run_states, world, documents, second, name, monkeypatch):
+    recipe, kind, settings = RECIPES[name]
+    other = second if "untied" in name else None
+    base = load_encoder(world.calm, other, chunks=CHUNKS, passage_length=LENGTH) if other else documents
+    pieces = count_chunks_of_the_cache(monkeypatch)
+    done = run_states(recipe, base=base, **settings)
     train = choose_splits(world.collection, dev="none").train
-    kind = SlowDocumentPairs if name == "ance" else SlowDocuments
-    slow = kind(world.collection, train, SlowEncoder(world.calm), in_batch=name != "ance")
-    slow.pair = nll
+    towers = [SlowEncoder(folder) for folder in (world.calm, *([other] if other else []))]
+    slow = kind(world.collection, train, *towers, in_batch=name != "ance")
+    slow.pair, slow.alpha = nll, settings.get("alpha")
     assert len(done.metrics) == len(done.batches) > 2
     for row, batch in zip(done.metrics, done.batches, strict=True):
         loss, norm = slow.train([(batch.query_rows.tolist(), batch.passage_rows.tolist())], rate=row["lr"])
         assert row["loss"] == pytest.approx(loss, abs=2e-4)
         assert row["grad_norm"] == pytest.approx(norm, rel=2e-3)
+    assert (max(pieces, default=0) > 3) == ("cached" in name)
 
 
 def test_it_resumes_to_the_same_bytes(run_states, documents, tmp_path, monkeypatch):
