@@ -66,10 +66,10 @@ class Runner:
     def __init__(self, collection, model, recipe, settings):
         self.collection, self.model, self.recipe, self.settings = collection, model, recipe, settings
 
-    def start(self, folder, *, fatal=(), number=signal.SIGKILL, journal=None, **changes):
+    def start(self, folder, *, fatal=(), number=signal.SIGKILL, journal=None, threads=1, **changes):
         folder.mkdir(exist_ok=True)
         arguments = ["train", self.recipe, "--data", str(self.collection), "--model", self.model]
-        arguments += ["--out", str(folder / "exp"), "--threads", "1", "--device", "cpu"]
+        arguments += ["--out", str(folder / "exp"), "--threads", str(threads), "--device", "cpu"]
         for name, value in (self.settings | changes).items():
             arguments += ["--set", f"{name}={json.dumps(value)}"]
         process = CHILDREN.Process(target=child, args=(arguments, folder, set(fatal), number, journal))

@@ -154,3 +154,36 @@ def wait_for(condition, process, seconds=60):
         assert process.is_alive(), "it ended too soon"
         assert time.monotonic() < end, "it takes too long"
         time.sleep(0.01)
+
+
+# ---------------------------------------------------------------- elsewhere
+
+
+def figures(folder):
+    """Losses, and every number of the results."""
+    rows = [json.loads(line) for line in (folder / "exp/metrics.jsonl").read_text().splitlines()]
+    results = json.loads((folder / "exp/results.json").read_text())
+    measured = {
+        f"{split} {state} {name}": value
+        for split in ("test", "dev")
+        for state, measures in results[split].items()
+        for name, value in measures.items()
+    }
+    return [row["loss"] for row in rows], measured
+
+
+def test_killed_on_one_thread_and_resumed_on_two(runner, straight, tmp_path):
+    _, events = straight
+    fatal = [i for i, (event, _, to) in enumerate(events) if event == "os.rename" and "/checkpoint/step-" in to]
+    reference = tmp_path / "reference"
+    assert runner(reference) == 0
+    assert runner(tmp_path, fatal=[fatal[0] + 1]) == -signal.SIGKILL
+    assert runner(tmp_path, threads=2) == 0, said(tmp_path)
+    line = "threads 1 before, 2 now; figures will agree, but for rounding, and bytes will not"
+    assert line in said(tmp_path)
+    assert line in (tmp_path / "exp/log.txt").read_text()
+    rows = [json.loads(row) for row in (tmp_path / "exp/timing.jsonl").read_text().splitlines()]
+    assert [row["threads"] for row in rows if row["stage"] == "begin"] == [1, 2]
+    for found, wanted in zip(figures(tmp_path), figures(reference), strict=True):
+        assert found == pytest.approx(wanted, abs=1e-5)
+    assert "before" not in said(reference)

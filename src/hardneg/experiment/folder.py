@@ -34,6 +34,7 @@ from hardneg.storage.sealed import METRICS, RESULTS, SEAL, check_seal, is_sealed
 
 SETTINGS = "settings.json"
 TIMING = "timing.jsonl"
+BEGIN = "begin"  # a row that says on what an execution computes
 UNSIGNED = {"recipe", "settings", "result_settings", "inputs", "hardneg"}  # before settings held their digest
 
 
@@ -64,6 +65,18 @@ class Experiment:
             row = {**times, "peak_mib": peak_memory() >> 20, **facts}
             if is_leader():
                 append_lines(self.path / TIMING, json.dumps(row).encode() + b"\n")
+
+    def begin(self, where: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+        """Note in ``timing.jsonl`` on what an execution computes; what is other than before: {name: (then, now)}.
+
+        Parameters
+        ----------
+        where : what the last bits of results depend on and settings do not say, such as the number of threads.
+        """
+        before = next((row for row in reversed(self.timing) if row["stage"] == BEGIN), {})
+        with self.timed(BEGIN, **where):
+            pass
+        return {name: (before[name], now) for name, now in where.items() if before.get(name, now) != now}
 
     @property
     def timing(self) -> list[dict[str, Any]]:

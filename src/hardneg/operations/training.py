@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from hardneg.data.training_data import TrainingData, choose_splits
 from hardneg.diagnostics.timeline import draw_timeline
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.evaluation.measures import parse_measures
-from hardneg.experiment.folder import SETTINGS, open_experiment
+from hardneg.experiment.folder import SETTINGS, Experiment, open_experiment
 from hardneg.experiment.results import conduct, is_measured
 from hardneg.experiment.seeds import pool_seeds
 from hardneg.experiment.settings import Recipe, TrainingSettings
@@ -33,6 +36,8 @@ from hardneg.process.progress import note
 from hardneg.process.runtime import pick_device
 from hardneg.storage.artifacts import SettingsClash, read_manifest
 from hardneg.storage.sealed import write_results
+
+log = logging.getLogger(__name__)
 
 LOG, CACHE, ROLES, TIMELINE = "log.txt", "cache", "roles", "timeline.png"
 Execute = Callable[[Path, TrainingSettings], dict[str, Any]]
@@ -198,6 +203,7 @@ def train_once(
         if by_leader(lambda: is_measured(experiment.results, measures)):
             note(f"{out}: finished already")
         else:
+            say_what_differs(experiment, base.device)
             with contextlib.ExitStack() as stack, boarding(experiment, settings.tensorboard and is_leader()):
                 if jobs:
                     given["working"] = stack.enter_context(team(jobs, experiment, settings))
@@ -216,6 +222,18 @@ def train_once(
             if jobs:
                 draw_timeline(experiment / TIMELINE, experiment.timing)
         return by_leader(lambda: dict(experiment.results))
+
+
+def say_what_differs(experiment: Experiment, device: str) -> None:
+    """A line where an experiment goes on elsewhere than it began: its last bits may differ, and nothing else."""
+    if not is_leader():
+        return
+    where = {"threads": torch.get_num_threads(), "processes": world_size(), "device": torch.device(device).type}
+    changed = [f"{name} {then} before, {now} now" for name, (then, now) in experiment.begin(where).items()]
+    if changed:
+        what = f"{experiment.path}: {', '.join(changed)}; figures will agree, but for rounding, and bytes will not"
+        log.info(what)
+        note(what)
 
 
 def open_given(
