@@ -15,7 +15,7 @@ from hardneg.training.checkpoint import checkpoints
 GHOST = 2**22 + 1  # a process number that no kernel gives away: what is left belongs to nobody alive
 UNREAD = re.compile(rf"{re.escape(TEMPORARY)}({NEW}|{GONE})-[^/]*-{GHOST}@[^/]*")
 TELEMETRY = {"timing.jsonl", "log.txt", ".lock", "learning_curve.png"}
-REFUSED = 5
+REFUSED, STOPPED = 5, 75  # exit statuses
 LINE = re.compile(r"(\S.*: )?[A-Z][A-Z0-9_]+: .+; .+")
 
 
@@ -118,12 +118,32 @@ def damaged(folder):
 
 def wrong_refusal(status, action, folder, before):
     """What is wrong about the way in which a process ended that was refused: nothing."""
-    said = (folder / "said.txt").read_text().splitlines()
-    faults = [line for line in said if LINE.fullmatch(line) and not line.startswith("WARNING")]
-    clear = (
-        len(faults) == 1 and re.search("(DISK_FULL|IO_ERROR): ", faults[0]) and "Traceback" not in "".join(said)
-    )
-    wrong = [] if status == REFUSED and clear else [f"exit {status}: {said[-3:]}"]
+    faults, clear = faults_of(folder)
+    clear = clear and len(faults) == 1 and re.search("(DISK_FULL|IO_ERROR): ", faults[0])
+    return wrong_end(status == REFUSED and clear, status, action, folder, before)
+
+
+def wrong_stop(status, action, folder, before):
+    """What is wrong about the way in which a process ended that Ctrl-C reached: nothing.
+
+    It may come too late to stop anything.
+    """
+    faults, clear = faults_of(folder)
+    told = [line for line in faults if line.startswith("STOPPED: ")]
+    sound = clear and len(faults) == len(told) == (status == STOPPED) and status in (0, STOPPED)
+    return wrong_end(sound, status, action, folder, before)
+
+
+def faults_of(folder):
+    """The lines of faults that a process said, and whether it said them without a traceback."""
+    said = (folder / "said.txt").read_text()
+    lines = [line for line in said.splitlines() if LINE.fullmatch(line) and not line.startswith("WARNING")]
+    return lines, "Traceback" not in said
+
+
+def wrong_end(sound, status, action, folder, before):
+    """What is wrong about the exit and about what is left: temporaries, or other files than before."""
+    wrong = [] if sound else [f"exit {status}: {(folder / 'said.txt').read_text().splitlines()[-3:]}"]
     if action != "remove" and (left := temporaries(folder)):
         wrong.append(f"temporaries: {left}")
     after = files_of(folder)

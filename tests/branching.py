@@ -1,8 +1,8 @@
 """A command that is stopped at many points of its way, at the cost of running once.
 
 What a process leaves that is killed is what is on the disk: before a point the running process copies that. For
-a disk that refuses it forks; the fork works on in the copy, meets the refusal, and ends as the command does. Then
-the process waits to be told to go on to the next point.
+a disk that refuses, and for Ctrl-C (int), it forks; the fork works on in the copy, meets that, and ends as the
+command does. Then the process waits to be told to go on to the next point.
 """
 
 import contextlib
@@ -14,11 +14,11 @@ import signal
 from concurrent.futures import Future
 from pathlib import Path
 
-from aftermath import GHOST, copy_known, digest, files_of, state_of, unread, walk, wrong_refusal
+from aftermath import GHOST, copy_known, digest, files_of, state_of, unread, walk, wrong_refusal, wrong_stop
 from faults import NUMBERS, refuse, write_half
 from hardneg.storage import disk
 
-KINDS = ("kill", "tear", "power", *NUMBERS)
+KINDS = ("kill", "tear", "power", "int", *NUMBERS)
 SECONDS = 120
 
 
@@ -55,7 +55,9 @@ class Trunk:
         for kind in ends_of(action):
             if self.wanted is None or (now, kind) in self.wanted:
                 case = {"at": now, "kind": kind, "action": action, "path": str(path)}
-                (self.refused if kind in NUMBERS else self.killed)(case, path, data)
+                (self.refused if kind in (*NUMBERS, "int") else self.killed)(case, path, data)
+                if self.branched:  # by a signal that only raised a flag: the fork goes on
+                    return
         self.remember(action, path)
 
     def killed(self, case, path, data):
@@ -75,16 +77,20 @@ class Trunk:
         self.done(case, copy, [])
 
     def refused(self, case, path, data):
-        """Let a fork meet a disk that says no here; in the fork this raises."""
+        """Let a fork meet a disk that says no here, or a signal; in the fork this raises, or a flag is raised."""
         before, copy = self.published(case["action"]), self.copy(case)
         pid = os.fork()
         if pid == 0:
             self.branched = True
             signal.alarm(SECONDS)
             move_to(self.root, copy)
+            if case["kind"] == "int":
+                signal.raise_signal(signal.SIGINT)
+                return
             refuse(case["kind"], case["action"], path, data)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        self.done(case, copy, wrong_refusal(status, case["action"], copy, before))
+        wrong = wrong_stop if case["kind"] == "int" else wrong_refusal
+        self.done(case, copy, wrong(status, case["action"], copy, before))
 
     def copy(self, case):
         """A copy of the working directory."""

@@ -1,13 +1,13 @@
 """Every command is stopped, or refused by the disk, at every point of its way: then it is run again, and compared.
 
-    python tests/crash.py [--sample N --seed S] [--commands import,encode,mine,train] [--jobs N]      (make crash)
+    python tests/crash.py [--sample N --seed S] [--commands import,encode,...] [--jobs N]      (make crash)
     python tests/crash.py --commands train --only 123-power                      one case again
 
 A point is a moment at which what is on the disk changes (``hardneg.storage.disk.point``). A case ends a process
 there: by SIGKILL before the change (kill) or half way through a write (tear), by SIGKILL with the loss of all that
-was not flushed (power), or because the disk reports an I/O error (eio), is full (enospc), or gets full half way
-through a write (short). What it leaves is checked; then the same command is run again to its end. Where cases
-leave the same bytes, one run speaks for all of them.
+was not flushed (power), by Ctrl-C (int), or because the disk reports an I/O error (eio), is full (enospc), or gets
+full half way through a write (short). What it leaves is checked; then the same command is run again to its end.
+Where cases leave the same bytes, one run speaks for all of them.
 """
 
 import argparse
@@ -44,7 +44,7 @@ from hardneg.search import embeddings
 from tiny_world import SETTINGS, tiny_collection, tiny_model
 
 LOADED = (bm25s, matplotlib, transformers, hardneg.api)  # before any fork
-COMMANDS = ("import", "encode", "mine", "train")
+COMMANDS = ("import", "encode", "mine", "train", "index", "search", "export")
 EXPERIMENT = SETTINGS | {"episodes": 2, "steps": 4, "checkpoint_every": 2, "queries_per_step": 4}
 EXPERIMENT |= {"measures": "RR@10"}
 SHARD_ROWS = 60
@@ -66,6 +66,7 @@ def make_world(root):
     collection = tiny_collection(root / "collection")
     tiny_model(root / "model", collection)
     write("beir", PLAIN, root / "beir")
+    (root / "made").mkdir()
     embeddings.encode_store.__kwdefaults__["shard_rows"] = SHARD_ROWS
     embeddings.ThreadPoolExecutor = Executor
     matplotlib.backends.backend_agg.FigureCanvasAgg.print_png = lambda canvas, stream, **options: stream.write(
@@ -73,6 +74,8 @@ def make_world(root):
     )
     cli.app = typer.main.get_command(cli.app)  # built once
     loading._read = read_once
+    for command, name in (("encode", "embeddings"), ("mine", "pool")):  # what others begin with
+        run_here(root, command).joinpath("out").rename(root / "made" / name)
 
 
 MODELS = {}
@@ -95,6 +98,25 @@ def arguments(root, command):
         return ["import", f"beir:{root / 'beir'}", "--to", "out"]
     if command == "encode":
         return ["encode", *data, *model, *cache, "--out", "out"]
+    if command == "index":
+        queries = [*data, "--split", "dev", *cache]
+        return [
+            "index",
+            root / "made/embeddings",
+            *queries,
+            *model,
+            "--kind",
+            "ivf",
+            "--lists",
+            "4",
+            "--out",
+            "out",
+        ]
+    if command == "search":
+        return ["search", *data, *model, *cache, "--k", "20", "--out", "out/run.trec"]
+    if command == "export":
+        kind = ["--format", "sentence-transformers", "--cache", "cache"]
+        return ["export", root / "made/pool", *data, *kind, "--out", "out/negatives.jsonl"]
     if command == "mine":
         mining = ["--sources", "query,lookahead,bm25", "--depth", "20", "--count", "5"]
         return ["mine", *data, *model, *cache, *mining, "--out", "out"]
@@ -105,6 +127,7 @@ def arguments(root, command):
 def run(root, command, folder):
     """The exit status of a command, run in this process."""
     os.chdir(folder)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a command before may have changed it
     os.environ["HARDNEG_CACHE"] = "user"
     Path("user").mkdir(exist_ok=True)  # the cache of digests would make it, or not, by the files' age
     return cli.run([str(word) for word in arguments(root, command)])
@@ -264,13 +287,14 @@ def cpu_seconds():
 
 
 def run_here(root, command):
-    """Run a command in this process, which loads what its forks need."""
-    out = sys.stdout
+    """Run a command in this process, which loads what its forks need; the folder."""
+    out, folder = sys.stdout, Path(tempfile.mkdtemp(dir=root))
     with open(os.devnull, "w") as sys.stdout:
-        status = run(root, command, Path(tempfile.mkdtemp(dir=root)))
+        status = run(root, command, folder)
     sys.stdout = out
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    assert status == 0
+    assert status == 0, command
+    return folder
 
 
 def main():
