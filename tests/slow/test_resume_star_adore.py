@@ -64,7 +64,7 @@ def test_the_undisturbed_one_leaves_all_that_is_compared(undisturbed, world):
     assert len(of_training(events)) > 3 * STEPS
     # and it takes the disk that it was said to take
     settings = hn.settings_of(runner.recipe, **runner.settings)
-    plan = hn.plan(runner.recipe, *world, settings=settings, measure=True, device="cpu")
+    plan = hn.plan(runner.recipe, *world, settings=settings, estimate=True, device="cpu")
     used = sum(map(len, expected.values()))
     assert used / 2 < plan["bytes"]["disk"] < 2 * used
 

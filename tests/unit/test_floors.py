@@ -16,7 +16,7 @@ SOURCE = Path(hardneg.__file__).parent
 # From the ground up. A module imports from lower floors, or from modules named before it on its own.
 FLOORS = {
     "ground": """
-        errors records draws
+        errors records draws arguments
         storage.refusals storage.digests storage.disk storage.plain storage.lease storage.manifest
         storage.artifacts storage.sealed
         config process.launch process.stopping process.distributed process.progress process.runtime process.memory
@@ -67,7 +67,7 @@ FLOORS = {
         operations.given
         operations.pools operations.retrieval operations.evaluation operations.exporting
         operations.settings operations.starting operations.roles
-        operations.supervision
+        operations.supervision operations.preparing
         operations.training operations.recipes operations.keeping operations.cleaning operations.doctor api
         cli.tables cli.options cli.indexing cli.keeping cli.recipes cli.retrieval cli.commands cli.exchange cli
         __main__

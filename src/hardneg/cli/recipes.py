@@ -261,7 +261,7 @@ def run(
     check_free(out)
     from hardneg.cli.tables import estimate_text, results_table, settings_text
     from hardneg.operations import recipes
-    from hardneg.operations.training import Splits
+    from hardneg.operations.starting import Splits
     from hardneg.process.memory import limit_memory
     from hardneg.process.runtime import set_threads
 
@@ -276,7 +276,7 @@ def run(
         **options,
     }
     if dry_run or estimate:
-        plan = recipes.plan(recipe, data, model, out, measure=estimate, **common)
+        plan = recipes.plan(recipe, data, model, out, estimate=estimate, **common)
         show_result(plan, as_json, estimate_text if estimate else settings_text)
         return
     results = recipes.train(recipe, data, model, out, **common)

@@ -6,7 +6,7 @@ ids, so that every convention that holds the same collection gives the same dige
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from hardneg import draws
+from hardneg.arguments import check_fields, check_value, checked
 from hardneg.data.building import (
     ANSWER_SPANS,
     ANSWERS,
@@ -30,7 +31,7 @@ from hardneg.data.building import (
     build,
 )
 from hardneg.data.checks import OnDuplicate, Rules
-from hardneg.data.source import Judged, PassageLike, Source, source_from_lists
+from hardneg.data.source import Judged, PassageLike, QueryLike, Source, source_from_lists
 from hardneg.data.text import IdColumn, TextColumn, hash_strings
 from hardneg.draws import UInt64
 from hardneg.errors import SettingsError
@@ -78,6 +79,7 @@ class Collection:
     facts: Mapping[str, Any]
 
     @classmethod
+    @checked
     def open(cls, path: str | Path) -> Collection:
         """Open a collection's folder, its files verified; raises :class:`hardneg.errors.ArtifactError`."""
         path = Path(path)
@@ -100,8 +102,8 @@ class Collection:
     @classmethod
     def from_lists(
         cls,
-        passages: Sequence[PassageLike],
-        queries: Mapping[str, str] | Sequence[tuple[str, str]],
+        passages: Mapping[str, str] | Iterable[PassageLike],
+        queries: Mapping[str, str] | Iterable[QueryLike],
         qrels: Judged,
         *,
         answers: Mapping[str, Sequence[str]] | None = None,
@@ -115,8 +117,8 @@ class Collection:
         Parameters
         ----------
         passages : (id, text), (id, title, text) or mappings with ``id`` (or ``_id``), ``text`` and maybe
-            ``title``.
-        queries : text by id.
+            ``title``; or text by id.
+        queries : text by id, or (id, text) or mappings with ``id`` and ``text``.
         qrels : by split and query id, either {passage id: grade} or a list of passage ids (grade 1).
         answers : by query id.
         to : the folder to publish; without it, one of the user's cache that belongs to this content.
@@ -125,10 +127,12 @@ class Collection:
         Raises
         ------
         InputError
-            A record is wrong; nothing is published.
+            A list is of another shape, or a record is wrong; nothing is published.
         """
-        source = source_from_lists(passages, queries, qrels, answers or {})
+        source = source_from_lists(passages, queries, qrels, {} if answers is None else answers)
         rules = Rules(allow_empty, allow_unjudged, on_duplicate)
+        check_fields(rules)
+        check_value("to", to, str | Path | None)
         folder = Path(to) if to is not None else cached_place(source, rules)
         if to is None and is_published(folder, KIND):
             return cls.open(folder)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from hardneg.arguments import checked
 from hardneg.data.checks import OnDuplicate, Rules
 from hardneg.data.collection import KIND, Collection, cached_place, publish_source
 from hardneg.data.formats import beir, dpr, hub, irds, msmarco, pydocs, qa, tevatron, trec_folder
@@ -36,6 +37,7 @@ FORMATS = (*FOLDERS, *NAMES)
 SIGNS: Sequence[tuple[str, tuple[set[str], str]]] = (
     ("beir", ({"corpus.jsonl", "queries.jsonl"}, ".*")),
     ("dpr", ({dpr.PASSAGES}, ".*")),
+    ("dpr", (set(), r".*[-_.](train|dev|test)[-_.]qrels\.jsonl?")),
     ("msmarco", ({msmarco.DOCUMENTS}, ".*")),
     ("trec", (set(), r"topics\..*")),
     ("msmarco", ({"corpus.tsv"}, r".*\.query\.txt|queries\..*\.tsv")),
@@ -47,6 +49,7 @@ SIGNS: Sequence[tuple[str, tuple[set[str], str]]] = (
 WAIT_SECONDS = 0.2
 
 
+@checked
 def import_collection(
     source: str | Source,
     to: str | Path,

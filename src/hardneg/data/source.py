@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hardneg.arguments import described
 from hardneg.errors import InputError
 from hardneg.storage.artifacts import cached_digest, reading
 
@@ -70,11 +72,11 @@ class Source:
 
 
 def file_digests(folder: Path, files: Iterable[Path]) -> dict[str, str]:
-    """SHA-256 of each file by its name within ``folder``."""
+    """SHA-256 of each file by its name, as seen from ``folder``."""
     digests = {}
     for file in files:
         with reading(file):
-            digests[file.relative_to(folder).as_posix()] = cached_digest(file)
+            digests[Path(os.path.relpath(file, folder)).as_posix()] = cached_digest(file)
     return digests
 
 
@@ -85,25 +87,45 @@ def not_loaded(name: str, fault: Exception) -> InputError:
 
 
 PassageLike = Mapping[str, str] | Sequence[str]
+QueryLike = Mapping[str, str] | Sequence[str]
 Judged = Mapping[str, Mapping[str, Mapping[str, int] | Sequence[str]]]
+PASSAGE_FORM = "(id, text), (id, title, text) or a mapping with id, text and maybe title"
+QRELS_FORM = "give {split: {query id: [passage ids]}} or {split: {query id: {passage id: grade}}}"
 
 
 def source_from_lists(
-    passages: Sequence[PassageLike],
-    queries: Mapping[str, str] | Sequence[tuple[str, str]],
+    passages: Mapping[str, str] | Iterable[PassageLike],
+    queries: Mapping[str, str] | Iterable[QueryLike],
     qrels: Judged,
     answers: Mapping[str, Sequence[str]],
 ) -> Source:
-    """A source over lists in memory (see :meth:`hardneg.data.collection.Collection.from_lists`)."""
-    pairs = list(queries.items()) if isinstance(queries, Mapping) else list(queries)
+    """A source over lists in memory (see :meth:`hardneg.data.collection.Collection.from_lists`).
+
+    Raises
+    ------
+    InputError : one of them is of another shape; the first that is wrong is named.
+    """
+    told = [passage_record(passage) for passage in items_of(passages, "passages", PASSAGE_FORM)]
+    pairs = [query_pair(query) for query in items_of(queries, "queries", "text by id, or (id, text) pairs")]
+    check_qrels(qrels)
+    check_given_answers(answers)
 
     def query_records() -> Iterator[QueryRecord]:
         for query_id, text in pairs:
             for split in [split for split, judged in qrels.items() if query_id in judged] or [""]:
                 yield QueryRecord(query_id, text, split, answers.get(query_id, ()))
 
-    streams = (lambda: map(passage_record, passages), query_records, lambda: judgement_records(qrels))
+    streams = (lambda: iter(told), query_records, lambda: judgement_records(qrels))
     return Source("lists", *streams, {"lists": _digest_streams(streams)})
+
+
+def items_of(given: Any, name: str, form: str) -> list[Any]:
+    """The items of a list, or of a mapping as pairs."""
+    if isinstance(given, Mapping):
+        return list(given.items())
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise InputError("WRONG_TYPE", f"{name} are given as {described(given)}", f"give a list of {form}")
+    return list(given)
 
 
 def judgement_records(qrels: Judged) -> Iterator[JudgementRecord]:
@@ -115,16 +137,61 @@ def judgement_records(qrels: Judged) -> Iterator[JudgementRecord]:
                 yield JudgementRecord(split, query_id, passage_id, grade)
 
 
+def check_qrels(qrels: Any) -> None:
+    """Refuse judgements that are not by split, query and passage."""
+    if not isinstance(qrels, Mapping):
+        raise InputError("WRONG_TYPE", f"qrels are given as {described(qrels)}", QRELS_FORM)
+    for split, judged in qrels.items():
+        if not isinstance(split, str) or not isinstance(judged, Mapping):
+            what = f"the qrels of {split!r:.60} are {described(judged)}, not judgements by query id"
+            raise InputError("WRONG_TYPE", what, QRELS_FORM)
+        for query_id, graded in judged.items():
+            if not isinstance(query_id, str) or not is_graded(graded):
+                what = f"the judgements of query {query_id!r:.60} of split '{split:.60}' are {described(graded)}"
+                raise InputError("WRONG_TYPE", what, QRELS_FORM)
+
+
+def is_graded(graded: Any) -> bool:
+    """Whether these are passage ids, with grades or without; a grade's range is looked at as in any format."""
+    if isinstance(graded, str | bytes) or not isinstance(graded, Mapping | Sequence | Set):
+        return False
+    return all(isinstance(passage_id, str) for passage_id in graded)
+
+
+def check_given_answers(answers: Any) -> None:
+    """Refuse answers that are no lists of strings by query id."""
+    fix = "give {query id: [answers]}"
+    if not isinstance(answers, Mapping):
+        raise InputError("WRONG_TYPE", f"answers are given as {described(answers)}", fix)
+    for query_id, texts in answers.items():
+        listed = isinstance(texts, Sequence) and not isinstance(texts, str | bytes)
+        if not listed or not all(isinstance(text, str) for text in texts):
+            raise InputError("WRONG_TYPE", f"the answers of {query_id!r:.60} are {described(texts)}", fix)
+
+
 def passage_record(passage: PassageLike) -> PassageRecord:
     """A passage given as (id, text), (id, title, text) or a mapping with ``id`` (or ``_id``) and ``text``."""
+    parts: Sequence[Any] = ()
     if isinstance(passage, Mapping):
-        passage_id = passage.get("id", passage.get("_id", ""))
-        return PassageRecord(passage_id, passage.get("title", ""), passage.get("text", ""))
-    if isinstance(passage, str) or len(passage) not in (2, 3):
-        raise InputError(
-            "BAD_PASSAGE", f"a passage is given as {passage!r:.80}", "give (id, text) or (id, title, text)"
-        )
-    return PassageRecord(passage[0], passage[1] if len(passage) == 3 else "", passage[-1])
+        parts = (passage.get("id", passage.get("_id", "")), passage.get("title") or "", passage.get("text", ""))
+    elif isinstance(passage, Sequence) and not isinstance(passage, str | bytes) and len(passage) in (2, 3):
+        parts = (passage[0], passage[1] if len(passage) == 3 else "", passage[-1])
+    if not parts:
+        raise InputError("BAD_PASSAGE", f"a passage is given as {described(passage)}", f"give {PASSAGE_FORM}")
+    return PassageRecord(*parts)
+
+
+def query_pair(query: QueryLike) -> tuple[str, str]:
+    """Id and text of a query given as (id, text) or as a mapping with ``id`` (or ``_id``) and ``text``."""
+    parts: Sequence[Any] = ()
+    if isinstance(query, Mapping):
+        parts = (query.get("id", query.get("_id", "")), query.get("text", ""))
+    elif isinstance(query, Sequence) and not isinstance(query, str | bytes) and len(query) == 2:
+        parts = tuple(query)
+    if not parts or not isinstance(parts[0], str):
+        what = f"a query is given as {described(query)}"
+        raise InputError("BAD_QUERY", what, "give text by id, (id, text), or a mapping with id and text")
+    return parts[0], parts[1]
 
 
 def _digest_streams(streams: Iterable[Callable[[], Iterator[Any]]]) -> str:

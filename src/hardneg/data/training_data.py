@@ -18,6 +18,9 @@ from hardneg.storage.artifacts import digest_json
 
 NONE = "none"
 AUTO = "auto"
+DEV_NAMES = ("dev", "dev.small", "validation", "valid", "val")  # what is a dev split by its name, in this order
+Basis = Literal["qrels", "answers"]  # what a measure goes by
+BY_JUDGEMENTS: frozenset[Basis] = frozenset({"qrels"})
 NO_ROWS = np.zeros(0, np.int32)
 
 
@@ -63,6 +66,7 @@ class TrainingData:
     test: Qrels | None
     held_out: int = 0  # training queries moved to dev because there was no dev split
     labels: Labels = BY_QRELS
+    chosen: str = ""  # one line for people: which splits these are
 
     @cached_property
     def train(self) -> Positives:
@@ -98,39 +102,104 @@ class TrainingData:
 
 
 def choose_splits(
-    collection: Collection, *, train: str = "train", dev: str = AUTO, test: str = "test", seed: int = 0
+    collection: Collection,
+    *,
+    train: str = "train",
+    dev: str = AUTO,
+    test: str = "test",
+    seed: int = 0,
+    basis: frozenset[Basis] = BY_JUDGEMENTS,
 ) -> TrainingData:
-    """The splits by name.
+    """The splits by name; none is taken that has nothing to measure by.
 
     Parameters
     ----------
-    dev : a split's name; ``auto``: the split "dev", else min(500, 10 %) of the training queries, held out by a
-        seeded hash of their id; ``none``: no dev.
-    test : a split's name, or ``none``; the default is skipped where it is absent.
+    dev : a split's name; ``auto``: the first of ``DEV_NAMES`` that can be measured on and does not train or test,
+        else min(500, 10 %) of the training queries, held out by a seeded hash of their id; ``none``: no dev.
+    test : a split's name, or ``none``; the default is skipped where it is absent or cannot be measured on.
+    basis : what the measures go by: dev and test have queries with all of it.
 
     Raises
     ------
     SettingsError : a named split does not exist.
-    InputError : no training query has a positive or an answer.
+    InputError : no training query has a positive or an answer; a named split cannot be measured on.
     """
     training = named_split(collection, train)
-    testing = (
-        None
-        if test == NONE or (test == "test" and test not in collection.splits)
-        else named_split(collection, test)
-    )
+    whole = training.positives()
+    if not len(whole.passage_rows) and not has_answer(collection, whole).any():
+        raise InputError(
+            "NO_POSITIVES", f"no query of split '{train}' has a positive", others(collection, "train")
+        )
+    testing, test_said = choose_test(collection, test, basis)
     held_out = 0
     if dev == NONE:
-        developing = None
-    elif dev != AUTO or "dev" in collection.splits:
-        developing = named_split(collection, "dev" if dev == AUTO else dev)
+        developing, dev_said = None, NONE
+    elif dev != AUTO:
+        developing = measurable_split(collection, dev, "dev", basis)
+        dev_said = f"'{dev}' ({len(developing):,})"
     else:
-        training, developing = hold_out(training, collection.query_ids, seed=seed)
-        held_out = len(developing)
-    asked = training.positives()
-    if not len(asked.passage_rows) and not has_answer(collection, asked).any():
-        raise InputError("NO_POSITIVES", f"no query of split '{train}' has a positive", "check the qrels")
-    return TrainingData(collection, asked, developing, testing, held_out)
+        found, dev_said = find_dev(collection, {train, test}, basis)
+        if found is None:
+            training, found = hold_out(training, collection.query_ids, seed=seed)
+            held_out = len(found)
+            dev_said = f"{held_out:,} training queries are held out{dev_said} (--dev none to keep them)"
+        developing = found
+    chosen = f"splits: train '{train}' ({len(training):,} queries); dev {dev_said}; test {test_said}"
+    return TrainingData(collection, training.positives(), developing, testing, held_out, chosen=chosen)
+
+
+def choose_test(collection: Collection, name: str, basis: frozenset[Basis]) -> tuple[Qrels | None, str]:
+    """The split that judges, if there is one, and what to say of it."""
+    if name == NONE:
+        return None, NONE
+    if name == "test" and name not in collection.splits:
+        return None, "none, for there is no split 'test'"
+    if name == "test" and (missing := missing_in(collection, collection.qrels(name), basis)):
+        return None, f"none, for 'test' has no {missing}"
+    qrels = measurable_split(collection, name, "test", basis)
+    return qrels, f"'{name}' ({len(qrels):,})"
+
+
+def find_dev(collection: Collection, taken: set[str], basis: frozenset[Basis]) -> tuple[Qrels | None, str]:
+    """The first split that is one for dev by its name, and what to say of it, or why those before it are none."""
+    passed = ""
+    for name in DEV_NAMES:
+        if name not in collection.splits:
+            continue
+        qrels = collection.qrels(name)
+        missing = missing_in(collection, qrels, basis)
+        if name not in taken and not missing:
+            return qrels, f"'{name}' ({len(qrels):,}){passed}"
+        passed += f", for '{name}' has no {missing}" if missing else f", for '{name}' is used already"
+    return None, passed
+
+
+def measurable_split(collection: Collection, name: str, use: str, basis: frozenset[Basis]) -> Qrels:
+    """The judgements of a split that the user named, which has what the measures go by."""
+    qrels = named_split(collection, name)
+    if missing := missing_in(collection, qrels, basis):
+        code = "NO_ANSWERS" if missing == "answers" else "NO_RELEVANT"
+        what = f"split '{name}' has {len(qrels):,} queries and no {missing} to measure by"
+        raise InputError(code, what, others(collection, use, basis))
+    return qrels
+
+
+def missing_in(collection: Collection, qrels: Qrels, basis: frozenset[Basis]) -> str:
+    """What a split lacks of what measures go by: "judgements", "answers" or nothing."""
+    if "qrels" in basis and not (qrels.grades > 0).any():
+        return "judgements"
+    if "answers" in basis and not has_answer(collection, qrels).any():
+        return "answers"
+    return ""
+
+
+def others(collection: Collection, use: str, basis: frozenset[Basis] = BY_JUDGEMENTS) -> str:
+    """Advice that names the splits which have what is missing."""
+    able = [name for name in collection.splits if not missing_in(collection, collection.qrels(name), basis)]
+    none = "" if use == "train" else f", or --{use} none"
+    return (
+        f"give --{use} one that has: {', '.join(able)}{none}" if able else f"check the qrels and the answers{none}"
+    )
 
 
 def labelled(data: TrainingData, settings: Mapping[str, Any]) -> TrainingData:
@@ -144,7 +213,7 @@ def labelled(data: TrainingData, settings: Mapping[str, Any]) -> TrainingData:
     return replace(data, labels=labels)
 
 
-def has_answer(collection: Collection, positives: Positives) -> NDArray[np.bool_]:
+def has_answer(collection: Collection, positives: Positives | Qrels) -> NDArray[np.bool_]:
     """Whether each query [Q] has an answer."""
     return np.asarray(spans(collection.answer_spans)[positives.query_rows] > 0)
 

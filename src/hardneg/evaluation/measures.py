@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from hardneg.data.training_data import Basis
 from hardneg.errors import Faults, InputError, SettingsError
 from hardneg.evaluation.judged import JudgedHits, judged_hits
 from hardneg.records import Int32, Int64, Positives, Qrels, Run, offsets_of, owners, spans
@@ -107,6 +108,11 @@ def parse_measures(text: str) -> tuple[Measure, ...]:
     if faults:
         raise Faults(faults) if len(faults) > 1 else faults[0]
     return tuple(dict.fromkeys(measures))
+
+
+def bases_of(measures: Sequence[Measure]) -> frozenset[Basis]:
+    """What these measures go by: judgements, answers or both."""
+    return frozenset("answers" if measure.by_answers else "qrels" for measure in measures)
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from hardneg.arguments import checked
 from hardneg.errors import InputError
 from hardneg.storage.sealed import METRICS, RESULTS
 
 
+@checked
 def follow(experiment: str | Path, *, wait: bool = True, poll: float = 1.0) -> Iterator[dict[str, Any]]:
     """Yield the rows of ``metrics.jsonl``, one a step, as they are written: from another process, or a thread.
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from hardneg.arguments import checked
 from hardneg.errors import SettingsError, TrustError
 from hardneg.storage.artifacts import digest_file, digest_json
 
@@ -17,6 +18,7 @@ COMMIT, DIGEST = re.compile(r"[0-9a-f]{40}"), re.compile(r"[0-9a-f]{64}")
 _allowed: set[str] = set()
 
 
+@checked
 def allow_code(*revisions: str) -> None:
     """From now on, let this process run the code that models bring, at these revisions and no other.
 

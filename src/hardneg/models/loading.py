@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from hardneg.arguments import check_fields, checked
 from hardneg.config import read_preset
 from hardneg.errors import InputError, SettingsError
 from hardneg.models.bi_encoder import AnceHead, BiEncoder, Tower
@@ -27,6 +28,7 @@ from hardneg.models.pretrained import (
     usable,
 )
 from hardneg.models.st_folder import MODULES, SentenceFolder, read_ance_head, read_st_folder
+from hardneg.process.runtime import pick_device
 from hardneg.storage.artifacts import MANIFEST, open_artifact
 
 log = logging.getLogger(__name__)
@@ -54,9 +56,10 @@ class Part:
     folder: Path
 
 
+@checked
 def load_encoder(
-    model: str,
-    passage_model: str | None = None,
+    model: str | Path,
+    passage_model: str | Path | None = None,
     *,
     device: torch.device | str = "cpu",
     allow_bin: bool = False,
@@ -81,15 +84,17 @@ def load_encoder(
     TrustError : it brings code that :func:`hardneg.allow_code` has not allowed, or has only pickled weights.
     """
     _check_names(overrides)
+    device = pick_device(device) if isinstance(device, str) else device
     overrides = ({} if prompts is None else read_preset("prompts", prompts)) | overrides
-    folders = [locate(model, allow_bin=allow_bin)]
+    folders = [locate(str(model), allow_bin=allow_bin)]
     if passage_model is not None:
-        folders.append(locate(passage_model, allow_bin=allow_bin))
+        folders.append(locate(str(passage_model), allow_bin=allow_bin))
     elif (folders[0] / SETTINGS).is_file() and (folders[0] / QUERY).is_dir():
         _verify(folders[0])
         folders = [folders[0] / QUERY, folders[0] / PASSAGE]
     parts = [_read(folder, allow_bin, overrides) for folder in folders]
     settings = replace(_merged(parts, overrides), **overrides)
+    check_fields(settings)
     _check_lengths(parts, settings)
     for part in parts:
         _fit_head(part.tower, settings)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hardneg.arguments import check_fields
 from hardneg.draws import UInt64
 from hardneg.errors import InputError, NumericError, SettingsError
 from hardneg.negatives.pool import SOURCES, NegativePool, blocks, kept_offsets, matches
@@ -39,6 +40,7 @@ class Filters:
     relative_margin: float | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.rank_from < 1 or (self.rank_to is not None and self.rank_to < self.rank_from):
             found = f"rank window {self.rank_from} to {self.rank_to}"
             raise SettingsError("RANK_WINDOW", found, "give 1 <= rank_from <= rank_to")

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hardneg.arguments import checked
 from hardneg.errors import ArtifactError
 from hardneg.records import Float32, Int32, Int64, Positives, offsets_of, owners, spans, take_spans
 from hardneg.storage import artifacts
@@ -187,6 +188,7 @@ def save_pool(pool: NegativePool, path: Path, *, settings: Mapping[str, Any], in
         draft.facts = {"episode": pool.episode, "collection": pool.collection, "sources": list(SOURCES)}
 
 
+@checked
 def load_pool(path: Path, *, n_passages: int | None = None, collection: str | None = None) -> NegativePool:
     """Open a published pool, memory-mapped, and check all its invariants.
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from hardneg.arguments import checked
 from hardneg.errors import ArtifactError
 from hardneg.experiment.folder import SETTINGS
 from hardneg.operations.opening import Place
@@ -28,6 +29,7 @@ class Item:
     why: str
 
 
+@checked
 def clean(experiment: Place, *, delete: bool = False) -> dict[str, Any]:
     """Find what an experiment need not keep, and ``delete`` it.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import logging
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.data.formats.trec import open_qrels, read_runs
 from hardneg.data.ids import IdSpace
 from hardneg.data.training_data import named_split
-from hardneg.errors import SettingsError
+from hardneg.errors import InputError, SettingsError
 from hardneg.evaluation.answers import evaluate_with_answers
 from hardneg.evaluation.compare import compare_runs, first_disagreement, overlap
 from hardneg.evaluation.measures import Evaluation, parse_measures
@@ -24,7 +26,10 @@ from hardneg.operations.opening import Data, Place, cache_at, check_file, collec
 from hardneg.records import Qrels, Run
 from hardneg.storage.artifacts import publish_file
 
+log = logging.getLogger(__name__)
 
+
+@checked
 def evaluate(
     run: Place,
     *,
@@ -54,7 +59,8 @@ def evaluate(
     Raises
     ------
     SettingsError : an unknown measure or split; neither or both of ``data`` and ``qrels``.
-    InputError : a malformed line of the run or of the qrels; no answers.
+    InputError : a malformed line of the run or of the qrels; no answers; no judged query is in the run. Where
+        under half of them are, a warning says so.
     """
     parsed = parse_measures(measures)
     if per_query is not None:
@@ -63,9 +69,36 @@ def evaluate(
     evaluation = evaluate_with_answers(
         runs[0], judged, parsed, collection=collection, cache=cache_at(cache), id_rank=None
     )
+    check_overlap(str(run), evaluation, judged_by(split, qrels))
     if per_query is not None:
         write_per_query(Path(per_query), evaluation, queries)
     return evaluation.as_json()
+
+
+def judged_by(split: str, qrels: Place | None) -> str:
+    """What judges, as a line names it."""
+    return f"split '{split}'" if qrels is None else str(qrels)
+
+
+def check_overlap(run: str, evaluation: Evaluation, judged: str) -> None:
+    """Refuse a run that has none of the judged queries: all zeros say nothing of it. Warn where half are missing.
+
+    Raises
+    ------
+    InputError : no query is in both.
+    """
+    total, missing = len(evaluation.query_rows), evaluation.missing
+    if missing == total:
+        what = f"none of the {total:,} judged queries of {judged} is in the run"
+        raise InputError("NO_OVERLAP", what, "give the split or the qrels that the run was searched for", path=run)
+    if 2 * missing > total:
+        log.warning(
+            "%s: only %d of the %d judged queries of %s are in the run; the others score 0",
+            run,
+            total - missing,
+            total,
+            judged,
+        )
 
 
 def write_per_query(path: Path, evaluation: Evaluation, queries: IdSpace) -> None:
@@ -90,6 +123,7 @@ def write_rows(path: Path, rows: Iterator[dict[str, Any]]) -> None:
             stream.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
 
 
+@checked
 def compare(
     runs: Sequence[Place],
     *,
@@ -130,6 +164,8 @@ def compare(
     options: dict[str, Any] = {"collection": collection, "cache": cache_at(cache), "id_rank": None}
     evaluations = [evaluate_with_answers(run, judged, parsed, **options) for run in opened]
     names = [str(run) for run in runs]
+    for name, evaluation in zip(names, evaluations, strict=True):
+        check_overlap(name, evaluation, judged_by(split, qrels))
     pairs = [Pair(*pair) for pair in itertools.combinations(zip(names, opened, evaluations, strict=True), 2)]
     if per_query is not None:
         write_rows(Path(per_query), (row for pair in pairs for row in pair.by_query(judged, queries, passages)))

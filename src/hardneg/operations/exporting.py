@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
+from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.data.tokens import joined_passages, without_special
 from hardneg.errors import InputError, SettingsError
@@ -32,6 +33,7 @@ BLOCK = 256  # queries whose texts are read together
 Row = Mapping[str, Any]
 
 
+@checked
 def export_pool(
     pool: Place,
     data: Data,
@@ -40,7 +42,7 @@ def export_pool(
     format: str,
     negatives: int | None = None,
     seed: int = 42,
-    model: str | None = None,
+    model: Place | None = None,
     allow_bin: bool = False,
     cache: Place | None = None,
 ) -> dict[str, Any]:
@@ -196,7 +198,7 @@ def dpr(group: Group) -> list[Row]:
 
 
 def token_rows(
-    collection: Collection, pool: NegativePool, model: str, cache: Place | None, *, allow_bin: bool
+    collection: Collection, pool: NegativePool, model: Place, cache: Place | None, *, allow_bin: bool
 ) -> Iterator[list[Row]]:
     """For each query its record of token ids, without the special tokens around a text."""
     from hardneg.models.loading import load_encoder

@@ -26,6 +26,7 @@ from hardneg.negatives.given import (
 )
 from hardneg.negatives.pool import KIND, NegativePool, load_pool
 from hardneg.operations.inspection import last_pool
+from hardneg.operations.opening import Place
 from hardneg.process.progress import track
 from hardneg.records import Int32, Positives, Run, Side, TokenBatch
 from hardneg.storage.artifacts import cached_digest, digest_json, is_published, read_manifest
@@ -38,7 +39,7 @@ BLOCK = 1 << 15  # texts hashed together
 
 
 def open_given(
-    place: Path, collection: Collection, positives: Positives, *, model: str | None, allow_bin: bool, cache: Path
+    place: Path, collection: Collection, positives: Positives, *, model: Place | None, allow_bin: bool, cache: Path
 ) -> Run | NegativePool:
     """A run, a pool (or an experiment: its last), or JSON of negatives by passage id or as token ids.
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from hardneg.arguments import checked
 from hardneg.data.training_data import named_split
 from hardneg.errors import SettingsError
 from hardneg.operations.opening import Data, Place, cache_at, check_new, collection_of
 
 
+@checked
 def index(
     embeddings: Place,
     out: Place,
@@ -17,8 +19,8 @@ def index(
     kind: str = "flat",
     data: Data | None = None,
     split: str = "dev",
-    model: str | None = None,
-    passage_model: str | None = None,
+    model: Place | None = None,
+    passage_model: Place | None = None,
     allow_bin: bool = False,
     prompts: str | None = None,
     cache: Place | None = None,

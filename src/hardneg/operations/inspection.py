@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.draws import key, permutation
 from hardneg.errors import InputError, SettingsError
@@ -23,11 +24,13 @@ POOLS = ("episodes/*/negatives", "episodes/*/negatives/v*", "versions/v*")  # wh
 SETTINGS = "settings.json"
 
 
+@checked
 def pool_stats(pool: NegativePool) -> dict[str, Any]:
     """Counts that describe a pool, and in ``per_query`` its realised mix."""
     return {**stats(pool), "per_query": realized(pool)}
 
 
+@checked
 def inspect(
     path: Place,
     data: Data | None = None,

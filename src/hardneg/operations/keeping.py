@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hardneg.arguments import checked
 from hardneg.data.collection import KIND as COLLECTION
 from hardneg.data.collection import Collection
 from hardneg.data.formats.trec import SIDECAR, verify_run
@@ -54,6 +55,7 @@ class Kept:
     check: Check
 
 
+@checked
 def verify(*paths: Place) -> dict[str, Any]:
     """Check every checksum and invariant of what is at ``paths``, byte by byte; no digest is taken from the cache.
 

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.data.training_data import BY_QRELS, Labels, TrainingData, labelled, named_split
 from hardneg.errors import SettingsError
@@ -32,12 +33,13 @@ from hardneg.operations.states import open_state
 from hardneg.storage.artifacts import read_manifest
 
 
+@checked
 def mine(
     data: Data,
-    model: str | None,
+    model: Place | None,
     out: Place,
     *,
-    passage_model: str | None = None,
+    passage_model: Place | None = None,
     split: str = "train",
     sources: Sequence[str] = ("query", "lookahead"),
     depth: int = 200,
@@ -170,7 +172,7 @@ def check_file_source(sources: Sequence[str], file: Place | None) -> None:
         raise SettingsError("NO_FILE", "the source 'file' and a file go together", "give both, or neither")
 
 
-def check_mix(sources: Sequence[str], model: str | None, previous: Place | None) -> bool:
+def check_mix(sources: Sequence[str], model: Place | None, previous: Place | None) -> bool:
     """Whether these sources need a model; refused, if it or what momentum joins is missing."""
     by_model = [source for source in sources if source in TELEPORTED]
     if by_model and model is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hardneg.arguments import checked
 from hardneg.config import nearest
 from hardneg.errors import SettingsError
 from hardneg.experiment.settings import Recipe, TrainingSettings
@@ -23,42 +24,52 @@ def recipe_named(name: str) -> Recipe:
     return RECIPES[name]
 
 
+@checked
 def settings_of(recipe: str, *layers: Any, **values: Any) -> TrainingSettings:
     """The settings of a recipe by its name; see :func:`~hardneg.operations.settings.recipe_settings`."""
     settings: TrainingSettings = recipe_settings(recipe_named(recipe), *layers, **values)
     return settings
 
 
-def plan(recipe: str, data: Data, model: str, out: Place | None = None, **options: Any) -> dict[str, Any]:
-    """What a recipe would do; see :func:`~hardneg.operations.training.plan`."""
-    return training.plan(recipe_named(recipe), data, model, out, **options)
+@checked
+def plan(
+    recipe: str, data: Data, model: Place, out: Place | None = None, *, estimate: bool = False, **options: Any
+) -> dict[str, Any]:
+    """What a recipe would do, by all that :func:`train` takes; see :func:`~hardneg.operations.training.plan`."""
+    return training.plan(recipe_named(recipe), data, model, out, estimate=estimate, **options)
 
 
-def train(recipe: str, data: Data, model: str, out: Place, **options: Any) -> dict[str, Any]:
+@checked
+def train(recipe: str, data: Data, model: Place, out: Place, **options: Any) -> dict[str, Any]:
     """Train by a recipe and return the results; see :func:`~hardneg.operations.training.train`."""
     return training.train(recipe_named(recipe), data, model, out, **options)
 
 
-def train_ance_tele(data: Data, model: str, out: Place, **options: Any) -> dict[str, Any]:
+@checked
+def train_ance_tele(data: Data, model: Place, out: Place, **options: Any) -> dict[str, Any]:
     """Train with teleportation negatives (Sun et al., 2022): :func:`train` with ``ance-tele``."""
     return train("ance-tele", data, model, out, **options)
 
 
-def train_warmup(data: Data, model: str, out: Place, **options: Any) -> dict[str, Any]:
+@checked
+def train_warmup(data: Data, model: Place, out: Place, **options: Any) -> dict[str, Any]:
     """Train on BM25, random, in-batch or NCE negatives: :func:`train` with ``warmup``."""
     return train("warmup", data, model, out, **options)
 
 
-def train_ance(data: Data, model: str, out: Place, **options: Any) -> dict[str, Any]:
+@checked
+def train_ance(data: Data, model: Place, out: Place, **options: Any) -> dict[str, Any]:
     """Train with refreshed negatives (Xiong et al., 2021), in one process or two: :func:`train` with ``ance``."""
     return train("ance", data, model, out, **options)
 
 
-def train_star(data: Data, model: str, out: Place, **options: Any) -> dict[str, Any]:
+@checked
+def train_star(data: Data, model: Place, out: Place, **options: Any) -> dict[str, Any]:
     """Train on static hard negatives and the reused batch (Zhan et al., 2021): :func:`train` with ``star``."""
     return train("star", data, model, out, **options)
 
 
-def train_adore(data: Data, model: str, out: Place, **options: Any) -> dict[str, Any]:
+@checked
+def train_adore(data: Data, model: Place, out: Place, **options: Any) -> dict[str, Any]:
     """Train the query side on what it retrieves (Zhan et al., 2021): :func:`train` with ``adore``."""
     return train("adore", data, model, out, **options)

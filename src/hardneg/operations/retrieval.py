@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
+from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.data.formats.trec import write_run
 from hardneg.data.training_data import named_split
@@ -27,12 +28,13 @@ from hardneg.records import Run, Side
 from hardneg.search.bm25 import bm25_run, bm25_texts
 
 
+@checked
 def encode(
     data: Data,
-    model: str,
+    model: Place,
     out: Place,
     *,
-    passage_model: str | None = None,
+    passage_model: Place | None = None,
     side: Side = "passage",
     shard: str | None = None,
     dtype: Literal["float16", "float32"] = "float16",
@@ -101,12 +103,13 @@ def encode(
     return {"embeddings": str(out), "complete": True, "vectors": made.n, "dim": made.dim, "digest": made.digest}
 
 
+@checked
 def search_split(
     data: Data,
     out: Place,
     *,
-    model: str | None = None,
-    passage_model: str | None = None,
+    model: Place | None = None,
+    passage_model: Place | None = None,
     bm25: bool = False,
     embeddings: Place | None = None,
     index: Place | None = None,
@@ -163,12 +166,13 @@ def search_split(
     return {"run": str(out), "queries": len(run), "hits": len(run.scores)}
 
 
+@checked
 def search_text(
     data: Data,
     text: str,
     *,
-    model: str | None = None,
-    passage_model: str | None = None,
+    model: Place | None = None,
+    passage_model: Place | None = None,
     bm25: bool = False,
     embeddings: Place | None = None,
     index: Place | None = None,
@@ -218,7 +222,7 @@ def hits_of(collection: Collection, run: Run) -> list[dict[str, Any]]:
     ]
 
 
-def check_searcher(model: str | None, bm25: bool, embeddings: Place | None, index: Place | None) -> None:
+def check_searcher(model: Place | None, bm25: bool, embeddings: Place | None, index: Place | None) -> None:
     """Either a model or BM25 searches; a model over embeddings or over an index."""
     if (model is None) != bm25:
         what = "there is nothing to search with" if model is None else "a model and BM25 cannot both search"

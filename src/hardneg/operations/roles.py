@@ -23,6 +23,7 @@ from typing import IO, Any
 from hardneg.data.collection import Collection
 from hardneg.data.training_data import choose_splits
 from hardneg.errors import Interrupted, PeerError, SettingsError
+from hardneg.evaluation.measures import bases_of, parse_measures
 from hardneg.experiment.folder import join_experiment
 from hardneg.experiment.refreshing import beat_of
 from hardneg.experiment.settings import Recipe, TrainingSettings
@@ -119,7 +120,8 @@ def take_role(recipe: Recipe, job: Job) -> None:
     limit_memory(job.max_ram, job.max_vram)
     allow_code(*job.code)
     out, settings = Path(job.out), recipe.settings.model_validate(dict(job.settings), strict=False)
-    data = choose_splits(collection_of(job.data, job.cache), **job.splits, seed=job.split_seed)
+    basis = bases_of(parse_measures(settings.measures))
+    data = choose_splits(collection_of(job.data, job.cache), **job.splits, seed=job.split_seed, basis=basis)
     assert data.digest == job.inputs["splits"]
     base = Base(**job.base)
     with (

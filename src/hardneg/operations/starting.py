@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from hardneg.arguments import check_fields
 from hardneg.data.training_data import AUTO
 from hardneg.errors import SettingsError
 from hardneg.experiment.settings import TrainingSettings
@@ -22,13 +23,17 @@ class Splits:
 
     Attributes
     ----------
-    dev : a name; ``auto``: the split "dev", else min(500, 10 %) of the training queries, held out; ``none``.
-    test : a name, or ``none``; the default is passed over where it is absent.
+    dev : a name; ``auto``: the split "dev" or, without one that has judgements, "dev.small" or "validation", else
+        min(500, 10 %) of the training queries, held out; ``none``.
+    test : a name, or ``none``; the default is passed over where it is absent or has nothing to measure by.
     """
 
     train: str = "train"
     dev: str = AUTO
     test: str = "test"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 DEFAULT_SPLITS = Splits()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -12,11 +11,11 @@ from typing import Any
 
 import torch
 
-from hardneg.data.training_data import TrainingData, choose_splits
+from hardneg.data.training_data import TrainingData
 from hardneg.diagnostics.timeline import draw_timeline
-from hardneg.errors import ArtifactError, SettingsError
+from hardneg.errors import SettingsError
 from hardneg.evaluation.measures import parse_measures
-from hardneg.experiment.folder import SETTINGS, Experiment, open_experiment
+from hardneg.experiment.folder import Experiment, open_experiment
 from hardneg.experiment.results import conduct, is_measured
 from hardneg.experiment.seeds import pool_seeds
 from hardneg.experiment.settings import Recipe, TrainingSettings
@@ -24,104 +23,60 @@ from hardneg.integrations.tensorboard import boarding
 from hardneg.models.capacity import warn_if_emulated
 from hardneg.models.tokenizing import texts_digest
 from hardneg.negatives.pool import load_pool
-from hardneg.operations.opening import Data, Place, at_least, cache_at, check_folder, collection_of
+from hardneg.operations.opening import Data, Place
 from hardneg.operations.origin import remember_collection
+from hardneg.operations.preparing import CACHE, prepare
 from hardneg.operations.roles import jobs_of, take_role
-from hardneg.operations.settings import recipe_settings
-from hardneg.operations.starting import DEFAULT_SPLITS, Base, Splits
+from hardneg.operations.starting import Base, Splits
 from hardneg.operations.states import open_index
 from hardneg.operations.supervision import team
 from hardneg.process.distributed import by_leader, group, is_leader, world_size
 from hardneg.process.progress import note
-from hardneg.process.runtime import pick_device
-from hardneg.storage.artifacts import SettingsClash, read_manifest
+from hardneg.storage.artifacts import read_manifest
 from hardneg.storage.sealed import write_results
 
 log = logging.getLogger(__name__)
 
-LOG, CACHE, ROLES, TIMELINE = "log.txt", "cache", "roles", "timeline.png"
+TIMELINE = "timeline.png"
 Execute = Callable[[Path, TrainingSettings], dict[str, Any]]
 
 
-def train(
-    recipe: Recipe,
-    data: Data,
-    model: str,
-    out: Place,
-    *,
-    preset: str | None = None,
-    config: Place | None = None,
-    settings: TrainingSettings | None = None,
-    splits: Splits = DEFAULT_SPLITS,
-    seeds: int = 1,
-    negatives: Place | None = None,
-    index_folder: Place | None = None,
-    passage_model: str | None = None,
-    allow_bin: bool = False,
-    cache: Place | None = None,
-    device: str | None = None,
-    role: str | None = None,
-    **values: Any,
-) -> dict[str, Any]:
+def train(recipe: Recipe, data: Data, model: Place, out: Place, **options: Any) -> dict[str, Any]:
     """Run a recipe and return the results; the same call resumes, or extends what may grow (``episodes``).
 
     Parameters
     ----------
-    model, passage_model : the pretrained encoder, and a second one for the passages where there are two towers.
-    out : the experiment's folder; the trained encoder stands in ``out/model``.
-    preset, config, settings, values : see :func:`recipe_settings`; ``values`` are settings by name.
-    splits : which splits train, steer and judge.
-    seeds : executions with seeds seed, seed + 1, ..., each in ``out/seed-<s>``, pooled in ``out/results.json``.
-    negatives : a pool to train the first episode with, instead of mining.
-    index_folder : what :func:`~hardneg.operations.indexing.index` built over the embeddings of this model, for
-        ``adore`` to train for, and to search the trained model with. It is not copied, for it may be large:
-        ``settings.json``, ``results.json`` and the model's manifest name it by its digest, by which it is known
-        again when the experiment goes on, wherever it lies then.
-    allow_bin : read a pretrained model whose weights come only as ``.bin``, by torch's restricted loader.
-    cache : where derived stores live; default ``out/cache``.
-    role : be one role of a recipe that has several (``trainer``, ``inferencer``), beside other processes or
-        machines on the same files, and return {}; without it this process starts and watches them all.
+    options : and all others as :func:`prepare` describes them.
 
     Returns
     -------
     What ``results.json`` holds: ``test`` and ``dev``: measures by state; ``comparisons``; ``forgetting``;
     ``pairwise_errors`` by split and state. Of several seeds: ``seeds``, and for every measure its ``mean``,
-    ``std`` and ``values``.
+    ``std`` and ``values``. Of a role: {}.
 
     Raises
     ------
-    SettingsError : settings are wrong (:class:`~hardneg.errors.Faults`: all of them), or a split does not exist.
-    ArtifactError : ``out`` holds another experiment, or something in it is damaged; the index is damaged, of
-        another model or other passages, or not the one that the experiment began with.
+    As :func:`prepare`, and
+    ArtifactError : something in ``out`` is damaged; the index is damaged, of another model or other passages, or
+        not the one that the experiment began with.
     BusyError : another process works in ``out``.
     NumericError : a loss or gradient was not finite.
     """
-    place, count = Path(out), at_least("seeds", seeds)
-    if role is not None and count > 1:
-        what = f"a role of {count} experiments at once"
-        raise SettingsError("BAD_SETTING", what, "give each seed its own roles: --set seed=N, another --out")
-    stores = None if cache is None else cache_at(cache)
-    chosen = recipe_settings(recipe, preset, config, settings=settings, device=device, **values)
-    chosen = chosen.with_index(index_folder is not None)
-    check_processes(recipe, chosen, role)
-    check_experiment(place, count)
-    collection = collection_of(data, cache)
-    parts = choose_splits(collection, **dataclasses.asdict(splits), seed=chosen.seed)
-    if parts.held_out:
-        note(f"no dev split: {parts.held_out} training queries are held out (--dev none to keep them)")
+    task = prepare(recipe, data, model, out, **options)
     execute = partial(
         train_once,
         recipe,
-        data=parts,
-        splits=splits,
-        role=role,
-        split_seed=chosen.seed,  # every seed holds out the same queries
-        base=Base(model, passage_model, allow_bin, pick_device(device)),
-        cache=stores,
-        negatives=None if negatives is None else Path(negatives),
-        index_folder=None if index_folder is None else Path(index_folder),
+        data=task.data,
+        splits=task.splits,
+        role=task.role,
+        split_seed=task.settings.seed,  # every seed holds out the same queries
+        base=task.base,
+        cache=task.cache,
+        negatives=task.negatives,
+        index_folder=task.index_folder,
     )
-    return train_seeds(execute, place, chosen, count)
+    assert task.out is not None
+    return train_seeds(execute, task.out, task.settings, task.seeds)
 
 
 @group()  # joined by all before one begins to write
@@ -137,27 +92,6 @@ def train_seeds(execute: Execute, place: Path, settings: TrainingSettings, count
     if is_leader():
         write_results(place, pooled)
     return pooled
-
-
-def check_processes(recipe: Recipe, settings: TrainingSettings, role: str | None) -> None:
-    """Refuse several processes where a recipe knows of one, or has roles that are processes themselves."""
-    if world_size() > 1 and (not recipe.together or settings.roles or role):
-        what = f"{recipe.name} is trained by one process, and {world_size()} were started"
-        raise SettingsError("ONE_PROCESS", what, "start it without torchrun")
-
-
-def check_experiment(out: Path, seeds: int) -> None:
-    """Refuse a place that cannot be written to, or that holds anything but such an experiment."""
-    check_folder(out)
-    one, several = (out / SETTINGS).is_file(), any(out.glob("seed-*"))
-    fix = "give a new folder, or the number of seeds it was made with"
-    if one and seeds > 1:
-        raise ArtifactError("ONE_SEED", "this holds an experiment of one seed", fix, path=out)
-    if several and not one and seeds == 1:
-        raise ArtifactError("SEVERAL_SEEDS", "this holds the experiments of several seeds", fix, path=out)
-    others = [] if one or several or not out.is_dir() else [path for path in out.iterdir() if path.name[0] != "."]
-    if any(path.name not in (LOG, CACHE, ROLES) for path in others):  # what stands there before settings do
-        raise SettingsClash(out)
 
 
 def train_once(
@@ -255,19 +189,11 @@ def open_given(
 def plan(
     recipe: Recipe,
     data: Data,
-    model: str,
+    model: Place,
     out: Place | None = None,
     *,
-    settings: TrainingSettings,
-    splits: Splits = DEFAULT_SPLITS,
-    seeds: int = 1,
-    negatives: Place | None = None,
-    index_folder: Place | None = None,
-    passage_model: str | None = None,
-    allow_bin: bool = False,
-    measure: bool = False,
-    cache: Place | None = None,
-    device: str | None = None,
+    estimate: bool = False,
+    **options: Any,
 ) -> dict[str, Any]:
     """Check everything that :func:`train` needs, and say what it would do; nothing is trained.
 
@@ -275,7 +201,8 @@ def plan(
 
     Parameters
     ----------
-    measure : also how long it would take here, and how much memory, timed on a sample.
+    estimate : also how long it would take here, and how much memory, timed on a sample.
+    options : and all others as :func:`prepare` describes them: what training takes.
 
     Returns
     -------
@@ -285,17 +212,13 @@ def plan(
     ------
     As :func:`train`.
     """
-    if out is not None:
-        check_experiment(Path(out), at_least("seeds", seeds))
-    settings = settings.with_index(index_folder is not None)
-    collection = collection_of(data, cache)
-    parts = choose_splits(collection, **dataclasses.asdict(splits), seed=settings.seed)
-    open_given(recipe, None if negatives is None else Path(negatives), parts, settings)
-    encoder = Base(model, passage_model, allow_bin, pick_device(device)).load(settings)
-    recipe.check(settings, parts, encoder)
-    if index_folder is not None:
-        open_index(index_folder, encoder, encoder.digest("passage"), None)
+    task = prepare(recipe, data, model, out, **options)
+    open_given(recipe, task.negatives, task.data, task.settings)
+    encoder = task.base.load(task.settings)
+    recipe.check(task.settings, task.data, encoder)
+    if task.index_folder is not None:
+        open_index(task.index_folder, encoder, encoder.digest("passage"), None)
     return {
-        "settings": settings.model_dump(mode="json"),
-        **recipe.plan(settings, parts, encoder, seeds=seeds, measure=measure),
+        "settings": task.settings.model_dump(mode="json"),
+        **recipe.plan(task.settings, task.data, encoder, seeds=task.seeds, measure=estimate),
     }

@@ -1,11 +1,13 @@
 r"""DPR's data for open-domain questions, also as ANCE-Tele lays it out; each file may end in ``.gz``.
 
-Passages: ``psgs_w100.tsv`` with a header of ``id``, ``text`` and ``title`` and CSV quoting, or without that file
-those inside the records. Questions: an array or one object a line in ``<split>.json`` or ``<split>.jsonl``, with
-``question``, and optionally ``qid``, ``answers`` and ``positive_ctxs`` (ids, or passages with title and text:
-judgements of grade 1); or ``<split>.qa.csv`` with ``question\tanswers``, the answers as a Python list. A name such
-as ``biencoder-nq-train.json`` is that of the split ``train``. A question without an id is called
-``<split>-<number>``, from 0.
+Passages: ``psgs_w100.tsv`` with CSV quoting and the columns ``id``, ``text`` and ``title`` (also ``psg_id``,
+``psg``, ``psg_title``) of a header, or in this order without one. It lies in the folder or, as ANCE-Tele's folders
+share it, in ``wikipedia-corpus-index`` beside the folder; without it, those inside the records. Questions: an
+array or one object a line in ``<split>.json`` or ``<split>.jsonl``, with ``question``, and optionally ``qid``,
+``answers`` and ``positive_ctxs`` (ids, or passages with title and text: judgements of grade 1); or
+``<split>.qa.csv`` with ``question\tanswers``, the answers as a Python list. A name such as
+``biencoder-nq-train.json`` or ``nq-train-qrels.jsonl`` is that of the split ``train``. A question without an id is
+called ``<split>-<number>``, from 0.
 
 Karpukhin et al., "Dense Passage Retrieval for Open-Domain Question Answering", 2020.
 """
@@ -25,11 +27,12 @@ from hardneg.data.source import JudgementRecord, PassageRecord, QueryRecord, Sou
 from hardneg.errors import InputError
 
 PASSAGES, CSV = "psgs_w100.tsv", ".qa.csv"
-COLUMNS = ("id", "title", "text")
+BESIDE = "wikipedia-corpus-index"  # where ANCE-Tele keeps the passages, beside the folder of the questions
+COLUMNS, OTHER_COLUMNS = ("id", "title", "text"), ("psg_id", "psg_title", "psg")
 POSITIVES, NEGATIVES = "positive_ctxs", ("negative_ctxs", "hard_negative_ctxs")
 USED = frozenset({"qid", "query_id", "id", "question", "answers", "answer", POSITIVES})
 QUESTIONS = (
-    r"(?:.*[-_.])?(?P<split>train|dev|test)\.(?:jsonl?|qa\.csv)",
+    r"(?:.*[-_.])?(?P<split>train|dev|test)(?:[-_.]qrels)?\.(?:jsonl?|qa\.csv)",
     r"(?P<split>[^.].*?)\.(?:jsonl?|qa\.csv)",
 )
 
@@ -39,7 +42,7 @@ def records(folder: Path) -> Source:
     splits = find_splits(folder, *QUESTIONS)
     if not splits:
         raise InputError("NOT_FOUND", "no <split>.json or .jsonl here", "add the questions", path=folder)
-    corpus = find_file(folder, PASSAGES) if has_file(folder, PASSAGES) else None
+    corpus = find_passages(folder)
     ignored: Counter[str] = Counter()
     return Source(
         "dpr",
@@ -51,12 +54,33 @@ def records(folder: Path) -> Source:
     )
 
 
+def find_passages(folder: Path) -> Path | None:
+    """The file of the passages, in the folder or beside it; None where they stand in the records."""
+    places = [folder, folder.absolute().parent / BESIDE]
+    return next((find_file(place, PASSAGES) for place in places if has_file(place, PASSAGES)), None)
+
+
+def _rows(corpus: Path, ignored: Counter[str]) -> Iterator[tuple[int, list[str]]]:
+    """Line, and id, title and text of each passage; a number cannot be a column's name, so that is a passage."""
+    _, first = next(read_lines(corpus), (1, ""))
+    begin = split_quoted(first, corpus, 1)
+    if len(begin) != 3 or not begin[0].isdecimal():
+        names = OTHER_COLUMNS if set(OTHER_COLUMNS) <= set(begin) else COLUMNS
+        yield from read_columns(corpus, names, ignored, quoted=True)
+        return
+    for line, text in read_lines(corpus):
+        row = split_quoted(text, corpus, line)
+        if len(row) != 3:
+            raise wrong_width(corpus, line, len(row), 3)
+        yield line, [row[0], row[2], row[1]]
+
+
 def _passages(corpus: Path | None, splits: Mapping[str, Path], ignored: Counter[str]) -> Iterator[PassageRecord]:
     if corpus is None:
         files = [path for path in splits.values() if not is_csv(path)]
         yield from inline_passages(read_files(files), (POSITIVES, *NEGATIVES))
     else:
-        for line, (passage_id, title, text) in read_columns(corpus, COLUMNS, ignored, quoted=True):
+        for line, (passage_id, title, text) in _rows(corpus, ignored):
             yield PassageRecord(passage_id, title, text, corpus, line)
 
 

@@ -5,8 +5,9 @@ Documents: ``msmarco-docs.tsv`` with ``id\turl\ttitle\tbody``; url and title bec
 where the lines meet an encoder puts its separator (``url [SEP] title [SEP] body``). Queries:
 ``<split>.query.txt`` or the official ``queries.<split>.tsv`` and ``msmarco-doc<split>-queries.tsv``, with
 ``id\ttext``. Judgements:
-``qrels.<split>.tsv`` or ``msmarco-doc<split>-qrels.tsv``, with ``query 0 id grade``. There is no quoting: a lone
-``"`` is text.
+``qrels.<split>.tsv`` or ``msmarco-doc<split>-qrels.tsv``, with ``query 0 id grade``; they may judge queries that
+another split's file has (``qrels.dev.small.tsv`` those of ``dev.query.txt``), and the split is named after them.
+There is no quoting: a lone ``"`` is text.
 """
 
 from __future__ import annotations

@@ -1,0 +1,154 @@
+"""Arguments of the public functions, held to their annotations before anything is done with them.
+
+Whoever calls from Python gives lists and dicts of any shape; what is wrong is said as of a command: what was
+expected, and what was found.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, Literal, ParamSpec, TypeVar
+
+from hardneg.errors import Faults, HardnegError, SettingsError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+WORDS = {str: "a string", Path: "a path", int: "an integer", float: "a number", bool: "True or False"}
+WORDS |= {type(None): "None", dict: "a mapping"}
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, which refuses arguments that are not of its annotations.
+
+    Raises
+    ------
+    SettingsError : an argument is of the wrong type (:class:`~hardneg.errors.Faults`: several are).
+    """
+    signature, known = inspect.signature(function), functools.cache(typing.get_type_hints)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        given, hints = signature.bind(*args, **kwargs), known(function)
+        of = function.__qualname__
+        faults: list[HardnegError] = []
+        for name, value, hint in values_of(signature, given.arguments, hints):
+            if not fits(value, hint):
+                faults.append(refusal(f"{of}: {name}", value, hint))
+        if faults:
+            raise faults[0] if len(faults) == 1 else Faults(faults)
+        return function(*args, **kwargs)
+
+    return call
+
+
+def check_value(name: str, value: Any, hint: Any) -> None:
+    """Refuse a value that is not of an annotation; raises :class:`SettingsError`."""
+    if not fits(value, hint):
+        raise refusal(name, value, hint)
+
+
+def check_fields(record: Any) -> None:
+    """Refuse fields of a dataclass that are not of their annotations; raises :class:`SettingsError`."""
+    hints = typing.get_type_hints(type(record))
+    for name, hint in hints.items():
+        check_value(f"{type(record).__name__}: {name}", getattr(record, name), hint)
+
+
+def values_of(
+    signature: inspect.Signature, given: Mapping[str, Any], hints: Mapping[str, Any]
+) -> Iterator[tuple[str, Any, Any]]:
+    """Each argument that was given and has an annotation: name, value and annotation."""
+    for name, value in given.items():
+        if name not in hints:
+            continue
+        kind = signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            yield from ((name, one, hints[name]) for one in value)
+        elif kind is inspect.Parameter.VAR_KEYWORD:
+            yield from ((other, one, hints[name]) for other, one in value.items())
+        else:
+            yield name, value, hints[name]
+
+
+def refusal(name: str, value: Any, hint: Any) -> SettingsError:
+    """The fault of a value that is not what was expected."""
+    what = f"{name} is {described(value)}"
+    if isinstance(value, str | Path) and "\0" in str(value):
+        return SettingsError("BAD_SETTING", what, "give a path without a NUL")
+    return SettingsError("BAD_SETTING", what, f"give {expected(hint)}")
+
+
+def described(value: Any) -> str:
+    """A value as a line can hold it, with its type."""
+    if value is None:
+        return "None"
+    return f"{brief(value)} ({type(value).__name__})"
+
+
+def brief(value: Any) -> str:
+    """The beginning of a value's text form; its type where it has none."""
+    try:
+        return f"{value!r:.80}" if len(repr(value)) <= 80 else f"{repr(value)[:80]}…"
+    except Exception:  # a repr of the user's may do anything
+        return f"a {type(value).__name__}"
+
+
+# ---------------------------------------------------------------- annotations
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of an annotation, element by element; what is no plain type fits by ``isinstance``."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any or isinstance(hint, TypeVar):
+        return True
+    if origin in (typing.Union, types.UnionType):
+        return any(fits(value, one) for one in inner)
+    if origin is Literal:
+        return any(type(value) is type(one) and value == one for one in inner)
+    if origin is not None:
+        return isinstance(value, origin) and fits_inside(value, origin, inner)
+    if hint is int:
+        return isinstance(value, Integral) and not isinstance(value, bool)
+    if hint is float:
+        return isinstance(value, Real) and not isinstance(value, bool)
+    if hint is bool:
+        return isinstance(value, bool) or type(value).__name__ == "bool_"  # numpy's
+    if hint is Path:
+        return isinstance(value, os.PathLike) and "\0" not in os.fspath(value)
+    if hint is str:
+        return isinstance(value, str)
+    return not isinstance(hint, type) or isinstance(value, hint)
+
+
+def fits_inside(value: Any, origin: Any, inner: tuple[Any, ...]) -> bool:
+    """Whether what is inside a container is of its annotation."""
+    if issubclass(origin, Mapping):
+        return all(fits(key, inner[0]) and fits(one, inner[1]) for key, one in value.items())
+    if origin is tuple and inner[-1:] != (...,):
+        return len(value) == len(inner) and all(map(fits, value, inner))
+    if issubclass(origin, Sequence):
+        return not isinstance(value, str | bytes) and all(fits(one, inner[0]) for one in value)
+    return True
+
+
+def expected(hint: Any) -> str:
+    """An annotation in words."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(dict.fromkeys(expected(one) for one in inner if one is not type(None)))
+    if origin is Literal:
+        return " or ".join(repr(one) for one in inner)
+    if origin is not None and issubclass(origin, Mapping):
+        return f"a mapping of {expected(inner[1])} by {expected(inner[0])}"
+    if origin is not None and issubclass(origin, Sequence):
+        return f"a list of which each is {expected(inner[0])}"
+    name = getattr(hint, "__name__", str(hint))
+    return WORDS.get(hint) or ("an " if name[:1] in "AEIOU" else "a ") + name

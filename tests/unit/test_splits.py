@@ -1,0 +1,240 @@
+"""Which splits train, steer and judge: none without judgements; and folders as they are published."""
+
+import json
+
+import pytest
+
+import hardneg as hn
+from hardneg.data.collection import Collection
+from hardneg.data.importing import import_collection
+from hardneg.data.training_data import choose_splits
+from hardneg.errors import HardnegError, InputError, SettingsError
+from hardneg.storage import disk
+from tiny_world import SETTINGS, one_thread, tiny_collection, tiny_model  # noqa: F401
+
+BY_ANSWERS = frozenset({"answers"})
+PASSAGES = [(f"p{i}", f"text {i}") for i in range(40)]
+
+
+@pytest.fixture(autouse=True)
+def no_flush(monkeypatch):
+    """Flushing to the disk is most of the time of a small collection."""
+    monkeypatch.setattr(disk, "sync", lambda path: None)
+
+
+def collection(to, judged, answers=None):
+    """Splits of 20 queries; ``judged``: by name whether they are judged, or only asked."""
+    queries = {f"{name}-{i}": f"text {i} of {name}" for name in judged for i in range(20)}
+    grade = {True: 1, False: 0}
+    qrels = {
+        name: {f"{name}-{i}": {f"p{i}": grade[positive]} for i in range(20)} for name, positive in judged.items()
+    }
+    given = {f"{name}-{i}": [f"{i}"] for name in answers or () for i in range(20)}
+    return Collection.from_lists(PASSAGES, queries, qrels, answers=given, to=to)
+
+
+@pytest.mark.parametrize(
+    ("judged", "names", "said"),
+    [
+        ({"train": 1, "dev": 1, "test": 1}, {}, "train 'train' (20 queries); dev 'dev' (20); test 'test' (20)"),
+        (
+            {"train": 1, "dev": 0, "dev.small": 1},
+            {},
+            "dev 'dev.small' (20), for 'dev' has no judgements; test none, for there is no split 'test'",
+        ),
+        ({"train": 1, "dev.small": 1}, {}, "dev 'dev.small' (20); test none"),
+        ({"train": 1, "dev": 1, "dev.small": 1}, {}, "dev 'dev' (20)"),
+        ({"train": 1, "validation": 1, "test": 0}, {}, "dev 'validation' (20); test none, for 'test' has no judg"),
+        ({"train": 1, "dev": 1}, {"dev": "none", "test": "none"}, "dev none; test none"),
+        (
+            {"train": 1, "dev": 0},
+            {},
+            "'train' (18 queries); dev 2 training queries are held out, for 'dev' has no judgements (--dev none",
+        ),
+        (
+            {"train": 1, "dev": 1},
+            {"test": "dev"},  # what judges does not steer
+            "2 training queries are held out, for 'dev' is used already (--dev none to keep them); test 'dev' (20",
+        ),
+    ],
+)
+def test_no_split_is_chosen_without_judgements_and_one_line_says_which(tmp_path, judged, names, said):
+    judged = {name: bool(positive) for name, positive in judged.items()}
+    data = choose_splits(collection(tmp_path / "c", judged), **names)
+    assert said in data.chosen
+    assert data.chosen.startswith("splits: train 'train' (")
+    assert "\n" not in data.chosen
+    for part in (data.dev, data.test):
+        assert part is None or (part.grades > 0).any()
+
+
+def test_what_the_user_names_and_cannot_be_measured_is_a_fault_that_names_what_can(tmp_path):
+    made = collection(tmp_path / "c", {"train": True, "dev": False, "dev.small": True, "eval": False})
+    with pytest.raises(InputError, match=r"NO_RELEVANT: split 'dev' has 20 queries .*dev.small"):
+        choose_splits(made, dev="dev")
+    with pytest.raises(InputError, match=r"NO_RELEVANT: split 'eval' .*--test one that has: dev.small, train"):
+        choose_splits(made, test="eval")
+    with pytest.raises(
+        InputError, match=r"NO_POSITIVES: no query of split 'eval' .*--train one that has: dev.small"
+    ):
+        choose_splits(made, train="eval")
+    with pytest.raises(SettingsError, match="UNKNOWN_SPLIT"):
+        choose_splits(made, dev="develop")
+    with pytest.raises(InputError, match=r"NO_ANSWERS: split 'dev.small' has 20 queries and no answers"):
+        choose_splits(made, dev="dev.small", basis=BY_ANSWERS)
+
+
+def test_what_measures_go_by_decides(tmp_path):
+    made = collection(tmp_path / "c", {"train": True, "dev": True, "test": False}, answers=["train", "test"])
+    judged, answered = choose_splits(made), choose_splits(made, basis=BY_ANSWERS)
+    assert "dev 'dev' (20); test none, for 'test' has no judgements" in judged.chosen
+    assert "held out, for 'dev' has no answers (--dev none to keep them); test 'test' (20)" in answered.chosen
+
+
+# ---------------------------------------------------------------- folders as they are published
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    root = tmp_path_factory.mktemp("world")
+    collection = tiny_collection(root / "collection")
+    return collection, tiny_model(root / "model", collection)
+
+
+def rows(collection, split):
+    """Query id, text and positives of each query of a split."""
+    qrels = collection.qrels(split)
+    for i, row in enumerate(qrels.query_rows.tolist()):
+        positives = collection.passage_ids.take(qrels.positives().of(i))
+        yield collection.query_ids[row], collection.query_texts[row], positives
+
+
+def passages(collection):
+    for i in range(collection.n_passages):
+        yield collection.passage_ids[i], collection.titles[i], collection.texts[i]
+
+
+def tsv(path, lines):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join("\t".join(line) + "\n" for line in lines))
+
+
+def qrels_tsv(path, queries):
+    tsv(path, [(query, "0", passage, "1") for query, _, positives in queries for passage in positives])
+
+
+def marco(folder, collection):
+    """As ANCE-Tele's README lays it out."""
+    train, dev = list(rows(collection, "train")), list(rows(collection, "dev"))
+    tsv(folder / "corpus.tsv", passages(collection))
+    tsv(folder / "train.query.txt", [row[:2] for row in train])
+    tsv(
+        folder / "dev.query.txt", [row[:2] for row in dev + list(rows(collection, "test"))]
+    )  # more than are judged
+    qrels_tsv(folder / "qrels.train.tsv", train)
+    qrels_tsv(folder / "qrels.dev.small.tsv", dev)
+    return folder
+
+
+def official(folder, collection):
+    """As the archive of MS MARCO is."""
+    tsv(folder / "collection.tsv", [(i, text) for i, _, text in passages(collection)])
+    for split, name in (("train", "train"), ("dev", "dev.small")):
+        tsv(folder / f"queries.{name}.tsv", [row[:2] for row in rows(collection, split)])
+        qrels_tsv(folder / f"qrels.{name}.tsv", rows(collection, split))
+    tsv(folder / "queries.eval.small.tsv", [row[:2] for row in rows(collection, "test")])
+    return folder
+
+
+def questions(path, queries, *, judged):
+    lines = []
+    for number, (_, text, positives) in enumerate(queries):
+        said = {"qid": 1000 * judged + number, "question": text, "answers": [text.split()[0]]}
+        lines.append(json.dumps(said | ({"positive_ctxs": positives if number % 5 else []} if judged else {})))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n")
+
+
+def wiki(folder, collection, header=("id", "text", "title")):
+    lines = [(i, text, title) for i, title, text in passages(collection)]
+    tsv(folder / "psgs_w100.tsv", [header, *lines] if header else lines)
+
+
+def open_domain(folder, collection, name, corpus=None):
+    """As ANCE-Tele's README lays NQ and TriviaQA out; the passages lie in a folder beside it."""
+    questions(folder / f"{name}-train-qrels.jsonl", list(rows(collection, "train")), judged=True)
+    questions(folder / f"{name}-test.jsonl", list(rows(collection, "test")), judged=False)
+    wiki(corpus or folder.parent / "wikipedia-corpus-index", collection)
+    return folder
+
+
+LAYOUTS = {
+    "marco": marco,
+    "official": official,
+    "nq": lambda folder, collection: open_domain(folder / "nq", collection, "nq"),
+    "triviaqa": lambda folder, collection: open_domain(folder / "triviaqa", collection, "triviaqa"),
+    "nq-together": lambda folder, collection: open_domain(folder, collection, "nq", corpus=folder),
+}
+CHOSEN = {
+    "marco": "splits: train 'train' (60 queries); dev 'dev.small' (16), for 'dev' has no judgements; test none",
+    "official": "splits: train 'train' (60 queries); dev 'dev.small' (16); test none, for there is no",
+}
+BY_NAME = {"nq": "nq", "triviaqa": "triviaqa", "nq-together": "nq"}
+SHORT = {"episodes": 1, "steps": 2, "stop_step": 2, "queries_per_step": 4, "depth": 20, "count": 4}
+SHORT |= {"query_length": 12, "passage_length": 24, "precision": "float32", "passages_reference": [3]}
+
+
+def words(values):
+    return [word for name, value in values.items() for word in ("--set", f"{name}={json.dumps(value)}")]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_published_layouts_train_as_they_are(world, tmp_path, hardneg, layout):
+    folder = LAYOUTS[layout](tmp_path / "in", world[0])
+    values = SHORT if layout in BY_NAME else {**SETTINGS, **SHORT}
+    preset = ["--preset", BY_NAME[layout]] if layout in BY_NAME else []
+    command = ["train", "ance-tele", "--data", folder, "--model", world[1], "--out", tmp_path / "exp", *preset]
+    status, out, err = hardneg(*command, *words(values), "--device", "cpu", "--json")
+    assert status == 0, err
+    results = json.loads(out)
+    default = "dev 6 training queries are held out (--dev none to keep them); test 'test' (16)"
+    assert CHOSEN.get(layout, default) in err
+    assert {name for name in ("dev", "test") if name in results} == (
+        {"dev", "test"} if layout in BY_NAME else {"dev"}
+    )
+    assert (tmp_path / "exp/model").is_dir()
+
+
+def test_an_open_domain_folder_is_recognised_and_the_same_however_its_corpus_begins(world, tmp_path):
+    digests = set()
+    for name, header in {"a": ("id", "text", "title"), "b": ("psg_id", "psg", "psg_title"), "c": None}.items():
+        folder = open_domain(tmp_path / name / "nq", world[0], "nq")
+        lines = [(str(i), text, title) for i, (_, title, text) in enumerate(passages(world[0]))]
+        tsv(tmp_path / name / "wikipedia-corpus-index/psgs_w100.tsv", [header, *lines] if header else lines)
+        path = folder / "nq-train-qrels.jsonl"
+        path.write_text(path.read_text().replace('"p0', '"').replace('"p', '"').replace('"ositive', '"positive'))
+        given = [json.loads(line) for line in path.read_text().splitlines()]
+        for one in given:
+            one["positive_ctxs"] = [str(int(i)) for i in one["positive_ctxs"]]
+        path.write_text("".join(json.dumps(one) + "\n" for one in given))
+        made = import_collection(str(folder), tmp_path / f"{name}-made")
+        digests.add(made.digest)
+        assert made.splits == ("test", "train")
+        assert made.facts["splits"]["train"]["positives"] > 40
+        assert not (made.qrels("test").grades > 0).any()
+    assert len(digests) == 1
+
+
+def test_questions_without_their_corpus_say_so(world, tmp_path):
+    folder = open_domain(tmp_path / "nq", world[0], "nq")
+    (tmp_path / "wikipedia-corpus-index/psgs_w100.tsv").unlink()
+    with pytest.raises(HardnegError, match="NO_CORPUS"):
+        import_collection(str(folder), tmp_path / "made")
+
+
+def test_measures_by_judgements_pass_over_a_test_split_that_has_none(world, tmp_path):
+    folder = open_domain(tmp_path / "nq", world[0], "nq")
+    plan = hn.plan("ance-tele", str(folder), world[1], **{**SETTINGS, **SHORT}, device="cpu")
+    assert plan["episodes"]
+    with pytest.raises(InputError, match="NO_RELEVANT: split 'test'"):
+        hn.plan("ance-tele", str(folder), world[1], splits=hn.Splits(dev="test"), **SETTINGS, device="cpu")
