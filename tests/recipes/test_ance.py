@@ -143,7 +143,9 @@ def test_the_rate_is_linear_over_the_horizon_or_cyclical(whole, run_states):
 
 
 def test_a_fixed_schedule_rewarms_only_where_another_version_takes_effect():
-    settings = Ance(schedule="cyclical", warmup=1, refresh_every=4, horizon=9, learning_rate=1.0, mode="async-fixed")
+    settings = Ance(
+        schedule="cyclical", warmup=1, refresh_every=4, horizon=9, learning_rate=1.0, mode="async-fixed"
+    )
     follow = refresh.Follower(None, None, "async-fixed", every=4, wait=refresh.at_once)
     rate = ance.schedule_of(settings, 60, follow.begun)
     assert [follow.begun(step) for step in range(13)] == [0] * 8 + [8] * 4 + [12]
@@ -171,8 +173,9 @@ def live_versions(monkeypatch, at):
 
     def steps(*args):
         nonlocal made
-        for made in stage_steps(*args):
-            yield made
+        for count in stage_steps(*args):
+            made = count
+            yield count
 
     stage_steps = ance.stage_steps
     monkeypatch.setattr(ance, "stage_steps", steps)
@@ -227,9 +230,10 @@ def test_async_killed_and_resumed_has_the_same_rates(world, mined, tmp_path, mon
                 raise Power
             yield made
 
-    with monkeypatch.context() as patch, pytest.raises(Power):
+    with monkeypatch.context() as patch:
         patch.setattr(ance, "stage_steps", failing)
-        train_async(world, path, tmp_path / "cache")
+        with pytest.raises(Power):
+            train_async(world, path, tmp_path / "cache")
     assert train_async(world, path, tmp_path / "cache") == train_async(world, mined("whole"), tmp_path / "cache")
 
 
