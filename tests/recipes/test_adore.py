@@ -71,7 +71,8 @@ class SlowAdore:
         vector = self.query.encode(self.collection.query_texts.take([query])[0]).detach()
         rows = known + negatives
         scores = [float(vector @ self.passages[row]) for row in rows]
-        ranks = {row: 1 + sum(other > score for other in scores) for row, score in zip(rows, scores, strict=True)}
+        order = sorted(range(len(rows)), key=lambda i: -scores[i])  # stable: some texts stand there twice
+        ranks = {rows[i]: place for place, i in enumerate(order, 1)}
         pairs = [
             self.change(ranks[p], ranks[n], len(known))
             * math.log1p(math.exp(float(vector @ self.passages[n] - vector @ self.passages[p])))

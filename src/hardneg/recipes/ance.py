@@ -61,8 +61,8 @@ class Ance(TrainingSettings):
     mode: Mode = "sync"
     refresh_every: int = Field(10_000, ge=1)  # m
     refreshes: int = Field(10, ge=0)  # (refreshes + 1) * m steps are made
-    # Steps over which the rate decays. None: as many as are made; with cyclical as many as there are training queries,
-    # for ANCE's code counts the lines of its training data there (drivers/run_ann_dpr.py).
+    # Steps over which the rate decays. None: as many as are made; with cyclical as many as there are training
+    # queries, for ANCE's code counts the lines of its training data there (drivers/run_ann_dpr.py).
     horizon: int | None = Field(None, ge=1)
     schedule: Literal["single", "cyclical"] = "single"  # cyclical: begins anew where a version takes effect
     negatives_per_query: int = Field(1, ge=1)
