@@ -23,6 +23,10 @@ from hardneg.storage.artifacts import reading
 S = TypeVar("S", bound="Settings")
 
 MOST = 64 << 10  # bytes of a settings file: reading takes the square of a key's length
+PARTED = {  # presets that once stood for both of two: random negatives of the batch, and of the corpus
+    ("warmup", f"{before}random"): (f"{before}in-batch", f"{before}corpus-random")
+    for before in ("bm25-", "bm25-to-", "bm25-to-bm25-")
+}
 
 
 class Settings(BaseModel):
@@ -61,6 +65,11 @@ def read_presets(recipe: str) -> dict[str, dict[str, Any]]:
 def read_preset(recipe: str, name: str) -> dict[str, Any]:
     """The values of one preset."""
     presets = read_presets(recipe)
+    if (recipe, name) in PARTED:
+        batch, corpus = PARTED[recipe, name]
+        what = f"{recipe} has no preset '{name}', for random negatives are of two kinds"
+        fix = f"use '{batch}' (of the batch, as ANCE's Rand) or '{corpus}' (of the corpus)"
+        raise SettingsError("UNKNOWN_PRESET", what, fix)
     if name not in presets:
         raise SettingsError("UNKNOWN_PRESET", f"{recipe} has no preset '{name}'", nearest(name, presets))
     return presets[name]

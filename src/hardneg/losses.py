@@ -28,7 +28,8 @@ def contrastive(scores: Tensor, targets: Tensor, masked: Tensor, *, scale: float
 
     Returns
     -------
-    [B] losses in nats (ANCE-Tele, Eq. 1, with every passage of the batch as a negative).
+    [B] losses in nats (ANCE-Tele, Eq. 3 with l the cross entropy, over scores as its Eq. 1, every other passage of
+    the batch a negative).
     """
     logits = scores.float() * scale
     own = torch.zeros_like(masked).scatter_(1, targets[:, None], True)
@@ -98,7 +99,7 @@ def hardest(scores: Tensor, targets: Tensor, masked: Tensor, *, own: int = 0) ->
 def star(
     scores: Tensor, targets: Tensor, masked: Tensor, own: Tensor, *, alpha: float | None = None, scale: float = 1.0
 ) -> Tensor:
-    """STAR's loss: RankNet over static hard negatives and the reused batch (Zhan et al., 2021, Section 4).
+    """STAR's loss: RankNet over static hard negatives and the reused batch (Zhan et al., 2021, Section 6.1).
 
     Parameters
     ----------

@@ -12,6 +12,7 @@ from slow_tele import SlowEncoder
 import hardneg as hn
 from hardneg.data.training_data import choose_splits
 from hardneg.errors import Faults
+from hardneg.experiment.fixed_negatives import FixedNegatives
 from hardneg.models.loading import load_encoder
 from hardneg.operations.recipes import settings_of
 from hardneg.recipes.adore import RECIPE
@@ -62,6 +63,22 @@ class SlowAdore:
                 if p in known and n not in known and self.texts[n] not in texts:
                     loss = torch.log1p(torch.exp(vector @ self.passages[n] - vector @ self.passages[p]))
                     pairs.append(self.change(rank_p, rank_n, len(known)) * loss)
+        return sum(pairs) / len(pairs)
+
+    def given(self, query, negatives):
+        """The loss of a given list, ranked by the scores that it has now."""
+        known = self.train_set.of(int(np.flatnonzero(self.train_set.query_rows == query)[0])).tolist()
+        vector = self.query.encode(self.collection.query_texts.take([query])[0]).detach()
+        rows = known + negatives
+        scores = [float(vector @ self.passages[row]) for row in rows]
+        order = sorted(range(len(rows)), key=lambda i: -scores[i])  # stable: some texts stand there twice
+        ranks = {rows[i]: place for place, i in enumerate(order, 1)}
+        pairs = [
+            self.change(ranks[p], ranks[n], len(known))
+            * math.log1p(math.exp(float(vector @ self.passages[n] - vector @ self.passages[p])))
+            for p in known
+            for n in negatives
+        ]
         return sum(pairs) / len(pairs)
 
     def change(self, p, n, relevant):
@@ -169,6 +186,32 @@ def test_the_other_arms_train_on_fixed_negatives(run_states, negatives):
     assert overlaps != [1.0] * 8
     if negatives == "static":
         assert overlaps[0] > overlaps[-1] or np.mean(overlaps) > 0.5
+
+
+def test_the_random_arm_draws_anew_at_each_visit(run_states, world, train, monkeypatch):
+    real, visits = FixedNegatives.of, {}
+
+    def of(self, batch):
+        found = real(self, batch)
+        again = real(self, batch)  # a keyed draw, whatever came between
+        assert all(np.array_equal(a, b) for a, b in zip(found, again, strict=True))
+        for query, rows in zip(batch.query_rows.tolist(), found, strict=True):
+            visits.setdefault(query, []).append(rows.tolist())
+        return found
+
+    monkeypatch.setattr(FixedNegatives, "of", of)
+    done = run_states(RECIPE, **SMALL | {"steps": 24}, negatives="random")
+    assert {len(drawn) for drawn in visits.values()} == {3}  # three epochs
+    for query, drawn in visits.items():
+        known = set(train.of(int(np.flatnonzero(train.query_rows == query)[0])).tolist())
+        assert len({tuple(rows) for rows in drawn}) == 3
+        assert all(len(set(rows)) == SMALL["depth"] and not known & set(rows) for rows in drawn)
+    slow = SlowAdore(world, train)
+    first = [slow.given(query, visits[query][0]) for query in list(visits)[:8]]  # before any weight has moved
+    assert done.losses(1)[0] == pytest.approx(float(sum(first)) / 8, abs=1e-4)
+    monkeypatch.undo()
+    halves = run_states(RECIPE, **SMALL | {"steps": 24}, negatives="random", micro_queries=3)
+    assert halves.losses(1) == pytest.approx(done.losses(1), abs=2e-3)
 
 
 def test_it_resumes_to_the_same_bytes(run_states, tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """ANCE: losses against a slow re-implementation, versions in force, refreshing and resuming, in one process."""
 
 import json
+import shutil
 import time
 
 import numpy as np
@@ -11,12 +12,14 @@ from test_warmup import SlowPairs, nll
 from hardneg import settings_of
 from hardneg.data.training_data import choose_splits
 from hardneg.errors import Faults, SettingsError
+from hardneg.experiment.folder import Experiment
+from hardneg.models.loading import load_encoder
 from hardneg.negatives.pool import load_pool
 from hardneg.operations.inspection import last_pool
 from hardneg.recipes import ance
 from hardneg.recipes.ance import RECIPE, Ance
 from hardneg.training import refresh
-from tiny_world import one_thread  # noqa: F401
+from tiny_world import COMMON, one_thread  # noqa: F401
 
 EVERY, REFRESHES = 4, 2
 SMALL = {"refresh_every": EVERY, "refreshes": REFRESHES, "warmup": 2}
@@ -70,8 +73,6 @@ def test_every_step_draws_from_the_version_in_force(whole, world):
 
 
 def test_a_version_is_the_top_of_its_own_model_without_positives(whole, run_states, world):
-    from hardneg.models.loading import load_encoder
-
     first = run_states(RECIPE, **SMALL | {"refreshes": 0, "horizon": EVERY * (REFRESHES + 1)})
     encoder = load_encoder(str(first.path / "model"))  # as it was after the first of the refreshes
     collection = world.collection
@@ -133,9 +134,107 @@ def test_the_rate_is_linear_over_the_horizon_or_cyclical(whole, run_states):
     assert rates[-1] == pytest.approx(1e-4)
     longer = run_states(RECIPE, **SMALL | {"horizon": 102, "refreshes": 0})
     assert [row["lr"] for row in longer.metrics][2:] == pytest.approx([1e-3, 0.99e-3])
-    cyclic = run_states(RECIPE, **SMALL | {"schedule": "cyclical", "refreshes": 1})
-    cycle = [0.5e-3, 1e-3, 1e-3, 0.5e-3]
+    cyclic = run_states(RECIPE, **SMALL | {"schedule": "cyclical", "refreshes": 1, "horizon": 6})
+    cycle = [0.5e-3, 1e-3, 1e-3, 0.75e-3]
     assert [row["lr"] for row in cyclic.metrics] == pytest.approx(cycle * 2)
+    by_data = run_states(RECIPE, **SMALL | {"schedule": "cyclical", "refreshes": 1})
+    cycle = [0.5e-3, 1e-3, 1e-3, 57 / 58 * 1e-3]  # 60 training queries, two steps of warm-up
+    assert [row["lr"] for row in by_data.metrics] == pytest.approx(cycle * 2)
+
+
+def test_a_fixed_schedule_rewarms_only_where_another_version_takes_effect():
+    settings = Ance(
+        schedule="cyclical", warmup=1, refresh_every=4, horizon=9, learning_rate=1.0, mode="async-fixed"
+    )
+    follow = refresh.Follower(None, None, "async-fixed", every=4, wait=refresh.at_once)
+    rate = ance.schedule_of(settings, 60, follow.begun)
+    assert [follow.begun(step) for step in range(13)] == [0] * 8 + [8] * 4 + [12]
+    cycle = [1.0, *(k / 8 for k in range(8, 0, -1))]
+    assert [rate(step) for step in range(13)] == cycle[:8] + cycle[:4] + cycle[:1]
+
+
+def test_the_presets_for_questions_decay_in_each_cycle_of_late_versions():
+    settings = settings_of("ance", "nq")
+    begins = [0, 9_000, 17_500, 58_000]  # where versions of Wikipedia took effect
+    rate = ance.schedule_of(settings, 58_880, lambda step: max(first for first in begins if first <= step))
+    for first in begins:
+        assert [rate(first + k) for k in (0, 499, 999)] == pytest.approx([1e-8, 0.5e-5, 1e-5])
+        assert rate(first + 1_000) == 1e-5 > rate(first + 1_001) > rate(first + 8_000) > 0.8e-5
+    assert rate(57_999) == pytest.approx(1e-5 * (58_880 - 40_499) / 57_880)
+
+
+def live_versions(monkeypatch, at):
+    """Let the trainer of ``async`` find every version only when ``at`` many steps were made before."""
+    real, made = refresh.Versions.newest, 0
+
+    def newest(self):
+        found = real(self)
+        return None if found is None else min(found, sum(first <= made for first in at) - 1)
+
+    def steps(*args):
+        nonlocal made
+        for count in stage_steps(*args):
+            made = count
+            yield count
+
+    stage_steps = ance.stage_steps
+    monkeypatch.setattr(ance, "stage_steps", steps)
+    monkeypatch.setattr(refresh.Versions, "newest", newest)
+
+
+LATE = SMALL | {"schedule": "cyclical", "mode": "async", "horizon": 10, "refreshes": 2}
+BEGINS = [0, 5, 10]  # a step behind the models that they are mined from, and two
+CYCLE = [0.5e-3, 1e-3, 1e-3, 0.875e-3, 0.75e-3]
+
+
+def train_async(world, path, cache):
+    """The trainer alone, over versions that stand there."""
+    settings = Ance(**COMMON | LATE)
+    data = choose_splits(world.collection, dev="none", test="none")
+    experiment = Experiment(path, cache)
+    for _ in ance.train(settings, data, load_encoder(world.calm), experiment, refresh.at_once):
+        pass
+    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    return [row["lr"] for row in rows], [row["negative_version"] for row in rows]
+
+
+@pytest.fixture
+def mined(whole, tmp_path):
+    """A function that makes a folder where all versions stand and nothing is trained."""
+
+    def make(name):
+        shutil.copytree(whole.path / "versions", tmp_path / name / "versions")
+        return tmp_path / name
+
+    return make
+
+
+def test_async_rewarms_where_a_late_version_takes_effect(world, mined, tmp_path, monkeypatch):
+    live_versions(monkeypatch, BEGINS)
+    rates, versions = train_async(world, mined("late"), tmp_path / "cache")
+    assert versions == [0] * 5 + [1] * 5 + [2] * 2
+    assert rates == pytest.approx(CYCLE + CYCLE + CYCLE[:2])
+
+
+@pytest.mark.parametrize("at", [1, 4, 5, 6, 7, 11])
+def test_async_killed_and_resumed_has_the_same_rates(world, mined, tmp_path, monkeypatch, at):
+    class Power(BaseException):
+        pass
+
+    live_versions(monkeypatch, BEGINS)
+    path, real = mined("killed"), ance.stage_steps
+
+    def failing(*args):
+        for made in real(*args):
+            if made == at:
+                raise Power
+            yield made
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ance, "stage_steps", failing)
+        with pytest.raises(Power):
+            train_async(world, path, tmp_path / "cache")
+    assert train_async(world, path, tmp_path / "cache") == train_async(world, mined("whole"), tmp_path / "cache")
 
 
 @pytest.mark.parametrize("at", [0, 1, 3, 4, 5, 8, 10, 12])
@@ -218,10 +317,12 @@ def test_async_takes_the_newest_version_at_once_and_replays_its_journal(tmp_path
         {"step": 3, "version": 1},
         {"step": 9, "version": 3},
     ]
+    assert [follow.begun(step) for step in (0, 2, 3, 8, 9)] == [0, 0, 3, 3, 9]
     again = follower()
     versions.steps[4] = 9
     assert [again(step) for step in (1, 2, 3, 8, 9)] == [0, 0, 1, 1, 3]
-    assert again(10) == 4
+    assert [again.begun(step) for step in (1, 2, 3, 8, 9)] == [0, 0, 3, 3, 9]
+    assert (again(10), again.begun(10)) == (4, 10)
 
 
 def test_what_was_in_force_up_to_a_crash_is_in_force_again(tmp_path):
@@ -243,6 +344,7 @@ def test_what_was_in_force_up_to_a_crash_is_in_force_again(tmp_path):
         ({"mode": "async", "max_staleness": 9}, "max_staleness = 9 is less than refresh_every = 10"),
         ({"mode": "async-fixed", "max_staleness": 20}, "max_staleness = 20 with mode = async-fixed"),
         ({"horizon": 29}, "horizon = 29 ends before the 30 steps do"),
+        ({"horizon": 9, "schedule": "cyclical"}, "horizon = 9 ends before a cycle of 10 steps does"),
     ],
 )
 def test_settings_that_could_only_wait_or_learn_nothing_are_refused(values, said):

@@ -146,6 +146,6 @@ def test_presets_are_valid():
     from hardneg.config import read_presets
 
     names = read_presets("warmup")
-    assert {"in-batch", "random", "nce", "bm25", "dpr", "bm25-random", "bm25-to-nce", "demo"} <= set(names)
+    assert {"in-batch", "random", "nce", "bm25", "dpr", "bm25-in-batch", "bm25-to-nce", "demo"} <= set(names)
     for name in names:
         settings_of("warmup", name)

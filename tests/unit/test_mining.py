@@ -138,9 +138,9 @@ def test_lists_that_copies_leave_short_are_searched_deeper(tmp_path, caplog):
     train = choose_splits(collection, dev="none").train
     asked = []
 
-    def search(name, rows, k):
+    def search(name, rows, k, **options):
         asked.append(k)
-        return Snapshot.search(state, name, rows, k)
+        return Snapshot.search(state, name, rows, k, **options)
 
     state.search = search
     with caplog.at_level(logging.INFO, "hardneg"), pytest.MonkeyPatch.context() as patch:

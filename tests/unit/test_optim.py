@@ -41,10 +41,14 @@ def test_warmup_is_a_share_rounded_half_up_or_steps(warmup, horizon, rise):
     assert found[rise + 1] < 1.0
 
 
-def test_cyclical_begins_anew_every_period():
-    schedule = cyclical(1.0, warmup=2, period=6)
-    cycle = [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
-    assert rates(schedule, 18) == cycle * 3
+def test_cyclical_begins_anew_where_it_is_told_and_decays_over_the_horizon():
+    cycle = linear(1.0, warmup=2, horizon=10)
+    schedule = cyclical(cycle, lambda step: max(first for first in (0, 3, 10) if first <= step))
+    short, whole = [0.5, 1.0, 1.0], [0.5, 1.0, 1.0, 7 / 8, 6 / 8, 5 / 8, 4 / 8]
+    assert rates(schedule, 17) == short + whole + whole
+    late = cyclical(cycle, lambda step: 0)  # nothing new: the rate comes to rest
+    assert rates(late, 12) == rates(cycle, 12)
+    assert rates(late, 12)[8:] == [2 / 8, 1 / 8, 0.0, 0.0]
 
 
 # ---------------------------------------------------------------- AdamW

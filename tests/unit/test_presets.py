@@ -1,10 +1,11 @@
-"""The presets of every recipe are valid settings, and hold the numbers that their papers publish."""
+"""The presets of every recipe are valid settings, and hold the numbers of their papers or the papers' code."""
 
 from importlib import resources
 
 import pytest
 
 from hardneg.config import build, is_operational, read_preset, read_presets
+from hardneg.errors import SettingsError
 from hardneg.operations.recipes import RECIPES
 from hardneg.recipes.adore import Adore
 from hardneg.recipes.ance import Ance
@@ -15,190 +16,280 @@ from hardneg.recipes.warmup import Warmup
 SETTINGS = {"warmup": Warmup, "ance-tele": AnceTele, "ance": Ance, "star": Star, "adore": Adore}
 PRESETS = [(recipe, name) for recipe in SETTINGS for name in read_presets(recipe)]
 
-COMMON = {
-    "pooling": "cls",
-    "normalize": False,  # dot product
-    "scale": 1.0,
-    "title_join": "sep",
-    "learning_rate": 5e-6,
-    "weight_decay": 0.0,
-    "warmup": 0.1,
-    "clip": 1.0,
-    "depth": 200,
-    "alpha": 0.5,
-    "beta": 0.5,
-    "episodes": 3,
-    "start": "scratch",
-    "momentum": "weighted",
-    "group_sizes": "reference",
-    "dedup": False,
-    "extra": [],
-    "lookahead": "first",
-    "in_batch": True,
+OWN = {"demo", "finetune"}  # presets of no paper
+
+# Where numbers are from. CODE is what the papers' authors published beside them.
+TELE_5 = "Sun et al., 2022, Table 5"
+TELE_7 = "Sun et al., 2022, Table 7"
+TELE_C2 = "Sun et al., 2022, Section C.2"
+TELE_CODE = "the code of Sun et al., 2022: epi-*-mine-*.sh, epi-*-train-*.sh"
+ANCE_5 = "Xiong et al., 2021, Section 5"
+ANCE_A1 = "Xiong et al., 2021, Appendix A.1"
+ANCE_1 = "Xiong et al., 2021, Table 1"
+ANCE_CODE = "the code of Xiong et al., 2021: commands/, drivers/"
+STAR_7 = "Zhan et al., 2021, Section 7"
+STAR_8 = "Zhan et al., 2021, Section 8.4.1"
+STAR_CODE = "the code of Zhan et al., 2021: star/train.py, adore/train.py and the README"
+DPR_CODE = "the code of Karpukhin et al., 2020: biencoder_nq.yaml, hf_bert.yaml"
+AR2_8 = "Zhang et al., 2022, Table 8"
+OURS = "not said by paper or code; ours"
+
+# By preset and source, numbers and choices. What a preset leaves out is the recipe's default, and held here too.
+DOT = {"pooling": "cls", "normalize": False, "scale": 1.0}  # the first token, dot products
+TELE = {
+    TELE_5: {"learning_rate": 5e-6, "warmup": 0.1, "depth": 200, "alpha": 0.5, "beta": 0.5, "optimizer": "adamw"},
+    TELE_CODE: DOT
+    | {
+        "title_join": "sep",
+        "weight_decay": 0.0,
+        "clip": 1.0,
+        "in_batch": True,
+        "group_sizes": "reference",
+        "query_length": 32,
+    },
+    "Sun et al., 2022, Section 4 and Table 8": {
+        "episodes": 3,
+        "start": "scratch",
+        "momentum": "weighted",
+        "dedup": False,
+        "extra": [],
+        "lookahead": "first",
+    },
 }
-MARCO = COMMON | {
-    "towers": "tied",
-    "queries_per_step": 8,
-    "passages_reference": [16, 32, 32],
-    "passages_paper": [32, 32, 32],
-    "epochs": 3,
-    "steps": None,
-    "stop_step": 20_000,
-    "query_length": 32,
-    "search_query_length": None,
-    "passage_length": 128,
-    "count": 30,
-    "positives": "rotate",
-    "labels": "qrels",
+TELE_MARCO = {
+    TELE_5: {"queries_per_step": 8, "passages_paper": [32, 32, 32], "epochs": 3, "passage_length": 128},
+    TELE_C2: {"stop_step": 20_000},
+    TELE_CODE: {
+        "towers": "tied",
+        "passages_reference": [16, 32, 32],
+        "steps": None,
+        "count": 30,
+        "positives": "rotate",
+        "labels": "qrels",
+        "search_query_length": None,
+        "cache_tokens": 8 * 128,
+    },
 }
-QA = COMMON | {
-    "towers": "untied",
-    "queries_per_step": 128,
-    "passages_reference": [4, 8, 12],
-    "passages_paper": [12, 12, 12],
-    "epochs": 40,
-    "steps": None,
-    "stop_step": 2_000,
-    "query_length": 32,
-    "search_query_length": None,
-    "passage_length": 156,
-    "count": 80,
-    "positives": "first",
-    "labels": "answers",
-    "use_positive_ctxs": True,
-    "require_gold": False,
-    "answer_mode": "string",
-    "measures": "Answer@5 Answer@20 Answer@100",
+TELE_QA = {
+    TELE_5: {"queries_per_step": 128, "passages_paper": [12, 12, 12], "epochs": 40, "passage_length": 156},
+    TELE_C2: {"stop_step": 2_000},
+    TELE_CODE: {
+        "towers": "untied",
+        "passages_reference": [4, 8, 12],
+        "steps": None,
+        "count": 80,
+        "positives": "first",
+        "labels": "answers",
+        "use_positive_ctxs": True,
+        "require_gold": False,
+        "answer_mode": "string",
+        "cache_tokens": 128 * 156,
+    },
+    "Sun et al., 2022, Table 1": {"measures": "Answer@5 Answer@20 Answer@100"},
 }
 
-# Xiong et al., 2021: RoBERTa with a head, the first token, dot products; one negative a query; LAMB
-DOT = {"pooling": "cls", "normalize": False, "scale": 1.0, "title_join": "sep", "clip": 1.0}
-HEAD = DOT | {"head": "ance"}
 REFRESHED = {
-    "mode": "async",
-    "optimizer": "lamb",
-    "depth": 200,
-    "negatives_per_query": 1,
-    "loss": "pairwise_nll",
-    "in_batch": False,
-    "refresh_every": 10_000,
-    "schedule": "single",
-    "horizon": 1_000_000,
-    "query_length": 64,
-    "passage_length": 512,
-    "keep_versions": 2,
-}
-ANCE_QA = (DOT | REFRESHED) | {
-    "towers": "untied",
-    "queries_per_step": 128,
-    "learning_rate": 1e-5,
-    "warmup": 1_000,
-    "refresh_every": 1_000,
-    "horizon": None,
-    "schedule": "cyclical",
-    "passage_length": 256,
-    "labels": "answers",
-    "measures": "Answer@5 Answer@20 Answer@100",
-}
-BM25_WARMUP = HEAD | {
-    "queries_per_step": 32,
-    "optimizer": "lamb",
-    "learning_rate": 2e-4,
-    "warmup": 1_000,
-    "stop_step": 60_000,
-    "passage_length": 128,
-    "negatives": [1],
-}
-BASELINE = HEAD | {
-    "queries_per_step": 256,
-    "optimizer": "lamb",
-    "learning_rate": 2e-4,
-    "query_length": 24,
-    "passage_length": 120,
-}
-PUBLISHED = {
-    ("ance-tele", "msmarco"): MARCO,
-    ("ance-tele", "nq"): QA,
-    ("ance-tele", "triviaqa"): QA | {"search_query_length": 64},
-    ("ance", "passage"): HEAD
-    | REFRESHED
-    | {"towers": "tied", "queries_per_step": 64, "learning_rate": 1e-6, "warmup": 5_000, "refreshes": 59},
-    ("ance", "firstp"): HEAD
-    | REFRESHED
-    | {"queries_per_step": 64, "learning_rate": 5e-6, "warmup": 3_000, "chunks": 1, "max_characters": 10_000},
-    ("ance", "maxp"): HEAD
-    | REFRESHED
-    | {"queries_per_step": 128, "learning_rate": 1e-5, "warmup": 500, "chunks": 4, "max_characters": 10_000},
-    ("ance", "nq"): ANCE_QA,
-    ("ance", "triviaqa"): ANCE_QA,
-    ("ance", "ance-analysis"): (DOT | REFRESHED)
-    | {
-        "queries_per_step": 8,
-        "negatives_per_query": 7,
-        "loss": "contrastive",
-        "optimizer": "adamw",
-        "learning_rate": 1e-6,
-        "warmup": 5_000,
-        "horizon": None,
-        "query_length": 32,
-        "passage_length": 128,
+    ANCE_5: DOT | {"mode": "async", "depth": 200, "negatives_per_query": 1, "refresh_every": 10_000},
+    ANCE_A1: {"optimizer": "lamb", "loss": "pairwise_nll"},
+    ANCE_CODE: {
+        "title_join": "sep",
+        "clip": 1.0,
+        "in_batch": False,
+        "schedule": "single",
+        "horizon": 1_000_000,
+        "query_length": 64,
     },
-    ("warmup", "bm25"): BM25_WARMUP | {"mixtures": ["bm25"]},
-    ("warmup", "bm25-random"): BM25_WARMUP | {"mixtures": ["bm25+random"]},
-    ("warmup", "bm25-to-random"): BM25_WARMUP | {"mixtures": ["bm25", "random"]},
-    ("warmup", "bm25-to-nce"): BM25_WARMUP | {"mixtures": ["bm25", "nce"]},
-    ("warmup", "bm25-to-bm25-random"): BM25_WARMUP | {"mixtures": ["bm25", "bm25+random"]},
-    ("warmup", "in-batch"): BASELINE | {"mixtures": ["in_batch"]},
-    ("warmup", "random"): BASELINE | {"mixtures": ["random"]},
-    ("warmup", "nce"): BASELINE | {"mixtures": ["nce"]},
-    ("warmup", "dpr"): DOT  # Karpukhin et al., 2020
-    | {
-        "mixtures": ["bm25+in_batch"],
-        "negatives": [1],
+    OURS: {"keep_versions": 2},
+}
+ANCE_HEAD = {ANCE_A1: {"head": "ance"}, ANCE_5: {"passage_length": 512}, ANCE_CODE: {"towers": "tied"}}
+ANCE_DOCUMENTS = {ANCE_CODE: {"max_characters": 10_000}, OURS: {"refreshes": 20}}
+ANCE_QA = {
+    ANCE_CODE: {
+        "towers": "untied",
         "queries_per_step": 128,
-        "optimizer": "adamw",
-        "learning_rate": 2e-5,
-        "warmup": 1_237,
-        "epochs": 40,
+        "learning_rate": 1e-5,
+        "warmup": 1_000,
+        "refresh_every": 1_000,
+        "schedule": "cyclical",
+        "horizon": None,  # one step a line of training data
+        "passage_length": 256,
+        "labels": "answers",
     },
-    # Zhan et al., 2021
-    ("star", "passage"): HEAD
-    | {
-        "queries_per_step": 256,
+    OURS: {"positives": "first"},
+    ANCE_1: {"measures": "Answer@5 Answer@20 Answer@100"},
+}
+BM25_WARMUP = {
+    ANCE_5: DOT | {"depth": 100, "negatives": [1]},
+    ANCE_A1: {"head": "ance"},
+    ANCE_CODE: {
+        "title_join": "sep",
+        "use_titles": False,
+        "queries_per_step": 32,
         "optimizer": "lamb",
-        "learning_rate": 1e-4,
+        "learning_rate": 2e-4,
+        "warmup": 1_000,
+        "steps": [2 * 35_000_000 // 32],
+        "stop_step": 60_000,
+        "query_length": 64,
+        "passage_length": 128,
+        "clip": 1.0,
+    },
+}
+BASELINE = {
+    STAR_7: DOT | {"queries_per_step": 256, "optimizer": "lamb", "learning_rate": 2e-4, "passage_length": 120},
+    STAR_CODE: {
+        "head": "ance",
+        "title_join": "sep",
+        "use_titles": False,
+        "query_length": 24,
+        "warmup": 1_000,
+        "weight_decay": 0.01,
+        "epochs": 100,
+        "clip": 1.0,
+    },
+    OURS: {"stop_step": 50_000},
+}
+STAR = {
+    STAR_7: DOT | {"depth": 200, "negatives_per_query": 1},
+    STAR_CODE: {
+        "head": "ance",
+        "title_join": "sep",
+        "towers": "tied",
         "weight_decay": 0.01,
         "warmup": 1_000,
-        "depth": 200,
-        "alpha": "implicit",
-        "negatives_per_query": 1,
+        "epochs": 100,
         "query_length": 24,
-        "passage_length": 120,
+        "alpha": "implicit",
+        "clip": 1.0,
     },
-    ("star", "document"): HEAD
-    | {"queries_per_step": 60, "optimizer": "adamw", "learning_rate": 2e-6, "passage_length": 512},
-    ("adore", "passage"): {
+}
+ADORE = {
+    STAR_7: {
         "queries_per_step": 32,
         "optimizer": "adamw",
         "learning_rate": 5e-6,
-        "weight_decay": 0.01,
-        "warmup": 2_000,
-        "epochs": 6,
-        "depth": 200,
-        "cut": 200,
+        "measure": "RR",
         "weighted": True,
         "negatives": "dynamic",
-        "query_length": 64,
-    },
-    ("adore", "document"): {
-        "queries_per_step": 32,
-        "learning_rate": 5e-6,
-        "warmup": 2_000,
-        "epochs": 6,
         "depth": 200,
-        "cut": 10,
-        "query_length": 64,
     },
+    STAR_CODE: {"weight_decay": 0.01, "warmup": 2_000, "epochs": 6, "query_length": 64, "clip": 1.0},
+}
+
+
+def joined(*tables):
+    """Tables of numbers by source, later ones on top: a number has one source."""
+    found = {}
+    for table in tables:
+        for source, values in table.items():
+            for others in found.values():
+                for name in values:
+                    others.pop(name, None)
+            found.setdefault(source, {}).update(values)
+    return found
+
+
+PUBLISHED = {
+    ("ance-tele", "msmarco"): joined(
+        TELE, TELE_MARCO, {TELE_CODE: {"measures": "RR@10 nDCG@10 Success@1000 R@1000"}}
+    ),
+    ("ance-tele", "nq"): joined(TELE, TELE_QA, {TELE_CODE: {"search_query_length": None}}),
+    ("ance-tele", "triviaqa"): joined(TELE, TELE_QA, {TELE_CODE: {"search_query_length": 64}}),
+    ("ance", "passage"): joined(
+        REFRESHED,
+        ANCE_HEAD,
+        {
+            ANCE_5: {"queries_per_step": 8 * 2 * 4},
+            ANCE_A1: {"learning_rate": 1e-6, "warmup": 5_000},
+            ANCE_CODE: {"use_titles": False},
+            STAR_8: {"refreshes": 600_000 // 10_000 - 1},
+        },
+    ),
+    ("ance", "firstp"): joined(
+        REFRESHED,
+        ANCE_HEAD,
+        ANCE_DOCUMENTS,
+        {
+            ANCE_5: {"queries_per_step": 8 * 2 * 4, "chunks": 1},
+            ANCE_A1: {"learning_rate": 5e-6},
+            ANCE_CODE: {"warmup": 3_000},
+        },
+    ),
+    ("ance", "maxp"): joined(
+        REFRESHED,
+        ANCE_HEAD,
+        ANCE_DOCUMENTS,
+        {ANCE_5: {"chunks": 4}, ANCE_CODE: {"queries_per_step": 128, "learning_rate": 1e-5, "warmup": 500}},
+    ),
+    ("ance", "nq"): joined(REFRESHED, ANCE_QA, {AR2_8: {"refreshes": 136_000 // 1_000 - 1}}),
+    ("ance", "triviaqa"): joined(REFRESHED, ANCE_QA, {OURS: {"refreshes": 136_000 // 1_000 - 1}}),
+    ("ance", "ance-analysis"): joined(
+        REFRESHED,
+        {
+            TELE_7: {
+                "queries_per_step": 8,
+                "negatives_per_query": 7,
+                "optimizer": "adamw",
+                "learning_rate": 1e-6,
+                "warmup": 5_000,
+            },
+            TELE_5: {"query_length": 32, "passage_length": 128},
+            TELE_CODE: {"towers": "tied", "loss": "contrastive"},
+            OURS: {"refreshes": 20, "horizon": None},
+        },
+    ),
+    ("warmup", "bm25"): joined(BM25_WARMUP, {ANCE_5: {"mixtures": ["bm25"]}}),
+    ("warmup", "bm25-in-batch"): joined(BM25_WARMUP, {ANCE_5: {"mixtures": ["bm25+in_batch"], "loss": "auto"}}),
+    ("warmup", "bm25-to-in-batch"): joined(
+        BM25_WARMUP, {ANCE_5: {"mixtures": ["bm25", "in_batch"]}, ANCE_A1: {"loss": "pairwise_nll"}}
+    ),
+    ("warmup", "bm25-to-nce"): joined(BM25_WARMUP, {ANCE_5: {"mixtures": ["bm25", "nce"]}}),
+    ("warmup", "bm25-to-bm25-in-batch"): joined(BM25_WARMUP, {ANCE_5: {"mixtures": ["bm25", "bm25+in_batch"]}}),
+    ("warmup", "bm25-corpus-random"): joined(BM25_WARMUP, {OURS: {"mixtures": ["bm25+random"]}}),
+    ("warmup", "bm25-to-corpus-random"): joined(BM25_WARMUP, {OURS: {"mixtures": ["bm25", "random"]}}),
+    ("warmup", "bm25-to-bm25-corpus-random"): joined(BM25_WARMUP, {OURS: {"mixtures": ["bm25", "bm25+random"]}}),
+    ("warmup", "in-batch"): joined(BASELINE, {STAR_7: {"mixtures": ["in_batch"], "loss": "pairwise_nll"}}),
+    ("warmup", "random"): joined(BASELINE, {STAR_7: {"mixtures": ["random"]}}),
+    ("warmup", "nce"): joined(
+        BASELINE, {ANCE_5: {"mixtures": ["nce"]}, OURS: {"queries_per_step": 256, "epochs": 100}}
+    ),
+    ("warmup", "dpr"): {
+        DPR_CODE: DOT
+        | {
+            "mixtures": ["bm25+in_batch"],
+            "negatives": [1],
+            "queries_per_step": 8 * 16,
+            "optimizer": "adamw",
+            "learning_rate": 2e-5,
+            "weight_decay": 0.0,
+            "warmup": 1_237,
+            "epochs": 40,
+            "stop_step": None,
+            "clip": 2.0,
+            "towers": "untied",
+            "query_length": 256,
+            "passage_length": 256,
+            "title_join": "sep",
+        },
+        "Karpukhin et al., 2020, Section 4": {"depth": 100},
+    },
+    ("star", "passage"): joined(
+        STAR,
+        {
+            STAR_7: {"queries_per_step": 256, "optimizer": "lamb", "learning_rate": 1e-4, "passage_length": 120},
+            STAR_CODE: {"stop_step": 50_000, "use_titles": False},
+        },
+    ),
+    ("star", "document"): joined(
+        STAR,
+        {
+            STAR_7: {"queries_per_step": 60, "optimizer": "adamw", "learning_rate": 2e-6, "passage_length": 512},
+            ANCE_CODE: {"max_characters": 10_000},
+            OURS: {"stop_step": 50_000},
+        },
+    ),
+    ("adore", "passage"): joined(ADORE, {STAR_7: {"cut": 200}}),
+    ("adore", "document"): joined(ADORE, {STAR_7: {"cut": 10}}),
 }
 
 
@@ -217,15 +308,41 @@ def test_every_file_of_presets_belongs_to_a_recipe():
     assert set(SETTINGS) == set(RECIPES)
 
 
-def test_every_preset_but_the_demos_is_held_to_its_paper():
-    assert set(PUBLISHED) == {(recipe, name) for recipe, name in PRESETS if name != "demo"}
+def test_every_preset_of_a_paper_is_held_to_it():
+    assert set(PUBLISHED) == {(recipe, name) for recipe, name in PRESETS if name not in OWN}
     assert {recipe for recipe, name in PRESETS if name == "demo"} == set(RECIPES)
 
 
 @pytest.mark.parametrize(("recipe", "name"), PUBLISHED)
-def test_a_preset_holds_the_published_numbers(recipe, name):
-    settings, published = build(SETTINGS[recipe], read_preset(recipe, name)), PUBLISHED[recipe, name]
-    assert {key: getattr(settings, key) for key in published} == published
+def test_a_preset_holds_the_numbers_of_its_sources(recipe, name):
+    settings = build(SETTINGS[recipe], read_preset(recipe, name))
+    for source, published in PUBLISHED[recipe, name].items():
+        assert {key: getattr(settings, key) for key in published} == published, source
+
+
+@pytest.mark.parametrize(("recipe", "name"), PUBLISHED)
+def test_every_number_of_a_preset_has_one_source(recipe, name):
+    held = [key for published in PUBLISHED[recipe, name].values() for key in published]
+    assert len(held) == len(set(held))
+    assert set(read_preset(recipe, name)) <= set(held)
+
+
+@pytest.mark.parametrize(("recipe", "name"), PUBLISHED)
+def test_every_preset_of_a_paper_says_how_long_it_trains(recipe, name):
+    values = read_preset(recipe, name)
+    assert {"epochs", "steps", "refreshes"} & set(values)
+
+
+def test_random_negatives_are_named_for_where_they_are_drawn():
+    for old, batch, corpus in (
+        ("bm25-random", "bm25-in-batch", "bm25-corpus-random"),
+        ("bm25-to-random", "bm25-to-in-batch", "bm25-to-corpus-random"),
+        ("bm25-to-bm25-random", "bm25-to-bm25-in-batch", "bm25-to-bm25-corpus-random"),
+    ):
+        with pytest.raises(SettingsError, match=f"UNKNOWN_PRESET: .*'{old}'.* use '{batch}' .* or '{corpus}'"):
+            read_preset("warmup", old)
+        assert "random" not in str(read_preset("warmup", batch)["mixtures"])
+        assert "in_batch" not in str(read_preset("warmup", corpus)["mixtures"])
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,17 @@ import pytest
 import hardneg as hn
 from hardneg.data.formats.trec import read_run
 from hardneg.data.tokens import tokenize
+from hardneg.data.training_data import choose_splits
+from hardneg.diagnostics.pairwise_errors import load_errors
 from hardneg.errors import SettingsError
+from hardneg.evaluation.measures import parse_measures
+from hardneg.experiment.examination import examine
+from hardneg.experiment.mining import mine_candidates, positive_scores
 from hardneg.experiment.snapshot import Encoding, Snapshot
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
 from hardneg.models.tokenizing import token_store
+from hardneg.records import owners
 from hardneg.search.embeddings import Embeddings
 from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
@@ -101,6 +107,75 @@ def test_a_trained_model_remembers_it(world, tmp_path):
     hn.train_ance_tele(collection, folder, tmp_path / "exp", device="cpu", **values)
     settings = load_encoder(str(tmp_path / "exp/model")).settings
     assert (settings.query_length, settings.search_query_length) == (SHORT, LONG)
+
+
+class Watched(Snapshot):
+    """Notes, by name of the run, the longest query of the token store that it searched with."""
+
+    def _run(self, name, *args, **options):
+        self.searching = name
+        return super()._run(name, *args, **options)
+
+    def _search(self, vectors, query_rows, passages, k):
+        for length, queries in ((SHORT, self.training_queries), (LONG, self.queries)):
+            if np.array_equal(np.asarray(vectors), queries.rows(query_rows)):
+                store = self._embeddings("query", searching=length == LONG)[0]
+                self.longest[self.searching] = int(store.lengths.max())
+        return super()._search(vectors, query_rows, passages, k)
+
+
+def scores_of(encoder, collection, length, folder):
+    """[queries, passages] by queries of this length."""
+    state = Snapshot(encoder, collection, "s", folder / "other", folder / "cache", encoding=Encoding())
+    return expected_vectors(encoder, collection, length) @ state.passages.as_matrix().T.astype(np.float32)
+
+
+@pytest.mark.parametrize("name", ["tied", "untied"])
+def test_queries_of_the_test_are_as_long_as_search_and_all_others_as_training(world, name, tmp_path):
+    root, collection, _ = world
+    encoder, data = load_encoder(str(root / name)), choose_splits(collection)
+    state = Watched(encoder, collection, "s", tmp_path / "runs", tmp_path / "cache", encoding=Encoding())
+    state.longest = {}
+    examine(state, data, parse_measures("RR@10"), depth=5, contains=None)
+    assert state.longest == {"query": SHORT, "dev": SHORT, "test": LONG}  # forgetting is that of "query"
+
+    scores = {length: scores_of(encoder, collection, length, tmp_path) for length in (SHORT, LONG)}
+    pool = mine_candidates(state, data.train, "query", episode=1, depth=5)
+    expected = scores[SHORT][pool.query_rows[owners(pool.offsets)], pool.passage_rows]
+    np.testing.assert_allclose(pool.scores, expected, atol=5e-2)
+    some = data.train.some()
+    first = some.passage_rows[some.offsets[:-1]]
+    margins = positive_scores(state, data.train, "query")
+    np.testing.assert_allclose(margins, scores[SHORT][some.query_rows, first], atol=5e-2)
+    for split, length in (("dev", SHORT), ("test", LONG)):  # the errors of a split are those of its run
+        errors, positives = load_errors(tmp_path / f"runs/{split}-errors"), getattr(data, split).positives()
+        expected = scores[length][positives.query_rows[owners(positives.offsets)], positives.passage_rows]
+        np.testing.assert_allclose(errors.scores, expected, atol=5e-2)
+
+
+def test_runs_of_queries_of_another_length_are_not_taken_for_these(world, tmp_path):
+    root, collection, _ = world
+    rows = np.arange(6, dtype=np.int32)
+
+    def state():
+        encoder = load_encoder(str(root / "tied"))
+        return Snapshot(encoder, collection, "s", tmp_path / "runs", tmp_path / "cache", encoding=Encoding())
+
+    long, short = state().search("run", rows, 5), state().search("run", rows, 5, as_trained=True)
+    assert not np.array_equal(long.scores, short.scores)
+    again = state()
+    assert np.array_equal(again.search("run", rows, 5, as_trained=True).scores, short.scores)
+    assert "training_queries" not in again.__dict__  # what stands there serves
+    _ = again.queries, again.training_queries
+    places = [again._embeddings("query", searching=both)[1] for both in (True, False)]
+    assert all(place.exists() for place in places)
+    again.discard("query")
+    assert not any(place.exists() for place in places)
+
+
+def test_triviaqa_trains_mines_and_develops_by_32_and_is_tested_by_64():
+    settings = hn.settings_of("ance-tele", "triviaqa")
+    assert (settings.query_length, settings.search_query_length) == (32, 64)
 
 
 def test_no_longer_than_the_model_takes(world):

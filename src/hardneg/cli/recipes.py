@@ -119,7 +119,8 @@ def train_warmup(
 ) -> None:
     """Warm-up and baselines: BM25, random, in-batch, NCE negatives, mixed or one after the other.
 
-    Presets: bm25, in-batch, random, nce, dpr, bm25-random, bm25-to-random, bm25-to-nce, bm25-to-bm25-random, demo.
+    Presets: bm25, in-batch, random (of the corpus), nce, dpr, bm25-in-batch, bm25-to-in-batch, bm25-to-nce,
+    bm25-to-bm25-in-batch, bm25-corpus-random, bm25-to-corpus-random, bm25-to-bm25-corpus-random, demo.
     """
     run("warmup", **locals(), values={})
 

@@ -145,6 +145,7 @@ def kept_errors(state: State, name: str, positives: Positives) -> PairwiseErrors
         "model": state.digest,
         "encoding": digest_json(dataclasses.asdict(state.encoding)),
         "asked": digest_json(asked),
+        **state.shortened(name != "test"),
     }
     if not is_current(path, KIND, inputs):
         save_errors(count_errors(state, name, positives), path, inputs)
@@ -153,7 +154,8 @@ def kept_errors(state: State, name: str, positives: Positives) -> PairwiseErrors
 
 def count_errors(state: Snapshot, name: str, positives: Positives) -> PairwiseErrors:
     """Count over the stored embeddings of a state."""
-    passages, queries = state.passages, state.queries.rows(positives.query_rows)
+    passages = state.passages
+    queries = state.queries_as(name != "test").rows(positives.query_rows)  # as the split's run has them
     index = ExactIndex(passages.shards, max_norm=passages.max_norm, device=state.encoder.device)
     with state.timed("count", run=name, queries=len(positives)), track("counting errors", "queries") as tick:
         return pairwise_errors(index, queries, positives, progress=tick)

@@ -41,16 +41,19 @@ def retrieve_all(
 ) -> dict[str, Run]:
     """Every run of a state: training queries, the neighbours of their positives, dev and test.
 
+    In every state, the final one too, test's queries are as long as search reads them and all others as training
+    does: so dev compares states alike, on the way and at the end (the published scripts of ANCE-Tele).
+
     Parameters
     ----------
     contains : what tells whether a passage contains an answer, where that makes it a positive.
     """
     k = training_depth(data.collection, data.train, depth)
-    runs = {"train": state.search("query", data.train.query_rows, k)}
+    runs = {"train": state.search("query", data.train.query_rows, k, as_trained=True)}
     found = by_leader(current_positives, state, data, depth, contains).some()
     runs["lookahead"] = state.neighbours("lookahead", found.query_rows, found.first(), k)
     for name, qrels in judged_splits(data).items():
-        runs[name] = state.search(name, qrels.query_rows, evaluation_depth)
+        runs[name] = state.search(name, qrels.query_rows, evaluation_depth, as_trained=name != "test")
     return runs
 
 

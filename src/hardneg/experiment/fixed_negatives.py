@@ -1,4 +1,4 @@
-"""Negatives that stay as they are while a query side is trained over a fixed index, or are mined anew at times."""
+"""Negatives that a query side is trained on over a fixed index: random, or mined once or at times."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ from hardneg.experiment.settings import TrainingSettings, state_of
 from hardneg.experiment.snapshot import Snapshot
 from hardneg.negatives.pool import KIND, NegativePool, load_pool, save_pool
 from hardneg.negatives.sources import random_source
-from hardneg.records import Int32, Int64
+from hardneg.records import Int32
 from hardneg.search.ann import PassageIndex
 from hardneg.storage.artifacts import is_current
+from hardneg.training.query_batches import QueryBatch
 
 
 class FixedNegatives:
-    """The pool in force at a step, for all training queries.
+    """The negatives of every step.
 
     Parameters
     ----------
     state : of the model before training; its encoder is the one that is trained.
     index : what retrieves.
-    source : ``random``: drawn once from the corpus; ``static``: what was retrieved, without D+.
+    source : ``random``: drawn from the corpus anew at each visit of a query (Zhan et al., 2021, Section 4.1);
+        ``static``: what was retrieved, without D+.
     refresh_every : steps after which static ones are mined anew; None: never.
     """
 
@@ -47,16 +49,18 @@ class FixedNegatives:
         self.depth = min(settings.depth, data.collection.n_passages)
         self.pool: NegativePool | None = None
 
-    def of(self, positions: Int64) -> Sequence[Int32]:
-        """The negatives of the training queries at these positions."""
-        assert self.pool is not None
-        pool = self.pool.select(positions)
+    def of(self, batch: QueryBatch) -> Sequence[Int32]:
+        """The negatives of a batch's queries."""
+        if self.source == "random":
+            pool = self._draw(batch)
+        else:
+            assert self.pool is not None
+            pool = self.pool.select(batch.positions)
         return [pool.passage_rows[a:b] for a, b in pairwise(pool.offsets)]
 
     def follow(self, made: int) -> None:
         """Have those that are in force after so many steps; asked after each, for the model is as it is then."""
         if self.source == "random":
-            self.pool = self._draw() if self.pool is None else self.pool
             return
         version, since = divmod(made, self.refresh_every or made + 1)
         path = self.experiment / f"episodes/1/negatives/v{version:04d}"
@@ -66,15 +70,16 @@ class FixedNegatives:
             collection = self.data.collection
             self.pool = load_pool(path, n_passages=collection.n_passages, collection=collection.digest)
 
-    def _draw(self) -> NegativePool:
+    def _draw(self, batch: QueryBatch) -> NegativePool:
         """As many passages of the corpus as a search finds."""
         collection = self.data.collection
         return random_source(
-            self.data.train,
+            self.data.train.select(batch.positions),
             collection.n_passages,
             count=min(self.depth, collection.n_passages // 2),
             seed=self.settings.seed,
             episode=1,
+            epoch=batch.epoch,
             text_keys=collection.text_keys,
         )
 

@@ -41,7 +41,7 @@ def current_positives(
     if isinstance(state, Corpus):
         run = bm25_run(data.collection, judged.query_rows, k, state.cache)
     else:
-        run = state.search("query", judged.query_rows, k)
+        run = state.search("query", judged.query_rows, k, as_trained=True)
     return with_answers(run, judged, contains, depth)
 
 

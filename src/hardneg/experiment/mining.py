@@ -221,7 +221,7 @@ def searcher(
         return lambda k: bm25_run(corpus.collection, rows, k, corpus.cache), None
     assert isinstance(corpus, Snapshot)
     if source == "query":
-        return lambda k: corpus.search("query", rows, k), None
+        return lambda k: corpus.search("query", rows, k, as_trained=True), None
     if anchors == "first":
         some = positives.some()
         name, list_owners, list_anchors = "lookahead", some.query_rows, some.first()
@@ -246,7 +246,7 @@ def positive_scores(corpus: Snapshot | Corpus, positives: Positives, source: str
     some = positives.some()
     anchors = some.first()
     lookahead = source == "lookahead"
-    searched = corpus.stand_ins(anchors) if lookahead else corpus.queries.rows(some.query_rows)
+    searched = corpus.stand_ins(anchors) if lookahead else corpus.training_queries.rows(some.query_rows)
     scores = np.zeros(len(positives), np.float32)
     scores[spans(positives.offsets) > 0] = corpus.pair_scores(searched, anchors)
     return scores

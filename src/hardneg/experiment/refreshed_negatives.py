@@ -59,6 +59,10 @@ class VersionInForce:
             self.loaded = version, pool
         return self.loaded[1]
 
+    def begun(self, step: int) -> int:
+        """The step at which the version that ``step`` uses took effect."""
+        return self.follow.begun(step)
+
     def facts(self, step: int) -> dict[str, int]:
         """The version that a step used, and how many steps old the model was that mined it (ANCE, Fig. 5)."""
         version = self.used.pop(step)

@@ -86,9 +86,14 @@ class Snapshot:
         passage = encoder.digest("passage")  # now: the weights may change while this state is looked at
         self.sides = {"passage": passage, "query": passage if encoder.tied else encoder.digest("query")}
 
-    def search(self, name: str, query_rows: Int32, k: int) -> Run:
-        """The run of these queries, ``k`` deep, published as ``name``; a deeper one that is there serves too."""
-        return self._run(name, query_rows, k, None)
+    def search(self, name: str, query_rows: Int32, k: int, *, as_trained: bool = False) -> Run:
+        """The run of these queries, ``k`` deep, published as ``name``; a deeper one that is there serves too.
+
+        Parameters
+        ----------
+        as_trained : queries are as long as training steps read them, not as long as search does.
+        """
+        return self._run(name, query_rows, k, None, as_trained=as_trained)
 
     def neighbours(self, name: str, owners: Int32, anchors: Int32, k: int) -> Run:
         """The neighbours of passages, published as ``name``: list i is that of ``anchors[i]``, for ``owners[i]``.
@@ -124,20 +129,24 @@ class Snapshot:
             vectors = self.encoder.encode(tokens, "query").cpu().numpy()
         return self._search(vectors, np.arange(len(texts), dtype=np.int32), self._searched(), k)
 
-    def _run(self, name: str, query_rows: Int32, k: int, anchors: Int32 | None) -> Run:
+    def _run(
+        self, name: str, query_rows: Int32, k: int, anchors: Int32 | None, *, as_trained: bool = False
+    ) -> Run:
         asked = [query_rows.tolist(), None if anchors is None else anchors.tolist()]
         inputs = {
             "collection": self.collection.digest,
             "model": self.digest,
             "encoding": digest_json(dataclasses.asdict(self.encoding)),
             "asked": digest_json(asked),
+            **self.shortened(as_trained),
         }
         path = self.folder / name
         if by_leader(lambda: not is_current(path, KIND, inputs) or read_manifest(path).settings["k"] < k):
-            asking, passages = self.queries if anchors is None else self.passages, self._searched()
+            queries = self.queries_as(as_trained) if anchors is None else self.passages
+            passages = self._searched()
 
             def search() -> None:  # all have encoded, one searches
-                vectors = asking.rows(query_rows) if anchors is None else self.stand_ins(anchors)
+                vectors = queries.rows(query_rows) if anchors is None else self.stand_ins(anchors)
                 with self.timed("search", run=path.name, queries=len(query_rows), k=k):
                     run = self._search(vectors, query_rows, passages, k)
                 save_run(run, path, inputs=inputs, settings={"k": k})
@@ -209,11 +218,26 @@ class Snapshot:
 
     @cached_property
     def queries(self) -> Embeddings:
-        """All queries of the collection, embedded."""
+        """All queries of the collection, embedded as search reads them."""
         return self._embed("query")
 
-    def _embed(self, side: Side) -> Embeddings:
-        store, path = self._embeddings(side)
+    @cached_property
+    def training_queries(self) -> Embeddings:
+        """All queries of the collection, embedded as training steps read them."""
+        return self._embed("query", searching=False) if self.shortened(True) else self.queries
+
+    def queries_as(self, trained: bool) -> Embeddings:
+        """:attr:`training_queries` or :attr:`queries`."""
+        return self.training_queries if trained else self.queries
+
+    def shortened(self, as_trained: bool) -> dict[str, str]:
+        """What tells runs of queries as training reads them from others; nothing where search reads the same."""
+        length = self.encoder.template("query").max_length
+        same = not as_trained or length == self.encoder.search_template("query").max_length
+        return {} if same else {"query_length": str(length)}
+
+    def _embed(self, side: Side, *, searching: bool = True) -> Embeddings:
+        store, path = self._embeddings(side, searching=searching)
         ids = self.collection.query_ids if side == "query" else self.collection.passage_ids
         require(
             encoding_memory(self.encoder, self.encoding.token_budget, len(store)),
@@ -240,9 +264,9 @@ class Snapshot:
             barrier()  # other processes may have shards to make
         return embeddings or Embeddings.open(path)
 
-    def _embeddings(self, side: Side) -> tuple[TokenStore, Path]:
+    def _embeddings(self, side: Side, *, searching: bool = True) -> tuple[TokenStore, Path]:
         """The token store of a side, and where its embeddings live: keyed by digests, never by a name."""
-        store = token_store(self.encoder, self.collection, self.cache, side, searching=True)
+        store = token_store(self.encoder, self.collection, self.cache, side, searching=searching)
         key = digest_json([self.sides[side], store.digest, dataclasses.asdict(self.encoding)])
         return store, self.cache / "embeddings" / key[:32]
 
@@ -251,8 +275,10 @@ class Snapshot:
         if self.keeps:
             return
         for side in sides or ("passage", "query"):
-            by_leader(discard, self._embeddings(side)[1])
-            self.__dict__.pop("passages" if side == "passage" else "queries", None)
+            for searching in (True, False) if side == "query" and self.shortened(True) else (True,):
+                by_leader(discard, self._embeddings(side, searching=searching)[1])
+            for name in ("passages",) if side == "passage" else ("queries", "training_queries"):
+                self.__dict__.pop(name, None)
 
 
 class Remembered:
@@ -268,8 +294,8 @@ class Remembered:
     ) -> None:
         self.name, self.folder, self.step, self.trained_on = name, folder, step, trained_on
 
-    def search(self, name: str, query_rows: Int32, k: int) -> Run:
-        """The run that was published as ``name``."""
+    def search(self, name: str, query_rows: Int32, k: int, *, as_trained: bool = False) -> Run:
+        """The run that was published as ``name``, whatever its queries' length was."""
         run, deep = load_run(self.folder / name), read_manifest(self.folder / name).settings["k"]
         if deep < k or not np.array_equal(run.query_rows, query_rows):
             what = (

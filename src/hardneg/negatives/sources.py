@@ -129,15 +129,17 @@ def random_source(
     count: int,
     seed: int,
     episode: int,
+    epoch: int | None = None,
     text_keys: UInt64 | None = None,
     collection: str = "",
     contains: Contains | None = None,
 ) -> NegativePool:
     """``count`` passages of every query, uniform over the corpus without D+(q) and its text duplicates.
 
-    With ``contains``, those of them that contain an answer are dropped, and not drawn again.
+    With ``contains``, those of them that contain an answer are dropped, and not drawn again. Every ``epoch`` draws
+    others; None: one draw for all.
     """
-    base = key(seed, "draw/random", episode)
+    base = key(seed, "draw/random", episode, *([] if epoch is None else [epoch]))
     chosen = [np.zeros((0, count), np.int32)]
     step = max(1, BLOCK // (2 * count + SLACK))
     for start in range(0, len(positives), step):

@@ -125,10 +125,10 @@ def adore(
     *,
     index: FaissIndex | None = None,
 ) -> Iterator[State]:
-    """Train the query side over a fixed index (ADORE, Section 5). Everything that is published already is reused.
+    """Train the query side over a fixed index (Zhan et al., 2021, Section 6.2).
 
-    Yields the model as it was, what is measured on the way, and the trained one; over an index of faiss, each as
-    the index retrieves too.
+    Everything that is published already is reused. Yields the model as it was, what is measured on the way, and
+    the trained one; over an index of faiss, each as the index retrieves too.
 
     Parameters
     ----------

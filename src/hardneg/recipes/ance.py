@@ -61,8 +61,10 @@ class Ance(TrainingSettings):
     mode: Mode = "sync"
     refresh_every: int = Field(10_000, ge=1)  # m
     refreshes: int = Field(10, ge=0)  # (refreshes + 1) * m steps are made
-    horizon: int | None = Field(None, ge=1)  # steps of the schedule; None: as many as are made
-    schedule: Literal["single", "cyclical"] = "single"  # cyclical: a warm-up and decay of its own every m steps
+    # Steps over which the rate decays. None: as many as are made; with cyclical as many as there are training
+    # queries, for ANCE's code counts the lines of its training data there (drivers/run_ann_dpr.py).
+    horizon: int | None = Field(None, ge=1)
+    schedule: Literal["single", "cyclical"] = "single"  # cyclical: begins anew where a version takes effect
     negatives_per_query: int = Field(1, ge=1)
     loss: LossName = "pairwise_nll"
     margin: float = Field(1.0, gt=0)  # of hinge
@@ -96,6 +98,9 @@ class Ance(TrainingSettings):
         if self.max_staleness is not None and self.max_staleness < self.refresh_every:
             what = f"max_staleness = {self.max_staleness} is less than refresh_every = {self.refresh_every}"
             raise SettingsError("BAD_SETTING", what, "models are published only so often: allow at least as many")
+        if self.schedule == "cyclical" and self.horizon is not None and self.horizon < self.refresh_every:
+            what = f"horizon = {self.horizon} ends before a cycle of {self.refresh_every} steps does"
+            raise SettingsError("BAD_SETTING", what, "give a longer horizon, or refresh more often")
         if self.horizon is not None and self.horizon < self.steps and self.schedule == "single":
             what = f"horizon = {self.horizon} ends before the {self.steps} steps do: the rest would learn nothing"
             raise SettingsError("BAD_SETTING", what, "give a longer horizon, or fewer refreshes")
@@ -188,7 +193,7 @@ def train(
         episode=EPISODE,
         seed=settings.seed,
         models={"model": settings.steps},
-        schedule=schedule_of(settings),
+        schedule=schedule_of(settings, len(data.train), in_force.begun),
         objective=group_objective(
             settings,
             data,
@@ -233,11 +238,18 @@ def be_trainer(
         pass
 
 
-def schedule_of(settings: Ance) -> Schedule:
-    """The learning rate of every step."""
-    if settings.schedule == "cyclical":
-        return cyclical(settings.learning_rate, warmup=settings.warmup, period=settings.refresh_every)
-    return linear(settings.learning_rate, warmup=settings.warmup, horizon=settings.horizon or settings.steps)
+def schedule_of(settings: Ance, queries: int, begun: Callable[[int], int]) -> Schedule:
+    """The learning rate of every step.
+
+    Parameters
+    ----------
+    queries : to train on.
+    begun : step -> the step at which the version in force there took effect.
+    """
+    if settings.schedule == "single":
+        return linear(settings.learning_rate, warmup=settings.warmup, horizon=settings.horizon or settings.steps)
+    horizon = settings.horizon or max(queries, settings.refresh_every)  # never at rest before a version is due
+    return cyclical(linear(settings.learning_rate, warmup=settings.warmup, horizon=horizon), begun)
 
 
 # ---------------------------------------------------------------- the inferencer

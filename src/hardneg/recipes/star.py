@@ -62,7 +62,7 @@ def star(
     *,
     given: NegativePool | None = None,
 ) -> Iterator[State]:
-    """Mine once and train (STAR, Section 4). Everything that is published already is reused.
+    """Mine once and train (Zhan et al., 2021, Section 6.1). Everything that is published already is reused.
 
     Yields the warm-up model and the final one.
 

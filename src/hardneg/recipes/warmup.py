@@ -1,9 +1,10 @@
-"""Warm-up and the baselines: training on negatives that no trained model chose (ANCE, Section 6; STAR, Section 5).
+"""Warm-up and the baselines: training on negatives that no trained model chose.
 
+The baselines are those of ANCE (Xiong et al., 2021, Section 5) and of STAR (Zhan et al., 2021, Section 7.2.2).
 A *mixture* names the sources of a query's negatives, joined by ``+``: ``in_batch`` (the other passages of the
 step), ``nce`` (only the hardest of those), ``random`` (of the corpus), ``bm25`` and ``file`` (a given pool). Mined
 sources share a query's draws equally: ``bm25+random`` is 1:1, ``bm25+in_batch`` is DPR. Several mixtures are
-trained one after the other: X -> Y.
+trained one after the other: X -> Y. What ANCE's tables call Rand is ``in_batch``, what STAR's do is ``random``.
 """
 
 from __future__ import annotations

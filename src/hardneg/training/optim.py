@@ -108,7 +108,12 @@ def linear(peak: float, *, warmup: float, horizon: int) -> Schedule:
     return rate
 
 
-def cyclical(peak: float, *, warmup: float, period: int) -> Schedule:
-    """A warm-up and a linear decay to 0 of their own in every ``period`` steps (ANCE's QA preset)."""
-    cycle = linear(peak, warmup=warmup, horizon=period)
-    return lambda step: cycle(step % period)
+def cyclical(cycle: Schedule, begun: Callable[[int], int]) -> Schedule:
+    """``cycle`` from its beginning wherever one begins, as ANCE's code re-warms when new negatives take effect.
+
+    Parameters
+    ----------
+    cycle : the rate of the steps since a cycle began; it may be cut short by the next one.
+    begun : step -> the first step of the cycle that it is in. Asked once the step's batch is made.
+    """
+    return lambda step: cycle(step - begun(step))

@@ -26,6 +26,7 @@ class QueryBatch:
     positions: Int64  # [b] of the queries among the training queries
     step_queries: int
     micro_queries: int | None = None
+    epoch: int = 0  # how often each of them was visited before
 
     def micro(self) -> Sequence[QueryBatch]:
         """The micro-batches, in order."""
@@ -49,7 +50,8 @@ class QueryBatches:
         """The queries of one step (from 0)."""
         epoch, place = divmod(step, math.ceil(len(self.positives) / self.queries_per_step))
         chosen = self.order_of_epoch(epoch=epoch)[place * self.queries_per_step :][: self.queries_per_step]
-        return QueryBatch(step, self.positives.query_rows[chosen], chosen, len(chosen), self.micro_queries)
+        rows = self.positives.query_rows[chosen]
+        return QueryBatch(step, rows, chosen, len(chosen), self.micro_queries, epoch)
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,11 @@ def in_force(rows: Sequence[tuple[int, int]], step: int) -> int | None:
     return next((version for first, version in reversed(rows) if first <= step), None)
 
 
+def begun(rows: Sequence[tuple[int, int]], step: int) -> int | None:
+    """The step from which on the version in force at ``step`` was, by a journal's rows."""
+    return next((first for first, _ in reversed(rows) if first <= step), None)
+
+
 class Journal:
     """From which step on each version was in force: one line a change, on the disk before the step is made.
 
@@ -157,6 +162,17 @@ class Follower:
             self._check_kept(version)
         self.current = version
         return version
+
+    def begun(self, step: int) -> int:
+        """The step at which the version in force at ``step`` took effect; ask after the step got its version.
+
+        In ``async`` only the journal knows, so a resumed run is told what the run before it was.
+        """
+        if self.mode != "async":
+            return scheduled_version(self.mode, step, self.every) * self.every
+        first = begun(self.journal.rows, step)
+        assert first is not None, "no version is in force yet"
+        return first
 
     def _scheduled(self, step: int) -> int:
         version = scheduled_version(self.mode, step, self.every)

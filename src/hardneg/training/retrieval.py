@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hardneg.models.packing import upload
-from hardneg.records import Int32, Int64, Positives
+from hardneg.records import Int32, Positives
 from hardneg.search.ann import PassageIndex
 from hardneg.training.batches import KnownPositives
 from hardneg.training.query_batches import Lists, QueryBatch, given_lists, retrieved_lists
@@ -27,7 +27,7 @@ class Retrieval:
     depth : how many passages a query retrieves.
     dtype : of the queries that are searched for, as an evaluation searches for them.
     known : what has the text of a positive and is no negative; None: any passage may be one.
-    given : positions of training queries -> their negatives, trained on instead of what is retrieved.
+    given : a batch -> the negatives of its queries, trained on instead of what is retrieved.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Retrieval:
         depth: int,
         dtype: torch.dtype,
         known: KnownPositives | None,
-        given: Callable[[Int64], Sequence[Int32]] | None,
+        given: Callable[[QueryBatch], Sequence[Int32]] | None,
     ) -> None:
         self.positives, self.index, self.depth, self.dtype = positives, index, depth, dtype
         self.known, self.given = known, given
@@ -52,7 +52,7 @@ class Retrieval:
         if self.given is None:
             lists = retrieved_lists(found, positives, self._duplicates(positives, found))
         else:
-            used = self.given(batch.positions)
+            used = self.given(batch)
             lists = given_lists(used, positives)
         digest, shared = self.noted.setdefault(batch.step, (hashlib.sha256(), []))  # a step's micro-batches add up
         digest.update(found.tobytes())
