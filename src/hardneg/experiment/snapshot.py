@@ -207,7 +207,9 @@ class Snapshot:
             raise ArtifactError("OTHER_MODEL", what, "encode with this model", path=self.passages_at)
         if (found := given.manifest.inputs["tokens"]) != (ours := self._embeddings("passage")[0].digest):
             what = f"embeddings of the texts {found[:12]}…, searched for those of {ours[:12]}…"
-            raise ArtifactError("OTHER_TEXTS", what, "encode this collection's passages", path=self.passages_at)
+            raise ArtifactError(
+                "OTHER_TEXTS", what, "encode these passages at the same length", path=self.passages_at
+            )
         return given
 
     @cached_property
