@@ -207,9 +207,7 @@ class Snapshot:
             raise ArtifactError("OTHER_MODEL", what, "encode with this model", path=self.passages_at)
         if (found := given.manifest.inputs["tokens"]) != (ours := self._embeddings("passage")[0].digest):
             what = f"embeddings of the texts {found[:12]}…, searched for those of {ours[:12]}…"
-            raise ArtifactError(
-                "OTHER_TEXTS", what, "encode these passages at the same length", path=self.passages_at
-            )
+            raise ArtifactError("OTHER_TEXTS", what, "encode them at this length", path=self.passages_at)
         return given
 
     @cached_property
@@ -277,8 +275,7 @@ class Remembered:
         trained_on: Path | None = None,
         asked: Asked = "all",
     ) -> None:
-        self.name, self.folder, self.step = name, folder, step
-        self.trained_on, self.asked = trained_on, asked
+        self.name, self.folder, self.step, self.trained_on, self.asked = name, folder, step, trained_on, asked
 
     def search(self, name: str, query_rows: Int32, k: int) -> Run:
         """The run that was published as ``name``."""

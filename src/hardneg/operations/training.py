@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from hardneg.experiment.folder import SETTINGS, open_experiment
 from hardneg.experiment.results import conduct, is_measured
 from hardneg.experiment.seeds import pool_seeds
 from hardneg.experiment.settings import Recipe, TrainingSettings
+from hardneg.experiment.snapshot import State
+from hardneg.experiment.untrained import cuts_of, cuts_of_sample, from_own, lengths_of
 from hardneg.integrations.tensorboard import boarding
 from hardneg.models.capacity import warn_if_emulated
 from hardneg.models.tokenizing import texts_digest
@@ -25,11 +27,11 @@ from hardneg.operations.opening import Data, Place, at_least, cache_at, check_fo
 from hardneg.operations.origin import remember_collection
 from hardneg.operations.roles import jobs_of, take_role
 from hardneg.operations.settings import recipe_settings
-from hardneg.operations.starting import DEFAULT_SPLITS, Base, Splits
+from hardneg.operations.starting import DEFAULT_SPLITS, Base, Splits, as_it_came
 from hardneg.operations.states import open_index
 from hardneg.operations.supervision import team
 from hardneg.process.distributed import by_leader, group, is_leader, world_size
-from hardneg.process.progress import note
+from hardneg.process.progress import note, say
 from hardneg.process.runtime import pick_device
 from hardneg.storage.artifacts import SettingsClash, read_manifest
 from hardneg.storage.sealed import write_results
@@ -184,7 +186,7 @@ def train_once(
         texts = partial(texts_digest, encoder, data.collection, cache or out / CACHE)
         given["index"] = open_index(index_folder, encoder, encoder.digest("passage"), texts)
         inputs["index"] = given["index"].manifest.digest
-    del encoder
+    own, own_settings = as_it_came(base, settings, encoder)
     roles = settings.roles if role is None else [role]
     places = (out, data.collection, splits, base, settings, inputs, cache)
     jobs = jobs_of(recipe, roles, *places, split_seed=split_seed, supervised=role is None)
@@ -198,11 +200,18 @@ def train_once(
         if by_leader(lambda: is_measured(experiment.results, measures)):
             note(f"{out}: finished already")
         else:
+            cuts = cuts_of(encoder, own_settings, data, experiment) if is_leader() else []
+            say("; ".join(map(str, cuts)))
+            del encoder  # from here on it would only take memory
             with contextlib.ExitStack() as stack, boarding(experiment, settings.tensorboard and is_leader()):
-                if jobs:
-                    given["working"] = stack.enter_context(team(jobs, experiment, settings))
+
+                def states() -> Iterator[State]:
+                    if jobs:
+                        given["working"] = stack.enter_context(team(jobs, experiment, settings))
+                    yield from recipe.run(settings, data, partial(base.load, settings), experiment, **given)
+
                 conduct(
-                    recipe.run(settings, data, partial(base.load, settings), experiment, **given),
+                    from_own(own, settings, data, experiment, states),
                     data,
                     experiment,
                     measures,
@@ -212,6 +221,8 @@ def train_once(
                     about=f"A dense retriever trained with hardneg by {recipe.about} from {base.name}.",
                     settings=settings.result_values(),
                     base_model=base.hub_name,
+                    lengths=lengths_of(cuts),
+                    how="" if own is None else own.how,
                 )
             if jobs:
                 draw_timeline(experiment / TIMELINE, experiment.timing)
@@ -273,11 +284,12 @@ def plan(
     collection = collection_of(data, cache)
     parts = choose_splits(collection, **dataclasses.asdict(splits), seed=settings.seed)
     open_given(recipe, None if negatives is None else Path(negatives), parts, settings)
-    encoder = Base(model, passage_model, allow_bin, pick_device(device)).load(settings)
+    base = Base(model, passage_model, allow_bin, pick_device(device))
+    encoder = base.load(settings)
     recipe.check(settings, parts, encoder)
     if index_folder is not None:
         open_index(index_folder, encoder, encoder.digest("passage"), None)
-    return {
-        "settings": settings.model_dump(mode="json"),
-        **recipe.plan(settings, parts, encoder, seeds=seeds, measure=measure),
-    }
+    own, own_settings = as_it_came(base, settings, encoder)
+    planned = recipe.plan(settings, parts, encoder, seeds=seeds, measure=measure, own=own)
+    planned["facts"] |= {f"cut {cut.plural}": cut.told for cut in cuts_of_sample(encoder, own_settings, parts)}
+    return {"settings": settings.model_dump(mode="json"), **planned}
