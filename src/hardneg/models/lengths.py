@@ -16,7 +16,7 @@ from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.tokenizing import token_store
 from hardneg.records import Int64, Side, TextTemplate, spans
 
-MOST = 10_000  # texts tokenised once more to know whether they are cut: a few seconds
+MOST = 2_000  # texts tokenised once more to know whether they are cut: seconds, and right to 1 %
 
 
 @dataclass(frozen=True)

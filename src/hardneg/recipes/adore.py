@@ -248,13 +248,7 @@ def list_objective(settings: Adore, encoder: BiEncoder, queries: TokenStore, ret
 
 
 def plan(
-    settings: Adore,
-    data: TrainingData,
-    encoder: BiEncoder,
-    *,
-    seeds: int,
-    measure: bool,
-    own: Own | None = None,
+    settings: Adore, data: TrainingData, encoder: BiEncoder, *, seeds: int, measure: bool, own: Own | None = None
 ) -> dict[str, Any]:
     """What the experiment would do, and with ``measure`` what it would take here."""
     queries, passages = len(data.train), data.collection.n_passages

@@ -272,13 +272,7 @@ def infer(
 
 
 def plan(
-    settings: Ance,
-    data: TrainingData,
-    encoder: BiEncoder,
-    *,
-    seeds: int,
-    measure: bool,
-    own: Own | None = None,
+    settings: Ance, data: TrainingData, encoder: BiEncoder, *, seeds: int, measure: bool, own: Own | None = None
 ) -> dict[str, Any]:
     """What the experiment would do, and with ``measure`` what it would take here."""
     data = labelled(data, settings.model_dump(mode="json"))

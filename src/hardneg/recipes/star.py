@@ -151,13 +151,7 @@ def loss_of(settings: Star, scale: float) -> GroupLoss:
 
 
 def plan(
-    settings: Star,
-    data: TrainingData,
-    encoder: BiEncoder,
-    *,
-    seeds: int,
-    measure: bool,
-    own: Own | None = None,
+    settings: Star, data: TrainingData, encoder: BiEncoder, *, seeds: int, measure: bool, own: Own | None = None
 ) -> dict[str, Any]:
     """What the experiment would do, and with ``measure`` what it would take here."""
     data = labelled(data, settings.model_dump(mode="json"))

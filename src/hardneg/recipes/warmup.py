@@ -222,13 +222,7 @@ def train_episode(
 
 
 def plan(
-    settings: Warmup,
-    data: TrainingData,
-    encoder: BiEncoder,
-    *,
-    seeds: int,
-    measure: bool,
-    own: Own | None = None,
+    settings: Warmup, data: TrainingData, encoder: BiEncoder, *, seeds: int, measure: bool, own: Own | None = None
 ) -> dict[str, Any]:
     """What the experiment would do, and with ``measure`` what it would take here."""
     data = labelled(data, settings.model_dump(mode="json"))
