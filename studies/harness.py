@@ -205,7 +205,10 @@ def compare(study: Study, a: str, b: str, measure: str, split: str = "test") -> 
 
 
 def number(results: dict | None, split: str, state: str, measure: str) -> str:
-    """One figure of a table."""
+    """One figure of a table; the untrained model is that which training starts from, of the same lengths."""
+    started = state.replace("untrained", "untrained-as-trained")
+    if results is not None and started in results.get(split, {}):
+        state = started
     if results is None or state not in results.get(split, {}):
         return "not run"
     return f"{results[split][state][measure]:.4f}"

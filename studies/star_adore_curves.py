@@ -26,6 +26,8 @@ def curve_of(study: Study, name: str) -> dict[str, tuple[list[int], list[float]]
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     last = rows[-1]["step"]
     steps = {state: place(state, last) for state in results["dev"] if state != "bm25" and "/" not in state}
+    if "untrained-as-trained" in steps:  # what the first step began with, not the encoder as it came
+        steps.pop("untrained")
     errors = results["pairwise_errors"]["dev"]
     return {
         "overlap": ([row["step"] for row in rows], [row["overlap"] for row in rows]),
@@ -36,7 +38,9 @@ def curve_of(study: Study, name: str) -> dict[str, tuple[list[int], list[float]]
 
 def place(state: str, last: int) -> int:
     """Steps that made a state."""
-    return {"untrained": 0, "final": last}.get(state) or int(state.partition("-")[2] or 0)
+    if state.startswith("untrained"):
+        return 0
+    return last if state == "final" else int(state.partition("-")[2] or 0)
 
 
 def curves_table(study: Study, chosen: Namespace) -> str:

@@ -62,7 +62,7 @@ def test_templates_carry_the_settings(bert):
     encoder = load_encoder(str(bert), query_prompt="q: ", passage_prompt="p: ", use_titles=False, query_length=9)
     query, passage = encoder.template("query"), encoder.template("passage")
     assert (query.max_length, query.prompt, query.use_titles) == (9, "q: ", False)
-    assert (passage.max_length, passage.prompt, passage.use_titles) == (128, "p: ", False)
+    assert (passage.max_length, passage.prompt, passage.use_titles) == (512, "p: ", False)
     assert query.tokenizer == passage.tokenizer == encoder.tower("query").tokenizer_digest
     assert load_encoder(str(bert)).template("passage").use_titles
 

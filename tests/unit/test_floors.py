@@ -35,7 +35,7 @@ FLOORS = {
     """,
     "models": """
         models.code models.pooling models.dropout models.first_token models.packing models.pretrained
-        models.encoder_settings models.capacity models.bi_encoder models.tokenizing models.st_folder
+        models.encoder_settings models.capacity models.bi_encoder models.tokenizing models.lengths models.st_folder
         models.loading models.saving models.reinit losses
     """,
     "search": """
@@ -52,9 +52,10 @@ FLOORS = {
         training.batches training.query_batches training.retrieval training.refresh
     """,
     "insight": """
+        experiment.names
         diagnostics.gradients experiment.metrics experiment.folder experiment.snapshot experiment.fixed_index
         experiment.mining experiment.labelling experiment.settings experiment.fixed_negatives experiment.objectives
-        experiment.stage experiment.timing experiment.planning
+        experiment.stage experiment.timing experiment.untrained experiment.planning
         diagnostics.forgetting diagnostics.curves diagnostics.timeline
         diagnostics.informative diagnostics.pairwise_errors
         experiment.examination experiment.cards experiment.results experiment.seeds experiment.refreshing

@@ -21,9 +21,43 @@ from hardneg.records import TokenBatch, offsets_of
 
 def test_defaults_of_a_plain_folder(bert, capfd):
     encoder = load_encoder(str(bert))
-    assert encoder.settings == EncoderSettings()
+    assert encoder.settings == EncoderSettings(query_length=512, passage_length=512)
     assert not encoder.training
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("of_tokenizer", "of_config", "length"), [(40, 512, 40), (512, 512, 512), (10**30, 512, 512), (1000, 512, 512)]
+)
+def test_a_plain_folder_takes_what_its_tokenizer_and_positions_allow(copied, of_tokenizer, of_config, length):
+    for file, name, value in (
+        ("tokenizer_config.json", "model_max_length", of_tokenizer),
+        ("config.json", "max_position_embeddings", of_config),
+    ):
+        (copied / file).write_text(json.dumps(json.loads((copied / file).read_text()) | {name: value}))
+    settings = load_encoder(str(copied)).settings
+    assert (settings.query_length, settings.passage_length) == (length, length)
+
+
+def test_roberta_takes_512_tokens_of_its_514_positions(roberta, tmp_path):
+    folder = shutil.copytree(roberta, tmp_path / "roberta")
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"model_max_length": 10**30}))
+    settings = load_encoder(str(folder)).settings
+    assert (settings.query_length, settings.passage_length) == (512, 512)
+    with pytest.raises(SettingsError, match="TOO_LONG: passage_length = 513, the model takes 512 tokens"):
+        load_encoder(str(folder), passage_length=513)
+
+
+@pytest.mark.parametrize(("said", "length"), [(48, 48), (None, 512), (4096, 512)])
+def test_a_sentence_transformers_folder_takes_what_it_says(bert, tmp_path, said, length):
+    folder = tmp_path / "st"
+    save_encoder(load_encoder(str(bert), pooling="mean"), folder)
+    for name in ("hardneg.json", "manifest.json"):  # as if another had written it
+        (folder / name).unlink()
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": said}))
+    settings = load_encoder(str(folder)).settings
+    assert (settings.query_length, settings.passage_length) == (length, length)
 
 
 def test_weights_of_other_heads_are_left_quietly(bert, copied, tmp_path, capfd):
@@ -175,6 +209,7 @@ def test_models_that_cannot_run_flat_run_padded(tmp_path, bert):
             folder
         )
     encoder = load_encoder(str(folder), pooling="mean")
+    assert encoder.settings.passage_length == 510, "the padding's position and the one before it are no token's"
     tokens = tokens_of(encoder, "passage", tmp_path)
     with torch.no_grad():
         together = encoder.encode(tokens, "passage")

@@ -25,6 +25,13 @@ AllowCode = Annotated[
 PromptsOption = Annotated[
     str | None, typer.Option("--prompts", help="Take prompts and lengths of a family of models: e5, bge, gte.")
 ]
+QueryLength = Annotated[
+    int | None, typer.Option("--query-length", min=3, help="Tokens to cut queries at (default: the model's own).")
+]
+PassageLength = Annotated[
+    int | None,
+    typer.Option("--passage-length", min=3, help="Tokens to cut passages at (default: the model's own)."),
+]
 SplitOption = Annotated[str, typer.Option(help="Split of the judgements.")]
 QrelsOption = Annotated[Path | None, typer.Option(help="A qrels file, instead of --data.")]
 PerQueryOption = Annotated[Path | None, typer.Option(help="Write values by query here (JSONL).")]

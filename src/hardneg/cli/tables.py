@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hardneg.experiment.names import shown
+
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """Columns aligned by width: the first to the left, numbers to the right."""
@@ -104,7 +106,7 @@ def bounds(interval: Sequence[float]) -> str:
 def states_table(states: Mapping[str, Mapping[str, Any]]) -> str:
     """Measures by state of the model."""
     measures = list(next(iter(states.values())))
-    return table(["", *measures], [[name, *values.values()] for name, values in states.items()])
+    return table(["", *measures], [[shown(name), *values.values()] for name, values in states.items()])
 
 
 def results_table(results: Mapping[str, Any], out: Path) -> str:
@@ -119,7 +121,7 @@ def results_table(results: Mapping[str, Any], out: Path) -> str:
     parts += [errors_table(split, found) for split, found in results.get("pairwise_errors", {}).items()]
     if shares := results.get("informative"):
         title = "negatives still among a query's first 100, when the model has learned from them"
-        parts.append(f"{title}\n" + table(["", "share"], list(shares.items())))
+        parts.append(f"{title}\n" + table(["", "share"], [[shown(name), share] for name, share in shares.items()]))
     if results.get("forgetting"):
         parts.append(forgetting_table(results["forgetting"]))
     index = f"\nindex:      {found['kind']} {found['digest'][:12]}" if (found := results.get("index")) else ""
@@ -129,7 +131,7 @@ def results_table(results: Mapping[str, Any], out: Path) -> str:
 
 def errors_table(split: str, states: Mapping[str, Mapping[str, Any]]) -> str:
     """Irrelevant passages above a relevant one, by state of the model."""
-    rows = [[name, found["total"], found["top"]] for name, found in states.items()]
+    rows = [[shown(name), found["total"], found["top"]] for name, found in states.items()]
     top = next(iter(states.values()))["k"]
     return f"pairwise errors of a {split} query\n" + table(["", "all", f"first {top}"], rows)
 
@@ -138,7 +140,7 @@ def tests_table(comparisons: Sequence[Mapping[str, Any]]) -> str:
     """Comparisons of states, with their intervals."""
     rows = [
         [
-            f"{row['a']} - {row['b']}",
+            f"{shown(row['a'])} - {shown(row['b'])}",
             row["measure"],
             f"{row['difference']:+.4f}",
             bounds(row["interval"]),
@@ -153,7 +155,7 @@ def tests_table(comparisons: Sequence[Mapping[str, Any]]) -> str:
 def forgetting_table(steps: Sequence[Mapping[str, Any]]) -> str:
     """Training queries forgotten and learned between states of the model."""
     names = ("before", "after", "forgotten", "learned", "train_mrr_100")
-    rows = [[step[name] for name in names] for step in steps]
+    rows = [[shown(step[name]) if name in ("before", "after") else step[name] for name in names] for step in steps]
     headers = ["from", "to", "forgotten", "learned", "MRR@100 then"]
     return "training queries, from one state of the model to the next\n" + table(headers, rows)
 

@@ -158,6 +158,15 @@ def token_batch(texts: list[str], titles: list[str], template: TextTemplate, tok
     return TokenBatch(ids, offsets_of(lengths))
 
 
+def cut_texts(
+    texts: list[str], titles: list[str], template: TextTemplate, tokenizer: Tokenizer
+) -> NDArray[np.bool_]:
+    """Whether each of a few texts [n] has more tokens than the template keeps; ``titles`` may be empty."""
+    strings = _strings(template, tokenizer)(titles, texts)
+    encodings = _truncating(tokenizer, template.max_length).encode_batch_fast(strings)
+    return np.array([len(one.overflowing) >= template.chunks for one in encodings], bool)
+
+
 def tokenizer_digest(tokenizer: Tokenizer) -> str:
     """Digest of what decides the ids: everything but the truncation and padding set at the moment."""
     return digest_json({**json.loads(tokenizer.to_str()), "truncation": None, "padding": None})

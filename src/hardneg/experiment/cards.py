@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hardneg.data.training_data import TrainingData
-
-FINAL = "final"  # the state that the card is about
+from hardneg.experiment.names import FINAL, shown
 
 
 def model_card(about: str, data: TrainingData, results: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
@@ -24,7 +23,9 @@ def model_card(about: str, data: TrainingData, results: Mapping[str, Any], setti
         lines += ["", f"Trained to be searched through the `{index['kind']}` index `{index['digest'][:12]}`."]
     for split in splits_of(results):
         measures = list(results[split][FINAL])
-        rows = [[state, *(f"{found[name]:.4f}" for name in measures)] for state, found in results[split].items()]
+        rows = [
+            [shown(state), *(f"{found[name]:.4f}" for name in measures)] for state, found in results[split].items()
+        ]
         table = [["", *measures], ["---"] * (1 + len(measures)), *rows]
         lines += ["", f"## Results on {split}", "", *(f"| {' | '.join(row)} |" for row in table)]
     named = [f"{name} = {json.dumps(value)}" for name, value in settings.items() if value is not None]

@@ -28,7 +28,7 @@ def examine(
     """
     runs = retrieve_all(state, data, depth=depth, evaluation_depth=evaluation_depth(measures), contains=contains)
     state.keep_geometry()
-    return runs, by_leader(errors_of_state, state, judged_splits(data))
+    return runs, by_leader(errors_of_state, state, asked_splits(state, data))
 
 
 def retrieve_all(
@@ -44,15 +44,19 @@ def retrieve_all(
     In every state, the final one too, test's queries are as long as search reads them and all others as training
     does: so dev compares states alike, on the way and at the end (the published scripts of ANCE-Tele).
 
+    A state of which less is ``asked`` has the runs of dev and test alone, or that of dev.
+
     Parameters
     ----------
     contains : what tells whether a passage contains an answer, where that makes it a positive.
     """
-    k = training_depth(data.collection, data.train, depth)
-    runs = {"train": state.search("query", data.train.query_rows, k, as_trained=True)}
-    found = by_leader(current_positives, state, data, depth, contains).some()
-    runs["lookahead"] = state.neighbours("lookahead", found.query_rows, found.first(), k)
-    for name, qrels in judged_splits(data).items():
+    runs = {}
+    if state.asked == "all":
+        k = training_depth(data.collection, data.train, depth)
+        runs["train"] = state.search("query", data.train.query_rows, k, as_trained=True)
+        found = by_leader(current_positives, state, data, depth, contains).some()
+        runs["lookahead"] = state.neighbours("lookahead", found.query_rows, found.first(), k)
+    for name, qrels in asked_splits(state, data).items():
         runs[name] = state.search(name, qrels.query_rows, evaluation_depth, as_trained=name != "test")
     return runs
 
@@ -66,3 +70,8 @@ def judged_splits(data: TrainingData) -> dict[str, Qrels]:
     """The splits that judge; the first is the one that people look at."""
     both = {"test": data.test, "dev": data.dev}
     return {name: qrels for name, qrels in both.items() if qrels is not None}
+
+
+def asked_splits(state: State, data: TrainingData) -> dict[str, Qrels]:
+    """Those of them that a state is searched for."""
+    return {name: qrels for name, qrels in judged_splits(data).items() if state.asked != "dev" or name == "dev"}

@@ -15,11 +15,13 @@ from hardneg.data.training_data import TrainingData
 from hardneg.experiment.mining import training_depth
 from hardneg.experiment.settings import TrainingSettings
 from hardneg.experiment.timing import TIMED_TOKENS, encode_seconds, search_seconds, spread, training_cost
+from hardneg.experiment.untrained import Own
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.capacity import Precision
 from hardneg.process.progress import clock
 from hardneg.records import Side, TokenBatch
 
+JUDGED = 100  # hits of a dev or test query, about
 SAMPLE = 512  # texts looked at for lengths and tokenising speed
 DISK_RATE = 400e6  # bytes a second, to write or read with a digest
 HIT, ENTRY, POSTING = 8, 21, 8  # bytes of a run's hit, a pool's entry, a term in a passage
@@ -101,8 +103,14 @@ class Sample:
         return float(queries * self.queries.lengths.mean() + passages * self.chunks * self.passages.lengths.mean())
 
 
-def describe_work(work: Work, encoder: BiEncoder, *, seeds: int, measure: bool) -> dict[str, Any]:
+def describe_work(
+    work: Work, encoder: BiEncoder, *, seeds: int, measure: bool, own: Own | None = None
+) -> dict[str, Any]:
     """The episodes of an experiment, and its facts; with ``measure`` time and memory, timed on a sample here.
+
+    Parameters
+    ----------
+    own : the model as it came, where it is measured besides what training starts from.
 
     Returns
     -------
@@ -111,9 +119,13 @@ def describe_work(work: Work, encoder: BiEncoder, *, seeds: int, measure: bool) 
     """
     sample = take_sample(work, encoder)
     facts = describe_counts(work, sample, seeds)
+    if own is not None:
+        facts["untrained"] = f"measured as it came, and {own.how}"
     plan: dict[str, Any] = {"episodes": [asdict(episode) for episode in work.episodes], "facts": facts}
     if measure:
         stages, memory = time_stages(work, encoder, sample)
+        if own is not None:
+            add_own(stages, work, own)
         seconds = {stage: seeds * value for stage, value in stages.items()}
         plan["seconds"] = seconds | {"total": sum(seconds.values())}
         plan["bytes"] = {"disk": seeds * disk_bytes(work, encoder, sample), "memory": memory}
@@ -216,6 +228,18 @@ def time_stages(work: Work, encoder: BiEncoder, sample: Sample) -> tuple[dict[st
     seconds["train"] += sum(one.steps * queries_of_step(one) for one in work.episodes) * a_search * work.query_side
     seconds["save and verify"] = stored_bytes(work, encoder) / DISK_RATE
     return seconds, memory + weights_of(work, encoder)[0] + work.index  # what mines stays beside what trains
+
+
+def add_own(seconds: dict[str, float], work: Work, own: Own) -> None:
+    """Add what it takes to encode and search with the model as it came, which no training query asks."""
+    encoder, collection = own.load(), work.data.collection
+    sample = take_sample(work, encoder)
+    texts = {"query": collection.n_queries, "passage": collection.n_passages}
+    tokens = sample.tokens(*(texts[side] if side in own.sides else 0 for side in ("query", "passage")))
+    seconds["encode"] += tokens * encode_seconds(encoder, sample.passages, work.token_budget, work.precision)
+    indexed = round(sample.chunks * collection.n_passages)
+    judged = sum(len(qrels) for qrels in (work.data.dev, work.data.test) if qrels is not None)
+    seconds["search"] += judged * indexed * search_seconds(encoder.dim, indexed, JUDGED, work.store_dtype)
 
 
 def stored_bytes(work: Work, encoder: BiEncoder) -> float:

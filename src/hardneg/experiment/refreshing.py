@@ -13,6 +13,7 @@ from hardneg.errors import PeerError
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.labelling import answers_of, current_positives
 from hardneg.experiment.mining import mine_candidates
+from hardneg.experiment.names import UNTRAINED
 from hardneg.experiment.settings import TrainingSettings, state_of
 from hardneg.experiment.snapshot import GEOMETRY, Remembered, Snapshot
 from hardneg.models.bi_encoder import BiEncoder
@@ -60,7 +61,7 @@ def beat_of(experiment: Experiment, role: str) -> Beat:
 
 def name_of(version: int) -> str:
     """What the state behind a version is called."""
-    return "untrained" if version == 0 else f"refresh-{version}"
+    return UNTRAINED if version == 0 else f"refresh-{version}"
 
 
 def runs_of(version: int) -> str:

@@ -16,25 +16,27 @@ from hardneg.errors import InputError
 from hardneg.evaluation.answers import check_answers, evaluate_with_answers
 from hardneg.evaluation.measures import Evaluation, Measure
 from hardneg.evaluation.significance import bootstrap_interval, holm, randomization_test
-from hardneg.experiment.cards import FINAL, card_metadata, model_card
+from hardneg.experiment.cards import card_metadata, model_card
 from hardneg.experiment.examination import evaluation_depth, examine, judged_splits
 from hardneg.experiment.fixed_index import name_index
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.labelling import answers_of, relevant
+from hardneg.experiment.names import BM25, FINAL, STARTED, UNTRAINED, shown
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.models.saving import save_encoder
+from hardneg.negatives.candidates import Contains
 from hardneg.process.distributed import is_leader
-from hardneg.process.progress import note
+from hardneg.process.progress import note, say
 from hardneg.records import Qrels, Run
 from hardneg.search.bm25 import bm25_run
 from hardneg.storage.artifacts import read_manifest
 
 log = logging.getLogger(__name__)
 
-BM25, UNTRAINED = "bm25", "untrained"
 PUBLISHED = (BM25, UNTRAINED, FINAL)  # the states whose runs are written for people
 CURVE, MODEL = "learning_curve.png", "model"
 Runs = Mapping[str, Mapping[str, Run]]  # by state, and then by what was searched
+NO_LENGTHS: Mapping[str, Any] = {}
 
 
 def conduct(
@@ -49,6 +51,8 @@ def conduct(
     about: str,
     settings: Mapping[str, Any],
     base_model: str | None = None,
+    lengths: Mapping[str, Any] = NO_LENGTHS,
+    how: str = "",
 ) -> None:
     """Let a recipe run, measure every state of the model as it comes, and finish the experiment.
 
@@ -63,6 +67,8 @@ def conduct(
     depth : how far down training queries are mined.
     about, settings, base_model : what the model card says of the model and how it was trained; the last is the
         name on the hub of the model it began with.
+    lengths : what the lengths in force cut, by side.
+    how : training starts from something else than the model as it came.
     """
     data = labelled(data, settings)
     check_answers(measures, data.collection)
@@ -79,10 +85,11 @@ def conduct(
         found, errors[state.name] = examine(state, data, measures, depth=depth, contains=contains)
         if is_leader():
             runs[state.name] = found
-            known = relevant(found["train"], data, contains)
-            if (share := share_of_state(state, found["train"], data, known)) is not None:
+            if (share := informative_of(state, found, data, contains)) is not None:
                 informative[state.name] = share
             note_state(state.name, found, data, measures, experiment.cache)
+            if state.name == STARTED:
+                note_cost(runs, how, data, measures, experiment.cache)
         index = index or name_index(getattr(state, "index", None))
         if state.step is not None:
             steps[state.name] = state.step
@@ -91,7 +98,7 @@ def conduct(
     assert isinstance(state, Snapshot)
     results = summarize(data, runs, measures, cache=experiment.cache, seed=seed, first_episode=first_episode)
     results |= {"pairwise_errors": by_split(errors), "informative": informative}
-    results |= {"index": index} if index else {}
+    results |= ({"lengths": lengths} if lengths else {}) | ({"index": index} if index else {})
     write_runs(experiment / "runs", runs, data)
     draw_curve(experiment, results, measures[0], steps)
     save_encoder(
@@ -103,6 +110,15 @@ def conduct(
         replace=True,
     )
     experiment.finish(results)
+
+
+def informative_of(
+    state: State, runs: Mapping[str, Run], data: TrainingData, contains: Contains | None
+) -> float | None:
+    """Its share of negatives still near; None where it was trained on none, or not asked for training queries."""
+    if "train" not in runs:
+        return None
+    return share_of_state(state, runs["train"], data, relevant(runs["train"], data, contains))
 
 
 def is_measured(results: Mapping[str, Any] | None, measures: Sequence[Measure]) -> bool:
@@ -135,9 +151,20 @@ def note_state(
     found = [
         f"{split} {measure} {mean:.4f}"
         for split, qrels in reversed(judged_splits(data).items())
+        if split in runs
         for measure, mean in score(runs[split], qrels, data, measures[:1], cache).means.items()
     ]
-    note(f"{name}: {', '.join(found) or 'done'}")
+    note(f"{shown(name)}: {', '.join(found) or 'done'}")
+
+
+def note_cost(runs: Runs, how: str, data: TrainingData, measures: Sequence[Measure], cache: Path) -> None:
+    """Say what the settings that training starts with cost the model, before any training."""
+    splits = [split for split in ("dev", "test") if split in judged_splits(data)]
+    for split in splits[:1]:
+        qrels = judged_splits(data)[split]
+        own, now = (score(runs[state][split], qrels, data, measures[:1], cache) for state in (UNTRAINED, STARTED))
+        for measure, mean in own.means.items():
+            say(f"untrained: {split} {measure} {mean:.4f} as it came, {now.means[measure]:.4f} {how}")
 
 
 def summarize(
@@ -236,6 +263,8 @@ def draw_curve(
     split = "dev" if "dev" in results else "test"
     values = {s: found[str(measure)] for s, found in results.get(split, {}).items() if "/" not in s}
     baseline = values.pop(BM25, None)
+    if STARTED in values:  # from which the steps begin
+        values.pop(UNTRAINED, None)
     rows = experiment.metrics.read()
     episodes = sorted({row["episode"] for row in rows})
     models = {episode: experiment / f"episodes/{episode}/model" for episode in episodes[:-1]}

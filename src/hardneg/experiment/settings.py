@@ -15,6 +15,7 @@ from hardneg.data.training_data import Labels, TrainingData
 from hardneg.errors import SettingsError
 from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment.folder import Experiment
+from hardneg.experiment.names import FINAL, UNTRAINED
 from hardneg.experiment.snapshot import Encoding, Snapshot, State
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.encoder_settings import EncoderSettings
@@ -157,7 +158,7 @@ def state_of(
         encoding=settings.encoding,
         timed=experiment.timed,
         step=step,
-        keeps=name == "untrained" and experiment.shares_cache,
+        keeps=name == UNTRAINED and experiment.shares_cache,
         trained_on=trained_on,
     )
 
@@ -173,8 +174,8 @@ def state_of_episode(
     """The state before ``episode`` of so many; one past the last is the final state."""
     before = None if episode == settings.first_episode else experiment / f"episodes/{episode - 1}/negatives"
     if episode > episodes:
-        return state_of(settings, data, experiment, encoder, "final", "final/runs", trained_on=before)
-    name = f"episode-{episode - 1}" if before else "untrained"
+        return state_of(settings, data, experiment, encoder, FINAL, "final/runs", trained_on=before)
+    name = f"episode-{episode - 1}" if before else UNTRAINED
     return state_of(settings, data, experiment, encoder, name, f"episodes/{episode}/runs", trained_on=before)
 
 
@@ -186,7 +187,8 @@ class Recipe:
     ----------
     name : as in ``hardneg train NAME``; its presets stand under it.
     run : (settings, data, base, experiment, **given) -> every state of the model, while its embeddings are there.
-    plan : (settings, data, encoder, seeds=, measure=) -> what it would do.
+    plan : (settings, data, encoder, seeds=, measure=, own=) -> what it would do; ``own``: the model as it came, if
+        it is measured besides.
     about : how the model card names it, with the paper.
     takes_pool : whether ``run`` takes negatives mined elsewhere to begin with, as ``given``.
     roles : what processes of their own may do beside each other, by name: (settings, data, base, experiment,

@@ -17,11 +17,11 @@ class EncoderSettings:
     """Everything about an encoder that is not in its weights or tokenizer; saved with the model.
 
     ``dim`` cuts the vector (None: whole), after normalisation; logits are ``scale`` × score. Lengths are in
-    tokens, special ones included; ``search_query_length`` is that of queries once the model is trained: in
-    ``search``, in ``encode``, and of an experiment's test split. All that belongs to training (its steps, mining,
-    forgetting, dev) takes ``query_length`` (None: both are the same). With ``chunks`` above 1 a passage is a
-    document of up to so many sequences of ``passage_length``, and its score is the highest of theirs (MaxP; 1:
-    FirstP). Texts are cut after ``max_characters`` (0: nowhere).
+    tokens, special ones included; a loaded model brings its own. ``search_query_length`` is that of queries once
+    the model is trained: in ``search``, in ``encode``, and of an experiment's test split. All that belongs to
+    training (its steps, mining, forgetting, dev) takes ``query_length`` (None: both are the same). With ``chunks``
+    above 1 a passage is a document of up to so many sequences of ``passage_length``, and its score is the highest
+    of theirs (MaxP; 1: FirstP). Texts are cut after ``max_characters`` (0: nowhere).
     """
 
     pooling: Pooling = "cls"

@@ -68,6 +68,9 @@ def load_encoder(
 ) -> BiEncoder:
     """Load a bi-encoder, in evaluation mode and float32.
 
+    Lengths are the model's own unless they are given: those that a folder of ours or of sentence-transformers says
+    (``max_seq_length``), else :func:`longest`.
+
     Parameters
     ----------
     model : a folder (ours, sentence-transformers', Hugging Face's), ``package:NAME``, or a name on the hub.
@@ -128,12 +131,14 @@ def _read_plain(folder: Path, allow_bin: bool) -> Part:
     """A Hugging Face folder; a head like that of the released ANCE checkpoints is found."""
     transformer, unused = read_transformer(folder, allow_bin=allow_bin)
     tower = Tower(transformer, read_tokenizer(folder), code=check_code(folder))
+    length = longest(tower)
+    settings = EncoderSettings(query_length=length, passage_length=length)
     if not unused.issuperset(ANCE_WEIGHTS):
-        return Part(tower, EncoderSettings(), folder)
+        return Part(tower, settings, folder)
     tower.head = AnceHead(tower.width)
     stored = read_tensors(find_weights(folder, allow_bin=allow_bin))
     tower.head.load_state_dict({ours: stored[theirs] for theirs, ours in ANCE_WEIGHTS.items()})
-    return Part(tower, EncoderSettings(head="ance"), folder)
+    return Part(tower, replace(settings, head="ance"), folder)
 
 
 def _read_st(folder: Path, allow_bin: bool) -> Part:
@@ -218,10 +223,15 @@ def _check_names(overrides: Mapping[str, Any]) -> None:
 
 
 def longest(tower: Tower) -> int:
-    """Tokens of the longest sequence the transformer has positions for."""
+    """Tokens of the longest sequence that the transformer has positions for and the tokenizer allows.
+
+    RoBERTa and its kin count positions from behind that of the padding: of 514 they use 512.
+    """
     positions = getattr(tower.transformer.config, "max_position_embeddings", None) or tower.width * 1024
-    limit = positions - first_position(tower.transformer)
-    return int(min(limit, tower.pretrained_tokenizer.model_max_length))
+    table = getattr(getattr(tower.transformer, "embeddings", None), "position_embeddings", None)
+    padding = getattr(table, "padding_idx", None)
+    unused = max(first_position(tower.transformer), 0 if padding is None else int(padding) + 1)
+    return int(min(positions - unused, tower.pretrained_tokenizer.model_max_length))
 
 
 def _check_lengths(parts: list[Part], settings: EncoderSettings) -> None:

@@ -23,6 +23,8 @@ def index(
     passage_model: Place | None = None,
     allow_bin: bool = False,
     prompts: str | None = None,
+    query_length: int | None = None,
+    passage_length: int | None = None,
     cache: Place | None = None,
     device: str | None = None,
     **options: int,
@@ -32,8 +34,9 @@ def index(
     Parameters
     ----------
     kind : ``flat``, ``ivf``, ``hnsw``, ``pq`` or ``ivfpq``.
-    data, split, model, passage_model, allow_bin, prompts, cache, device : queries to measure recall with, and the
-        model that encodes them; without ``data``, passages drawn from the embeddings are the queries.
+    data, split, model, passage_model, allow_bin, prompts, query_length, passage_length, cache, device :
+        queries to measure recall with, and the model that encodes them; without ``data``, passages drawn from
+        the embeddings are the queries.
     options : of the kind, see :func:`hardneg.search.ann_building.build_index`.
 
     Returns
@@ -69,6 +72,8 @@ def index(
             passage_model=passage_model,
             allow_bin=allow_bin,
             prompts=prompts,
+            query_length=query_length,
+            passage_length=passage_length,
             device=device,
             embeddings=embeddings,
         )

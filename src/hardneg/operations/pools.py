@@ -53,6 +53,8 @@ def mine(
     seed: int = 42,
     allow_bin: bool = False,
     prompts: str | None = None,
+    query_length: int | None = None,
+    passage_length: int | None = None,
     cache: Place | None = None,
     device: str | None = None,
 ) -> NegativePool:
@@ -70,6 +72,7 @@ def mine(
     file : what the source ``file`` takes: a run, a pool, or JSON of negatives by passage id (Tevatron's, DPR's) or
         as token ids (ANCE-Tele's ``split*.hn.json``, a file or their folder; they need ``model``).
     filters : bounds on rank, score and margin to the positive's score.
+    query_length, passage_length : tokens to cut at, in place of the model's own.
     labels : what makes a passage a positive; by answers, those that contain one are no negatives.
 
     Raises
@@ -109,6 +112,8 @@ def mine(
                 passage_model=passage_model,
                 allow_bin=allow_bin,
                 prompts=prompts,
+                query_length=query_length,
+                passage_length=passage_length,
                 device=device,
             )
             inputs["model"] = corpus.digest

@@ -41,6 +41,8 @@ def encode(
     token_budget: int = 16384,
     allow_bin: bool = False,
     prompts: str | None = None,
+    query_length: int | None = None,
+    passage_length: int | None = None,
     cache: Place | None = None,
     device: str | None = None,
 ) -> dict[str, Any]:
@@ -52,6 +54,8 @@ def encode(
         it, all of them (under ``torchrun``, those of this rank).
     token_budget : tokens of a batch.
     prompts : see :func:`~hardneg.models.loading.load_encoder`.
+    query_length, passage_length : tokens to cut at, in place of the model's own; what searches these embeddings
+        must be told the same.
 
     Returns
     -------
@@ -74,13 +78,21 @@ def encode(
         from hardneg.models.capacity import best_precision
         from hardneg.models.loading import load_encoder
         from hardneg.models.tokenizing import token_store
+        from hardneg.operations.states import lengths_given
         from hardneg.process.memory import require
         from hardneg.process.runtime import pick_device
         from hardneg.search.ann import traits
         from hardneg.search.embeddings import encode_store, encoding_memory
 
         device = pick_device(device)
-        encoder = load_encoder(model, passage_model, device=device, allow_bin=allow_bin, prompts=prompts)
+        encoder = load_encoder(
+            model,
+            passage_model,
+            device=device,
+            allow_bin=allow_bin,
+            prompts=prompts,
+            **lengths_given(query_length, passage_length),
+        )
         store = token_store(encoder, collection, folder, side, searching=True)
         require(encoding_memory(encoder, token_budget, len(store)), "encoding", encoder.device.type)
         ids = collection.query_ids if side == "query" else collection.passage_ids
@@ -117,6 +129,8 @@ def search_split(
     k: int = 1000,
     allow_bin: bool = False,
     prompts: str | None = None,
+    query_length: int | None = None,
+    passage_length: int | None = None,
     cache: Place | None = None,
     device: str | None = None,
 ) -> dict[str, Any]:
@@ -128,6 +142,7 @@ def search_split(
     model, bm25 : what searches: one of the two.
     embeddings : the corpus as :func:`encode` embedded it with this model; else it is embedded into the cache.
     index : search this index instead, which :func:`index` built over this model's embeddings.
+    query_length, passage_length : tokens to cut at, in place of the model's own.
     k : hits of a query; all passages where there are fewer.
 
     Returns
@@ -157,6 +172,8 @@ def search_split(
             passage_model=passage_model,
             allow_bin=allow_bin,
             prompts=prompts,
+            query_length=query_length,
+            passage_length=passage_length,
             device=device,
             embeddings=embeddings,
             index=index,
@@ -179,6 +196,8 @@ def search_text(
     k: int = 5,
     allow_bin: bool = False,
     prompts: str | None = None,
+    query_length: int | None = None,
+    passage_length: int | None = None,
     cache: Place | None = None,
     device: str | None = None,
 ) -> list[dict[str, Any]]:
@@ -206,6 +225,8 @@ def search_text(
         passage_model=passage_model,
         allow_bin=allow_bin,
         prompts=prompts,
+        query_length=query_length,
+        passage_length=passage_length,
         device=device,
         embeddings=embeddings,
         index=index,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ from hardneg.arguments import check_fields
 from hardneg.data.training_data import AUTO
 from hardneg.errors import SettingsError
 from hardneg.experiment.settings import TrainingSettings
+from hardneg.experiment.untrained import Own, own_model
 from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.loading import load_encoder
 from hardneg.models.pretrained import PACKAGE
 from hardneg.models.reinit import reinitialize
@@ -60,6 +63,11 @@ class Base:
         local = self.model.startswith(PACKAGE) or Path(self.model).expanduser().exists()
         return None if local else self.model
 
+    def own(self, settings: TrainingSettings) -> BiEncoder:
+        """The model as it came, with the prompts and lengths of its family if one is named."""
+        options: dict[str, Any] = {"device": self.device, "allow_bin": self.allow_bin, "prompts": settings.prompts}
+        return load_encoder(self.model, self.passage_model, **options)
+
     def load(self, settings: TrainingSettings) -> BiEncoder:
         """A fresh one, with what the settings override."""
         options: dict[str, Any] = {
@@ -78,3 +86,17 @@ class Base:
         for side in sides if settings.reinit_layers else ():
             reinitialize(encoder.tower(side).transformer, settings.reinit_layers, seed=settings.reinit_seed)
         return encoder
+
+
+def as_it_came(base: Base, settings: TrainingSettings, start: BiEncoder) -> tuple[Own | None, EncoderSettings]:
+    """The model as it came, if training does not start from it, and its own settings.
+
+    There is none where two towers do not agree unless they are told to, or a family's texts are too long for it.
+    """
+    try:
+        own = base.own(settings)
+    except SettingsError as fault:
+        if fault.code in ("TOWERS_DIFFER", "TOO_LONG"):
+            return None, start.settings
+        raise
+    return own_model(own, start, partial(base.own, settings), reinit=settings.reinit_layers), own.settings

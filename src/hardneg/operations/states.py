@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from hardneg.data.collection import Collection
 from hardneg.experiment.snapshot import Encoding, Snapshot
@@ -28,10 +29,13 @@ def open_state(
     embeddings: Place | None = None,
     index: Place | None = None,
     prompts: str | None = None,
+    query_length: int | None = None,
+    passage_length: int | None = None,
 ) -> Snapshot:
     """A model over a collection; its runs and embeddings live in the cache, keyed by digests."""
     device = pick_device(device)
-    encoder = load_encoder(model, passage_model, device=device, allow_bin=allow_bin, prompts=prompts)
+    lengths = lengths_given(query_length, passage_length)
+    encoder = load_encoder(model, passage_model, device=device, allow_bin=allow_bin, prompts=prompts, **lengths)
     encoding = Encoding(precision=best_precision(device))
     key = digest_json([encoder.digest(), collection.digest, dataclasses.asdict(encoding)])
     state = Snapshot(
@@ -47,6 +51,14 @@ def open_state(
         return state
     opened = open_index(index, encoder, state.sides["passage"], lambda: state.texts_digest)
     return state.through(opened, "index", state.folder / "index")
+
+
+def lengths_given(query_length: int | None, passage_length: int | None) -> dict[str, Any]:
+    """The lengths that replace the model's own, by the names that encoders know; a query's is that of search."""
+    lengths: dict[str, Any] = {}
+    if query_length is not None:
+        lengths |= {"query_length": query_length, "search_query_length": None}
+    return lengths if passage_length is None else lengths | {"passage_length": passage_length}
 
 
 def open_index(place: Place, encoder: BiEncoder, digest: str, texts: Callable[[], str] | None) -> FaissIndex:

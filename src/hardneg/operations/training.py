@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from hardneg.experiment.folder import Experiment, open_experiment
 from hardneg.experiment.results import conduct, is_measured
 from hardneg.experiment.seeds import pool_seeds
 from hardneg.experiment.settings import Recipe, TrainingSettings
+from hardneg.experiment.snapshot import State
+from hardneg.experiment.untrained import cuts_of, cuts_of_sample, from_own, lengths_of
 from hardneg.integrations.tensorboard import boarding
 from hardneg.models.capacity import warn_if_emulated
 from hardneg.models.tokenizing import texts_digest
@@ -27,11 +29,11 @@ from hardneg.operations.opening import Data, Place
 from hardneg.operations.origin import remember_collection
 from hardneg.operations.preparing import CACHE, prepare
 from hardneg.operations.roles import jobs_of, take_role
-from hardneg.operations.starting import Base, Splits
+from hardneg.operations.starting import Base, Splits, as_it_came
 from hardneg.operations.states import open_index
 from hardneg.operations.supervision import team
 from hardneg.process.distributed import by_leader, group, is_leader, world_size
-from hardneg.process.progress import note
+from hardneg.process.progress import note, say
 from hardneg.storage.artifacts import read_manifest
 from hardneg.storage.sealed import write_results
 
@@ -123,13 +125,13 @@ def train_once(
         texts = partial(texts_digest, encoder, data.collection, cache or out / CACHE)
         given["index"] = open_index(index_folder, encoder, encoder.digest("passage"), texts)
         inputs["index"] = given["index"].manifest.digest
-    del encoder
     roles = settings.roles if role is None else [role]
     places = (out, data.collection, splits, base, settings, inputs, cache)
     jobs = jobs_of(recipe, roles, *places, split_seed=split_seed, supervised=role is None)
     if role is not None:
         take_role(recipe, jobs[0])
         return {}
+    own, own_settings = as_it_came(base, settings, encoder)
     with open_experiment(
         out, recipe=recipe.name, settings=settings, inputs=inputs, cache=cache, grows=settings.may_grow
     ) as experiment:
@@ -138,11 +140,18 @@ def train_once(
             note(f"{out}: finished already")
         else:
             say_what_differs(experiment, base.device)
+            cuts = cuts_of(encoder, own_settings, data, experiment) if is_leader() else []
+            say("; ".join(map(str, cuts)))
+            del encoder  # from here on it would only take memory
             with contextlib.ExitStack() as stack, boarding(experiment, settings.tensorboard and is_leader()):
-                if jobs:
-                    given["working"] = stack.enter_context(team(jobs, experiment, settings))
+
+                def states() -> Iterator[State]:
+                    if jobs:
+                        given["working"] = stack.enter_context(team(jobs, experiment, settings))
+                    yield from recipe.run(settings, data, partial(base.load, settings), experiment, **given)
+
                 conduct(
-                    recipe.run(settings, data, partial(base.load, settings), experiment, **given),
+                    from_own(own, settings, data, experiment, states),
                     data,
                     experiment,
                     measures,
@@ -152,6 +161,8 @@ def train_once(
                     about=f"A dense retriever trained with hardneg by {recipe.about} from {base.name}.",
                     settings=settings.result_values(),
                     base_model=base.hub_name,
+                    lengths=lengths_of(cuts),
+                    how="" if own is None else own.how,
                 )
             if jobs:
                 draw_timeline(experiment / TIMELINE, experiment.timing)
@@ -218,7 +229,7 @@ def plan(
     recipe.check(task.settings, task.data, encoder)
     if task.index_folder is not None:
         open_index(task.index_folder, encoder, encoder.digest("passage"), None)
-    return {
-        "settings": task.settings.model_dump(mode="json"),
-        **recipe.plan(task.settings, task.data, encoder, seeds=task.seeds, measure=estimate),
-    }
+    own, own_settings = as_it_came(task.base, task.settings, encoder)
+    planned = recipe.plan(task.settings, task.data, encoder, seeds=task.seeds, measure=estimate, own=own)
+    planned["facts"] |= {f"cut {cut.plural}": cut.told for cut in cuts_of_sample(encoder, own_settings, task.data)}
+    return {"settings": task.settings.model_dump(mode="json"), **planned}

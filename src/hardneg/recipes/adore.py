@@ -21,10 +21,12 @@ from hardneg.errors import Faults, HardnegError, SettingsError
 from hardneg.experiment.fixed_index import build_once, check_options, exact_index, through
 from hardneg.experiment.fixed_negatives import FixedNegatives
 from hardneg.experiment.folder import Experiment
+from hardneg.experiment.names import UNTRAINED
 from hardneg.experiment.planning import Episode, describe_work, work_of
 from hardneg.experiment.settings import Recipe, TrainingSettings, state_of
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.experiment.stage import Stage, stage_steps
+from hardneg.experiment.untrained import Own
 from hardneg.losses import RankMeasure, lambda_rank
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
@@ -136,7 +138,7 @@ def adore(
         inputs, its results and the model's manifest name it by its digest, which a resume must find again.
     """
     start = base().untied()
-    state = state_of(settings, data, experiment, start, "untrained", "episodes/1/runs", 0)
+    state = state_of(settings, data, experiment, start, UNTRAINED, "episodes/1/runs", 0)
     yield state
     fixed = passage_index(settings, state, experiment) if index is None else index
     yield from through(state, fixed)
@@ -245,7 +247,9 @@ def list_objective(settings: Adore, encoder: BiEncoder, queries: TokenStore, ret
     return objective
 
 
-def plan(settings: Adore, data: TrainingData, encoder: BiEncoder, *, seeds: int, measure: bool) -> dict[str, Any]:
+def plan(
+    settings: Adore, data: TrainingData, encoder: BiEncoder, *, seeds: int, measure: bool, own: Own | None = None
+) -> dict[str, Any]:
     """What the experiment would do, and with ``measure`` what it would take here."""
     queries, passages = len(data.train), data.collection.n_passages
     horizon, depth = settings.horizon(queries), min(settings.depth, passages)
@@ -270,7 +274,7 @@ def plan(settings: Adore, data: TrainingData, encoder: BiEncoder, *, seeds: int,
         models=kept,
         index=size_of(settings, passages, encoder.dim),
     )
-    return describe_work(work, encoder, seeds=seeds, measure=measure)
+    return describe_work(work, encoder, seeds=seeds, measure=measure, own=own)
 
 
 def size_of(settings: Adore, n: int, dim: int) -> int:

@@ -44,6 +44,7 @@ from hardneg.experiment.refreshing import (
 from hardneg.experiment.settings import Recipe, TrainingSettings, state_of
 from hardneg.experiment.snapshot import State
 from hardneg.experiment.stage import Stage, stage_steps
+from hardneg.experiment.untrained import Own
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.process.distributed import by_leader
@@ -282,7 +283,9 @@ def infer(
 # ---------------------------------------------------------------- the plan
 
 
-def plan(settings: Ance, data: TrainingData, encoder: BiEncoder, *, seeds: int, measure: bool) -> dict[str, Any]:
+def plan(
+    settings: Ance, data: TrainingData, encoder: BiEncoder, *, seeds: int, measure: bool, own: Own | None = None
+) -> dict[str, Any]:
     """What the experiment would do, and with ``measure`` what it would take here."""
     data = labelled(data, settings.model_dump(mode="json"))
     width = 1 + settings.negatives_per_query
@@ -291,7 +294,7 @@ def plan(settings: Ance, data: TrainingData, encoder: BiEncoder, *, seeds: int, 
     work = work_of(settings, data, [one], states=versions + 1, entries=settings.depth, in_batch=settings.in_batch)
     kept = versions if settings.keep_versions is None else min(versions, settings.keep_versions + NEEDED)
     work = replace(work, pools=kept, models=min(settings.refreshes, EXPORTS))
-    return describe_work(work, encoder, seeds=seeds, measure=measure)
+    return describe_work(work, encoder, seeds=seeds, measure=measure, own=own)
 
 
 RECIPE = Recipe(

@@ -23,6 +23,7 @@ from hardneg.experiment.planning import Episode, describe_work, work_of
 from hardneg.experiment.settings import Recipe, TrainingSettings, state_of_episode
 from hardneg.experiment.snapshot import Snapshot
 from hardneg.experiment.stage import Stage, per_episode, train_stage
+from hardneg.experiment.untrained import Own
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.negatives.adopting import adopt
@@ -190,7 +191,13 @@ def mix_episode(
 
 
 def plan(
-    settings: AnceTele, data: TrainingData, encoder: BiEncoder, *, seeds: int, measure: bool
+    settings: AnceTele,
+    data: TrainingData,
+    encoder: BiEncoder,
+    *,
+    seeds: int,
+    measure: bool,
+    own: Own | None = None,
 ) -> dict[str, Any]:
     """What the experiment would do, and with ``measure`` what it would take here."""
     data = labelled(data, settings.model_dump(mode="json"))
@@ -213,7 +220,7 @@ def plan(
         entries=math.ceil(2 * settings.count / (1 - settings.alpha)) + settings.count * len(settings.extra),
         in_batch=settings.in_batch,
     )
-    return describe_work(work, encoder, seeds=seeds, measure=measure)
+    return describe_work(work, encoder, seeds=seeds, measure=measure, own=own)
 
 
 def train_episode(

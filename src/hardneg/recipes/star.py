@@ -23,6 +23,7 @@ from hardneg.experiment.planning import Episode, describe_work, work_of
 from hardneg.experiment.settings import Recipe, TrainingSettings, state_of_episode
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.experiment.stage import Stage, train_stage
+from hardneg.experiment.untrained import Own
 from hardneg.losses import star as star_loss
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
@@ -149,13 +150,15 @@ def loss_of(settings: Star, scale: float) -> GroupLoss:
     return loss
 
 
-def plan(settings: Star, data: TrainingData, encoder: BiEncoder, *, seeds: int, measure: bool) -> dict[str, Any]:
+def plan(
+    settings: Star, data: TrainingData, encoder: BiEncoder, *, seeds: int, measure: bool, own: Own | None = None
+) -> dict[str, Any]:
     """What the experiment would do, and with ``measure`` what it would take here."""
     data = labelled(data, settings.model_dump(mode="json"))
     queries = len(data.train)
     one = Episode(1, queries, settings.stop(queries), settings.queries_per_step, 1 + settings.negatives_per_query)
     work = work_of(settings, data, [one], states=2, entries=settings.depth, in_batch=True)
-    return describe_work(work, encoder, seeds=seeds, measure=measure)
+    return describe_work(work, encoder, seeds=seeds, measure=measure, own=own)
 
 
 ABOUT = "STAR (Zhan et al., 2021)"

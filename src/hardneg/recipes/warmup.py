@@ -27,6 +27,7 @@ from hardneg.experiment.planning import Episode, describe_work, work_of
 from hardneg.experiment.settings import Recipe, TrainingSettings, state_of_episode
 from hardneg.experiment.snapshot import State
 from hardneg.experiment.stage import Stage, per_episode, train_stage
+from hardneg.experiment.untrained import Own
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.negatives.adopting import adopt
@@ -221,7 +222,9 @@ def train_episode(
     return load_encoder(str(experiment / [*models][-1]), device=start.device)
 
 
-def plan(settings: Warmup, data: TrainingData, encoder: BiEncoder, *, seeds: int, measure: bool) -> dict[str, Any]:
+def plan(
+    settings: Warmup, data: TrainingData, encoder: BiEncoder, *, seeds: int, measure: bool, own: Own | None = None
+) -> dict[str, Any]:
     """What the experiment would do, and with ``measure`` what it would take here."""
     data = labelled(data, settings.model_dump(mode="json"))
     episodes = [
@@ -242,7 +245,7 @@ def plan(settings: Warmup, data: TrainingData, encoder: BiEncoder, *, seeds: int
         entries=settings.count,
         in_batch=any(source in SHARED for mixture in settings.mixtures for source in sources_of(mixture)),
     )
-    return describe_work(work, encoder, seeds=seeds, measure=measure)
+    return describe_work(work, encoder, seeds=seeds, measure=measure, own=own)
 
 
 ABOUT = "warm-up on negatives that no trained model chose"

@@ -1,0 +1,81 @@
+"""How many texts are cut, against counting tokens one text at a time."""
+
+import numpy as np
+import pytest
+
+from hardneg.models.lengths import Cut, count_cut, draw, percent, sample_cut
+from hardneg.models.loading import load_encoder
+from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    root = tmp_path_factory.mktemp("world")
+    collection = tiny_collection(root / "collection")
+    return collection, tiny_model(root / "model", collection), root / "cache"
+
+
+def tokens_of(collection, encoder, side, row):
+    """Tokens of a whole text, special ones included."""
+    if side == "query":
+        return len(encoder.tokenizer(side).encode(collection.query_texts.take([row])[0]))
+    title, text = collection.titles.take([row])[0], collection.texts.take([row])[0]
+    return len(encoder.tokenizer(side).encode(f"{title} [SEP] {text}" if title else text))
+
+
+@pytest.mark.parametrize("passage_length", [5, 9, 10, 11, 12, 13, 14])
+def test_what_is_cut_is_counted_text_by_text(world, passage_length):
+    collection, model, cache = world
+    encoder = load_encoder(model, passage_length=passage_length, query_length=5)
+    for side, n, length in (
+        ("passage", collection.n_passages, passage_length),
+        ("query", collection.n_queries, 5),
+    ):
+        cut = sum(tokens_of(collection, encoder, side, row) > length for row in range(n))
+        found = count_cut(encoder, collection, cache, side, 64)
+        assert found == sample_cut(encoder, collection, side, 64, most=n) or found.drawn < n
+        assert (found.texts, found.cut, found.exact) == (n, cut, True)
+
+
+@pytest.mark.parametrize("chunks", [2, 3])
+def test_of_a_document_what_goes_beyond_its_last_chunk_is_cut(world, chunks):
+    collection, model, cache = world
+    encoder = load_encoder(model, chunks=chunks, passage_length=6)  # four words a chunk
+    words = [tokens_of(collection, encoder, "passage", row) - 2 for row in range(collection.n_passages)]
+    found = count_cut(encoder, collection, cache, "passage", 64)
+    assert found.cut == sum(count > 4 * chunks for count in words)
+    assert f"at {chunks} chunks of 6 tokens" in str(found)
+
+
+def test_of_many_texts_some_are_drawn_and_it_is_said(world):
+    collection, model, cache = world
+    encoder = load_encoder(model, passage_length=10)  # eight words and two special tokens: some exactly fit
+    whole = count_cut(encoder, collection, cache, "passage", 64)
+    found = count_cut(encoder, collection, cache, "passage", 64, most=100)
+    assert found == count_cut(encoder, collection, cache, "passage", 64, most=100)
+    assert not found.exact
+    assert abs(found.cut - whole.cut) < 10
+    assert str(found).endswith("(the model takes 64), by a sample of 100")
+    assert found.as_json()["drawn"] == 100
+
+
+def test_a_drawn_part_is_spread_and_the_same_every_time():
+    rows = np.arange(1000) * 2
+    drawn = draw(rows, 100)
+    assert drawn.tolist() == draw(rows, 100).tolist() == sorted(set(drawn.tolist()))
+    assert 800 < drawn.mean() < 1200
+    assert draw(rows, 1000) is rows
+
+
+def test_what_people_read():
+    cut = Cut("passage", 64, 256, 15775, 5837)
+    assert str(cut) == "passages: 37 % of 15,775 are cut at 64 tokens (the model takes 256)"
+    assert str(Cut("query", 32, 32, 10, 0)) == "queries: none is cut at 32 tokens"
+    assert [percent(share) for share in (1e-9, 0.01, 0.5, 0.99, 0.999, 1.0)] == [
+        "under 1 %",
+        "1 %",
+        "50 %",
+        "99 %",
+        "over 99 %",
+        "100 %",
+    ]
