@@ -35,6 +35,7 @@ class Step:
     recipe: str
     settings: dict[str, object]
     model: str | None = None  # the name of the step whose model it starts from; None: the study's encoder
+    preset: str | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ class Study:
             "--out",
             str(self.folder / step.name),
         ]
+        arguments += [] if step.preset is None else ["--preset", step.preset]
         settings = self.common | step.settings
         for name, value in settings.items():
             arguments += ["--set", f"{name}={json.dumps(value)}"]
@@ -101,8 +103,9 @@ class Study:
 
     def settings_of(self, step: Step) -> dict[str, Any]:
         """All that decides an experiment's figures."""
-        begun = {} if step.model is None else {"from": step.model}
-        return {"data": called(self.data), "model": called(self.model), **self.common, **step.settings, **begun}
+        more = {"from": step.model, "preset": step.preset}
+        chosen = {"data": called(self.data), "model": called(self.model), **self.common, **step.settings}
+        return chosen | {name: value for name, value in more.items() if value is not None}
 
     def is_done(self, step: str) -> bool:
         """Whether a step need not be executed: it is finished in the folder, or kept."""
