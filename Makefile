@@ -1,5 +1,5 @@
 # make install | demo | test | test-slow | chaos | fuzz | crash | flips | lint | bench | bench-import
-# make study-ablation | study-ance | study-star-adore | study-indexes
+# make study-ablation | study-ance | study-star-adore | study-first | study-openqa | study-indexes
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # For machines whose default index serves CUDA builds of torch: make TORCH_INDEX=https://…/cpu demo
 TORCH_INDEX ?=
@@ -13,7 +13,7 @@ DATA ?= pydocs
 OPTIONS ?=
 
 .PHONY: install demo test test-slow chaos fuzz crash flips lint bench bench-import
-.PHONY: study-ablation study-ance study-star-adore study-indexes clean
+.PHONY: study-ablation study-ance study-star-adore study-first study-openqa study-indexes clean
 
 install: $(VENV)/.dev
 
@@ -73,25 +73,40 @@ bench: $(VENV)/.bench
 bench-import: $(VENV)/.bench
 	$(BIN)/python benchmarks/importing.py --passages 8841823 --repeats 1
 
+# What an experiment came to is kept in docs/studies/NAME.jsonl: a study executes what is not kept there, and makes its
+# page of what is. OPTIONS=--anew executes everything, OPTIONS=--only-report nothing.
+STUDIES := docs/studies
+
 study-ablation: $(VENV)/.base
-	@echo "38 experiments, some minutes each on 2 free cores; what is finished is not run again (make JOBS=2 STUDY=folder)"
-	$(BIN)/python studies/ablation.py --out $(or $(STUDY),runs/ablation) --jobs $(JOBS) $(OPTIONS) \
-		--report docs/studies/ablation.md
+	@echo "38 experiments, all kept: the page in seconds. OPTIONS=--anew: 15 minutes each of one old core (JOBS=2 STUDY=folder)"
+	$(BIN)/python studies/ablation.py --out $(or $(STUDY),runs/ablation) --data $(DATA) --jobs $(JOBS) \
+		--kept $(STUDIES)/ablation.jsonl --report $(STUDIES)/ablation.md --threads 1 $(OPTIONS)
 
 study-ance: $(VENV)/.base
 	@echo "35 experiments of 2 to 6 minutes on 2 old cores; what is finished is not run again (make JOBS=2 STUDY=folder)"
-	$(BIN)/python studies/ance.py --out $(or $(STUDY),runs/ance) --data $(DATA) --jobs $(JOBS) $(OPTIONS) \
-		--report docs/studies/ance.md
+	$(BIN)/python studies/ance.py --out $(or $(STUDY),runs/ance) --data $(DATA) --jobs $(JOBS) \
+		--kept $(STUDIES)/ance.jsonl --report $(STUDIES)/ance.md $(OPTIONS)
 
 study-star-adore: $(VENV)/.base
 	@echo "33 experiments of 2 to 8 minutes on 2 old cores; what is finished is not run again"
 	@echo "(make JOBS=2 STUDY=folder DATA=qa:FOLDER OPTIONS='--parts rows')"
-	$(BIN)/python studies/star_adore.py --out $(or $(STUDY),runs/star-adore) --data $(DATA) --jobs $(JOBS) $(OPTIONS) \
-		--report docs/studies/star-adore.md
+	$(BIN)/python studies/star_adore.py --out $(or $(STUDY),runs/star-adore) --data $(DATA) --jobs $(JOBS) \
+		--kept $(STUDIES)/star-adore.jsonl --report $(STUDIES)/star-adore.md $(OPTIONS)
+
+study-first: $(VENV)/.base
+	@echo "two experiments of 45 minutes on 2 old cores over questions with answers (make DATA=qa:FOLDER)"
+	$(BIN)/python studies/first.py --out $(or $(STUDY),runs/first) --data $(DATA) --jobs $(JOBS) \
+		--kept $(STUDIES)/first.jsonl --report $(STUDIES)/first.md $(OPTIONS)
+
+study-openqa: $(VENV)/.base
+	@echo "one experiment of about an hour on 2 old cores over questions with answers (make DATA=qa:FOLDER)"
+	$(BIN)/python studies/openqa.py --out $(or $(STUDY),runs/openqa) --data $(DATA) --jobs $(JOBS) \
+		--kept $(STUDIES)/openqa.jsonl --report $(STUDIES)/openqa.md $(OPTIONS)
 
 study-indexes: $(VENV)/.base
-	@echo "ten indexes of one collection (about 10 minutes on 2 old cores); what stands there is not built again"
-	$(BIN)/python studies/indexes.py --out $(or $(STUDY),runs/indexes) --data $(DATA) --report docs/indexes.md
+	@echo "ten indexes of one collection (about 10 minutes on 2 old cores); what is kept or stands there is not made again"
+	$(BIN)/python studies/indexes.py --out $(or $(STUDY),runs/indexes) --data $(DATA) \
+		--kept $(STUDIES)/indexes.jsonl --report docs/indexes.md $(OPTIONS)
 
 clean:
 	rm -rf $(VENV) $(DEMO) build dist src/*.egg-info .pytest_cache .ruff_cache .mypy_cache

@@ -8,18 +8,33 @@ from __future__ import annotations
 
 import shlex
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-from harness import Row, Step, Study, Values, arguments, called, insert, interval, say, table
-from outcomes import Outcome, Outcomes
+from harness import (
+    Row,
+    Step,
+    Study,
+    arguments,
+    begin,
+    called,
+    difference,
+    insert,
+    interval,
+    keep,
+    paired,
+    say,
+    table,
+)
+from outcomes import Outcome, Values
 
-from hardneg.evaluation.significance import holm, randomization_test
+from hardneg.evaluation.significance import holm
 
 MEASURE = "RR@10"
 STATES = ("untrained", "episode-1", "episode-2", "final")
-BASELINE = "q-neg"
+BASELINE, WHOLE = "q-neg", "tele"  # what parts are set against, and variants
 FIRST_SEED = 42
 STARTS = {"reinit": "top layers drawn anew", "as-is": "as it is"}
 MAIN: dict[str, tuple[str, dict[str, object]]] = {
@@ -45,10 +60,17 @@ momentum, lookahead and both of them (ANCE-Tele) train a better retriever than t
 (Q-Neg) at equal steps, and do they make it forget less? And what do BM25 negatives, no overlaps, continued
 training and other shares change?
 
-`make study-ablation` executes what is missing, and writes the tables below. What every experiment came to, test
-query by test query, is in [ablation.jsonl](ablation.jsonl); `make study-ablation OPTIONS="--kept
-docs/studies/ablation.jsonl --only-report"` makes the tables from it.
+What every experiment came to, test query by test query, is in [ablation.jsonl](ablation.jsonl).
+`make study-ablation` makes every table, interval and p value below from it in seconds, and executes what is
+not in it; `make study-ablation OPTIONS=--anew` executes everything again.
 """
+
+NOT_TESTED = (
+    "These experiments kept no test query after episodes 1 and 2 and no training query at all: nothing that is\n"
+    "said of episode 2 or of forgetting is tested. New experiments keep both, and their tests stand here then."
+)
+
+Known = Mapping[str, Outcome]  # by the experiment's name
 
 
 def name_of(start: str, row: str, seed: int) -> str:
@@ -81,20 +103,30 @@ def order(chosen: Namespace) -> list[Row]:
 # ---------------------------------------------------------------- what was measured
 
 
-def seeds_done(outcomes: Outcomes, start: str, row: str) -> list[int]:
+def seeds_done(outcomes: Known, start: str, row: str) -> list[int]:
     """The seeds of a row whose experiments are finished."""
     prefix = name_of(start, row, 0)[:-1]
     return sorted(int(name.removeprefix(prefix)) for name in outcomes if name.startswith(prefix))
 
 
-def of_row(outcomes: Outcomes, start: str, row: str) -> list[Outcome]:
+def of_row(outcomes: Known, start: str, row: str) -> list[Outcome]:
     """The outcomes of a row, seed by seed."""
     return [outcomes[name_of(start, row, seed)] for seed in seeds_done(outcomes, start, row)]
 
 
-def mean_values(outcomes: Outcomes, start: str, row: str, seeds: Sequence[int]) -> Values:
-    """The measure of every test query with the final model, averaged over seeds."""
-    return np.mean([outcomes[name_of(start, row, seed)].values for seed in seeds], axis=0)
+By = Callable[[Outcome], Values | None]  # something of every query
+
+
+def final(one: Outcome) -> Values | None:
+    """The measure of every test query with the final model."""
+    return one.values("test", "final", MEASURE)
+
+
+def mean_values(outcomes: Known, start: str, row: str, seeds: Sequence[int], of: By = final) -> Values | None:
+    """Something of every query, averaged over seeds; None where it is not kept of all."""
+    values = [of(outcomes[name_of(start, row, seed)]) for seed in seeds]
+    known = [one for one in values if one is not None]
+    return np.mean(known, axis=0) if known and len(known) == len(values) else None
 
 
 def over_seeds(values: Sequence[float]) -> str:
@@ -106,7 +138,7 @@ def over_seeds(values: Sequence[float]) -> str:
 # ---------------------------------------------------------------- tables
 
 
-def quality_table(outcomes: Outcomes, start: str, rows: Sequence[str]) -> str:
+def quality_table(outcomes: Known, start: str, rows: Sequence[str]) -> str:
     """The measure on test after every episode, and the interval of the last figure over queries."""
     lines = [baselines(outcomes, start)]
     for row in rows:
@@ -114,40 +146,93 @@ def quality_table(outcomes: Outcomes, start: str, rows: Sequence[str]) -> str:
         if not found:
             lines.append([title, "", *["not run"] * 4])
             continue
-        figures = [over_seeds([one.test[state] for one in found]) for state in STATES[1:]]
-        means = np.mean([one.values for one in found], axis=0)
-        lines.append([title, str(len(found)), *figures, interval(means)])
+        figures = [over_seeds([test(one, state) for one in found]) for state in STATES[1:]]
+        means = mean_values(outcomes, start, row, seeds_done(outcomes, start, row))
+        lines.append([title, str(len(found)), *figures, "not kept" if means is None else interval(means)])
     heads = ["", "seeds", "episode 1", "episode 2", "final", "final, 95 % interval"]
     return table(heads, lines)
 
 
-def baselines(outcomes: Outcomes, start: str) -> list[str]:
+def test(one: Outcome, state: str) -> float:
+    """The measure of a state on test."""
+    return float(one.results["test"][state][MEASURE])
+
+
+def baselines(outcomes: Known, start: str) -> list[str]:
     """The line of what needs no training."""
     for row in MAIN | VARIANTS:
         for one in of_row(outcomes, start, row)[:1]:
-            before = one.test.get("untrained-as-trained", one.test["untrained"])
-            return [f"no training: {before:.4f}; BM25: {one.test['bm25']:.4f}", *[""] * 5]
+            before = "untrained-as-trained" if "untrained-as-trained" in one.test else "untrained"
+            return [f"no training: {test(one, before):.4f}; BM25: {test(one, 'bm25'):.4f}", *[""] * 5]
     return ["no training", "", *["not run"] * 4]
 
 
-def tests_table(outcomes: Outcomes, start: str, rows: Sequence[str]) -> str:
-    """Every row against the baseline on the seeds that both have, corrected together."""
+def tests_table(outcomes: Known, start: str, rows: Sequence[str], against: str) -> str:
+    """Rows against another on the seeds that both have, corrected together."""
     lines, absent, found = [], [], []
-    for row in (row for row in rows if row != BASELINE):
+    for row in rows:
         title = (MAIN | VARIANTS)[row][0]
-        done = (set(seeds_done(outcomes, start, name)) for name in (row, BASELINE))
-        if not (seeds := sorted(set.intersection(*done))):
+        if not (seeds := seeds_of_both(outcomes, start, row, against)):
             absent.append([title, "", *["not run"] * 4])
             continue
-        a, b = (mean_values(outcomes, start, name, seeds) for name in (row, BASELINE))
-        found.append(randomization_test(a, b, seed=0))
-        figures = [f"{(a - b).mean():+.4f}", interval(a - b, "+"), f"{found[-1]:.2g}"]
-        lines.append([title, ", ".join(map(str, seeds)), *figures])
+        a, b = (mean_values(outcomes, start, name, seeds) for name in (row, against))
+        if a is None or b is None:
+            absent.append([title, "", *["not kept"] * 4])
+            continue
+        tested = paired(a, b)
+        found.append(tested["p"])
+        figures = [f"{tested['difference']:+.4f}", "[{:+.4f}, {:+.4f}]".format(*tested["interval"])]
+        lines.append([title, ", ".join(map(str, seeds)), *figures, f"{found[-1]:.2g}"])
     lines = [[*line, f"{p:.2g}"] for line, p in zip(lines, holm(found), strict=True)]
-    return table(["", "seeds", "− Q-Neg", "95 % interval", "p", "p, Holm"], lines + absent)
+    heads = ["", "seeds", f"− {MAIN[against][0]}", "95 % interval", "p", "p, Holm"]
+    return table(heads, lines + absent)
 
 
-def forgetting_table(outcomes: Outcomes, start: str, rows: Sequence[str]) -> str:
+def seeds_of_both(outcomes: Known, start: str, a: str, b: str) -> list[int]:
+    """The seeds on which two rows are finished."""
+    return sorted(set(seeds_done(outcomes, start, a)) & set(seeds_done(outcomes, start, b)))
+
+
+def by_seed_table(outcomes: Known, start: str, rows: Sequence[str]) -> str:
+    """What each part adds to the baseline, and both to momentum, seed by seed: in quality and forgetting."""
+    lines = []
+    pairs = [(row, BASELINE) for row in rows]
+    pairs += [("tele", "momentum")] if {"tele", "momentum"} <= set(rows) else []
+    for row, other_row in pairs:
+        for seed in seeds_of_both(outcomes, start, row, other_row):
+            a, b = (outcomes[name_of(start, name, seed)] for name in (row, other_row))
+            gains = [f"{test(a, state) - test(b, state):+.4f}" for state in STATES[1:]]
+            less = [
+                f"{one['forgotten'] - other['forgotten']:+.4f}"
+                for one, other in zip(a.results["forgetting"], b.results["forgetting"], strict=True)
+            ]
+            lines.append([f"{MAIN[row][0]} − {MAIN[other_row][0]}", str(seed), *gains, *less])
+    heads = [f"{MEASURE}, episode 1", f"{MEASURE}, episode 2", f"{MEASURE}, final"]
+    return table(["", "seed", *heads, *(f"forgotten, {i}" for i in (1, 2, 3))], lines)
+
+
+def between(outcomes: Known, start: str, rows: Sequence[str]) -> str:
+    """Tests of what happens before the end: the measure after episode 2, and what is forgotten; if it is kept."""
+    what: dict[str, By] = {f"{MEASURE} after episode 2": lambda one: one.values("test", "episode-2", MEASURE)}
+    what |= {f"forgotten in episode {i}": partial(Outcome.changed, episode=i, how="-") for i in (1, 2, 3)}
+    lines, found = [], []
+    for row in rows:
+        seeds = seeds_of_both(outcomes, start, row, BASELINE)
+        for name, of in what.items():
+            a, b = (mean_values(outcomes, start, one, seeds, of) for one in (row, BASELINE))
+            if a is not None and b is not None:
+                tested = paired(a, b)
+                found.append(tested["p"])
+                lines.append(
+                    [MAIN[row][0], ", ".join(map(str, seeds)), name, difference(tested), f"{found[-1]:.2g}"]
+                )
+    if not lines:
+        return NOT_TESTED
+    lines = [[*line, f"{p:.2g}"] for line, p in zip(lines, holm(found), strict=True)]
+    return table(["− Q-Neg", "seeds", "", "difference, 95 % interval", "p", "p, Holm"], lines)
+
+
+def forgetting_table(outcomes: Known, start: str, rows: Sequence[str]) -> str:
     """Shares of the training queries that each episode forgot, and learned."""
     lines = []
     for row in rows:
@@ -156,7 +241,7 @@ def forgetting_table(outcomes: Outcomes, start: str, rows: Sequence[str]) -> str
             lines.append([title, *["not run"] * 6])
             continue
         shares = [
-            over_seeds([one.forgetting[i][share] for one in found])
+            over_seeds([one.results["forgetting"][i][share] for one in found])
             for share in ("forgotten", "learned")
             for i in range(3)
         ]
@@ -165,7 +250,7 @@ def forgetting_table(outcomes: Outcomes, start: str, rows: Sequence[str]) -> str
     return table(["", *heads], lines)
 
 
-def set_up(study: Study, outcomes: Outcomes, chosen: Namespace) -> str:
+def set_up(study: Study, outcomes: Known, chosen: Namespace) -> str:
     """What was run, and how."""
     example = study.command(row_of(chosen, chosen.start[0], "tele", FIRST_SEED).steps[-1])
     command = ["hardneg", *example[: example.index("--cache")]]
@@ -184,7 +269,7 @@ def set_up(study: Study, outcomes: Outcomes, chosen: Namespace) -> str:
     return "\n".join(lines)
 
 
-def budget(outcomes: Outcomes) -> str:
+def budget(outcomes: Known) -> str:
     """Seconds that an experiment took."""
     if not outcomes:
         return ""
@@ -195,7 +280,7 @@ def budget(outcomes: Outcomes) -> str:
     return f"{len(outcomes)} experiments took {took}, on {threads} CPU threads."
 
 
-def report(study: Study, outcomes: Outcomes, chosen: Namespace) -> str:
+def report(study: Study, outcomes: Known, chosen: Namespace) -> str:
     """Everything that is written by machine."""
     parts = [set_up(study, outcomes, chosen)]
     for start in chosen.start:
@@ -203,13 +288,23 @@ def report(study: Study, outcomes: Outcomes, chosen: Namespace) -> str:
             f"## {called(study.model)}, {STARTS[start]}\n",
             f"Test {MEASURE} after every episode (mean ± standard deviation over seeds):\n",
             quality_table(outcomes, start, chosen.rows) + "\n",
-            f"Final {MEASURE} against Q-Neg: means over the seeds named, bootstrap interval over queries,\n"
-            "two-sided paired randomisation test (100,000 permutations), Holm-corrected over this table:\n",
-            tests_table(outcomes, start, chosen.rows) + "\n",
+            f"Final {MEASURE} of the parts against Q-Neg, and below of the variants against ANCE-Tele, as in\n"
+            "Tables 8 and 9 of the paper: means over the seeds named, bootstrap interval over queries, two-sided\n"
+            "paired randomisation test (100,000 permutations), each table Holm-corrected:\n",
+            tests_table(outcomes, start, parts_of(chosen), BASELINE) + "\n",
+            tests_table(outcomes, start, [row for row in chosen.rows if row in VARIANTS], WHOLE) + "\n",
+            "Seed by seed:\n",
+            by_seed_table(outcomes, start, parts_of(chosen)) + "\n",
+            between(outcomes, start, parts_of(chosen)) + "\n",
             "Shares of the training queries whose MRR@100 fell or rose in episodes 1, 2 and 3:\n",
             forgetting_table(outcomes, start, chosen.rows) + "\n",
         ]
     return "\n".join(parts)
+
+
+def parts_of(chosen: Namespace) -> list[str]:
+    """The rows that are set against the baseline."""
+    return [row for row in chosen.rows if row in MAIN and row != BASELINE]
 
 
 def write(path: Path, text: str) -> None:
@@ -235,9 +330,6 @@ def options(parser: ArgumentParser) -> None:
 
     parser.add_argument("--rows", type=some(MAIN | VARIANTS), default=list(MAIN | VARIANTS), help="with commas")
     parser.add_argument("--start", type=some(STARTS), default=list(STARTS), help="as-is, reinit, or both")
-    parser.add_argument(
-        "--kept", type=Path, help="outcomes from before (JSON lines), not executed again; new ones are added"
-    )
     parser.add_argument("--seeds", type=int, default=3, help="of the first four rows")
     parser.add_argument("--reinit-layers", type=int, default=3)
     parser.add_argument("--queries-per-step", type=int, default=8)
@@ -262,21 +354,18 @@ def common_of(chosen: Namespace) -> dict[str, object]:
     }
 
 
-def main() -> None:
-    """Execute the rows that are missing, write the tables."""
-    chosen = arguments(__doc__ or "", options)
-    study = Study(chosen.out, chosen.data, chosen.model, common_of(chosen), chosen.threads)
-    steps = {row.result: row.steps[-1] for row in order(chosen)}
-    outcomes = Outcomes(study, steps, MEASURE, chosen.kept)
+def tell(chosen: Namespace) -> None:
+    """Execute the rows that are missing, keep what they came to, write the tables."""
+    study = begin(chosen, common_of(chosen), MEASURE)
+    study.planning(row.steps[-1] for row in order(chosen))
     if not chosen.only_report:
-        study.execute_all([step for name, step in steps.items() if not outcomes.is_kept(name)], chosen.jobs)
-    if chosen.kept:
-        outcomes.save(chosen.kept)
-    text = report(study, outcomes, chosen)
+        study.execute_all(list(study.plan.values()), chosen.jobs)
+    keep(study, chosen)
+    text = report(study, study.outcomes(), chosen)
     if chosen.report:
         write(chosen.report, text)
     say(text)
 
 
 if __name__ == "__main__":
-    main()
+    tell(arguments(__doc__ or "", options))

@@ -6,19 +6,22 @@ Learning rates are chosen on dev from one grid, by trials of a quarter of the st
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 
 from harness import (
     Row,
     Step,
     Study,
     arguments,
+    baselines,
+    begin,
     best_rate,
     called,
     compare,
     difference,
     execute,
     insert,
+    keep,
     number,
     say,
     table,
@@ -90,11 +93,9 @@ def trials_of(steps: int, wanted: set[str]) -> dict[str, list[Row]]:
 
 def report(study: Study, chosen: list[Row], rates: dict[str, float | None]) -> str:
     """The table, from results alone."""
-    lines = []
+    lines: list[list[object]] = []
     first = next((found for row in chosen if (found := study.results(row.result))), None)
-    for state, title in (
-        {"bm25": "BM25, no training", "untrained": "the encoder as it is"}.items() if first else ()
-    ):
+    for state, title in baselines(first).items():
         lines.append(
             [title, "", *(number(first, split, state, MEASURE) for split in ("dev", "test")), "", "", "", ""]
         )
@@ -127,44 +128,52 @@ def report(study: Study, chosen: list[Row], rates: dict[str, float | None]) -> s
     return table(heads, lines)
 
 
-def main() -> None:
-    """Choose rates, execute the rows, write the table."""
+def options(parser: ArgumentParser) -> None:
+    """Options of this study."""
+    parser.add_argument("--steps", type=int, default=96, help="optimiser steps of a row")
+    parser.add_argument("--queries-per-step", type=int, default=32)
+    parser.add_argument("--passage-length", type=int, default=64)
+    parser.add_argument("--rows", help="only these, by name, with commas")
+    parser.add_argument("--rate", type=float, help="learning rate of every row, instead of trials")
 
-    def options(parser: ArgumentParser) -> None:
-        parser.add_argument("--steps", type=int, default=96, help="optimiser steps of a row")
-        parser.add_argument("--queries-per-step", type=int, default=32)
-        parser.add_argument("--passage-length", type=int, default=64)
-        parser.add_argument("--rows", help="only these, by name, with commas")
-        parser.add_argument("--rate", type=float, help="learning rate of every row, instead of trials")
 
-    given = arguments(__doc__ or "", options)
-    common = {
+def common_of(given: Namespace) -> dict[str, object]:
+    """The settings that all experiments share."""
+    return {
         "queries_per_step": given.queries_per_step,
         "query_length": 32,
         "passage_length": given.passage_length,
         "warmup": 0.1,
         "measures": f"{MEASURE} nDCG@10 R@100",
     }
-    study = Study(given.out, given.data, given.model, common, given.threads)
+
+
+def tell(given: Namespace) -> None:
+    """Choose rates, execute the rows, keep what they came to, write the table."""
+    study = begin(given, common_of(given), MEASURE)
     chosen = [row for row in rows(given.steps) if not given.rows or row.result in given.rows.split(",")]
     tried = {} if given.rate else trials_of(given.steps, {row.result for row in chosen})
+    every = [row for group in tried.values() for row in group]
+    study.planning(step for row in every for step in row.steps)
     if not given.only_report:
-        every = [row for group in tried.values() for row in group]
         execute(study, every[:1], 1)  # fills the shared cache
         execute(study, every, given.jobs)
     best = {name: best_rate(study, [row.result for row in group], GRID, MEASURE) for name, group in tried.items()}
     rates = {row.result: given.rate or best[TRIED_AS.get(row.result, row.result)] for row in chosen}
+    rated = [with_rate(row, rate) for row in chosen if (rate := rates[row.result])]
+    study.planning(step for row in rated for step in row.steps)
     if not given.only_report:
         for name, rate in rates.items():
             say(f"{name}: learning rate {rate:g}")
-        execute(study, [with_rate(row, rates[row.result]) for row in chosen], given.jobs)
+        execute(study, rated, given.jobs)
+    keep(study, given)
     text = report(study, chosen, rates)
     if given.report:
         name = called(study.data)
-        begin, end = f"<!-- {name}: written by studies/ance.py -->\n", f"<!-- end of {name} -->\n"
-        insert(given.report, text, begin, end)
+        begun, end = f"<!-- {name}: written by studies/ance.py -->\n", f"<!-- end of {name} -->\n"
+        insert(given.report, text, begun, end)
     say(text)
 
 
 if __name__ == "__main__":
-    main()
+    tell(arguments(__doc__ or "", options))

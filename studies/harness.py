@@ -13,24 +13,16 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+from outcomes import Outcome, Source, Values, collect, read, save
 
-import hardneg as hn
-from hardneg.data.collection import Collection
-from hardneg.evaluation.answers import evaluate_with_answers
-from hardneg.evaluation.measures import parse_measures
-from hardneg.evaluation.significance import bootstrap_interval
-from hardneg.operations.opening import collection_of
-from hardneg.search.runs import load_run
+from hardneg.evaluation.significance import bootstrap_interval, randomization_test
 
 PYTHON = [sys.executable, "-m", "hardneg"]
 
@@ -43,6 +35,7 @@ class Step:
     recipe: str
     settings: dict[str, object]
     model: str | None = None  # the name of the step whose model it starts from; None: the study's encoder
+    preset: str | None = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +60,15 @@ class Study:
     model: str
     common: dict[str, object]
     threads: int
+    by_query: tuple[str, ...] = ("RR@10",)  # measures that are kept query by query
+    plan: dict[str, Step] = field(default_factory=dict)  # the steps whose outcomes are told and kept, by name
+    kept: dict[tuple[str, str], Outcome] = field(default_factory=dict)  # outcomes from before
+    found: dict[str, Outcome] = field(default_factory=dict)  # those looked up already
+
+    def planning(self, steps: Iterable[Step]) -> Study:
+        """The study, which tells and keeps these steps too."""
+        self.plan.update({step.name: step for step in steps})
+        return self
 
     def cache(self, place: int = 0) -> Path:
         """The derived stores of one of the experiments that run at a time.
@@ -88,19 +90,83 @@ class Study:
             "--out",
             str(self.folder / step.name),
         ]
+        arguments += [] if step.preset is None else ["--preset", step.preset]
         settings = self.common | step.settings
         for name, value in settings.items():
             arguments += ["--set", f"{name}={json.dumps(value)}"]
         return [*arguments, "--cache", str(self.cache(place)), "--threads", str(self.threads)]
 
+    @property
+    def source(self) -> Source:
+        """Whence outcomes are collected."""
+        return Source(self.data, self.cache(), self.by_query)
+
+    def settings_of(self, step: Step) -> dict[str, Any]:
+        """All that decides an experiment's figures."""
+        more = {"from": step.model, "preset": step.preset}
+        chosen = {"data": called(self.data), "model": called(self.model), **self.common, **step.settings}
+        return chosen | {name: value for name, value in more.items() if value is not None}
+
+    def is_done(self, step: str) -> bool:
+        """Whether a step need not be executed: it is finished in the folder, or kept."""
+        return (self.folder / step / "results.json").is_file() or self._kept(step) is not None
+
+    def outcome(self, step: str) -> Outcome | None:
+        """What a step came to: in the study's folder, or kept from before; None while it is not done."""
+        if step not in self.found:
+            planned = self.plan.get(step)
+            settings = settings_in(self.folder / step) if planned is None else self.settings_of(planned)
+            found = collect(self.source, self.folder / step, settings, self.threads)
+            if found is not None and planned is not None:
+                self._check(planned)
+                self._check_collection(found)
+            if (found := found or self._kept(step)) is not None:
+                self.found[step] = found
+        return self.found.get(step)
+
+    def outcomes(self) -> dict[str, Outcome]:
+        """Those of all planned steps that are done, by name."""
+        return {name: found for name in self.plan if (found := self.outcome(name)) is not None}
+
+    def add(self, outcome: Outcome) -> None:
+        """Something that was measured without an experiment's folder."""
+        self.found[outcome.experiment] = outcome
+
+    def save(self, path: Path) -> None:
+        """Keep what was found, with what the file has of other experiments and collections."""
+        self.outcomes()
+        save(path, (read(path) | {one.key: one for one in self.found.values()}).values())
+
+    def _kept(self, step: str) -> Outcome | None:
+        """A kept line, if it was made with the settings of the step that is planned now."""
+        found, planned = self.kept.get((called(self.data), step)), self.plan.get(step)
+        ours = found is not None and planned is not None and found.settings == self.settings_of(planned)
+        return found if ours else None
+
+    def _check(self, step: Step) -> None:
+        """Refuse a folder of other settings: its figures would be told as those of the step."""
+        file = self.folder / step.name / "settings.json"
+        was = json.loads(file.read_text()).get("result_settings", {})
+        for key, value in {**self.common, **step.settings}.items():
+            if was.get(key, value) != value:
+                raise SystemExit(f"{file}: made with {key} = {was[key]}, not {value}; give another --out")
+
+    def _check_collection(self, found: Outcome) -> None:
+        """Refuse to tell outcomes of two collections together: their queries are not the same."""
+        for one in self.kept.values():
+            of_same_name = one.settings.get("data") == found.settings.get("data")
+            if of_same_name and one.collection and found.collection not in (None, one.collection):
+                what = f"{found.experiment} is of another collection than {one.experiment}, which is kept"
+                raise SystemExit(f"{what}: {found.settings['data']} has changed; give --anew")
+
     def results(self, step: str) -> dict | None:
         """What a step measured, or None."""
-        path = self.folder / step / "results.json"
-        return json.loads(path.read_text()) if path.is_file() else None
+        found = self.outcome(step)
+        return None if found is None else found.results
 
     def execute(self, step: Step, place: int = 0) -> None:
         """Execute a step, unless it is finished; its output goes to a log beside it."""
-        if self.results(step.name) is not None:
+        if self.is_done(step.name):
             return
         begun = time.perf_counter()
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -140,15 +206,24 @@ class Study:
 
     def timing(self, step: str) -> list[dict[str, Any]]:
         """What took how long in a step, stage after stage."""
-        path = self.folder / step / "timing.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+        found = self.outcome(step)
+        return [] if found is None else found.timing
 
     def seconds(self, step: str) -> dict[str, float]:
         """Seconds of each stage of a step."""
-        total: dict[str, float] = {}
-        for row in self.timing(step):
-            total[row["stage"]] = total.get(row["stage"], 0.0) + row["seconds"]
-        return total
+        found = self.outcome(step)
+        return {} if found is None else found.seconds
+
+    def values(self, step: str, split: str, state: str, measure: str) -> Values | None:
+        """A measure of a state for every query, in order of the queries' ids; None where it is not kept."""
+        found = self.outcome(step)
+        return None if found is None else found.values(split, state, measure)
+
+
+def settings_in(folder: Path) -> dict[str, Any]:
+    """The settings that an experiment's folder keeps."""
+    path = folder / "settings.json"
+    return json.loads(path.read_text())["settings"] if path.is_file() else {}
 
 
 def unique(steps: Sequence[Step]) -> list[Step]:
@@ -197,11 +272,15 @@ def say(text: str) -> None:
 
 
 def compare(study: Study, a: str, b: str, measure: str, split: str = "test") -> dict | None:
-    """The paired test of the final runs of two steps, with a bootstrap interval."""
-    runs = [study.folder / step / f"runs/final.{split}.trec.gz" for step in (a, b)]
-    if not all(run.is_file() for run in runs):
-        return None
-    return hn.compare(runs, data=study.data, split=split, measures=measure, cache=study.cache())[0]
+    """The paired test of the final states of two steps, with a bootstrap interval."""
+    x, y = (study.values(step, split, "final", measure) for step in (a, b))
+    return None if x is None or y is None else paired(x, y)
+
+
+def paired(x: Values, y: Values) -> dict:
+    """The difference of means over queries, its 95 % interval, and p of the two-sided randomisation test."""
+    low, high = bootstrap_interval(x - y, seed=0)
+    return {"difference": float((x - y).mean()), "interval": [low, high], "p": randomization_test(x, y, seed=0)}
 
 
 def number(results: dict | None, split: str, state: str, measure: str) -> str:
@@ -214,6 +293,20 @@ def number(results: dict | None, split: str, state: str, measure: str) -> str:
     return f"{results[split][state][measure]:.4f}"
 
 
+def baselines(results: dict | None) -> dict[str, str]:
+    """The states that need no training, with what a table calls them; none where nothing has run.
+
+    The encoder is shown as it came and, where that differs, with the lengths and the pooling of the training.
+    """
+    titles = {
+        "bm25": "BM25, no training",
+        "untrained": "the encoder as it is",
+        "untrained-as-trained": "the same, read as in training",
+    }
+    known = {state for found in ((results or {}).get("dev"), (results or {}).get("test")) for state in found or ()}
+    return {state: title for state, title in titles.items() if state in known}
+
+
 def difference(comparison: dict) -> str:
     """The difference of a comparison with its 95 % interval."""
     low, high = comparison["interval"]
@@ -224,23 +317,6 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """A Markdown table."""
     lines = [headers, ["---"] * len(headers), *rows]
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
-
-
-Values = NDArray[np.float64]  # of every query of a split
-
-
-@lru_cache
-def opened(data: str, cache: Path) -> Collection:
-    """A collection, opened once."""
-    return collection_of(data, cache)
-
-
-def values(study: Study, run: Path, split: str, measure: str) -> Values:
-    """The measure of every query of a split, from a run that an experiment keeps."""
-    collection = opened(study.data, study.cache())
-    qrels, [parsed] = collection.qrels(split), parse_measures(measure)
-    options = {"collection": collection, "cache": study.cache(), "id_rank": collection.passage_ids.id_rank}
-    return evaluate_with_answers(load_run(run), qrels, [parsed], **options).of(str(parsed))
 
 
 def interval(values: Values, sign: str = "") -> str:
@@ -269,6 +345,11 @@ Options = Callable[[argparse.ArgumentParser], None]
 
 
 def arguments(description: str, options: Options) -> argparse.Namespace:
+    """What was chosen on the command line."""
+    return command_line(description, options).parse_args()
+
+
+def command_line(description: str, options: Options) -> argparse.ArgumentParser:
     """The options that all studies share, and those of one."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--out", type=Path, required=True, help="folder of the experiments; they are kept")
@@ -277,6 +358,30 @@ def arguments(description: str, options: Options) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="experiments at a time")
     parser.add_argument("--threads", type=int, default=2, help="of each")
     parser.add_argument("--report", type=Path, help="write the tables here (Markdown)")
-    parser.add_argument("--only-report", action="store_true")
+    parser.add_argument("--only-report", action="store_true", help="execute nothing")
+    parser.add_argument(
+        "--kept", type=Path, help="outcomes from before (JSON lines), not executed again; new ones are added"
+    )
+    parser.add_argument("--anew", action="store_true", help="execute what is kept, too")
     options(parser)
-    return parser.parse_args()
+    return parser
+
+
+def begin(chosen: argparse.Namespace, common: dict[str, object], *by_query: str) -> Study:
+    """The study that the options say."""
+    kept = {} if chosen.anew else read(chosen.kept)
+    return Study(chosen.out, chosen.data, chosen.model, common, chosen.threads, by_query, kept=kept)
+
+
+def keep(study: Study, chosen: argparse.Namespace) -> None:
+    """Keep what was found, where the options say.
+
+    Raises
+    ------
+    SystemExit : there is nothing to tell; a page would lose what it tells.
+    """
+    if chosen.only_report and not study.outcomes() and not study.found:
+        places = [str(place) for place in (chosen.out, chosen.kept) if place]
+        raise SystemExit(f"nothing is finished in {' nor in '.join(places)}; leave --only-report out")
+    if chosen.kept:
+        study.save(chosen.kept)

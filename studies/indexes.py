@@ -7,18 +7,19 @@ searched for the test queries one at a time, as a service would. What stands the
 from __future__ import annotations
 
 import time
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from harness import arguments, called, insert, opened, say, table
+from harness import Step, Study, arguments, begin, called, insert, keep, say, table
+from numpy.typing import NDArray
+from outcomes import Outcome, opened, packed
 from torch import Tensor
 
 import hardneg as hn
 from hardneg.data.collection import Collection
-from hardneg.evaluation.measures import evaluate, parse_measures
 from hardneg.records import Run
 from hardneg.search.ann import FaissIndex, PassageIndex, StoredIndex, index_run
 from hardneg.search.embedding_store import Embeddings
@@ -29,6 +30,7 @@ MEASURE, DEPTHS, K = "RR@10", (10, 100), 100
 TIMED = 300  # queries whose searches are timed, one by one
 BEGIN, END = "<!-- table: written by studies/indexes.py -->\n", "<!-- end of table -->\n"
 LISTS = 128
+EXACT, OPTIONS = "exact", ("lists", "probes", "links", "ef_build", "ef", "subvectors")
 
 
 def kinds(dim: int) -> dict[str, tuple[str, dict[str, int]]]:
@@ -78,10 +80,10 @@ def built(chosen: Namespace, name: str, kind: str, settings: dict[str, int]) -> 
     return path
 
 
-def recall(run: Run, best: Run, depth: int) -> float:
-    """Share of the exact first hits that are among the first of an index."""
+def recalls(run: Run, best: Run, depth: int) -> NDArray[np.float64]:
+    """[Q] the share of the exact first hits that are among the first of an index."""
     pairs = [(run.hits(i)[0][:depth], best.hits(i)[0][:depth]) for i in range(len(best))]
-    return float(np.mean([len(np.intersect1d(a, b)) / len(b) for a, b in pairs]))
+    return np.array([len(np.intersect1d(a, b)) / len(b) for a, b in pairs])
 
 
 def milliseconds(index: PassageIndex, queries: Tensor) -> float:
@@ -94,50 +96,94 @@ def milliseconds(index: PassageIndex, queries: Tensor) -> float:
     return 1000 * float(np.median(took[1:]))
 
 
-def line_of(world: World, name: str, index: PassageIndex, size: int) -> list[str]:
+def measured(study: Study, world: World, step: Step, index: PassageIndex, size: int) -> Outcome:
     """Size, quality and speed of one index."""
     collection, qrels = world.collection, world.collection.qrels("test")
     run = index_run(index, world.queries, qrels.query_rows, K, collection.digest)
-    found = evaluate(run, qrels, parse_measures(MEASURE), id_rank=collection.passage_ids.id_rank)
-    recalls = [f"{recall(run, world.best, depth):.3f}" for depth in DEPTHS]
-    mean, each = found.means[MEASURE], size / world.passages.n
+    order = np.argsort(collection.query_ids.take(qrels.query_rows))
+    values = study.source.by_query(run, "test")
+    values |= {f"R@{depth} of exact": recalls(run, world.best, depth)[order] for depth in DEPTHS}
+    facts = {"bytes": size, "passages": world.passages.n, "dim": world.passages.dim}
+    return Outcome(
+        step.name,
+        study.settings_of(step),
+        {"test": {"final": {name: float(found.mean()) for name, found in values.items()}}},
+        study.threads,
+        queries={"test": {"final": {name: packed(found, name) for name, found in values.items()}}},
+        facts=facts | {"ms": milliseconds(index, world.queries), "timed": min(TIMED, len(world.queries))},
+        collection=collection.digest,
+    )
+
+
+def planned(study: Study, dim: int) -> None:
+    """Every index, and the search without one."""
+    study.planning([Step(EXACT, "index", {"kind": "exact", "dim": dim})])
+    study.planning(
+        Step(name, "index", {"kind": kind, "dim": dim, **settings})
+        for name, (kind, settings) in kinds(dim).items()
+    )
+
+
+def execute(study: Study, chosen: Namespace) -> None:
+    """Build and measure what is not kept."""
+    missing = [step for step in study.plan.values() if not study.is_done(step.name)]
+    world = embedded(chosen) if missing else None
+    for step in missing:
+        assert world is not None
+        if step.name == EXACT:
+            size = world.passages.n * world.passages.dim * world.passages.shards[0].dtype.itemsize
+            study.add(measured(study, world, step, StoredIndex(world.passages), size))
+            continue
+        path = built(chosen, step.name, *kinds(chosen.dim)[step.name])
+        study.add(measured(study, world, step, FaissIndex(path), read_manifest(path).facts["bytes"]))
+
+
+def line_of(one: Outcome) -> list[str]:
+    """Size, quality and speed of one index."""
+    options = {name: one.settings[name] for name in OPTIONS if name in one.settings}
+    label = f"`{one.settings['kind']}`" + "".join(f", {name} {value}" for name, value in options.items())
+    means = one.results["test"]["final"]
     return [
-        name,
-        f"{size:,}",
-        f"{each:,.0f}",
-        *recalls,
-        f"{mean:.4f}",
-        f"{milliseconds(index, world.queries):.2f}",
+        "none: exact search of the embeddings" if one.experiment == EXACT else label,
+        f"{one.facts['bytes']:,}",
+        f"{one.facts['bytes'] / one.facts['passages']:,.0f}",
+        *(f"{means[f'R@{depth} of exact']:.3f}" for depth in DEPTHS),
+        f"{means[MEASURE]:.4f}",
+        f"{one.facts['ms']:.2f}",
     ]
 
 
-def report(chosen: Namespace) -> str:
+def report(study: Study) -> str:
     """The table, and what it is of."""
-    world = embedded(chosen)
-    n, dim, queries = world.passages.n, world.passages.dim, len(world.queries)
-    stored = n * dim * world.passages.shards[0].dtype.itemsize
-    lines = [line_of(world, "none: exact search of the embeddings", StoredIndex(world.passages), stored)]
-    for name, (kind, settings) in kinds(dim).items():
-        path = built(chosen, name, kind, settings)
-        options = ", ".join(f"{key} {value}" for key, value in settings.items())
-        label = f"`{kind}`" + (f", {options}" if options else "")
-        lines.append(line_of(world, label, FaissIndex(path), read_manifest(path).facts["bytes"]))
+    found = list(study.outcomes().values())
     heads = ["index", "bytes", "a passage", *(f"R@{k} of exact" for k in DEPTHS), f"test {MEASURE}", "ms a query"]
-    what = f"{n:,} passages of {dim} dimensions and {queries:,} test queries, the first {K} hits."
-    timed = f"Median of {min(TIMED, queries)} searches of one query at a time on {chosen.threads} CPU threads."
-    about = f"{called(chosen.model)} on {called(chosen.data)}: {what}\n{timed}\n"
-    return about + "\n" + table(heads, lines)
+    facts = found[0].facts
+    queries = len(found[0].queries["test"]["final"][MEASURE])
+    size = f"{facts['passages']:,} passages of {facts['dim']} dimensions"
+    what = f"{size} and {queries:,} test queries, the first {K} hits."
+    timed = f"Median of {facts['timed']} searches of one query at a time on {found[0].threads} CPU threads."
+    about = f"{called(study.model)} on {called(study.data)}: {what}\n{timed}\n"
+    return about + "\n" + table(heads, [line_of(one) for one in found])
 
 
-def main() -> None:
-    """Build what is missing, measure, write the table."""
-    chosen = arguments(__doc__ or "", lambda parser: None)
+def tell(chosen: Namespace) -> None:
+    """Build what is missing, measure, keep, write the table."""
     torch.set_num_threads(chosen.threads)
-    text = report(chosen)
+    study = begin(chosen, {}, MEASURE)
+    planned(study, chosen.dim)
+    if not chosen.only_report:
+        execute(study, chosen)
+    keep(study, chosen)
+    text = report(study)
     if chosen.report:
         insert(chosen.report, text, BEGIN, END)
     say(text)
 
 
+def options(parser: ArgumentParser) -> None:
+    """Options of this study."""
+    parser.add_argument("--dim", type=int, default=384, help="dimensions of the encoder's vectors")
+
+
 if __name__ == "__main__":
-    main()
+    tell(arguments(__doc__ or "", options))

@@ -1,128 +1,300 @@
-"""What the experiments of a study came to: a line of figures each, which lasts longer than their folders."""
+"""What the experiments of a study came to: a line of figures each, which lasts longer than their folders.
+
+A line holds the measures of every state, what they are for every query of dev and test, and which training queries
+each episode forgot: enough to make every table, interval and p value again. It holds no texts and no ids.
+"""
 
 from __future__ import annotations
 
+import gzip
+import itertools
 import json
-import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from functools import cache
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from harness import Step, Study, Values, called
+from numpy.typing import NDArray
 
-import hardneg as hn
+from hardneg.data.collection import Collection
+from hardneg.data.formats.trec import read_runs
+from hardneg.data.training_data import choose_splits, labelled
+from hardneg.diagnostics.forgetting import reciprocal_ranks
+from hardneg.evaluation.answers import evaluate_with_answers
+from hardneg.evaluation.measures import parse_measures
+from hardneg.experiment.labelling import answers_of, relevant
+from hardneg.operations.opening import collection_of
+from hardneg.records import Run
+from hardneg.search.runs import load_run
+from hardneg.storage.artifacts import is_published, publish_file, read_manifest
+
+LARGE = 300_000  # bytes from which a file is compressed
+SPLITS = ("dev", "test")
+FELL, SAME, ROSE = "-=+"
+STAGE = ("stage", "seconds", "run", "version")  # what is kept of timing
+INDEX = ("bytes", "rows", "dim", "recall")  # and of an index
+RESULTS = (*SPLITS, "forgetting", "pairwise_errors", "informative")
+
+Values = NDArray[np.float64]  # of every query of a split, in order of the queries' ids
 
 
 @dataclass(frozen=True)
 class Outcome:
     """One experiment.
 
-    ``settings`` with the collection and the model; ``test``, the measure by state; ``forgetting``, shares of the
-    training queries episode by episode; ``seconds`` by stage, on so many ``threads``; ``ranks`` of the first
-    relevant passage of every test query, in order of the queries' ids, as far as the measure looks: 0 is farther.
+    ``settings``: all that decides its figures, with the collection and the model. ``collection``: its digest, None
+    where that was not noted. ``results``: measures by split and state, forgetting, pairwise errors. ``timing``:
+    seconds stage by stage, on so many ``threads``. ``queries``: by split, state and measure what it is for every
+    query (:func:`packed`). ``changes``: episode by episode a letter for every training query, whose MRR@100 fell
+    (-), stayed (=) or rose (+). ``facts``: what else a table shows.
     """
 
     experiment: str
-    settings: dict[str, object]
-    test: dict[str, float]
-    forgetting: list[dict[str, float]]
-    threads: int
-    seconds: dict[str, float]
-    ranks: list[int]
+    settings: dict[str, Any]
+    results: dict[str, Any]
+    threads: int = 1
+    timing: list[dict[str, Any]] = field(default_factory=list)
+    queries: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    changes: list[str] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    collection: str | None = None
 
     @property
-    def values(self) -> Values:
-        """The reciprocal rank of every test query."""
-        ranks = np.array(self.ranks, np.float64)
-        return np.divide(1, ranks, out=np.zeros(len(ranks)), where=ranks > 0)
+    def key(self) -> tuple[str, str]:
+        """What tells a line from all others of a file."""
+        return str(self.settings.get("data", "")), self.experiment
 
+    def mean(self, split: str, state: str, measure: str) -> float | None:
+        """A measure of a state, or None."""
+        found = self.results.get(split, {}).get(state, {}).get(measure)
+        return None if found is None else float(found)
 
-def settings_of(study: Study, step: Step) -> dict[str, object]:
-    """All that decides an experiment's figures."""
-    return {"data": called(study.data), "model": called(study.model), **study.common, **step.settings}
+    def values(self, split: str, state: str, measure: str) -> Values | None:
+        """A measure of a state for every query; None where that was not kept."""
+        found = self.queries.get(split, {}).get(state, {}).get(measure)
+        return None if found is None else unpacked(found)
 
-
-class Outcomes(Mapping[str, Outcome]):
-    """Those of finished experiments: in the study's folder, or kept in a file from before.
-
-    Parameters
-    ----------
-    study : whose folder is looked into.
-    steps : the experiments; what others came to is not told.
-    measure : a reciprocal rank, such as RR@10.
-    kept : JSON lines. A line of other settings than the step's does not count.
-    """
-
-    def __init__(self, study: Study, steps: Mapping[str, Step], measure: str, kept: Path | None = None) -> None:
-        self._study, self._steps, self._measure = study, steps, measure
-        self._lines = {one.experiment: one for one in _read(kept)}
-        self._kept = {name: one for name, one in self._lines.items() if self._is_ours(one)}
-        self._found = cache(self._find)
-
-    def __getitem__(self, name: str) -> Outcome:
-        if (found := self._found(name)) is None:
-            raise KeyError(name)
-        return found
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name in self._steps if self._found(name) is not None)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def is_kept(self, name: str) -> bool:
-        """Whether an experiment need not be executed."""
-        return name in self._kept
-
-    def save(self, path: Path) -> None:
-        """Keep them, with what the file that was read has of other experiments."""
-        kept = {**self._lines, **self}
-        rows = [json.dumps(asdict(kept[name]), ensure_ascii=False) for name in sorted(kept)]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(row + "\n" for row in rows))
-
-    def _is_ours(self, one: Outcome) -> bool:
-        step = self._steps.get(one.experiment)
-        return step is not None and one.settings == settings_of(self._study, step)
-
-    def _find(self, name: str) -> Outcome | None:
-        if name not in self._steps:
+    def changed(self, episode: int, how: str) -> Values | None:
+        """Whether each training query fell (``-``) or rose (``+``) in an episode; None where it was not kept."""
+        if len(self.changes) < episode:
             return None
-        results = self._study.results(name)
-        if results is None:
-            return self._kept.get(name)
-        self._check(name)
-        return Outcome(
-            name,
-            settings_of(self._study, self._steps[name]),
-            {state: found[self._measure] for state, found in results["test"].items()},
-            [{share: one[share] for share in ("forgotten", "learned")} for one in results["forgetting"]],
-            self._study.threads,
-            {stage: round(seconds, 1) for stage, seconds in self._study.seconds(name).items()},
-            [round(1 / value) if value else 0 for value in self._final_values(name)],
-        )
+        return np.array([letter == how for letter in self.changes[episode - 1]], np.float64)
 
-    def _check(self, name: str) -> None:
-        """Refuse a folder of other settings: its figures would be told as those of the step."""
-        file, step = self._study.folder / name / "settings.json", self._steps[name]
-        was = json.loads(file.read_text())["result_settings"]
-        for key, value in {**self._study.common, **step.settings}.items():
-            if was.get(key, value) != value:
-                raise SystemExit(f"{file}: made with {key} = {was[key]}, not {value}; give another --out")
-
-    def _final_values(self, name: str) -> list[float]:
-        run, data = self._study.folder / name / "runs/final.test.trec.gz", self._study.data
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "values.jsonl"
-            cache = self._study.cache()
-            hn.evaluate(run, data=data, split="test", measures=self._measure, per_query=file, cache=cache)
-            rows = [json.loads(line) for line in file.read_text().splitlines()]
-        return [row[self._measure] for row in sorted(rows, key=lambda row: row["query_id"])]
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds of each stage."""
+        total: dict[str, float] = {}
+        for row in self.timing:
+            total[row["stage"]] = total.get(row["stage"], 0.0) + row["seconds"]
+        return total
 
 
-def _read(path: Path | None) -> list[Outcome]:
-    if path is None or not path.is_file():
+# ---------------------------------------------------------------- values in few characters
+
+
+def packed(values: Values, measure: str) -> Any:
+    """Values to be kept: of a reciprocal rank the ranks (0: farther than it looks), else the few different ones.
+
+    What a measure does not count (not a number) is null.
+    """
+    if measure.startswith("RR@") and not np.isnan(values).any():
+        return [round(1 / value) if value else 0 for value in values.tolist()]
+    different, place = np.unique(values, return_inverse=True)
+    return {
+        "values": [None if math.isnan(value) else value for value in different.tolist()],
+        "at": place.tolist(),
+    }
+
+
+def unpacked(found: Any) -> Values:
+    """The values that were packed."""
+    if isinstance(found, list):
+        ranks = np.array(found, np.float64)
+        return np.divide(1, ranks, out=np.zeros(len(ranks)), where=ranks > 0)
+    return np.array(found["values"], np.float64)[np.array(found["at"], np.int64)]
+
+
+# ---------------------------------------------------------------- the file
+
+
+def read(path: Path | None) -> dict[tuple[str, str], Outcome]:
+    """The lines of a file, compressed or not; none where there is no file."""
+    found = [] if path is None else [place for place in (path, zipped(path)) if place.is_file()]
+    if not found:
+        return {}
+    data = found[0].read_bytes()
+    text = (gzip.decompress(data) if found[0].suffix == ".gz" else data).decode()
+    lines = [Outcome(**json.loads(line)) for line in text.splitlines()]
+    return {one.key: one for one in lines}
+
+
+def save(path: Path, outcomes: Iterable[Outcome]) -> None:
+    """Write a line each; compressed, without a time, into a name that ends in ``.gz`` if that is much."""
+    rows = [
+        json.dumps(asdict(one), ensure_ascii=False) + "\n" for one in sorted(outcomes, key=lambda one: one.key)
+    ]
+    data = "".join(rows).encode()
+    large = len(data) > LARGE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with publish_file(zipped(path) if large else path) as stream:
+        stream.write(gzip.compress(data, mtime=0) if large else data)
+    (path if large else zipped(path)).unlink(missing_ok=True)
+
+
+def zipped(path: Path) -> Path:
+    """Where the lines of a file lie when they are many."""
+    return path.with_name(f"{path.name}.gz")
+
+
+# ---------------------------------------------------------------- from an experiment's folder
+
+
+@lru_cache
+def opened(data: str, cache: Path) -> Collection:
+    """A collection, opened once."""
+    return collection_of(data, cache)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Whence outcomes are collected: the collection, and the measures that are kept query by query."""
+
+    data: str
+    cache: Path
+    measures: Sequence[str]
+
+    @property
+    def collection(self) -> Collection:
+        """The collection, opened once."""
+        return opened(self.data, self.cache)
+
+    def by_query(self, run: Run, split: str) -> dict[str, Values]:
+        """The measures of every query of a split."""
+        collection, qrels = self.collection, self.collection.qrels(split)
+        measures = parse_measures(" ".join(self.measures))
+        options = {"collection": collection, "cache": self.cache, "id_rank": collection.passage_ids.id_rank}
+        found = evaluate_with_answers(run, qrels, measures, **options)
+        order = np.argsort(collection.query_ids.take(found.query_rows))
+        return {str(measure): found.of(str(measure))[order] for measure in measures}
+
+
+def collect(source: Source, folder: Path, settings: Mapping[str, Any], threads: int) -> Outcome | None:
+    """What an experiment came to, out of its folder; None while it is not finished."""
+    if not (folder / "results.json").is_file():
+        return None
+    results = json.loads((folder / "results.json").read_text())
+    kept = {name: results[name] for name in RESULTS if name in results}
+    queries = queries_of(source, folder, kept)
+    changes = changes_of(source, folder, results.get("forgetting", []))
+    return Outcome(
+        folder.name,
+        dict(settings),
+        kept,
+        threads,
+        timing_of(folder),
+        queries,
+        changes,
+        facts_of(folder),
+        source.collection.digest if queries else None,
+    )
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    """Rows of a file of JSON lines."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+
+def timing_of(folder: Path) -> list[dict[str, Any]]:
+    """What took how long, stage after stage."""
+    rows = lines_of(folder / "timing.jsonl")
+    return [{key: row[key] for key in STAGE if key in row} | {"seconds": round(row["seconds"], 2)} for row in rows]
+
+
+def facts_of(folder: Path) -> dict[str, Any]:
+    """The overlap of negatives with what a step retrieves, and an experiment's own index."""
+    facts: dict[str, Any] = {}
+    rows = [row for row in lines_of(folder / "metrics.jsonl") if "overlap" in row]
+    if rows:
+        facts["overlap"] = {"step": [row["step"] for row in rows], "value": [row["overlap"] for row in rows]}
+    if is_published(folder / "index"):
+        index = read_manifest(folder / "index").facts
+        facts["index"] = {name: index[name] for name in INDEX if name in index}
+    return facts
+
+
+def queries_of(source: Source, folder: Path, results: Mapping[str, Any]) -> dict[str, Any]:
+    """The measures of every query, by split and state, packed; of the states whose runs are there.
+
+    A run that does not give the mean of ``results.json`` is another state's, and is left out.
+    """
+    found: dict[str, Any] = {}
+    for split in SPLITS:
+        for state, means in results.get(split, {}).items():
+            for run in runs_of(source, folder, state, split):
+                values = source.by_query(run, split)
+                if all(means_agree(values[measure], means.get(measure)) for measure in values):
+                    of_state = {measure: packed(values[measure], measure) for measure in values}
+                    found.setdefault(split, {})[state] = of_state
+                    break
+    return found
+
+
+def means_agree(values: Values, mean: float | None) -> bool:
+    """Whether values by query are those whose mean was told."""
+    return mean is not None and math.isclose(float(np.nanmean(values)), mean, abs_tol=1e-9)
+
+
+def runs_of(source: Source, folder: Path, state: str, split: str) -> list[Run]:
+    """What a state found for the queries of a split, wherever the experiment keeps that."""
+    places = [folder / place / split for place in places_of(state) if is_published(folder / place / split)]
+    if places:
+        return [load_run(place) for place in places]
+    text = folder / f"runs/{state}.{split}.trec.gz"
+    return [] if "/" in state or not text.is_file() else [read_run(source, text)]
+
+
+def read_run(source: Source, path: Path) -> Run:
+    """A run out of a TREC file, over the collection's rows."""
+    collection = source.collection
+    runs, _, _ = read_runs([path], collection.query_ids, collection.passage_ids)
+    return runs[0]
+
+
+def places_of(state: str) -> list[str]:
+    """Where an experiment may keep the runs of a state."""
+    name, _, kind = state.partition("/")
+    runs = f"runs-{kind}" if kind else "runs"
+    _, _, number = name.partition("-")
+    n = int(number) if number.isdigit() else None
+    known = {"final": ["final"], "untrained": ["episodes/0", "episodes/1"]}
+    if n is not None:
+        known |= {f"episode-{n}": [f"episodes/{n + 1}"], f"refresh-{n}": [f"episodes/{n}"]}
+        known |= {f"step-{n}": [f"states/{n}"]}
+    return [f"{place}/{runs}" for place in known.get(name, [])]
+
+
+def changes_of(source: Source, folder: Path, forgetting: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Which training queries each episode forgot and learned; [] where a state's run is gone."""
+    names = [row.get("before") for row in forgetting] + [row.get("after") for row in forgetting[-1:]]
+    found = [training_runs(folder, str(name)) for name in names]
+    if not found or not all(found):
         return []
-    return [Outcome(**json.loads(line)) for line in path.read_text().splitlines()]
+    settings = json.loads((folder / "settings.json").read_text())["settings"]
+    data = labelled(choose_splits(source.collection, seed=settings["seed"]), settings)
+    contains = answers_of(data, source.cache)
+    ranks = [reciprocal_ranks(runs[0], relevant(runs[0], data, contains)) for runs in found]
+    order = np.argsort(source.collection.query_ids.take(data.train.query_rows))
+    signs = [np.sign(after - before)[order].astype(int) for before, after in itertools.pairwise(ranks)]
+    told = [(row["forgotten"], row["learned"]) for row in forgetting]
+    if told != [(float(np.mean(sign < 0)), float(np.mean(sign > 0))) for sign in signs]:
+        return []
+    return ["".join((SAME, ROSE, FELL)[value] for value in sign) for sign in signs]
+
+
+def training_runs(folder: Path, state: str) -> list[Run]:
+    """What a state found for the training queries."""
+    places = [folder / place / "query" for place in places_of(state)]
+    return [load_run(place) for place in places if is_published(place)]

@@ -11,8 +11,10 @@ from __future__ import annotations
 import shutil
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from harness import Row, Step, Study, arguments, execute, say
+from harness import Row, Step, Study, arguments, begin, execute, keep, say
+from outcomes import Outcome, packed, read_run
 from star_adore_report import report, write
 from star_adore_rows import (
     ADORE,
@@ -28,6 +30,7 @@ from star_adore_rows import (
     first_rows,
     rate_of,
     result_of,
+    searches,
     tried,
 )
 
@@ -36,24 +39,44 @@ import hardneg as hn
 K = 100  # hits of a search of the grid
 
 
-def search_grid(study: Study, codes: Sequence[int], trained: dict[str, str]) -> None:
-    """Search every model over every compressed index that it was not trained over."""
-    for name, experiment in trained.items():
-        for other in (other for other in codes if str(other) != name):
-            for split in SPLITS:
-                out = study.folder / "grid" / f"{name}-over-{other}.{split}.trec.gz"
-                if out.is_file():
-                    continue
+def search_grid(study: Study, searched: dict[str, Step], only_report: bool) -> None:
+    """Search every model over every compressed index that it was not trained over; keep how that does.
+
+    With ``only_report`` it is only looked what was searched before.
+    """
+    for name, step in searched.items():
+        if study.is_done(name):
+            continue
+        runs = {split: study.folder / "grid" / f"{name}.{split}.trec.gz" for split in SPLITS}
+        for split, out in runs.items():
+            if not out.is_file() and not only_report:
                 out.parent.mkdir(exist_ok=True)
                 hn.search_split(
                     study.data,
                     out,
-                    model=str(study.folder / experiment / "model"),
-                    index=study.folder / f"pq-{other}/index",
+                    model=str(study.folder / str(step.model) / "model"),
+                    index=study.folder / f"pq-{step.settings['over']}/index",
                     split=split,
                     k=K,
                     cache=study.cache(),
                 )
+        if all(out.is_file() for out in runs.values()):
+            study.add(searched_outcome(study, step, runs))
+
+
+def searched_outcome(study: Study, step: Step, runs: dict[str, Path]) -> Outcome:
+    """How the runs of a search do."""
+    values = {split: study.source.by_query(read_run(study.source, run), split) for split, run in runs.items()}
+    means = {split: {name: float(found.mean()) for name, found in of.items()} for split, of in values.items()}
+    queries = {split: {name: packed(found, name) for name, found in of.items()} for split, of in values.items()}
+    return Outcome(
+        step.name,
+        study.settings_of(step),
+        {split: {"final": of} for split, of in means.items()},
+        study.threads,
+        queries={split: {"final": of} for split, of in queries.items()},
+        collection=study.source.collection.digest,
+    )
 
 
 def tidy(study: Study) -> None:
@@ -64,26 +87,29 @@ def tidy(study: Study) -> None:
 
 
 def execute_all(study: Study, chosen: Namespace) -> None:
-    """Everything that is asked for, part by part."""
+    """Everything that is asked for and not done, part by part; with ``--only-report`` it is only planned."""
 
     def run(steps: Sequence[Step], title: str) -> None:
-        say(title)
-        execute(study, [Row(step.name, (step,)) for step in steps], chosen.jobs)
-        tidy(study)
+        study.planning(steps)
+        if not chosen.only_report:
+            say(title)
+            execute(study, [Row(step.name, (step,)) for step in steps], chosen.jobs)
+            tidy(study)
 
     rows = list(first_rows(chosen).values())
     run([rows[0].steps[0]], "the first experiment fills the shared cache")
-    execute(study, rows, chosen.jobs)
+    run([step for row in rows for step in row.steps[:1]], "what starts from the encoder")
+    run([step for row in rows for step in row.steps[1:]], "what starts from a warm-up")
     run([step for base in bases(chosen) for step in tried(chosen, base)], "ADORE on top")
     rates = {base: rate_of(study, chosen, base) for base in bases(chosen)}
-    say(", ".join(f"{base}{ADORE} at {rate:g}" for base, rate in rates.items()))
-    if "grid" in chosen.parts:
-        over = compressed(chosen, rates[GRID_FROM])
-        run(list(over.values()), "over compressed indexes")
-        models = {str(codes): step.name for codes, step in over.items()}
-        search_grid(study, chosen.codes, models | {"exact": result_of(study, chosen, GRID_FROM + ADORE)})
-    if "curves" in chosen.parts:
-        run(list(arms(chosen, rates[CURVES_FROM]).values()), "static, random and dynamic negatives")
+    say(", ".join(f"{base}{ADORE} at {rate}" for base, rate in rates.items()))
+    if "grid" in chosen.parts and (rate := rates[GRID_FROM]):
+        run(list(compressed(chosen, rate).values()), "over compressed indexes")
+        searched = searches(chosen, result_of(study, chosen, GRID_FROM + ADORE) or "")
+        study.planning(searched.values())
+        search_grid(study, searched, chosen.only_report)
+    if "curves" in chosen.parts and (rate := rates[CURVES_FROM]):
+        run(list(arms(chosen, rate).values()), "static, random and dynamic negatives")
 
 
 # ---------------------------------------------------------------- the command
@@ -138,16 +164,15 @@ def common_of(chosen: Namespace) -> dict[str, object]:
     }
 
 
-def main() -> None:
-    """Execute what is missing, write the tables and the figure."""
-    chosen = arguments(__doc__ or "", options)
-    study = Study(chosen.out, chosen.data, chosen.model, common_of(chosen), chosen.threads)
-    if not chosen.only_report:
-        execute_all(study, chosen)
+def tell(chosen: Namespace) -> None:
+    """Execute what is missing, keep what it came to, write the tables and the figure."""
+    study = begin(chosen, common_of(chosen), *MEASURES)
+    execute_all(study, chosen)
+    keep(study, chosen)
     if chosen.report:
         write(study, chosen)
     say(report(study, chosen))
 
 
 if __name__ == "__main__":
-    main()
+    tell(arguments(__doc__ or "", options))

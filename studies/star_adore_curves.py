@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from pathlib import Path
 
@@ -20,27 +19,27 @@ COLOURS = {"dynamic": "#4878a8", "refreshed": "#e0a030", "static": "#c44e34", "r
 
 def curve_of(study: Study, name: str) -> dict[str, tuple[list[int], list[float]]]:
     """Dev measure and first-K errors by steps, and overlap by step, of one arm; {} where it has not run."""
-    results, path = study.results(name), study.folder / name / "metrics.jsonl"
-    if results is None:
+    outcome = study.outcome(name)
+    if outcome is None:
         return {}
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    last = rows[-1]["step"]
-    steps = {state: place(state, last) for state in results["dev"] if state != "bm25" and "/" not in state}
+    overlap = outcome.facts.get("overlap", {"step": [], "value": []})
+    last = max(overlap["step"], default=0)
+    dev, errors = outcome.results["dev"], outcome.results["pairwise_errors"]["dev"]
+    steps = {state: step for state in dev if (step := place(state, last)) is not None}
     if "untrained-as-trained" in steps:  # what the first step began with, not the encoder as it came
         steps.pop("untrained")
-    errors = results["pairwise_errors"]["dev"]
     return {
-        "overlap": ([row["step"] for row in rows], [row["overlap"] for row in rows]),
-        "measure": (list(steps.values()), [results["dev"][state][MEASURE] for state in steps]),
+        "overlap": (overlap["step"], overlap["value"]),
+        "measure": (list(steps.values()), [dev[state][MEASURE] for state in steps]),
         "errors": (list(steps.values()), [errors[state]["top"] for state in steps]),
     }
 
 
-def place(state: str, last: int) -> int:
-    """Steps that made a state."""
-    if state.startswith("untrained"):
-        return 0
-    return last if state == "final" else int(state.partition("-")[2] or 0)
+def place(state: str, last: int) -> int | None:
+    """Steps that made a state; None of what is no point of a curve."""
+    known = {"untrained": 0, "untrained-as-trained": 0, "final": last}
+    word, _, number = state.partition("-")
+    return int(number) if word == "step" and number.isdigit() else known.get(state)
 
 
 def curves_table(study: Study, chosen: Namespace) -> str:

@@ -1,14 +1,15 @@
-"""The tables and the figure of the study of STAR and ADORE, from the experiments' folders alone."""
+"""The tables and the figure of the study of STAR and ADORE, from what its experiments came to alone."""
 
 from __future__ import annotations
 
-import json
 import shlex
 from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
-from harness import Study, called, insert, interval, number, table, values
+from harness import Study, called, insert, interval, number, paired, table
+from harness import baselines as no_training
+from outcomes import Values
 from star_adore_curves import NOT_RUN, curves_table, draw
 from star_adore_rows import (
     ADORE,
@@ -20,13 +21,13 @@ from star_adore_rows import (
     SPLITS,
     first_rows,
     result_of,
+    searched_name,
     tried,
 )
 
-import hardneg as hn
-from hardneg.evaluation.significance import holm, randomization_test
-from hardneg.storage.artifacts import read_manifest
+from hardneg.evaluation.significance import holm
 
+NOT_KEPT = "not kept"
 MANY = 1000  # errors of a query, whose share of all errors is shown
 
 
@@ -36,9 +37,9 @@ def title_of(row: str) -> str:
     return f"{base} → ADORE" if row.endswith(ADORE) else base
 
 
-def final_values(study: Study, experiment: str, split: str, measure: str) -> Any:
-    """The measure of every query with the final model."""
-    return values(study, study.folder / experiment / "final/runs" / split, split, measure)
+def final_values(study: Study, experiment: str | None, split: str, measure: str) -> Values | None:
+    """The measure of every query with the final model; None where it is not kept."""
+    return None if experiment is None else study.values(experiment, split, "final", measure)
 
 
 # ---------------------------------------------------------------- the rows
@@ -61,10 +62,9 @@ def baselines(study: Study, chosen: Namespace) -> list[list[object]]:
     """The lines of what needs no training."""
     names = [row.steps[0].name for row in first_rows(chosen).values()]  # these start from the encoder
     results = next((found for name in names if (found := study.results(name))), None)
-    titles = {"bm25": "BM25, no training", "untrained": "the encoder as it is"}
     return [
         [title, "", *(number(results, split, state, measure) for split in SPLITS for measure in MEASURES), "", ""]
-        for state, title in titles.items()
+        for state, title in (no_training(results) or {"": "no training"}).items()
     ]
 
 
@@ -72,13 +72,14 @@ def cell(study: Study, name: str | None, results: dict | None, split: str, measu
     """A mean and its interval over queries."""
     if name is None or results is None or split not in results:
         return NOT_RUN
-    return f"{results[split]['final'][measure]:.4f} {interval(final_values(study, name, split, measure))}"
+    values = final_values(study, name, split, measure)
+    return f"{results[split]['final'][measure]:.4f} {NOT_KEPT if values is None else interval(values)}"
 
 
 def settings_of(study: Study, name: str | None) -> dict[str, Any]:
-    """The settings that an experiment keeps."""
-    path = study.folder / (name or "") / "settings.json"
-    return json.loads(path.read_text())["settings"] if path.is_file() else {}
+    """The settings of an experiment."""
+    found = None if name is None else study.outcome(name)
+    return {} if found is None else found.settings
 
 
 def seconds(study: Study, chosen: Namespace, row: str) -> list[str]:
@@ -110,16 +111,17 @@ def tests_table(study: Study, chosen: Namespace) -> str:
     lines, absent, found = [], [], []
     for a, b in pairs:
         names = [result_of(study, chosen, row) for row in (a, b)]
-        if any(name is None or study.results(name) is None for name in names):
+        values = [[final_values(study, name, "test", measure) for name in names] for measure in MEASURES]
+        if any(one is None for pair in values for one in pair):
             absent.append([f"{title_of(a)} − {title_of(b)}", *[NOT_RUN] * 3 * len(MEASURES), ""])
             continue
         figures: list[str] = []
-        for measure in MEASURES:
-            x, y = (final_values(study, str(name), "test", measure) for name in names)
-            p = randomization_test(x, y, seed=0)
-            figures += [f"{(x - y).mean():+.4f}", interval(x - y, "+"), f"{p:.2g}"]
+        for measure, (x, y) in zip(MEASURES, values, strict=True):
+            tested = paired(x, y)
+            low, high = tested["interval"]
+            figures += [f"{tested['difference']:+.4f}", f"[{low:+.4f}, {high:+.4f}]", f"{tested['p']:.2g}"]
             if measure == MEASURE:
-                found.append(p)
+                found.append(tested["p"])
         lines.append([f"{title_of(a)} − {title_of(b)}", *figures])
     lines = [[*line, f"{p:.2g}"] for line, p in zip(lines, holm(found), strict=True)]
     heads = [head for measure in MEASURES for head in (f"test {measure}", "95 % interval", "p")]
@@ -180,22 +182,18 @@ def grid_cell(study: Study, trained: str, name: str, over: str, split: str) -> s
     if trained in (over, "not trained"):
         state = "final/pq" if trained == over else "untrained/pq"
         return number(study.results(f"pq-{over}"), split, state, MEASURE)
-    run = study.folder / "grid" / f"{trained}-over-{over}.{split}.trec.gz"
-    if not run.is_file():
-        return NOT_RUN
-    found = hn.evaluate(run, data=study.data, split=split, measures=MEASURE, cache=study.cache())
-    return f"{found['measures'][MEASURE]:.4f}"
+    return number(study.results(searched_name(trained, over)), split, "final", MEASURE)
 
 
 def sizes_table(study: Study, chosen: Namespace) -> str:
     """Bytes of the indexes, and how well they find what exact search finds."""
     lines: list[Sequence[object]] = []
     for codes in chosen.codes:
-        path = study.folder / f"pq-{codes}/index"
-        if not (path / "manifest.json").is_file():
+        outcome = study.outcome(f"pq-{codes}")
+        facts = {} if outcome is None else outcome.facts.get("index", {})
+        if not facts:
             lines.append([codes, *[NOT_RUN] * 5])
             continue
-        facts = read_manifest(path).facts
         exact = facts["rows"] * facts["dim"] * 2
         took = study.seconds(f"pq-{codes}")
         size = [

@@ -79,6 +79,22 @@ def compressed(chosen: Namespace, rate: float) -> dict[int, Step]:
     return {n: adore(chosen, f"pq-{n}", GRID_FROM, rate, **index, subvectors=n) for n in chosen.codes}
 
 
+def searched_name(trained: str, over: object) -> str:
+    """The name of a model's search over an index that it was not trained over."""
+    return f"{trained}-over-{over}"
+
+
+def searches(chosen: Namespace, exact: str) -> dict[str, Step]:
+    """Every model of the grid over every compressed index of the others; ``exact`` is the one over none."""
+    trained = {str(codes): f"pq-{codes}" for codes in chosen.codes} | {"exact": exact}
+    return {
+        searched_name(name, over): Step(searched_name(name, over), "search", {"over": over}, model=experiment)
+        for name, experiment in trained.items()
+        for over in chosen.codes
+        if str(over) != name
+    }
+
+
 def arms(chosen: Namespace, rate: float) -> dict[str, Step]:
     """The arms of the figure: they differ in their negatives alone, and their loss weighs no pairs."""
     shared = {"steps": chosen.curve_steps, "measure_every": chosen.measure_every, "weighted": False}

@@ -1,4 +1,4 @@
-"""Whatever is given to a public function from Python: it is taken, or refused in one line that says what to give."""
+"""Whatever a public function is given from Python: it is taken, or refused in one line that says what to give."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -185,7 +185,7 @@ def test_every_public_name_is_tried(world, tmp_path):
 
 @pytest.mark.parametrize("name", sorted(set(hn.__all__) - NOT_CALLED))
 def test_wrong_shapes_are_refused_in_a_line(world, tmp_path, name):
-    """Each argument in turn is each of the wrong things; some are right nevertheless, such as a text for a path."""
+    """Each argument in turn is each of the wrong things; some are right nevertheless, as a text for a path."""
     tried = 0
     for argument in cases(world, tmp_path)[name][1]:
         for number, (what, value) in enumerate(WRONG.items()):
@@ -193,7 +193,7 @@ def test_wrong_shapes_are_refused_in_a_line(world, tmp_path, name):
             try:
                 function(**arguments | {argument: value})
             except HardnegError as fault:
-                assert str(fault)
+                assert str(fault)  # noqa: PT017
             except Exception as fault:
                 fault.add_note(f"{name}({argument} = {what})")
                 raise

@@ -37,14 +37,23 @@ def ablation():
 
 
 @pytest.fixture
-def outcomes(ablation, harness, study):
+def known(ablation, harness, study):
+    """A study anew, as the command line's words plan it and with what a file keeps."""
+
+    def begun(*words, kept=None):
+        places = ["--out", str(study.folder), "--data", study.data, "--model", study.model, "--threads", "1"]
+        places += [] if kept is None else ["--kept", str(kept)]
+        options = harness.command_line("", ablation.options).parse_args([*places, *words])
+        again = harness.begin(options, study.common, ablation.MEASURE)
+        return again.planning(row.steps[-1] for row in ablation.order(options))
+
+    return begun
+
+
+@pytest.fixture
+def outcomes(known):
     """Makes what is known of a study's experiments, with the command line's other words."""
-
-    def known(*words, kept=None):
-        steps = {row.result: row.steps[-1] for row in ablation.order(chosen(ablation, *words))}
-        return ablation.Outcomes(study, steps, ablation.MEASURE, kept)
-
-    return known
+    return lambda *words, kept=None: known(*words, kept=kept).outcomes()
 
 
 @pytest.fixture
@@ -133,7 +142,7 @@ def test_a_finished_experiment_is_not_executed_again_and_places_share_no_cache(h
     monkeypatch.setattr(harness, "PYTHON", [sys.executable, "-c", script])
     steps = [harness.Step(f"s{i}", "ance-tele", {}) for i in range(3)]
     study.execute_all([*steps, steps[0]], 2)
-    caches = [study.results(step.name) for step in steps]
+    caches = [json.loads((study.folder / step.name / "results.json").read_text()) for step in steps]
     assert set(caches) == {str(study.folder / "cache"), str(study.folder / "cache-1")}
     assert caches[0] != caches[1]
     monkeypatch.setattr(harness, "PYTHON", [sys.executable, "-c", "raise SystemExit(3)"])
@@ -179,51 +188,134 @@ def test_several_seeds_are_averaged_by_query(ablation, study, collection, outcom
     assert means == pytest.approx([1, 0.75, 0.5, 0.375])
 
 
-def test_outcomes_outlast_the_folders(ablation, study, collection, outcomes, tmp_path):
+def test_outcomes_outlast_the_folders(ablation, study, collection, known, tmp_path):
     names = [f"reinit-{row}-seed-42" for row in ("q-neg", "tele")]
     experiment(study, collection, names[0], [1, 2, 3, 6])
     kept = tmp_path / "kept/ablation.jsonl"
-    before = outcomes()
-    before.save(kept)
-    options = chosen(ablation, "--start", "reinit")
+    first = known()
+    first.save(kept)
+    options, before = chosen(ablation, "--start", "reinit"), first.outcomes()
     text = ablation.report(study, before, options)
     study.folder.rename(tmp_path / "elsewhere")
-    assert not outcomes()
-    after = outcomes(kept=kept)
-    assert after[names[0]] == before[names[0]]
-    assert after[names[0]].ranks == [1, 2, 3, 6]
-    assert after.is_kept(names[0])
+    assert not known().outcomes()
+    again = known(kept=kept)
+    after = again.outcomes()
+    assert after == before
+    assert after[names[0]].queries == {"test": {"final": {"RR@10": [1, 2, 3, 6]}}}
+    assert after[names[0]].collection == collection.digest
+    assert again.is_done(names[0])
+    assert not known("--anew", kept=kept).is_done(names[0])
     assert ablation.report(study, after, options) == text
     # What comes later is added, and a choice of rows drops none of the others.
     experiment(study, collection, names[1], [1, 1, 1, 2])
-    chosen_only = outcomes("--rows", "tele", kept=kept)
-    assert list(chosen_only) == [names[1]]
-    assert not chosen_only.is_kept(names[1])
+    chosen_only = known("--rows", "tele", kept=kept)
+    assert list(chosen_only.outcomes()) == [names[1]]
     chosen_only.save(kept)
-    assert sorted(outcomes(kept=kept)) == names
+    assert sorted(known(kept=kept).outcomes()) == sorted(names)
 
 
-def test_outcomes_of_other_settings_do_not_count(ablation, study, collection, outcomes, tmp_path):
+def test_outcomes_of_other_settings_do_not_count(study, collection, known, tmp_path):
     experiment(study, collection, "reinit-tele-seed-42", [1, 2, 3, 6])
     kept = tmp_path / "ablation.jsonl"
-    outcomes().save(kept)
+    known().save(kept)
     study.folder.rename(tmp_path / "elsewhere")
-    assert len(outcomes(kept=kept)) == 1
-    assert len(outcomes("--reinit-layers", "2", kept=kept)) == 0
+    assert len(known(kept=kept).outcomes()) == 1
+    assert len(known("--reinit-layers", "2", kept=kept).outcomes()) == 0
 
 
-def test_a_folder_of_other_settings_is_refused(ablation, harness, study, collection, outcomes):
+def test_a_folder_of_other_settings_is_refused(study, collection, known):
     experiment(study, collection, "reinit-tele-seed-42", [1, 2, 3, 6])
-    assert outcomes()["reinit-tele-seed-42"].settings["queries_per_step"] == 8
+    assert known().outcomes()["reinit-tele-seed-42"].settings["queries_per_step"] == 8
     study.common["queries_per_step"] = 16
     with pytest.raises(SystemExit, match=r"settings\.json: made with queries_per_step = 8, not 16; give another"):
-        outcomes()["reinit-tele-seed-42"]
+        known().outcomes()
 
 
-def test_a_rank_beyond_the_measure_counts_nothing(harness):
-    module = importlib.import_module("outcomes")
-    one = module.Outcome("e", {}, {}, [], 1, {}, [1, 0, 4])
-    assert one.values.tolist() == [1, 0, 0.25]
+def test_outcomes_of_two_collections_are_not_told_together(study, collection, known, tmp_path):
+    experiment(study, collection, "reinit-tele-seed-42", [1, 2, 3, 6])
+    kept = tmp_path / "ablation.jsonl"
+    known().save(kept)
+    kept.write_text(kept.read_text().replace(collection.digest, "0" * 64).replace("tele", "q-neg"))
+    with pytest.raises(SystemExit, match="has changed; give --anew"):
+        known(kept=kept).outcomes()
+
+
+def test_a_page_does_not_lose_its_tables_to_an_empty_folder(harness, ablation, study, known, tmp_path):
+    words = ["--out", str(tmp_path / "none"), "--only-report", "--data", study.data]
+    options = harness.command_line("", ablation.options).parse_args(words)
+    with pytest.raises(SystemExit, match=r"nothing is finished in .*none; leave --only-report out"):
+        harness.keep(known(), options)
+
+
+# ---------------------------------------------------------------- what is kept
+
+
+@pytest.fixture
+def module():
+    return importlib.import_module("outcomes")
+
+
+def test_a_rank_beyond_the_measure_counts_nothing(module):
+    one = module.Outcome("e", {}, {}, queries={"test": {"final": {"RR@10": [1, 0, 4]}}})
+    assert one.values("test", "final", "RR@10").tolist() == [1, 0, 0.25]
+    assert one.values("dev", "final", "RR@10") is None
+
+
+@pytest.mark.parametrize("measure", ["RR@10", "nDCG@10", "Answer@20"])
+def test_values_come_back_bit_for_bit(module, measure):
+    ranks = np.random.default_rng(0).integers(1, 12, 500)
+    values = np.where(ranks <= 10, 1 / ranks, 0) if measure == "RR@10" else 1 / np.log2(ranks + 1)
+    if measure == "Answer@20":
+        values[::7] = np.nan
+    line = json.dumps(module.packed(values, measure), allow_nan=False)
+    np.testing.assert_array_equal(module.unpacked(json.loads(line)), values)
+
+
+def test_many_lines_are_compressed_and_their_bytes_know_no_time(module, tmp_path, monkeypatch):
+    ones = [
+        module.Outcome(f"e{i}", {"data": "D"}, {}, timing=[{"stage": "train", "seconds": i}]) for i in range(3)
+    ]
+    file, packed = tmp_path / "study.jsonl", tmp_path / "study.jsonl.gz"
+    module.save(file, reversed(ones))
+    assert list(module.read(file).values()) == ones
+    monkeypatch.setattr(module, "LARGE", 10)
+    module.save(file, ones)
+    assert packed.is_file()
+    assert not file.exists()
+    first = packed.read_bytes()
+    assert first[4:8] == bytes(4)
+    assert list(module.read(file).values()) == ones
+    monkeypatch.setattr(module.gzip, "time", None, raising=False)
+    module.save(file, ones)
+    assert packed.read_bytes() == first
+
+
+def test_collections_share_a_file(module, tmp_path):
+    ones = [module.Outcome("tele", {"data": data}, {}) for data in ("pydocs", "qa:wiki")]
+    module.save(tmp_path / "study.jsonl", ones)
+    assert len(module.read(tmp_path / "study.jsonl")) == 2
+
+
+def test_a_run_that_is_not_the_state_s_is_not_kept(study, collection, known):
+    """A run whose mean is not the one of results.json was made by another state, or in other settings."""
+    experiment(study, collection, "reinit-tele-seed-42", [1, 2, 3, 6])
+    file = study.folder / "reinit-tele-seed-42/results.json"
+    results = json.loads(file.read_text())
+    results["test"]["final"]["RR@10"] = 0.9
+    file.write_text(json.dumps(results))
+    assert known().outcomes()["reinit-tele-seed-42"].queries == {}
+
+
+def test_the_page_is_what_its_kept_outcomes_say(harness, ablation, tmp_path):
+    """Every interval and p value of the committed page comes from the lines beside it."""
+    pages = Path(__file__).resolve().parents[2] / "docs/studies"
+    kept, page = tmp_path / "ablation.jsonl", tmp_path / "ablation.md"
+    kept.write_bytes((pages / "ablation.jsonl").read_bytes())
+    page.write_bytes((pages / "ablation.md").read_bytes())
+    words = ["--out", str(tmp_path / "none"), "--kept", str(kept), "--report", str(page), "--only-report"]
+    ablation.tell(harness.command_line("", ablation.options).parse_args([*words, "--threads", "1"]))
+    assert page.read_text() == (pages / "ablation.md").read_text()
+    assert kept.read_bytes() == (pages / "ablation.jsonl").read_bytes()
 
 
 def test_what_people_wrote_around_the_tables_stays(ablation, tmp_path):
