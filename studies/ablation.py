@@ -162,7 +162,7 @@ def baselines(outcomes: Known, start: str) -> list[str]:
     """The line of what needs no training."""
     for row in MAIN | VARIANTS:
         for one in of_row(outcomes, start, row)[:1]:
-            before = "untrained-as-trained" if "untrained-as-trained" in one.test else "untrained"
+            before = "untrained-as-trained" if "untrained-as-trained" in one.results["test"] else "untrained"
             return [f"no training: {test(one, before):.4f}; BM25: {test(one, 'bm25'):.4f}", *[""] * 5]
     return ["no training", "", *["not run"] * 4]
 
