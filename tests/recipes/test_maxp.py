@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from slow_pairs import SlowPairs, nll
 from slow_tele import SlowEncoder, SlowTele
-from test_warmup import SlowPairs, nll
 
 from hardneg.data.training_data import choose_splits
 from hardneg.errors import SettingsError
@@ -41,27 +41,33 @@ def documents(world):
     return load_encoder(world.calm, chunks=CHUNKS, passage_length=LENGTH)
 
 
+# Recipe, settings, and the rates of all steps by hand: one step of warm-up, then down to 0 after the last.
 RECIPES = {
     "ance_tele": (
         ance_tele.RECIPE,
         {"episodes": 1, "steps": 3, "count": 6, "passages_reference": [4], "warmup": 1},
+        (1e-3, 1e-3, 1e-3 / 2),
     ),
-    "ance": (ance.RECIPE, {"refresh_every": 2, "refreshes": 1, "warmup": 1}),
-    "warmup": (warmup.RECIPE, {"mixtures": ["bm25+in_batch"], "steps": [3], "warmup": 1}),
+    "ance": (ance.RECIPE, {"refresh_every": 2, "refreshes": 1, "warmup": 1}, (1e-3, 1e-3, 2e-3 / 3, 1e-3 / 3)),
+    "warmup": (
+        warmup.RECIPE,
+        {"mixtures": ["bm25+in_batch"], "steps": [3], "warmup": 1},
+        (1e-3, 1e-3, 1e-3 / 2),
+    ),
 }
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_steps_equal_a_slow_reimplementation(run_states, world, documents, name):
-    recipe, settings = RECIPES[name]
+    recipe, settings, rates = RECIPES[name]
     done = run_states(recipe, base=documents, **settings)
     train = choose_splits(world.collection, dev="none").train
     kind = SlowDocumentPairs if name == "ance" else SlowDocuments
     slow = kind(world.collection, train, SlowEncoder(world.calm), in_batch=name != "ance")
     slow.pair = nll
-    assert len(done.metrics) == len(done.batches) > 2
-    for row, batch in zip(done.metrics, done.batches, strict=True):
-        loss, norm = slow.train([(batch.query_rows.tolist(), batch.passage_rows.tolist())], rate=row["lr"])
+    for row, batch, rate in zip(done.metrics, done.batches, rates, strict=True):
+        loss, norm = slow.train([(batch.query_rows.tolist(), batch.passage_rows.tolist())], rate=rate)
+        assert row["lr"] == pytest.approx(rate)
         assert row["loss"] == pytest.approx(loss, abs=2e-4)
         assert row["grad_norm"] == pytest.approx(norm, rel=2e-3)
 
