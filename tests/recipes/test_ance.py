@@ -6,8 +6,8 @@ import time
 
 import numpy as np
 import pytest
+from slow_pairs import SlowPairs, nll
 from slow_tele import SlowEncoder
-from test_warmup import SlowPairs, nll
 
 from hardneg import settings_of
 from hardneg.data.training_data import choose_splits

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from recorded import RECORDED
 from safetensors.numpy import load_file
-from test_ance_tele import RECORDED
 
 import hardneg as hn
 from hardneg.storage.artifacts import read_manifest

@@ -83,6 +83,9 @@ class SlowStar(SlowTele):
         return self.alpha * sums[False] / counts[False] + sums[True] / counts[True]
 
 
+# Rates of all steps by hand: one step of warm-up, then down to 0 after the fourth.
+RATES = (1e-3, 1e-3, 2e-3 / 3, 1e-3 / 3)
+
 # Losses of all steps, recorded from this code once the slow re-implementation had given the same.
 RECORDED = {"implicit": [0.63252, 0.38886, 0.26733, 0.27599], 0.2: [1.0188, 0.74436, 0.57333, 0.59962]}
 
@@ -93,12 +96,18 @@ def test_steps_equal_a_slow_reimplementation(run_states, world, alpha):
     train = choose_splits(world.collection, dev="none").train
     slow = SlowStar(world.collection, train, SlowEncoder(world.calm))
     slow.alpha = None if alpha == "implicit" else alpha
-    for row, batch in zip(done.metrics, done.batches, strict=True):
-        loss, norm = slow.train([(batch.query_rows.tolist(), batch.passage_rows.tolist())], rate=row["lr"])
+    for row, batch, rate in zip(done.metrics, done.batches, RATES, strict=True):
+        loss, norm = slow.train([(batch.query_rows.tolist(), batch.passage_rows.tolist())], rate=rate)
+        assert row["lr"] == pytest.approx(rate)
         assert row["loss"] == pytest.approx(loss, abs=1e-4)
         assert row["grad_norm"] == pytest.approx(norm, rel=1e-3)
     assert slow.masked > 0
     assert done.losses(1) == pytest.approx(RECORDED[alpha], abs=1e-4)
+
+
+def test_the_rate_rises_and_falls_over_the_whole_schedule(run_states):
+    done = run_states(RECIPE, steps=6, stop_step=5, warmup=2, learning_rate=4e-3)
+    assert [row["lr"] for row in done.metrics] == pytest.approx([2e-3, 4e-3, 4e-3, 3e-3, 2e-3])
 
 
 def test_negatives_are_static_and_drawn_afresh(run_states):

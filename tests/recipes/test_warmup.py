@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-import torch
+from slow_pairs import SlowPairs, bce, hinge, nll
 from slow_tele import SlowEncoder, SlowTele
 
 from conftest import read_pool
@@ -12,30 +12,6 @@ from hardneg.negatives.pool import load_pool
 from hardneg.operations.recipes import settings_of
 from hardneg.recipes.warmup import RECIPE, Warmup, sources_of
 from tiny_world import one_thread  # noqa: F401
-
-
-class SlowPairs(SlowTele):
-    """A pair loss, one negative at a time."""
-
-    pair, only_hardest = None, False
-
-    def of_query(self, target, logits):
-        if self.only_hardest:
-            logits = [max(logits, key=torch.Tensor.item)]
-        return sum(self.pair(target, one) for one in logits) / len(logits)
-
-
-def nll(positive, negative):
-    return -torch.log(torch.exp(positive) / (torch.exp(positive) + torch.exp(negative)))
-
-
-def bce(positive, negative):
-    return -torch.log(torch.sigmoid(positive)) - torch.log(torch.sigmoid(-negative))
-
-
-def hinge(positive, negative):
-    return max(0 * positive, 0.7 - positive + negative)
-
 
 VARIANTS = {
     "bm25": ({}, nll, {"in_batch": False}),
@@ -59,6 +35,24 @@ def test_the_losses_of_every_step(run_states):
         assert done.losses(episode) == pytest.approx(recorded, abs=1e-4)
 
 
+def test_a_chain_equals_two_slow_reimplementations_one_after_the_other(run_states, world):
+    done = run_states(RECIPE, mixtures=["bm25+in_batch", "nce"], steps=[4, 3], negatives=[2], warmup=2)
+    train = choose_splits(world.collection, dev="none").train
+    encoder, rows = SlowEncoder(world.calm), iter(zip(done.metrics, done.batches, strict=True))
+    rates = {1: (0.5e-3, 1e-3, 1e-3, 0.5e-3), 2: (0.5e-3, 1e-3, 1e-3)}
+    for episode, kind in ((1, SlowTele), (2, SlowPairs)):
+        slow = kind(world.collection, train, encoder)  # the weights are those of the mixture before
+        slow.pair, slow.only_hardest = nll, True
+        for rate in rates[episode]:
+            row, batch = next(rows)
+            loss, norm = slow.train([(batch.query_rows.tolist(), batch.passage_rows.tolist())], rate=rate)
+            assert row["episode"] == episode
+            assert row["lr"] == pytest.approx(rate)
+            assert row["loss"] == pytest.approx(loss, abs=2e-4)
+            assert row["grad_norm"] == pytest.approx(norm, rel=2e-3)
+    assert next(rows, None) is None
+
+
 @pytest.mark.parametrize("mixture", VARIANTS)
 def test_steps_equal_a_slow_reimplementation(run_states, world, mixture):
     changes, pair, options = VARIANTS[mixture]
@@ -66,10 +60,10 @@ def test_steps_equal_a_slow_reimplementation(run_states, world, mixture):
     train = choose_splits(world.collection, dev="none").train
     slow = (SlowPairs if pair else SlowTele)(world.collection, train, SlowEncoder(world.calm), **options)
     slow.pair, slow.only_hardest = pair, mixture == "nce"
-    assert len(done.metrics) == len(done.batches) == 3
-    for row, batch in zip(done.metrics, done.batches, strict=True):
+    for row, batch, rate in zip(done.metrics, done.batches, (1e-3, 1e-3, 1e-3 / 2), strict=True):
         parts = [(batch.query_rows.tolist(), batch.passage_rows.tolist())]
-        loss, norm = slow.train(parts, rate=row["lr"])
+        loss, norm = slow.train(parts, rate=rate)
+        assert row["lr"] == pytest.approx(rate)
         assert row["loss"] == pytest.approx(loss, abs=1e-4)
         assert row["grad_norm"] == pytest.approx(norm, rel=1e-3)
 

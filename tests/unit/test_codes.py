@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from test_exact import random, slow_search
 
 from hardneg.errors import SettingsError
 from hardneg.models.capacity import has_byte_kernels
@@ -13,6 +12,7 @@ from hardneg.search.codes import FEW, PATIENCE, REPAID, TOP, Codes, is_exact
 from hardneg.search.exact import ExactIndex
 from hardneg.search.proposals import SLACK
 from hardneg.search.vectors import vector_norms
+from slow_search import random, slow_search
 
 pytestmark = pytest.mark.skipif(not has_byte_kernels(), reason="this processor does not multiply bytes")
 

@@ -6,7 +6,6 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from test_exact import check, random, slow_search
 
 from hardneg.errors import SettingsError
 from hardneg.search import exact, proposals
@@ -22,6 +21,7 @@ from hardneg.search.proposals import (
     products_of,
 )
 from hardneg.search.vectors import vector_norms
+from slow_search import check, random, slow_search
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 BFLOAT16 = products_of(CPU)["bfloat16"]

@@ -1,0 +1,55 @@
+"""Exact search once more, as a full sort of float64 scores, and the layouts that must not change a bit of it."""
+
+import numpy as np
+import torch
+
+from hardneg.models.capacity import has_byte_kernels
+from hardneg.search.exact import ExactIndex
+
+# Shards, queries and passages of a product, and what the product is computed in.
+LAYOUTS = [
+    (1, {}),
+    (1, {"precision": "float64"}),
+    (1, {"tile": 3, "chunk": 250, "precision": "float64"}),
+    (3, {"tile": 4, "chunk": 37, "precision": "float32"}),
+    (7, {"chunk": 101}),
+    (1, {"precision": "bfloat16"}),
+    (3, {"tile": 4, "chunk": 83, "precision": "bfloat16"}),
+]
+if has_byte_kernels():
+    LAYOUTS += [(1, {"precision": "int8"}), (3, {"tile": 4, "chunk": 83, "precision": "int8"})]
+
+
+def slow_scores(queries, passages):
+    """The score of every pair: float64 products, padded to a power of two, added in halves; then float32."""
+    dim = queries.shape[1]
+    terms = np.zeros((len(queries), len(passages), 1 << (dim - 1).bit_length()))
+    terms[:, :, :dim] = queries.astype(np.float64)[:, None] * passages.astype(np.float64)
+    while terms.shape[2] > 1:
+        terms = terms[:, :, : terms.shape[2] // 2] + terms[:, :, terms.shape[2] // 2 :]
+    return terms[:, :, 0].astype(np.float32) + np.float32(0)
+
+
+def slow_search(queries, passages, k):
+    scores = slow_scores(queries, passages)
+    rows = np.broadcast_to(np.arange(len(passages)), scores.shape)
+    order = np.lexsort((rows, -scores), axis=1)[:, :k]
+    return np.take_along_axis(scores, order, 1), order
+
+
+def check(queries, passages, *ks):
+    all_scores, all_rows = slow_search(queries, passages, len(passages))
+    for shards, layout in LAYOUTS:
+        index = ExactIndex(np.array_split(passages, shards) if shards > 1 else passages, **layout)
+        for k in ks:
+            scores, rows = index.search(torch.from_numpy(queries), k)
+            assert (scores.dtype, rows.dtype) == (torch.float32, torch.int32)
+            np.testing.assert_array_equal(rows.numpy(), all_rows[:, :k], err_msg=str((shards, layout, k)))
+            np.testing.assert_array_equal(scores.numpy().view(np.int32), all_scores[:, :k].view(np.int32))
+
+
+def random(shape, dtype="float16", seed=0, unit=True):
+    values = np.random.default_rng(seed).normal(size=shape)
+    if unit:
+        values /= np.linalg.norm(values, axis=1, keepdims=True)
+    return values.astype(dtype)
