@@ -354,7 +354,7 @@ def common_of(chosen: Namespace) -> dict[str, object]:
     }
 
 
-def tell(chosen: Namespace) -> None:
+def main(chosen: Namespace) -> None:
     """Execute the rows that are missing, keep what they came to, write the tables."""
     study = begin(chosen, common_of(chosen), MEASURE)
     study.planning(row.steps[-1] for row in order(chosen))
@@ -368,4 +368,4 @@ def tell(chosen: Namespace) -> None:
 
 
 if __name__ == "__main__":
-    tell(arguments(__doc__ or "", options))
+    main(arguments(__doc__ or "", options))

@@ -148,7 +148,7 @@ def common_of(given: Namespace) -> dict[str, object]:
     }
 
 
-def tell(given: Namespace) -> None:
+def main(given: Namespace) -> None:
     """Choose rates, execute the rows, keep what they came to, write the table."""
     study = begin(given, common_of(given), MEASURE)
     chosen = [row for row in rows(given.steps) if not given.rows or row.result in given.rows.split(",")]
@@ -176,4 +176,4 @@ def tell(given: Namespace) -> None:
 
 
 if __name__ == "__main__":
-    tell(arguments(__doc__ or "", options))
+    main(arguments(__doc__ or "", options))

@@ -166,7 +166,7 @@ def report(study: Study) -> str:
     return about + "\n" + table(heads, [line_of(one) for one in found])
 
 
-def tell(chosen: Namespace) -> None:
+def main(chosen: Namespace) -> None:
     """Build what is missing, measure, keep, write the table."""
     torch.set_num_threads(chosen.threads)
     study = begin(chosen, {}, MEASURE)
@@ -186,4 +186,4 @@ def options(parser: ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    tell(arguments(__doc__ or "", options))
+    main(arguments(__doc__ or "", options))

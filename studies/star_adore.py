@@ -164,7 +164,7 @@ def common_of(chosen: Namespace) -> dict[str, object]:
     }
 
 
-def tell(chosen: Namespace) -> None:
+def main(chosen: Namespace) -> None:
     """Execute what is missing, keep what it came to, write the tables and the figure."""
     study = begin(chosen, common_of(chosen), *MEASURES)
     execute_all(study, chosen)
@@ -175,4 +175,4 @@ def tell(chosen: Namespace) -> None:
 
 
 if __name__ == "__main__":
-    tell(arguments(__doc__ or "", options))
+    main(arguments(__doc__ or "", options))

@@ -313,7 +313,7 @@ def test_the_page_is_what_its_kept_outcomes_say(harness, ablation, tmp_path):
     kept.write_bytes((pages / "ablation.jsonl").read_bytes())
     page.write_bytes((pages / "ablation.md").read_bytes())
     words = ["--out", str(tmp_path / "none"), "--kept", str(kept), "--report", str(page), "--only-report"]
-    ablation.tell(harness.command_line("", ablation.options).parse_args([*words, "--threads", "1"]))
+    ablation.main(harness.command_line("", ablation.options).parse_args([*words, "--threads", "1"]))
     assert page.read_text() == (pages / "ablation.md").read_text()
     assert kept.read_bytes() == (pages / "ablation.jsonl").read_bytes()
 
