@@ -14,9 +14,10 @@ from hardneg.experiment.mining import Corpus, mine_candidates, mine_pool, positi
 from hardneg.experiment.snapshot import Encoding, Snapshot
 from hardneg.models.loading import load_encoder
 from hardneg.models.tokenizing import token_store
+from hardneg.negatives import sources
 from hardneg.negatives.adopting import adopt
 from hardneg.negatives.facts import entries_of
-from hardneg.negatives.pool import DTYPES, SOURCES, load_pool, save_pool
+from hardneg.negatives.pool import DTYPES, SOURCES, blocks, load_pool, save_pool
 from hardneg.records import Positives
 from hardneg.search import exact
 from hardneg.search.bm25 import bm25_run
@@ -244,8 +245,7 @@ def test_pools_from_the_same_embeddings_are_identical(
 ):
     for name, value in (("TILE", tile), ("CHUNK", chunk), ("SLICE", slice_)):
         monkeypatch.setattr(exact, name, {"cpu": value})
-    for module in ("pool", "sources"):
-        monkeypatch.setattr(f"hardneg.negatives.{module}.BLOCK", block)
+    monkeypatch.setattr(blocks, "__defaults__", (block,))  # of which it is one since it was defined
     torch.set_num_threads(threads)
     other = Snapshot(
         state.encoder, state.collection, "other", tmp_path / "runs", state.cache, encoding=state.encoding
@@ -259,8 +259,23 @@ def test_pools_from_the_same_embeddings_are_identical(
         second = pool_of(other, train, episode=2, previous=first)
     finally:
         torch.set_num_threads(1)
+    assert (len(list(blocks(first.offsets))) > 1) == (block < 1 << 17), "or blocks are as they always were"
     assert equal(first, straight[0])
     assert equal(second, straight[1])
+
+
+@pytest.mark.parametrize("block", [1, 64, 200])
+def test_random_negatives_do_not_depend_on_how_many_queries_are_drawn_for_at_once(
+    state, train, monkeypatch, block
+):
+    corpus, drawn = Corpus(state.collection, state.cache), []
+    whole = mine_candidates(corpus, train, "random", episode=1, count=9)
+    real = sources._random_rows
+    monkeypatch.setattr(sources, "_random_rows", lambda part, *args: drawn.append(len(part)) or real(part, *args))
+    monkeypatch.setattr(sources, "BLOCK", block)
+    assert equal(mine_candidates(corpus, train, "random", episode=1, count=9), whole)
+    assert len(drawn) > 1
+    assert sum(drawn) == len(train)
 
 
 def test_shards_encoded_by_several_workers_give_the_same_pool(state, train, tmp_path):
