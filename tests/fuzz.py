@@ -10,6 +10,7 @@ records are neither kept nor reported.
 
 import argparse
 import contextlib
+import csv
 import gzip
 import io
 import json
@@ -151,12 +152,98 @@ check_documents = partial(
 check_topics = partial(check_columns, "corpus.jsonl", r"^topics\.[\w.-]+\.tsv", r"^qrels\.[\w.-]+\.txt")
 
 
-def check_corpus(name, header, collection, folder):
-    check_passages(collection, folder / name, header)
+def check_contents(what, kept, found, reported):
+    """All that is kept stands in the files, and all that stands there is kept but for what is reported."""
+    kept, found = set(kept), set(found)
+    check(kept <= found, f"{what} of no file: {sorted(kept - found)!r:.500}")
+    check(len(found - kept) <= reported, f"{what} lost: {sorted(found - kept)!r:.500}")
 
 
-def check_nothing(collection, folder):
+def records_of(paths):
+    """The objects of files: those of an array, or one a line."""
+    found = []
+    for path in paths:
+        lines = lines_of(path)
+        whole = b"\n".join(lines).strip()
+        found += (
+            json.loads(whole) if whole.startswith(b"[") else [json.loads(line) for line in lines if line.strip()]
+        )
+    return found
+
+
+def one_of(record, *names):
+    """The first of these fields that is there."""
+    return next((record[name] for name in names if name in record), None)
+
+
+def check_questions(collection, folder, suffix, texts, positives):
+    """Questions, and how many passages answer them, of records that hold both."""
+    records = records_of(split_files(folder, suffix))
+    check_contents("questions", collection.query_texts, [one_of(record, *texts) for record in records], 0)
+    judged = 0
+    for record in records:
+        contexts = [context for name in positives for context in record.get(name) or ()]
+        judged += len({identity(context) for context in contexts})
+    check_judgements(collection, judged)
+    return records
+
+
+def identity(context):
+    """What tells a passage from others: its id, or without one its title and text."""
+    if not isinstance(context, dict):
+        return str(context)
+    names = ("docid", "passage_id", "psg_id", "doc_id", "_id", "id")
+    known = next((context[name] for name in names if context.get(name) is not None), None)
+    return str(known) if known is not None else (context.get("title") or "", context.get("text"))
+
+
+def check_dpr(collection, folder):
+    check_passages(collection, folder / "psgs_w100.tsv", 1)
+    header, *rows = csv.reader(
+        io.StringIO(b"\n".join(lines_of(folder / "psgs_w100.tsv")).decode()), delimiter="\t"
+    )
+    texts = [row[header.index("text")] for row in rows]
+    check_contents("texts", collection.texts, texts, collection.facts["counts"].get("passage_duplicates", 0))
+    questions = records_of(split_files(folder, r"\.jsonl"))
+    asked = [record["question"] for record in questions]
+    for path in split_files(folder, r"\.qa\.csv"):
+        asked += [line.decode().split("\t")[0] for line in lines_of(path)]
+    check_contents("questions", collection.query_texts, asked, 0)
+    check_judgements(collection, sum(len(set(map(str, row.get("positive_ctxs") or ()))) for row in questions))
+
+
+def check_tevatron(collection, folder):
+    check_passages(collection, folder / "corpus.jsonl", 0)
+    texts = [one_of(record, "text", "document_text") for record in records_of([folder / "corpus.jsonl"])]
+    check_contents("texts", collection.texts, texts, collection.facts["counts"].get("passage_duplicates", 0))
+    names = ("positive_passages", "positive_document_ids")
+    check_questions(collection, folder, r"^(?!corpus\.).*\.jsonl?", ("query", "query_text"), names)
+
+
+def check_inline(suffix, asked, positives, negatives, collection, folder):
     """Passages stand in the records of queries, each in many."""
+    records = check_questions(collection, folder, suffix, asked, positives)
+    contexts = [context for row in records for name in positives + negatives for context in row.get(name) or ()]
+    found = {identity(context): (context.get("title") or "", context["text"]) for context in contexts[::-1]}
+    kept = list(zip(collection.titles, collection.texts, strict=True))
+    check_contents("passages", kept, found.values(), 0)
+    check(len(kept) == len(found), f"{len(kept)} passages of {len(found)}: {collection.facts}")
+
+
+check_dpr_inline = partial(
+    check_inline,
+    r"\.jsonl?",
+    ("question",),
+    ("positive_ctxs",),
+    ("negative_ctxs", "hard_negative_ctxs"),
+)
+check_tevatron_inline = partial(
+    check_inline,
+    r"\.jsonl?",
+    ("query", "query_text"),
+    ("positive_passages", "positive_document_ids"),
+    ("negative_passages", "negative_document_ids"),
+)
 
 
 # ---------------------------------------------------------------- sound inputs
@@ -237,13 +324,19 @@ def read_source(format, check_records, folder, random):
 
 def read_trec(folder, random):
     """Runs and judgements, without a collection."""
+    import numpy as np
+
     from hardneg.data.formats.trec import open_qrels, read_runs
     from hardneg.evaluation.measures import evaluate, parse_measures
 
     name = random.choice(("run.trec", "marco.run"))
     judged, *spaces = open_qrels(folder / random.choice(("qrels.trec", "qrels.tsv")))
     (run,), _, _ = read_runs([folder / name], *spaces)
-    check(len(run.scores) == len([line for line in lines_of(folder / name) if line is not None]), "hits are lost")
+    found = [line.split() for line in lines_of(folder / name)]
+    check(len(run.scores) == len(found), "hits are lost")
+    if name == "run.trec":  # the other holds ranks alone
+        scores = np.array([float(hit[4]) for hit in found], np.float32)
+        check(np.array_equal(np.sort(run.scores), np.sort(scores)), "other scores")
     evaluate(run, judged, parse_measures("RR@10 nDCG@10 AP"), id_rank=None)
 
 
@@ -315,10 +408,10 @@ FORMATS = (
     source("qa", "qa", QA, check_qa, 10),
     source("msmarco", "msmarco", MSMARCO, check_msmarco, 9),
     source("msmarco-docs", "msmarco", DOCUMENTS, check_documents, 4),
-    source("dpr", "dpr", DPR, partial(check_corpus, "psgs_w100.tsv", 1), 8),
-    source("dpr-inline", "dpr", DPR_INLINE, check_nothing, 6),
-    source("tevatron", "tevatron", TEVATRON, partial(check_corpus, "corpus.jsonl", 0), 6),
-    source("tevatron-inline", "tevatron", TEVATRON_INLINE, check_nothing, 5),
+    source("dpr", "dpr", DPR, check_dpr, 8),
+    source("dpr-inline", "dpr", DPR_INLINE, check_dpr_inline, 6),
+    source("tevatron", "tevatron", TEVATRON, check_tevatron, 6),
+    source("tevatron-inline", "tevatron", TEVATRON_INLINE, check_tevatron_inline, 5),
     source("topics", "trec", TOPICS, check_topics, 6),
     Format("trec", files(TREC), read_trec, 13),
     Format("settings", files(SETTINGS), read_settings, 8),

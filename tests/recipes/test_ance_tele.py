@@ -10,6 +10,8 @@ from slow_tele import SlowEncoder, SlowTele
 
 from conftest import multiset, read_pool
 from hardneg.data.training_data import choose_splits
+from hardneg.negatives.facts import entries_of
+from hardneg.negatives.pool import load_pool
 from tiny_world import SETTINGS, one_thread, tiny_model  # noqa: F401
 
 STEPS = {1: 4, 2: 4, 3: 12}
@@ -337,7 +339,15 @@ def test_results_have_the_documented_form_and_equal_a_slow_loop(whole, world):
         assert 0 < row["p"] <= 1
 
 
-def test_one_positive_of_a_pool_is_read_alike(whole, train):
-    rows = np.load(whole.path / "episodes/3/negatives/positive_rows.npy")
-    assert rows.tolist() == train.passage_rows.tolist()
-    assert read_pool(whole.path / "episodes/3/negatives") == whole.pool(3)
+def test_a_pool_that_is_loaded_is_what_its_files_hold(whole, train):
+    path = whole.path / "episodes/3/negatives"
+    assert np.load(path / "positive_rows.npy").tolist() == train.passage_rows.tolist()
+    loaded, raw = load_pool(path, n_passages=120), read_pool(path)
+    assert loaded.query_rows.tolist() == train.query_rows.tolist()
+    assert [loaded.positives.of(i).tolist() for i in range(60)] == [train.of(i).tolist() for i in range(60)]
+    for i, entries in enumerate(raw):
+        assert len(entries) == 24
+        expected = [{name.removesuffix("s"): value for name, value in entry.items()} for entry in entries]
+        for entry in expected:
+            entry |= {"anchor": None if entry["anchor"] < 0 else entry["anchor"], "momentum": entry["episode"] < 3}
+        assert [entry._asdict() for entry in entries_of(loaded, i)] == expected

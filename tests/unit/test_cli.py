@@ -6,12 +6,18 @@ import re
 import signal
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
+import torch
+import typer
 
 from hardneg import __version__, cli
 from hardneg.cli import commands, recipes
+from hardneg.data.training_data import Labels
 from hardneg.errors import BusyError, Faults, InputError, NumericError, SettingsError
+from hardneg.negatives.pool import SOURCES, load_pool
+from hardneg.storage.artifacts import read_manifest
 from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 RECIPES = ("ance-tele", "warmup", "ance", "star", "adore")
@@ -49,7 +55,10 @@ def test_every_option_says_what_it_is(hardneg, command):
     options = out[out.index("Options:") : out.index("Example:")]
     for option in re.findall(r"^  (--[\w-]+)[^\n]*(?:\n   [^\n]*)*", options, re.MULTILINE):
         body = options[options.index(f"  {option}") :].split("\n  --")[0]
-        assert re.search(r"[A-Za-z].*\.", body), option
+        said = re.sub(r"\[[^]]*\]", "", body.removeprefix(f"  {option}"))  # without defaults and ranges
+        said = re.sub(r"<[^>]*>", "", said)  # nor what kind of a value it takes
+        assert len(re.findall(r"[A-Za-z]{2,}", said)) > 1, option
+        assert "." in said, option
 
 
 def test_only_what_works_is_listed(hardneg):
@@ -253,43 +262,82 @@ def test_json_stands_alone_on_stdout(hardneg, world, tmp_path):
     assert json.loads(out)[0]["ties"] == 16
 
 
-def test_every_option_of_mining_is_passed_on(hardneg, monkeypatch, tmp_path):
-    from hardneg.operations import inspection, pools
-    from hardneg.process import runtime
+@pytest.fixture
+def process(monkeypatch):
+    """What a command sets for the whole process, instead of setting it."""
+    from hardneg.models import code
+    from hardneg.process import memory, runtime
 
     seen = {}
     monkeypatch.setattr(runtime, "set_threads", lambda threads: seen.update(threads=threads))
+    monkeypatch.setattr(memory, "limit_memory", lambda ram, vram: seen.update(max_ram=ram, max_vram=vram))
+    monkeypatch.setattr(code, "allow_code", lambda *revisions: seen.update(allow_code=revisions))
+    return seen
+
+
+def written(options):
+    """Options as they are typed; True: a switch."""
+    return [
+        word for name, value in options.items() for word in ([f"--{name}"] + ([] if value is True else [value]))
+    ]
+
+
+def left_out(command, options):
+    """The options of a command that are not among these."""
+    parameters = (
+        typer.main.get_command(commands.app if command == "mine" else recipes.app).commands[command].params
+    )
+    return {one.opts[0] for one in parameters} - {f"--{name}" for name in options}
+
+
+def test_every_option_of_mining_is_passed_on(hardneg, monkeypatch, process, tmp_path):
+    from hardneg.operations import inspection, pools
+
+    seen = {}
     monkeypatch.setattr(pools, "mine", lambda *args, **named: seen.update(named, args=args))
     monkeypatch.setattr(inspection, "pool_stats", lambda pool: {"queries": 1})
-    texts = {"passage-model": "pm", "split": "dev", "device": "cpu", "cache": "c", "previous": "p"}
-    numbers = {"depth": 7, "count": 3, "alpha": 0.25, "beta": 0.75, "seed": 9, "threads": 2}
+    texts = {"passage-model": "pm", "split": "dev", "device": "cpu", "cache": "c", "previous": "p", "file": "f"}
+    texts |= {"prompts": "e5"}
+    numbers = {"depth": 7, "count": 3, "alpha": 0.25, "beta": 0.75, "seed": 9}
     filters = {"rank-from": 2, "rank-to": 5, "max-score": 1.5, "absolute-margin": 0.5, "relative-margin": 0.25}
-    options = [word for name, value in {**texts, **numbers, **filters}.items() for word in (f"--{name}", value)]
-    arguments = [
-        "mine",
-        "--data",
-        "d",
-        "--model",
-        "m",
-        "--out",
-        tmp_path / "o",
-        "--sources",
-        " query, bm25 ",
-        "--allow-bin",
-    ]
-    assert hardneg(*arguments, *options)[0] == 0
-    assert seen["args"] == ("d", "m", tmp_path / "o")
-    assert seen["sources"] == ["query", "bm25"]
-    assert seen["allow_bin"] is True
-    for name, value in {**texts, **numbers}.items():
-        found = seen[name.replace("-", "_")]
-        assert (str(found) if isinstance(value, str) else found) == value
-    assert vars(seen["filters"]) == {name.replace("-", "_"): value for name, value in filters.items()}
+    others = {"data": "d", "model": "m", "out": tmp_path / "o", "sources": " query, bm25 ", "labels": "answers"}
+    others |= {"allow-bin": True, "json": True}
+    of_process = {"threads": 2, "max-ram": "3G", "max-vram": "2G", "allow-code": "abc"}
+    options = {**texts, **numbers, **filters, **others, **of_process}
+    assert left_out("mine", options) <= {"--help"}
+    status, out, err = hardneg("mine", *written(options))
+    assert (status, err) == (0, "")
+    assert json.loads(out) == {"pool": str(tmp_path / "o"), "queries": 1}
+    assert seen.pop("args") == ("d", "m", tmp_path / "o")
+    assert seen.pop("sources") == ["query", "bm25"]
+    assert seen.pop("allow_bin") is True
+    assert seen.pop("labels") == Labels("answers")
+    assert vars(seen.pop("filters")) == {name.replace("-", "_"): value for name, value in filters.items()}
+    found = {name: str(value) if isinstance(value, Path) else value for name, value in seen.items()}
+    assert found == {name.replace("-", "_"): value for name, value in {**texts, **numbers}.items()}
+    assert process == {"threads": 2, "max_ram": "3G", "max_vram": "2G", "allow_code": ("abc",)}
 
 
-def test_every_option_of_training_is_passed_on(hardneg, monkeypatch, tmp_path):
+def test_what_mining_was_asked_for_is_in_the_pool(hardneg, world, tmp_path):
+    """The real thing, with nothing in place of what it calls."""
+    options = {"data": world[0].path, "model": world[1], "out": tmp_path / "pool", "split": "dev", "depth": 9}
+    options |= {"sources": "query,random", "count": 3, "beta": 0.0, "rank-from": 2, "rank-to": 6, "seed": 11}
+    assert hardneg("mine", *written(options), "--threads", torch.get_num_threads())[0] == 0
+    pool = load_pool(tmp_path / "pool")
+    dev = world[0].qrels("dev").positives()
+    assert pool.query_rows.tolist() == dev.query_rows.tolist()
+    sources = [SOURCES[source] for source in pool.sources]
+    assert set(sources) == {"query", "random"}
+    ranks = pool.ranks[pool.sources == SOURCES.index("query")]
+    assert (ranks.min(), ranks.max()) == (2, 6)
+    assert sources.count("random") == 3 * len(dev)
+    settings = read_manifest(tmp_path / "pool").settings
+    expected = {"depth": 9, "count": 3, "seed": 11, "beta": 0.0}
+    assert {name: settings[name] for name in expected} == expected
+
+
+def test_every_option_of_training_is_passed_on(hardneg, monkeypatch, process, tmp_path):
     from hardneg.operations import recipes
-    from hardneg.process import runtime
 
     seen = {}
 
@@ -297,29 +345,15 @@ def test_every_option_of_training_is_passed_on(hardneg, monkeypatch, tmp_path):
         seen.update(named, args=args)
         return {"forgetting": []}
 
-    monkeypatch.setattr(runtime, "set_threads", lambda threads: None)
     monkeypatch.setattr(recipes, "train", train)
     (tmp_path / "s.toml").write_text("steps = 7\n")
-    options = ["--preset", "demo", "--config", tmp_path / "s.toml", "--set", "depth=9", "--set", "alpha=0.25"]
-    options += [
-        "--seeds",
-        3,
-        "--train",
-        "a",
-        "--dev",
-        "b",
-        "--test",
-        "c",
-        "--start-episode",
-        2,
-        "--negatives",
-        "n",
-    ]
-    options += ["--passage-model", "pm", "--allow-bin", "--cache", "k", "--device", "cpu"]
-    options += ["--reinit-layers", 2, "--reinit-seed", 5, "--prompts", "e5"]
-    status, out, _ = hardneg(
-        "train", "ance-tele", "--data", "d", "--model", "m", "--out", tmp_path / "e", *options
-    )
+    options = {"data": "d", "model": "m", "out": tmp_path / "e", "preset": "demo", "config": tmp_path / "s.toml"}
+    options |= {"set": "depth=9", "seeds": 3, "train": "a", "dev": "b", "test": "c", "start-episode": 2}
+    options |= {"negatives": "n", "passage-model": "pm", "allow-bin": True, "cache": "k", "device": "cpu"}
+    options |= {"reinit-layers": 2, "reinit-seed": 5, "prompts": "e5"}
+    options |= {"threads": 2, "max-ram": "3G", "max-vram": "2G", "allow-code": "abc"}
+    assert left_out("ance-tele", options) <= {"--help", "--dry-run", "--estimate", "--json"}
+    status, out, _ = hardneg("train", "ance-tele", *written(options), "--set", "alpha=0.25")
     assert status == 0
     assert str(tmp_path / "e/model") in out
     settings = seen["settings"]
@@ -327,8 +361,10 @@ def test_every_option_of_training_is_passed_on(hardneg, monkeypatch, tmp_path):
     assert settings.queries_per_step == 16  # the preset's
     assert (settings.reinit_layers, settings.reinit_seed, settings.prompts) == (2, 5, "e5")
     assert vars(seen["splits"]) == {"train": "a", "dev": "b", "test": "c"}
+    assert seen["args"][-3:] == ("d", "m", tmp_path / "e")
     assert (seen["seeds"], str(seen["negatives"]), seen["passage_model"]) == (3, "n", "pm")
     assert (seen["allow_bin"], str(seen["cache"]), seen["device"]) == (True, "k", "cpu")
+    assert process == {"threads": 2, "max_ram": "3G", "max_vram": "2G", "allow_code": ("abc",)}
 
 
 def test_a_plan_is_printed_and_nothing_is_made(hardneg, world, tmp_path):

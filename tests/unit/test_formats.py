@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import subprocess
+import sys
 import time
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
@@ -322,7 +324,36 @@ def test_open_data_imports_once_and_again_when_the_files_change(tmp_path):
     assert changed.n_queries == 2
 
 
-def test_processes_that_open_the_same_data_import_it_once(tmp_path, monkeypatch):
+OPENING = """
+import os, sys, time
+from hardneg.data import importing
+publish = importing.publish_source
+def slowly(*arguments):
+    os.write(told, f"import {os.getpid()}\\n".encode())
+    time.sleep(1)
+    return publish(*arguments)
+folder, told = sys.argv[1], os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+importing.publish_source = slowly
+os.write(told, b"ready\\n")
+while open(sys.argv[2]).read().count("ready") < 3:
+    time.sleep(0.01)
+print(importing.open_data(folder).path)
+"""
+
+
+def test_processes_that_open_the_same_data_import_it_once(tmp_path):
+    """Three processes that begin at once; whoever comes first keeps the others waiting."""
+    command = [sys.executable, "-c", OPENING, str(beir(tmp_path / "in")), str(tmp_path / "told")]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    opened = {process.communicate(timeout=120)[0] for process in running}
+    assert [process.returncode for process in running] == [0, 0, 0]
+    assert len(opened) == 1
+    told = (tmp_path / "told").read_text().splitlines()
+    assert told.count("ready") == 3
+    assert len(told) == 4, "one of them imported"
+
+
+def test_threads_that_open_the_same_data_import_it_once(tmp_path, monkeypatch):
     folder, publish, calls = beir(tmp_path / "in"), importing.publish_source, []
 
     def slowly(*arguments):

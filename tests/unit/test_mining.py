@@ -275,10 +275,25 @@ def test_pools_from_the_same_embeddings_are_identical(
         second = pool_of(other, train, episode=2, previous=first)
     finally:
         torch.set_num_threads(1)
+    assert (len(list(blocks(first.offsets))) > 1) == (block < 1 << 17), "or blocks are as they always were"
     assert equal(first, straight[0])
     assert equal(second, straight[1])
     assert (max(cuts) > 1) == (block < 1 << 17)
     assert block > 64 or max(cuts) == len(train)  # no list fits with another
+
+
+@pytest.mark.parametrize("block", [1, 64, 200])
+def test_random_negatives_do_not_depend_on_how_many_queries_are_drawn_for_at_once(
+    state, train, monkeypatch, block
+):
+    corpus, drawn = Corpus(state.collection, state.cache), []
+    whole = mine_candidates(corpus, train, "random", episode=1, count=9)
+    real = sources._random_rows
+    monkeypatch.setattr(sources, "_random_rows", lambda part, *args: drawn.append(len(part)) or real(part, *args))
+    monkeypatch.setattr(sources, "BLOCK", block)
+    assert equal(mine_candidates(corpus, train, "random", episode=1, count=9), whole)
+    assert len(drawn) > 1
+    assert sum(drawn) == len(train)
 
 
 def test_shards_encoded_by_several_workers_give_the_same_pool(state, train, tmp_path):

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import hardneg as hn
 from hardneg.data.training_data import choose_splits
 from hardneg.experiment import planning, timing
 from hardneg.experiment.planning import (
@@ -22,7 +23,9 @@ from hardneg.experiment.planning import (
     tokens_of_step,
 )
 from hardneg.experiment.timing import seconds_of, spread
+from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
+from hardneg.models.saving import save_encoder
 from hardneg.records import TokenBatch, offsets_of
 from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
@@ -105,20 +108,62 @@ def test_an_estimate_is_of_all_seeds(world):
     assert "time in all, about" in plan["facts"]
 
 
-def test_time_grows_with_steps_and_states(world):
+def test_time_is_proportional_to_steps_and_states(world, monkeypatch):
+    """The clock is stopped: whatever is timed takes a second, so that what is left are counts."""
     data, encoder = world
+    monkeypatch.setattr(timing, "seconds_of", lambda work: (work(), 1.0)[1])
     sample = take_sample(work_of(data), encoder)
-    few, _ = time_stages(work_of(data), encoder, sample)
+    few, _ = time_stages(work_of(data, episodes=[Episode(1, 60, 16, 8, 5)]), encoder, sample)
     many, _ = time_stages(work_of(data, episodes=[Episode(1, 60, 1600, 8, 5)], states=300), encoder, sample)
-    assert many["train"] > 20 * few["train"]  # a hundredfold in steps; the clock is not to be trusted further
-    assert many["encode"] > 20 * few["encode"]
+    for stage in ("train", "encode", "search"):
+        assert many[stage] == pytest.approx(100 * few[stage]), stage
+    assert many["tokenise"] == few["tokenise"]  # once, however many states there are
+
+
+def test_times_are_those_of_counted_work(world, monkeypatch):
+    """By hand, where whatever is timed takes a second: a sample is encoded, trained on and searched for in one."""
+    data, encoder = world
+    monkeypatch.setattr(timing, "seconds_of", lambda work: (work(), 1.0)[1])
+    work = work_of(data, episodes=[Episode(1, 60, 16, 8, 5)], states=3)
+    sample = take_sample(work, encoder)
+    found, _ = time_stages(work, encoder, sample)
+    tokens = {"query": float(sample.queries.lengths.sum()), "passage": float(sample.passages.lengths.sum())}
+    assert found["encode"] == pytest.approx(3 * (tokens["query"] + tokens["passage"]) / tokens["passage"])
+    assert found["search"] == pytest.approx(3 * (2 * 60 + 16 + 16) / 64)  # of 64 queries in a second
+    assert found["tokenise"] == pytest.approx(sample.seconds)  # all of them are the sample
+    step = tokens_of_step(work.episodes[0], None, sample, work)
+    timed = spread(sample.passages, int(step)).lengths.sum()
+    assert found["train"] == pytest.approx(16 * (1 + step / timed))
+
+
+def test_tokens_of_a_step_are_near_those_that_are_trained_on(world, monkeypatch, tmp_path):
+    """The batches of an experiment hold as many tokens as the plan says, within a fifth."""
+    data, encoder = world
+    steps, real = [], BiEncoder.encode_pair
+
+    def encode_pair(self, queries, passages, *by):
+        steps.append(int(queries.lengths.sum() + passages.lengths.sum()))
+        return real(self, queries, passages, *by)
+
+    monkeypatch.setattr(BiEncoder, "encode_pair", encode_pair)
+    save_encoder(encoder, tmp_path / "model")
+    settings = {"episodes": 1, "steps": 16, "stop_step": 16, "queries_per_step": 8, "passages_reference": [5]}
+    options = {"device": "cpu", "depth": 20, "count": 6, "precision": "float32", "token_budget": 512}
+    splits = hn.Splits(dev="none", test="none")
+    hn.train_ance_tele(
+        data.collection, str(tmp_path / "model"), tmp_path / "exp", splits=splits, **settings, **options
+    )
+    work = work_of(data, episodes=[Episode(1, 60, 16, 8, 5)])
+    planned = 16 * tokens_of_step(work.episodes[0], None, take_sample(work, encoder), work)
+    assert len(steps) == 16
+    assert planned == pytest.approx(sum(steps), rel=0.2)
 
 
 def test_the_gradient_cache_is_a_third_pass_over_chunks(world, monkeypatch):
     data, encoder = world
     sample, batches = take_sample(work_of(data), encoder), []
     monkeypatch.setattr(planning, "spread", lambda tokens, most: batches.append(most) or spread(tokens, most))
-    monkeypatch.setattr(timing, "seconds_of", lambda work: work() or 1.0)
+    monkeypatch.setattr(timing, "seconds_of", lambda work: (work(), 1.0)[1])
     seconds = []
     for chunk in (None, 100_000, 64):
         found, _ = planning.time_training(work_of(data, chunk_tokens=chunk), encoder, sample)
@@ -214,6 +259,10 @@ def test_no_more_than_a_sample_is_read(world, chunked, monkeypatch):
 def test_what_a_sample_has_room_for_is_read_whole(world):
     data, encoder = world
     assert len(take_sample(work_of(data), encoder).passages) == data.collection.n_passages == 120 < SAMPLE
+
+
+def test_a_sample_is_hundreds_of_texts():
+    assert 256 <= SAMPLE <= 4096
 
 
 def test_seconds_are_of_one_call_after_a_warm_up():

@@ -100,8 +100,19 @@ def test_other_families_keep_their_layers_elsewhere():
     small = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 20}
     modern = ModernBertModel(ModernBertConfig(**small, num_hidden_layers=3, pad_token_id=0))
     assert len(layers_of(modern)) == 3
-    reinitialize(modern, 3, seed=0)
-    assert all(torch.isfinite(weight).all() for weight in modern.parameters())
+    with torch.no_grad():
+        for weight in modern.parameters():
+            weight.fill_(7.0)
+    reinitialize(modern, 2, seed=0)
+    bottom, *top = layers_of(modern)
+    assert all((weight == 7.0).all() for weight in (*bottom.parameters(), *modern.embeddings.parameters()))
+    for weight in (weight for layer in top for weight in layer.parameters()):
+        if weight.ndim == 2:
+            assert weight.std().item() == pytest.approx(modern.config.initializer_range, rel=0.15)
+            assert weight.mean().abs() < 0.005
+        else:
+            assert (weight == 1.0).all()  # norms; there are no biases
+    assert not torch.equal(top[0].attn.Wo.weight, top[1].attn.Wo.weight)
     shared = AlbertModel(AlbertConfig(**small, embedding_size=8, num_hidden_layers=3))
     with pytest.raises(SettingsError, match="the model has 0 layers of their own"):
         reinitialize(shared, 1, seed=0)
