@@ -11,13 +11,31 @@ import pytest
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+ALONE = os.environ.get("HARDNEG_TEST_SHARED") == "0"  # as if nothing lay beside the project
+SHARED = Path(os.devnull if ALONE else Path(__file__).resolve().parents[2] / "shared" / "data")
+PRECISIONS = ("float32", "bfloat16")
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     """No test reads or writes the user's cache."""
     monkeypatch.setenv("HARDNEG_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(params=PRECISIONS)
+def precision(request, monkeypatch):
+    """The test runs twice: as on a machine without hardware for bfloat16, and as on one with it.
+
+    Where there is none bfloat16 is emulated. The variable reaches processes that the test starts, too.
+    """
+    monkeypatch.setenv("HARDNEG_PRECISION", request.param)
+    return request.param
+
+
+@pytest.fixture
+def in_float32(monkeypatch):
+    """For comparisons with what is computed in float32, and with the truth: in bfloat16 they say nothing."""
+    monkeypatch.setenv("HARDNEG_PRECISION", "float32")
 
 
 @pytest.fixture(scope="session")

@@ -37,6 +37,7 @@ class Encoder:
     """Sums of token vectors, plus what betrays the batch: its number of sequences moves the last bits."""
 
     dim = DIM
+    precision = "float32"
 
     def __init__(self, seed=1, replaced=None, fail_after=None):
         self.table = torch.randn(100, DIM, generator=torch.Generator().manual_seed(seed))

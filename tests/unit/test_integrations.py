@@ -68,6 +68,7 @@ def reference(bert, texts, side, prompt):
     return np.stack(vectors)
 
 
+@pytest.mark.usefixtures("in_float32")
 def test_batches_of_queries_get_the_querys_prompt(bert, encoder):
     loader = [{"text": [QUERIES[0]], "query": [QUERIES[0]]}, {"text": [QUERIES[1]], "query": [QUERIES[1]]}]
     task = SimpleNamespace(name="Any")
@@ -78,6 +79,7 @@ def test_batches_of_queries_get_the_querys_prompt(bert, encoder):
     assert found == pytest.approx(reference(bert, QUERIES, "query", "find "), abs=1e-5)
 
 
+@pytest.mark.usefixtures("in_float32")
 def test_batches_of_passages_are_joined_with_their_titles_as_in_training(bert, encoder):
     text = [f"{title} {body}".strip() for title, body in zip(TITLES, BODIES, strict=True)]
     loader = [{"text": text, "title": TITLES, "body": BODIES}]
@@ -88,6 +90,7 @@ def test_batches_of_passages_are_joined_with_their_titles_as_in_training(bert, e
     assert untitled == pytest.approx(reference(bert, BODIES, "passage", "passages "), abs=1e-5)
 
 
+@pytest.mark.usefixtures("in_float32")
 def test_plain_texts_and_records_of_older_versions_do_as_well(bert, encoder):
     found = encoder.encode(QUERIES, task_name="Any", prompt_type=PromptType.query, batch_size=7)
     assert found == pytest.approx(reference(bert, QUERIES, "query", "find "), abs=1e-5)

@@ -16,6 +16,7 @@ from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment.examination import examine
 from hardneg.experiment.mining import mine_candidates, positive_scores
 from hardneg.experiment.snapshot import Encoding, Snapshot
+from hardneg.models.capacity import best_precision
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
 from hardneg.models.tokenizing import token_store
@@ -72,7 +73,7 @@ def test_training_steps_and_search_read_one_store_but_for_the_length(world, tmp_
 def expected_vectors(encoder, collection, length):
     template = dataclasses.replace(encoder.template("query"), max_length=length)
     store = tokenize(collection, template, encoder.tokenizer("query"), collection.path.parent / "tokens")
-    with encoder.inference():
+    with encoder.inference(best_precision("cpu")):
         return encoder.encode(store.read(np.arange(collection.n_queries)), "query").numpy()
 
 
@@ -89,7 +90,7 @@ def test_encode_and_search_use_the_length_of_search(world, name, tmp_path):
     hn.search_split(collection, tmp_path / "run.trec", model=model, split="test", k=3, **options)
     run = read_run(tmp_path / "run.trec", collection.query_ids, collection.passage_ids)
     passages = Snapshot(
-        encoder, collection, "s", tmp_path / "runs", tmp_path / "cache", encoding=Encoding()
+        encoder, collection, "s", tmp_path / "runs", tmp_path / "cache", encoding=Encoding(precision=best_precision("cpu"))
     ).passages.as_matrix()
     products = vectors[run.query_rows] @ passages.T.astype(np.float32)
     best = products[np.arange(len(products)), run.passage_rows[::3]]

@@ -24,6 +24,7 @@ from hardneg.process.memory import require
 from hardneg.process.progress import track
 from hardneg.records import Float32, Int32, Int64, Run, Side, owners, take_spans
 from hardneg.search.ann import PassageIndex, index_run, traits
+from hardneg.search.embedding_store import VERSION
 from hardneg.search.embeddings import Dtype, Embeddings, discard, encode_store, encoding_memory
 from hardneg.search.retrieve import dot_products, search_run
 from hardneg.search.runs import KIND, load_run, save_run
@@ -270,7 +271,7 @@ class Snapshot:
     def _embeddings(self, side: Side, *, searching: bool = True) -> tuple[TokenStore, Path]:
         """The token store of a side, and where its embeddings live: keyed by digests, never by a name."""
         store = token_store(self.encoder, self.collection, self.cache, side, searching=searching)
-        key = digest_json([self.sides[side], store.digest, dataclasses.asdict(self.encoding)])
+        key = digest_json([VERSION, self.sides[side], store.digest, dataclasses.asdict(self.encoding)])
         return store, self.cache / "embeddings" / key[:32]
 
     def discard(self, *sides: Side) -> None:

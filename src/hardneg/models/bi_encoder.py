@@ -109,6 +109,8 @@ class BiEncoder(nn.Module):
         self.settings = settings
         self.exact_dropout = exact_dropout
         self.towers = nn.ModuleList([query] if passage is None else [query, passage])
+        self.precision: Precision = "float32"  # that transformers compute in now
+        self._masters: dict[int, Tensor] = {}  # while copies stand in their place: id of a tensor -> its data
         _check_widths(settings, query.width, (passage or query).width)
 
     @property
@@ -221,33 +223,39 @@ class BiEncoder(nn.Module):
     def inference(self, precision: Precision = "float32") -> Iterator[BiEncoder]:
         """Encode without dropout or gradient, with a copy of the transformers' weights in ``precision``.
 
-        Mode and weights are back afterwards, bit for bit.
+        Mode and weights are back afterwards, bit for bit. Inside, :attr:`precision` is what vectors are made in,
+        and :meth:`digest` is still that of the weights themselves.
         """
-        training = self.training
-        masters = [(tensor, tensor.data) for tower in self.towers for tensor in _floats(tower)]
+        before = self.training, self.precision, self._masters
+        replaced = [(tensor, tensor.data) for tower in self.towers for tensor in _floats(tower)]
         try:
             self.eval()
-            for tensor, data in masters:
+            self.precision = precision
+            self._masters = {id(tensor): data for tensor, data in replaced} | self._masters
+            for tensor, data in replaced:
                 tensor.data = data.to(getattr(torch, precision))
             with torch.no_grad():
                 yield self
         finally:
-            for tensor, data in masters:
+            for tensor, data in replaced:
                 tensor.data = data
+            training, self.precision, self._masters = before
             self.train(training)
 
     def digest(self, side: Side | None = None) -> str:
         """SHA-256 over weights, settings, transformer configurations and tokenizers: the model's identity.
 
         Of one ``side``: the identity of what makes vectors of tokens there, whatever the other side is, and
-        however texts become tokens, which token stores answer for.
+        however texts become tokens, which token stores answer for. Inside :meth:`inference` it is the same: the
+        precision of the work belongs to the vectors, not to the model.
         """
         towers = self.towers if side is None else [self.tower(side)]
-        weights = self.state_dict() if side is None else self.tower(side).state_dict()
+        weights = (self if side is None else self.tower(side)).state_dict(keep_vars=True)
         settings = asdict(self.settings)
         kept = settings if side is None else {name: settings[name] for name in OF_VECTORS}
         state = hashlib.sha256(canonical_json([kept, *map(_describe, towers)]))
-        for name, tensor in sorted(weights.items()):
+        for name, held in sorted(weights.items()):
+            tensor = self._masters.get(id(held), held.detach())
             state.update(canonical_json([name, str(tensor.dtype), list(tensor.shape)]))
             state.update(tensor.cpu().reshape(-1).contiguous().view(torch.uint8).numpy())
         return state.hexdigest()

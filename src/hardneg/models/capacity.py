@@ -3,27 +3,47 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 
+from hardneg.errors import SettingsError
 from hardneg.models.packing import has_half_kernels
 
 log = logging.getLogger(__name__)
 
 Precision = Literal["float32", "bfloat16"]
 
+VARIABLE = "HARDNEG_PRECISION"
 WORKSPACE = 64 << 20  # bytes that matrix products keep for themselves
 
 
 def best_precision(device: torch.device | str) -> Precision:
-    """The fastest for inference: bfloat16 where it is multiplied in hardware (CUDA from Ampere on, AMX)."""
+    """The precision to work in where no setting says one: what ``HARDNEG_PRECISION`` says, else the fastest here.
+
+    The variable makes machines of two kinds agree, and lets tests run in either precision on any processor.
+
+    Raises
+    ------
+    SettingsError : the variable names no precision.
+    """
+    told = os.environ.get(VARIABLE)
+    if not told:
+        return "bfloat16" if multiplies_bfloat16(device) else "float32"
+    if told not in get_args(Precision):
+        what = f"the environment says {VARIABLE} = {told!r:.40}"
+        raise SettingsError("BAD_SETTING", what, f"use {' or '.join(get_args(Precision))}, or unset it")
+    return told  # type: ignore[return-value]
+
+
+def multiplies_bfloat16(device: torch.device | str) -> bool:
+    """Whether hardware multiplies bfloat16 there: CUDA from Ampere on, processors with AMX."""
     device = torch.device(device)
-    native = has_half_kernels(device) or (device.type == "cpu" and "amx_bf16" in _cpu_flags())
-    return "bfloat16" if native else "float32"
+    return has_half_kernels(device) or (device.type == "cpu" and "amx_bf16" in _cpu_flags())
 
 
 def has_byte_kernels() -> bool:
@@ -33,7 +53,8 @@ def has_byte_kernels() -> bool:
 
 def warn_if_emulated(precision: Precision, device: torch.device | str) -> None:
     """Say so where bfloat16 is asked for and nothing multiplies it, which takes two to three times as long."""
-    if precision == "bfloat16" and best_precision(device) == "float32":
+    asked = best_precision(device) == "bfloat16"  # by the hardware, or by whoever set the variable
+    if precision == "bfloat16" and not asked and not multiplies_bfloat16(device):
         log.warning("nothing here multiplies bfloat16: float32 is much faster; set precision=float32")
 
 

@@ -85,6 +85,7 @@ def save_encoder(
     ArtifactError : something is at ``path`` already.
     ResourceError : the disk refuses.
     """
+    assert encoder.precision == "float32", "copies in another precision are not the model's weights"
     path = Path(path)
     with publish(path, KIND, settings=asdict(encoder.settings), inputs=inputs, replace=replace) as draft:
         if encoder.tied:

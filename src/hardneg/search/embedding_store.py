@@ -16,6 +16,7 @@ from hardneg.storage.artifacts import (
     MANIFEST,
     TEMPORARY,
     Manifest,
+    check_version,
     digest_file,
     is_published,
     load_array,
@@ -26,11 +27,13 @@ from hardneg.storage.artifacts import (
     write_json,
 )
 from hardneg.storage.disk import write_array
+from hardneg.storage.manifest import version_of
 
 log = logging.getLogger(__name__)
 
 KIND = "embeddings"
 SHARD_KIND = "embedding-shard"
+VERSION = version_of(KIND)
 COLLAPSED = 0.99  # mean pairwise cosine above which the vectors say next to nothing
 
 
@@ -120,8 +123,10 @@ class Origin:
         found = {**manifest.inputs, **manifest.settings}
         for key, wanted in {**self.inputs, **self.settings}.items():
             if found.get(key) != wanted:
-                what = f"made with {key} {found.get(key)}, not {wanted}"
-                raise ArtifactError("OTHER_INPUTS", what, "give another folder, or delete this one", path=path)
+                what, fix = f"made with {key} {found.get(key)}, not {wanted}", "give another folder, or delete this one"
+                if key == "precision":
+                    fix += f", or set HARDNEG_PRECISION={found.get(key)} to go on with it"
+                raise ArtifactError("OTHER_INPUTS", what, fix, path=path)
 
 
 @dataclass(frozen=True)
@@ -136,7 +141,8 @@ class Shard:
         """Whether the shard is there and whole; refused, if it was made from something else."""
         if not is_published(self.folder):
             return False
-        origin.check(self.folder, read_manifest(self.folder))
+        check_version(self.folder, manifest := read_manifest(self.folder))
+        origin.check(self.folder, manifest)
         open_artifact(self.folder, SHARD_KIND)
         return True
 
@@ -168,7 +174,7 @@ def finish(path: Path, shards: Sequence[Shard], origin: Origin, facts: Mapping[s
         "mean_pairwise_cosine": cosine,
     }
     files = _all_files(path, shards, manifests)
-    write_json(path / MANIFEST, Manifest(KIND, origin.settings, origin.inputs, facts, files).as_json())
+    write_json(path / MANIFEST, Manifest(KIND, origin.settings, origin.inputs, facts, files, VERSION).as_json())
     if cosine > COLLAPSED:
         log.warning(
             "%s: mean pairwise cosine %.4f: the vectors are nearly all alike, and rank next to nothing;"

@@ -51,6 +51,11 @@ class Encoder(Protocol):
         """Size of a vector."""
         ...
 
+    @property
+    def precision(self) -> str:
+        """What it computes vectors in now; no part of its digest."""
+        ...
+
     def working_memory(self, tokens: int) -> int:
         """Bytes that a batch of so many tokens takes inside the model."""
         ...
@@ -60,7 +65,7 @@ class Encoder(Protocol):
         ...
 
     def digest(self, side: Side | None = None) -> str:
-        """Identity of weights, prompts, lengths and tokenizer; of those of one side."""
+        """Identity of weights, settings and tokenizer; of those of one side."""
         ...
 
 
@@ -135,7 +140,13 @@ def encode_store(
     shard_rows = shard_rows or rows_of_shard(len(tokens))
     origin = Origin(
         {"encoder": encoder.digest(side), "tokens": tokens.digest},
-        {"side": side, "budget": budget, "dtype": dtype, "shard_rows": shard_rows},
+        {
+            "side": side,
+            "budget": budget,
+            "dtype": dtype,
+            "precision": encoder.precision,
+            "shard_rows": shard_rows,
+        },
     )
     shards = plan_shards(path, len(tokens), shard_rows)
     made = {shard.folder for shard in shards if shard.is_made(origin)}

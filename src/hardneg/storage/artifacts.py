@@ -27,7 +27,14 @@ from hardneg.storage.digests import (
 )
 from hardneg.storage.disk import TEMPORARY, check_writable, publish_file, remove, write_json
 from hardneg.storage.lease import lease
-from hardneg.storage.manifest import FORMAT_VERSION, MANIFEST, Manifest, read_manifest, read_manifest_file
+from hardneg.storage.manifest import (
+    FORMAT_VERSION,
+    MANIFEST,
+    Manifest,
+    read_manifest,
+    read_manifest_file,
+    version_of,
+)
 from hardneg.storage.plain import holds_pickle, load_array, read_json
 from hardneg.storage.refusals import disk_faults, reading
 
@@ -43,6 +50,7 @@ __all__ = [
     "cached_digest",
     "canonical_json",
     "check_files",
+    "check_version",
     "check_writable",
     "digest_file",
     "digest_folder",
@@ -78,19 +86,20 @@ def is_published(path: Path, kind: str | None = None) -> bool:
 def open_artifact(path: Path, kind: str) -> Manifest:
     """The manifest of a folder of this ``kind``, its files verified: sizes always, digests on first use."""
     manifest = read_manifest(path)
-    if manifest.format_version != FORMAT_VERSION:
-        raise ArtifactError(
-            "FORMAT_VERSION",
-            f"format version {manifest.format_version}, this hardneg reads {FORMAT_VERSION}",
-            "make the artefact again with this version",
-            path=path,
-        )
+    check_version(path, manifest)
     if manifest.kind != kind:
         raise ArtifactError(
             "WRONG_KIND", f"this is a {manifest.kind}, not a {kind}", f"give the path of a {kind}", path=path
         )
     check_files(path, manifest, cached_digest)
     return manifest
+
+
+def check_version(path: Path, manifest: Manifest) -> None:
+    """Refuse an artefact that another version of hardneg wrote in another form."""
+    if manifest.format_version != (ours := version_of(manifest.kind)):
+        what = f"format version {manifest.format_version}, this hardneg reads {ours}"
+        raise ArtifactError("FORMAT_VERSION", what, "make the artefact again with this version", path=path)
 
 
 def is_current(path: Path, kind: str, inputs: Mapping[str, str]) -> bool:
@@ -222,7 +231,7 @@ def seal(draft: Draft, kind: str, settings: Mapping[str, Any], inputs: Mapping[s
     for file in sorted(p for p in draft.path.rglob("*") if p.is_file()):
         disk.sync(file)
         files[file.relative_to(draft.path).as_posix()] = (file.stat().st_size, digest_file(file))
-    manifest = Manifest(kind, settings, inputs, draft.facts, files)
+    manifest = Manifest(kind, settings, inputs, draft.facts, files, version_of(kind))
     draft.text(MANIFEST, json.dumps(manifest.as_json(), indent=1, sort_keys=True) + "\n")
     disk.sync(draft.path / MANIFEST)
     for folder in sorted({p.parent for p in draft.path.rglob("*")}):

@@ -15,6 +15,15 @@ from hardneg.storage.refusals import reading
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
+LATER = {  # kinds whose form has changed since
+    "embeddings": 2,  # 2: they say their precision, and name the model by its master weights whatever that is
+    "embedding-shard": 2,
+}
+
+
+def version_of(kind: str) -> int:
+    """The format version that artefacts of this kind are written and read in."""
+    return LATER.get(kind, FORMAT_VERSION)
 
 
 @dataclass(frozen=True)
