@@ -28,7 +28,7 @@ def examine(
     """
     runs = retrieve_all(state, data, depth=depth, evaluation_depth=evaluation_depth(measures), contains=contains)
     state.keep_geometry()
-    return runs, by_leader(errors_of_state, state, judged_splits(data))
+    return runs, by_leader(errors_of_state, state, asked_splits(state, data))
 
 
 def retrieve_all(
@@ -41,15 +41,19 @@ def retrieve_all(
 ) -> dict[str, Run]:
     """Every run of a state: training queries, the neighbours of their positives, dev and test.
 
+    A state of which less is ``asked`` has the runs of dev and test alone, or that of dev.
+
     Parameters
     ----------
     contains : what tells whether a passage contains an answer, where that makes it a positive.
     """
-    k = training_depth(data.collection, data.train, depth)
-    runs = {"train": state.search("query", data.train.query_rows, k)}
-    found = by_leader(current_positives, state, data, depth, contains).some()
-    runs["lookahead"] = state.neighbours("lookahead", found.query_rows, found.first(), k)
-    for name, qrels in judged_splits(data).items():
+    runs = {}
+    if state.asked == "all":
+        k = training_depth(data.collection, data.train, depth)
+        runs["train"] = state.search("query", data.train.query_rows, k)
+        found = by_leader(current_positives, state, data, depth, contains).some()
+        runs["lookahead"] = state.neighbours("lookahead", found.query_rows, found.first(), k)
+    for name, qrels in asked_splits(state, data).items():
         runs[name] = state.search(name, qrels.query_rows, evaluation_depth)
     return runs
 
@@ -63,3 +67,8 @@ def judged_splits(data: TrainingData) -> dict[str, Qrels]:
     """The splits that judge; the first is the one that people look at."""
     both = {"test": data.test, "dev": data.dev}
     return {name: qrels for name, qrels in both.items() if qrels is not None}
+
+
+def asked_splits(state: State, data: TrainingData) -> dict[str, Qrels]:
+    """Those of them that a state is searched for."""
+    return {name: qrels for name, qrels in judged_splits(data).items() if state.asked != "dev" or name == "dev"}

@@ -23,6 +23,7 @@ from hardneg.experiment.folder import Experiment
 from hardneg.experiment.labelling import answers_of, relevant
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.models.saving import save_encoder
+from hardneg.negatives.candidates import Contains
 from hardneg.process.distributed import is_leader
 from hardneg.process.progress import note
 from hardneg.records import Qrels, Run
@@ -79,8 +80,7 @@ def conduct(
         found, errors[state.name] = examine(state, data, measures, depth=depth, contains=contains)
         if is_leader():
             runs[state.name] = found
-            known = relevant(found["train"], data, contains)
-            if (share := share_of_state(state, found["train"], data, known)) is not None:
+            if (share := informative_of(state, found, data, contains)) is not None:
                 informative[state.name] = share
             note_state(state.name, found, data, measures, experiment.cache)
         index = index or name_index(getattr(state, "index", None))
@@ -103,6 +103,15 @@ def conduct(
         replace=True,
     )
     experiment.finish(results)
+
+
+def informative_of(
+    state: State, runs: Mapping[str, Run], data: TrainingData, contains: Contains | None
+) -> float | None:
+    """Its share of negatives still near; None where it was trained on none, or not asked for training queries."""
+    if "train" not in runs:
+        return None
+    return share_of_state(state, runs["train"], data, relevant(runs["train"], data, contains))
 
 
 def is_measured(results: Mapping[str, Any] | None, measures: Sequence[Measure]) -> bool:
@@ -135,6 +144,7 @@ def note_state(
     found = [
         f"{split} {measure} {mean:.4f}"
         for split, qrels in reversed(judged_splits(data).items())
+        if split in runs
         for measure, mean in score(runs[split], qrels, data, measures[:1], cache).means.items()
     ]
     note(f"{name}: {', '.join(found) or 'done'}")

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,7 @@ from hardneg.storage.artifacts import digest_json, is_current, publish, read_man
 
 GEOMETRY = "geometry"
 Timed = Callable[..., contextlib.AbstractContextManager[Any]]
+Asked = Literal["all", "judged", "dev"]  # judged: dev and test, no training queries; dev: that alone
 
 
 def untimed(stage: str, **facts: Any) -> contextlib.AbstractContextManager[Any]:
@@ -61,6 +62,7 @@ class Snapshot:
     step : optimiser steps that made it, where training is one long run.
     keeps : never discard the embeddings, for others may want them.
     trained_on : the pool that the model was trained on last.
+    asked : which queries the state is searched for when it is examined.
     """
 
     def __init__(
@@ -77,9 +79,10 @@ class Snapshot:
         step: int | None = None,
         keeps: bool = False,
         trained_on: Path | None = None,
+        asked: Asked = "all",
     ) -> None:
         self.encoder, self.collection, self.name = encoder, collection, name
-        self.folder, self.cache, self.trained_on = folder, cache, trained_on
+        self.folder, self.cache, self.trained_on, self.asked = folder, cache, trained_on, asked
         self.encoding, self.timed, self.passages_at = encoding, timed, passages_at
         self.digest, self.step, self.keeps = encoder.digest(), step, keeps
         self.index: PassageIndex | None = None
@@ -260,13 +263,20 @@ class Remembered:
 
     Parameters
     ----------
-    name, folder, step, trained_on : as of the :class:`Snapshot` that it was.
+    name, folder, step, trained_on, asked : as of the :class:`Snapshot` that it was.
     """
 
     def __init__(
-        self, name: str, folder: Path, *, step: int | None = None, trained_on: Path | None = None
+        self,
+        name: str,
+        folder: Path,
+        *,
+        step: int | None = None,
+        trained_on: Path | None = None,
+        asked: Asked = "all",
     ) -> None:
-        self.name, self.folder, self.step, self.trained_on = name, folder, step, trained_on
+        self.name, self.folder, self.step = name, folder, step
+        self.trained_on, self.asked = trained_on, asked
 
     def search(self, name: str, query_rows: Int32, k: int) -> Run:
         """The run that was published as ``name``."""
