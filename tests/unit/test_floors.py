@@ -57,8 +57,8 @@ FLOORS = {
         experiment.stage experiment.timing experiment.planning
         diagnostics.forgetting diagnostics.curves diagnostics.timeline
         diagnostics.informative diagnostics.pairwise_errors
-        experiment.examination experiment.cards experiment.results experiment.seeds experiment.refreshing
-        experiment.refreshed_negatives
+        experiment.examination experiment.passing experiment.choosing experiment.cards
+        experiment.results experiment.seeds experiment.refreshing experiment.refreshed_negatives
     """,
     "recipes": "recipes.warmup recipes.ance_tele recipes.ance recipes.star recipes.adore",
     "roof": """

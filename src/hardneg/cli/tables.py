@@ -111,6 +111,8 @@ def results_table(results: Mapping[str, Any], out: Path) -> str:
     """The results of an experiment, or of several seeds."""
     if "seeds" in results:
         return pooled_table(results, out)
+    from hardneg.experiment.choosing import sentence
+
     parts = [f"{split}\n{states_table(results[split])}" for split in ("dev", "test") if results.get(split)]
     if results.get("comparisons"):
         parts.append(
@@ -122,8 +124,9 @@ def results_table(results: Mapping[str, Any], out: Path) -> str:
         parts.append(f"{title}\n" + table(["", "share"], list(shares.items())))
     if results.get("forgetting"):
         parts.append(forgetting_table(results["forgetting"]))
+    kept = f" ({sentence(results['kept']).removeprefix('model/ is ')})" if "kept" in results else ""
     index = f"\nindex:      {found['kind']} {found['digest'][:12]}" if (found := results.get("index")) else ""
-    parts.append(f"experiment: {out}\nmodel:      {out / 'model'}{index}")
+    parts.append(f"experiment: {out}\nmodel:      {out / 'model'}{kept}{index}")
     return "\n\n".join(parts)
 
 

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hardneg.data.training_data import TrainingData
-
-FINAL = "final"  # the state that the card is about
+from hardneg.experiment.choosing import FINAL, sentence, warning
 
 
 def model_card(about: str, data: TrainingData, results: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
@@ -22,6 +21,9 @@ def model_card(about: str, data: TrainingData, results: Mapping[str, Any], setti
     ]
     if index := results.get("index"):
         lines += ["", f"Trained to be searched through the `{index['kind']}` index `{index['digest'][:12]}`."]
+    if kept := results.get("kept"):
+        loud = warning(kept)
+        lines += ["", f"{sentence(kept)}.", *(["", f"**{loud}.**"] if loud else [])]
     for split in splits_of(results):
         measures = list(results[split][FINAL])
         rows = [[state, *(f"{found[name]:.4f}" for name in measures)] for state, found in results[split].items()]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hardneg.data.formats.trec import write_run
 from hardneg.data.training_data import TrainingData, labelled
@@ -16,15 +16,18 @@ from hardneg.errors import InputError
 from hardneg.evaluation.answers import check_answers, evaluate_with_answers
 from hardneg.evaluation.measures import Evaluation, Measure
 from hardneg.evaluation.significance import bootstrap_interval, holm, randomization_test
-from hardneg.experiment.cards import FINAL, card_metadata, model_card
+from hardneg.experiment.cards import card_metadata, model_card
+from hardneg.experiment.choosing import FINAL, LAST, UNTRAINED, Choice, choose, report, with_final
 from hardneg.experiment.examination import evaluation_depth, examine, judged_splits
 from hardneg.experiment.fixed_index import name_index
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.labelling import answers_of, relevant
-from hardneg.experiment.snapshot import Snapshot, State
+from hardneg.experiment.snapshot import Remembered, Snapshot, State
+from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
 from hardneg.negatives.candidates import Contains
-from hardneg.process.distributed import is_leader
+from hardneg.process.distributed import by_leader, is_leader
 from hardneg.process.progress import note
 from hardneg.records import Qrels, Run
 from hardneg.search.bm25 import bm25_run
@@ -32,7 +35,7 @@ from hardneg.storage.artifacts import read_manifest
 
 log = logging.getLogger(__name__)
 
-BM25, UNTRAINED = "bm25", "untrained"
+BM25 = "bm25"
 PUBLISHED = (BM25, UNTRAINED, FINAL)  # the states whose runs are written for people
 CURVE, MODEL = "learning_curve.png", "model"
 Runs = Mapping[str, Mapping[str, Run]]  # by state, and then by what was searched
@@ -50,6 +53,8 @@ def conduct(
     about: str,
     settings: Mapping[str, Any],
     base_model: str | None = None,
+    keep: Literal["best", "last"] = "last",
+    untrained: Callable[[], BiEncoder],
 ) -> None:
     """Let a recipe run, measure every state of the model as it comes, and finish the experiment.
 
@@ -60,16 +65,20 @@ def conduct(
 
     Parameters
     ----------
-    states : what the recipe yields; making the next one trains. The last one is a snapshot of the final model.
+    states : what the recipe yields; making the next one trains. The last one is a snapshot of the last model.
     depth : how far down training queries are mined.
     about, settings, base_model : what the model card says of the model and how it was trained; the last is the
         name on the hub of the model it began with.
+    keep : which state is the result: the last one, or the best on dev by the first measure.
+    untrained : gives the model as it came.
     """
     data = labelled(data, settings)
     check_answers(measures, data.collection)
     contains = answers_of(data, experiment.cache)
     runs: dict[str, Mapping[str, Run]] = {}
     steps: dict[str, int] = {}
+    within: dict[str, tuple[int, int]] = {}
+    places: dict[str, Path] = {}
     errors: dict[str, dict[str, Any]] = {}
     informative: dict[str, float] = {}
     index: dict[str, Any] = {}
@@ -86,23 +95,86 @@ def conduct(
         index = index or name_index(getattr(state, "index", None))
         if state.step is not None:
             steps[state.name] = state.step
+        if isinstance(state, Remembered) and state.within is not None:
+            within[state.name] = state.within
+        if state.kept_at is not None:
+            places[state.name] = state.kept_at
+    assert isinstance(state, Snapshot)
+    last, places[LAST] = state.name, places.pop(state.name)
+    choice = by_leader(lambda: choose(keep, dev_values(runs, places, last, data, measures, experiment), places))
+    kept = kept_state(choice, state, experiment, places, untrained)
+    missing = by_leader(
+        lambda: set(judged_splits(data)) - set(runs[last if choice.state == LAST else choice.state])
+    )
+    looked = examine(kept, data, measures, depth=depth, contains=contains) if missing else None
     if not is_leader():
         return
-    assert isinstance(state, Snapshot)
+    runs, errors = with_final(runs, last, choice.state), with_final(errors, last, choice.state)
+    if looked:
+        runs[FINAL], errors[FINAL] = looked
+    informative, steps = with_final(informative, last, choice.state), with_final(steps, last, choice.state)
     results = summarize(data, runs, measures, cache=experiment.cache, seed=seed, first_episode=first_episode)
-    results |= {"pairwise_errors": by_split(errors), "informative": informative}
+    results |= {"pairwise_errors": by_split(errors), "informative": informative, "kept": choice.as_json()}
     results |= {"index": index} if index else {}
     write_runs(experiment / "runs", runs, data)
-    draw_curve(experiment, results, measures[0], steps)
+    draw_curve(experiment, results, measures[0], steps, within)
     save_encoder(
-        state.encoder,
+        kept.encoder,
         experiment / MODEL,
         card=model_card(about, data, results, settings),
         metadata=card_metadata(data, results, base_model),
-        inputs=read_manifest(experiment / MODEL).inputs,
+        inputs=read_manifest(places[choice.state]).inputs if choice.state in places else {"step": "0"},
         replace=True,
     )
     experiment.finish(results)
+    report(results["kept"])
+
+
+def dev_values(
+    runs: Runs,
+    places: Mapping[str, Path],
+    last: str,
+    data: TrainingData,
+    measures: Sequence[Measure],
+    experiment: Experiment,
+) -> tuple[str, dict[str, float]]:
+    """The first measure, and what every state that can be kept measures on dev by it, in the order of training.
+
+    Where an index is trained for, a state is measured as that retrieves it.
+    """
+    if data.dev is None:
+        return str(measures[0]), {}
+    found: dict[str, float] = {}
+    for name in (name for name in runs if name in (UNTRAINED, last, *places) and "/" not in name):
+        through = next((other for other in runs if other.startswith(f"{name}/")), name)
+        means = score(runs[through]["dev"], data.dev, data, measures[:1], experiment.cache).means
+        found[LAST if name == last else name] = next(iter(means.values()))
+    return str(measures[0]), found
+
+
+def kept_state(
+    choice: Choice,
+    last: Snapshot,
+    experiment: Experiment,
+    places: Mapping[str, Path],
+    untrained: Callable[[], BiEncoder],
+) -> Snapshot:
+    """The state that is kept, to be measured on dev and test."""
+    if choice.state == LAST:
+        return last
+    device = last.encoder.device
+    came = choice.state == UNTRAINED
+    encoder = untrained() if came else load_encoder(str(places[choice.state]), device=device)
+    return Snapshot(
+        encoder,
+        last.collection,
+        FINAL,
+        experiment / f"{FINAL}/runs",
+        last.cache,
+        encoding=last.encoding,
+        timed=last.timed,
+        asked="judged",
+    )
 
 
 def informative_of(
@@ -175,6 +247,8 @@ def summarize(
             results["compared_on"] = split
             results["comparisons"] = compare_states(evaluations, pairs, seed=seed)
     trained = {s: found["train"] for s, found in runs.items() if "train" in found and "/" not in s}
+    if LAST in trained:  # the final one is one of those before
+        trained.pop(FINAL, None)
     return {**results, "forgetting": forgetting(data, trained, answers_of(data, cache), first=first_episode)}
 
 
@@ -235,23 +309,34 @@ def write_runs(folder: Path, runs: Runs, data: TrainingData) -> None:
 
 
 def draw_curve(
-    experiment: Experiment, results: Mapping[str, Any], measure: Measure, steps: Mapping[str, int]
+    experiment: Experiment,
+    results: Mapping[str, Any],
+    measure: Measure,
+    steps: Mapping[str, int],
+    within: Mapping[str, tuple[int, int]],
 ) -> None:
     """Draw the loss of all steps and the measure of every state, on dev (on test where there is no dev).
 
     Parameters
     ----------
     steps : by state, how many optimiser steps made it; a state that is absent stands at the next border.
+    within : by state, of which episode and of how many of its steps, where it stands at none.
     """
     split = "dev" if "dev" in results else "test"
     values = {s: found[str(measure)] for s, found in results.get(split, {}).items() if "/" not in s}
     baseline = values.pop(BM25, None)
+    if LAST in values:  # the final one is one of those before
+        values.pop(FINAL, None)
     rows = experiment.metrics.read()
     episodes = sorted({row["episode"] for row in rows})
     models = {episode: experiment / f"episodes/{episode}/model" for episode in episodes[:-1]}
     ends = {episode: int(read_manifest(model).inputs["step"]) for episode, model in models.items()}
     curve = learning_curve(rows, ends)
-    places = list(curve.borders) if not steps else [steps[state] for state in values]
+    borders, begins = iter(curve.borders), dict(zip(curve.episodes, curve.borders, strict=False))
+    placed = {
+        s: begins[within[s][0]] + within[s][1] if s in within else next(borders) for s in values if not steps
+    }
+    places = [(steps or placed)[s] for s in values]
     draw_learning_curve(
         experiment / CURVE, curve, places, list(values.values()), label=f"{split} {measure}", baseline=baseline
     )

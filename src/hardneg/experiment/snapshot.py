@@ -31,6 +31,7 @@ from hardneg.search.vectors import as_tensor
 from hardneg.storage.artifacts import digest_json, is_current, publish, read_manifest
 
 GEOMETRY = "geometry"
+AT_ONCE = 256  # queries that are encoded together where not all are
 Timed = Callable[..., contextlib.AbstractContextManager[Any]]
 Asked = Literal["all", "judged", "dev"]  # judged: dev and test, no training queries; dev: that alone
 
@@ -63,6 +64,7 @@ class Snapshot:
     keeps : never discard the embeddings, for others may want them.
     trained_on : the pool that the model was trained on last.
     asked : which queries the state is searched for when it is examined.
+    kept_at : where its weights stand; None: nowhere, or not yet.
     """
 
     def __init__(
@@ -80,7 +82,9 @@ class Snapshot:
         keeps: bool = False,
         trained_on: Path | None = None,
         asked: Asked = "all",
+        kept_at: Path | None = None,
     ) -> None:
+        self.kept_at = kept_at
         self.encoder, self.collection, self.name = encoder, collection, name
         self.folder, self.cache, self.trained_on, self.asked = folder, cache, trained_on, asked
         self.encoding, self.timed, self.passages_at = encoding, timed, passages_at
@@ -211,9 +215,9 @@ class Snapshot:
         return given
 
     @cached_property
-    def queries(self) -> Embeddings:
-        """All queries of the collection, embedded."""
-        return self._embed("query")
+    def queries(self) -> Embeddings | AskedQueries:
+        """All queries of the collection, embedded; where dev alone is asked for, no more than that."""
+        return AskedQueries(self) if self.asked == "dev" else self._embed("query")
 
     def _embed(self, side: Side) -> Embeddings:
         store, path = self._embeddings(side)
@@ -258,12 +262,29 @@ class Snapshot:
             self.__dict__.pop("passages" if side == "passage" else "queries", None)
 
 
+class AskedQueries:
+    """Queries of a state that are embedded when they are asked for, and kept nowhere."""
+
+    def __init__(self, state: Snapshot) -> None:
+        self.state = state
+
+    def rows(self, rows: NDArray[np.integer[Any]]) -> NDArray[Any]:
+        """Vectors [len(rows), dim] of these rows, in that order."""
+        state, encoder = self.state, self.state.encoder
+        store = token_store(encoder, state.collection, state.cache, "query", searching=True)
+        parts = [store.read(rows[i : i + AT_ONCE]) for i in range(0, len(rows), AT_ONCE)]
+        with encoder.inference(state.encoding.precision):
+            vectors = [encoder.encode(part, "query").cpu().numpy() for part in parts]
+        return np.concatenate(vectors).astype(state.encoding.dtype)
+
+
 class Remembered:
     """A state of the model whose runs are kept, though its weights and embeddings may be gone.
 
     Parameters
     ----------
-    name, folder, step, trained_on, asked : as of the :class:`Snapshot` that it was.
+    name, folder, step, trained_on, asked, kept_at : as of the :class:`Snapshot` that it was.
+    within : (episode, step of it) that made it, where ``step`` is None.
     """
 
     def __init__(
@@ -274,7 +295,10 @@ class Remembered:
         step: int | None = None,
         trained_on: Path | None = None,
         asked: Asked = "all",
+        kept_at: Path | None = None,
+        within: tuple[int, int] | None = None,
     ) -> None:
+        self.kept_at, self.within = kept_at, within
         self.name, self.folder, self.step = name, folder, step
         self.trained_on, self.asked = trained_on, asked
 

@@ -102,6 +102,8 @@ def train(
     check_experiment(place, count)
     collection = collection_of(data, cache)
     parts = choose_splits(collection, **dataclasses.asdict(splits), seed=chosen.seed)
+    chosen.check_dev(parts.dev is not None)
+    chosen = chosen.for_data(len(parts.train))
     if parts.held_out:
         note(f"no dev split: {parts.held_out} training queries are held out (--dev none to keep them)")
     execute = partial(
@@ -212,6 +214,8 @@ def train_once(
                     about=f"A dense retriever trained with hardneg by {recipe.about} from {base.name}.",
                     settings=settings.result_values(),
                     base_model=base.hub_name,
+                    keep=settings.keep,
+                    untrained=base.as_it_came,
                 )
             if jobs:
                 draw_timeline(experiment / TIMELINE, experiment.timing)
@@ -272,6 +276,8 @@ def plan(
     settings = settings.with_index(index_folder is not None)
     collection = collection_of(data, cache)
     parts = choose_splits(collection, **dataclasses.asdict(splits), seed=settings.seed)
+    settings.check_dev(parts.dev is not None)
+    settings = settings.for_data(len(parts.train))
     open_given(recipe, None if negatives is None else Path(negatives), parts, settings)
     encoder = Base(model, passage_model, allow_bin, pick_device(device)).load(settings)
     recipe.check(settings, parts, encoder)
