@@ -1,12 +1,13 @@
 """Which state is kept: measured on the way, the best one or the untrained model, patience, and after a kill."""
 
+import contextlib
 import json
 import logging
 
 import pytest
 
 import hardneg as hn
-from hardneg.errors import Faults, SettingsError
+from hardneg.errors import ArtifactError, Faults, SettingsError
 from hardneg.experiment import passing, stage
 from hardneg.experiment.passing import Passing
 from hardneg.models.loading import load_encoder
@@ -167,10 +168,8 @@ def test_a_killed_run_ends_in_the_same_bytes(train, monkeypatch, recipe):
             return real(*args, **named)
 
         monkeypatch.setattr(place, name, failing)
-        try:
+        with contextlib.suppress(Power):
             train(recipe, "killed", **options)
-        except Power:
-            pass
         monkeypatch.undo()
     killed, other = train(recipe, "killed", **options)
     assert killed == whole
@@ -190,19 +189,18 @@ def test_settings_that_contradict_each_other_are_refused():
     for recipe, changes in (("star", {"patience": 2}), ("ance", {"mode": "async", "measure_every": 5})):
         with pytest.raises((Faults, SettingsError), match="measure"):
             settings_of(recipe, **changes)
-    with pytest.raises((Faults, SettingsError), match="min_steps"):
-        settings_of("star", min_steps=5, max_steps=4)
 
 
 def test_another_first_measure_is_another_experiment(train):
     train("star", keep="best")
-    with pytest.raises(hn.ArtifactError, match="chosen_by"):
+    with pytest.raises(ArtifactError, match="chosen_by"):
         train("star", keep="best", measures="nDCG@10 RR@10")
 
 
 def test_shares_of_the_schedule_and_bounds_of_steps():
     settings = settings_of("star", measure_every=0.25, epochs=2.0, queries_per_step=10, min_steps=8, max_steps=40)
     assert [settings.horizon(queries) for queries in (20, 100, 1000)] == [8, 20, 40]
+    assert settings_of("star", min_steps=8, max_steps=4).horizon(1000) == 4
     assert settings.measured_steps(20, 20) == [5, 10, 15]
     assert settings.measured_steps(20, 12) == [5, 10]
     assert settings_of("star", measure_every=3).measured_steps(20, 8) == [3, 6]

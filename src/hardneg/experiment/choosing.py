@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from hardneg.experiment.stage import steps_made
+from hardneg.process.progress import say
 
 log = logging.getLogger(__name__)
 
@@ -109,6 +110,6 @@ def warning(kept: Mapping[str, Any]) -> str | None:
 
 def report(kept: Mapping[str, Any]) -> None:
     """Log which state it is, and warn if it is no better than the untrained model."""
-    log.info("%s", sentence(kept))
+    say(sentence(kept))
     if text := warning(kept):
         log.warning("%s", text)

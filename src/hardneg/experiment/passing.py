@@ -119,7 +119,7 @@ class Passing:
         return made in self.steps
 
     def look(self, encoder: BiEncoder, made: int) -> None:
-        """Measure the state after so many steps, unless that was done, and keep its weights while it is the best."""
+        """Measure the state after so many steps, unless that was done; keep its weights while it is the best."""
         place = self.episode, made
         if place in self.values:
             return

@@ -55,7 +55,7 @@ class TrainingSettings(Settings):
     gradient_cache: bool = False  # instead: the whole step at once, through the memory of one chunk
     cache_tokens: int = Field(4096, ge=16)  # of a chunk
     mask_known_positives: bool = True
-    min_steps: int | None = Field(None, ge=1)  # bounds of what epochs give; steps that are given have none
+    min_steps: int | None = Field(None, ge=1)  # bounds of what epochs give; max_steps wins, and steps that are given win over all
     max_steps: int | None = Field(None, ge=1)
 
     # dev
@@ -92,9 +92,6 @@ class TrainingSettings(Settings):
         if self.patience and not self.measure_every:
             what = f"patience = {self.patience}, and nothing is measured on the way"
             raise SettingsError("BAD_SETTING", what, "set measure_every, or leave patience out")
-        if self.min_steps and self.max_steps and self.min_steps > self.max_steps:
-            what = f"min_steps = {self.min_steps} is above max_steps = {self.max_steps}"
-            raise SettingsError("BAD_SETTING", what, "give a lower one, or leave one out")
         Labels(self.labels, self.use_positive_ctxs, self.require_gold, self.answer_mode).check()
         if self.gradient_cache and self.micro_queries:
             what = (
@@ -141,7 +138,8 @@ class TrainingSettings(Settings):
 
     def bounded(self, steps: int) -> int:
         """The steps that epochs give, within ``min_steps`` and ``max_steps``."""
-        return min(max(steps, self.min_steps or steps), self.max_steps or max(steps, self.min_steps or steps))
+        enough = max(steps, self.min_steps or 1)
+        return min(enough, self.max_steps or enough)
 
     def measured_steps(self, horizon: int, stop: int) -> list[int]:
         """The steps before ``stop`` of a schedule of ``horizon`` steps after which dev is measured."""

@@ -55,9 +55,10 @@ class Base:
         local = self.model.startswith(PACKAGE) or Path(self.model).expanduser().exists()
         return None if local else self.model
 
-    def as_it_came(self) -> BiEncoder:
-        """The model as it came, with nothing overridden."""
-        return load_encoder(self.model, self.passage_model, device=self.device, allow_bin=self.allow_bin)
+    def own(self, settings: TrainingSettings) -> BiEncoder:
+        """The model as it came, with the prompts and lengths of its family if one is named."""
+        options: dict[str, Any] = {"device": self.device, "allow_bin": self.allow_bin, "prompts": settings.prompts}
+        return load_encoder(self.model, self.passage_model, **options)
 
     def load(self, settings: TrainingSettings) -> BiEncoder:
         """A fresh one, with what the settings override."""

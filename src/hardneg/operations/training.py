@@ -23,13 +23,14 @@ from hardneg.models.tokenizing import texts_digest
 from hardneg.negatives.pool import load_pool
 from hardneg.operations.opening import Data, Place, at_least, cache_at, check_folder, collection_of
 from hardneg.operations.origin import remember_collection
+from hardneg.operations.overriding import overridden
 from hardneg.operations.roles import jobs_of, take_role
 from hardneg.operations.settings import recipe_settings
 from hardneg.operations.starting import DEFAULT_SPLITS, Base, Splits
 from hardneg.operations.states import open_index
 from hardneg.operations.supervision import team
 from hardneg.process.distributed import by_leader, group, is_leader, world_size
-from hardneg.process.progress import note
+from hardneg.process.progress import note, say
 from hardneg.process.runtime import pick_device
 from hardneg.storage.artifacts import SettingsClash, read_manifest
 from hardneg.storage.sealed import write_results
@@ -186,6 +187,7 @@ def train_once(
         texts = partial(texts_digest, encoder, data.collection, cache or out / CACHE)
         given["index"] = open_index(index_folder, encoder, encoder.digest("passage"), texts)
         inputs["index"] = given["index"].manifest.digest
+    changed = overridden(settings, base, encoder)
     del encoder
     roles = settings.roles if role is None else [role]
     places = (out, data.collection, splits, base, settings, inputs, cache)
@@ -200,6 +202,8 @@ def train_once(
         if by_leader(lambda: is_measured(experiment.results, measures)):
             note(f"{out}: finished already")
         else:
+            for line in changed:
+                say(line)
             with contextlib.ExitStack() as stack, boarding(experiment, settings.tensorboard and is_leader()):
                 if jobs:
                     given["working"] = stack.enter_context(team(jobs, experiment, settings))
@@ -215,7 +219,7 @@ def train_once(
                     settings=settings.result_values(),
                     base_model=base.hub_name,
                     keep=settings.keep,
-                    untrained=base.as_it_came,
+                    untrained=partial(base.own, settings),
                 )
             if jobs:
                 draw_timeline(experiment / TIMELINE, experiment.timing)

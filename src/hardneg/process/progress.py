@@ -6,12 +6,15 @@ Work reports by calling ``tick(done, total)``; silent unless the command line tu
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from hardneg.process.stopping import stop_flag
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Tick = Callable[[int, int], None]  # done and total; 0 where the total is not known
@@ -73,6 +76,12 @@ def note(message: str) -> None:
 
 def silent(done: int, total: int) -> None:
     """Report nothing."""
+
+
+def say(message: str) -> None:
+    """One plain line for the reader of the terminal, and for the log of an experiment."""
+    note(message)
+    log.info(message)
 
 
 class _Lines:
