@@ -47,10 +47,12 @@ def train(world, tmp_path):
 
 
 def everything(folder):
-    """The bytes of every file of an experiment that is no telemetry, derived store or checkpoint."""
+    """The bytes of every file of an experiment that may not go again, and is no telemetry."""
     passing_by = {"timing.jsonl", "log.txt", "learning_curve.png"}
     paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in passing_by)
-    return {str(p.relative_to(folder)): p.read_bytes() for p in paths if "checkpoint" not in p.parts}
+    return {
+        str(p.relative_to(folder)): p.read_bytes() for p in paths if not {"checkpoint", "models"} & set(p.parts)
+    }
 
 
 @pytest.mark.parametrize("recipe", ALL)

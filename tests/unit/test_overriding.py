@@ -52,7 +52,9 @@ def world(tmp_path_factory):
 def lines_of(model, preset=None, **changes):
     settings = settings_of("warmup", preset, **changes)
     base = Base(model, None, False, "cpu")
-    return [line for line in overridden(settings, base, base.load(settings)) if not line.startswith("scale: logits")]
+    return [
+        line for line in overridden(settings, base, base.load(settings)) if not line.startswith("scale: logits")
+    ]
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -66,7 +68,9 @@ def test_a_preset_is_named(world):
     assert "pooling: the model's mean -> cls (preset in-batch)" in lines
     assert "head: the model's none -> ance, fresh (preset in-batch)" in lines
     assert not any("optimizer" in line or "learning_rate" in line for line in lines)
-    assert "pooling: the model's mean -> last (as set)" in lines_of(world[1], "in-batch", passage_length=40, pooling="last")
+    assert "pooling: the model's mean -> last (as set)" in lines_of(
+        world[1], "in-batch", passage_length=40, pooling="last"
+    )
 
 
 def test_finetune_changes_nothing(world):

@@ -55,7 +55,9 @@ class TrainingSettings(Settings):
     gradient_cache: bool = False  # instead: the whole step at once, through the memory of one chunk
     cache_tokens: int = Field(4096, ge=16)  # of a chunk
     mask_known_positives: bool = True
-    min_steps: int | None = Field(None, ge=1)  # bounds of what epochs give; max_steps wins, and steps that are given win over all
+    min_steps: int | None = Field(
+        None, ge=1
+    )  # bounds of what epochs give; max_steps wins, and steps that are given win over all
     max_steps: int | None = Field(None, ge=1)
 
     # dev
