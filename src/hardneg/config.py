@@ -15,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from hardneg.errors import Faults, HardnegError, InputError, SettingsError
 from hardneg.storage.artifacts import reading
@@ -29,10 +29,29 @@ PARTED = {  # presets that once stood for both of two: random negatives of the b
 }
 
 
+class Origins(dict[str, str]):
+    """Where the values of settings come from, by setting; equal settings may come from anywhere."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Origins)
+
+    __hash__ = None
+
+
 class Settings(BaseModel):
     """Base of all settings classes: unknown keys, wrong types, NaN and Inf are faults."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+    _origins: Origins = PrivateAttr(default_factory=lambda: Origins())
+
+    def origin_of(self, name: str) -> str:
+        """Where the value of a setting comes from, for people."""
+        return self._origins.get(name, "as set" if name in self.model_fields_set else "by default")
+
+    def coming_from(self, origins: Mapping[str, str]) -> None:
+        """Remember where values come from."""
+        self._origins.update(origins)
 
     def result_values(self) -> dict[str, Any]:
         """The settings that decide the result, JSON-ready."""

@@ -368,3 +368,30 @@ def test_early_stops_do_not_shorten_the_schedule():
     fraction = settings.model_copy(update={"stop_step": None})
     assert [fraction.stop(horizon) for horizon in (100, 105, 104, 5, 4)] == [10, 11, 10, 1, 1]
     assert fraction.model_copy(update={"steps": 77}).horizon(502_939) == 77
+
+
+def test_papers_keep_the_last_state_and_measure_nothing_on_the_way():
+    for recipe, name in PRESETS:
+        if not name.startswith("finetune"):
+            assert not {"keep", "measure_every", "patience"} & set(read_preset(recipe, name)), (recipe, name)
+
+
+@pytest.mark.parametrize("recipe", SETTINGS)
+def test_finetune_leaves_the_model_as_it_is_and_keeps_the_best(recipe):
+    preset = read_preset(recipe, "finetune")
+    settings = build(SETTINGS[recipe], preset)
+    assert settings.encoder_overrides == {}
+    assert (settings.prompts, settings.towers, settings.reinit_layers) == (None, None, 0)
+    assert (settings.optimizer, settings.weight_decay, settings.warmup, settings.clip) == ("adamw", 0.01, 0.1, 1.0)
+    assert settings.keep == "best"
+    counts = [steps_of(settings, queries) for queries in (2000, 20_000, 500_000)]
+    assert 300 <= counts[0] < counts[1] < counts[2] <= 10_000
+    for queries, steps in zip((2000, 20_000, 500_000), counts, strict=True):
+        assert 3 <= len(settings.measured_steps(steps, steps)) <= 10, queries
+
+
+def steps_of(settings, queries):
+    """Steps of the schedule."""
+    if isinstance(settings, Ance):
+        return settings.for_data(queries).steps
+    return settings.horizon(queries, 1) if isinstance(settings, Warmup) else settings.horizon(queries)

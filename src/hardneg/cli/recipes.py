@@ -83,7 +83,10 @@ def train_ance_tele(
     max_vram: MaxVram = None,
     as_json: JsonOption = False,
 ) -> None:
-    """ANCE-Tele: teleportation negatives (momentum and lookahead). Presets: msmarco, nq, triviaqa, demo."""
+    """ANCE-Tele: teleportation negatives (momentum and lookahead).
+
+    Presets: finetune, msmarco, nq, triviaqa, demo.
+    """
     options = locals()
     first = options.pop("start_episode")
     run("ance-tele", **options, values={} if first is None else {"start_episode": first})
@@ -119,8 +122,9 @@ def train_warmup(
 ) -> None:
     """Warm-up and baselines: BM25, random, in-batch, NCE negatives, mixed or one after the other.
 
-    Presets: bm25, in-batch, random (of the corpus), nce, dpr, bm25-in-batch, bm25-to-in-batch, bm25-to-nce,
-    bm25-to-bm25-in-batch, bm25-corpus-random, bm25-to-corpus-random, bm25-to-bm25-corpus-random, demo.
+    Presets: finetune, finetune-bm25, bm25, in-batch, random (of the corpus), nce, dpr, bm25-in-batch,
+    bm25-to-in-batch, bm25-to-nce, bm25-to-bm25-in-batch, bm25-corpus-random, bm25-to-corpus-random,
+    bm25-to-bm25-corpus-random, demo.
     """
     run("warmup", **locals(), values={})
 
@@ -157,7 +161,8 @@ def train_ance(
 ) -> None:
     """ANCE: negatives mined again and again from recent weights, beside training or between steps.
 
-    Presets: passage, firstp, maxp, nq, triviaqa, ance-analysis, demo. --set mode=sync, async or async-fixed.
+    Presets: finetune, passage, firstp, maxp, nq, triviaqa, ance-analysis, demo.
+    --set mode=sync, async or async-fixed.
     """
     run("ance", **locals(), values={})
 
@@ -192,7 +197,7 @@ def train_star(
     max_vram: MaxVram = None,
     as_json: JsonOption = False,
 ) -> None:
-    """STAR: static hard negatives and the reused batch. Presets: passage, document, demo."""
+    """STAR: static hard negatives and the reused batch. Presets: finetune, passage, document, demo."""
     run("star", **locals(), values={})
 
 
@@ -224,7 +229,10 @@ def train_adore(
     max_vram: MaxVram = None,
     as_json: JsonOption = False,
 ) -> None:
-    """ADORE: the query side, trained on what it retrieves at each step. Presets: passage, document, demo."""
+    """ADORE: the query side, trained on what it retrieves at each step.
+
+    Presets: finetune, passage, document, demo.
+    """
     run("adore", **locals(), values={})
 
 

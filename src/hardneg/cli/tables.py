@@ -113,6 +113,8 @@ def results_table(results: Mapping[str, Any], out: Path) -> str:
     """The results of an experiment, or of several seeds."""
     if "seeds" in results:
         return pooled_table(results, out)
+    from hardneg.experiment.choosing import sentence
+
     parts = [f"{split}\n{states_table(results[split])}" for split in ("dev", "test") if results.get(split)]
     if results.get("comparisons"):
         parts.append(
@@ -124,8 +126,9 @@ def results_table(results: Mapping[str, Any], out: Path) -> str:
         parts.append(f"{title}\n" + table(["", "share"], [[shown(name), share] for name, share in shares.items()]))
     if results.get("forgetting"):
         parts.append(forgetting_table(results["forgetting"]))
+    kept = f" ({sentence(results['kept']).removeprefix('model/ is ')})" if "kept" in results else ""
     index = f"\nindex:      {found['kind']} {found['digest'][:12]}" if (found := results.get("index")) else ""
-    parts.append(f"experiment: {out}\nmodel:      {out / 'model'}{index}")
+    parts.append(f"experiment: {out}\nmodel:      {out / 'model'}{kept}{index}")
     return "\n\n".join(parts)
 
 

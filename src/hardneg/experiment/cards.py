@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hardneg.data.training_data import TrainingData
+from hardneg.experiment.choosing import sentence, warning
 from hardneg.experiment.names import FINAL, shown
 
 
@@ -21,6 +22,9 @@ def model_card(about: str, data: TrainingData, results: Mapping[str, Any], setti
     ]
     if index := results.get("index"):
         lines += ["", f"Trained to be searched through the `{index['kind']}` index `{index['digest'][:12]}`."]
+    if kept := results.get("kept"):
+        loud = warning(kept)
+        lines += ["", f"{sentence(kept)}.", *(["", f"**{loud}.**"] if loud else [])]
     for split in splits_of(results):
         measures = list(results[split][FINAL])
         rows = [

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-BM25, FINAL = "bm25", "final"
+BM25 = "bm25"
+FINAL = "final"  # what `model/` holds
+LAST = "last"  # after the last step, where another state is kept
 UNTRAINED = "untrained"  # the model as it came, with its own settings
 STARTED = "untrained-as-trained"  # what training starts from, where settings make that another one
 SHOWN = {STARTED: "untrained, as trained on"}

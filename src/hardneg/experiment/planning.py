@@ -61,6 +61,7 @@ class Work:
     models: int = 0  # that are kept besides those of the episodes and the final one
     query_side: bool = False  # every step searches, and trains the query side alone, which is untied
     index: int = 0  # bytes of one that is built
+    passed: int = 0  # states that are measured on dev alone
 
 
 def work_of(
@@ -72,7 +73,8 @@ def work_of(
     entries: int,
     in_batch: bool,
 ) -> Work:
-    """The work of an experiment with these settings."""
+    """The work of an experiment with these settings; of ADORE all states on the way are among the ``states``."""
+    horizon = max(one.steps for one in episodes)
     return Work(
         data,
         episodes,
@@ -86,6 +88,7 @@ def work_of(
         token_budget=settings.token_budget,
         store_dtype=settings.store_dtype,
         precision=settings.precision,
+        passed=sum(len(settings.measured_steps(horizon, one.steps)) for one in episodes),
     )
 
 
@@ -215,7 +218,8 @@ def time_stages(work: Work, encoder: BiEncoder, sample: Sample) -> tuple[dict[st
     judged = sum(len(qrels) for qrels in (data.dev, data.test) if qrels is not None)
     searched = work.states * (2 * len(data.train) + judged) + work.mined * len(data.train)
     texts, indexed = collection.n_queries + collection.n_passages, round(sample.chunks * collection.n_passages)
-    queries, corpora = work.encoded or (work.states, work.states)
+    searched += 0 if work.query_side or data.dev is None else work.passed * len(data.dev)
+    queries, corpora = work.encoded or (work.states, work.states + work.passed)
     tokens = sample.tokens(queries * collection.n_queries, corpora * collection.n_passages)
     k = training_depth(collection, data.train, work.depth) * (1 if sample.chunks == 1 else 2)
     a_search = indexed * search_seconds(encoder.dim, indexed, k, work.store_dtype)

@@ -77,8 +77,8 @@ def newest_export(experiment: Experiment) -> int:
 
 def is_trained(experiment: Experiment, steps: int) -> bool:
     """Whether the final model, that of so many steps, is there."""
-    model = experiment / "model"
-    return is_published(model) and read_manifest(model).inputs.get("step") == str(steps)
+    models = [experiment / "last/model", experiment / "model"]  # the first where the best is kept
+    return any(is_published(model) and read_manifest(model).inputs.get("step") == str(steps) for model in models)
 
 
 def publish_model(encoder: BiEncoder, experiment: Experiment, step: int) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hardneg.data.formats.trec import write_run
 from hardneg.data.training_data import TrainingData, labelled
@@ -17,15 +18,18 @@ from hardneg.evaluation.answers import check_answers, evaluate_with_answers
 from hardneg.evaluation.measures import Evaluation, Measure
 from hardneg.evaluation.significance import bootstrap_interval, holm, randomization_test
 from hardneg.experiment.cards import card_metadata, model_card
+from hardneg.experiment.choosing import Choice, choose, report, with_final
 from hardneg.experiment.examination import evaluation_depth, examine, judged_splits
 from hardneg.experiment.fixed_index import name_index
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.labelling import answers_of, relevant
-from hardneg.experiment.names import BM25, FINAL, STARTED, UNTRAINED, shown
-from hardneg.experiment.snapshot import Snapshot, State
+from hardneg.experiment.names import BM25, FINAL, LAST, STARTED, UNTRAINED, shown
+from hardneg.experiment.snapshot import Remembered, Snapshot, State
+from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
 from hardneg.negatives.candidates import Contains
-from hardneg.process.distributed import is_leader
+from hardneg.process.distributed import by_leader, is_leader
 from hardneg.process.progress import note, say
 from hardneg.records import Qrels, Run
 from hardneg.search.bm25 import bm25_run
@@ -53,6 +57,8 @@ def conduct(
     base_model: str | None = None,
     lengths: Mapping[str, Any] = NO_LENGTHS,
     how: str = "",
+    keep: Literal["best", "last"] = "last",
+    untrained: Callable[[], BiEncoder],
 ) -> None:
     """Let a recipe run, measure every state of the model as it comes, and finish the experiment.
 
@@ -63,53 +69,156 @@ def conduct(
 
     Parameters
     ----------
-    states : what the recipe yields; making the next one trains. The last one is a snapshot of the final model.
+    states : what the recipe yields; making the next one trains. The last one is a snapshot of the last model.
     depth : how far down training queries are mined.
     about, settings, base_model : what the model card says of the model and how it was trained; the last is the
         name on the hub of the model it began with.
     lengths : what the lengths in force cut, by side.
     how : training starts from something else than the model as it came.
+    keep : which state is the result: the last one, or the best on dev by the first measure.
+    untrained : gives the model as it came.
     """
     data = labelled(data, settings)
     check_answers(measures, data.collection)
     contains = answers_of(data, experiment.cache)
-    runs: dict[str, Mapping[str, Run]] = {}
-    steps: dict[str, int] = {}
-    errors: dict[str, dict[str, Any]] = {}
-    informative: dict[str, float] = {}
-    index: dict[str, Any] = {}
+    seen = Seen()
     if is_leader():
-        runs[BM25] = bm25_judged(data, experiment.cache, evaluation_depth(measures))
-        note_state(BM25, runs[BM25], data, measures, experiment.cache)
+        seen.runs[BM25] = bm25_judged(data, experiment.cache, evaluation_depth(measures))
+        note_state(BM25, seen.runs[BM25], data, measures, experiment.cache)
     for state in states:
-        found, errors[state.name] = examine(state, data, measures, depth=depth, contains=contains)
+        found, errors = examine(state, data, measures, depth=depth, contains=contains)
+        seen.note(state, found, errors)
         if is_leader():
-            runs[state.name] = found
             if (share := informative_of(state, found, data, contains)) is not None:
-                informative[state.name] = share
+                seen.informative[state.name] = share
             note_state(state.name, found, data, measures, experiment.cache)
             if state.name == STARTED:
-                note_cost(runs, how, data, measures, experiment.cache)
-        index = index or name_index(getattr(state, "index", None))
-        if state.step is not None:
-            steps[state.name] = state.step
+                note_cost(seen.runs, how, data, measures, experiment.cache)
+    assert isinstance(state, Snapshot)
+    last, seen.places[LAST] = state.name, seen.places.pop(state.name)
+    choice = by_leader(
+        lambda: choose(keep, dev_values(seen.runs, seen.places, last, data, measures, experiment), seen.places)
+    )
+    kept = kept_state(choice, state, experiment, seen.places, untrained)
+    chosen = last if choice.state == LAST else choice.state
+    missing = by_leader(lambda: set(judged_splits(data)) - set(seen.runs[chosen]))
+    looked = examine(kept, data, measures, depth=depth, contains=contains) if missing else None
     if not is_leader():
         return
-    assert isinstance(state, Snapshot)
-    results = summarize(data, runs, measures, cache=experiment.cache, seed=seed, first_episode=first_episode)
-    results |= {"pairwise_errors": by_split(errors), "informative": informative}
-    results |= ({"lengths": lengths} if lengths else {}) | ({"index": index} if index else {})
-    write_runs(experiment / "runs", runs, data)
-    draw_curve(experiment, results, measures[0], steps)
+    seen = seen.with_final(last, choice.state, looked)
+    results = summarize(data, seen.runs, measures, cache=experiment.cache, seed=seed, first_episode=first_episode)
+    results |= {
+        "pairwise_errors": by_split(seen.errors),
+        "informative": seen.informative,
+        "kept": choice.as_json(),
+    }
+    results |= ({"lengths": lengths} if lengths else {}) | ({"index": seen.index} if seen.index else {})
+    write_runs(experiment / "runs", seen.runs, data)
+    draw_curve(experiment, results, measures[0], seen.steps, seen.within)
     save_encoder(
-        state.encoder,
+        kept.encoder,
         experiment / MODEL,
         card=model_card(about, data, results, settings),
         metadata=card_metadata(data, results, base_model),
-        inputs=read_manifest(experiment / MODEL).inputs,
+        inputs=read_manifest(seen.places[choice.state]).inputs if choice.state in seen.places else {"step": "0"},
         replace=True,
     )
     experiment.finish(results)
+    report(results["kept"])
+
+
+@dataclass
+class Seen:
+    """What was seen of the states of the model, by name.
+
+    Attributes
+    ----------
+    runs, errors : the runs and the pairwise errors, by what was searched.
+    steps, within : how many steps made a state: of all, or (episode, steps of it).
+    places : where its weights stand, if they do.
+    informative : its share of training negatives that are still near.
+    index : the index that was trained for, if there is one.
+    """
+
+    runs: dict[str, Mapping[str, Run]] = field(default_factory=dict)
+    errors: dict[str, dict[str, Any]] = field(default_factory=dict)
+    steps: dict[str, int] = field(default_factory=dict)
+    within: dict[str, tuple[int, int]] = field(default_factory=dict)
+    places: dict[str, Path] = field(default_factory=dict)
+    informative: dict[str, float] = field(default_factory=dict)
+    index: dict[str, Any] = field(default_factory=dict)
+
+    def note(self, state: State, runs: Mapping[str, Run], errors: dict[str, Any]) -> None:
+        """Take in what one state was."""
+        self.runs[state.name], self.errors[state.name] = runs, errors
+        self.index = self.index or name_index(getattr(state, "index", None))
+        if state.step is not None:
+            self.steps[state.name] = state.step
+        if isinstance(state, Remembered) and state.within is not None:
+            self.within[state.name] = state.within
+        if state.kept_at is not None:
+            self.places[state.name] = state.kept_at
+
+    def with_final(self, last: str, chosen: str, looked: tuple[Mapping[str, Run], dict[str, Any]] | None) -> Seen:
+        """The same with the state that is kept as ``final``.
+
+        Parameters
+        ----------
+        last, chosen : see :func:`~hardneg.experiment.choosing.with_final`.
+        looked : runs and errors of the kept state, if it was looked at again.
+        """
+        runs, errors = with_final(self.runs, last, chosen), with_final(self.errors, last, chosen)
+        if looked:
+            runs[FINAL], errors[FINAL] = looked
+        steps, informative = with_final(self.steps, last, chosen), with_final(self.informative, last, chosen)
+        return replace(self, runs=runs, errors=errors, steps=steps, informative=informative)
+
+
+def dev_values(
+    runs: Runs,
+    places: Mapping[str, Path],
+    last: str,
+    data: TrainingData,
+    measures: Sequence[Measure],
+    experiment: Experiment,
+) -> tuple[str, dict[str, float]]:
+    """The first measure, and what every state that can be kept measures on dev by it, in the order of training.
+
+    Where an index is trained for, a state is measured as that retrieves it.
+    """
+    if data.dev is None:
+        return str(measures[0]), {}
+    found: dict[str, float] = {}
+    for name in (name for name in runs if name in (UNTRAINED, last, *places) and "/" not in name):
+        through = next((other for other in runs if other.startswith(f"{name}/")), name)
+        means = score(runs[through]["dev"], data.dev, data, measures[:1], experiment.cache).means
+        found[LAST if name == last else name] = next(iter(means.values()))
+    return str(measures[0]), found
+
+
+def kept_state(
+    choice: Choice,
+    last: Snapshot,
+    experiment: Experiment,
+    places: Mapping[str, Path],
+    untrained: Callable[[], BiEncoder],
+) -> Snapshot:
+    """The state that is kept, to be measured on dev and test."""
+    if choice.state == LAST:
+        return last
+    device = last.encoder.device
+    came = choice.state == UNTRAINED
+    encoder = untrained() if came else load_encoder(str(places[choice.state]), device=device)
+    return Snapshot(
+        encoder,
+        last.collection,
+        FINAL,
+        experiment / f"{FINAL}/runs",
+        last.cache,
+        encoding=last.encoding,
+        timed=last.timed,
+        asked="judged",
+    )
 
 
 def informative_of(
@@ -192,6 +301,8 @@ def summarize(
             results["compared_on"] = split
             results["comparisons"] = compare_states(evaluations, pairs, seed=seed)
     trained = {s: found["train"] for s, found in runs.items() if "train" in found and "/" not in s}
+    if LAST in trained:  # the final one is one of those before
+        trained.pop(FINAL, None)
     return {**results, "forgetting": forgetting(data, trained, answers_of(data, cache), first=first_episode)}
 
 
@@ -252,25 +363,36 @@ def write_runs(folder: Path, runs: Runs, data: TrainingData) -> None:
 
 
 def draw_curve(
-    experiment: Experiment, results: Mapping[str, Any], measure: Measure, steps: Mapping[str, int]
+    experiment: Experiment,
+    results: Mapping[str, Any],
+    measure: Measure,
+    steps: Mapping[str, int],
+    within: Mapping[str, tuple[int, int]],
 ) -> None:
     """Draw the loss of all steps and the measure of every state, on dev (on test where there is no dev).
 
     Parameters
     ----------
     steps : by state, how many optimiser steps made it; a state that is absent stands at the next border.
+    within : by state, of which episode and of how many of its steps, where it stands at none.
     """
     split = "dev" if "dev" in results else "test"
     values = {s: found[str(measure)] for s, found in results.get(split, {}).items() if "/" not in s}
     baseline = values.pop(BM25, None)
     if STARTED in values:  # from which the steps begin
         values.pop(UNTRAINED, None)
+    if LAST in values:  # the final one is one of those before
+        values.pop(FINAL, None)
     rows = experiment.metrics.read()
     episodes = sorted({row["episode"] for row in rows})
     models = {episode: experiment / f"episodes/{episode}/model" for episode in episodes[:-1]}
     ends = {episode: int(read_manifest(model).inputs["step"]) for episode, model in models.items()}
     curve = learning_curve(rows, ends)
-    places = list(curve.borders) if not steps else [steps[state] for state in values]
+    borders, begins = iter(curve.borders), dict(zip(curve.episodes, curve.borders, strict=False))
+    placed = {
+        s: begins[within[s][0]] + within[s][1] if s in within else next(borders) for s in values if not steps
+    }
+    places = [(steps or placed)[s] for s in values]
     draw_learning_curve(
         experiment / CURVE, curve, places, list(values.values()), label=f"{split} {measure}", baseline=baseline
     )

@@ -13,6 +13,7 @@ SHARES = ("forgotten", "learned", "train_mrr_100")
 def pool_seeds(results: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     """Mean, standard deviation and values over seeds: of every measure of every state, and of forgetting.
 
+    States that only some seeds have, such as the last one where another was kept, are left out.
     Forgetting is pooled between states that all seeds went through; asynchronous ones may differ.
     """
     seeds = sorted(results)
@@ -22,6 +23,7 @@ def pool_seeds(results: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
             pooled[split] = {
                 state: {name: spread([results[seed][split][state][name] for seed in seeds]) for name in measured}
                 for state, measured in results[seeds[0]][split].items()
+                if all(state in results[seed][split] for seed in seeds)
             }
     steps = [{(row["before"], row["after"]): row for row in results[seed].get("forgetting", [])} for seed in seeds]
     shared = [step for step in steps[0] if all(step in found for found in steps)]
@@ -30,6 +32,8 @@ def pool_seeds(results: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
         | {name: spread([found[step][name] for found in steps]) for name in SHARES}
         for step in shared
     ]
+    if kept := {str(seed): results[seed]["kept"] for seed in seeds if "kept" in results[seed]}:
+        pooled["kept"] = kept
     return pooled
 
 

@@ -6,16 +6,16 @@ import dataclasses
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
 from hardneg.config import Settings, operational
 from hardneg.data.training_data import Labels, TrainingData
 from hardneg.errors import SettingsError
-from hardneg.evaluation.measures import parse_measures
+from hardneg.evaluation.measures import Measure, parse_measures
 from hardneg.experiment.folder import Experiment
-from hardneg.experiment.names import FINAL, UNTRAINED
+from hardneg.experiment.names import UNTRAINED
 from hardneg.experiment.snapshot import Encoding, Snapshot, State
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.encoder_settings import EncoderSettings
@@ -56,6 +56,19 @@ class TrainingSettings(Settings):
     gradient_cache: bool = False  # instead: the whole step at once, through the memory of one chunk
     cache_tokens: int = Field(4096, ge=16)  # of a chunk
     mask_known_positives: bool = True
+    min_steps: int | None = Field(
+        None, ge=1
+    )  # bounds of what epochs give; max_steps wins, and steps that are given win over all
+    max_steps: int | None = Field(None, ge=1)
+
+    # dev
+    measure_every: PositiveInt | Annotated[float, Field(gt=0, lt=1)] | None = (
+        None  # steps, or a share of the schedule
+    )
+    keep: Literal["best", "last"] = (
+        "last"  # the state that model/ holds: best on dev by the first measure, or last
+    )
+    patience: int | None = Field(None, ge=1)  # measurements without improvement that end a stage of training
 
     # labels, see Labels; answers are for open-domain question answering
     labels: Literal["qrels", "answers"] = "qrels"
@@ -79,6 +92,9 @@ class TrainingSettings(Settings):
     def check(self) -> None:
         """Refuse what the fields alone cannot see to be wrong; raises :class:`SettingsError`."""
         parse_measures(self.measures)
+        if self.patience and not self.measure_every:
+            what = f"patience = {self.patience}, and nothing is measured on the way"
+            raise SettingsError("BAD_SETTING", what, "set measure_every, or leave patience out")
         Labels(self.labels, self.use_positive_ctxs, self.require_gold, self.answer_mode).check()
         if self.gradient_cache and self.micro_queries:
             what = (
@@ -90,6 +106,55 @@ class TrainingSettings(Settings):
         if self.tensorboard and importlib.util.find_spec("tensorboard") is None:
             what = "tensorboard = true, and the package tensorboard is not installed"
             raise SettingsError("PACKAGE_MISSING", what, "pip install 'hardneg[tensorboard]'")
+
+    def check_dev(self, dev: bool) -> None:
+        """Refuse what measures on dev where there is no dev split; raises :class:`SettingsError`."""
+        asking = {"keep": self.keep if self.keep == "best" else None, "measure_every": self.measure_every}
+        for name, value in asking.items():
+            if value is not None and not dev:
+                fix = "give a dev split (--dev), or set keep = last and no measure_every"
+                raise SettingsError("NO_DEV", f"{name} = {value} goes by dev, and there is no dev split", fix)
+
+    def result_values(self) -> dict[str, Any]:
+        """The settings that decide the result; the first measure does, where a state is chosen by it."""
+        values = super().result_values()
+        return values | {"chosen_by": str(self.steering)} if self.keep == "best" or self.patience else values
+
+    @property
+    def steering(self) -> Measure:
+        """The measure that decides which state is kept, and when patience ends."""
+        return parse_measures(self.measures)[0]
+
+    @property
+    def last_model(self) -> str:
+        """Where the model after the last step stands: what ``model`` holds is chosen only then."""
+        return "model" if self.keep == "last" else "last/model"
+
+    @property
+    def last_state(self) -> str:
+        """What the state after the last step is called: it is final, unless that is chosen only then."""
+        return "final" if self.keep == "last" else "last"
+
+    def name_of_step(self, episode: int, step: int) -> str:
+        """What the state after so many steps of an episode is called."""
+        return f"step-{step}"
+
+    def bounded(self, steps: int) -> int:
+        """The steps that epochs give, within ``min_steps`` and ``max_steps``."""
+        enough = max(steps, self.min_steps or 1)
+        return min(enough, self.max_steps or enough)
+
+    def measured_steps(self, horizon: int, stop: int) -> list[int]:
+        """The steps before ``stop`` of a schedule of ``horizon`` steps after which dev is measured."""
+        if self.measure_every is None:
+            return []
+        share = isinstance(self.measure_every, float)
+        every = max(int(self.measure_every * horizon + 0.5), 1) if share else int(self.measure_every)
+        return list(range(every, stop, every))
+
+    def for_data(self, queries: int) -> TrainingSettings:
+        """The settings of an experiment with so many training queries, where some follow from their number."""
+        return self
 
     def with_index(self, given: bool) -> TrainingSettings:
         """The settings of an experiment whose index is given, or not; raises where it cannot be."""
@@ -144,6 +209,7 @@ def state_of(
     folder: str,
     step: int | None = None,
     trained_on: Path | None = None,
+    kept_at: Path | None = None,
 ) -> Snapshot:
     """A state of the model in an experiment, whose runs are kept in ``folder`` of it.
 
@@ -160,6 +226,7 @@ def state_of(
         step=step,
         keeps=name == UNTRAINED and experiment.shares_cache,
         trained_on=trained_on,
+        kept_at=kept_at,
     )
 
 
@@ -174,9 +241,24 @@ def state_of_episode(
     """The state before ``episode`` of so many; one past the last is the final state."""
     before = None if episode == settings.first_episode else experiment / f"episodes/{episode - 1}/negatives"
     if episode > episodes:
-        return state_of(settings, data, experiment, encoder, FINAL, "final/runs", trained_on=before)
+        return final_state(settings, data, experiment, encoder, trained_on=before)
     name = f"episode-{episode - 1}" if before else UNTRAINED
-    return state_of(settings, data, experiment, encoder, name, f"episodes/{episode}/runs", trained_on=before)
+    kept_at = experiment / f"episodes/{episode - 1}/model" if before else None
+    runs = f"episodes/{episode}/runs"
+    return state_of(settings, data, experiment, encoder, name, runs, trained_on=before, kept_at=kept_at)
+
+
+def final_state(
+    settings: TrainingSettings,
+    data: TrainingData,
+    experiment: Experiment,
+    encoder: BiEncoder,
+    step: int | None = None,
+    trained_on: Path | None = None,
+) -> Snapshot:
+    """The state after the last step."""
+    name, kept_at = settings.last_state, experiment / settings.last_model
+    return state_of(settings, data, experiment, encoder, name, f"{name}/runs", step, trained_on, kept_at)
 
 
 @dataclasses.dataclass(frozen=True)

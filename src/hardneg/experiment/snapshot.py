@@ -32,6 +32,7 @@ from hardneg.search.vectors import as_tensor
 from hardneg.storage.artifacts import digest_json, is_current, publish, read_manifest
 
 GEOMETRY = "geometry"
+AT_ONCE = 256  # queries that are encoded together where not all are
 Timed = Callable[..., contextlib.AbstractContextManager[Any]]
 Asked = Literal["all", "judged", "dev"]  # judged: dev and test, no training queries; dev: that alone
 
@@ -64,6 +65,7 @@ class Snapshot:
     keeps : never discard the embeddings, for others may want them.
     trained_on : the pool that the model was trained on last.
     asked : which queries the state is searched for when it is examined.
+    kept_at : where its weights stand; None: nowhere, or not yet.
     """
 
     def __init__(
@@ -81,7 +83,9 @@ class Snapshot:
         keeps: bool = False,
         trained_on: Path | None = None,
         asked: Asked = "all",
+        kept_at: Path | None = None,
     ) -> None:
+        self.kept_at = kept_at
         self.encoder, self.collection, self.name = encoder, collection, name
         self.folder, self.cache, self.trained_on, self.asked = folder, cache, trained_on, asked
         self.encoding, self.timed, self.passages_at = encoding, timed, passages_at
@@ -221,16 +225,21 @@ class Snapshot:
         return given
 
     @cached_property
-    def queries(self) -> Embeddings:
-        """All queries of the collection, embedded as search reads them."""
-        return self._embed("query")
+    def queries(self) -> Embeddings | AskedQueries:
+        """All queries of the collection, embedded as search reads them; of a state asked for dev, only those."""
+        return self._queries(searching=True)
 
     @cached_property
-    def training_queries(self) -> Embeddings:
-        """All queries of the collection, embedded as training steps read them."""
-        return self._embed("query", searching=False) if self.shortened(True) else self.queries
+    def training_queries(self) -> Embeddings | AskedQueries:
+        """The same, embedded as training steps read them."""
+        return self._queries(searching=False) if self.shortened(True) else self.queries
 
-    def queries_as(self, trained: bool) -> Embeddings:
+    def _queries(self, *, searching: bool) -> Embeddings | AskedQueries:
+        if self.asked == "dev":
+            return AskedQueries(self, searching=searching)
+        return self._embed("query", searching=searching)
+
+    def queries_as(self, trained: bool) -> Embeddings | AskedQueries:
         """:attr:`training_queries` or :attr:`queries`."""
         return self.training_queries if trained else self.queries
 
@@ -285,12 +294,29 @@ class Snapshot:
                 self.__dict__.pop(name, None)
 
 
+class AskedQueries:
+    """Queries of a state that are embedded when they are asked for, and kept nowhere."""
+
+    def __init__(self, state: Snapshot, *, searching: bool) -> None:
+        self.state, self.searching = state, searching
+
+    def rows(self, rows: NDArray[np.integer[Any]]) -> NDArray[Any]:
+        """Vectors [len(rows), dim] of these rows, in that order."""
+        state, encoder = self.state, self.state.encoder
+        store = token_store(encoder, state.collection, state.cache, "query", searching=self.searching)
+        parts = [store.read(rows[i : i + AT_ONCE]) for i in range(0, len(rows), AT_ONCE)]
+        with encoder.inference(state.encoding.precision):
+            vectors = [encoder.encode(part, "query").cpu().numpy() for part in parts]
+        return np.concatenate(vectors).astype(state.encoding.dtype)
+
+
 class Remembered:
     """A state of the model whose runs are kept, though its weights and embeddings may be gone.
 
     Parameters
     ----------
-    name, folder, step, trained_on, asked : as of the :class:`Snapshot` that it was.
+    name, folder, step, trained_on, asked, kept_at : as of the :class:`Snapshot` that it was.
+    within : (episode, step of it) that made it, where ``step`` is None.
     """
 
     def __init__(
@@ -301,8 +327,12 @@ class Remembered:
         step: int | None = None,
         trained_on: Path | None = None,
         asked: Asked = "all",
+        kept_at: Path | None = None,
+        within: tuple[int, int] | None = None,
     ) -> None:
-        self.name, self.folder, self.step, self.trained_on, self.asked = name, folder, step, trained_on, asked
+        self.kept_at, self.within = kept_at, within
+        self.name, self.folder, self.step = name, folder, step
+        self.trained_on, self.asked = trained_on, asked
 
     def search(self, name: str, query_rows: Int32, k: int, *, as_trained: bool = False) -> Run:
         """The run that was published as ``name``, whatever its queries' length was."""

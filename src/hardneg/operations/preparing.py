@@ -100,6 +100,8 @@ def prepare(
     collection, measures = collection_of(data, cache), parse_measures(chosen.measures)
     check_answers(measures, collection)
     parts = choose_splits(collection, **dataclasses.asdict(splits), seed=chosen.seed, basis=bases_of(measures))
+    chosen.check_dev(parts.dev is not None)
+    chosen = chosen.for_data(len(parts.train))
     note(parts.chosen)
     return Task(
         recipe,

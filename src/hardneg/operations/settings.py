@@ -56,6 +56,12 @@ def recipe_settings(
         attempt(built.check, faults)
     if built is None or faults:
         raise Faults(faults)
+    sources = ["by default", f"preset {preset}", str(config), None, *("as set" for _ in overrides), "as set"]
+    for layer, source in zip([*layers, values], sources, strict=True):
+        if source is not None:
+            built.coming_from(dict.fromkeys(layer, source))
+        elif settings is not None:
+            built.coming_from({name: settings.origin_of(name) for name in layer})
     return built
 
 

@@ -68,6 +68,13 @@ class Base:
         options: dict[str, Any] = {"device": self.device, "allow_bin": self.allow_bin, "prompts": settings.prompts}
         return load_encoder(self.model, self.passage_model, **options)
 
+    def untrained(self, settings: TrainingSettings) -> BiEncoder:
+        """The model as it came; where it cannot be had so, as training starts with it."""
+        try:
+            return self.own(settings)
+        except SettingsError:
+            return self.load(settings)
+
     def load(self, settings: TrainingSettings) -> BiEncoder:
         """A fresh one, with what the settings override."""
         options: dict[str, Any] = {

@@ -27,6 +27,7 @@ from hardneg.models.tokenizing import texts_digest
 from hardneg.negatives.pool import load_pool
 from hardneg.operations.opening import Data, Place
 from hardneg.operations.origin import remember_collection
+from hardneg.operations.overriding import overridden
 from hardneg.operations.preparing import CACHE, prepare
 from hardneg.operations.roles import jobs_of, take_role
 from hardneg.operations.starting import Base, Splits, as_it_came
@@ -140,6 +141,8 @@ def train_once(
             note(f"{out}: finished already")
         else:
             say_what_differs(experiment, base.device)
+            for line in overridden(settings, base, encoder):
+                say(line)
             cuts = cuts_of(encoder, own_settings, data, experiment) if is_leader() else []
             say("; ".join(map(str, cuts)))
             del encoder  # from here on it would only take memory
@@ -163,6 +166,8 @@ def train_once(
                     base_model=base.hub_name,
                     lengths=lengths_of(cuts),
                     how="" if own is None else own.how,
+                    keep=settings.keep,
+                    untrained=partial(base.untrained, settings),
                 )
             if jobs:
                 draw_timeline(experiment / TIMELINE, experiment.timing)

@@ -22,10 +22,11 @@ from hardneg.experiment.fixed_index import build_once, check_options, exact_inde
 from hardneg.experiment.fixed_negatives import FixedNegatives
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.names import UNTRAINED
+from hardneg.experiment.passing import Passing
 from hardneg.experiment.planning import Episode, describe_work, work_of
-from hardneg.experiment.settings import Recipe, TrainingSettings, state_of
+from hardneg.experiment.settings import Recipe, TrainingSettings, final_state, state_of
 from hardneg.experiment.snapshot import Snapshot, State
-from hardneg.experiment.stage import Stage, stage_steps
+from hardneg.experiment.stage import Stage, stage_steps, steps_made
 from hardneg.experiment.untrained import Own
 from hardneg.losses import RankMeasure, lambda_rank
 from hardneg.models.bi_encoder import BiEncoder
@@ -54,7 +55,6 @@ class Adore(TrainingSettings):
     bits: int = Field(8, ge=1, le=12)  # of a code
     epochs: float = Field(6, gt=0)
     steps: int | None = Field(None, ge=1)  # of the whole schedule; wins over epochs
-    measure_every: int | None = Field(None, ge=1)  # steps between two states that are measured on the way
 
     def check(self) -> None:
         """Refuse, besides, a refresh of what is not static, the gradient cache, answers, idle options."""
@@ -96,12 +96,11 @@ class Adore(TrainingSettings):
 
     def horizon(self, queries: int) -> int:
         """Steps of the schedule, all of which are made."""
-        return self.steps or math.ceil(self.epochs * math.ceil(queries / self.queries_per_step))
+        return self.steps or self.bounded(math.ceil(self.epochs * math.ceil(queries / self.queries_per_step)))
 
     def measured(self, queries: int) -> list[int]:
         """Steps after which the model is kept and measured, besides the last one."""
-        horizon = self.horizon(queries)
-        return list(range(self.measure_every or horizon, horizon, self.measure_every or horizon))
+        return self.measured_steps(self.horizon(queries), self.horizon(queries))
 
 
 def check(settings: Adore, data: TrainingData, encoder: BiEncoder) -> None:
@@ -143,14 +142,15 @@ def adore(
     fixed = passage_index(settings, state, experiment) if index is None else index
     yield from through(state, fixed)
     encoder = train(settings, data, start, state, fixed, experiment)
-    for step in settings.measured(len(data.train)):
-        kept = load_encoder(str(experiment / kept_at(step)), device=start.device)
-        between = state_of(settings, data, experiment, kept, f"step-{step}", f"states/{step}/runs", step)
+    made = steps_made(experiment / settings.last_model)
+    for step in (step for step in settings.measured(len(data.train)) if step < made):
+        place = experiment / kept_at(step)
+        kept, name = load_encoder(str(place), device=start.device), settings.name_of_step(1, step)
+        between = state_of(settings, data, experiment, kept, name, runs_at(step), step, kept_at=place)
         yield between
         yield from through(between, fixed)
         between.discard("query")
-    horizon = settings.horizon(len(data.train))
-    final = state_of(settings, data, experiment, encoder, "final", "final/runs", horizon)
+    final = final_state(settings, data, experiment, encoder, made)
     yield from through(final, fixed)
     yield final
 
@@ -158,6 +158,11 @@ def adore(
 def kept_at(step: int) -> str:
     """Where the model after so many steps is kept."""
     return f"states/{step}/model"
+
+
+def runs_at(step: int) -> str:
+    """Where its runs are kept."""
+    return f"states/{step}/runs"
 
 
 def passage_index(settings: Adore, state: Snapshot, experiment: Experiment) -> PassageIndex:
@@ -199,7 +204,8 @@ def train(
     stage = Stage(
         episode=1,
         seed=settings.seed,
-        models={kept_at(step): step for step in settings.measured(len(data.train))} | {"model": horizon},
+        models={settings.last_model: horizon},
+        passing={kept_at(step): step for step in settings.measured(len(data.train))},
         schedule=linear(settings.learning_rate, warmup=settings.warmup, horizon=horizon),
         objective=list_objective(settings, encoder, queries, retrieval),
         batches=QueryBatches(
@@ -213,11 +219,31 @@ def train(
         optimizer=settings.make_optimizer,
         checkpoint_every=settings.checkpoint_every,
         facts=retrieval.facts,
+        watch=watch_of(settings, data, index, experiment, horizon) if settings.patience else None,
     )
     for made in stage_steps(stage, encoder, data.collection, experiment):
         if fixed is not None:
             fixed.follow(made)
-    return load_encoder(str(experiment / "model"), device=encoder.device)
+    return load_encoder(str(experiment / settings.last_model), device=encoder.device)
+
+
+def watch_of(
+    settings: Adore, data: TrainingData, index: PassageIndex, experiment: Experiment, horizon: int
+) -> Passing:
+    """What patience goes by: the state as it is searched for, whose passages are those of all states."""
+    return Passing(
+        settings,
+        data,
+        experiment,
+        episode=1,
+        horizon=horizon,
+        stop=horizon,
+        start="episodes/1/runs",
+        runs=lambda experiment, episode, step: experiment / runs_at(step),
+        weights=False,  # every measured state keeps its own
+        through=lambda state: next(through(state, index), state),
+        lasting=lambda step: True,
+    )
 
 
 def list_objective(settings: Adore, encoder: BiEncoder, queries: TokenStore, retrieval: Retrieval) -> Objective:

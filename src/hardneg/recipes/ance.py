@@ -7,9 +7,11 @@ does both in one process, in turn; ``async`` and ``async-fixed`` do them in two,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
@@ -22,6 +24,7 @@ from hardneg.experiment.examination import examine
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.labelling import answers_of
 from hardneg.experiment.objectives import LossName, group_loss, group_objective
+from hardneg.experiment.passing import Passing, passed, runs_there, weights_there
 from hardneg.experiment.planning import Episode, describe_work, work_of
 from hardneg.experiment.refreshed_negatives import VersionInForce
 from hardneg.experiment.refreshing import (
@@ -35,15 +38,16 @@ from hardneg.experiment.refreshing import (
     publish_version,
     published_model,
     remembered,
+    runs_of,
     state_behind,
     tidy,
     used_before,
     versions_of,
     watch,
 )
-from hardneg.experiment.settings import Recipe, TrainingSettings, state_of
+from hardneg.experiment.settings import Recipe, TrainingSettings, final_state
 from hardneg.experiment.snapshot import State
-from hardneg.experiment.stage import Stage, stage_steps
+from hardneg.experiment.stage import Stage, stage_steps, steps_made
 from hardneg.experiment.untrained import Own
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
@@ -52,6 +56,7 @@ from hardneg.training.batches import VisitBatches
 from hardneg.training.optim import Schedule, cyclical, linear
 from hardneg.training.refresh import Mode, Wait, at_once, patient
 
+END = -1  # in place of a number of steps
 EXPORTS = 2  # published models that stand beside each other where the inferencer keeps up: older ones are deleted
 NEEDED = 2  # versions that resuming or the results need besides the newest
 
@@ -62,6 +67,7 @@ class Ance(TrainingSettings):
     mode: Mode = "sync"
     refresh_every: int = Field(10_000, ge=1)  # m
     refreshes: int = Field(10, ge=0)  # (refreshes + 1) * m steps are made
+    epochs: float | None = Field(None, gt=0)  # m follows from them, within min_steps and max_steps
     # Steps over which the rate decays. None: as many as are made; with cyclical as many as there are training
     # queries, for ANCE's code counts the lines of its training data there (drivers/run_ann_dpr.py).
     horizon: int | None = Field(None, ge=1)
@@ -83,16 +89,27 @@ class Ance(TrainingSettings):
     @property
     def may_grow(self) -> tuple[str, ...]:
         """More refreshes extend an experiment whose schedule does not depend on how many there are."""
-        return ("refreshes",) if self.horizon or self.schedule == "cyclical" else ()
+        grows = (self.horizon or self.schedule == "cyclical") and self.keep == "last"
+        return ("refreshes",) if grows else ()
 
     @property
     def steps(self) -> int:
         """Steps that are made."""
         return (self.refreshes + 1) * self.refresh_every
 
+    def for_data(self, queries: int) -> Ance:
+        """With ``epochs``, as many steps between refreshes as make them."""
+        if self.epochs is None:
+            return self
+        steps = self.bounded(math.ceil(self.epochs * math.ceil(queries / self.queries_per_step)))
+        return self.model_copy(update={"refresh_every": math.ceil(steps / (self.refreshes + 1))})
+
     def check(self) -> None:
         """Refuse, besides, an age that no negatives can have, and a schedule that ends before training does."""
         super().check()
+        if self.measure_every and self.mode != "sync":
+            what = f"measure_every = {self.measure_every} with mode = {self.mode}, which measures every version"
+            raise SettingsError("BAD_SETTING", what, "leave it out, or set mode = sync")
         if self.max_staleness is not None and self.mode != "async":
             what = f"max_staleness = {self.max_staleness} with mode = {self.mode}, which has a schedule"
             raise SettingsError("BAD_SETTING", what, "leave it out, or use mode = async")
@@ -135,10 +152,11 @@ def ance(
             steps=settings.steps,
             keep=settings.keep_versions,
         )
-    encoder = load_encoder(str(experiment / "model"), device=base().device)
+    last = experiment / settings.last_model
+    encoder, made = load_encoder(str(last), device=base().device), steps_made(last)
     newest = versions_of(experiment).newest() or 0
-    used = used_before(settings.mode, experiment, settings.steps, settings.refresh_every, newest + 1)
-    yield state_of(settings, data, experiment, encoder, "final", "final/runs", settings.steps, used)
+    used = used_before(settings.mode, experiment, made, settings.refresh_every, newest + 1)
+    yield final_state(settings, data, experiment, encoder, made, used)
 
 
 def alternate(
@@ -147,20 +165,31 @@ def alternate(
     """Mine and train in turn."""
     encoder = base()
     steps, made = train(settings, data, encoder, experiment, at_once), 0
+    end = settings.steps
     for version in range(settings.refreshes + 1):
         step = version * settings.refresh_every
+        if step >= end:  # patience ended it
+            break
         used = used_before(settings.mode, experiment, step, settings.refresh_every, version)
+        kept_at = weights_there(experiment, EPISODE, step) if step and settings.keep == "best" else None
         if by_leader(is_mined, experiment, version):
-            yield remembered(experiment, version, step, used)
+            old = remembered(experiment, version, step, used)
+            old.kept_at = kept_at
+            yield old
         else:
             miner = encoder if step == 0 else published_model(experiment, step, encoder.device)
             state = state_behind(settings, data, experiment, miner, version, step, used)
+            state.kept_at = kept_at
             yield state
             by_leader(publish_version, state, data, experiment, version, depth=settings.depth, seed=settings.seed)
             state.discard()
         by_leader(tidy, experiment, used=used, keep=settings.keep_versions)
-        while made < step + settings.refresh_every:  # the first that come may be many, made before
-            made = next(steps, settings.steps)
+        while made < min(step + settings.refresh_every, end):  # the first that come may be many, made before
+            made = next(steps, END)
+            if made == END:
+                made = end = steps_made(experiment / settings.last_model)
+        until = min(step + settings.refresh_every, end)
+        yield from passed(settings, experiment, EPISODE, after=step, before=until, single=True)
 
 
 # ---------------------------------------------------------------- the trainer
@@ -193,7 +222,7 @@ def train(
     stage = Stage(
         episode=EPISODE,
         seed=settings.seed,
-        models={"model": settings.steps},
+        models={settings.last_model: settings.steps},
         schedule=schedule_of(settings, len(data.train), in_force.begun),
         objective=group_objective(
             settings,
@@ -218,11 +247,34 @@ def train(
         checkpoint_every=settings.checkpoint_every,
         is_border=lambda made: made % settings.refresh_every == 0,
         facts=in_force.facts,
+        watch=watch_of(settings, data, experiment) if settings.mode == "sync" else None,
     )
     for made in stage_steps(stage, encoder, data.collection, experiment):
         if made % settings.refresh_every == 0 and made < settings.steps:
             publish_model(encoder, experiment, made)
         yield made
+
+
+def watch_of(settings: Ance, data: TrainingData, experiment: Experiment) -> Passing:
+    """What measures on the way; the states behind refreshes are looked at too where the best is kept."""
+    every = settings.refresh_every
+
+    def runs(experiment: Experiment, episode: int, step: int) -> Path:
+        behind = experiment / runs_of(step // every)
+        return runs_there(experiment, episode, step) if step % every else behind
+
+    return Passing(
+        settings,
+        data,
+        experiment,
+        episode=EPISODE,
+        horizon=settings.steps,
+        stop=settings.steps,
+        start=runs_of(0),
+        besides=range(every, settings.steps, every) if settings.keep == "best" else (),
+        runs=runs,
+        lasting=lambda step: step % every == 0,
+    )
 
 
 def be_trainer(

@@ -19,10 +19,11 @@ from hardneg.experiment.folder import Experiment
 from hardneg.experiment.labelling import answers_of, current_positives, trained_by
 from hardneg.experiment.mining import mine_pool
 from hardneg.experiment.objectives import group_loss, group_objective
+from hardneg.experiment.passing import Passing, passed
 from hardneg.experiment.planning import Episode, describe_work, work_of
 from hardneg.experiment.settings import Recipe, TrainingSettings, state_of_episode
-from hardneg.experiment.snapshot import Snapshot
-from hardneg.experiment.stage import Stage, per_episode, train_stage
+from hardneg.experiment.snapshot import Snapshot, State
+from hardneg.experiment.stage import Stage, per_episode, steps_made, train_stage
 from hardneg.experiment.untrained import Own
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
@@ -80,13 +81,17 @@ class AnceTele(TrainingSettings):
 
     @property
     def may_grow(self) -> tuple[str, ...]:
-        """More episodes extend a finished experiment."""
-        return ("episodes",)
+        """More episodes extend a finished experiment, unless it kept the best state and let others go."""
+        return ("episodes",) if self.keep == "last" else ()
 
     @property
     def first_episode(self) -> int:
         """Number of the first episode."""
         return self.start_episode
+
+    def name_of_step(self, episode: int, step: int) -> str:
+        """What a state on the way is called."""
+        return f"episode-{episode}-step-{step}"
 
     def passages_per_query(self, episode: int) -> int:
         """1 positive + N negatives of an episode."""
@@ -95,7 +100,7 @@ class AnceTele(TrainingSettings):
 
     def horizon(self, queries: int) -> int:
         """Steps of the learning-rate schedule, which early stops do not shorten."""
-        return self.steps or math.ceil(self.epochs * math.ceil(queries / self.queries_per_step))
+        return self.steps or self.bounded(math.ceil(self.epochs * math.ceil(queries / self.queries_per_step)))
 
     def stop(self, horizon: int) -> int:
         """Steps of an episode before the last."""
@@ -109,11 +114,13 @@ def ance_tele(
     experiment: Experiment,
     *,
     given: NegativePool | None = None,
-) -> Iterator[Snapshot]:
+) -> Iterator[State]:
     """Run all episodes (ANCE-Tele, Section 4); afterwards the trained model stands in ``model/``.
 
+    An episode begins with the last model of the one before, whichever state is best on dev.
     Yields each state of the model while its embeddings are there: the pretrained one, that after every episode,
-    and the final one. Everything that is published already is reused, so an interrupted experiment resumes.
+    what was measured on the way, and the final one. Everything that is published already is reused, so an
+    interrupted experiment resumes.
 
     Parameters
     ----------
@@ -130,6 +137,8 @@ def ance_tele(
         start = base() if settings.start == "scratch" else miner
         miner = train_episode(settings, data, pool, start, episode, experiment)
         state.discard()
+        model = settings.last_model if episode == settings.episodes else f"episodes/{episode}/model"
+        yield from passed(settings, experiment, episode, before=steps_made(experiment / model))
     yield state_of_episode(settings, data, experiment, miner, settings.episodes + 1, settings.episodes)
 
 
@@ -247,7 +256,7 @@ def train_episode(
     horizon = settings.horizon(len(batches.positions))
     models = {f"episodes/{episode}/model": settings.stop(horizon)}
     if episode == settings.episodes:
-        models["model"] = horizon
+        models[settings.last_model] = horizon
     stage = Stage(
         episode=episode,
         seed=settings.seed,
@@ -266,6 +275,15 @@ def train_episode(
         clip=settings.clip,
         optimizer=settings.make_optimizer,
         checkpoint_every=settings.checkpoint_every,
+        watch=Passing(
+            settings,
+            data,
+            experiment,
+            episode=episode,
+            horizon=horizon,
+            stop=max(models.values()),
+            start=f"episodes/{settings.start_episode if settings.start == 'scratch' else episode}/runs",
+        ),
     )
     train_stage(stage, start, data.collection, experiment)
     return load_encoder(str(experiment / [*models][-1]), device=start.device)

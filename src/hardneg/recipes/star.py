@@ -19,10 +19,11 @@ from hardneg.experiment.folder import Experiment
 from hardneg.experiment.labelling import answers_of, current_positives, trained_by
 from hardneg.experiment.mining import mine_candidates
 from hardneg.experiment.objectives import GroupLoss, group_objective
+from hardneg.experiment.passing import Passing, passed
 from hardneg.experiment.planning import Episode, describe_work, work_of
 from hardneg.experiment.settings import Recipe, TrainingSettings, state_of_episode
 from hardneg.experiment.snapshot import Snapshot, State
-from hardneg.experiment.stage import Stage, train_stage
+from hardneg.experiment.stage import Stage, steps_made, train_stage
 from hardneg.experiment.untrained import Own
 from hardneg.losses import star as star_loss
 from hardneg.models.bi_encoder import BiEncoder
@@ -48,7 +49,7 @@ class Star(TrainingSettings):
 
     def horizon(self, queries: int) -> int:
         """Steps of the schedule."""
-        return self.steps or math.ceil(self.epochs * math.ceil(queries / self.queries_per_step))
+        return self.steps or self.bounded(math.ceil(self.epochs * math.ceil(queries / self.queries_per_step)))
 
     def stop(self, queries: int) -> int:
         """Steps that are made of it."""
@@ -77,6 +78,7 @@ def star(
     pool = leader_first(static_negatives, settings, state, data, experiment, given)
     state.discard()
     encoder = train(settings, data, pool, base(), experiment)
+    yield from passed(settings, experiment, 1, before=steps_made(experiment / settings.last_model))
     yield state_of_episode(settings, data, experiment, encoder, 2, 1)
 
 
@@ -116,7 +118,7 @@ def train(
     stage = Stage(
         episode=1,
         seed=settings.seed,
-        models={"model": settings.stop(queries)},
+        models={settings.last_model: settings.stop(queries)},
         schedule=linear(settings.learning_rate, warmup=settings.warmup, horizon=settings.horizon(queries)),
         objective=group_objective(settings, trained_by(data, pool), start, experiment.cache, loss, in_batch=True),
         batches=VisitBatches(
@@ -133,9 +135,18 @@ def train(
         clip=settings.clip,
         optimizer=settings.make_optimizer,
         checkpoint_every=settings.checkpoint_every,
+        watch=Passing(
+            settings,
+            data,
+            experiment,
+            episode=1,
+            horizon=settings.horizon(queries),
+            stop=settings.stop(queries),
+            start="episodes/1/runs",
+        ),
     )
     train_stage(stage, start, data.collection, experiment)
-    return load_encoder(str(experiment / "model"), device=start.device)
+    return load_encoder(str(experiment / settings.last_model), device=start.device)
 
 
 def loss_of(settings: Star, scale: float) -> GroupLoss:

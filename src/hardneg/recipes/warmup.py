@@ -23,10 +23,11 @@ from hardneg.experiment.folder import Experiment
 from hardneg.experiment.labelling import answers_of, current_positives, trained_by
 from hardneg.experiment.mining import Corpus, mine_candidates
 from hardneg.experiment.objectives import LossName, group_loss, group_objective
+from hardneg.experiment.passing import Passing, passed
 from hardneg.experiment.planning import Episode, describe_work, work_of
 from hardneg.experiment.settings import Recipe, TrainingSettings, state_of_episode
 from hardneg.experiment.snapshot import State
-from hardneg.experiment.stage import Stage, per_episode, train_stage
+from hardneg.experiment.stage import Stage, per_episode, steps_made, train_stage
 from hardneg.experiment.untrained import Own
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
@@ -67,11 +68,15 @@ class Warmup(TrainingSettings):
         """Steps of a mixture's schedule."""
         if self.steps:
             return per_episode(self.steps, episode)
-        return math.ceil(self.epochs * math.ceil(queries / self.queries_per_step))
+        return self.bounded(math.ceil(self.epochs * math.ceil(queries / self.queries_per_step)))
 
     def stop(self, horizon: int) -> int:
         """Steps that are made of it."""
         return min(self.stop_step or horizon, horizon)
+
+    def name_of_step(self, episode: int, step: int) -> str:
+        """What a state on the way is called; of several mixtures, with the number of its own."""
+        return f"episode-{episode}-step-{step}" if len(self.mixtures) > 1 else f"step-{step}"
 
     def mined(self, episode: int) -> list[str]:
         """The sources of an episode that are mined beforehand."""
@@ -118,6 +123,8 @@ def warmup(
         state.discard()
         pool = leader_first(mixture_pool, settings, data, experiment, episode, given)
         encoder = train_episode(settings, data, pool, encoder, experiment, episode)
+        made = steps_made(experiment / f"episodes/{episode}/model")
+        yield from passed(settings, experiment, episode, before=made)
     yield state_of_episode(settings, data, experiment, encoder, len(settings.mixtures) + 1, len(settings.mixtures))
 
 
@@ -193,7 +200,7 @@ def train_episode(
     horizon = settings.horizon(len(positions), episode)
     models = {f"episodes/{episode}/model": settings.stop(horizon)}
     if episode == len(settings.mixtures):
-        models["model"] = settings.stop(horizon)
+        models[settings.last_model] = settings.stop(horizon)
     stage = Stage(
         episode=episode,
         seed=settings.seed,
@@ -217,6 +224,15 @@ def train_episode(
         clip=settings.clip,
         optimizer=settings.make_optimizer,
         checkpoint_every=settings.checkpoint_every,
+        watch=Passing(
+            settings,
+            data,
+            experiment,
+            episode=episode,
+            horizon=horizon,
+            stop=settings.stop(horizon),
+            start=f"episodes/{episode}/runs",
+        ),
     )
     train_stage(stage, start, data.collection, experiment)
     return load_encoder(str(experiment / [*models][-1]), device=start.device)
