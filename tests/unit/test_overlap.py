@@ -1,0 +1,95 @@
+"""Runs and judgements that have no query in common, or few, are not scored as if nothing were wrong."""
+
+import gzip
+
+import pytest
+
+import hardneg as hn
+from hardneg.data.collection import Collection
+from hardneg.errors import InputError
+from hardneg.storage import disk
+
+QUERIES = 10
+
+
+@pytest.fixture(autouse=True)
+def no_flush(monkeypatch):
+    """Flushing to the disk is most of the time of a small collection."""
+    monkeypatch.setattr(disk, "sync", lambda path: None)
+
+
+def run_file(path, queries, split="test"):
+    path.write_text("".join(f"{split}-{i} Q0 p{i} 1 1.0 made\n" for i in queries))
+    return path
+
+
+def qrels_file(path, queries, split="test"):
+    path.write_text("".join(f"{split}-{i} 0 p{i} 1\n" for i in queries))
+    return path
+
+
+@pytest.fixture
+def collection(tmp_path):
+    passages = [(f"p{i}", f"text {i}") for i in range(QUERIES)]
+    qrels = {split: {f"{split}-{i}": [f"p{i}"] for i in range(QUERIES)} for split in ("dev", "test")}
+    queries = {id_: f"query {id_}" for judged in qrels.values() for id_ in judged}
+    return Collection.from_lists(passages, queries, qrels, to=tmp_path / "collection")
+
+
+def judging(tmp_path, collection, way):
+    if way == "data":
+        return ["--data", collection.path]
+    return ["--qrels", qrels_file(tmp_path / "qrels.txt", range(QUERIES))]
+
+
+@pytest.mark.parametrize("way", ["data", "qrels"])
+@pytest.mark.parametrize("command", ["evaluate", "compare"])
+def test_no_query_in_common_is_a_fault(tmp_path, collection, hardneg, command, way):
+    runs = [run_file(tmp_path / f"{name}.trec", range(QUERIES), "dev") for name in "ab"]
+    if command == "compare":
+        run_file(runs[0], range(QUERIES))  # one of the two is enough
+    runs = runs[1:] if command == "evaluate" else runs
+    per_query = tmp_path / "values.jsonl"
+    status, out, err = hardneg(command, *runs, *judging(tmp_path, collection, way), "--per-query", per_query)
+    assert (status, out) == (3, "")
+    assert f"{tmp_path / 'b.trec'}: NO_OVERLAP: none of the 10 judged queries of " in err
+    assert ("split 'test'" in err) == (way == "data")
+    assert len(err.splitlines()) == 1
+    assert not per_query.exists()
+
+
+@pytest.mark.parametrize("way", ["data", "qrels"])
+@pytest.mark.parametrize("command", ["evaluate", "compare"])
+@pytest.mark.parametrize(("found", "warned"), [(1, True), (4, True), (5, False), (10, False)])
+def test_under_half_is_told_on_the_first_line(tmp_path, collection, hardneg, command, way, found, warned):
+    runs = [run_file(tmp_path / "a.trec", range(QUERIES)), run_file(tmp_path / "b.trec", range(found))]
+    runs = runs[1:] if command == "evaluate" else runs
+    status, out, err = hardneg(command, *runs, *judging(tmp_path, collection, way), "--measures", "RR@10")
+    assert status == 0
+    assert out
+    lines = err.splitlines()
+    assert bool(lines) == warned
+    if warned:
+        assert lines[0].startswith(f"WARNING: {tmp_path / 'b.trec'}: only {found} of the 10 judged queries of ")
+
+
+def test_answers_count_as_judgements_do(tmp_path):
+    qrels = {
+        "test": {f"test-{i}": {f"p{i}": 1} for i in range(4)},
+        "dev": {f"dev-{i}": {"p0": 1} for i in range(4)},
+    }
+    queries = {id_: "text" for judged in qrels.values() for id_ in judged}
+    answers = {f"test-{i}": ["text"] for i in range(4)}
+    passages = [(f"p{i}", f"text {i}") for i in range(4)]
+    made = Collection.from_lists(passages, queries, qrels, answers=answers, to=tmp_path / "c")
+    run = run_file(tmp_path / "a.trec", range(4), "dev")
+    with pytest.raises(InputError, match="NO_OVERLAP"):
+        hn.evaluate(run, data=made, measures="Answer@5")
+    assert hn.evaluate(run_file(run, range(4)), data=made, measures="Answer@5")["measures"] == {"Answer@5": 1.0}
+
+
+def test_a_packed_run_is_named_too(tmp_path, collection):
+    path = tmp_path / "a.trec.gz"
+    path.write_bytes(gzip.compress(b"dev-1 Q0 p1 1 1.0 made\n"))
+    with pytest.raises(InputError, match=r"a.trec.gz: NO_OVERLAP"):
+        hn.evaluate(path, data=collection)
