@@ -81,8 +81,8 @@ def values_of(
 def refusal(name: str, value: Any, hint: Any) -> SettingsError:
     """The fault of a value that is not what was expected."""
     what = f"{name} is {described(value)}"
-    if isinstance(value, str | Path) and "\0" in str(value):
-        return SettingsError("BAD_SETTING", what, "give a path without a NUL")
+    if isinstance(value, str) and Path in typing.get_args(hint):
+        return SettingsError("BAD_SETTING", what, "give a path, of characters that a file system takes")
     return SettingsError("BAD_SETTING", what, f"give {expected(hint)}")
 
 
@@ -110,22 +110,34 @@ def fits(value: Any, hint: Any) -> bool:
     if hint is Any or isinstance(hint, TypeVar):
         return True
     if origin in (typing.Union, types.UnionType):
+        if isinstance(value, str) and Path in inner:
+            return is_place(value)
         return any(fits(value, one) for one in inner)
     if origin is Literal:
         return any(type(value) is type(one) and value == one for one in inner)
     if origin is not None:
         return isinstance(value, origin) and fits_inside(value, origin, inner)
-    if hint is int:
-        return isinstance(value, Integral) and not isinstance(value, bool)
-    if hint is float:
-        return isinstance(value, Real) and not isinstance(value, bool)
+    return is_plain(value, hint)
+
+
+def is_plain(value: Any, hint: Any) -> bool:
+    """Whether a value is of a type; a number may be one of numpy's, and True is none."""
     if hint is bool:
-        return isinstance(value, bool) or type(value).__name__ == "bool_"  # numpy's
+        return type(value).__name__ in ("bool", "bool_")  # numpy's too
+    if hint in (int, float):
+        return isinstance(value, Integral if hint is int else Real) and not isinstance(value, bool)
     if hint is Path:
-        return isinstance(value, os.PathLike) and "\0" not in os.fspath(value)
-    if hint is str:
-        return isinstance(value, str)
+        return isinstance(value, os.PathLike) and is_place(value)
     return not isinstance(hint, type) or isinstance(value, hint)
+
+
+def is_place(value: str | os.PathLike[str]) -> bool:
+    """Whether a path can be asked for: no system has a place of an empty name, or with a NUL in it."""
+    try:
+        name = os.fsencode(value)
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+    return name != b"" and b"\0" not in name
 
 
 def fits_inside(value: Any, origin: Any, inner: tuple[Any, ...]) -> bool:

@@ -13,12 +13,18 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
+from hardneg.arguments import brief
 from hardneg.errors import Faults, HardnegError, InputError, SettingsError
 from hardneg.storage.artifacts import reading
+
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+else:
+    ModelMetaclass = type(BaseModel)  # it has no public name
 
 S = TypeVar("S", bound="Settings")
 
@@ -38,7 +44,18 @@ class Origins(dict[str, str]):
     __hash__ = None
 
 
-class Settings(BaseModel):
+class Telling(ModelMetaclass):
+    """Settings that are made by ``Name(...)`` raise the faults that :func:`build` raises."""
+
+    def __call__(self, *args: Any, **values: Any) -> Any:
+        """An instance; raises :class:`~hardneg.errors.Faults`."""
+        try:
+            return super().__call__(*args, **values)
+        except ValidationError as fault:
+            raise Faults([describe(cast(type[Settings], self), error) for error in fault.errors()]) from None
+
+
+class Settings(BaseModel, metaclass=Telling):
     """Base of all settings classes: unknown keys, wrong types, NaN and Inf are faults."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
@@ -168,11 +185,20 @@ def build(settings: type[S], *layers: Mapping[str, Any]) -> S:
     for layer in layers:
         values = merge(values, layer)
     try:
-        return settings.model_validate_json(json.dumps(values, default=str))
+        return settings.model_validate_json(json.dumps(values, default=plain))
     except ValidationError as fault:
         raise Faults([describe(settings, error) for error in fault.errors()]) from None
-    except RecursionError:
-        raise SettingsError("BAD_SETTING", "a value is nested too deeply", "give a plain value") from None
+    except (RecursionError, TypeError, ValueError):  # a mapping by what is no name, a list within itself
+        what = f"a value of {brief(values)} is nested too deeply or is no setting"
+        raise SettingsError("BAD_SETTING", what, "give a plain value") from None
+
+
+def plain(value: Any) -> str:
+    """What is no JSON, as text."""
+    try:
+        return str(value)
+    except Exception:  # the text form of what a user made may do anything
+        return brief(value)
 
 
 def describe(settings: type[Settings], error: Any) -> HardnegError:
@@ -184,7 +210,7 @@ def describe(settings: type[Settings], error: Any) -> HardnegError:
         )
     if error["type"] == "missing":
         return SettingsError("MISSING_SETTING", f"'{name}' has no default", f"give it: --set {name}=...")
-    found = f"{name} = {json.dumps(error['input'], default=str):.80}"
+    found = f"{name} = {json.dumps(error['input'], default=plain):.80}"
     expected = error["msg"].removeprefix("Input should ")
     if expected != error["msg"]:
         return SettingsError("BAD_SETTING", found, f"it should {expected}")

@@ -196,7 +196,7 @@ def test_one_text_is_searched_onto_the_terminal(world):
 def test_a_dry_run_is_a_settings_file(world, tmp_path):
     plan = [*world.train, "--out", tmp_path / "exp"]
     status, out, err = hardneg(*plan, *settings(SETTINGS), "--dry-run")
-    assert (status, err) == (0, "")
+    assert (status, err) == (0, "splits: train 'train' (60 queries); dev 'dev' (16); test 'test' (16)\n")
     assert "# episode 2: 60 queries, 6 steps of 8 queries, 3 passages a query" in out.splitlines()
     (tmp_path / "settings.toml").write_text(out)
     again = hardneg(*plan, "--config", tmp_path / "settings.toml", "--dry-run")[1]

@@ -177,10 +177,12 @@ def find_dev(collection: Collection, taken: set[str], basis: frozenset[Basis]) -
 def measurable_split(collection: Collection, name: str, use: str, basis: frozenset[Basis]) -> Qrels:
     """The judgements of a split that the user named, which has what the measures go by."""
     qrels = named_split(collection, name)
-    if missing := missing_in(collection, qrels, basis):
-        code = "NO_ANSWERS" if missing == "answers" else "NO_RELEVANT"
-        what = f"split '{name}' has {len(qrels):,} queries and no {missing} to measure by"
-        raise InputError(code, what, others(collection, use, basis))
+    missing = missing_in(collection, qrels, basis)
+    what = f"split '{name}' has {len(qrels):,} queries and no {missing} to measure by"
+    if missing == "judgements":
+        raise InputError("NO_RELEVANT", what, others(collection, use, basis))
+    if missing == "answers":
+        raise InputError("NO_ANSWERS", what, others(collection, use, basis))
     return qrels
 
 

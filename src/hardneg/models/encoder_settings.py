@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from hardneg.arguments import brief, check_fields, fits
 from hardneg.errors import SettingsError
 from hardneg.models.pooling import Pooling
 
@@ -41,10 +42,11 @@ class EncoderSettings:
 
     def __post_init__(self) -> None:
         for name, choices in (("pooling", Pooling), ("head", Head), ("title_join", TitleJoin)):
-            if (value := getattr(self, name)) not in get_args(choices):
+            if not fits(value := getattr(self, name), choices):
                 raise SettingsError(
-                    "BAD_SETTING", f"{name} = {value!r}", f"choose one of {', '.join(get_args(choices))}"
+                    "BAD_SETTING", f"{name} = {brief(value)}", f"choose one of {', '.join(get_args(choices))}"
                 )
+        check_fields(self)
         if self.max_characters < 0:
             raise SettingsError("BAD_SETTING", f"max_characters = {self.max_characters}", "give 0 or more")
         for name in ("query_length", "passage_length", "scale", "chunks", "dim", "search_query_length"):

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from hardneg.arguments import check_fields, checked
+from hardneg.arguments import checked
 from hardneg.config import read_preset
 from hardneg.errors import InputError, SettingsError
 from hardneg.models.bi_encoder import AnceHead, BiEncoder, Tower
@@ -97,7 +97,6 @@ def load_encoder(
         folders = [folders[0] / QUERY, folders[0] / PASSAGE]
     parts = [_read(folder, allow_bin, overrides) for folder in folders]
     settings = replace(_merged(parts, overrides), **overrides)
-    check_fields(settings)
     _check_lengths(parts, settings)
     for part in parts:
         _fit_head(part.tower, settings)

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from hardneg.arguments import checked
 from hardneg.config import build, read_overrides, read_preset, read_toml
 from hardneg.errors import Faults, HardnegError
 from hardneg.experiment.settings import Recipe, TrainingSettings
@@ -17,6 +18,7 @@ from hardneg.process.runtime import pick_device
 T = TypeVar("T")
 
 
+@checked
 def recipe_settings(
     recipe: Recipe,
     preset: str | None = None,
