@@ -1,19 +1,27 @@
-"""What training starts from: the splits, and the pretrained encoder."""
+"""What training starts from: the splits, the pretrained encoder, and the machine."""
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from hardneg.data.training_data import AUTO
 from hardneg.errors import SettingsError
+from hardneg.experiment.folder import Experiment
 from hardneg.experiment.settings import TrainingSettings
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.models.pretrained import PACKAGE
 from hardneg.models.reinit import reinitialize
+from hardneg.process.distributed import is_leader, world_size
+from hardneg.process.progress import note
 from hardneg.records import Side
+
+log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,3 +81,15 @@ class Base:
         for side in sides if settings.reinit_layers else ():
             reinitialize(encoder.tower(side).transformer, settings.reinit_layers, seed=settings.reinit_seed)
         return encoder
+
+
+def say_what_differs(experiment: Experiment, device: str) -> None:
+    """A line where an experiment goes on elsewhere than it began: its last bits may differ, and nothing else."""
+    if not is_leader():
+        return
+    where = {"threads": torch.get_num_threads(), "processes": world_size(), "device": torch.device(device).type}
+    changed = [f"{name} {then} before, {now} now" for name, (then, now) in experiment.begin(where).items()]
+    if changed:
+        what = f"{experiment.path}: {', '.join(changed)}; figures will agree, but for rounding, and bytes will not"
+        log.info(what)
+        note(what)

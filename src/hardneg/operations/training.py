@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from hardneg.data.training_data import TrainingData, choose_splits
 from hardneg.diagnostics.timeline import draw_timeline
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.evaluation.measures import parse_measures
-from hardneg.experiment.folder import SETTINGS, Experiment, open_experiment
+from hardneg.experiment.folder import SETTINGS, open_experiment
 from hardneg.experiment.results import conduct, is_measured
 from hardneg.experiment.seeds import pool_seeds
 from hardneg.experiment.settings import Recipe, TrainingSettings
@@ -28,7 +25,7 @@ from hardneg.operations.opening import Data, Place, at_least, cache_at, check_fo
 from hardneg.operations.origin import remember_collection
 from hardneg.operations.roles import jobs_of, take_role
 from hardneg.operations.settings import recipe_settings
-from hardneg.operations.starting import DEFAULT_SPLITS, Base, Splits
+from hardneg.operations.starting import DEFAULT_SPLITS, Base, Splits, say_what_differs
 from hardneg.operations.states import open_index
 from hardneg.operations.supervision import team
 from hardneg.process.distributed import by_leader, group, is_leader, world_size
@@ -36,8 +33,6 @@ from hardneg.process.progress import note
 from hardneg.process.runtime import pick_device
 from hardneg.storage.artifacts import SettingsClash, read_manifest
 from hardneg.storage.sealed import write_results
-
-log = logging.getLogger(__name__)
 
 LOG, CACHE, ROLES, TIMELINE = "log.txt", "cache", "roles", "timeline.png"
 Execute = Callable[[Path, TrainingSettings], dict[str, Any]]
@@ -222,18 +217,6 @@ def train_once(
             if jobs:
                 draw_timeline(experiment / TIMELINE, experiment.timing)
         return by_leader(lambda: dict(experiment.results))
-
-
-def say_what_differs(experiment: Experiment, device: str) -> None:
-    """A line where an experiment goes on elsewhere than it began: its last bits may differ, and nothing else."""
-    if not is_leader():
-        return
-    where = {"threads": torch.get_num_threads(), "processes": world_size(), "device": torch.device(device).type}
-    changed = [f"{name} {then} before, {now} now" for name, (then, now) in experiment.begin(where).items()]
-    if changed:
-        what = f"{experiment.path}: {', '.join(changed)}; figures will agree, but for rounding, and bytes will not"
-        log.info(what)
-        note(what)
 
 
 def open_given(
