@@ -121,6 +121,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'hardneg' has no attribute '{name}'")
+    if _HOMES[name] != "hardneg.errors":
+        importlib.import_module("hardneg.process.system").check_system()
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 

@@ -18,7 +18,7 @@ def test_wherever_a_command_is_stopped_the_same_command_ends_in_the_same_bytes()
     done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     cases = re.findall(r"^(\w+): \d+ points, (\d+) cases", done.stdout, re.MULTILINE)
-    assert [command for command, _ in cases] == ["import", "encode", "mine", "train"]
+    assert [command for command, _ in cases] == ["import", "encode", "mine", "train", "index", "search", "export"]
     assert sum(int(count) for _, count in cases) == SAMPLE
 
 

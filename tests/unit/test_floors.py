@@ -19,7 +19,8 @@ FLOORS = {
         errors records draws arguments
         storage.refusals storage.digests storage.disk storage.plain storage.lease storage.manifest
         storage.artifacts storage.sealed
-        config process.launch process.stopping process.distributed process.progress process.runtime process.memory
+        config process.system process.launch process.stopping process.distributed process.progress process.runtime
+        process.memory
     """,
     "data": """
         data.source data.checks data.text data.ids data.building data.collection

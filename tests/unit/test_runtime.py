@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+import hardneg
 from hardneg.errors import SettingsError
 from hardneg.process import runtime
 from hardneg.process.runtime import pick_device, reuse_memory, wait_asleep_if_crowded
@@ -85,3 +86,16 @@ assert "torch" not in sys.modules
 """
     environment = {key: value for key, value in runtime.os.environ.items() if key != "GOMP_SPINCOUNT"}
     subprocess.run([sys.executable, "-c", program], check=True, env=environment)
+
+
+@pytest.mark.parametrize("system", ["darwin", "win32"])
+def test_other_systems_are_refused_in_one_line(monkeypatch, capsys, system):
+    from hardneg import cli
+
+    monkeypatch.setattr(sys, "platform", system)
+    assert cli.run(["doctor"]) == 2
+    said = capsys.readouterr().err.splitlines()
+    fix = "use it on Linux, in a container, or under WSL"
+    assert said == [f"NOT_LINUX: hardneg runs on Linux only, and this is '{system}'; {fix}"]
+    with pytest.raises(hardneg.HardnegError, match="NOT_LINUX"):
+        _ = hardneg.train

@@ -16,6 +16,7 @@ import typer
 from hardneg.cli import exchange, keeping
 from hardneg.cli.commands import app
 from hardneg.errors import HardnegError
+from hardneg.process.system import check_system
 
 app.command(epilog=exchange.EXAMPLE)(exchange.export)
 keeping.register(app)
@@ -35,6 +36,7 @@ def run(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, interrupt)
     words = [word for word in arguments if word != "--debug"]
     try:
+        check_system()
         status = app(args=words, prog_name="hardneg", standalone_mode=False)
         if status == INTERRUPTED:
             raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""What training starts from: the splits, and the pretrained encoder."""
+"""What training starts from: the splits, the pretrained encoder, and the machine."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from hardneg.arguments import check_fields
 from hardneg.data.training_data import AUTO
 from hardneg.errors import SettingsError
+from hardneg.experiment.folder import Experiment
 from hardneg.experiment.settings import TrainingSettings
 from hardneg.experiment.untrained import Own, own_model
 from hardneg.models.bi_encoder import BiEncoder
@@ -17,6 +20,8 @@ from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.loading import load_encoder
 from hardneg.models.pretrained import PACKAGE
 from hardneg.models.reinit import reinitialize
+from hardneg.process.distributed import is_leader, world_size
+from hardneg.process.progress import say
 from hardneg.records import Side
 
 
@@ -107,3 +112,14 @@ def as_it_came(base: Base, settings: TrainingSettings, start: BiEncoder) -> tupl
             return None, start.settings
         raise
     return own_model(own, start, partial(base.own, settings), reinit=settings.reinit_layers), own.settings
+
+
+def say_what_differs(experiment: Experiment, device: str) -> None:
+    """A line where an experiment goes on elsewhere than it began: its last bits may differ, and nothing else."""
+    if not is_leader():
+        return
+    where = {"threads": torch.get_num_threads(), "processes": world_size(), "device": torch.device(device).type}
+    changed = [f"{name} {then} before, {now} now" for name, (then, now) in experiment.begin(where).items()]
+    if changed:
+        what = f"{experiment.path}: {', '.join(changed)}; figures will agree, but for rounding, and bytes will not"
+        say(what)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from hardneg.data.training_data import TrainingData
 from hardneg.diagnostics.timeline import draw_timeline
 from hardneg.errors import SettingsError
 from hardneg.evaluation.measures import parse_measures
-from hardneg.experiment.folder import Experiment, open_experiment
+from hardneg.experiment.folder import open_experiment
 from hardneg.experiment.results import conduct, is_measured
 from hardneg.experiment.seeds import pool_seeds
 from hardneg.experiment.settings import Recipe, TrainingSettings
@@ -30,15 +27,13 @@ from hardneg.operations.origin import remember_collection
 from hardneg.operations.overriding import overridden
 from hardneg.operations.preparing import CACHE, prepare
 from hardneg.operations.roles import jobs_of, take_role
-from hardneg.operations.starting import Base, Splits, as_it_came
+from hardneg.operations.starting import Base, Splits, as_it_came, say_what_differs
 from hardneg.operations.states import open_index
 from hardneg.operations.supervision import team
-from hardneg.process.distributed import by_leader, group, is_leader, world_size
+from hardneg.process.distributed import by_leader, group, is_leader
 from hardneg.process.progress import note, say
 from hardneg.storage.artifacts import read_manifest
 from hardneg.storage.sealed import write_results
-
-log = logging.getLogger(__name__)
 
 TIMELINE = "timeline.png"
 Execute = Callable[[Path, TrainingSettings], dict[str, Any]]
@@ -172,18 +167,6 @@ def train_once(
             if jobs:
                 draw_timeline(experiment / TIMELINE, experiment.timing)
         return by_leader(lambda: dict(experiment.results))
-
-
-def say_what_differs(experiment: Experiment, device: str) -> None:
-    """A line where an experiment goes on elsewhere than it began: its last bits may differ, and nothing else."""
-    if not is_leader():
-        return
-    where = {"threads": torch.get_num_threads(), "processes": world_size(), "device": torch.device(device).type}
-    changed = [f"{name} {then} before, {now} now" for name, (then, now) in experiment.begin(where).items()]
-    if changed:
-        what = f"{experiment.path}: {', '.join(changed)}; figures will agree, but for rounding, and bytes will not"
-        log.info(what)
-        note(what)
 
 
 def open_given(
