@@ -10,7 +10,8 @@ from hardneg.models.loading import load_encoder
 from hardneg.operations.starting import Base, as_it_came
 from hardneg.recipes.star import Star
 from hardneg.storage.artifacts import read_manifest
-from tiny_world import COMMON, one_thread  # noqa: F401
+from processes import command_of, finish
+from tiny_world import COMMON, SETTINGS, one_thread  # noqa: F401
 
 SHORT = {"query_length": 4, "passage_length": 5}
 RECIPES = {
@@ -126,3 +127,22 @@ def test_names_for_people():
     assert shown(UNTRAINED) == "untrained"
     assert shown(STARTED) == "untrained, as trained on"
     assert shown(f"{STARTED}/pq") == "untrained, as trained on/pq"
+
+
+@pytest.mark.slow
+def test_two_processes_measure_both_together(world, execute, tmp_path):
+    changes = SHORT | {"episodes": 1, "steps": 4, "stop_step": 2}
+    one = execute(**changes)
+    settings = SETTINGS | {"store_dtype": "float32"} | changes
+    finish(2, command_of(world.collection.path, world.calm, tmp_path / "exp", settings), tmp_path / "log")
+    results = json.loads((tmp_path / "exp/results.json").read_text())
+    for state in (UNTRAINED, STARTED):
+        assert results["test"][state] == one.results["test"][state]
+    assert results["lengths"] == one.results["lengths"]
+
+
+@pytest.mark.slow
+def test_roles_in_processes_of_their_own_bear_the_same_names(world, tmp_path):
+    results = train(world, tmp_path / "exp", "ance", mode="async-fixed", **SHORT)
+    assert list(results["test"])[:3] == ["bm25", UNTRAINED, STARTED]
+    assert results["forgetting"][0]["before"] == STARTED

@@ -70,9 +70,10 @@ class Worker:
 
     def _forward(self, stream: IO[str]) -> None:
         """Show what the role says, with its name before it."""
-        for line in stream:
-            self.tail.append(line.rstrip("\n"))
-            note(f"{self.job.role}: {line.rstrip()}")
+        with stream:
+            for line in stream:
+                self.tail.append(line.rstrip("\n"))
+                note(f"{self.job.role}: {line.rstrip()}")
 
     def is_busy(self) -> bool:
         """Whether it still works; restarts it if it was killed or hangs.

@@ -139,7 +139,8 @@ def train_once(
             for line in overridden(settings, base, encoder):
                 say(line)
             cuts = cuts_of(encoder, own_settings, data, experiment) if is_leader() else []
-            say("; ".join(map(str, cuts)))
+            if cuts:
+                say("; ".join(map(str, cuts)))
             del encoder  # from here on it would only take memory
             with contextlib.ExitStack() as stack, boarding(experiment, settings.tensorboard and is_leader()):
 
