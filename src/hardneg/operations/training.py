@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from hardneg.experiment.settings import Recipe, TrainingSettings
 from hardneg.experiment.snapshot import State
 from hardneg.experiment.untrained import cuts_of, cuts_of_sample, from_own, lengths_of
 from hardneg.integrations.tensorboard import boarding
+from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.capacity import warn_if_emulated
 from hardneg.models.tokenizing import texts_digest
 from hardneg.negatives.pool import load_pool
@@ -111,16 +112,11 @@ def train_once(
     encoder = base.load(settings)
     recipe.check(settings, data, encoder)
     warn_if_emulated(settings.precision, base.device)
-    inputs = {"collection": data.collection.digest, "model": encoder.digest(), "splits": data.digest}
-    if encoder.code:
-        inputs["code"] = "+".join(encoder.code)
     given = open_given(recipe, negatives, data, settings)
-    if negatives is not None:
-        inputs["negatives"] = read_manifest(negatives).digest
     if index_folder is not None:  # its texts are compared now: what is wrong must not become an input
         texts = partial(texts_digest, encoder, data.collection, cache or out / CACHE)
         given["index"] = open_index(index_folder, encoder, encoder.digest("passage"), texts)
-        inputs["index"] = given["index"].manifest.digest
+    inputs = inputs_of(data, encoder, negatives, given)
     roles = settings.roles if role is None else [role]
     places = (out, data.collection, splits, base, settings, inputs, cache)
     jobs = jobs_of(recipe, roles, *places, split_seed=split_seed, supervised=role is None)
@@ -168,6 +164,20 @@ def train_once(
             if jobs:
                 draw_timeline(experiment / TIMELINE, experiment.timing)
         return by_leader(lambda: dict(experiment.results))
+
+
+def inputs_of(
+    data: TrainingData, encoder: BiEncoder, negatives: Path | None, given: Mapping[str, Any]
+) -> dict[str, str]:
+    """Digests of all that an experiment starts from."""
+    inputs = {"collection": data.collection.digest, "model": encoder.digest(), "splits": data.digest}
+    if encoder.code:
+        inputs["code"] = "+".join(encoder.code)
+    if negatives is not None:
+        inputs["negatives"] = read_manifest(negatives).digest
+    if "index" in given:
+        inputs["index"] = given["index"].manifest.digest
+    return inputs
 
 
 def open_given(
