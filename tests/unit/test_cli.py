@@ -370,7 +370,7 @@ def test_every_option_of_training_is_passed_on(hardneg, monkeypatch, process, tm
 def test_a_plan_is_printed_and_nothing_is_made(hardneg, world, tmp_path):
     arguments = ["train", "ance-tele", "--data", world[0].path, "--model", world[1], "--out", tmp_path / "exp"]
     status, out, err = hardneg(*arguments, "--set", "episodes=1", "--set", "steps=3", "--dry-run")
-    assert (status, err) == (0, "")
+    assert (status, err) == (0, "splits: train 'train' (60 queries); dev 'dev' (16); test 'test' (16)\n")
     assert "steps = 3" in out.splitlines()
     assert "# episode 1: 60 queries, 3 steps of 8 queries, 16 passages a query" in out.splitlines()
     assert not (tmp_path / "exp").exists()
