@@ -27,7 +27,14 @@ from hardneg.storage.digests import (
 )
 from hardneg.storage.disk import TEMPORARY, check_writable, publish_file, remove, write_json
 from hardneg.storage.lease import lease
-from hardneg.storage.manifest import FORMAT_VERSION, MANIFEST, Manifest, read_manifest, read_manifest_file, version_of
+from hardneg.storage.manifest import (
+    FORMAT_VERSION,
+    MANIFEST,
+    Manifest,
+    read_manifest,
+    read_manifest_file,
+    version_of,
+)
 from hardneg.storage.plain import holds_pickle, load_array, read_json
 from hardneg.storage.refusals import disk_faults, reading
 
