@@ -1,4 +1,4 @@
-# make install | demo | test | test-slow | chaos | fuzz | crash | flips | lint | bench | bench-import
+# make install | demo | test | test-precision | test-alone | test-slow | chaos | fuzz | crash | flips | lint | bench | bench-import
 # make study-ablation | study-ance | study-star-adore | study-first | study-openqa | study-indexes
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # For machines whose default index serves CUDA builds of torch: make TORCH_INDEX=https://…/cpu demo
@@ -12,7 +12,7 @@ JOBS ?= 1
 DATA ?= pydocs
 OPTIONS ?=
 
-.PHONY: install demo test test-slow chaos fuzz crash flips lint bench bench-import
+.PHONY: install demo test test-precision test-alone test-slow chaos fuzz crash flips lint bench bench-import
 .PHONY: study-ablation study-ance study-star-adore study-first study-openqa study-indexes clean
 
 install: $(VENV)/.dev
@@ -41,6 +41,22 @@ demo: $(VENV)/.base
 
 test: install
 	OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m "not slow" -n 2
+
+# What computes in the machine's best precision, once more in the other: bfloat16 is emulated where nothing multiplies it.
+OTHER ?= bfloat16
+FLOWS := $(addprefix tests/unit/test_,api.py api_retrieval.py cli.py cli_answers.py snapshot.py search_length.py \
+	documents.py ann.py embeddings.py bi_encoder.py integrations.py exporting.py keeping.py) \
+	$(addprefix tests/recipes/test_,adore_index.py adore_search.py cleaning.py ance_tele_experiment.py)
+
+test-precision: install
+	HARDNEG_PRECISION=$(OTHER) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n 2 $(FLOWS)
+
+# What depends on the collections beside the project or on the number of threads, without those and on one.
+ALONE := $(addprefix tests/unit/test_,answers.py ann.py bm25.py formats.py keeping.py measures.py memory.py mining.py \
+	pydocs.py runtime.py tokens.py trec.py)
+
+test-alone: install
+	HARDNEG_TEST_SHARED=0 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" $(ALONE)
 
 test-slow: install
 	OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m slow -n 2

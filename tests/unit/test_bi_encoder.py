@@ -157,6 +157,7 @@ def test_the_digest_is_of_weights_settings_and_tokenizer(bert, roberta):
 
 
 def test_best_precision_follows_the_hardware(monkeypatch):
+    monkeypatch.delenv("HARDNEG_PRECISION", raising=False)
     for capability, expected in (((7, 0), "float32"), ((8, 0), "bfloat16")):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, capability=capability: capability)
         assert best_precision("cuda") == expected
@@ -170,6 +171,7 @@ def test_best_precision_follows_the_hardware(monkeypatch):
     [("bfloat16", {"avx512f"}, 1), ("bfloat16", {"amx_bf16"}, 0), ("float32", {"avx512f"}, 0)],
 )
 def test_emulated_bfloat16_is_warned_of(precision, flags, warnings, monkeypatch, caplog):
+    monkeypatch.delenv("HARDNEG_PRECISION", raising=False)
     monkeypatch.setattr(capacity, "_cpu_flags", lambda: flags)
     warn_if_emulated(precision, "cpu")
     assert [record.levelname for record in caplog.records] == ["WARNING"] * warnings

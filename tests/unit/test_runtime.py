@@ -1,8 +1,10 @@
 """Threads, device and memory of the process."""
 
+import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -99,3 +101,87 @@ def test_other_systems_are_refused_in_one_line(monkeypatch, capsys, system):
     assert said == [f"NOT_LINUX: hardneg runs on Linux only, and this is '{system}'; {fix}"]
     with pytest.raises(hardneg.HardnegError, match="NOT_LINUX"):
         _ = hardneg.train
+
+
+# ---------------------------------------------------------------- how many threads
+
+
+THREADS = """
+import json, sys
+import hardneg as hn
+from hardneg.process import runtime
+default = runtime.default_threads()
+told = hn.doctor()["processor"]["threads"]
+works = runtime.set_threads(int(sys.argv[1]) if len(sys.argv) > 1 else None)
+import torch
+rayon = int(runtime.os.environ["RAYON_NUM_THREADS"])
+print(json.dumps([default, told, works, torch.get_num_threads(), runtime.usable_threads(), rayon]))
+"""
+
+
+def threads_of(*arguments, before="", **environment):
+    """What a process of its own says: the default, the doctor, torch, what works beside it, the tokenizers."""
+    names = ("OMP_NUM_THREADS", "RAYON_NUM_THREADS", "LOCAL_WORLD_SIZE")
+    kept = {key: value for key, value in runtime.os.environ.items() if key not in names}
+    command = [sys.executable, "-c", before + THREADS, *arguments]
+    done = subprocess.run(command, check=True, capture_output=True, env=kept | environment)
+    return json.loads(done.stdout)
+
+
+ONE_CPU = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+SIX_CPUS = "import os; os.sched_getaffinity = lambda pid: set(range(6))\n"
+QUOTA = "from hardneg.process import runtime; runtime.cpu_quota = lambda: 2.5\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux says what a process may use")
+def test_the_affinity_of_the_process_is_obeyed():
+    assert threads_of(before=ONE_CPU) == [1] * 6
+    assert threads_of(before=ONE_CPU, OMP_NUM_THREADS="2") == [1] * 6
+
+
+@pytest.mark.parametrize(
+    ("before", "environment", "threads"),
+    [
+        (SIX_CPUS, {}, 6),
+        (SIX_CPUS, {"OMP_NUM_THREADS": "1"}, 1),
+        (SIX_CPUS, {"OMP_NUM_THREADS": "3,1"}, 3),  # for nested parallel parts
+        (SIX_CPUS, {"OMP_NUM_THREADS": "all"}, 6),  # OpenMP passes it over
+        (SIX_CPUS, {"OMP_NUM_THREADS": "99"}, 6),
+        (SIX_CPUS, {"LOCAL_WORLD_SIZE": "3"}, 2),
+        (SIX_CPUS, {"LOCAL_WORLD_SIZE": "3", "OMP_NUM_THREADS": "1"}, 1),
+        (SIX_CPUS + QUOTA, {}, 2),
+        (SIX_CPUS + QUOTA, {"OMP_NUM_THREADS": "4"}, 2),
+    ],
+)
+def test_the_environment_is_obeyed_and_all_say_the_same_number(before, environment, threads):
+    assert threads_of(before=before, **environment) == [threads] * 6
+
+
+def test_the_option_wins_over_the_environment():
+    found = threads_of("3", before=SIX_CPUS, OMP_NUM_THREADS="1", RAYON_NUM_THREADS="5")
+    assert found == [1, 1, 3, 3, 3, 3]
+
+
+def test_quotas_of_control_groups(monkeypatch, tmp_path):
+    monkeypatch.setattr(runtime, "CGROUP", tmp_path)
+    monkeypatch.setattr(runtime.os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    groups = ["0::/slice/unit", "5:cpu,cpuacct:/unit", "1:name=systemd:/unit"]
+    real = Path.read_text
+
+    def read_text(self, *arguments, **named):
+        found = str(self) == "/proc/self/cgroup"
+        return "\n".join(groups) + "\n" if found else real(self, *arguments, **named)
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    assert (runtime.cpu_quota(), runtime.usable_cpus()) == (None, 8)
+    (tmp_path / "slice/unit").mkdir(parents=True)
+    (tmp_path / "slice/unit/cpu.max").write_text("max 100000\n")
+    assert (runtime.cpu_quota(), runtime.usable_cpus()) == (None, 8)
+    (tmp_path / "slice/cpu.max").write_text("350000 100000\n")  # of the group above
+    assert (runtime.cpu_quota(), runtime.usable_cpus()) == (3.5, 3)
+    (tmp_path / "cpu,cpuacct/unit").mkdir(parents=True)
+    (tmp_path / "cpu,cpuacct/unit/cpu.cfs_quota_us").write_text("-1\n")
+    (tmp_path / "cpu,cpuacct/unit/cpu.cfs_period_us").write_text("100000\n")
+    assert runtime.cpu_quota() == 3.5
+    (tmp_path / "cpu,cpuacct/unit/cpu.cfs_quota_us").write_text("50000\n")
+    assert (runtime.cpu_quota(), runtime.usable_cpus()) == (0.5, 1)

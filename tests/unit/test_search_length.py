@@ -89,14 +89,9 @@ def test_encode_and_search_use_the_length_of_search(world, name, tmp_path):
 
     hn.search_split(collection, tmp_path / "run.trec", model=model, split="test", k=3, **options)
     run = read_run(tmp_path / "run.trec", collection.query_ids, collection.passage_ids)
-    passages = Snapshot(
-        encoder,
-        collection,
-        "s",
-        tmp_path / "runs",
-        tmp_path / "cache",
-        encoding=Encoding(precision=best_precision("cpu")),
-    ).passages.as_matrix()
+    encoding = Encoding(precision=best_precision("cpu"))
+    state = Snapshot(encoder, collection, "s", tmp_path / "runs", tmp_path / "cache", encoding=encoding)
+    passages = state.passages.as_matrix()
     products = vectors[run.query_rows] @ passages.T.astype(np.float32)
     best = products[np.arange(len(products)), run.passage_rows[::3]]
     np.testing.assert_allclose(best, products.max(axis=1), atol=1e-4)  # near ties may go either way

@@ -38,7 +38,7 @@ PerQueryOption = Annotated[Path | None, typer.Option(help="Write values by query
 MeasuresOption = Annotated[str, typer.Option(help="In ir_measures notation.")]
 CacheOption = Annotated[Path | None, typer.Option(help="Where derived stores live.")]
 DeviceOption = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ... (default: CUDA if there is one).")]
-ThreadsOption = Annotated[int | None, typer.Option(min=1, help="CPU threads (default: all this process may use).")]
+ThreadsOption = Annotated[int | None, typer.Option(min=1, help="CPU threads (default: OMP_NUM_THREADS, or all).")]
 MaxRam = Annotated[str | None, typer.Option("--max-ram", help="Memory to keep under: 512M, 8G, ...")]
 MaxVram = Annotated[str | None, typer.Option("--max-vram", help="The same of a CUDA device.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]

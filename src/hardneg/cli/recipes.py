@@ -279,7 +279,9 @@ def run(
     given = {"prompts": prompts, "reinit_layers": reinit_layers, "reinit_seed": reinit_seed}
     values = values | {name: value for name, value in given.items() if value is not None}
     common = {
-        "settings": recipes.settings_of(recipe, preset, config, assignments or [], device=device, **values),
+        "settings": recipes.settings_of(
+            recipe, preset, config, assignments or [], device=device, out=out, **values
+        ),
         "splits": Splits(train, dev, test),
         "device": device,
         **options,

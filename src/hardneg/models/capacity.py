@@ -55,7 +55,7 @@ def warn_if_emulated(precision: Precision, device: torch.device | str) -> None:
     """Say so where bfloat16 is asked for and nothing multiplies it, which takes two to three times as long."""
     asked = best_precision(device) == "bfloat16"  # by the hardware, or by whoever set the variable
     if precision == "bfloat16" and not asked and not multiplies_bfloat16(device):
-        log.warning("nothing here multiplies bfloat16: float32 is much faster; set precision=float32")
+        log.warning("nothing here multiplies bfloat16: a new experiment is much faster with precision=float32")
 
 
 def bytes_of_batch(configs: Sequence[Any], tokens: int) -> int:

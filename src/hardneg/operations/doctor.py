@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hardneg import __version__
+from hardneg.process.runtime import CGROUP, cpu_quota, default_threads, usable_cpus
 from hardneg.storage.artifacts import cache_root
 from hardneg.storage.refusals import existing_parent
 
@@ -27,8 +28,8 @@ VARIABLES = (
     "RAYON_NUM_THREADS",
     "CUDA_VISIBLE_DEVICES",
     "HARDNEG_CACHE",
+    "HARDNEG_PRECISION",
 )
-CGROUP = Path("/sys/fs/cgroup")
 
 
 def doctor() -> dict[str, Any]:
@@ -75,7 +76,7 @@ def installed(name: str) -> str | None:
 
 
 def processor() -> dict[str, Any]:
-    """Name, instruction sets that speed encoding up, and how many threads run."""
+    """Name, instruction sets that speed encoding up, and how many threads work where no option says it."""
     text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").is_file() else ""
     flags = set((re.search(r"^flags\s*:(.*)$", text, re.MULTILINE) or ["", ""])[1].split())
     name = (re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE) or ["", platform.processor()])[1]
@@ -83,18 +84,11 @@ def processor() -> dict[str, Any]:
         "name": name or "unknown",
         "instructions": " ".join(flag for flag in INSTRUCTIONS if flag in flags) or "none of those known",
         "cpus": os.cpu_count(),
-        "usable_cpus": len(os.sched_getaffinity(0)),
-        **cpu_quota(),
+        "usable_cpus": usable_cpus(),
+        **({"cpu_quota": quota} if (quota := cpu_quota()) else {}),
+        "threads": default_threads(),
         **{name: os.environ[name] for name in VARIABLES if name in os.environ},
     }
-
-
-def cpu_quota() -> dict[str, Any]:
-    """How many CPUs a container may use, where that is limited."""
-    if not (CGROUP / "cpu.max").is_file():
-        return {}
-    quota, period = (CGROUP / "cpu.max").read_text().split()
-    return {} if quota == "max" else {"cpu_quota": int(quota) / int(period)}
 
 
 def devices() -> dict[str, Any]:
@@ -104,7 +98,6 @@ def devices() -> dict[str, Any]:
     from hardneg.models.capacity import best_precision
 
     found: dict[str, Any] = {
-        "torch_threads": torch.get_num_threads(),
         "torch_kernels": torch.backends.cpu.get_cpu_capability(),
         "cpu_precision": best_precision("cpu"),
         "cuda": "none",

@@ -92,7 +92,7 @@ def prepare(
         what = f"a role of {count} experiments at once"
         raise SettingsError("BAD_SETTING", what, "give each seed its own roles: --set seed=N, another --out")
     stores = None if cache is None else cache_at(cache)
-    chosen = recipe_settings(recipe, preset, config, settings=settings, device=device, **values)
+    chosen = recipe_settings(recipe, preset, config, settings=settings, device=device, out=place, **values)
     chosen = chosen.with_index(index_folder is not None)
     check_processes(recipe, chosen, role)
     if place is not None:

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from hardneg.process.distributed import local_rank, local_size
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 KEEP_BYTES = 1 << 30
+CGROUP = Path("/sys/fs/cgroup")
+
+_told: int | None = None  # threads, as whoever started this process said
 
 
 def wait_asleep_if_crowded() -> bool:
@@ -44,20 +48,72 @@ def _others_run(samples: int = 5) -> bool:
 
 
 def set_threads(threads: int | None = None) -> int:
-    """Let torch, its BLAS and the tokenizers share the same number of threads; returns it."""
+    """Let torch, its BLAS and the tokenizers share the same number of threads; returns it.
+
+    Parameters
+    ----------
+    threads : wins over whatever the environment says; without it :func:`default_threads`.
+    """
+    global _told
     import torch
 
     reuse_memory()
-    threads = threads or max(len(os.sched_getaffinity(0)) // local_size(), 1)
-    torch.set_num_threads(threads)
-    os.environ.setdefault("RAYON_NUM_THREADS", str(threads))
+    _told = threads
+    if threads is not None:
+        os.environ["RAYON_NUM_THREADS"] = str(threads)
+    torch.set_num_threads(usable_threads())
+    os.environ.setdefault("RAYON_NUM_THREADS", str(usable_threads()))
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    return threads
+    return usable_threads()
 
 
 def usable_threads() -> int:
-    """How many threads or processes may work beside torch: as many as :func:`set_threads` was told, else all."""
-    return int(os.environ.get("RAYON_NUM_THREADS") or len(os.sched_getaffinity(0)))
+    """How many threads or processes work here: as many as :func:`set_threads` was told, else the default."""
+    return _told or default_threads()
+
+
+def default_threads() -> int:
+    """What ``OMP_NUM_THREADS`` says, else this process's share of the CPUs; never more than it may use."""
+    text = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # a list is one number a nesting level
+    if text.isdecimal() and int(text) > 0:  # anything else OpenMP passes over, too
+        return min(int(text), usable_cpus())
+    return max(usable_cpus() // local_size(), 1)
+
+
+def usable_cpus() -> int:
+    """CPUs that this process may use: by its affinity (``taskset``), and by the quota of its control group."""
+    asked = getattr(os, "sched_getaffinity", None)  # Linux alone says
+    cpus = len(asked(0)) if asked else os.cpu_count() or 1
+    return max(int(min(cpus, cpu_quota() or cpus)), 1)
+
+
+def cpu_quota() -> float | None:
+    """CPUs' worth of time that the control groups of this process may take; None where there is no limit."""
+    return min((quota for folder in _groups() if (quota := _quota_of(folder)) is not None), default=None)
+
+
+def _groups() -> Iterator[Path]:
+    """Folders of the control groups that this process is in, its own and those above; of both versions."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:  # not Linux
+        lines = []
+    for line in [*lines, "0::/", "0:cpu:/"]:  # the root is a container's own
+        _, controllers, place = line.split(":", 2)
+        if not controllers or "cpu" in controllers.split(","):
+            group = (CGROUP / controllers / place.lstrip("/")) if controllers else CGROUP / place.lstrip("/")
+            yield from (folder for folder in (group, *group.parents) if CGROUP in (folder, *folder.parents))
+
+
+def _quota_of(folder: Path) -> float | None:
+    try:
+        if (folder / "cpu.max").is_file():
+            quota, period = (folder / "cpu.max").read_text().split()
+        else:
+            quota, period = ((folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+        return float(quota) / float(period) if float(quota) > 0 else None
+    except (OSError, ValueError):  # there is none, or it says "max"
+        return None
 
 
 def load_faiss() -> Any:

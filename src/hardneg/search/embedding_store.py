@@ -123,12 +123,10 @@ class Origin:
         found = {**manifest.inputs, **manifest.settings}
         for key, wanted in {**self.inputs, **self.settings}.items():
             if found.get(key) != wanted:
-                what, fix = (
-                    f"made with {key} {found.get(key)}, not {wanted}",
-                    "give another folder, or delete this one",
-                )
+                what = f"made with {key} {found.get(key)}, not {wanted}"
+                fix = "give another folder, or delete this one"
                 if key == "precision":
-                    fix += f", or set HARDNEG_PRECISION={found.get(key)} to go on with it"
+                    fix += f", or set HARDNEG_PRECISION={found.get(key)} to go on"
                 raise ArtifactError("OTHER_INPUTS", what, fix, path=path)
 
 

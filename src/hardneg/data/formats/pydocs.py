@@ -27,6 +27,7 @@ from pathlib import Path
 
 from hardneg.data.source import JudgementRecord, PassageRecord, QueryRecord, Source
 from hardneg.errors import InputError
+from hardneg.process.runtime import usable_threads
 from hardneg.storage.artifacts import digest_file, digest_json
 
 log = logging.getLogger(__name__)
@@ -161,11 +162,11 @@ def _is_public(name: str) -> bool:
 def extract(packages: Iterable[str], *, workers: int | None = None) -> Iterator[Entry]:
     """The documented public names of the packages, ascending by dotted name, each once.
 
-    ``stdlib`` is the standard library. The number of ``workers``, processes that parse (None: one a core), does
-    not change the result. Raises as :func:`records`.
+    ``stdlib`` is the standard library. The number of ``workers``, processes that parse (None: as many as threads
+    may work), does not change the result. Raises as :func:`records`.
     """
     files = [(module, str(path)) for module, path in files_of(packages).items()]
-    workers = min(workers or os.cpu_count() or 1, 1 + len(files) // _FILES_A_WORKER)
+    workers = min(workers or usable_threads(), 1 + len(files) // _FILES_A_WORKER)
     shards = [files[i::workers] for i in range(workers)]
     if workers == 1:
         results = [_read(shards[0])]
