@@ -406,11 +406,3 @@ def test_a_heart_beats_only_while_there_is_progress(tmp_path):
         progress = 1
         time.sleep(1.5 * refresh.BEAT_SECONDS)
         assert beat.read() != first
-
-
-def test_presets_are_valid():
-    from hardneg.config import read_presets
-    from hardneg.operations.recipes import settings_of
-
-    for name in read_presets("ance"):
-        settings_of("ance", name)

@@ -265,9 +265,9 @@ def test_emulated_bfloat16_is_said(half):
     assert "nothing here multiplies bfloat16" in half[1]
 
 
-def test_steps_in_bfloat16_are_those_of_a_slow_float32_loop_but_for_its_rounding(half, whole, world):
+def test_steps_in_bfloat16_are_those_of_a_slow_float32_loop_but_for_its_rounding(half, world):
     """bfloat16 has 8 bits: a rounding is 2^-9 of a value, and losses are to be within a few of them."""
-    done, train, step = half[0], choose_splits(world.collection).train, 0
+    done, train, step, rounding = half[0], choose_splits(world.collection).train, 0, []
     rates = (1e-3, *(1e-3 * left / 11 for left in range(11, 0, -1)))
     for episode, steps in ((1, 4), (2, 4), (3, 12)):
         slow = SlowTele(world.collection, train, SlowEncoder(world.calm))
@@ -278,8 +278,9 @@ def test_steps_in_bfloat16_are_those_of_a_slow_float32_loop_but_for_its_rounding
             first = row["step"] == 1  # later ones begin with weights that rounding has moved
             assert row["loss"] == pytest.approx(loss, rel=0.005 if first else 0.03)
             assert row["grad_norm"] == pytest.approx(norm, rel=0.02 if first else 0.1)
+            rounding += [abs(row["loss"] - loss)] if first else []
             step += 1
-    assert done.losses(1)[0] != whole.losses(1)[0], "it trained in float32"
+    assert min(rounding) > 1e-5, "it trained in float32, which is nearer"
 
 
 @pytest.mark.parametrize(
@@ -294,17 +295,16 @@ def test_runs_in_bfloat16_score_and_order_as_the_same_model_does_in_float32(half
     with torch.no_grad():
         parts = [(title, text) if title else (text,) for title, text in zip(titles, texts, strict=True)]
         passages = torch.stack([slow.encode(*part) for part in parts])
-        exact = 0
+        worst = 0.0
         for query, hits in zip(collection.qrels("test").query_rows, done.run(f"{folder}/test"), strict=True):
             vector = slow.encode(collection.query_texts.take([query])[0])
             scores, length = passages @ vector, float(passages.norm(dim=1).max() * vector.norm())
             found = np.array([score for _, score in hits])
             expected = scores[[row for row, _ in hits]].numpy()
-            assert np.abs(found - expected).max() < 0.01 * length
-            exact += np.array_equal(found, expected)
+            worst = max(worst, np.abs(found - expected).max() / length)
             best = set(scores.topk(5).indices.tolist())
             assert len(best & {row for row, _ in hits[:8]}) >= 4
-    assert exact == 0, "it searched in float32"
+    assert 3e-4 < worst < 0.01, "float32 is nearer than the one, another model further than the other"
 
 
 def test_an_experiment_in_bfloat16_ends_near_one_in_float32(half, whole):

@@ -134,12 +134,3 @@ def test_wrong_mixtures_are_refused_before_anything_runs(mixture):
 def test_mixtures_are_read():
     assert sources_of("bm25 + random") == ["bm25", "random"]
     assert Warmup(mixtures=["in_batch"]).drawn(1) == 0
-
-
-def test_presets_are_valid():
-    from hardneg.config import read_presets
-
-    names = read_presets("warmup")
-    assert {"in-batch", "random", "nce", "bm25", "dpr", "bm25-in-batch", "bm25-to-nce", "demo"} <= set(names)
-    for name in names:
-        settings_of("warmup", name)

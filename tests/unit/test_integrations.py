@@ -129,13 +129,42 @@ def test_documents_of_several_chunks_are_refused(bert):
 
 @pytest.mark.skipif(importlib.util.find_spec("mteb") is None, reason="needs mteb")
 @pytest.mark.filterwarnings("ignore")
-def test_mteb_evaluates_it(encoder, tmp_path):
+def test_mteb_evaluates_it(bert, encoder):
     import mteb
     from mteb.mocks.mock_tasks import MockRetrievalTask
 
     assert isinstance(encoder, mteb.EncoderProtocol)
-    result = mteb.evaluate(encoder, MockRetrievalTask(), cache=None)
-    assert 0 <= result.task_results[0].get_score() <= 1
+    words = [word for text in QUERIES + TITLES + BODIES for word in text.split()]
+    draw = np.random.default_rng(3)
+    documents = [" ".join(draw.choice(words, 6)) for _ in range(30)]
+    questions = [" ".join(draw.choice(words, 3)) for _ in range(12)]
+    relevant = {f"q{i}": {f"d{2 * i}": 1, f"d{2 * i + 1}": 1} for i in range(12)}
+
+    class Task(MockRetrievalTask):
+        def load_data(self, *args, **named):
+            super().load_data(*args, **named)
+            for split in self.dataset["default"].values():
+                corpus = {"id": [f"d{i}" for i in range(30)], "text": documents, "title": [""] * 30}
+                split["corpus"] = Dataset.from_dict(corpus)
+                split["queries"] = Dataset.from_dict({"id": [*relevant], "text": questions})
+                split["relevant_docs"] = relevant
+
+    from datasets import Dataset
+
+    vectors = [
+        reference(bert, *side) for side in ((questions, "query", "find "), (documents, "passage", "passages "))
+    ]
+    gains = 1 / np.log2(np.arange(2, 12))
+    expected = []
+    for i, scores in enumerate(vectors[0] @ vectors[1].T):
+        found = [rank for rank, row in enumerate(np.argsort(-scores)[:10]) if row // 2 == i]
+        expected.append(gains[found].sum() / gains[:2].sum())
+    assert 0.05 < np.mean(expected) < 0.95, "or all would do"
+    result = mteb.evaluate(encoder, Task(), cache=None)
+    scores = result.task_results[0].scores
+    assert {split: rows[0]["ndcg_at_10"] for split, rows in scores.items()} == pytest.approx(
+        dict.fromkeys(("val", "test"), np.mean(expected)), abs=1e-4
+    )
     assert encoder.mteb_model_meta.revision == encoder.revision
 
 
