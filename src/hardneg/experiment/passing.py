@@ -8,6 +8,7 @@ weights alone: a resumed run finds it, decides the same, and ends in the same by
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -21,10 +22,11 @@ from hardneg.experiment.snapshot import Remembered, Snapshot
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.saving import save_encoder
 from hardneg.process.distributed import by_leader
-from hardneg.process.progress import note
 from hardneg.records import Run
 from hardneg.search.runs import load_run
 from hardneg.storage.artifacts import is_published, publish, read_manifest, remove
+
+log = logging.getLogger(__name__)
 
 KIND, RECORD = "measured", "measured"
 Place = tuple[int, int]  # (episode, step of it)
@@ -134,7 +136,7 @@ class Passing:
         self.values[place] = value
         if self.keeps_weights:
             by_leader(self._forget_weights)
-        note(f"{state.name}: dev {self.settings.steering} {value:.4f}")
+        log.info("%s: dev %s %.4f", state.name, self.settings.steering, value)
 
     def _state(self, encoder: BiEncoder, step: int, runs: Path) -> Snapshot:
         name = self.settings.name_of_step(self.episode, step)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from hardneg.data.formats.trec import write_run
@@ -40,7 +41,7 @@ log = logging.getLogger(__name__)
 PUBLISHED = (BM25, UNTRAINED, FINAL)  # the states whose runs are written for people
 CURVE, MODEL = "learning_curve.png", "model"
 Runs = Mapping[str, Mapping[str, Run]]  # by state, and then by what was searched
-NO_LENGTHS: Mapping[str, Any] = {}
+NO_LENGTHS: Mapping[str, Any] = MappingProxyType({})
 
 
 def conduct(
@@ -367,7 +368,7 @@ def draw_curve(
     results: Mapping[str, Any],
     measure: Measure,
     steps: Mapping[str, int],
-    within: Mapping[str, tuple[int, int]],
+    within: Mapping[str, tuple[int, int]] = MappingProxyType({}),
 ) -> None:
     """Draw the loss of all steps and the measure of every state, on dev (on test where there is no dev).
 
