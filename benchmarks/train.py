@@ -30,7 +30,7 @@ def hardneg(size: Mapping[str, Any], precision: str = "float32") -> Run:
     from hardneg.data.tokens import TokenStore, token_batch
     from hardneg.losses import contrastive
     from hardneg.models.loading import load_encoder
-    from hardneg.process.runtime import reuse_memory
+    from hardneg.process.threads import reuse_memory
     from hardneg.training.batches import GroupBatch, group_scores, masked_columns
     from hardneg.training.loop import StepOutput, train_steps
     from hardneg.training.optim import adamw

@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hardneg.api.inputs import collection_of
 from hardneg.data.collection import Collection
 from hardneg.data.formats.trec import read_runs
 from hardneg.data.training_data import choose_splits, labelled
 from hardneg.diagnostics.forgetting import reciprocal_ranks
 from hardneg.evaluation.answers import evaluate_with_answers
 from hardneg.evaluation.measures import parse_measures
-from hardneg.experiment.labelling import answers_of, relevant
-from hardneg.operations.opening import collection_of
+from hardneg.negatives.labels import answers_of, relevant
 from hardneg.records import Run
 from hardneg.search.runs import load_run
 from hardneg.storage.artifacts import is_published, publish_file, read_manifest

@@ -7,7 +7,7 @@ import shutil
 
 import hardneg
 from faults import temporaries
-from hardneg.operations.keeping import examine
+from hardneg.api.verify import examine
 from hardneg.storage.artifacts import MANIFEST
 from hardneg.storage.disk import GONE, NEW, TEMPORARY
 from hardneg.training.checkpoint import checkpoints

@@ -33,7 +33,7 @@ import tqdm
 import transformers.models.bert.modeling_bert
 import typer
 
-import hardneg.api
+import hardneg.api.recipes
 from aftermath import UNREAD, damaged, differences, digest, ended
 from branching import Executor, ends_of, fork, grow
 from conventions import Plain, write

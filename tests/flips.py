@@ -25,12 +25,12 @@ import numpy as np
 
 import hardneg as hn
 from faults import fault_of
+from hardneg.api.inputs import collection_of
 from hardneg.data.formats.trec import read_run, sidecar_of
 from hardneg.data.tokens import TokenStore
 from hardneg.errors import ArtifactError
 from hardneg.evaluation.answers import AnswerBook
 from hardneg.models.loading import load_encoder
-from hardneg.operations.opening import collection_of
 from hardneg.search.ann import FaissIndex
 from hardneg.search.bm25 import open_bm25
 from hardneg.search.embedding_store import Embeddings

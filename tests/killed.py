@@ -17,7 +17,7 @@ from hardneg.training.checkpoint import checkpoints
 CHILDREN = multiprocessing.get_context("forkserver")
 CHILDREN.set_forkserver_preload(
     [
-        "hardneg.api",
+        "hardneg.api.recipes",
         "hardneg.cli",
         "transformers.models.bert.modeling_bert",
         "bm25s",

@@ -15,13 +15,13 @@ import torch
 
 import hardneg as hn
 from hardneg.data.training_data import choose_splits
-from hardneg.experiment import objectives
 from hardneg.experiment.folder import Experiment
-from hardneg.experiment.objectives import masked_columns
 from hardneg.models.loading import load_encoder
 from hardneg.negatives.pool import ENTRY_ARRAYS, SOURCES
 from hardneg.recipes import ance_tele
 from hardneg.search.ann import FaissIndex
+from hardneg.training import objectives
+from hardneg.training.objectives import masked_columns
 from tiny_world import COMMON, SETTINGS, tiny_collection, tiny_model
 
 

@@ -11,15 +11,15 @@ from safetensors.torch import load_file
 from slow_tele import SlowEncoder
 
 import hardneg as hn
+from hardneg.api.recipes import settings_of
 from hardneg.data.training_data import choose_splits
 from hardneg.errors import Faults
-from hardneg.experiment.fixed_negatives import FixedNegatives
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
-from hardneg.operations.recipes import settings_of
-from hardneg.recipes.adore import RECIPE
+from hardneg.recipes.adore.fixed_negatives import FixedNegatives
+from hardneg.recipes.adore.lists import Retrieval
+from hardneg.recipes.adore.recipe import RECIPE
 from hardneg.search.ann import FaissIndex
-from hardneg.training.retrieval import Retrieval
 from tiny_world import one_thread  # noqa: F401
 
 SMALL = {"cut": 10, "steps": 4, "warmup": 1, "depth": 12}

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 import hardneg as hn
+from hardneg.api.recipes import settings_of
 from hardneg.data.training_data import choose_splits
 from hardneg.errors import ArtifactError, Faults, HardnegError, SettingsError
-from hardneg.experiment import snapshot
 from hardneg.models.loading import load_encoder
-from hardneg.operations.recipes import settings_of
-from hardneg.recipes.adore import RECIPE
+from hardneg.recipes.adore.query_batches import retrieved_lists
+from hardneg.recipes.adore.recipe import RECIPE
 from hardneg.records import Positives, offsets_of
+from hardneg.search import retriever as snapshot
 from hardneg.search.ann import FILE, KIND
 from hardneg.storage.artifacts import publish, read_manifest
-from hardneg.training.query_batches import retrieved_lists
 from tiny_world import one_thread, tiny_model  # noqa: F401
 
 OPTIONS = {

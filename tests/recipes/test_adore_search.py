@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 import hardneg as hn
+from hardneg.api.recipes import settings_of
 from hardneg.diagnostics.pairwise_errors import load_errors
 from hardneg.errors import Faults, SettingsError
 from hardneg.models.loading import load_encoder
 from hardneg.models.tokenizing import token_store
-from hardneg.operations.recipes import settings_of
-from hardneg.recipes.adore import RECIPE
+from hardneg.recipes.adore.lists import Retrieval
+from hardneg.recipes.adore.recipe import RECIPE
 from hardneg.search.embedding_store import Embeddings
-from hardneg.training.retrieval import Retrieval
 from slow_score import slow_score
 from tiny_world import one_thread  # noqa: F401
 

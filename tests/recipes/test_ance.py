@@ -10,15 +10,15 @@ from slow_pairs import SlowPairs, nll
 from slow_tele import SlowEncoder
 
 from hardneg import settings_of
+from hardneg.api.inspect import last_pool
 from hardneg.data.training_data import choose_splits
 from hardneg.errors import Faults, SettingsError
 from hardneg.experiment.folder import Experiment
 from hardneg.models.loading import load_encoder
 from hardneg.negatives.pool import load_pool
-from hardneg.operations.inspection import last_pool
-from hardneg.recipes import ance
-from hardneg.recipes.ance import RECIPE, Ance
-from hardneg.training import refresh
+from hardneg.recipes.ance import recipe as ance
+from hardneg.recipes.ance import versions as refresh
+from hardneg.recipes.ance.recipe import RECIPE, Ance
 from tiny_world import COMMON, one_thread  # noqa: F401
 
 EVERY, REFRESHES = 4, 2

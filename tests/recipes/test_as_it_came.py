@@ -7,7 +7,7 @@ import pytest
 import hardneg as hn
 from hardneg.experiment.names import STARTED, UNTRAINED, shown
 from hardneg.models.loading import load_encoder
-from hardneg.operations.starting import Base, as_it_came
+from hardneg.recipes.model_source import Base, as_it_came
 from hardneg.recipes.star import Star
 from hardneg.storage.artifacts import read_manifest
 from processes import command_of, finish

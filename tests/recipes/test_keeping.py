@@ -7,11 +7,12 @@ import logging
 import pytest
 
 import hardneg as hn
+from hardneg.api.recipes import settings_of
 from hardneg.errors import ArtifactError, Faults, SettingsError
-from hardneg.experiment import passing, stage
-from hardneg.experiment.passing import Passing
+from hardneg.experiment import stage
 from hardneg.models.loading import load_encoder
-from hardneg.operations.recipes import settings_of
+from hardneg.recipes import measured_states as passing
+from hardneg.recipes.measured_states import Passing
 from hardneg.storage.artifacts import read_manifest
 from tiny_world import COMMON, one_thread  # noqa: F401
 

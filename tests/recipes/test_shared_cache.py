@@ -18,8 +18,8 @@ MINE = """
 import json, sys, time
 from pathlib import Path
 import hardneg as hn
-from hardneg.operations.pools import mine
-from hardneg.process.runtime import set_threads
+from hardneg.api.mine import mine
+from hardneg.process.threads import set_threads
 import torch, transformers.models.bert.modeling_bert, bm25s
 
 place, collection, model, cache, out, options = sys.argv[1:]

@@ -6,10 +6,10 @@ from slow_pairs import SlowPairs, bce, hinge, nll
 from slow_tele import SlowEncoder, SlowTele
 
 from conftest import read_pool
+from hardneg.api.recipes import settings_of
 from hardneg.data.training_data import choose_splits
 from hardneg.errors import Faults, SettingsError
 from hardneg.negatives.pool import load_pool
-from hardneg.operations.recipes import settings_of
 from hardneg.recipes.warmup import RECIPE, Warmup, sources_of
 from tiny_world import one_thread  # noqa: F401
 

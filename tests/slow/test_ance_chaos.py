@@ -14,8 +14,8 @@ import torch
 
 from forked import Forked, fork
 from hardneg import cli
-from hardneg.operations import roles, supervision
-from hardneg.process.stopping import stop_flag
+from hardneg.process.signals import stop_flag
+from hardneg.recipes.ance import roles, supervision
 from tiny_world import tiny_collection, tiny_model
 
 pytestmark = pytest.mark.slow
@@ -276,6 +276,6 @@ def test_roles_alone_do_the_same_without_a_supervisor(world, undisturbed, tmp_pa
 
 
 def roles_of():
-    from hardneg.recipes.ance import RECIPE
+    from hardneg.recipes.ance.recipe import RECIPE
 
     return list(RECIPE.roles)

@@ -15,7 +15,7 @@ from pathlib import Path
 from transformers import BertConfig, BertModel
 from hardneg.process.memory import own_memory
 from hardneg.models.packing import hidden_states, lay_out, use_flat_attention
-from hardneg.process.runtime import set_threads
+from hardneg.process.threads import set_threads
 import torch
 
 def field(name):

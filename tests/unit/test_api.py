@@ -11,10 +11,10 @@ import pytest
 
 import hardneg as hn
 from hardneg import api
+from hardneg.api.inputs import check_file, check_folder, check_free, check_new, one_of
+from hardneg.api.prepare import check_experiment
 from hardneg.errors import ArtifactError, BusyError, Faults, SettingsError
 from hardneg.negatives.pool import load_pool
-from hardneg.operations.opening import check_file, check_folder, check_free, check_new, one_of
-from hardneg.operations.preparing import check_experiment
 from hardneg.recipes.ance_tele import AnceTele
 from hardneg.storage.artifacts import lease
 from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401

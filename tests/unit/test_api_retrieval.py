@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import hardneg as hn
+from hardneg.api.inputs import holding
 from hardneg.errors import ArtifactError, BusyError, InputError, SettingsError
 from hardneg.negatives.pool import SOURCES, load_pool
-from hardneg.operations.opening import holding
 from hardneg.storage.artifacts import read_manifest
 from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 

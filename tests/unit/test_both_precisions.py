@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import hardneg as hn
+from hardneg.api.recipes import RECIPES
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.experiment import stage
 from hardneg.models import capacity
 from hardneg.models.capacity import best_precision
 from hardneg.models.loading import load_encoder
-from hardneg.operations.recipes import RECIPES
 from hardneg.process import progress
 from hardneg.search.embedding_store import Embeddings
 from hardneg.storage.artifacts import MANIFEST, Manifest, read_manifest, write_json

@@ -153,7 +153,7 @@ def test_all_settings_faults_come_at_once_with_the_nearest_key(hardneg, world, t
 
 def raising(monkeypatch, fault):
     """Let ``hardneg evaluate`` raise ``fault``."""
-    from hardneg.operations import evaluation
+    from hardneg.api import evaluate as evaluation
 
     def evaluate(*_, **__):
         raise fault
@@ -228,7 +228,7 @@ def test_a_reader_that_leaves_is_no_fault(hardneg, monkeypatch, tmp_path):
 
 
 def test_warnings_are_one_line(hardneg, monkeypatch):
-    from hardneg.operations import evaluation
+    from hardneg.api import evaluate as evaluation
 
     def evaluate(*_, **__):
         logging.getLogger("hardneg.search").warning("nearly all alike")
@@ -266,7 +266,8 @@ def test_json_stands_alone_on_stdout(hardneg, world, tmp_path):
 def process(monkeypatch):
     """What a command sets for the whole process, instead of setting it."""
     from hardneg.models import code
-    from hardneg.process import memory, runtime
+    from hardneg.process import memory
+    from hardneg.process import threads as runtime
 
     seen = {}
     monkeypatch.setattr(runtime, "set_threads", lambda threads: seen.update(threads=threads))
@@ -291,7 +292,8 @@ def left_out(command, options):
 
 
 def test_every_option_of_mining_is_passed_on(hardneg, monkeypatch, process, tmp_path):
-    from hardneg.operations import inspection, pools
+    from hardneg.api import inspect as inspection
+    from hardneg.api import mine as pools
 
     seen = {}
     monkeypatch.setattr(pools, "mine", lambda *args, **named: seen.update(named, args=args))
@@ -337,7 +339,7 @@ def test_what_mining_was_asked_for_is_in_the_pool(hardneg, world, tmp_path):
 
 
 def test_every_option_of_training_is_passed_on(hardneg, monkeypatch, process, tmp_path):
-    from hardneg.operations import recipes
+    from hardneg.api import recipes
 
     seen = {}
 

@@ -15,8 +15,8 @@ from faults import dead_pid, fate, fault_of, temporaries, tree
 from hardneg.errors import InputError, ResourceError
 from hardneg.storage import disk
 from hardneg.storage.disk import TEMPORARY, append_lines, check_writable, publish_file, remove, write_json
-from hardneg.storage.plain import read_json
-from hardneg.storage.refusals import disk_faults, require_space
+from hardneg.storage.os_errors import disk_faults, require_space
+from hardneg.storage.safe_read import read_json
 
 FAULTS = [
     (errno.ENOSPC, "DISK_FULL"),

@@ -10,7 +10,7 @@ import pytest
 from hardneg.errors import Interrupted, PeerError, SettingsError
 from hardneg.process import distributed
 from hardneg.process.distributed import group, rank, shard_of, world_size
-from hardneg.process.stopping import StopFlag, stop_flag
+from hardneg.process.signals import StopFlag, stop_flag
 
 
 def test_alone_there_is_one_shard(monkeypatch):

@@ -10,18 +10,18 @@ import torch
 import hardneg as hn
 from hardneg.data.tokens import token_batch, tokenize
 from hardneg.data.training_data import choose_splits
-from hardneg.experiment.mining import mine_candidates, positive_scores
-from hardneg.experiment.snapshot import Encoding, Snapshot
 from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
 from hardneg.models.tokenizing import token_store
+from hardneg.negatives.mining import mine_candidates, positive_scores
 from hardneg.records import TextTemplate, offsets_of
 from hardneg.search import embeddings, retrieve
 from hardneg.search.ann import FaissIndex
 from hardneg.search.ann_building import build_index
 from hardneg.search.exact import ExactIndex
 from hardneg.search.retrieve import first_documents, search_documents
+from hardneg.search.retriever import Encoding, Snapshot
 from hardneg.training.batches import GroupBatch, best_chunks, group_scores
 from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 

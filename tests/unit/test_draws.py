@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hardneg import draws
+from hardneg import keyed_random as draws
 from hardneg.records import offsets_of
 
 WORD = 2**64

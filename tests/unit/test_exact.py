@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from hardneg.errors import ArtifactError, InputError, NumericError, SettingsError
-from hardneg.search.candidates import Candidates
 from hardneg.search.exact import ExactIndex, exact_search, merge_topk
 from hardneg.search.pairs import tree_sum
+from hardneg.search.topk_selection import Candidates
 from slow_search import check, random, slow_scores, slow_search
 
 

@@ -131,7 +131,7 @@ def test_a_plan_says_what_is_cut_and_counts_one_encoding_more(world, measure):
 
 
 def test_the_model_as_it_came_adds_to_an_estimate(world, monkeypatch):
-    from hardneg.experiment import planning
+    from hardneg.recipes import estimate as planning
 
     collection, model, _ = world
     monkeypatch.setattr(planning, "encode_seconds", lambda *given: 1.0)

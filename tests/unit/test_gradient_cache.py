@@ -8,17 +8,17 @@ import torch
 
 from hardneg.data.training_data import choose_splits
 from hardneg.errors import SettingsError
-from hardneg.experiment.objectives import group_loss, group_objective
 from hardneg.losses import contrastive
 from hardneg.models.loading import load_encoder
 from hardneg.models.tokenizing import token_store
-from hardneg.recipes.adore import Adore
+from hardneg.recipes.adore.recipe import Adore
 from hardneg.recipes.ance_tele import AnceTele
 from hardneg.recipes.star import Star, loss_of
 from hardneg.records import TokenBatch
 from hardneg.training.batches import GroupBatch, KnownPositives, group_scores, masked_columns
 from hardneg.training.gradient_cache import cached
 from hardneg.training.loop import backward
+from hardneg.training.objectives import group_loss, group_objective
 from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 BUDGET = 64  # tokens: about six passages

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
-from hardneg.diagnostics.gradients import layer_norms, layers_of, source_norms
 from hardneg.negatives.pool import SOURCES
 from hardneg.training.batches import GroupBatch, source_columns
+from hardneg.training.gradient_norms import layer_norms, layers_of, source_norms
 
 
 class Stack(nn.Module):

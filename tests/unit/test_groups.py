@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hardneg.draws import hash64, key
+from hardneg.keyed_random import hash64, key
 from hardneg.negatives.groups import draw_groups, epoch_order, usable
 from hardneg.negatives.pool import NegativePool
 from hardneg.records import offsets_of

@@ -10,8 +10,8 @@ import pytest
 import typer
 
 import hardneg as hn
+from hardneg.api.recipes import RECIPES
 from hardneg.cli.commands import app
-from hardneg.operations.recipes import RECIPES
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

@@ -17,13 +17,13 @@ from hardneg.config import read_preset, read_presets
 from hardneg.data.tokens import token_batch
 from hardneg.errors import InputError, SettingsError
 from hardneg.experiment.folder import Experiment
+from hardneg.experiment.tensorboard import boarding
 from hardneg.integrations.mteb import MtebEncoder
-from hardneg.integrations.tensorboard import boarding
 from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
-from hardneg.operations.starting import Base
 from hardneg.recipes.ance_tele import AnceTele
+from hardneg.recipes.model_source import Base
 from tiny import tiny_bert
 from tiny_world import SETTINGS, tiny_collection, tiny_model
 

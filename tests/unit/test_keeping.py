@@ -9,17 +9,17 @@ from pydantic import Field
 
 import hardneg as hn
 from faults import dead_pid, flip, settle
+from hardneg.api import doctor as diagnosis
 from hardneg.config import Settings
 from hardneg.data.formats.trec import sidecar_of, write_run
 from hardneg.errors import ArtifactError, InputError
 from hardneg.experiment.folder import open_experiment
-from hardneg.operations import doctor as diagnosis
-from hardneg.process import runtime
+from hardneg.experiment.results_manifest import SEAL
+from hardneg.process import threads as runtime
 from hardneg.records import Run
 from hardneg.search.runs import save_run
 from hardneg.storage.artifacts import open_artifact, publish, write_json
 from hardneg.storage.disk import NEW, TEMPORARY, temporary
-from hardneg.storage.sealed import SEAL
 
 IDS = ["a", "b", "c"]
 INPUTS = {"collection": "c0ffee"}

@@ -10,19 +10,19 @@ import torch
 from hardneg.data.collection import Collection
 from hardneg.data.training_data import choose_splits
 from hardneg.errors import SettingsError
-from hardneg.experiment.mining import Corpus, mine_candidates, mine_pool, positive_scores, training_depth
-from hardneg.experiment.snapshot import Encoding, Snapshot
 from hardneg.models.loading import load_encoder
 from hardneg.models.tokenizing import token_store
 from hardneg.negatives import candidates, sources
 from hardneg.negatives import pool as pools
 from hardneg.negatives.adopting import adopt
 from hardneg.negatives.facts import entries_of
+from hardneg.negatives.mining import Corpus, mine_candidates, mine_pool, positive_scores, training_depth
 from hardneg.negatives.pool import DTYPES, SOURCES, blocks, load_pool, save_pool
 from hardneg.records import Positives
 from hardneg.search import exact
 from hardneg.search.bm25 import bm25_run
 from hardneg.search.embeddings import encode_store
+from hardneg.search.retriever import Encoding, Snapshot
 from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 DEPTH = 12
@@ -144,7 +144,7 @@ def test_lists_that_copies_leave_short_are_searched_deeper(tmp_path, caplog):
 
     state.search = search
     with caplog.at_level(logging.INFO, "hardneg"), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hardneg.experiment.mining.DIAGNOSTIC_DEPTH", 1)
+        patch.setattr("hardneg.negatives.mining.DIAGNOSTIC_DEPTH", 1)
         pool = mine_candidates(state, train, "query", episode=1, depth=20)
     assert asked == [37, 74, 86]
     assert len(pool.passage_rows) == 20

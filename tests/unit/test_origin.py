@@ -8,7 +8,7 @@ import pytest
 import hardneg as hn
 from hardneg.errors import ArtifactError, InputError, SettingsError
 from hardneg.experiment.folder import write_settings
-from hardneg.operations.origin import PLACES, remember_collection
+from hardneg.experiment.provenance import PLACES, remember_collection
 from tiny_world import tiny_collection
 
 

@@ -5,11 +5,11 @@ import logging
 import pytest
 
 import hardneg as hn
+from hardneg.api.overrides import overridden
+from hardneg.api.recipes import settings_of
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
-from hardneg.operations.overriding import overridden
-from hardneg.operations.recipes import settings_of
-from hardneg.operations.starting import Base
+from hardneg.recipes.model_source import Base
 from tiny_world import COMMON, one_thread, tiny_collection, tiny_model  # noqa: F401
 
 CHANGES = {

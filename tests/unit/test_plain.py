@@ -8,7 +8,7 @@ import pytest
 
 from faults import flip
 from hardneg.errors import ArtifactError, HardnegError, InputError, ResourceError, TrustError
-from hardneg.storage.plain import load_array, read_json
+from hardneg.storage.safe_read import load_array, read_json
 
 
 class Payload:

@@ -8,8 +8,12 @@ import pytest
 
 import hardneg as hn
 from hardneg.data.training_data import choose_splits
-from hardneg.experiment import planning, timing
-from hardneg.experiment.planning import (
+from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.loading import load_encoder
+from hardneg.models.saving import save_encoder
+from hardneg.recipes import estimate as planning
+from hardneg.recipes import microbenchmarks as timing
+from hardneg.recipes.estimate import (
     SAMPLE,
     Episode,
     Sample,
@@ -22,10 +26,7 @@ from hardneg.experiment.planning import (
     time_stages,
     tokens_of_step,
 )
-from hardneg.experiment.timing import seconds_of, spread
-from hardneg.models.bi_encoder import BiEncoder
-from hardneg.models.loading import load_encoder
-from hardneg.models.saving import save_encoder
+from hardneg.recipes.microbenchmarks import seconds_of, spread
 from hardneg.records import TokenBatch, offsets_of
 from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 

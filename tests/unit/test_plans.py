@@ -6,12 +6,14 @@ import json
 import pytest
 
 import hardneg as hn
+from hardneg.api import prepare as preparing
+from hardneg.api import train as training
+from hardneg.api.recipes import RECIPES
 from hardneg.config import read_presets
 from hardneg.data.collection import Collection
 from hardneg.errors import HardnegError, SettingsError
-from hardneg.experiment import planning, timing
-from hardneg.operations import preparing, training
-from hardneg.operations.recipes import RECIPES
+from hardneg.recipes import estimate as planning
+from hardneg.recipes import microbenchmarks as timing
 from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 PRESETS = [(recipe, preset) for recipe in RECIPES for preset in (None, *read_presets(recipe))]

@@ -4,11 +4,11 @@ from importlib import resources
 
 import pytest
 
+from hardneg.api.recipes import RECIPES
 from hardneg.config import build, is_operational, read_preset, read_presets
 from hardneg.errors import SettingsError
-from hardneg.operations.recipes import RECIPES
-from hardneg.recipes.adore import Adore
-from hardneg.recipes.ance import Ance
+from hardneg.recipes.adore.recipe import Adore
+from hardneg.recipes.ance.recipe import Ance
 from hardneg.recipes.ance_tele import AnceTele
 from hardneg.recipes.star import Star
 from hardneg.recipes.warmup import Warmup

@@ -12,7 +12,7 @@ import pytest
 from hardneg.errors import Interrupted
 from hardneg.process import progress
 from hardneg.process.progress import clock, describe, note, track
-from hardneg.process.stopping import StopFlag
+from hardneg.process.signals import StopFlag
 
 
 class Clock:

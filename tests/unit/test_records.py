@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from hardneg.draws import below, hash64, key
+from hardneg.keyed_random import below, hash64, key
 from hardneg.records import (
     Positives,
     Qrels,

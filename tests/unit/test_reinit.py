@@ -7,8 +7,8 @@ from transformers import AlbertConfig, AlbertModel, ModernBertConfig, ModernBert
 from hardneg.errors import SettingsError
 from hardneg.models.loading import load_encoder
 from hardneg.models.reinit import layers_of, reinitialize
-from hardneg.operations.starting import Base
 from hardneg.recipes.ance_tele import AnceTele
+from hardneg.recipes.model_source import Base
 from tiny import SHAPE, tiny_bert, tiny_roberta
 
 TEXTS = ["some words of a language", "and some more of them"]

@@ -10,12 +10,9 @@ import pytest
 from hardneg.data.collection import Collection
 from hardneg.data.formats.trec import read_run
 from hardneg.data.training_data import choose_splits
+from hardneg.diagnostics.cards import card_metadata, model_card
 from hardneg.diagnostics.curves import draw_learning_curve, learning_curve, smooth
-from hardneg.evaluation.measures import Evaluation, parse_measures
-from hardneg.experiment.cards import card_metadata, model_card
-from hardneg.experiment.examination import evaluation_depth
-from hardneg.experiment.folder import Experiment
-from hardneg.experiment.results import (
+from hardneg.diagnostics.results import (
     compare_states,
     draw_curve,
     forgetting,
@@ -23,7 +20,10 @@ from hardneg.experiment.results import (
     summarize,
     write_runs,
 )
-from hardneg.experiment.seeds import pool_seeds, spread
+from hardneg.diagnostics.search_state import evaluation_depth
+from hardneg.diagnostics.seeds import pool_seeds, spread
+from hardneg.evaluation.measures import Evaluation, parse_measures
+from hardneg.experiment.folder import Experiment
 from hardneg.records import Run, offsets_of
 
 RR = parse_measures("RR@10 R@1")
@@ -268,7 +268,7 @@ def test_a_curve_is_a_picture(tmp_path, states, baseline):
 
 
 def test_the_curve_shows_the_measure_of_every_state_at_its_step(tmp_path, monkeypatch):
-    from hardneg.experiment import results as module
+    from hardneg.diagnostics import results as module
     from hardneg.storage.artifacts import publish
 
     experiment = Experiment(tmp_path, tmp_path / "cache")
@@ -293,7 +293,7 @@ def test_the_curve_shows_the_measure_of_every_state_at_its_step(tmp_path, monkey
 
 
 def test_states_of_one_long_run_stand_at_their_steps(tmp_path, monkeypatch):
-    from hardneg.experiment import results as module
+    from hardneg.diagnostics import results as module
 
     experiment, drawn = Experiment(tmp_path, tmp_path / "cache"), {}
     experiment.metrics.append(metrics([3.0, 2.0, 1.0]))

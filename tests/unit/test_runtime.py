@@ -10,8 +10,8 @@ import pytest
 
 import hardneg
 from hardneg.errors import SettingsError
-from hardneg.process import runtime
-from hardneg.process.runtime import pick_device, reuse_memory, wait_asleep_if_crowded
+from hardneg.process import threads as runtime
+from hardneg.process.threads import pick_device, reuse_memory, wait_asleep_if_crowded
 
 FAULTS = """
 import resource
@@ -19,7 +19,7 @@ import sys
 
 import numpy as np
 
-from hardneg.process.runtime import reuse_memory
+from hardneg.process.threads import reuse_memory
 
 if sys.argv[1] == "reuse":
     assert reuse_memory()

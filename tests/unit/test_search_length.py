@@ -11,17 +11,17 @@ from hardneg.data.formats.trec import read_run
 from hardneg.data.tokens import tokenize
 from hardneg.data.training_data import choose_splits
 from hardneg.diagnostics.pairwise_errors import load_errors
+from hardneg.diagnostics.search_state import examine
 from hardneg.errors import SettingsError
 from hardneg.evaluation.measures import parse_measures
-from hardneg.experiment.examination import examine
-from hardneg.experiment.mining import mine_candidates, positive_scores
-from hardneg.experiment.snapshot import Encoding, Snapshot
 from hardneg.models.capacity import best_precision
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
 from hardneg.models.tokenizing import token_store
+from hardneg.negatives.mining import mine_candidates, positive_scores
 from hardneg.records import owners
 from hardneg.search.embeddings import Embeddings
+from hardneg.search.retriever import Encoding, Snapshot
 from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 SHORT, LONG = 3, 5  # [CLS], one or three words, [SEP]

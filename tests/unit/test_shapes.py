@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import hardneg as hn
+from hardneg.api import train as training
 from hardneg.arguments import checked, expected, fits
 from hardneg.data.collection import Collection
 from hardneg.data.training_data import Labels
 from hardneg.errors import HardnegError, InputError, SettingsError
-from hardneg.experiment import planning
-from hardneg.operations import training
+from hardneg.recipes import estimate as planning
 from hardneg.storage import disk
 from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 

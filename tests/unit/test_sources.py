@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from hardneg.draws import hash64, key
+from hardneg.keyed_random import hash64, key
 from hardneg.negatives.candidates import Filters, candidates
 from hardneg.negatives.pool import NegativePool, concatenate
 from hardneg.negatives.sources import draw_entries, random_source, sample_source

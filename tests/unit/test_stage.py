@@ -15,7 +15,7 @@ from hardneg.experiment.folder import Experiment
 from hardneg.experiment.stage import Stage, per_episode, train_stage
 from hardneg.models.loading import load_encoder
 from hardneg.process import progress
-from hardneg.process.stopping import stop_flag
+from hardneg.process.signals import stop_flag
 from hardneg.storage.artifacts import read_manifest
 from hardneg.training.checkpoint import checkpoints
 from hardneg.training.loop import StepOutput

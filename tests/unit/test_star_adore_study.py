@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hardneg.operations.recipes import settings_of
+from hardneg.api.recipes import settings_of
 
 STUDIES = Path(__file__).resolve().parents[2] / "studies"
 

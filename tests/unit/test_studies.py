@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hardneg.api.settings import recipe_settings
 from hardneg.data.collection import Collection
 from hardneg.data.formats.trec import write_run
-from hardneg.operations.settings import recipe_settings
 from hardneg.recipes.ance_tele import RECIPE
 from hardneg.records import Run
 

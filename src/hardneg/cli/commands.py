@@ -72,9 +72,9 @@ def import_command(
 ) -> None:
     """Read a collection of any convention into the canonical form."""
     begin()
+    from hardneg.api.inputs import check_new, one_of
     from hardneg.cli.tables import facts_table
     from hardneg.data.importing import import_collection
-    from hardneg.operations.opening import check_new, one_of
 
     check_new(to)
     collection = import_collection(
@@ -127,13 +127,13 @@ def mine(
 ) -> None:
     """Mine negatives once, for any trainer."""
     begin(resumable=True, code=allow_code)
+    from hardneg.api.inspect import pool_stats
+    from hardneg.api.mine import labels_named
+    from hardneg.api.mine import mine as execute
     from hardneg.cli.tables import facts_table
     from hardneg.negatives.candidates import Filters
-    from hardneg.operations.inspection import pool_stats
-    from hardneg.operations.pools import labels_named
-    from hardneg.operations.pools import mine as execute
     from hardneg.process.memory import limit_memory
-    from hardneg.process.runtime import set_threads
+    from hardneg.process.threads import set_threads
 
     set_threads(threads)
     limit_memory(max_ram, max_vram)
@@ -176,8 +176,8 @@ def inspect(
 ) -> None:
     """Show queries with their positives, negatives and provenance."""
     begin()
+    from hardneg.api.inspect import inspect as execute
     from hardneg.cli.tables import inspection_text
-    from hardneg.operations.inspection import inspect as execute
 
     found = execute(path, data, query_id=query, random=random, seed=seed, cache=cache)
     show_result(found, as_json, lambda found: "\n\n".join(inspection_text(one, most) for one in found))
@@ -201,8 +201,8 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Score a run against judgements."""
+    from hardneg.api.evaluate import evaluate as execute
     from hardneg.cli.tables import evaluation_table
-    from hardneg.operations.evaluation import evaluate as execute
 
     result = execute(run, data=data, split=split, qrels=qrels, measures=measures, per_query=per_query, cache=cache)
     show_result(result, as_json, evaluation_table)
@@ -221,8 +221,8 @@ def compare(
     as_json: JsonOption = False,
 ) -> None:
     """Test every pair of runs, with Holm correction, wins, and the overlap of their first 100 hits."""
+    from hardneg.api.evaluate import compare as execute
     from hardneg.cli.tables import comparison_table
-    from hardneg.operations.evaluation import compare as execute
 
     where: dict[str, Any] = {"data": data, "split": split, "qrels": qrels, "per_query": per_query}
     rows = execute(runs, measures=measures, seed=seed, cache=cache, **where)

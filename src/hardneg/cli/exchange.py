@@ -40,8 +40,8 @@ def export(
 ) -> None:
     """Write mined negatives in another trainer's format (token-ids needs --model)."""
     begin(code=allow_code)
+    from hardneg.api.export import export_pool
     from hardneg.cli.tables import facts_table
-    from hardneg.operations.exporting import export_pool
 
     options: dict[str, Any] = {"model": model, "allow_bin": allow_bin, "cache": cache}
     facts = export_pool(pool, data, out, format=format, negatives=negatives, seed=seed, **options)

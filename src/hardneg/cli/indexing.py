@@ -67,10 +67,10 @@ def index(
         "bits": bits,
     }
     begin(code=allow_code)
+    from hardneg.api.index import index as execute
     from hardneg.cli.tables import facts_table
-    from hardneg.operations.indexing import index as execute
     from hardneg.process.memory import limit_memory
-    from hardneg.process.runtime import set_threads
+    from hardneg.process.threads import set_threads
 
     set_threads(threads)
     limit_memory(max_ram)

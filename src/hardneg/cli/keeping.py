@@ -24,8 +24,8 @@ def verify(
 ) -> None:
     """Check every byte of artefacts, runs and experiments against their checksums."""
     begin()
+    from hardneg.api.verify import examine
     from hardneg.cli.tables import verification_text
-    from hardneg.operations.keeping import examine
 
     report, faults = examine(paths)
     show_result(report, as_json, verification_text)
@@ -41,15 +41,15 @@ def clean(
 ) -> None:
     """List what an experiment need not keep; with --yes, delete it."""
     begin(code=allow_code)
+    from hardneg.api.clean import clean as execute
     from hardneg.cli.tables import cleaning_text
-    from hardneg.operations.cleaning import clean as execute
 
     show_result(execute(experiment, delete=yes), as_json, cleaning_text)
 
 
 def doctor(as_json: JsonOption = False) -> None:
     """Show what this machine and installation offer, and what is missing."""
+    from hardneg.api.doctor import doctor as execute
     from hardneg.cli.tables import doctor_text
-    from hardneg.operations.doctor import doctor as execute
 
     show_result(execute(), as_json, doctor_text)

@@ -75,8 +75,8 @@ def begin(*, resumable: bool = False, code: list[str] | None = None) -> None:
     """
     from hardneg.process import progress
     from hardneg.process.distributed import rank
-    from hardneg.process.runtime import wait_asleep_if_crowded
-    from hardneg.process.stopping import stop_flag
+    from hardneg.process.signals import stop_flag
+    from hardneg.process.threads import wait_asleep_if_crowded
 
     wait_asleep_if_crowded()
     if rank() == 0:

@@ -264,15 +264,15 @@ def run(
 ) -> None:
     """What every command of a recipe does: ``values`` are settings, ``options`` go to the recipe as they are."""
     begin(resumable=True, code=allow_code)
-    from hardneg.operations.opening import check_free
+    from hardneg.api.inputs import check_free
     from hardneg.process.distributed import rank
 
     check_free(out)
+    from hardneg.api import recipes
     from hardneg.cli.tables import estimate_text, results_table, settings_text
-    from hardneg.operations import recipes
-    from hardneg.operations.starting import Splits
     from hardneg.process.memory import limit_memory
-    from hardneg.process.runtime import set_threads
+    from hardneg.process.threads import set_threads
+    from hardneg.recipes.model_source import Splits
 
     set_threads(threads)
     limit_memory(max_ram, max_vram)
@@ -301,8 +301,8 @@ def role() -> None:
     import sys
 
     begin(resumable=True)
-    from hardneg.operations.recipes import recipe_named
-    from hardneg.operations.roles import read_job, take_role
+    from hardneg.api.recipes import recipe_named
+    from hardneg.recipes.ance.roles import read_job, take_role
 
     job = read_job(sys.stdin)
     take_role(recipe_named(job.recipe), job)

@@ -51,11 +51,11 @@ def encode(
 ) -> None:
     """Embed a corpus (or the queries) in resumable shards."""
     begin(resumable=True, code=allow_code)
+    from hardneg.api.inputs import one_of
+    from hardneg.api.search import encode as execute
     from hardneg.cli.tables import facts_table
-    from hardneg.operations.opening import one_of
-    from hardneg.operations.retrieval import encode as execute
     from hardneg.process.memory import limit_memory
-    from hardneg.process.runtime import set_threads
+    from hardneg.process.threads import set_threads
 
     set_threads(threads)
     limit_memory(max_ram, max_vram)
@@ -105,10 +105,10 @@ def search(
     if (query is None) == (out is None):
         raise typer.BadParameter("give --out RUN, or --query TEXT", param_hint="'--out'")
     begin(resumable=not bm25, code=allow_code)
+    from hardneg.api.search import search_split, search_text
     from hardneg.cli.tables import facts_table, hits_text
-    from hardneg.operations.retrieval import search_split, search_text
     from hardneg.process.memory import limit_memory
-    from hardneg.process.runtime import set_threads
+    from hardneg.process.threads import set_threads
 
     if not bm25:
         set_threads(threads)

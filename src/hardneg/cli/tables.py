@@ -113,7 +113,7 @@ def results_table(results: Mapping[str, Any], out: Path) -> str:
     """The results of an experiment, or of several seeds."""
     if "seeds" in results:
         return pooled_table(results, out)
-    from hardneg.experiment.choosing import sentence
+    from hardneg.diagnostics.choice import sentence
 
     parts = [f"{split}\n{states_table(results[split])}" for split in ("dev", "test") if results.get(split)]
     if results.get("comparisons"):

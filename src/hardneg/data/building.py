@@ -39,8 +39,8 @@ from hardneg.data.text import (
     rewrite,
     write_id_table,
 )
-from hardneg.draws import UInt64
 from hardneg.errors import InputError
+from hardneg.keyed_random import UInt64
 from hardneg.process.progress import counted
 from hardneg.records import Int32, Int64, Qrels, offsets_of, take_spans
 from hardneg.storage.artifacts import Draft

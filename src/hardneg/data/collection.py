@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hardneg import draws
+from hardneg import keyed_random
 from hardneg.arguments import check_fields, check_value, checked
 from hardneg.data.building import (
     ANSWER_SPANS,
@@ -33,8 +33,8 @@ from hardneg.data.building import (
 from hardneg.data.checks import OnDuplicate, Rules
 from hardneg.data.source import Judged, PassageLike, QueryLike, Source, source_from_lists
 from hardneg.data.text import IdColumn, TextColumn, hash_strings
-from hardneg.draws import UInt64
 from hardneg.errors import SettingsError
+from hardneg.keyed_random import UInt64
 from hardneg.records import Int64, Qrels
 from hardneg.storage.artifacts import (
     FORMAT_VERSION,
@@ -197,6 +197,6 @@ def hold_out(
     """
     n = len(qrels)
     count = min(most, max(int(n * share), min(1, n // 2)))
-    words = draws.hash64(draws.key(seed, "hold-out"), hash_strings(ids.take(qrels.query_rows)))
+    words = keyed_random.hash64(keyed_random.key(seed, "hold-out"), hash_strings(ids.take(qrels.query_rows)))
     order = np.argsort(words, kind="stable")
     return qrels.select(np.sort(order[count:])), qrels.select(np.sort(order[:count]))

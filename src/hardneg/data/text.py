@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg.draws import UInt64
+from hardneg.keyed_random import UInt64
 from hardneg.records import Int32, Int64, offsets_of
 from hardneg.storage.artifacts import Draft, load_array
 from hardneg.storage.disk import create, rename

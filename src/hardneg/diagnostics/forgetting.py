@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg import draws
+from hardneg import keyed_random
 from hardneg.data.training_data import TrainingData
 from hardneg.evaluation.measures import first_relevant_rank
-from hardneg.experiment.labelling import relevant
 from hardneg.negatives.candidates import Contains
+from hardneg.negatives.labels import relevant
 from hardneg.records import Int32, Int64, Positives, Run
 
 Float64 = NDArray[np.float64]
@@ -68,9 +68,9 @@ def forgetting(
 
 def sample_queries(query_rows: Int32, count: int = 10, *, seed: int) -> Int64:
     """Positions of ``count`` queries (all, if they are fewer), drawn without replacement; ascending."""
-    words = draws.hash64(draws.key(seed, "forgetting/trajectories"), query_rows)
+    words = keyed_random.hash64(keyed_random.key(seed, "forgetting/trajectories"), query_rows)
     whole = np.array([0, len(query_rows)])
-    return np.sort(draws.smallest(words, whole, np.array([count])))
+    return np.sort(keyed_random.smallest(words, whole, np.array([count])))
 
 
 def trajectories(reciprocals: Sequence[Float64], positions: Int64) -> Float64:

@@ -17,11 +17,11 @@ import torch
 from numpy.typing import NDArray
 
 from hardneg.errors import InputError
-from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.process.progress import Tick, silent, track
 from hardneg.records import Float32, Int32, Int64, Positives, Qrels, owners, spans
 from hardneg.search.counting import count_above
 from hardneg.search.exact import ExactIndex
+from hardneg.search.retriever import Snapshot, State
 from hardneg.storage.artifacts import digest_json, is_current, is_published, load_array, open_artifact, publish
 
 TOP = 200  # K of the paper

@@ -20,7 +20,7 @@ from hardneg.evaluation.judged import judged_hits
 from hardneg.evaluation.matching import Bool, Mode, match_pairs, request
 from hardneg.evaluation.measures import Evaluation, Measure, evaluate, joined, success
 from hardneg.process.progress import track
-from hardneg.process.runtime import usable_threads
+from hardneg.process.threads import usable_threads
 from hardneg.records import Int32, Int64, Qrels, Run, offsets_of, owners, spans
 from hardneg.storage.artifacts import digest_json, is_published, load_array, open_artifact, publish
 

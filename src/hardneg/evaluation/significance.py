@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr
 
-from hardneg import draws
+from hardneg import keyed_random
 
 Float64 = NDArray[np.float64]
 
@@ -49,12 +49,12 @@ def _all_sums(differences: Float64) -> Float64:
 
 def _random_sums(differences: Float64, permutations: int, seed: int) -> Float64:
     """Sums [permutations] under random signs: eight differences at a time, by a table of their 256 sums."""
-    base = draws.key(seed, "significance/randomization")
+    base = keyed_random.key(seed, "significance/randomization")
     padded = np.zeros(-(-len(differences) // _BITS) * _BITS)
     padded[: len(differences)] = differences
     sums = np.zeros(permutations)
     for word, group in enumerate(padded.reshape(-1, _BITS // 8, 8)):
-        signs = draws.hash64(base, np.arange(permutations), np.array([word])).astype("<u8")
+        signs = keyed_random.hash64(base, np.arange(permutations), np.array([word])).astype("<u8")
         for byte, eight in zip(signs.view(np.uint8).reshape(-1, 8).T, group, strict=True):
             sums += _all_sums(eight)[byte]
     return sums
@@ -86,12 +86,12 @@ def bootstrap_interval(
     values: Float64, *, level: float = 0.95, samples: int = 10_000, seed: int
 ) -> tuple[float, float]:
     """Percentile bootstrap interval of the mean of ``values`` [Q] (or of differences), over queries."""
-    base, n = draws.key(seed, "significance/bootstrap"), len(values)
+    base, n = keyed_random.key(seed, "significance/bootstrap"), len(values)
     means = np.empty(samples)
     step = max(1, _BLOCK // n)
     for start in range(0, samples, step):
         sample = np.arange(start, min(start + step, samples))[:, None]
-        words = draws.hash64(base, sample, np.arange(n)[None, :])
-        means[start : start + step] = values[draws.below(words, n)].mean(axis=1)
+        words = keyed_random.hash64(base, sample, np.arange(n)[None, :])
+        means[start : start + step] = values[keyed_random.below(words, n)].mean(axis=1)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)

@@ -19,6 +19,7 @@ from hardneg import __version__
 from hardneg.config import Settings, differences
 from hardneg.errors import ArtifactError
 from hardneg.experiment.metrics import Metrics
+from hardneg.experiment.results_manifest import METRICS, RESULTS, SEAL, check_seal, is_sealed, seal, write_results
 from hardneg.process.distributed import is_leader
 from hardneg.process.memory import peak_memory
 from hardneg.storage.artifacts import (
@@ -29,8 +30,7 @@ from hardneg.storage.artifacts import (
     write_json,
 )
 from hardneg.storage.disk import append_lines, sweep_below
-from hardneg.storage.plain import as_written
-from hardneg.storage.sealed import METRICS, RESULTS, SEAL, check_seal, is_sealed, seal, write_results
+from hardneg.storage.safe_read import as_written
 
 SETTINGS = "settings.json"
 TIMING = "timing.jsonl"

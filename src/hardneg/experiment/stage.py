@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from hardneg import draws
+from hardneg import keyed_random
 from hardneg.data.collection import Collection
-from hardneg.diagnostics.gradients import layer_norms, layers_of
 from hardneg.errors import Interrupted, NumericError
 from hardneg.experiment.folder import Experiment
 from hardneg.models.bi_encoder import BiEncoder
@@ -22,6 +21,7 @@ from hardneg.process.progress import track
 from hardneg.storage.artifacts import is_current, read_manifest
 from hardneg.training.batches import PROBE_EVERY
 from hardneg.training.checkpoint import latest_checkpoint, restore, save_checkpoint
+from hardneg.training.gradient_norms import layer_norms, layers_of
 from hardneg.training.loop import Batch, NotFinite, Objective, Step, train_steps
 from hardneg.training.optim import Optimizers, Schedule, adamw
 
@@ -107,7 +107,7 @@ def stage_steps(stage: Stage, encoder: BiEncoder, collection: Collection, experi
         stage.schedule,
         start=done,
         stop=making.stop,
-        seed=draws.key(stage.seed, "train", stage.episode),
+        seed=keyed_random.key(stage.seed, "train", stage.episode),
         clip=stage.clip,
         check_every=READ_EVERY,
         probe=lambda index: layer_norms(layers) if index % PROBE_EVERY == 0 else {},

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from hardneg.arguments import checked
 from hardneg.errors import InputError
-from hardneg.storage.sealed import METRICS, RESULTS
+from hardneg.experiment.results_manifest import METRICS, RESULTS
 
 
 @checked

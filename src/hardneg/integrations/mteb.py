@@ -21,7 +21,7 @@ from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.capacity import best_precision
 from hardneg.models.loading import load_encoder
 from hardneg.models.packing import plan_batches
-from hardneg.process.runtime import pick_device
+from hardneg.process.threads import pick_device
 from hardneg.records import Float32, Side
 
 WINDOW = 1 << 14  # texts in memory at a time

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg import draws
+from hardneg import keyed_random
 from hardneg.data.collection import Collection
 from hardneg.data.tokens import BLOCK, TokenStore, cut_texts
 from hardneg.models.bi_encoder import BiEncoder
@@ -120,8 +120,8 @@ def draw(rows: Int64, most: int) -> Int64:
     """At most so many of the rows, drawn without replacement; the same ones every time."""
     if len(rows) <= most:
         return rows
-    words = draws.hash64(draws.key(0, "lengths"), rows)
-    return rows[np.sort(draws.smallest(words, np.array([0, len(rows)]), np.array([most])))]
+    words = keyed_random.hash64(keyed_random.key(0, "lengths"), rows)
+    return rows[np.sort(keyed_random.smallest(words, np.array([0, len(rows)]), np.array([most])))]
 
 
 def are_cut(encoder: BiEncoder, collection: Collection, side: Side, rows: Int64) -> NDArray[np.bool_]:

@@ -28,7 +28,7 @@ from hardneg.models.pretrained import (
     usable,
 )
 from hardneg.models.st_folder import MODULES, SentenceFolder, read_ance_head, read_st_folder
-from hardneg.process.runtime import pick_device
+from hardneg.process.threads import pick_device
 from hardneg.storage.artifacts import MANIFEST, open_artifact
 
 log = logging.getLogger(__name__)

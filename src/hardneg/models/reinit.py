@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from hardneg import draws
+from hardneg import keyed_random
 from hardneg.errors import SettingsError
 
 
@@ -27,7 +27,7 @@ def reinitialize(transformer: PreTrainedModel, layers: int, *, seed: int) -> Non
         raise SettingsError("BAD_SETTING", what, "lower it")
     spread = float(getattr(transformer.config, "initializer_range", 0.02))
     for number in range(len(stack) - layers, len(stack)):
-        generator = torch.Generator().manual_seed(draws.key(seed, "reinit", number) >> 1)
+        generator = torch.Generator().manual_seed(keyed_random.key(seed, "reinit", number) >> 1)
         for name, weight in stack[number].named_parameters():
             _draw(name, weight, spread, generator)
 

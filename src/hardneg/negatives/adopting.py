@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from hardneg.data.collection import Collection
-from hardneg.draws import UInt64
 from hardneg.errors import SettingsError
+from hardneg.keyed_random import UInt64
 from hardneg.negatives.candidates import Contains, Filters, without_answers, without_known
 from hardneg.negatives.groups import usable
 from hardneg.negatives.pool import SOURCES, NegativePool

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardneg.arguments import check_fields
-from hardneg.draws import UInt64
 from hardneg.errors import InputError, NumericError, SettingsError
+from hardneg.keyed_random import UInt64
 from hardneg.negatives.pool import SOURCES, NegativePool, blocks, kept_offsets, matches
 from hardneg.records import Float32, Int32, Int64, Positives, Run, offsets_of, owners, spans, take_spans
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg.draws import below, hash64, key, smallest
+from hardneg.keyed_random import below, hash64, key, smallest
 from hardneg.negatives.pool import NegativePool
 from hardneg.records import Int32, Int64, spans, take_spans
 

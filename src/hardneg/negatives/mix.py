@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg.draws import UInt64
 from hardneg.errors import ArtifactError, SettingsError
+from hardneg.keyed_random import UInt64
 from hardneg.negatives.candidates import ALL, Filters, without_known
 from hardneg.negatives.facts import realized
 from hardneg.negatives.pool import ENTRY_ARRAYS, NegativePool, repeats

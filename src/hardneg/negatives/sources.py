@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg.draws import UInt64, below, hash64, key, smallest
+from hardneg.keyed_random import UInt64, below, hash64, key, smallest
 from hardneg.negatives.candidates import ALL, SLACK, Contains, Filters, candidates, is_known, without_answers
 from hardneg.negatives.pool import BLOCK, SOURCES, NegativePool, blocks, concatenate, matches, shortfall
 from hardneg.records import Float32, Int32, Int64, Positives, Run, offsets_of, spans, take_spans

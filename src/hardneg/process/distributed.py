@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from hardneg.errors import PeerError, SettingsError
 from hardneg.process.launch import check_launch, is_heard, local_rank, local_size, rank, world_size
-from hardneg.process.stopping import stop_flag
+from hardneg.process.signals import stop_flag
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from hardneg.process.stopping import stop_flag
+from hardneg.process.signals import stop_flag
 
 log = logging.getLogger(__name__)
 

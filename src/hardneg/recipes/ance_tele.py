@@ -16,26 +16,26 @@ from pydantic import Field, PositiveInt, ValidationInfo, field_validator
 from hardneg.data.training_data import TrainingData, labelled
 from hardneg.errors import SettingsError
 from hardneg.experiment.folder import Experiment
-from hardneg.experiment.labelling import answers_of, current_positives, trained_by
-from hardneg.experiment.mining import mine_pool
-from hardneg.experiment.objectives import group_loss, group_objective
-from hardneg.experiment.passing import Passing, passed
-from hardneg.experiment.planning import Episode, describe_work, work_of
-from hardneg.experiment.settings import Recipe, TrainingSettings, state_of_episode
-from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.experiment.stage import Stage, per_episode, steps_made, train_stage
-from hardneg.experiment.untrained import Own
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.negatives.adopting import adopt
 from hardneg.negatives.candidates import Contains
+from hardneg.negatives.labels import answers_of, current_positives, trained_by
+from hardneg.negatives.mining import mine_pool
 from hardneg.negatives.mix import nearest
 from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
 from hardneg.process.distributed import leader_first
+from hardneg.recipes.estimate import Episode, describe_work, work_of
+from hardneg.recipes.measured_states import Passing, passed
+from hardneg.recipes.settings import Recipe, TrainingSettings, state_of_episode
+from hardneg.recipes.untrained import Own
 from hardneg.records import Positives
+from hardneg.search.retriever import Snapshot, State
 from hardneg.storage.artifacts import is_current, read_manifest
 from hardneg.training.batches import PoolBatches
+from hardneg.training.objectives import group_loss, group_objective
 from hardneg.training.optim import linear
 
 
@@ -263,12 +263,12 @@ def train_episode(
         models=models,
         schedule=linear(settings.learning_rate, warmup=settings.warmup, horizon=horizon),
         objective=group_objective(
-            settings,
             trained_by(data, pool),
             start,
             experiment.cache,
             group_loss("contrastive", scale=start.settings.scale),
             in_batch=settings.in_batch,
+            **settings.of_objective,
         ),
         batches=batches,
         inputs={"pool": read_manifest(experiment / f"episodes/{episode}/negatives").digest},

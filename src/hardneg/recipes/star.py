@@ -16,24 +16,24 @@ from torch import Tensor
 
 from hardneg.data.training_data import TrainingData, labelled
 from hardneg.experiment.folder import Experiment
-from hardneg.experiment.labelling import answers_of, current_positives, trained_by
-from hardneg.experiment.mining import mine_candidates
-from hardneg.experiment.objectives import GroupLoss, group_objective
-from hardneg.experiment.passing import Passing, passed
-from hardneg.experiment.planning import Episode, describe_work, work_of
-from hardneg.experiment.settings import Recipe, TrainingSettings, state_of_episode
-from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.experiment.stage import Stage, steps_made, train_stage
-from hardneg.experiment.untrained import Own
 from hardneg.losses import star as star_loss
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.negatives.adopting import adopt
+from hardneg.negatives.labels import answers_of, current_positives, trained_by
+from hardneg.negatives.mining import mine_candidates
 from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
 from hardneg.process.distributed import leader_first
+from hardneg.recipes.estimate import Episode, describe_work, work_of
+from hardneg.recipes.measured_states import Passing, passed
+from hardneg.recipes.settings import Recipe, TrainingSettings, state_of_episode
+from hardneg.recipes.untrained import Own
+from hardneg.search.retriever import Snapshot, State
 from hardneg.storage.artifacts import is_current, read_manifest
 from hardneg.training.batches import VisitBatches, trainable
+from hardneg.training.objectives import GroupLoss, group_objective
 from hardneg.training.optim import linear
 
 
@@ -120,7 +120,9 @@ def train(
         seed=settings.seed,
         models={settings.last_model: settings.stop(queries)},
         schedule=linear(settings.learning_rate, warmup=settings.warmup, horizon=settings.horizon(queries)),
-        objective=group_objective(settings, trained_by(data, pool), start, experiment.cache, loss, in_batch=True),
+        objective=group_objective(
+            trained_by(data, pool), start, experiment.cache, loss, in_batch=True, **settings.of_objective
+        ),
         batches=VisitBatches(
             data.train,
             lambda step: pool,

@@ -20,26 +20,26 @@ from pydantic import Field, PositiveInt
 from hardneg.data.training_data import TrainingData, labelled
 from hardneg.errors import SettingsError
 from hardneg.experiment.folder import Experiment
-from hardneg.experiment.labelling import answers_of, current_positives, trained_by
-from hardneg.experiment.mining import Corpus, mine_candidates
-from hardneg.experiment.objectives import LossName, group_loss, group_objective
-from hardneg.experiment.passing import Passing, passed
-from hardneg.experiment.planning import Episode, describe_work, work_of
-from hardneg.experiment.settings import Recipe, TrainingSettings, state_of_episode
-from hardneg.experiment.snapshot import State
 from hardneg.experiment.stage import Stage, per_episode, steps_made, train_stage
-from hardneg.experiment.untrained import Own
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.negatives.adopting import adopt
+from hardneg.negatives.labels import answers_of, current_positives, trained_by
+from hardneg.negatives.mining import Corpus, mine_candidates
 from hardneg.negatives.mix import union
 from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import NegativePool, empty_pool, load_pool, save_pool
 from hardneg.negatives.sources import draw_entries
 from hardneg.process.distributed import leader_first
+from hardneg.recipes.estimate import Episode, describe_work, work_of
+from hardneg.recipes.measured_states import Passing, passed
+from hardneg.recipes.settings import Recipe, TrainingSettings, state_of_episode
+from hardneg.recipes.untrained import Own
 from hardneg.records import spans
+from hardneg.search.retriever import State
 from hardneg.storage.artifacts import is_current, read_manifest
 from hardneg.training.batches import VisitBatches, trainable
+from hardneg.training.objectives import LossName, group_loss, group_objective
 from hardneg.training.optim import linear
 
 MINED, SHARED = ("bm25", "random", "file"), ("in_batch", "nce")
@@ -207,7 +207,7 @@ def train_episode(
         models=models,
         schedule=linear(settings.learning_rate, warmup=settings.warmup, horizon=horizon),
         objective=group_objective(
-            settings, trained_by(data, pool), start, experiment.cache, loss, in_batch=shared
+            trained_by(data, pool), start, experiment.cache, loss, in_batch=shared, **settings.of_objective
         ),
         batches=VisitBatches(
             data.train,

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from hardneg.errors import ArtifactError, TrustError
 from hardneg.models.bi_encoder import BiEncoder
-from hardneg.process.runtime import load_faiss
+from hardneg.process.threads import load_faiss
 from hardneg.records import Float32, Int32, Int64, Run, Side, Unit, offsets_of, owners, spans
 from hardneg.search.checks import check_request
 from hardneg.search.embedding_store import Embeddings
@@ -28,7 +28,7 @@ from hardneg.search.exact import ExactIndex, as_tensor
 from hardneg.search.retrieve import dot_products, first_documents
 from hardneg.search.vectors import check_norms, vector_norms
 from hardneg.storage.artifacts import Manifest, open_artifact, reading
-from hardneg.storage.plain import holds_pickle
+from hardneg.storage.safe_read import holds_pickle
 
 log = logging.getLogger(__name__)
 
@@ -238,3 +238,11 @@ def check_index(index: FaissIndex, encoder: BiEncoder, *, digest: str, tokens: s
             values = [f"{value[:12]}…" if len(value := str(one)) > 32 else value for one in (found, ours[name])]
             text = f"an index of {what} {values[0]}, searched with {what} {values[1]}"
             raise ArtifactError("OTHER_INDEX", text, fix, path=index.path)
+
+
+def name_index(index: PassageIndex | None) -> dict[str, Any]:
+    """Kind, options and digest of an index of faiss, by which whoever searches finds it again; {} of any other."""
+    if not isinstance(index, FaissIndex):
+        return {}
+    settings = index.manifest.settings
+    return {"kind": settings["kind"], "options": dict(settings["options"]), "digest": index.manifest.digest}

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hardneg import draws
+from hardneg import keyed_random
 from hardneg.config import nearest
 from hardneg.errors import ArtifactError, Faults, HardnegError, InputError, SettingsError
 from hardneg.process.memory import require
 from hardneg.process.progress import track
-from hardneg.process.runtime import load_faiss
+from hardneg.process.threads import load_faiss
 from hardneg.records import Int64
 from hardneg.search.ann import FILE, KIND, Kind, StoredIndex, set_effort
 from hardneg.search.embedding_store import Embeddings
@@ -223,7 +223,7 @@ def drawn(n: int, count: int, purpose: str) -> Int64:
     """``count`` of n rows (all, if they are fewer), drawn by key without replacement; ascending."""
     if count >= n:
         return np.arange(n)
-    words = draws.hash64(draws.key(0, purpose), np.arange(n))
+    words = keyed_random.hash64(keyed_random.key(0, purpose), np.arange(n))
     return np.sort(np.argpartition(words, count)[:count])
 
 

@@ -31,7 +31,7 @@ from hardneg.search.embedding_store import (
 from hardneg.search.vectors import BLOCK, check_norms, vector_norms
 from hardneg.storage.artifacts import check_writable, disk_faults, is_published, publish
 from hardneg.storage.disk import make_folder, sweep
-from hardneg.storage.refusals import require_space
+from hardneg.storage.os_errors import require_space
 
 __all__ = ["Dtype", "Embeddings", "discard", "encode_store", "encoding_memory"]
 

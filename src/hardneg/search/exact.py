@@ -21,11 +21,11 @@ from torch import Tensor
 from hardneg.errors import ArtifactError, NumericError
 from hardneg.process.memory import require, room
 from hardneg.process.progress import Tick, silent
-from hardneg.search.candidates import Candidates, Crowded, merge_topk
 from hardneg.search.checks import check_request
 from hardneg.search.codes import Codes, Coding
 from hardneg.search.pairs import Pairs
 from hardneg.search.proposals import SAFE, SLACK, Precision, Product, choose, loss, most_lost
+from hardneg.search.topk_selection import Candidates, Crowded, merge_topk
 from hardneg.search.vectors import Vectors, as_tensor, check_norms, vector_norms
 
 __all__ = ["ExactIndex", "Index", "as_tensor", "exact_search", "merge_topk"]

@@ -8,8 +8,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from hardneg.search.candidates import positions
 from hardneg.search.proposals import SLACK
+from hardneg.search.topk_selection import positions
 from hardneg.search.vectors import vector_norms
 
 TOGETHER = 32  # pairs of a query from which on one product of a matrix and a vector scores them

@@ -35,8 +35,8 @@ from hardneg.storage.manifest import (
     read_manifest_file,
     version_of,
 )
-from hardneg.storage.plain import holds_pickle, load_array, read_json
-from hardneg.storage.refusals import disk_faults, reading
+from hardneg.storage.os_errors import disk_faults, reading
+from hardneg.storage.safe_read import holds_pickle, load_array, read_json
 
 __all__ = [
     "FORMAT_VERSION",

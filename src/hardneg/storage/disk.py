@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardneg.errors import ResourceError
-from hardneg.storage.refusals import disk_faults, existing_parent
+from hardneg.storage.os_errors import disk_faults, existing_parent
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from hardneg.errors import BusyError
 from hardneg.storage.digests import digest_json
 from hardneg.storage.disk import make_folder, point, process_alive
-from hardneg.storage.refusals import disk_faults
+from hardneg.storage.os_errors import disk_faults
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from hardneg.errors import ArtifactError
 from hardneg.storage.digests import digest_json
-from hardneg.storage.plain import as_written
-from hardneg.storage.refusals import reading
+from hardneg.storage.os_errors import reading
+from hardneg.storage.safe_read import as_written
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1

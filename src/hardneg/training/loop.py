@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from hardneg import draws
+from hardneg import keyed_random
 from hardneg.errors import NumericError
 from hardneg.process.distributed import add_gradients, member
 from hardneg.training.optim import Schedule
@@ -111,7 +111,7 @@ def train_steps(
 def dropout_seed(seed: int, step: int) -> int:
     """What a step's dropout is drawn from; where several processes share a step, each draws for its own part."""
     process = member()[0]
-    return draws.key(seed, "dropout", step, *([process] if process else [])) >> 1
+    return keyed_random.key(seed, "dropout", step, *([process] if process else [])) >> 1
 
 
 def backward(objective: Objective, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:

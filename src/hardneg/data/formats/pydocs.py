@@ -27,7 +27,7 @@ from pathlib import Path
 
 from hardneg.data.source import JudgementRecord, PassageRecord, QueryRecord, Source
 from hardneg.errors import InputError
-from hardneg.process.runtime import usable_threads
+from hardneg.process.threads import usable_threads
 from hardneg.storage.artifacts import digest_file, digest_json
 
 log = logging.getLogger(__name__)

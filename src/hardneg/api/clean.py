@@ -1,0 +1,124 @@
+"""What an experiment need not keep, and its deletion."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hardneg.api.inputs import Place
+from hardneg.arguments import checked
+from hardneg.errors import ArtifactError
+from hardneg.experiment.folder import SETTINGS
+from hardneg.experiment.results_manifest import RESULTS
+from hardneg.storage.artifacts import is_published, lease, read_manifest, remove
+from hardneg.storage.disk import settle, stale_below
+
+EMBEDDINGS, DERIVED = "cache/embeddings", ("cache/tokens", "cache/bm25")
+
+
+@dataclass(frozen=True)
+class Item:
+    """Something that can be deleted, and why."""
+
+    path: str
+    kind: str
+    bytes: int
+    why: str
+
+
+@checked
+def clean(experiment: Place, *, delete: bool = False) -> dict[str, Any]:
+    """Find what an experiment need not keep, and ``delete`` it.
+
+    Never in it: what resuming, extending or ``inspect`` reads. Of an experiment that is not finished these are
+    only the temporaries of processes that died. Derived stores of a finished one are made again when they are
+    asked for; stores outside of its folder belong to nobody and are left alone.
+
+    Returns
+    -------
+    ``finished``; ``items``: ``path``, ``kind``, ``bytes`` and ``why`` of each; ``bytes``: of all; ``deleted``.
+
+    Raises
+    ------
+    BusyError : a process works in the experiment; it is named, and unharmed.
+    ArtifactError : this is no experiment.
+    """
+    folder = Path(experiment)
+    parts = sorted(path for path in folder.glob("seed-*") if (path / SETTINGS).is_file()) or [folder]
+    if not (parts[0] / SETTINGS).is_file():
+        what = f"there is no {SETTINGS} here, so this is no experiment"
+        raise ArtifactError("NOT_EXPERIMENT", what, "give an experiment's folder", path=folder)
+    with contextlib.ExitStack() as stack:
+        for part in parts:
+            stack.enter_context(holding_all(part))
+        items = [item for part in parts for item in superfluous(part)]
+        if delete:
+            for part in parts:
+                put_right(part)
+            for item in items:
+                remove(Path(item.path))
+    return {
+        "experiment": str(folder),
+        "finished": all((part / RESULTS).is_file() for part in parts),
+        "items": [asdict(item) for item in items],
+        "bytes": sum(item.bytes for item in items),
+        "deleted": delete,
+    }
+
+
+@contextlib.contextmanager
+def holding_all(folder: Path) -> Iterator[None]:
+    """Hold an experiment and each of its roles, which may run without a supervisor."""
+    with contextlib.ExitStack() as stack:
+        for place in (folder, *sorted(path.parent for path in folder.glob("roles/*/.lock"))):
+            stack.enter_context(lease(place))
+        yield
+
+
+def put_right(folder: Path) -> None:
+    """Put old artefacts back where nothing has taken their place."""
+    for leftover, role, place in list(stale_below(folder)):
+        settle(leftover, role, place)
+
+
+def superfluous(folder: Path) -> Iterator[Item]:
+    """What an experiment of one seed need not keep."""
+    for leftover, _, place in stale_below(folder):
+        if leftover.exists():
+            yield item(leftover, "temporary", f"left by a process that died while it worked at {place.name}")
+    if not (folder / RESULTS).is_file():
+        return
+    stores = sorted(folder.glob(f"{EMBEDDINGS}/[!.]*"))
+    final = final_digests(folder) if stores else set()
+    yield from (embeddings(store, final) for store in stores)
+    for derived in DERIVED:
+        for store in sorted(folder.glob(f"{derived}/[!.]*")):
+            yield item(store, Path(derived).name, "made again when it is asked for")
+    for model in sorted(folder.glob("episodes/*/model")):
+        checkpoints = model.with_name("checkpoint")
+        if is_published(model) and checkpoints.is_dir():
+            yield item(checkpoints, "checkpoints", "the episode is over, and its model stands")
+
+
+def embeddings(store: Path, final: set[str]) -> Item:
+    """A store of embeddings: of the final model, or superseded."""
+    if is_published(store) and read_manifest(store).inputs.get("encoder") in final:
+        return item(store, "embeddings", "of the final model; made again when it is asked for")
+    return item(store, "superseded embeddings", "of no model that searches")
+
+
+def final_digests(folder: Path) -> set[str]:
+    """What the embeddings of the final model name it by."""
+    from hardneg.models.loading import load_encoder
+
+    encoder = load_encoder(str(folder / "model"))
+    return {encoder.digest("query"), encoder.digest("passage")}
+
+
+def item(path: Path, kind: str, why: str) -> Item:
+    """An item with its size."""
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    return Item(str(path), kind, sum(file.lstat().st_size for file in files), why)

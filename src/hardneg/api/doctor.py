@@ -1,0 +1,153 @@
+"""What this machine and this installation offer, and what is missing. Nothing here may fail."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import resource
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hardneg import __version__
+from hardneg.process.threads import CGROUP, cpu_quota, default_threads, usable_cpus
+from hardneg.storage.artifacts import cache_root
+from hardneg.storage.os_errors import existing_parent
+
+PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "scipy", "bm25s", "faiss-cpu")
+INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8")
+VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OMP_WAIT_POLICY",
+    "GOMP_SPINCOUNT",
+    "MKL_NUM_THREADS",
+    "RAYON_NUM_THREADS",
+    "CUDA_VISIBLE_DEVICES",
+    "HARDNEG_CACHE",
+    "HARDNEG_PRECISION",
+)
+
+
+def doctor() -> dict[str, Any]:
+    """Versions, devices, instruction sets, threads, memory, the cache's place, and what is missing.
+
+    Returns
+    -------
+    By chapter (``versions``, ``processor``, ``devices``, ``memory``, ``cache``, ``extras``) what was found; what
+    could not be found out says why. ``missing``: by extra that is not complete, the line that installs it.
+    """
+    chapters: dict[str, Callable[[], dict[str, Any]]] = {
+        "versions": versions,
+        "processor": processor,
+        "devices": devices,
+        "memory": memory,
+        "cache": cache,
+        "extras": extras,
+    }
+    found = {name: attempt(chapter) for name, chapter in chapters.items()}
+    incomplete = [name for name, state in found["extras"].items() if state != "complete" and name != "unknown"]
+    return {**found, "missing": {name: f"pip install 'hardneg[{name}]'" for name in incomplete}}
+
+
+def attempt(chapter: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """A chapter, or why there is none: a diagnosis must not need a healthy machine."""
+    try:
+        return chapter()
+    except Exception as fault:
+        return {"unknown": " ".join(f"{type(fault).__name__}: {fault}".split())}
+
+
+def versions() -> dict[str, Any]:
+    """Of hardneg, Python, the system and the packages that results depend on."""
+    found = {"hardneg": __version__, "python": platform.python_version(), "system": platform.platform()}
+    return found | {name: installed(name) or "not installed" for name in PACKAGES}
+
+
+def installed(name: str) -> str | None:
+    """The version of an installed package."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def processor() -> dict[str, Any]:
+    """Name, instruction sets that speed encoding up, and how many threads work where no option says it."""
+    text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").is_file() else ""
+    flags = set((re.search(r"^flags\s*:(.*)$", text, re.MULTILINE) or ["", ""])[1].split())
+    name = (re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE) or ["", platform.processor()])[1]
+    return {
+        "name": name or "unknown",
+        "instructions": " ".join(flag for flag in INSTRUCTIONS if flag in flags) or "none of those known",
+        "cpus": os.cpu_count(),
+        "usable_cpus": usable_cpus(),
+        **({"cpu_quota": quota} if (quota := cpu_quota()) else {}),
+        "threads": default_threads(),
+        **{name: os.environ[name] for name in VARIABLES if name in os.environ},
+    }
+
+
+def devices() -> dict[str, Any]:
+    """The devices of torch, and what its threads and kernels are."""
+    import torch
+
+    from hardneg.models.capacity import best_precision
+
+    found: dict[str, Any] = {
+        "torch_kernels": torch.backends.cpu.get_cpu_capability(),
+        "cpu_precision": best_precision("cpu"),
+        "cuda": "none",
+    }
+    if torch.cuda.is_available():
+        found["cuda"] = torch.version.cuda
+        for i in range(torch.cuda.device_count()):
+            about = torch.cuda.get_device_properties(i)
+            found[f"cuda:{i}"] = f"{about.name}, {gib(about.total_memory)}, {best_precision(f'cuda:{i}')}"
+    return found
+
+
+def memory() -> dict[str, Any]:
+    """What there is, and the limits on it."""
+    text = Path("/proc/meminfo").read_text() if Path("/proc/meminfo").is_file() else ""
+    sizes = {name: int(size) * 1024 for name, size in re.findall(r"^(\w+):\s+(\d+) kB", text, re.MULTILINE)}
+    found = {"total": gib(sizes.get("MemTotal")), "available": gib(sizes.get("MemAvailable"))}
+    limit = (CGROUP / "memory.max").read_text().strip() if (CGROUP / "memory.max").is_file() else "max"
+    if limit != "max":
+        found["container_limit"] = gib(int(limit))
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if soft != resource.RLIM_INFINITY:
+        found["process_limit"] = gib(soft)
+    return found
+
+
+def cache() -> dict[str, Any]:
+    """Where derived stores live, and what is free there and where temporary files go."""
+    place = cache_root()
+    parent = existing_parent(place)
+    return {
+        "place": str(place),
+        "writable": os.access(parent, os.W_OK),
+        "free": gib(shutil.disk_usage(parent).free),
+        "temporary_place": tempfile.gettempdir(),
+        "temporary_free": gib(shutil.disk_usage(tempfile.gettempdir()).free),
+        "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+    }
+
+
+def extras() -> dict[str, Any]:
+    """Each extra: complete, or the packages that it lacks."""
+    lacking: dict[str, list[str]] = {}
+    for line in importlib.metadata.requires("hardneg") or []:
+        match = re.match(r"([\w.-]+).*;.*extra == ['\"]([\w-]+)['\"]", line)
+        if match and match[1] != "hardneg":
+            lacking.setdefault(match[2], []).extend([] if installed(match[1]) else [match[1]])
+    return {extra: f"lacks {', '.join(names)}" if names else "complete" for extra, names in lacking.items()}
+
+
+def gib(size: int | None) -> str:
+    """A size for people."""
+    return "unknown" if size is None else f"{size / 2**30:.1f} GiB"

@@ -1,0 +1,223 @@
+"""Runs against judgements, and runs against runs. Loads no torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hardneg.api.inputs import Data, Place, cache_at, check_file, collection_of
+from hardneg.arguments import checked
+from hardneg.data.collection import Collection
+from hardneg.data.formats.trec import open_qrels, read_runs
+from hardneg.data.ids import IdSpace
+from hardneg.data.training_data import named_split
+from hardneg.errors import InputError, SettingsError
+from hardneg.evaluation.answers import evaluate_with_answers
+from hardneg.evaluation.compare import compare_runs, first_disagreement, overlap
+from hardneg.evaluation.measures import Evaluation, parse_measures
+from hardneg.records import Qrels, Run
+from hardneg.storage.artifacts import publish_file
+
+log = logging.getLogger(__name__)
+
+
+@checked
+def evaluate(
+    run: Place,
+    *,
+    data: Data | None = None,
+    split: str = "test",
+    qrels: Place | None = None,
+    measures: str = "RR@10 nDCG@10 R@100 R@1000",
+    per_query: Place | None = None,
+    cache: Place | None = None,
+) -> dict[str, Any]:
+    """Score a run file by the judgements of a collection's split, or of a qrels file.
+
+    Parameters
+    ----------
+    run : TREC or MS MARCO, ``.gz`` or not.
+    measures : in ir_measures notation, separated by blanks; ``Answer@20`` (or ``Answer(mode=regex)@20``) besides,
+        which needs a collection with answers.
+    per_query : where to write one JSON object a query: ``{"query_id": ..., "RR@10": ..., ...}``.
+
+    Returns
+    -------
+    ``{"measures": {"RR@10": mean, ...}, "queries": n, "missing": n, "unjudged": n}``: the means are over
+    ``queries``, of which ``missing`` are not in the run and score 0; ``unjudged`` queries of the run are left out.
+    Where measures count different queries (those with a relevant passage, those with an answer), ``counted`` says
+    how many each.
+
+    Raises
+    ------
+    SettingsError : an unknown measure or split; neither or both of ``data`` and ``qrels``.
+    InputError : a malformed line of the run or of the qrels; no answers; no judged query is in the run. Where
+        under half of them are, a warning says so.
+    """
+    parsed = parse_measures(measures)
+    if per_query is not None:
+        check_file(Path(per_query))
+    runs, judged, queries, _, collection = open_runs([run], data, split, qrels, cache)
+    evaluation = evaluate_with_answers(
+        runs[0], judged, parsed, collection=collection, cache=cache_at(cache), id_rank=None
+    )
+    check_overlap(str(run), evaluation, judged_by(split, qrels))
+    if per_query is not None:
+        write_per_query(Path(per_query), evaluation, queries)
+    return evaluation.as_json()
+
+
+def judged_by(split: str, qrels: Place | None) -> str:
+    """What judges, as a line names it."""
+    return f"split '{split}'" if qrels is None else str(qrels)
+
+
+def check_overlap(run: str, evaluation: Evaluation, judged: str) -> None:
+    """Refuse a run that has none of the judged queries: all zeros say nothing of it. Warn where half are missing.
+
+    Raises
+    ------
+    InputError : no query is in both.
+    """
+    total, missing = len(evaluation.query_rows), evaluation.missing
+    if missing == total:
+        what = f"none of the {total:,} judged queries of {judged} is in the run"
+        raise InputError("NO_OVERLAP", what, "give the split or the qrels that the run was searched for", path=run)
+    if 2 * missing > total:
+        log.warning(
+            "%s: only %d of the %d judged queries of %s are in the run; the others score 0",
+            run,
+            total - missing,
+            total,
+            judged,
+        )
+
+
+def write_per_query(path: Path, evaluation: Evaluation, queries: IdSpace) -> None:
+    """Write the values of every query, one JSON object a line; null where a measure does not count the query."""
+    columns = columns_of(evaluation)
+    rows = zip(queries.take(evaluation.query_rows), *columns.values(), strict=True)
+    write_rows(path, ({"query_id": query, **dict(zip(columns, values, strict=True))} for query, *values in rows))
+
+
+def columns_of(evaluation: Evaluation) -> dict[str, list[float | None]]:
+    """The values of every query by measure; None where a measure does not count the query."""
+    return {
+        name: [None if math.isnan(value) else value for value in values.tolist()]
+        for name, values in evaluation.values.items()
+    }
+
+
+def write_rows(path: Path, rows: Iterator[dict[str, Any]]) -> None:
+    """Write one JSON object a line."""
+    with publish_file(path) as stream:
+        for row in rows:
+            stream.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+
+
+@checked
+def compare(
+    runs: Sequence[Place],
+    *,
+    data: Data | None = None,
+    split: str = "test",
+    qrels: Place | None = None,
+    measures: str = "RR@10 nDCG@10",
+    seed: int = 0,
+    per_query: Place | None = None,
+    cache: Place | None = None,
+) -> list[dict[str, Any]]:
+    """Paired tests of every pair of run files, for every measure.
+
+    Parameters
+    ----------
+    per_query : where to write one JSON object a pair and query: ``{"query_id", "a", "b"}``, both values by measure
+        (``"RR@10": [0.5, 1.0]``), and the first rank of the first 100 at which the two runs differ
+        (``differ_at``, null where they do not) with the passages there (``hits``) and their ``grades`` (null where
+        unjudged, or where a run has ended).
+
+    Returns
+    -------
+    For each measure and pair a row: ``a``, ``b``, ``measure``, ``difference`` (a - b) and its bootstrap
+    ``interval`` (95 %), ``p`` of the two-sided randomisation test, ``p_holm`` (corrected over the pairs of a
+    measure), ``p_t`` of the paired t-test, ``wins``, ``ties`` and ``losses`` of a, and ``overlap``: the share of
+    the first 100 hits that the two runs have in common, mean over queries.
+
+    Raises
+    ------
+    SettingsError, InputError : as for :func:`evaluate`; fewer than two runs.
+    """
+    if len(runs) < 2:
+        raise SettingsError("ONE_RUN", "there is nothing to compare with", "give two runs or more")
+    parsed = parse_measures(measures)
+    if per_query is not None:
+        check_file(Path(per_query))
+    opened, judged, queries, passages, collection = open_runs(runs, data, split, qrels, cache)
+    options: dict[str, Any] = {"collection": collection, "cache": cache_at(cache), "id_rank": None}
+    evaluations = [evaluate_with_answers(run, judged, parsed, **options) for run in opened]
+    names = [str(run) for run in runs]
+    for name, evaluation in zip(names, evaluations, strict=True):
+        check_overlap(name, evaluation, judged_by(split, qrels))
+    pairs = [Pair(*pair) for pair in itertools.combinations(zip(names, opened, evaluations, strict=True), 2)]
+    if per_query is not None:
+        write_rows(Path(per_query), (row for pair in pairs for row in pair.by_query(judged, queries, passages)))
+    shared = [overlap(pair.a[1], pair.b[1]) for pair in pairs]
+    rows = []
+    for measure in map(str, parsed):
+        tests = compare_runs(names, [e.of(measure) for e in evaluations], measure=measure, seed=seed)
+        rows += [dataclasses.asdict(test) | {"overlap": share} for test, share in zip(tests, shared, strict=True)]
+    return rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """Two runs: name, hits and values of each."""
+
+    a: tuple[str, Run, Evaluation]
+    b: tuple[str, Run, Evaluation]
+
+    def by_query(self, judged: Qrels, queries: IdSpace, passages: IdSpace) -> Iterator[dict[str, Any]]:
+        """Both values of every query that is counted, and where the two rankings part."""
+        (a, run_a, of_a), (b, run_b, of_b) = self.a, self.b
+        parting = first_disagreement(run_a, run_b, of_a.query_rows, judged)
+        hits = np.full(parting.passages.shape, None, object)
+        hits[parting.passages >= 0] = passages.take(parting.passages[parting.passages >= 0])
+        left, right = columns_of(of_a), columns_of(of_b)
+        for i, query in enumerate(queries.take(of_a.query_rows)):
+            yield {
+                "query_id": query,
+                "a": a,
+                "b": b,
+                **{name: [left[name][i], right[name][i]] for name in left},
+                "differ_at": int(parting.rank[i]) or None,
+                "hits": hits[i].tolist(),
+                "grades": [grade if grade >= 0 else None for grade in parting.grades[i].tolist()],
+            }
+
+
+def open_runs(
+    paths: Sequence[Place], data: Data | None, split: str, qrels: Place | None, cache: Place | None
+) -> tuple[list[Run], Qrels, IdSpace, IdSpace, Collection | None]:
+    """Run files, the judgements they are scored by, the ids of their queries and passages, and the collection."""
+    if (data is None) == (qrels is None):
+        raise SettingsError("NO_JUDGEMENTS", "judgements come from one place", "give either --data or --qrels")
+    places = [Path(path) for path in paths]
+    if qrels is not None:
+        judged, *spaces = open_qrels(Path(qrels))
+        runs, queries, passages = read_runs(places, *spaces)
+        return runs, judged, queries, passages, None
+    assert data is not None
+    collection = collection_of(data, cache)
+    judged = named_split(collection, split)
+    runs, queries, passages = read_runs(
+        places, collection.query_ids, collection.passage_ids, collection=collection.digest
+    )
+    return runs, judged, queries, passages, collection

@@ -1,0 +1,253 @@
+"""Mined negatives in the formats of other trainers. What needs a tokenizer is imported where it is used."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from hardneg.api.inputs import Data, Place, at_least, cache_at, check_file, collection_of, one_of
+from hardneg.api.inspect import last_pool
+from hardneg.arguments import checked
+from hardneg.data.collection import Collection
+from hardneg.data.tokens import joined_passages, without_special
+from hardneg.errors import InputError, SettingsError
+from hardneg.negatives.groups import usable
+from hardneg.negatives.pool import NegativePool, load_pool
+from hardneg.negatives.sources import draw_entries
+from hardneg.process.progress import Tick, track
+from hardneg.records import Int32, Side, spans
+from hardneg.storage.artifacts import publish_file
+
+FORMATS = ("sentence-transformers", "tevatron", "flagembedding", "dpr", "token-ids")
+SIDES: tuple[Side, Side] = ("query", "passage")
+BLOCK = 256  # queries whose texts are read together
+
+Row = Mapping[str, Any]
+
+
+@checked
+def export_pool(
+    pool: Place,
+    data: Data,
+    out: Place,
+    *,
+    format: str,
+    negatives: int | None = None,
+    seed: int = 42,
+    model: Place | None = None,
+    allow_bin: bool = False,
+    cache: Place | None = None,
+) -> dict[str, Any]:
+    """Write the negatives of a pool, with texts, as another trainer reads them; a file at ``out`` is replaced.
+
+    A query without a positive or without a negative is left out. Entries that stand twice in the pool stand twice
+    in the file.
+
+    Parameters
+    ----------
+    pool : a pool, or an experiment: then its last pool.
+    out : the file; gzip if it is named ``.gz``.
+    format : ``sentence-transformers``: JSON Lines with the columns ``anchor``, ``positive``, ``negative_1``, ...,
+        a row for each positive; a query of fewer negatives than the others repeats its own. ``tevatron``: JSON
+        Lines with passages inline. ``flagembedding``: JSON Lines of ``query``, ``pos``, ``neg``. ``dpr``: an array
+        with contexts inline. ``token-ids``: JSON Lines of token ids without special tokens (``split00.hn.json``
+        of ANCE-Tele). Where a passage is one text, its title comes first, after it a blank.
+    negatives : as many of each query, drawn by ``seed`` (None: all).
+    model : whose tokenizer and lengths ``token-ids`` takes.
+    allow_bin : read ``.bin`` weights of it, by torch's restricted loader.
+
+    Returns
+    -------
+    ``file``, ``format``, and the counts ``queries``, ``rows``, ``negatives`` and ``left_out`` (queries).
+
+    Raises
+    ------
+    SettingsError : an unknown format, or ``token-ids`` without a model.
+    ArtifactError : the pool is damaged or was mined from another collection.
+    InputError : no query has both a positive and a negative.
+    """
+    place = Path(out)
+    one_of("--format", format, FORMATS)
+    if format == "token-ids" and model is None:
+        raise SettingsError("NO_MODEL", "token ids need a tokenizer", "give --model")
+    if negatives is not None:
+        at_least("--negatives", negatives)
+    check_file(place)
+    collection = collection_of(data, cache)
+    found = load_pool(last_pool(Path(pool)), n_passages=collection.n_passages, collection=collection.digest)
+    chosen = found.select(usable(found))
+    if not len(chosen):
+        raise InputError("NO_NEGATIVES", "no query of the pool has a positive and a negative", "mine deeper")
+    if negatives is not None:
+        chosen = draw_entries(chosen, negatives, seed=seed)
+    if format == "token-ids" and model is not None:
+        rows = token_rows(collection, chosen, model, cache, allow_bin=allow_bin)
+    else:
+        rows = text_rows(collection, chosen, format)
+    with track("exporting", "queries") as tick:
+        written = write_rows(place, ticking(rows, len(chosen), tick), array=format == "dpr")
+    counts = {"queries": len(chosen), "rows": written, "negatives": len(chosen.passage_rows)}
+    return {"file": str(place), "format": format, **counts, "left_out": len(found) - len(chosen)}
+
+
+# ---------------------------------------------------------------- groups of texts
+
+
+class Passage(NamedTuple):
+    """A passage of a group; ``score`` is that of the list a negative was drawn from."""
+
+    id: str
+    title: str
+    text: str
+    score: float | None = None
+
+    @property
+    def whole(self) -> str:
+        """Title and text as one."""
+        return joined_passages([self.title.replace("\n", " ")], [self.text], " ")[0]
+
+
+@dataclass(frozen=True)
+class Group:
+    """A query with its positives and negatives."""
+
+    query_id: str
+    query: str
+    answers: Sequence[str]
+    positives: Sequence[Passage]
+    negatives: Sequence[Passage]
+
+
+def groups(collection: Collection, pool: NegativePool) -> Iterator[Group]:
+    """The queries of a pool with texts, in its order."""
+    for start in range(0, len(pool), BLOCK):
+        part = pool.select(np.arange(start, min(start + BLOCK, len(pool))))
+        rows = np.unique(np.concatenate([part.positive_rows, part.passage_rows]))
+        columns = [column.take(rows) for column in (collection.passage_ids, collection.titles, collection.texts)]
+        passages = {row: Passage(*texts) for row, *texts in zip(rows.tolist(), *columns, strict=True)}
+        ids, texts = collection.query_ids.take(part.query_rows), collection.query_texts.take(part.query_rows)
+        scores = [score if np.isfinite(score) else None for score in part.scores.tolist()]
+        for i, (query_id, text) in enumerate(zip(ids, texts, strict=True)):
+            span = range(int(part.offsets[i]), int(part.offsets[i + 1]))
+            yield Group(
+                query_id,
+                text,
+                collection.answers(int(part.query_rows[i])),
+                [passages[row] for row in part.positives.of(i).tolist()],
+                [passages[int(part.passage_rows[j])]._replace(score=scores[j]) for j in span],
+            )
+
+
+def text_rows(collection: Collection, pool: NegativePool, format: str) -> Iterator[list[Row]]:
+    """For each query the rows of a format."""
+    width = int(spans(pool.offsets).max())
+    rows_of: Mapping[str, Callable[[Group], list[Row]]] = {
+        "sentence-transformers": lambda group: sentence_transformers(group, width),
+        "tevatron": tevatron,
+        "flagembedding": flagembedding,
+        "dpr": dpr,
+    }
+    return map(rows_of[format], groups(collection, pool))
+
+
+def sentence_transformers(group: Group, width: int) -> list[Row]:
+    """A row for each positive, with ``width`` negatives: what a query lacks, it repeats in turn."""
+    texts = [group.negatives[i % len(group.negatives)].whole for i in range(width)]
+    columns = {f"negative_{i}": text for i, text in enumerate(texts, 1)}
+    return [{"anchor": group.query, "positive": positive.whole, **columns} for positive in group.positives]
+
+
+def tevatron(group: Group) -> list[Row]:
+    """A record as Tevatron's version 1 writes it; version 2 reads it too."""
+    answers = {"answers": list(group.answers)} if group.answers else {}
+    passages = {
+        name: [{"docid": passage.id, "title": passage.title, "text": passage.text} for passage in some]
+        for name, some in (("positive_passages", group.positives), ("negative_passages", group.negatives))
+    }
+    return [{"query_id": group.query_id, "query": group.query, **answers, **passages}]
+
+
+def flagembedding(group: Group) -> list[Row]:
+    """A record of FlagEmbedding."""
+    pos, neg = ([passage.whole for passage in some] for some in (group.positives, group.negatives))
+    return [{"query": group.query, "pos": pos, "neg": neg}]
+
+
+def dpr(group: Group) -> list[Row]:
+    """A record of DPR, with the query's id."""
+    positives, negatives = (
+        [
+            {"title": passage.title, "text": passage.text, "score": passage.score or 0.0, "passage_id": passage.id}
+            for passage in some
+        ]
+        for some in (group.positives, group.negatives)
+    )
+    contexts = {"positive_ctxs": positives, "negative_ctxs": [], "hard_negative_ctxs": negatives}
+    return [{"qid": group.query_id, "question": group.query, "answers": list(group.answers), **contexts}]
+
+
+# ---------------------------------------------------------------- groups of token ids
+
+
+def token_rows(
+    collection: Collection, pool: NegativePool, model: Place, cache: Place | None, *, allow_bin: bool
+) -> Iterator[list[Row]]:
+    """For each query its record of token ids, without the special tokens around a text."""
+    from hardneg.models.loading import load_encoder
+    from hardneg.models.tokenizing import token_store
+
+    encoder, folder = load_encoder(model, allow_bin=allow_bin, chunks=1), cache_at(cache)
+    stores = {side: token_store(encoder, collection, folder, side) for side in SIDES}
+
+    def lists(side: Side, rows: Int32) -> list[list[int]]:
+        batch = without_special(stores[side].read(rows), encoder.tokenizer(side))
+        return [ids.tolist() for ids in np.split(batch.ids, batch.offsets[1:-1])]
+
+    for i in range(len(pool)):
+        span = slice(pool.offsets[i], pool.offsets[i + 1])
+        [query] = lists("query", pool.query_rows[i : i + 1])
+        positives, negatives = (lists("passage", rows) for rows in (pool.positives.of(i), pool.passage_rows[span]))
+        query_id = collection.query_ids[int(pool.query_rows[i])]
+        yield [{"qid": query_id, "query": query, "positives": positives, "negatives": negatives}]
+
+
+# ---------------------------------------------------------------- files
+
+
+def ticking(rows: Iterator[list[Row]], total: int, tick: Tick) -> Iterator[Row]:
+    """All rows, one after the other, with a tick for every block of queries."""
+    for done in range(0, total, BLOCK):
+        for some in islice(rows, BLOCK):
+            yield from some
+        tick(min(done + BLOCK, total), total)
+
+
+def write_rows(path: Path, rows: Iterator[Row], *, array: bool) -> int:
+    """Write rows as JSON, one a line, as one ``array`` or not; returns how many."""
+    written = 0
+    with publish_file(path) as raw, packed(raw, path) as stream:
+        for row in rows:
+            before = b"" if not array else b",\n" if written else b"[\n"
+            after = b"" if array else b"\n"
+            stream.write(before + json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + after)
+            written += 1
+        stream.write(b"\n]\n" if array else b"")
+    return written
+
+
+@contextlib.contextmanager
+def packed(raw: BinaryIO, path: Path) -> Iterator[Any]:
+    """What is written here is gzip in ``raw`` where the file is so named, without a time stamp."""
+    if path.suffix != ".gz":
+        yield raw
+        return
+    with gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as stream:
+        yield stream

@@ -1,0 +1,138 @@
+"""Negatives made elsewhere, opened as what mining takes: a run, or a pool."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hardneg.api.inputs import Place
+from hardneg.api.inspect import last_pool
+from hardneg.data.collection import Collection
+from hardneg.data.formats.negative_lists import holds_tokens, list_files, read_id_lists, read_token_lists
+from hardneg.data.formats.trec import read_run
+from hardneg.data.tokens import TokenStore, separator, tokenize, without_special
+from hardneg.errors import SettingsError
+from hardneg.keyed_random import UInt64
+from hardneg.negatives.external import (
+    find,
+    given_pool,
+    hash_lists,
+    rows_of_ids,
+    rows_of_tokens,
+    sequence_hashes,
+    with_first,
+)
+from hardneg.negatives.pool import KIND, NegativePool, load_pool
+from hardneg.process.progress import track
+from hardneg.records import Int32, Positives, Run, Side, TokenBatch
+from hardneg.storage.artifacts import cached_digest, digest_json, is_published, read_manifest
+
+if TYPE_CHECKING:
+    from hardneg.models.bi_encoder import BiEncoder
+
+JSON = (".json", ".jsonl")
+BLOCK = 1 << 15  # texts hashed together
+
+
+def open_given(
+    place: Path, collection: Collection, positives: Positives, *, model: Place | None, allow_bin: bool, cache: Path
+) -> Run | NegativePool:
+    """A run, a pool (or an experiment: its last), or JSON of negatives by passage id or as token ids.
+
+    Raises
+    ------
+    SettingsError : token ids without a model, whose tokenizer they need.
+    InputError : the file is malformed, or names what the collection does not have.
+    ArtifactError : the pool or run belongs to another collection, or is damaged.
+    """
+    pool = last_pool(place)
+    if is_published(pool, KIND):
+        return load_pool(pool, n_passages=collection.n_passages, collection=collection.digest)
+    if place.is_file() and Path(place.name.removesuffix(".gz")).suffix not in JSON:
+        return read_run(place, collection.query_ids, collection.passage_ids, collection=collection.digest)
+    files = list_files(place)
+    if not holds_tokens(files[0]):
+        lists = rows_of_ids(read_id_lists(files), collection.query_ids, collection.passage_ids)
+        return given_pool(lists, positives, collection.digest)
+    if model is None:
+        raise SettingsError("NO_MODEL", "token ids need the tokenizer that made them", "give --model")
+    from hardneg.models.loading import load_encoder
+
+    return pool_of_tokens(files, collection, positives, load_encoder(model, allow_bin=allow_bin), cache)
+
+
+def given_digest(place: Path) -> str:
+    """What was given, as an input of what is made from it."""
+    pool = last_pool(place)
+    if is_published(pool, KIND):
+        return read_manifest(pool).digest
+    return digest_json({file.name: cached_digest(file) for file in list_files(place)})
+
+
+def pool_of_tokens(
+    files: list[Path], collection: Collection, positives: Positives, encoder: BiEncoder, cache: Path
+) -> NegativePool:
+    """Lists of token ids as a pool: each is that of the first passage which has the same tokens.
+
+    A text longer than the longest list was cut to its length, so that is how the collection's texts are cut too.
+    """
+    hashed = hash_lists(read_token_lists(files))
+    rows = positives.query_rows
+    queries = _hashes(_inner(encoder, collection, "query", hashed.query_length, cache), rows)
+    table, of_table = _passages(encoder, collection, hashed.length, cache)
+    lists = rows_of_tokens(
+        hashed, collection.query_ids, find(queries, rows, hashed.queries), find(table, of_table, hashed.negatives)
+    )
+    return given_pool(lists, positives, collection.digest)
+
+
+class _Inner:
+    """The token sequences of one side, at most ``length`` long, without special tokens."""
+
+    def __init__(self, store: TokenStore, encoder: BiEncoder, side: Side) -> None:
+        self.store, self.tokenizer = store, encoder.tokenizer(side)
+
+    def read(self, rows: Int32) -> TokenBatch:
+        return without_special(self.store.read(rows), self.tokenizer)
+
+
+def _inner(encoder: BiEncoder, collection: Collection, side: Side, length: int, cache: Path) -> _Inner:
+    tokenizer = encoder.tokenizer(side)
+    special = tokenizer.num_special_tokens_to_add(is_pair=False)
+    template = replace(encoder.template(side), max_length=length + special, chunks=1)
+    with track(f"tokenising for lists of {length} tokens", "texts") as tick:
+        return _Inner(tokenize(collection, template, tokenizer, cache, progress=tick), encoder, side)
+
+
+def _blocks(rows: Int32) -> Iterator[Int32]:
+    for start in range(0, len(rows), BLOCK):
+        yield rows[start : start + BLOCK]
+
+
+def _hashes(inner: _Inner, rows: Int32) -> UInt64:
+    parts = [sequence_hashes(one.ids, one.offsets) for one in map(inner.read, _blocks(rows))]
+    return np.concatenate([np.zeros(0, np.uint64), *parts])
+
+
+def _passages(encoder: BiEncoder, collection: Collection, length: int, cache: Path) -> tuple[UInt64, Int32]:
+    """Hashes of the passages' tokens and the row of each; those without a title also as ANCE-Tele writes them.
+
+    There, the separator after a title stands before a text without one too.
+    """
+    inner = _inner(encoder, collection, "passage", length, cache)
+    rows = np.arange(collection.n_passages, dtype=np.int32)
+    hashes = [_hashes(inner, rows)]
+    template = encoder.template("passage")
+    untitled = rows[np.diff(collection.titles.offsets) == 0]
+    if template.use_titles and template.title_join == "sep" and len(untitled):
+        first = inner.tokenizer.token_to_id(separator(inner.tokenizer))
+        assert first is not None
+        for block in _blocks(untitled):
+            one = with_first(inner.read(block), first, length)
+            hashes.append(sequence_hashes(one.ids, one.offsets))
+        rows = np.concatenate([rows, untitled])
+    return np.concatenate(hashes), rows

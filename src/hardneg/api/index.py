@@ -1,0 +1,84 @@
+"""Approximate and compressed indexes over stored embeddings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hardneg.api.inputs import Data, Place, cache_at, check_new, collection_of
+from hardneg.arguments import checked
+from hardneg.data.training_data import named_split
+from hardneg.errors import SettingsError
+
+
+@checked
+def index(
+    embeddings: Place,
+    out: Place,
+    *,
+    kind: str = "flat",
+    data: Data | None = None,
+    split: str = "dev",
+    model: Place | None = None,
+    passage_model: Place | None = None,
+    allow_bin: bool = False,
+    prompts: str | None = None,
+    query_length: int | None = None,
+    passage_length: int | None = None,
+    cache: Place | None = None,
+    device: str | None = None,
+    **options: int,
+) -> dict[str, Any]:
+    """Build an index over the embeddings that :func:`encode` made, and measure its recall against exact search.
+
+    Parameters
+    ----------
+    kind : ``flat``, ``ivf``, ``hnsw``, ``pq`` or ``ivfpq``.
+    data, split, model, passage_model, allow_bin, prompts, query_length, passage_length, cache, device :
+        queries to measure recall with, and the model that encodes them; without ``data``, passages drawn from
+        the embeddings are the queries.
+    options : of the kind, see :func:`hardneg.search.ann_building.build_index`.
+
+    Returns
+    -------
+    ``index`` (the place), ``kind``, ``options``, ``rows``, ``dim``, ``bytes``, ``recall`` and ``recall_of``.
+
+    Raises
+    ------
+    SettingsError : an option is wrong, or something is at ``out`` already.
+    ArtifactError : the embeddings are damaged, or of another model or collection than what measures.
+    """
+    check_new(Path(out))
+    if (data is None) != (model is None):
+        what = "queries to measure recall with need a collection and a model"
+        raise SettingsError("NO_MODEL" if model is None else "NO_DATA", what, "give both, or neither")
+    from hardneg.search.ann_building import build_index, choose
+    from hardneg.search.embedding_store import Embeddings
+
+    opened = Embeddings.open(embeddings)
+    choose(kind, opened.n, opened.dim, options)  # before anything is encoded
+    queries = None
+    if data is not None and model is not None:
+        import torch
+
+        from hardneg.api.retrievers import open_state
+
+        collection = collection_of(data, cache)
+        rows = named_split(collection, split).query_rows
+        state = open_state(
+            collection,
+            cache_at(cache),
+            model=model,
+            passage_model=passage_model,
+            allow_bin=allow_bin,
+            prompts=prompts,
+            query_length=query_length,
+            passage_length=passage_length,
+            device=device,
+            embeddings=embeddings,
+        )
+        opened = state.passages
+        queries = torch.from_numpy(state.queries.rows(rows))
+    manifest = build_index(opened, Path(out), kind, options, queries=queries)
+    facts = {name: manifest.facts[name] for name in ("rows", "dim", "bytes", "recall", "recall_of")}
+    return {"index": str(out), **manifest.settings, **facts}

@@ -1,0 +1,135 @@
+"""What is in a pool, with texts, for people. Loads no torch."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hardneg.api.inputs import Data, Place, at_least, collection_of
+from hardneg.arguments import checked
+from hardneg.data.collection import Collection
+from hardneg.errors import InputError, SettingsError
+from hardneg.experiment.provenance import collection_within
+from hardneg.keyed_random import key, permutation
+from hardneg.negatives.facts import entries_of, realized, stats
+from hardneg.negatives.pool import KIND as POOL
+from hardneg.negatives.pool import NegativePool, load_pool
+from hardneg.records import Int64
+from hardneg.storage.artifacts import is_published
+
+POOLS = ("episodes/*/negatives", "episodes/*/negatives/v*", "versions/v*")  # where experiments keep them
+SETTINGS = "settings.json"
+
+
+@checked
+def pool_stats(pool: NegativePool) -> dict[str, Any]:
+    """Counts that describe a pool, and in ``per_query`` its realised mix."""
+    return {**stats(pool), "per_query": realized(pool)}
+
+
+@checked
+def inspect(
+    path: Place,
+    data: Data | None = None,
+    *,
+    query_id: str | None = None,
+    random: int = 1,
+    seed: int = 0,
+    cache: Place | None = None,
+) -> list[dict[str, Any]]:
+    """Queries of a pool with their positives, negatives and the provenance of each.
+
+    Parameters
+    ----------
+    path : a pool, or an experiment: then its last pool.
+    data : without it, the collection of the experiment, from where that remembers it to be.
+    query_id : the query to show; without it, ``random`` ones are drawn by ``seed``.
+
+    Returns
+    -------
+    For each query ``query_id``, ``text``, ``positives`` and ``negatives``; a passage has ``passage_id``, ``title``
+    and ``text``, a negative also ``source``, ``rank``, ``score``, ``episode``, ``anchor`` (the positive whose
+    neighbour it is) and ``momentum``; what its source does not know is None.
+
+    Raises
+    ------
+    SettingsError : there is no ``data``, and nothing remembers where it is, or it is not there any more.
+    ArtifactError : the pool is damaged or was mined from another collection.
+    InputError : the pool has no such query.
+    """
+    at_least("--random", random)
+    place = last_pool(Path(path))
+    collection = collection_within(place) if data is None else collection_of(data, cache)
+    pool = load_pool(place, n_passages=collection.n_passages, collection=collection.digest)
+    drawn = permutation(key(seed, "inspect"), len(pool))[:random]
+    chosen = drawn if query_id is None else position_of(query_id, pool, collection)
+    return [inspection(collection, pool, int(i)) for i in chosen]
+
+
+def position_of(query_id: str, pool: NegativePool, collection: Collection) -> Int64:
+    """Where a query stands in a pool [1]."""
+    row = int(collection.query_ids.rows([query_id])[0])
+    found = np.flatnonzero(pool.query_rows == row)
+    if not len(found):
+        known = row >= 0
+        what = f"{'the pool' if known else 'the collection'} has no query {query_id!r:.80}"
+        raise InputError("UNKNOWN_QUERY", what, "give the id of a query that was mined for, or use --random")
+    return found
+
+
+def last_pool(path: Path) -> Path:
+    """The pool itself, or the newest of an experiment."""
+    if not path.exists():
+        raise InputError(
+            "NOT_FOUND", "there is nothing here", "give the path of a pool or an experiment", path=path
+        )
+    if is_published(path, POOL):
+        return path
+    pools = [pool for places in POOLS for pool in path.glob(places) if is_published(pool, POOL)]
+    if pools:
+        return max(
+            pools, key=lambda pool: [int(number) for number in re.findall(r"\d+", str(pool.relative_to(path)))]
+        )
+    if seeds := sorted(path.glob("seed-*")):
+        what = f"this holds the experiments of {len(seeds)} seeds"
+        raise SettingsError("SEVERAL_SEEDS", what, f"give one of them, such as {seeds[0]}", path=path)
+    if (path / SETTINGS).is_file():
+        what = "this experiment has no pool: it mined none yet, or takes its negatives anew at every step"
+        raise SettingsError(
+            "NO_POOL", what, "mine one with the trained model: hardneg mine --model EXP/model", path=path
+        )
+    return path
+
+
+def inspection(collection: Collection, pool: NegativePool, i: int) -> dict[str, Any]:
+    """The i-th query of a pool, with texts."""
+    row = int(pool.query_rows[i])
+    return {
+        "query_id": collection.query_ids[row],
+        "text": collection.query_texts[row],
+        "positives": [passage_facts(collection, int(passage)) for passage in pool.positives.of(i)],
+        "negatives": [
+            {
+                **passage_facts(collection, entry.passage_row),
+                "source": entry.source,
+                "rank": entry.rank,
+                "score": entry.score,
+                "episode": entry.episode,
+                "anchor": None if entry.anchor is None else collection.passage_ids[entry.anchor],
+                "momentum": entry.momentum,
+            }
+            for entry in entries_of(pool, i)
+        ],
+    }
+
+
+def passage_facts(collection: Collection, row: int) -> dict[str, Any]:
+    """Id, title and text of a passage."""
+    return {
+        "passage_id": collection.passage_ids[row],
+        "title": collection.titles[row],
+        "text": collection.texts[row],
+    }

@@ -1,0 +1,200 @@
+"""Mining once, for any trainer."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hardneg.api.external import given_digest, open_given
+from hardneg.api.inputs import (
+    Data,
+    Place,
+    all_at_once,
+    at_least,
+    cache_at,
+    check_new,
+    collection_of,
+    holding,
+    one_of,
+)
+from hardneg.api.retrievers import open_state
+from hardneg.arguments import checked
+from hardneg.data.collection import Collection
+from hardneg.data.training_data import BY_QRELS, Labels, TrainingData, labelled, named_split
+from hardneg.errors import SettingsError
+from hardneg.negatives.candidates import ALL, Filters
+from hardneg.negatives.labels import answers_of, current_positives
+from hardneg.negatives.mining import SOURCES, TELEPORTED, Corpus, mine_pool
+from hardneg.negatives.pool import NegativePool, load_pool, save_pool
+from hardneg.storage.artifacts import read_manifest
+
+
+@checked
+def mine(
+    data: Data,
+    model: Place | None,
+    out: Place,
+    *,
+    passage_model: Place | None = None,
+    split: str = "train",
+    sources: Sequence[str] = ("query", "lookahead"),
+    depth: int = 200,
+    count: int = 30,
+    previous: Place | None = None,
+    file: Place | None = None,
+    alpha: float = 0.5,
+    beta: float = 0.5,
+    filters: Filters = ALL,
+    labels: Labels = BY_QRELS,
+    seed: int = 42,
+    allow_bin: bool = False,
+    prompts: str | None = None,
+    query_length: int | None = None,
+    passage_length: int | None = None,
+    cache: Place | None = None,
+    device: str | None = None,
+) -> NegativePool:
+    """Mine negatives once, for any trainer, publish them as a pool at ``out`` and return it.
+
+    Parameters
+    ----------
+    model : not needed (None) where only ``random`` and ``bm25`` are mined.
+    out : a new folder; a pool is never replaced.
+    sources : of ``random``, ``bm25``, ``query`` (passages near the query), ``lookahead`` (passages near the
+        positive) and ``file``.
+    depth : how far down a run one mines.
+    count : negatives a source and query; query and lookahead share the sum of theirs by ``beta``.
+    previous : the pool of the round before: momentum joins in the proportion ``alpha`` : 1 - ``alpha``.
+    file : what the source ``file`` takes: a run, a pool, or JSON of negatives by passage id (Tevatron's, DPR's) or
+        as token ids (ANCE-Tele's ``split*.hn.json``, a file or their folder; they need ``model``).
+    filters : bounds on rank, score and margin to the positive's score.
+    query_length, passage_length : tokens to cut at, in place of the model's own.
+    labels : what makes a passage a positive; by answers, those that contain one are no negatives.
+
+    Raises
+    ------
+    SettingsError : a setting is wrong, or something stands at ``out``.
+    InputError : no query of the split has a positive, or none an answer.
+    ArtifactError : ``previous`` is damaged or belongs to another collection.
+    BusyError : another process mines into ``out``.
+    """
+    out, folder = Path(out), cache_at(cache)
+    check_new(out)
+    settings, *_, needs_model, _ = all_at_once(
+        partial(check_settings, sources, depth, count, alpha, beta, seed),
+        labels.check,
+        partial(check_filters, filters),
+        partial(check_mix, sources, model, previous),
+        partial(check_file_source, sources, file),
+    )
+    with holding(out, folder):
+        collection = collection_of(data, cache)
+        parts = data_of(collection, split, labels)
+        before = None if previous is None else load_pool(Path(previous), collection=collection.digest)
+        inputs = {"collection": collection.digest}
+        if previous is not None:
+            inputs["previous"] = read_manifest(Path(previous)).digest
+        given = None
+        if file is not None:
+            given = open_given(Path(file), collection, parts.train, model=model, allow_bin=allow_bin, cache=folder)
+            inputs["file"] = given_digest(Path(file))
+        corpus: Any = Corpus(collection, folder)
+        if needs_model:
+            assert model is not None
+            corpus = open_state(
+                collection,
+                folder,
+                model=model,
+                passage_model=passage_model,
+                allow_bin=allow_bin,
+                prompts=prompts,
+                query_length=query_length,
+                passage_length=passage_length,
+                device=device,
+            )
+            inputs["model"] = corpus.digest
+        contains = answers_of(parts, folder)
+        pool = mine_pool(
+            corpus,
+            current_positives(corpus, parts, depth, contains),
+            before,
+            episode=1 if before is None else before.episode + 1,
+            size=count * len(set(TELEPORTED) & set(sources)),
+            filters=filters,
+            contains=contains,
+            given=given,
+            **settings,
+        )
+        besides = {"split": split, "filters": dataclasses.asdict(filters), **dataclasses.asdict(labels)}
+        save_pool(pool, out, settings={**settings, **besides}, inputs=inputs)
+    return pool
+
+
+def data_of(collection: Collection, split: str, labels: Labels) -> TrainingData:
+    """The queries of a split that can be mined for."""
+    parts = TrainingData(collection, named_split(collection, split).positives(), None, None)
+    return labelled(parts, dataclasses.asdict(labels))
+
+
+# ---------------------------------------------------------------- settings, checked before any computing
+
+
+def labels_named(name: str) -> Labels:
+    """Labels of this name, with nothing else about them set."""
+    return Labels(one_of("--labels", name, ("qrels", "answers")))
+
+
+def check_settings(
+    sources: Sequence[str], depth: int, count: int, alpha: float, beta: float, seed: int
+) -> dict[str, Any]:
+    """The settings of a mixed pool, each in its range."""
+    checks: dict[str, Callable[[], Any]] = {
+        "depth": partial(at_least, "depth", depth),
+        "count": partial(at_least, "count", count),
+        "alpha": partial(share, "alpha", alpha),
+        "beta": partial(share, "beta", beta),
+        "seed": partial(at_least, "seed", seed, 0),
+    }
+    named = [partial(one_of, "sources", source, SOURCES) for source in sources]
+    values = all_at_once(*named, *checks.values())
+    return {"sources": values[: len(named)], **dict(zip(checks, values[len(named) :], strict=True))}
+
+
+def share(name: str, value: float) -> float:
+    """The value of a setting that is a share of a whole."""
+    if not 0 <= value < 1:
+        raise SettingsError("BAD_SETTING", f"{name} = {value}", "give 0 or more and less than 1")
+    return value
+
+
+def check_file_source(sources: Sequence[str], file: Place | None) -> None:
+    """Refuse a file without its source, and the reverse."""
+    if ("file" in sources) != (file is not None):
+        raise SettingsError("NO_FILE", "the source 'file' and a file go together", "give both, or neither")
+
+
+def check_mix(sources: Sequence[str], model: Place | None, previous: Place | None) -> bool:
+    """Whether these sources need a model; refused, if it or what momentum joins is missing."""
+    by_model = [source for source in sources if source in TELEPORTED]
+    if by_model and model is None:
+        raise SettingsError("NO_MODEL", f"{by_model[0]} negatives need a model", "give --model")
+    if previous is not None and "query" not in sources:
+        what = f"momentum joins query negatives, the sources are {', '.join(sources)}"
+        raise SettingsError("NO_MOMENTUM", what, "add query to the sources, or leave --previous out")
+    return bool(by_model)
+
+
+def check_filters(filters: Filters) -> None:
+    """Refuse bounds that are no numbers."""
+    bounds: Mapping[str, float | None] = dataclasses.asdict(filters)
+    all_at_once(*(partial(check_bound, name, value) for name, value in bounds.items()))
+
+
+def check_bound(name: str, value: float | None) -> None:
+    """Refuse a bound that is no number."""
+    if value is not None and not math.isfinite(value):
+        raise SettingsError("BAD_SETTING", f"{name} = {value}", "give a number, or leave it out")

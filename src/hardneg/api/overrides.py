@@ -1,0 +1,71 @@
+"""What settings make of the model otherwise than it came: one line each, said before training."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from hardneg.errors import SettingsError
+from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.encoder_settings import EncoderSettings
+from hardneg.recipes.model_source import Base
+from hardneg.recipes.settings import TrainingSettings
+
+FAMILY = ("query_prompt", "passage_prompt", "query_length", "passage_length")  # what `prompts` decides of a model
+
+
+def overridden(settings: TrainingSettings, base: Base, start: BiEncoder) -> list[str]:
+    """What training starts with otherwise than the model came, and which preset or setting wants it so.
+
+    Nothing is said of two towers that do not agree by themselves.
+
+    Parameters
+    ----------
+    start : the model as training starts with it.
+    """
+    try:
+        own = base.own(settings.model_copy(update={"prompts": None}))
+    except SettingsError as fault:
+        if fault.code in ("TOWERS_DIFFER", "TOO_LONG"):
+            return []
+        raise
+    names = [field.name for field in dataclasses.fields(EncoderSettings)]
+    changes = [(name, getattr(own.settings, name), getattr(start.settings, name)) for name in names]
+    changes.append(("towers", "tied" if own.tied else "untied", "tied" if start.tied else "untied"))
+    lines = [
+        f"{name}: the model's {shown(old)} -> {shown(new)}{fresh(name, old)} ({origin(settings, name)})"
+        for name, old, new in changes
+        if old != new
+    ]
+    if settings.reinit_layers:
+        why = origin(settings, "reinit_layers")
+        lines.append(f"reinit_layers: the top {settings.reinit_layers} of the model's layers begin anew ({why})")
+    if start.settings.normalize:
+        lines.append(f"scale: logits are {start.settings.scale:g} times the cosine ({scale_of(settings, own)})")
+    return lines
+
+
+def scale_of(settings: TrainingSettings, own: BiEncoder) -> str:
+    """Where the scale of cosine scores comes from."""
+    if settings.scale is not None:
+        return settings.origin_of("scale")
+    return "the model's own, or that of sentence-transformers" if own.settings.normalize else "set scale = 20"
+
+
+def origin(settings: TrainingSettings, name: str) -> str:
+    """What wants a setting of the encoder: a preset, a file, whoever gave it, or the recipe itself."""
+    if settings.prompts is not None and name in FAMILY and getattr(settings, name) is None:
+        return f"prompts {settings.prompts}"
+    return settings.origin_of(name)
+
+
+def fresh(name: str, old: Any) -> str:
+    """What to add of a head that the model did not bring."""
+    return ", fresh" if name == "head" and old == "none" else ""
+
+
+def shown(value: Any) -> str:
+    """A value as settings are written."""
+    if value is None:
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else repr(value) if value == "" else str(value)

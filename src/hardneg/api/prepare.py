@@ -1,0 +1,141 @@
+"""The arguments of training, which its plan takes too: checked, and opened as far as nothing is computed."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from hardneg.api.inputs import Data, Place, at_least, cache_at, check_folder, collection_of
+from hardneg.api.settings import recipe_settings
+from hardneg.arguments import checked
+from hardneg.data.training_data import TrainingData, choose_splits
+from hardneg.errors import ArtifactError, SettingsError
+from hardneg.evaluation.answers import check_answers
+from hardneg.evaluation.measures import bases_of, parse_measures
+from hardneg.experiment.folder import SETTINGS
+from hardneg.process.distributed import world_size
+from hardneg.process.progress import note
+from hardneg.process.threads import pick_device
+from hardneg.recipes.model_source import DEFAULT_SPLITS, Base, Splits
+from hardneg.recipes.settings import Recipe, TrainingSettings
+from hardneg.storage.artifacts import SettingsClash
+
+LOG, CACHE, ROLES = "log.txt", "cache", "roles"  # what stands in an experiment's folder before its settings do
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What training does, its arguments checked and opened as far as nothing is computed."""
+
+    recipe: Recipe
+    settings: TrainingSettings
+    data: TrainingData
+    splits: Splits
+    base: Base
+    out: Path | None
+    seeds: int
+    negatives: Path | None
+    index_folder: Path | None
+    cache: Path | None
+    role: str | None
+
+
+@checked
+def prepare(
+    recipe: Recipe,
+    data: Data,
+    model: Place,
+    out: Place | None,
+    *,
+    preset: str | None = None,
+    config: Place | None = None,
+    settings: TrainingSettings | None = None,
+    splits: Splits = DEFAULT_SPLITS,
+    seeds: int = 1,
+    negatives: Place | None = None,
+    index_folder: Place | None = None,
+    passage_model: Place | None = None,
+    allow_bin: bool = False,
+    cache: Place | None = None,
+    device: str | None = None,
+    role: str | None = None,
+    **values: Any,
+) -> Task:
+    """Check the arguments of training, which are those of its plan too.
+
+    Parameters
+    ----------
+    model, passage_model : the pretrained encoder, and a second one for the passages where there are two towers.
+    out : the experiment's folder; the trained encoder stands in ``out/model``.
+    preset, config, settings, values : see :func:`recipe_settings`; ``values`` are settings by name.
+    splits : which splits train, steer and judge; one line says which were chosen.
+    seeds : executions with seeds seed, seed + 1, ..., each in ``out/seed-<s>``, pooled in ``out/results.json``.
+    negatives : a pool to train the first episode with, instead of mining.
+    index_folder : what :func:`~hardneg.api.index.index` built over the embeddings of this model, for
+        ``adore`` to train for, and to search the trained model with. It is not copied, for it may be large:
+        ``settings.json``, ``results.json`` and the model's manifest name it by its digest, by which it is known
+        again when the experiment goes on, wherever it lies then.
+    allow_bin : read a pretrained model whose weights come only as ``.bin``, by torch's restricted loader.
+    cache : where derived stores live; default ``out/cache``.
+    role : be one role of a recipe that has several (``trainer``, ``inferencer``), beside other processes or
+        machines on the same files; without it one process starts and watches them all.
+
+    Raises
+    ------
+    SettingsError : settings are wrong (:class:`~hardneg.errors.Faults`: all of them), or a split does not exist.
+    InputError : no query can be trained on, or a split that is named cannot be measured on.
+    ArtifactError : ``out`` holds another experiment.
+    """
+    place, count = None if out is None else Path(out), at_least("seeds", seeds)
+    if role is not None and count > 1:
+        what = f"a role of {count} experiments at once"
+        raise SettingsError("BAD_SETTING", what, "give each seed its own roles: --set seed=N, another --out")
+    stores = None if cache is None else cache_at(cache)
+    chosen = recipe_settings(recipe, preset, config, settings=settings, device=device, out=place, **values)
+    chosen = chosen.with_index(index_folder is not None)
+    check_processes(recipe, chosen, role)
+    if place is not None:
+        check_experiment(place, count)
+    collection, measures = collection_of(data, cache), parse_measures(chosen.measures)
+    check_answers(measures, collection)
+    parts = choose_splits(collection, **dataclasses.asdict(splits), seed=chosen.seed, basis=bases_of(measures))
+    chosen.check_dev(parts.dev is not None)
+    chosen = chosen.for_data(len(parts.train))
+    note(parts.chosen)
+    return Task(
+        recipe,
+        chosen,
+        parts,
+        splits,
+        Base(
+            str(model), None if passage_model is None else str(passage_model), allow_bin, str(pick_device(device))
+        ),
+        place,
+        count,
+        None if negatives is None else Path(negatives),
+        None if index_folder is None else Path(index_folder),
+        stores,
+        role,
+    )
+
+
+def check_processes(recipe: Recipe, settings: TrainingSettings, role: str | None) -> None:
+    """Refuse several processes where a recipe knows of one, or has roles that are processes themselves."""
+    if world_size() > 1 and (not recipe.together or settings.roles or role):
+        what = f"{recipe.name} is trained by one process, and {world_size()} were started"
+        raise SettingsError("ONE_PROCESS", what, "start it without torchrun")
+
+
+def check_experiment(out: Path, seeds: int) -> None:
+    """Refuse a place that cannot be written to, or that holds anything but such an experiment."""
+    check_folder(out)
+    one, several = (out / SETTINGS).is_file(), any(out.glob("seed-*"))
+    fix = "give a new folder, or the number of seeds it was made with"
+    if one and seeds > 1:
+        raise ArtifactError("ONE_SEED", "this holds an experiment of one seed", fix, path=out)
+    if several and not one and seeds == 1:
+        raise ArtifactError("SEVERAL_SEEDS", "this holds the experiments of several seeds", fix, path=out)
+    others = [] if one or several or not out.is_dir() else [path for path in out.iterdir() if path.name[0] != "."]
+    if any(path.name not in (LOG, CACHE, ROLES) for path in others):
+        raise SettingsClash(out)

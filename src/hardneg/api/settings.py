@@ -1,0 +1,101 @@
+"""Settings of recipes from their layers, with all faults at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+from hardneg.api.inputs import Place
+from hardneg.arguments import checked
+from hardneg.config import build, read_overrides, read_preset, read_toml
+from hardneg.errors import Faults, HardnegError
+from hardneg.experiment.folder import read_settings
+from hardneg.models.capacity import Precision, best_precision
+from hardneg.process.progress import note
+from hardneg.process.threads import pick_device
+from hardneg.recipes.settings import Recipe, TrainingSettings
+
+T = TypeVar("T")
+
+
+@checked
+def recipe_settings(
+    recipe: Recipe,
+    preset: str | None = None,
+    config: Place | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    settings: TrainingSettings | None = None,
+    device: str | None = None,
+    out: Place | None = None,
+    **values: Any,
+) -> Any:
+    """Settings of a recipe, from the defaults and these layers; later ones win.
+
+    Parameters
+    ----------
+    preset : the name of one of the recipe's presets.
+    config : a TOML file.
+    settings : others, made before.
+    overrides : ``key=value`` texts.
+    values : settings by name.
+    device, out : decide the default of ``precision``: that of the experiment that was begun at ``out``, else
+        the best of the device.
+
+    Raises
+    ------
+    Faults : every unknown key, wrong type and value out of range at once, each with the nearest valid key.
+    """
+    readers: list[Callable[[], Mapping[str, Any]]] = [
+        lambda: {} if preset is None else read_preset(recipe.name, preset),
+        lambda: {} if config is None else read_toml(Path(config)),
+        lambda: {} if settings is None else settings.model_dump(mode="json"),
+        *(partial(read_overrides, [text]) for text in overrides),
+    ]
+    faults: list[HardnegError] = []
+    usual = attempt(lambda: best_precision(pick_device(device)), faults)
+    layers = [layer for read in readers if (layer := attempt(read, faults)) is not None]
+    if usual and not any("precision" in layer for layer in (*layers, values)):
+        layers.insert(0, {"precision": going_on(out, usual)})
+    built = attempt(lambda: build(recipe.settings, *layers, values), faults)
+    if built is not None:
+        attempt(built.check, faults)
+    if built is None or faults:
+        raise Faults(faults)
+    sources = ["by default", f"preset {preset}", str(config), None, *("as set" for _ in overrides), "as set"]
+    for layer, source in zip([*layers, values], sources, strict=True):
+        if source is not None:
+            built.coming_from(dict.fromkeys(layer, source))
+        elif settings is not None:
+            built.coming_from({name: settings.origin_of(name) for name in layer})
+    return built
+
+
+def going_on(out: Place | None, usual: Precision) -> str:
+    """The precision that the experiment at ``out`` was begun with, where one was; else the usual.
+
+    Where nobody asked for another: a machine of another kind would refuse to go on, for precision decides results.
+    """
+    for place in [] if out is None else [Path(out), *sorted(Path(out).glob("seed-*"))]:
+        try:
+            begun = read_settings(place)["result_settings"].get("precision")
+        except (HardnegError, OSError):  # none is there, or it is damaged, which is said when it is opened
+            continue
+        if begun in get_args(Precision):
+            if begun != usual:
+                note(f"{out}: begun in {begun}, and goes on in it; the default here is {usual}")
+            return str(begun)
+    return usual
+
+
+def attempt(read: Callable[[], T], faults: list[HardnegError]) -> T | None:
+    """What ``read`` gives; None where it is at fault, which joins the other ``faults``."""
+    try:
+        return read()
+    except Faults as several:
+        faults.extend(several.faults)
+    except HardnegError as fault:
+        faults.append(fault)
+    return None

@@ -1,0 +1,226 @@
+"""Whether what is kept is whole, and what need not be kept. Loads no torch."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hardneg.api.inputs import Place
+from hardneg.arguments import checked
+from hardneg.data.collection import KIND as COLLECTION
+from hardneg.data.collection import Collection
+from hardneg.data.formats.trec import SIDECAR, verify_run
+from hardneg.data.tokens import KIND as TOKENS
+from hardneg.data.tokens import TokenStore
+from hardneg.errors import ArtifactError, HardnegError, InputError
+from hardneg.experiment.folder import SETTINGS, read_settings
+from hardneg.experiment.metrics import Metrics
+from hardneg.experiment.results_manifest import KIND as EXPERIMENT
+from hardneg.experiment.results_manifest import METRICS, RESULTS, SEAL, VERSIONS, check_made, read_seal
+from hardneg.negatives.pool import KIND as POOL
+from hardneg.negatives.pool import load_pool
+from hardneg.process.progress import track
+from hardneg.search.embedding_store import KIND as EMBEDDINGS
+from hardneg.search.embedding_store import Embeddings
+from hardneg.search.runs import KIND as RUN
+from hardneg.search.runs import load_run
+from hardneg.storage import artifacts
+from hardneg.storage.artifacts import MANIFEST, Manifest, check_files, digest_file, read_json, read_manifest
+from hardneg.storage.disk import TEMPORARY
+
+# What each kind promises beside its checksums.
+INVARIANTS: dict[str, Callable[[Path], Any]] = {
+    COLLECTION: Collection.open,
+    TOKENS: TokenStore.open,
+    EMBEDDINGS: Embeddings.open,
+    POOL: load_pool,
+    RUN: load_run,
+}
+
+
+Digest = Callable[[Path], str]
+Check = Callable[[Path, Digest], tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Something that can be verified: ``check`` returns how many files and bytes it looked at, or raises."""
+
+    path: Path
+    kind: str
+    check: Check
+
+
+@checked
+def verify(*paths: Place) -> dict[str, Any]:
+    """Check every checksum and invariant of what is at ``paths``, byte by byte; no digest is taken from the cache.
+
+    Parameters
+    ----------
+    paths : artefacts, run files, experiments or any folders of them; everything in them is checked.
+
+    Returns
+    -------
+    ``whole``; ``checked``: of each thing its ``path``, ``kind``, ``files``, ``bytes`` and whether it is ``whole``;
+    ``faults``: ``path``, ``code``, ``what`` and ``fix`` of each; ``leftovers``: temporaries of processes that work
+    or died, which nothing reads.
+
+    Raises
+    ------
+    InputError : there is nothing at a path.
+    ArtifactError : there is nothing that could be verified.
+    """
+    return examine(paths)[0]
+
+
+def examine(paths: Sequence[Place]) -> tuple[dict[str, Any], list[HardnegError]]:
+    """What :func:`verify` returns, and its faults as they were raised."""
+    checked: list[dict[str, Any]] = []
+    found: list[HardnegError] = []
+    everything = [(path, list(kept_at(path))) for path in map(Path, paths)]
+    for path, here in everything:
+        if not path.exists():
+            raise InputError("NOT_FOUND", "there is nothing here", "check the path", path=path)
+        if not here:
+            what = "there is nothing here that has a manifest"
+            raise ArtifactError("NO_MANIFEST", what, "give an artefact, a run or an experiment", path=path)
+    with digesting([kept.path for _, here in everything for kept in here]) as digest:
+        for kept in (kept for _, here in everything for kept in here):
+            (files, size), fault = attempt(kept, digest)
+            found += [fault] if fault else []
+            checked.append(
+                {"path": str(kept.path), "kind": kept.kind, "files": files, "bytes": size, "whole": not fault}
+            )
+    faults = [{"path": str(one.path), "code": one.code, "what": one.what, "fix": one.fix} for one in found]
+    leftovers = [str(place) for path in paths for place in leftovers_below(Path(path))]
+    return {"whole": not found, "checked": checked, "faults": faults, "leftovers": leftovers}, found
+
+
+@contextlib.contextmanager
+def digesting(places: Sequence[Path]) -> Iterator[Digest]:
+    """A digest of files, read byte by byte, that reports how far it is."""
+    total, done = sum(extent_of(place) for place in places), 0
+    with track("verifying", "bytes") as tick:
+
+        def digest(path: Path) -> str:
+            nonlocal done
+            found = digest_file(path)
+            done += path.stat().st_size
+            tick(min(done, total), total)
+            return found
+
+        yield digest
+
+
+def extent_of(place: Path) -> int:
+    """Bytes at a place."""
+    files = place.rglob("*") if place.is_dir() else [place]
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def attempt(kept: Kept, digest: Digest) -> tuple[tuple[int, int], HardnegError | None]:
+    """How many files and bytes were checked, and the fault that was found."""
+    try:
+        return kept.check(kept.path, digest), None
+    except HardnegError as fault:
+        fault.path = fault.path or kept.path
+        return (0, 0), fault
+
+
+def kept_at(place: Path) -> Iterator[Kept]:
+    """What can be verified at and below a place: an artefact is one thing, whatever is in it."""
+    if place.is_file():
+        yield from kept_file(place)
+        return
+    for folder, folders, files in os.walk(place):
+        here = Path(folder)
+        if MANIFEST in files:
+            folders.clear()
+            yield Kept(here, kind_of(here), check_artifact)
+            continue
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(files):
+            yield from kept_file(here / name, alone=False)
+
+
+def kept_file(file: Path, *, alone: bool = True) -> Iterator[Kept]:
+    """What a file is, by its name; ``alone``: the user names it, so that it must be a run."""
+    if file.name in FILES:
+        yield Kept(file, *FILES[file.name])
+    elif file.name.endswith(SIDECAR):
+        yield Kept(file.with_name(file.name.removesuffix(SIDECAR)), "run file", check_run)
+    elif alone:
+        yield Kept(file, "run file", check_run)
+
+
+def kind_of(folder: Path) -> str:
+    """The kind that a manifest tells; "?" where it cannot be read."""
+    with contextlib.suppress(HardnegError):
+        return read_manifest(folder).kind
+    return "?"
+
+
+# ---------------------------------------------------------------- checks: files and bytes, or a fault
+
+
+def check_artifact(path: Path, digest: Digest) -> tuple[int, int]:
+    """Every file of an artefact, and what its kind promises."""
+    manifest = artifacts.verify(path, digest)
+    INVARIANTS.get(manifest.kind, lambda path: None)(path)
+    return extent(manifest)
+
+
+def check_run(path: Path, digest: Digest) -> tuple[int, int]:
+    """A run file and its manifest."""
+    return extent(verify_run(path, digest))
+
+
+def check_sealed(file: Path, digest: Digest) -> tuple[int, int]:
+    """The manifest of a finished experiment: its files, and that its artefacts are those it made."""
+    manifest = read_seal(file.parent)
+    check_files(file.parent, manifest, digest)
+    check_made(file.parent)
+    return extent(manifest)
+
+
+def check_settings(file: Path, digest: Digest) -> tuple[int, int]:
+    """The settings of an experiment."""
+    read_settings(file.parent)
+    return 1, file.stat().st_size
+
+
+def check_rows(file: Path, digest: Digest) -> tuple[int, int]:
+    """Lines of JSON."""
+    Metrics(file).read()
+    return 1, file.stat().st_size
+
+
+def check_json(file: Path, digest: Digest) -> tuple[int, int]:
+    """A JSON file."""
+    read_json(file)
+    return 1, file.stat().st_size
+
+
+def extent(manifest: Manifest) -> tuple[int, int]:
+    """Files and bytes that a manifest names."""
+    return len(manifest.files), sum(size for size, _ in manifest.files.values())
+
+
+FILES: dict[str, tuple[str, Check]] = {
+    SEAL: (EXPERIMENT, check_sealed),
+    SETTINGS: ("settings", check_settings),
+    METRICS: ("metrics", check_rows),
+    VERSIONS: ("journal", check_rows),
+    RESULTS: ("results", check_json),
+}
+
+
+def leftovers_below(folder: Path) -> Iterator[Path]:
+    """Temporaries, dead or alive."""
+    for place, folders, files in os.walk(folder):
+        yield from (Path(place) / name for name in sorted([*folders, *files]) if name.startswith(TEMPORARY))
+        folders[:] = [name for name in folders if not name.startswith(TEMPORARY)]

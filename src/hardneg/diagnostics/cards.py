@@ -1,0 +1,57 @@
+"""What a model's card says: where it comes from, how it was trained, what it measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from hardneg.data.training_data import TrainingData
+from hardneg.diagnostics.choice import sentence, warning
+from hardneg.experiment.names import FINAL, shown
+
+
+def model_card(about: str, data: TrainingData, results: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """What a model card says of training data, results and settings, as Markdown."""
+    collection = data.collection
+    lines = [
+        about,
+        "",
+        f"Training data: {len(data.train):,} queries over {collection.n_passages:,} passages (collection "
+        f"`{collection.digest[:12]}`).",
+    ]
+    if index := results.get("index"):
+        lines += ["", f"Trained to be searched through the `{index['kind']}` index `{index['digest'][:12]}`."]
+    if kept := results.get("kept"):
+        loud = warning(kept)
+        lines += ["", f"{sentence(kept)}.", *(["", f"**{loud}.**"] if loud else [])]
+    for split in splits_of(results):
+        measures = list(results[split][FINAL])
+        rows = [
+            [shown(state), *(f"{found[name]:.4f}" for name in measures)] for state, found in results[split].items()
+        ]
+        table = [["", *measures], ["---"] * (1 + len(measures)), *rows]
+        lines += ["", f"## Results on {split}", "", *(f"| {' | '.join(row)} |" for row in table)]
+    named = [f"{name} = {json.dumps(value)}" for name, value in settings.items() if value is not None]
+    return "\n".join([*lines, "", "## Training", "", "```toml", *named, "```"])
+
+
+def card_metadata(data: TrainingData, results: Mapping[str, Any], base_model: str | None) -> dict[str, Any]:
+    """The head of a model card: what hubs read of its origin and its results."""
+    found = [
+        {
+            "task": {"type": "text-retrieval", "name": "Retrieval"},
+            "dataset": {"type": "hardneg", "name": f"collection {data.collection.digest[:12]}", "split": split},
+            "metrics": [
+                {"type": name, "name": name, "value": value} for name, value in results[split][FINAL].items()
+            ],
+        }
+        for split in splits_of(results)
+    ]
+    index = {"model-index": [{"name": "model", "results": found}]} if found else {}
+    return ({"base_model": base_model} if base_model else {}) | index
+
+
+def splits_of(results: Mapping[str, Any]) -> list[str]:
+    """The splits that were measured; the first is the one that people look at."""
+    return [split for split in ("test", "dev") if split in results]

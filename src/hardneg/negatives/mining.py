@@ -1,0 +1,252 @@
+"""From a state of the model to candidate negatives: one function for every source."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from hardneg.config import nearest as nearest_name
+from hardneg.data.collection import Collection
+from hardneg.errors import SettingsError
+from hardneg.negatives.adopting import from_file, trained_on
+from hardneg.negatives.candidates import (
+    ALL,
+    Contains,
+    Filters,
+    search_depth,
+    starved,
+    without_answers,
+)
+from hardneg.negatives.mix import Mode, teleport, union
+from hardneg.negatives.pool import NegativePool
+from hardneg.negatives.sources import random_source, sample_source
+from hardneg.records import Float32, Int32, Positives, Run, owners, spans
+from hardneg.search.bm25 import bm25_run
+from hardneg.search.retriever import Snapshot
+
+log = logging.getLogger(__name__)
+
+SOURCES = ("random", "bm25", "query", "lookahead", "file")
+TELEPORTED = ("query", "lookahead")
+DIAGNOSTIC_DEPTH = 100  # training runs are kept at least this deep, for forgetting and its kin
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """What can be mined without a model: a collection, and where its derived stores live."""
+
+    collection: Collection
+    cache: Path
+
+
+def mine_pool(
+    corpus: Snapshot | Corpus,
+    positives: Positives,
+    previous: NegativePool | None,
+    *,
+    sources: Sequence[str],
+    episode: int,
+    depth: int,
+    size: int,
+    count: int,
+    alpha: float,
+    beta: float,
+    seed: int,
+    mode: Mode = "weighted",
+    dedup: bool = False,
+    anchors: Literal["first", "all"] = "first",
+    filters: Filters = ALL,
+    contains: Contains | None = None,
+    given: Run | NegativePool | None = None,
+) -> NegativePool:
+    """Mine every source and mix them into a training pool (ANCE-Tele, Eqs. 4-8).
+
+    Parameters
+    ----------
+    given : what the source ``file`` draws from.
+    previous : the pool of the round before, for momentum.
+    sources : ``query`` and ``lookahead`` share the newly mined ``size`` entries of a query by ``beta`` and are
+        joined by momentum; every other source, and lookahead without query, draws ``count`` besides.
+    contains : what contains an answer is no negative, from no source and in no pool of before; queries that are
+        left without a positive or a negative are left out.
+    """
+    check_sources(corpus, sources, given)
+    mine = partial(
+        mine_candidates,
+        corpus,
+        positives,
+        episode=episode,
+        depth=depth,
+        seed=seed,
+        anchors=anchors,
+        filters=filters,
+        contains=contains,
+        given=given,
+    )
+    if "query" not in sources:
+        return trained_on(union([mine(source, count=count) for source in sources]), contains)
+    mixed = teleport(
+        mine("query"),
+        mine("lookahead") if "lookahead" in sources else None,
+        None if previous is None else without_answers(previous, contains),
+        alpha=alpha,
+        beta=beta if "lookahead" in sources else 0.0,
+        size=size,
+        seed=seed,
+        extra=[mine(source, count=count) for source in sources if source not in TELEPORTED],
+        mode=mode,
+        dedup=dedup,
+        text_keys=corpus.collection.text_keys,
+        filters=filters,
+    )
+    return trained_on(mixed, contains)
+
+
+def check_sources(
+    corpus: Snapshot | Corpus, sources: Sequence[str], given: Run | NegativePool | None = None
+) -> None:
+    """Refuse unknown and repeated sources, and those that need a model where there is none."""
+    if not sources:
+        raise SettingsError("NO_SOURCES", "no source is given", f"choose from {', '.join(SOURCES)}")
+    for source in sources:
+        if source not in SOURCES:
+            raise SettingsError("UNKNOWN_SOURCE", f"there is no source '{source}'", nearest_name(source, SOURCES))
+        if source in TELEPORTED and isinstance(corpus, Corpus):
+            raise SettingsError("NO_MODEL", f"{source} negatives need a model", "give --model")
+        if source == "file" and given is None:
+            raise SettingsError("NO_FILE", "the source 'file' has no file", "name one, or leave the source out")
+    if len(set(sources)) < len(sources):
+        raise SettingsError("REPEATED_SOURCE", f"a source stands twice in {', '.join(sources)}", "name each once")
+
+
+def mine_candidates(
+    corpus: Snapshot | Corpus,
+    positives: Positives,
+    source: str,
+    *,
+    episode: int,
+    depth: int = 200,
+    count: int | None = None,
+    seed: int = 0,
+    filters: Filters = ALL,
+    anchors: Literal["first", "all"] = "first",
+    contains: Contains | None = None,
+    given: Run | NegativePool | None = None,
+) -> NegativePool:
+    """All candidates of a source within ``depth`` (or ``count`` drawn ones) for the queries of ``positives``.
+
+    Parameters
+    ----------
+    count : entries to draw for a query; ``random`` needs it.
+    anchors : which positives lookahead searches around.
+    contains : drops candidates that contain an answer.
+    given : for the source ``file``: a run, whose hits are mined like those of a search, or a pool, whose entries
+        are taken as they are.
+
+    Notes
+    -----
+    Lists are searched ``max |D+| + 16`` deeper than ``depth``; where positives and copies of them still leave a
+    list short, all are searched twice as deep.
+    """
+    collection = corpus.collection
+    if source == "random":
+        assert count is not None, "random negatives are drawn, not listed"
+        return random_source(
+            positives,
+            collection.n_passages,
+            count=count,
+            seed=seed,
+            episode=episode,
+            text_keys=collection.text_keys,
+            collection=collection.digest,
+            contains=contains,
+        )
+    if source == "file":
+        assert given is not None, "negatives from a file need one"
+        return from_file(
+            given,
+            positives,
+            collection,
+            episode=episode,
+            depth=depth,
+            count=count,
+            seed=seed,
+            filters=filters,
+            contains=contains,
+        )
+    search, list_anchors = searcher(corpus, positives, source, anchors)
+    k = training_depth(collection, positives, depth)
+    run = search(k)
+    while k < collection.n_passages and len(
+        starved(run, positives, depth=depth, searched=k, text_keys=collection.text_keys)
+    ):
+        k = min(2 * k, collection.n_passages)
+        log.info("%s: some lists are short of %d candidates; searching %d deep", source, depth, k)
+        run = search(k)
+    if contains is not None:  # all at once: it is asked block by block
+        contains(run.query_rows[owners(run.offsets)], run.passage_rows)
+    return sample_source(
+        run,
+        positives,
+        source=source,
+        episode=episode,
+        depth=depth,
+        count=count,
+        seed=seed,
+        filters=filters,
+        text_keys=collection.text_keys,
+        positive_scores=positive_scores(corpus, positives, source) if filters.margin else None,
+        anchors=list_anchors,
+        contains=contains,
+    )
+
+
+def training_depth(collection: Collection, positives: Positives, depth: int) -> int:
+    """How many hits of each training query are searched and kept."""
+    return min(max(search_depth(depth, positives), DIAGNOSTIC_DEPTH), collection.n_passages)
+
+
+def searcher(
+    corpus: Snapshot | Corpus, positives: Positives, source: str, anchors: Literal["first", "all"]
+) -> tuple[Callable[[int], Run], Int32 | None]:
+    """The function k -> run of a source, and the anchor of each of its lists (lookahead only)."""
+    rows = positives.query_rows
+    if source == "bm25":
+        return lambda k: bm25_run(corpus.collection, rows, k, corpus.cache), None
+    assert isinstance(corpus, Snapshot)
+    if source == "query":
+        return lambda k: corpus.search("query", rows, k, as_trained=True), None
+    if anchors == "first":
+        some = positives.some()
+        name, list_owners, list_anchors = "lookahead", some.query_rows, some.first()
+    else:
+        name, list_owners, list_anchors = (
+            "lookahead-all",
+            rows[owners(positives.offsets)],
+            positives.passage_rows,
+        )
+    return lambda k: corpus.neighbours(name, list_owners, list_anchors, k), list_anchors
+
+
+def positive_scores(corpus: Snapshot | Corpus, positives: Positives, source: str) -> Float32:
+    """What margins compare with [Q]: the first positive's score in the lists of ``source``; 0 where there is none.
+
+    For lookahead that is the positive's score with itself, for it stands at the head of its own list.
+    """
+    if source == "bm25" or isinstance(corpus, Corpus):
+        raise SettingsError(
+            "NO_MARGIN", "bm25 has no margin to the positive's score", "filter it by rank or max_score"
+        )
+    some = positives.some()
+    anchors = some.first()
+    lookahead = source == "lookahead"
+    searched = corpus.stand_ins(anchors) if lookahead else corpus.training_queries.rows(some.query_rows)
+    scores = np.zeros(len(positives), np.float32)
+    scores[spans(positives.offsets) > 0] = corpus.pair_scores(searched, anchors)
+    return scores

@@ -1,0 +1,51 @@
+"""The index over fixed passages that an experiment trains for: built or given, and named for inference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from hardneg.experiment.folder import Experiment
+from hardneg.process.memory import require
+from hardneg.process.threads import load_faiss
+from hardneg.search.ann import KIND, FaissIndex, PassageIndex, StoredIndex
+from hardneg.search.ann_building import build_index, choose, memory_of
+from hardneg.search.retriever import Snapshot
+from hardneg.storage.artifacts import is_current
+
+PLACE = "index"  # in an experiment that builds its own
+
+
+def check_options(kind: str, n: int, dim: int, options: Mapping[str, int]) -> None:
+    """Refuse now what :func:`build_once` would refuse after all passages have been encoded.
+
+    Raises
+    ------
+    SettingsError, InputError : an option does not fit n passages of ``dim``; Faults: several do not.
+    SettingsError : faiss is missing.
+    ResourceError : the index does not fit into the memory there is.
+    """
+    chosen = choose(kind, n, dim, options)
+    load_faiss()
+    require(memory_of(kind, n, dim, chosen), "the index")
+
+
+def build_once(state: Snapshot, experiment: Experiment, kind: str, options: Mapping[str, int]) -> FaissIndex:
+    """The experiment's own index over a state's passages, built unless it stands there."""
+    path = experiment / PLACE
+    inputs = {"embeddings": state.passages.digest, **state.passages.manifest.inputs}
+    if not is_current(path, KIND, inputs):
+        with experiment.timed("index"):
+            build_index(state.passages, path, kind, options)
+    return FaissIndex(path)
+
+
+def exact_index(state: Snapshot) -> StoredIndex:
+    """The stored embeddings of a state's passages, searched exactly."""
+    return StoredIndex(state.passages, state.encoder.device)
+
+
+def through(state: Snapshot, index: PassageIndex) -> Iterator[Snapshot]:
+    """The state as an index of faiss retrieves it, named after the index's kind; none where search is exact."""
+    if isinstance(index, FaissIndex):
+        kind = index.manifest.settings["kind"]
+        yield state.through(index, f"{state.name}/{kind}", state.folder.with_name(f"{state.folder.name}-{kind}"))

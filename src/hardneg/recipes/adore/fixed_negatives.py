@@ -1,0 +1,101 @@
+"""Negatives that a query side is trained on over a fixed index: random, or mined once or at times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+from hardneg.data.training_data import TrainingData
+from hardneg.experiment.folder import Experiment
+from hardneg.negatives.mining import mine_candidates
+from hardneg.negatives.pool import KIND, NegativePool, load_pool, save_pool
+from hardneg.negatives.sources import random_source
+from hardneg.recipes.adore.fixed_index import through
+from hardneg.recipes.adore.query_batches import QueryBatch
+from hardneg.recipes.settings import TrainingSettings, state_of
+from hardneg.records import Int32
+from hardneg.search.ann import PassageIndex
+from hardneg.search.retriever import Snapshot
+from hardneg.storage.artifacts import is_current
+
+
+class FixedNegatives:
+    """The negatives of every step.
+
+    Parameters
+    ----------
+    state : of the model before training; its encoder is the one that is trained.
+    index : what retrieves.
+    source : ``random``: drawn from the corpus anew at each visit of a query (Zhan et al., 2021, Section 4.1);
+        ``static``: what was retrieved, without D+.
+    refresh_every : steps after which static ones are mined anew; None: never.
+    """
+
+    def __init__(
+        self,
+        settings: TrainingSettings,
+        data: TrainingData,
+        state: Snapshot,
+        index: PassageIndex,
+        experiment: Experiment,
+        *,
+        source: Literal["static", "random"],
+        refresh_every: int | None,
+    ) -> None:
+        self.settings, self.data, self.state, self.index = settings, data, state, index
+        self.experiment, self.source, self.refresh_every = experiment, source, refresh_every
+        self.depth = min(settings.depth, data.collection.n_passages)
+        self.pool: NegativePool | None = None
+
+    def of(self, batch: QueryBatch) -> Sequence[Int32]:
+        """The negatives of a batch's queries."""
+        if self.source == "random":
+            pool = self._draw(batch)
+        else:
+            assert self.pool is not None
+            pool = self.pool.select(batch.positions)
+        return [pool.passage_rows[a:b] for a, b in pairwise(pool.offsets)]
+
+    def follow(self, made: int) -> None:
+        """Have those that are in force after so many steps; asked after each, for the model is as it is then."""
+        if self.source == "random":
+            return
+        version, since = divmod(made, self.refresh_every or made + 1)
+        path = self.experiment / f"episodes/1/negatives/v{version:04d}"
+        if since == 0:
+            self._mine(version, path)
+        if since == 0 or self.pool is None:
+            collection = self.data.collection
+            self.pool = load_pool(path, n_passages=collection.n_passages, collection=collection.digest)
+
+    def _draw(self, batch: QueryBatch) -> NegativePool:
+        """As many passages of the corpus as a search finds."""
+        collection = self.data.collection
+        return random_source(
+            self.data.train.select(batch.positions),
+            collection.n_passages,
+            count=min(self.depth, collection.n_passages // 2),
+            seed=self.settings.seed,
+            episode=1,
+            epoch=batch.epoch,
+            text_keys=collection.text_keys,
+        )
+
+    def _mine(self, version: int, path: Path) -> None:
+        """Publish what the training queries retrieve now, without D+, unless it stands there."""
+        encoder = self.state.encoder
+        inputs = {"collection": self.data.collection.digest, "miner": encoder.digest()}
+        if is_current(path, KIND, inputs):
+            return
+        with self.experiment.timed("mine", version=version):
+            runs, state = f"episodes/1/runs-v{version:04d}", self.state
+            if version:
+                state = state_of(self.settings, self.data, self.experiment, encoder, f"v{version}", runs)
+            miner = next(through(state, self.index), state)
+            seed = self.settings.seed
+            pool = mine_candidates(miner, self.data.train, "query", episode=1, depth=self.depth, seed=seed)
+        save_pool(pool, path, settings=self.settings.result_values(), inputs=inputs)
+        if version:
+            state.discard("query")

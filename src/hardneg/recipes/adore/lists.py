@@ -1,0 +1,81 @@
+"""Retrieval at every step: the lists that the queries of a step find by the embeddings of that step."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hardneg.models.packing import upload
+from hardneg.recipes.adore.query_batches import Lists, QueryBatch, given_lists, retrieved_lists
+from hardneg.records import Int32, Positives
+from hardneg.search.ann import PassageIndex
+from hardneg.training.batches import KnownPositives
+
+
+class Retrieval:
+    """Lists for the queries of a step, over an index of passages that stay as they are.
+
+    Parameters
+    ----------
+    positives : of all training queries.
+    depth : how many passages a query retrieves.
+    dtype : of the queries that are searched for, as an evaluation searches for them.
+    known : what has the text of a positive and is no negative; None: any passage may be one.
+    given : a batch -> the negatives of its queries, trained on instead of what is retrieved.
+    """
+
+    def __init__(
+        self,
+        positives: Positives,
+        index: PassageIndex,
+        *,
+        depth: int,
+        dtype: torch.dtype,
+        known: KnownPositives | None,
+        given: Callable[[QueryBatch], Sequence[Int32]] | None,
+    ) -> None:
+        self.positives, self.index, self.depth, self.dtype = positives, index, depth, dtype
+        self.known, self.given = known, given
+        self.noted: dict[int, tuple[Any, list[float]]] = {}
+
+    def lists(self, batch: QueryBatch, vectors: Tensor) -> Lists:
+        """What each query of a batch is trained on; notes what was retrieved."""
+        positives = self.positives.select(batch.positions)
+        found = self.index.search(vectors.to(self.dtype), self.depth)[1].cpu().numpy()
+        used: Sequence[Int32] = list(found)
+        if self.given is None:
+            lists = retrieved_lists(found, positives, self._duplicates(positives, found))
+        else:
+            used = self.given(batch)
+            lists = given_lists(used, positives)
+        digest, shared = self.noted.setdefault(batch.step, (hashlib.sha256(), []))  # a step's micro-batches add up
+        digest.update(found.tobytes())
+        shared += [np.isin(one, real).mean() if len(one) else 0.0 for one, real in zip(used, found, strict=True)]
+        return lists
+
+    def _duplicates(self, positives: Positives, found: Int32) -> NDArray[np.bool_] | None:
+        """[b, depth] passages that are no positive but have the text of one."""
+        if self.known is None:
+            return None
+        return np.stack([self.known.mask(positives.query_rows[i : i + 1], row)[0] for i, row in enumerate(found)])
+
+    def scores(self, vectors: Tensor, lists: Lists) -> Tensor:
+        """[b, n] scores of the lists, with gradient to the queries; the passages are as the index has them."""
+        rows, place = np.unique(lists.rows, return_inverse=True)
+        passages = self.index.vectors(rows).to(vectors.device)
+        return (vectors @ passages.T).gather(1, upload(place.reshape(lists.rows.shape), vectors.device))
+
+    def facts(self, step: int) -> dict[str, Any]:
+        """What a step retrieved, as a digest, and the share of what it trained on that was among it.
+
+        The share over the steps is Figure 4a of Zhan et al., "Optimizing Dense Retrieval Model Training with Hard
+        Negatives", SIGIR 2021.
+        """
+        digest, shared = self.noted.pop(step)
+        return {"retrieved": digest.hexdigest()[:16], "overlap": float(np.mean(shared))}

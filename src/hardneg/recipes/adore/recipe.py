@@ -1,0 +1,311 @@
+"""ADORE: the query encoder is trained on what it retrieves at this very step (Zhan et al., 2021).
+
+The document encoder and its index stay as they are. Every step searches with the embeddings of the step, and
+LambdaRank weighs each pair of the list by what swapping it is worth. Over an index of faiss, product-quantised
+here or built before, the lists and the vectors are those of the index, as at inference.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+
+from hardneg.data.tokens import TokenStore
+from hardneg.data.training_data import TrainingData
+from hardneg.errors import Faults, HardnegError, SettingsError
+from hardneg.experiment.folder import Experiment
+from hardneg.experiment.names import UNTRAINED
+from hardneg.experiment.stage import Stage, stage_steps, steps_made
+from hardneg.losses import RankMeasure, lambda_rank
+from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.loading import load_encoder
+from hardneg.models.packing import upload
+from hardneg.models.tokenizing import token_store
+from hardneg.recipes.adore.fixed_index import build_once, check_options, exact_index, through
+from hardneg.recipes.adore.fixed_negatives import FixedNegatives
+from hardneg.recipes.adore.lists import Retrieval
+from hardneg.recipes.adore.query_batches import QueryBatch, QueryBatches, ranks_of
+from hardneg.recipes.estimate import Episode, describe_work, work_of
+from hardneg.recipes.measured_states import Passing
+from hardneg.recipes.settings import Recipe, TrainingSettings, final_state, state_of
+from hardneg.recipes.untrained import Own
+from hardneg.search.ann import FaissIndex, PassageIndex
+from hardneg.search.ann_building import DEFAULTS, choose, code_bytes
+from hardneg.search.retriever import Snapshot, State
+from hardneg.training.batches import KnownPositives
+from hardneg.training.loop import Objective, StepOutput
+from hardneg.training.optim import linear
+
+
+class Adore(TrainingSettings):
+    """Settings of the recipe; the presets hold the paper's values."""
+
+    cut: int = Field(ge=1)  # of the measure; the published code's default makes every weight 0, so there is none
+    measure: RankMeasure = "RR"
+    weighted: bool = True  # False: RankNet, the ablation
+    negatives: Literal["dynamic", "static", "random"] = "dynamic"
+    refresh_every: int | None = Field(None, ge=1)  # steps after which static negatives are mined anew
+    index: Literal["exact", "pq", "given"] = "exact"  # given: built before, by `hardneg index`
+    subvectors: int | None = Field(None, ge=1)  # codes of a passage in the compressed index
+    bits: int = Field(8, ge=1, le=12)  # of a code
+    epochs: float = Field(6, gt=0)
+    steps: int | None = Field(None, ge=1)  # of the whole schedule; wins over epochs
+
+    def check(self) -> None:
+        """Refuse, besides, a refresh of what is not static, the gradient cache, answers, idle options."""
+        super().check()
+        if self.labels == "answers":
+            what = "labels = answers, and adore knows a positive by its judgement alone"
+            raise SettingsError("BAD_SETTING", what, "leave it out")
+        if self.refresh_every and self.negatives != "static":
+            what = f"refresh_every = {self.refresh_every} with negatives = {self.negatives}"
+            raise SettingsError("BAD_SETTING", what, "set negatives = static, or leave refresh_every out")
+        if self.gradient_cache:
+            what = "gradient_cache = true, and no query of adore meets another's passages"
+            raise SettingsError("BAD_SETTING", what, "set micro_queries: its gradient is that of the whole step")
+        options = {name: value for name, value in self.index_options.items() if value != DEFAULTS["pq"][name]}
+        if options and self.index != "pq":
+            idle = ", ".join(f"{name} = {value}" for name, value in options.items())
+            what = f"{idle} with index = {self.index}, where nothing is compressed"
+            raise SettingsError("BAD_SETTING", what, "set index = pq, or leave that out")
+
+    def with_index(self, given: bool) -> Adore:
+        """The settings of an experiment whose index is given, or not.
+
+        Raises
+        ------
+        SettingsError : one is given and another to be built, or none is though the settings say so.
+        """
+        if given and self.index == "pq":
+            what = "an index is given, and index = pq builds another"
+            raise SettingsError("BAD_SETTING", what, "leave one of them out")
+        if not given and self.index == "given":
+            what = "index = given, and there is none"
+            raise SettingsError("BAD_SETTING", what, "give --index FOLDER, or set index = exact or pq")
+        return self.model_copy(update={"index": "given"}) if given else self
+
+    @property
+    def index_options(self) -> dict[str, int]:
+        """Options of the index that is built; 0: chosen by the size of the corpus."""
+        return {"subvectors": self.subvectors or 0, "bits": self.bits}
+
+    def horizon(self, queries: int) -> int:
+        """Steps of the schedule, all of which are made."""
+        return self.steps or self.bounded(math.ceil(self.epochs * math.ceil(queries / self.queries_per_step)))
+
+    def measured(self, queries: int) -> list[int]:
+        """Steps after which the model is kept and measured, besides the last one."""
+        return self.measured_steps(self.horizon(queries), self.horizon(queries))
+
+
+def check(settings: Adore, data: TrainingData, encoder: BiEncoder) -> None:
+    """Refuse, before anything is encoded, a model or options of the index that do not fit; all faults at once."""
+    faults: list[HardnegError] = []
+    if encoder.settings.chunks > 1:
+        what = f"adore ranks passages of one vector each, and chunks = {encoder.settings.chunks}"
+        faults.append(SettingsError("BAD_SETTING", what, "set chunks = 1 (FirstP)"))
+    if settings.index == "pq":
+        try:
+            check_options("pq", data.collection.n_passages, encoder.dim, settings.index_options)
+        except HardnegError as fault:
+            faults += fault.faults if isinstance(fault, Faults) else [fault]
+    if faults:
+        raise faults[0] if len(faults) == 1 else Faults(faults)
+
+
+def adore(
+    settings: Adore,
+    data: TrainingData,
+    base: Callable[[], BiEncoder],
+    experiment: Experiment,
+    *,
+    index: FaissIndex | None = None,
+) -> Iterator[State]:
+    """Train the query side over a fixed index (Zhan et al., 2021, Section 6.2).
+
+    Everything that is published already is reused. Yields the model as it was, what is measured on the way, and
+    the trained one; over an index of faiss, each as the index retrieves too.
+
+    Parameters
+    ----------
+    index : built before, over this model's passages. It stays where it is, for it may be large: the experiment's
+        inputs, its results and the model's manifest name it by its digest, which a resume must find again.
+    """
+    start = base().untied()
+    state = state_of(settings, data, experiment, start, UNTRAINED, "episodes/1/runs", 0)
+    yield state
+    fixed = passage_index(settings, state, experiment) if index is None else index
+    yield from through(state, fixed)
+    encoder = train(settings, data, start, state, fixed, experiment)
+    made = steps_made(experiment / settings.last_model)
+    for step in (step for step in settings.measured(len(data.train)) if step < made):
+        place = experiment / kept_at(step)
+        kept, name = load_encoder(str(place), device=start.device), settings.name_of_step(1, step)
+        between = state_of(settings, data, experiment, kept, name, runs_at(step), step, kept_at=place)
+        yield between
+        yield from through(between, fixed)
+        between.discard("query")
+    final = final_state(settings, data, experiment, encoder, made)
+    yield from through(final, fixed)
+    yield final
+
+
+def kept_at(step: int) -> str:
+    """Where the model after so many steps is kept."""
+    return f"states/{step}/model"
+
+
+def runs_at(step: int) -> str:
+    """Where its runs are kept."""
+    return f"states/{step}/runs"
+
+
+def passage_index(settings: Adore, state: Snapshot, experiment: Experiment) -> PassageIndex:
+    """The index of all passages: their embeddings, or those compressed."""
+    assert settings.index != "given"
+    if settings.index == "exact":
+        return exact_index(state)
+    return build_once(state, experiment, "pq", settings.index_options)
+
+
+def train(
+    settings: Adore,
+    data: TrainingData,
+    encoder: BiEncoder,
+    state: Snapshot,
+    index: PassageIndex,
+    experiment: Experiment,
+) -> BiEncoder:
+    """Train the query side; the passage side is not touched."""
+    for parameter in encoder.tower("passage").parameters():
+        parameter.requires_grad_(False)
+    horizon = settings.horizon(len(data.train))
+    inputs = {"collection": data.collection.digest, "splits": data.digest}
+    if settings.index == "given" and isinstance(index, FaissIndex):  # of one built here, the inputs decide
+        inputs["index"] = index.manifest.digest
+    fixed = None
+    if settings.negatives != "dynamic":
+        source, every = settings.negatives, settings.refresh_every
+        fixed = FixedNegatives(settings, data, state, index, experiment, source=source, refresh_every=every)
+    retrieval = Retrieval(
+        data.train,
+        index,
+        depth=min(settings.depth, data.collection.n_passages),
+        dtype=getattr(torch, settings.store_dtype),
+        known=KnownPositives(data.train, data.collection.text_keys) if settings.mask_known_positives else None,
+        given=None if fixed is None else fixed.of,
+    )
+    queries = token_store(encoder, data.collection, experiment.cache, "query")
+    stage = Stage(
+        episode=1,
+        seed=settings.seed,
+        models={settings.last_model: horizon},
+        passing={kept_at(step): step for step in settings.measured(len(data.train))},
+        schedule=linear(settings.learning_rate, warmup=settings.warmup, horizon=horizon),
+        objective=list_objective(settings, encoder, queries, retrieval),
+        batches=QueryBatches(
+            data.train,
+            queries_per_step=settings.queries_per_step,
+            seed=settings.seed,
+            micro_queries=settings.micro_queries,
+        ),
+        inputs=inputs,
+        clip=settings.clip,
+        optimizer=settings.make_optimizer,
+        checkpoint_every=settings.checkpoint_every,
+        facts=retrieval.facts,
+        watch=watch_of(settings, data, index, experiment, horizon) if settings.patience else None,
+    )
+    for made in stage_steps(stage, encoder, data.collection, experiment):
+        if fixed is not None:
+            fixed.follow(made)
+    return load_encoder(str(experiment / settings.last_model), device=encoder.device)
+
+
+def watch_of(
+    settings: Adore, data: TrainingData, index: PassageIndex, experiment: Experiment, horizon: int
+) -> Passing:
+    """What patience goes by: the state as it is searched for, whose passages are those of all states."""
+    return Passing(
+        settings,
+        data,
+        experiment,
+        episode=1,
+        horizon=horizon,
+        stop=horizon,
+        start="episodes/1/runs",
+        runs=lambda experiment, episode, step: experiment / runs_at(step),
+        weights=False,  # every measured state keeps its own
+        through=lambda state: next(through(state, index), state),
+        lasting=lambda step: True,
+    )
+
+
+def list_objective(settings: Adore, encoder: BiEncoder, queries: TokenStore, retrieval: Retrieval) -> Objective:
+    """Search with the embeddings of the step, and LambdaRank over what is found.
+
+    The gradient goes to the query side alone.
+    """
+
+    def objective(batch: QueryBatch) -> StepOutput:
+        with torch.autocast(encoder.device.type, torch.bfloat16, enabled=settings.precision == "bfloat16"):
+            vectors = encoder.encode(queries.read(batch.query_rows), "query")
+        lists = retrieval.lists(batch, vectors.detach())
+        scores = retrieval.scores(vectors.float(), lists) * encoder.settings.scale
+        valid, positive = upload(lists.valid, scores.device), upload(lists.positive, scores.device)
+        losses = lambda_rank(
+            scores,
+            positive,
+            ranks_of(lists, scores.detach(), valid),
+            valid,
+            upload(lists.relevant, scores.device),
+            measure=settings.measure,
+            cut=settings.cut,
+            weighted=settings.weighted,
+        )
+        return StepOutput(losses.sum() / batch.step_queries)
+
+    return objective
+
+
+def plan(
+    settings: Adore, data: TrainingData, encoder: BiEncoder, *, seeds: int, measure: bool, own: Own | None = None
+) -> dict[str, Any]:
+    """What the experiment would do, and with ``measure`` what it would take here."""
+    queries, passages = len(data.train), data.collection.n_passages
+    horizon, depth = settings.horizon(queries), min(settings.depth, passages)
+    width = {"dynamic": depth, "static": 1 + depth, "random": 1 + min(depth, passages // 2)}[settings.negatives]
+    one = Episode(1, queries, horizon, settings.queries_per_step, width)
+    kept = len(settings.measured(queries))
+    pools = 1 + (horizon - 1) // (settings.refresh_every or horizon) if settings.negatives == "static" else 0
+    work = work_of(
+        settings,
+        data,
+        [one],
+        states=(2 + kept) * (1 if settings.index == "exact" else 2),  # through an index, and exactly
+        entries=depth,
+        in_batch=False,
+    )
+    work = replace(
+        work,
+        query_side=True,
+        encoded=(2 + kept + max(pools - 1, 0), 1),
+        mined=max(pools - 1, 0),  # the first is that of a state
+        pools=pools,
+        models=kept,
+        index=size_of(settings, passages, encoder.dim),
+    )
+    return describe_work(work, encoder, seeds=seeds, measure=measure, own=own)
+
+
+def size_of(settings: Adore, n: int, dim: int) -> int:
+    """Bytes of the index that is built."""
+    return code_bytes(n, dim, choose("pq", n, dim, settings.index_options)) if settings.index == "pq" else 0
+
+
+RECIPE = Recipe("adore", Adore, adore, plan, about="ADORE (Zhan et al., 2021)", check=check)

@@ -1,0 +1,238 @@
+"""An experiment whose negatives are refreshed: where versions and published models stand, and what is mined."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+
+from hardneg.data.training_data import TrainingData
+from hardneg.errors import PeerError
+from hardneg.experiment.folder import Experiment
+from hardneg.experiment.names import UNTRAINED
+from hardneg.experiment.results_manifest import VERSIONS
+from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.loading import load_encoder
+from hardneg.models.saving import save_encoder
+from hardneg.negatives.labels import answers_of, current_positives
+from hardneg.negatives.mining import mine_candidates
+from hardneg.negatives.pool import save_pool
+from hardneg.process.distributed import by_leader
+from hardneg.recipes.ance.versions import (
+    POLL_SECONDS,
+    Beat,
+    Mode,
+    Versions,
+    in_force,
+    lines_of,
+    read_rows,
+    scheduled_version,
+    source_step,
+)
+from hardneg.recipes.settings import TrainingSettings, state_of
+from hardneg.search.retriever import GEOMETRY, Remembered, Snapshot
+from hardneg.storage.artifacts import is_published, read_manifest, remove
+from hardneg.training.checkpoint import checkpoints
+
+Working = Callable[[int], bool]  # complete versions -> whether training goes on; raises if a role failed
+
+EPISODE = 1  # all steps are of one stage; a refresh begins an episode for diagnostics only
+CHECKPOINTS = f"episodes/{EPISODE}/checkpoint"
+
+DONE = (-1, -1)  # in place of a job
+
+
+def versions_of(experiment: Experiment) -> Versions:
+    """Where versions of the negatives stand."""
+    return Versions(experiment / "versions")
+
+
+def exported(experiment: Experiment, step: int) -> Path:
+    """Where the trainer publishes the model of a step for mining."""
+    return experiment / f"models/step-{step:07d}"
+
+
+def beat_of(experiment: Experiment, role: str) -> Beat:
+    """The heart of a role."""
+    return Beat(experiment / "roles", role)
+
+
+def name_of(version: int) -> str:
+    """What the state behind a version is called."""
+    return UNTRAINED if version == 0 else f"refresh-{version}"
+
+
+def runs_of(version: int) -> str:
+    """Where the runs of the state behind a version are kept."""
+    return f"episodes/{version}/runs"
+
+
+def newest_export(experiment: Experiment) -> int:
+    """The step of the newest published model; 0 where there is none yet."""
+    steps = [int(path.name[5:]) for path in experiment.path.glob("models/step-*") if is_published(path)]
+    return max(steps, default=0)
+
+
+def is_trained(experiment: Experiment, steps: int) -> bool:
+    """Whether the final model, that of so many steps, is there."""
+    models = [experiment / "last/model", experiment / "model"]  # the first where the best is kept
+    return any(is_published(model) and read_manifest(model).inputs.get("step") == str(steps) for model in models)
+
+
+def publish_model(encoder: BiEncoder, experiment: Experiment, step: int) -> None:
+    """Publish the model of a step for mining, unless that was done."""
+    path = exported(experiment, step)
+    if not by_leader(is_published, path):
+        by_leader(save_encoder, encoder, path, inputs={"step": str(step)})
+
+
+def published_model(experiment: Experiment, step: int, device: torch.device) -> BiEncoder:
+    """The model of a step that was published for mining."""
+    return load_encoder(str(exported(experiment, step)), device=device)
+
+
+def state_behind(
+    settings: TrainingSettings,
+    data: TrainingData,
+    experiment: Experiment,
+    miner: BiEncoder,
+    version: int,
+    step: int,
+    trained_on: Path | None = None,
+) -> Snapshot:
+    """The state that mines a version, by the model of a step."""
+    return state_of(settings, data, experiment, miner, name_of(version), runs_of(version), step, trained_on)
+
+
+def remembered(experiment: Experiment, version: int, step: int, trained_on: Path | None) -> Remembered:
+    """The state behind a version that was mined before."""
+    return Remembered(name_of(version), experiment / runs_of(version), step=step, trained_on=trained_on)
+
+
+def used_before(mode: Mode, experiment: Experiment, step: int, every: int, version: int) -> Path | None:
+    """The version in force just before ``step``, whose model mines ``version``; None at first."""
+    if step == 0:
+        return None
+    last = version - 1 if mode == "async" else scheduled_version(mode, step - 1, every)
+    return versions_of(experiment).path(max(last, 0))
+
+
+def next_job(mode: Mode, experiment: Experiment, *, every: int, refreshes: int) -> tuple[int, int] | None:
+    """(version, step of its model) to mine now; None while there is nothing, ``DONE`` when training is over."""
+    versions = versions_of(experiment)
+    newest = versions.newest()
+    if newest is None:
+        return 0, 0
+    if is_trained(experiment, (refreshes + 1) * every):
+        return DONE
+    if mode == "async":
+        step = newest_export(experiment)
+        return (newest + 1, step) if step > versions.step(newest) else None
+    version = newest + (2 if mode == "async-fixed" and newest == 0 else 1)
+    step = source_step(mode, version, every)
+    return (version, step) if version <= refreshes and is_published(exported(experiment, step)) else None
+
+
+def publish_version(
+    state: Snapshot, data: TrainingData, experiment: Experiment, version: int, *, depth: int, seed: int
+) -> None:
+    """Publish all candidates of a state as a version of the negatives (top ``depth`` without D+)."""
+    contains = answers_of(data, experiment.cache)
+    with experiment.timed("mine", version=version, step=state.step):
+        positives = current_positives(state, data, depth, contains)
+        pool = mine_candidates(
+            state, positives, "query", episode=version, depth=depth, seed=seed, contains=contains
+        )
+    inputs = {"collection": data.collection.digest, "miner": state.digest, "step": str(state.step)}
+    save_pool(pool, versions_of(experiment).path(version), settings={"depth": depth}, inputs=inputs)
+
+
+def is_mined(experiment: Experiment, version: int) -> bool:
+    """Whether a version was completed, though it may be deleted since."""
+    versions = versions_of(experiment)
+    newest = versions.newest()
+    older = newest is not None and version < newest
+    return versions.is_complete(version) or (older and is_published(geometry_of(experiment, version)))
+
+
+def step_of(experiment: Experiment, version: int) -> int:
+    """After how many steps the model was that mined a version, which may be deleted since."""
+    versions = versions_of(experiment)
+    if versions.is_complete(version):
+        return versions.step(version)
+    return int(read_manifest(geometry_of(experiment, version)).facts["step"])
+
+
+def geometry_of(experiment: Experiment, version: int) -> Path:
+    """What is kept of the state behind a version whatever else is deleted."""
+    return experiment / runs_of(version) / GEOMETRY
+
+
+def tidy(experiment: Experiment, *, used: Path | None, keep: int | None) -> None:
+    """Delete what nothing will be made from: models no newer than the newest version's, and old versions.
+
+    A version stays while a step after a kept checkpoint may ask for it again.
+
+    Parameters
+    ----------
+    used : the version that the state looked at last was trained on; a later state asks for no older one.
+    keep : how many of the newest versions stay besides; None: all of them.
+    """
+    versions = versions_of(experiment)
+    newest = versions.newest()
+    mined = -1 if newest is None else versions.step(newest)
+    for path in experiment.path.glob("models/step-*"):
+        if int(path.name[5:]) <= mined:
+            remove(path)
+    if newest is None or keep is None or used is None:
+        return
+    oldest = min(number_of(used), newest - keep + 1, needed_from(experiment))
+    for path in versions.folder.glob("v[0-9]*"):
+        if is_published(path) and number_of(path) < oldest:
+            remove(path)
+
+
+def number_of(version: Path) -> int:
+    """The number of the version at a path."""
+    return int(version.name[1:])
+
+
+def needed_from(experiment: Experiment) -> int:
+    """The oldest version that training asks for when it goes on from its oldest checkpoint."""
+    kept, journal = checkpoints(experiment / CHECKPOINTS), experiment / VERSIONS
+    step = int(kept[0].name[5:]) if kept else 0
+    return in_force(read_rows(journal, lines_of(journal)[0]), step) or 0
+
+
+def watch(
+    experiment: Experiment, working: Working, *, mode: Mode, every: int, steps: int, keep: int | None
+) -> Iterator[Remembered]:
+    """Yield the state behind every version as it is completed, while two processes train and mine.
+
+    Parameters
+    ----------
+    every, steps : after how many steps a model is published, and after how many training is over.
+    keep : how many of the newest versions stay, besides those that resuming needs; None: all of them.
+
+    Raises
+    ------
+    PeerError : a role failed, or training ended without a model.
+    """
+    versions, version = versions_of(experiment), 0
+    while True:
+        busy = working(version)  # asked first: what is complete after the last work is still looked at
+        newest = versions.newest()
+        while newest is not None and version <= newest:
+            if is_mined(experiment, version):
+                step = step_of(experiment, version)
+                used = used_before(mode, experiment, step, every, version)
+                yield remembered(experiment, version, step, used)
+                tidy(experiment, used=used, keep=keep)
+            version += 1
+        if not busy:
+            break
+        time.sleep(POLL_SECONDS)
+    if not is_trained(experiment, steps):
+        raise PeerError("NO_FINAL_MODEL", "training ended without a model", "look at the log, run it again")

@@ -1,0 +1,81 @@
+"""Negatives that are refreshed while training goes on: the pool in force at a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from hardneg.data.training_data import TrainingData
+from hardneg.experiment.folder import Experiment
+from hardneg.experiment.results_manifest import VERSIONS
+from hardneg.negatives.pool import NegativePool, load_pool
+from hardneg.process.distributed import by_leader
+from hardneg.recipes.ance.following import versions_of
+from hardneg.recipes.ance.versions import Follower, Journal, Mode, Wait
+
+T = TypeVar("T")
+
+
+class VersionInForce:
+    """step -> the pool in force; remembers which version a step used until its metrics are written.
+
+    Parameters
+    ----------
+    mode, every, max_staleness, stop_when_stale : see :class:`~hardneg.recipes.ance.versions.Follower`.
+    wait : how to wait for a version.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        data: TrainingData,
+        mode: Mode,
+        *,
+        every: int,
+        wait: Wait,
+        max_staleness: int | None,
+        stop_when_stale: bool,
+    ) -> None:
+        self.data = data
+        self.follow = Follower(
+            versions_of(experiment),
+            Journal(experiment / VERSIONS, made=by_leader(lambda: experiment.metrics.steps) - 1),
+            mode,
+            every=every,
+            wait=timed_wait(experiment, wait),
+            max_staleness=max_staleness,
+            stop_when_stale=stop_when_stale,
+        )
+        self.used: dict[int, int] = {}
+        self.loaded: tuple[int, NegativePool] | None = None
+
+    def __call__(self, step: int) -> NegativePool:
+        """The pool in force at ``step``."""
+        version = self.used[step] = self.follow(step)
+        if self.loaded is None or self.loaded[0] != version:
+            collection = self.data.collection
+            path = self.follow.versions.path(version)
+            pool = load_pool(path, n_passages=collection.n_passages, collection=collection.digest)
+            self.loaded = version, pool
+        return self.loaded[1]
+
+    def begun(self, step: int) -> int:
+        """The step at which the version that ``step`` uses took effect."""
+        return self.follow.begun(step)
+
+    def facts(self, step: int) -> dict[str, int]:
+        """The version that a step used, and how many steps old the model was that mined it (ANCE, Fig. 5)."""
+        version = self.used.pop(step)
+        return {"negative_version": version, "async_gap": step - self.follow.versions.step(version)}
+
+
+def timed_wait(experiment: Experiment, wait: Wait) -> Wait:
+    """Wait, and note how long it took."""
+
+    def waiting(ready: Callable[[], T | None], what: str) -> T:
+        if (found := ready()) is not None:
+            return found
+        with experiment.timed("wait", what=what):
+            return wait(ready, what)
+
+    return waiting

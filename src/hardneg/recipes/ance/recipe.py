@@ -1,0 +1,360 @@
+"""ANCE: one long run whose negatives are mined again and again from its own recent weights (Xiong et al., 2021).
+
+The *trainer* publishes its model every ``refresh_every`` steps. The *inferencer* encodes the corpus with it,
+searches the training queries and publishes a new version of the negatives, which the trainer follows. ``sync``
+does both in one process, in turn; ``async`` and ``async-fixed`` do them in two, at the same time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from hardneg.config import operational
+from hardneg.data.training_data import TrainingData, labelled
+from hardneg.diagnostics.search_state import examine
+from hardneg.errors import SettingsError
+from hardneg.evaluation.measures import parse_measures
+from hardneg.experiment.folder import Experiment
+from hardneg.experiment.stage import Stage, stage_steps, steps_made
+from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.loading import load_encoder
+from hardneg.negatives.labels import answers_of
+from hardneg.process.distributed import by_leader
+from hardneg.recipes.ance.following import (
+    DONE,
+    EPISODE,
+    Working,
+    beat_of,
+    is_mined,
+    next_job,
+    publish_model,
+    publish_version,
+    published_model,
+    remembered,
+    runs_of,
+    state_behind,
+    tidy,
+    used_before,
+    versions_of,
+    watch,
+)
+from hardneg.recipes.ance.in_force import VersionInForce
+from hardneg.recipes.ance.versions import Mode, Wait, at_once, patient
+from hardneg.recipes.estimate import Episode, describe_work, work_of
+from hardneg.recipes.measured_states import Passing, passed, runs_there, weights_there
+from hardneg.recipes.settings import Recipe, TrainingSettings, final_state
+from hardneg.recipes.untrained import Own
+from hardneg.search.retriever import State
+from hardneg.training.batches import VisitBatches
+from hardneg.training.objectives import LossName, group_loss, group_objective
+from hardneg.training.optim import Schedule, cyclical, linear
+
+END = -1  # in place of a number of steps
+EXPORTS = 2  # published models that stand beside each other where the inferencer keeps up: older ones are deleted
+NEEDED = 2  # versions that resuming or the results need besides the newest
+
+
+class Ance(TrainingSettings):
+    """Settings of the recipe; the presets hold the paper's values."""
+
+    mode: Mode = "sync"
+    refresh_every: int = Field(10_000, ge=1)  # m
+    refreshes: int = Field(10, ge=0)  # (refreshes + 1) * m steps are made
+    epochs: float | None = Field(None, gt=0)  # m follows from them, within min_steps and max_steps
+    # Steps over which the rate decays. None: as many as are made; with cyclical as many as there are training
+    # queries, for ANCE's code counts the lines of its training data there (drivers/run_ann_dpr.py).
+    horizon: int | None = Field(None, ge=1)
+    schedule: Literal["single", "cyclical"] = "single"  # cyclical: begins anew where a version takes effect
+    negatives_per_query: int = Field(1, ge=1)
+    loss: LossName = "pairwise_nll"
+    margin: float = Field(1.0, gt=0)  # of hinge
+    in_batch: bool = False
+    positives: Literal["rotate", "first"] = "rotate"
+    max_staleness: int | None = Field(None, ge=1)  # most steps between mining and use (async)
+    stale: Literal["wait", "stop"] = "wait"  # what to do beyond it
+    keep_versions: int | None = operational(None, ge=1)  # besides those that resuming needs; None: all
+
+    @property
+    def roles(self) -> Sequence[str]:
+        """Trainer and inferencer, unless both are this process."""
+        return () if self.mode == "sync" else ("trainer", "inferencer")
+
+    @property
+    def may_grow(self) -> tuple[str, ...]:
+        """More refreshes extend an experiment whose schedule does not depend on how many there are."""
+        grows = (self.horizon or self.schedule == "cyclical") and self.keep == "last"
+        return ("refreshes",) if grows else ()
+
+    @property
+    def steps(self) -> int:
+        """Steps that are made."""
+        return (self.refreshes + 1) * self.refresh_every
+
+    def for_data(self, queries: int) -> Ance:
+        """With ``epochs``, as many steps between refreshes as make them."""
+        if self.epochs is None:
+            return self
+        steps = self.bounded(math.ceil(self.epochs * math.ceil(queries / self.queries_per_step)))
+        return self.model_copy(update={"refresh_every": math.ceil(steps / (self.refreshes + 1))})
+
+    def check(self) -> None:
+        """Refuse, besides, an age that no negatives can have, and a schedule that ends before training does."""
+        super().check()
+        if self.measure_every and self.mode != "sync":
+            what = f"measure_every = {self.measure_every} with mode = {self.mode}, which measures every version"
+            raise SettingsError("BAD_SETTING", what, "leave it out, or set mode = sync")
+        if self.max_staleness is not None and self.mode != "async":
+            what = f"max_staleness = {self.max_staleness} with mode = {self.mode}, which has a schedule"
+            raise SettingsError("BAD_SETTING", what, "leave it out, or use mode = async")
+        if self.max_staleness is not None and self.max_staleness < self.refresh_every:
+            what = f"max_staleness = {self.max_staleness} is less than refresh_every = {self.refresh_every}"
+            raise SettingsError("BAD_SETTING", what, "models are published only so often: allow at least as many")
+        if self.schedule == "cyclical" and self.horizon is not None and self.horizon < self.refresh_every:
+            what = f"horizon = {self.horizon} ends before a cycle of {self.refresh_every} steps does"
+            raise SettingsError("BAD_SETTING", what, "give a longer horizon, or refresh more often")
+        if self.horizon is not None and self.horizon < self.steps and self.schedule == "single":
+            what = f"horizon = {self.horizon} ends before the {self.steps} steps do: the rest would learn nothing"
+            raise SettingsError("BAD_SETTING", what, "give a longer horizon, or fewer refreshes")
+
+
+def ance(
+    settings: Ance,
+    data: TrainingData,
+    base: Callable[[], BiEncoder],
+    experiment: Experiment,
+    *,
+    working: Working | None = None,
+) -> Iterator[State]:
+    """Train with refreshed negatives (ANCE, Section 4). Everything that is published already is reused.
+
+    Yields the state of the model behind every version of the negatives, and the final one.
+
+    Parameters
+    ----------
+    working : in the asynchronous modes, what watches the two processes that run :func:`train` and :func:`infer`.
+    """
+    data = labelled(data, settings.model_dump(mode="json"))
+    if working is None:
+        yield from alternate(settings, data, base, experiment)
+    else:
+        yield from watch(
+            experiment,
+            working,
+            mode=settings.mode,
+            every=settings.refresh_every,
+            steps=settings.steps,
+            keep=settings.keep_versions,
+        )
+    last = experiment / settings.last_model
+    encoder, made = load_encoder(str(last), device=base().device), steps_made(last)
+    newest = versions_of(experiment).newest() or 0
+    used = used_before(settings.mode, experiment, made, settings.refresh_every, newest + 1)
+    yield final_state(settings, data, experiment, encoder, made, used)
+
+
+def alternate(
+    settings: Ance, data: TrainingData, base: Callable[[], BiEncoder], experiment: Experiment
+) -> Iterator[State]:
+    """Mine and train in turn."""
+    encoder = base()
+    steps, made = train(settings, data, encoder, experiment, at_once), 0
+    end = settings.steps
+    for version in range(settings.refreshes + 1):
+        step = version * settings.refresh_every
+        if step >= end:  # patience ended it
+            break
+        used = used_before(settings.mode, experiment, step, settings.refresh_every, version)
+        kept_at = weights_there(experiment, EPISODE, step) if step and settings.keep == "best" else None
+        if by_leader(is_mined, experiment, version):
+            old = remembered(experiment, version, step, used)
+            old.kept_at = kept_at
+            yield old
+        else:
+            miner = encoder if step == 0 else published_model(experiment, step, encoder.device)
+            state = state_behind(settings, data, experiment, miner, version, step, used)
+            state.kept_at = kept_at
+            yield state
+            by_leader(publish_version, state, data, experiment, version, depth=settings.depth, seed=settings.seed)
+            state.discard()
+        by_leader(tidy, experiment, used=used, keep=settings.keep_versions)
+        while made < min(step + settings.refresh_every, end):  # the first that come may be many, made before
+            made = next(steps, END)
+            if made == END:
+                made = end = steps_made(experiment / settings.last_model)
+        until = min(step + settings.refresh_every, end)
+        yield from passed(settings, experiment, EPISODE, after=step, before=until, single=True)
+
+
+# ---------------------------------------------------------------- the trainer
+
+
+def train(
+    settings: Ance,
+    data: TrainingData,
+    encoder: BiEncoder,
+    experiment: Experiment,
+    wait: Wait,
+) -> Iterator[int]:
+    """Make all steps, on the negatives in force at each; the model is published at every refresh.
+
+    Yields how many steps are made.
+
+    Parameters
+    ----------
+    wait : how to wait for a version.
+    """
+    in_force = VersionInForce(
+        experiment,
+        data,
+        settings.mode,
+        every=settings.refresh_every,
+        wait=wait,
+        max_staleness=settings.max_staleness,
+        stop_when_stale=settings.stale == "stop",
+    )
+    stage = Stage(
+        episode=EPISODE,
+        seed=settings.seed,
+        models={settings.last_model: settings.steps},
+        schedule=schedule_of(settings, len(data.train), in_force.begun),
+        objective=group_objective(
+            data,
+            encoder,
+            experiment.cache,
+            group_loss(settings.loss, scale=encoder.settings.scale, margin=settings.margin),
+            in_batch=settings.in_batch,
+            **settings.of_objective,
+        ),
+        batches=VisitBatches(
+            data.train,
+            in_force,
+            queries_per_step=settings.queries_per_step,
+            negatives=settings.negatives_per_query,
+            seed=settings.seed,
+            rotate=settings.positives == "rotate",
+            micro_queries=settings.micro_queries,
+        ),
+        inputs={"collection": data.collection.digest, "splits": data.digest},
+        clip=settings.clip,
+        optimizer=settings.make_optimizer,
+        checkpoint_every=settings.checkpoint_every,
+        is_border=lambda made: made % settings.refresh_every == 0,
+        facts=in_force.facts,
+        watch=watch_of(settings, data, experiment) if settings.mode == "sync" else None,
+    )
+    for made in stage_steps(stage, encoder, data.collection, experiment):
+        if made % settings.refresh_every == 0 and made < settings.steps:
+            publish_model(encoder, experiment, made)
+        yield made
+
+
+def watch_of(settings: Ance, data: TrainingData, experiment: Experiment) -> Passing:
+    """What measures on the way; the states behind refreshes are looked at too where the best is kept."""
+    every = settings.refresh_every
+
+    def runs(experiment: Experiment, episode: int, step: int) -> Path:
+        behind = experiment / runs_of(step // every)
+        return runs_there(experiment, episode, step) if step % every else behind
+
+    return Passing(
+        settings,
+        data,
+        experiment,
+        episode=EPISODE,
+        horizon=settings.steps,
+        stop=settings.steps,
+        start=runs_of(0),
+        besides=range(every, settings.steps, every) if settings.keep == "best" else (),
+        runs=runs,
+        lasting=lambda step: step % every == 0,
+    )
+
+
+def be_trainer(
+    settings: Ance,
+    data: TrainingData,
+    base: Callable[[], BiEncoder],
+    experiment: Experiment,
+    patience: float,
+) -> None:
+    """The trainer's role; it waits for an inferencer that gives no sign of life for ``patience`` seconds."""
+    wait = patient(beat_of(experiment, "inferencer"), patience)
+    data = labelled(data, settings.model_dump(mode="json"))
+    for _ in train(settings, data, base(), experiment, wait):
+        pass
+
+
+def schedule_of(settings: Ance, queries: int, begun: Callable[[int], int]) -> Schedule:
+    """The learning rate of every step.
+
+    Parameters
+    ----------
+    queries : to train on.
+    begun : step -> the step at which the version in force there took effect.
+    """
+    if settings.schedule == "single":
+        return linear(settings.learning_rate, warmup=settings.warmup, horizon=settings.horizon or settings.steps)
+    horizon = settings.horizon or max(queries, settings.refresh_every)  # never at rest before a version is due
+    return cyclical(linear(settings.learning_rate, warmup=settings.warmup, horizon=horizon), begun)
+
+
+# ---------------------------------------------------------------- the inferencer
+
+
+def infer(
+    settings: Ance,
+    data: TrainingData,
+    base: Callable[[], BiEncoder],
+    experiment: Experiment,
+    patience: float,
+) -> None:
+    """Mine a version from every model that the mode asks for, until training is done.
+
+    It waits for a trainer that gives no sign of life for ``patience`` seconds.
+    """
+    data = labelled(data, settings.model_dump(mode="json"))
+    measures, contains = parse_measures(settings.measures), answers_of(data, experiment.cache)
+    wait = patient(beat_of(experiment, "trainer"), patience)
+    todo = partial(next_job, settings.mode, experiment, every=settings.refresh_every, refreshes=settings.refreshes)
+    while (job := wait(todo, "a model to mine with")) != DONE:
+        version, step = job
+        miner = base() if step == 0 else published_model(experiment, step, base().device)
+        state = state_behind(settings, data, experiment, miner, version, step)
+        examine(state, data, measures, depth=settings.depth, contains=contains)  # now: the embeddings go
+        publish_version(state, data, experiment, version, depth=settings.depth, seed=settings.seed)
+        state.discard()
+
+
+# ---------------------------------------------------------------- the plan
+
+
+def plan(
+    settings: Ance, data: TrainingData, encoder: BiEncoder, *, seeds: int, measure: bool, own: Own | None = None
+) -> dict[str, Any]:
+    """What the experiment would do, and with ``measure`` what it would take here."""
+    data = labelled(data, settings.model_dump(mode="json"))
+    width = 1 + settings.negatives_per_query
+    one = Episode(EPISODE, len(data.train), settings.steps, settings.queries_per_step, width)
+    versions = settings.refreshes + 1 - (settings.mode == "async-fixed" and settings.refreshes > 0)  # 1 is 0 there
+    work = work_of(settings, data, [one], states=versions + 1, entries=settings.depth, in_batch=settings.in_batch)
+    kept = versions if settings.keep_versions is None else min(versions, settings.keep_versions + NEEDED)
+    work = replace(work, pools=kept, models=min(settings.refreshes, EXPORTS))
+    return describe_work(work, encoder, seeds=seeds, measure=measure, own=own)
+
+
+RECIPE = Recipe(
+    "ance",
+    Ance,
+    ance,
+    plan,
+    about="ANCE (Xiong et al., 2021)",
+    roles={"trainer": be_trainer, "inferencer": infer},
+    together=True,
+)

@@ -1,0 +1,167 @@
+"""Two processes on one experiment, the trainer and the inferencer: what each is told, and does.
+
+A role is told what to do by one line of JSON on its standard input, which then stays open: when it ends, whoever
+started the role is gone, and the role stops where nothing is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import json
+import logging
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from hardneg.data.collection import Collection
+from hardneg.data.importing import open_data
+from hardneg.data.training_data import choose_splits
+from hardneg.errors import Interrupted, PeerError, SettingsError
+from hardneg.evaluation.measures import bases_of, parse_measures
+from hardneg.experiment.folder import join_experiment
+from hardneg.experiment.provenance import remember_collection
+from hardneg.experiment.tensorboard import boarding
+from hardneg.models.code import allow_code, allowed_code
+from hardneg.process import progress
+from hardneg.process.memory import limit_memory, limit_of
+from hardneg.process.threads import set_threads
+from hardneg.recipes.ance.following import beat_of
+from hardneg.recipes.model_source import Base, Splits
+from hardneg.recipes.settings import Recipe, TrainingSettings
+from hardneg.storage.artifacts import lease
+
+log = logging.getLogger(__name__)
+
+ORPHAN_SECONDS = 6.0  # to stop where nothing is lost when whoever started the role is gone; then it ends
+PR_SET_PDEATHSIG = 1  # of Linux's prctl.h
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """All that a role must know, ready for JSON."""
+
+    recipe: str
+    role: str
+    out: str
+    data: str
+    base: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    splits: Mapping[str, str]
+    split_seed: int  # of the queries that are held out
+    inputs: Mapping[str, str]
+    cache: str | None
+    supervised: bool  # somebody restarts the other roles: wait for them however long it takes
+    code: Sequence[str] = ()  # revisions at which models may run their own
+    threads: int | None = None
+    max_ram: str | None = None
+    max_vram: str | None = None
+
+
+def jobs_of(
+    recipe: Recipe,
+    roles: Sequence[str],
+    out: Path,
+    collection: Collection,
+    splits: Splits,
+    base: Base,
+    settings: TrainingSettings,
+    inputs: Mapping[str, str],
+    cache: Path | None,
+    *,
+    split_seed: int,
+    supervised: bool,
+) -> list[Job]:
+    """The jobs of these roles, which share the threads and the memory of this process, and its CUDA devices."""
+    import torch
+
+    share = max(len(roles), 1)
+    several = base.device == "cuda" and torch.cuda.device_count() >= share > 1
+    return [
+        Job(
+            recipe.name,
+            role,
+            str(out.absolute()),
+            str(collection.path.absolute()),
+            dataclasses.asdict(base) | {"device": f"cuda:{number}" if several else base.device},
+            settings.model_dump(mode="json"),
+            dataclasses.asdict(splits),
+            split_seed,
+            dict(inputs),
+            None if cache is None else str(cache.absolute()),
+            supervised,
+            allowed_code(),
+            max(torch.get_num_threads() // share, 1),
+            *(None if limit is None else str(limit // share) for limit in map(limit_of, ("cpu", "cuda"))),
+        )
+        for number, role in enumerate(roles)
+    ]
+
+
+# ---------------------------------------------------------------- in the role
+
+
+def take_role(recipe: Recipe, job: Job) -> None:
+    """Be the trainer or the inferencer of an experiment until there is nothing left to do.
+
+    Raises
+    ------
+    BusyError : another process has this role.
+    """
+    if job.role not in recipe.roles:
+        raise SettingsError("NO_ROLE", f"{recipe.name} has no role '{job.role}'", f"use {', '.join(recipe.roles)}")
+    set_threads(job.threads)
+    limit_memory(job.max_ram, job.max_vram)
+    allow_code(*job.code)
+    out, settings = Path(job.out), recipe.settings.model_validate(dict(job.settings), strict=False)
+    basis = bases_of(parse_measures(settings.measures))
+    collection = open_data(job.data, cache=None if job.cache is None else Path(job.cache))
+    data = choose_splits(collection, **job.splits, seed=job.split_seed, basis=basis)
+    assert data.digest == job.inputs["splits"]
+    base = Base(**job.base)
+    with (
+        lease(out / "roles" / job.role),
+        join_experiment(
+            out,
+            recipe=recipe.name,
+            settings=settings,
+            inputs=job.inputs,
+            cache=Path(job.cache) if job.cache else None,
+        ) as experiment,
+        beat_of(experiment, job.role).beating(lambda: progress.beats),
+        boarding(experiment, settings.tensorboard),
+    ):
+        remember_collection(out, data.collection)
+        patience = math.inf if job.supervised else settings.silent_seconds
+        recipe.roles[job.role](settings, data, lambda: base.load(settings), experiment, patience)
+
+
+def read_job(stream: IO[str]) -> Job:
+    """The job that whoever started this process wrote; from now on, its end is the sign to stop."""
+    told = json.loads(stream.readline())
+    die_with_parent()
+    if os.getppid() != told.pop("parent"):  # it died before the system could be told
+        raise PeerError("ORPHANED", "the supervisor is gone", "run the same command again")
+    job = Job(**told)
+    threading.Thread(target=_stop_at_end, args=(stream,), daemon=True).start()
+    return job
+
+
+def die_with_parent() -> None:
+    """Let the system kill this process when its parent dies, even if it is stopped; what is published is whole."""
+    with contextlib.suppress(OSError, AttributeError):  # only Linux does; elsewhere the stream's end must do
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _stop_at_end(stream: IO[str]) -> None:
+    """Stop this process when the stream ends; at the latest after ``ORPHAN_SECONDS``."""
+    stream.read()
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(ORPHAN_SECONDS)
+    os._exit(Interrupted.status)

@@ -1,0 +1,178 @@
+"""Who starts, watches and stops the processes of an experiment: killed and hung ones are started again."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import IO
+
+from hardneg.errors import BusyError, Interrupted, PeerError
+from hardneg.experiment.folder import Experiment
+from hardneg.process.progress import note
+from hardneg.process.signals import stop_flag
+from hardneg.recipes.ance.following import beat_of
+from hardneg.recipes.ance.roles import Job
+from hardneg.recipes.settings import TrainingSettings
+
+log = logging.getLogger(__name__)
+
+BEGIN_SECONDS = 120.0  # to load everything, before the first sign of life
+STOP_SECONDS = 30.0  # for a role to stop at a signal; then it is killed
+# Stopped, or somebody has the role: an orphan of an earlier supervisor, which is about to end.
+PASSING = (Interrupted.status, BusyError.status)
+RETRIES = 5  # restarts in a row without a new version
+BACKOFF = (0.5, 1.0, 2.0, 4.0, 8.0)
+
+
+class Worker:
+    """A role in a process of its own, restarted when it is killed or hangs.
+
+    Parameters
+    ----------
+    silent_seconds : a role that has begun and gives no sign of life for so long has hung.
+    """
+
+    def __init__(self, job: Job, experiment: Experiment, *, silent_seconds: float) -> None:
+        self.job, self.beat = job, beat_of(experiment, job.role)
+        self.silent_seconds = silent_seconds
+        self.failures = 0
+        self.tail: deque[str] = deque(maxlen=20)
+        self._start()
+
+    def _start(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "hardneg", "role"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # Ctrl-C comes to the supervisor, which passes it on
+        )
+        assert self.process.stdin
+        assert self.process.stderr
+        threading.Thread(target=self._forward, args=(self.process.stderr,), daemon=True).start()
+        with contextlib.suppress(BrokenPipeError):
+            told = dataclasses.asdict(self.job) | {"parent": os.getpid()}
+            self.process.stdin.write(json.dumps(told) + "\n")
+            self.process.stdin.flush()
+        self.last, self.since = self.beat.read(), time.monotonic()
+        self.begun = False
+
+    def _forward(self, stream: IO[str]) -> None:
+        """Show what the role says, with its name before it."""
+        with stream:
+            for line in stream:
+                self.tail.append(line.rstrip("\n"))
+                note(f"{self.job.role}: {line.rstrip()}")
+
+    def is_busy(self) -> bool:
+        """Whether it still works; restarts it if it was killed or hangs.
+
+        Raises
+        ------
+        PeerError : it ended with a fault, or too often; its status is the role's.
+        """
+        if (status := self.process.poll()) is None:
+            self._watch_beat()
+            return True
+        if status == 0:
+            return False
+        if status > 0 and status not in PASSING:  # a fault of its own, told already
+            last = self.tail[-1] if self.tail else ""
+            raise RoleFailed(f"the {self.job.role} ended with exit status {status} ({last:.200})", status)
+        if self.failures >= RETRIES:
+            what = f"the {self.job.role} ended {RETRIES + 1} times in a row ({describe_end(status)})"
+            raise RoleFailed(what, status if status > 0 else PeerError.status)
+        note(f"WARNING: the {self.job.role} was stopped ({describe_end(status)}); it is started again")
+        log.warning("the %s was stopped (%s); it is started again", self.job.role, describe_end(status))
+        self._wait(BACKOFF[min(self.failures, len(BACKOFF) - 1)])
+        self.failures += 1
+        self._start()
+        return True
+
+    def _wait(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            stop_flag.check()
+            time.sleep(0.05)
+
+    def _watch_beat(self) -> None:
+        """Kill a role that has fallen silent."""
+        if (now := self.beat.read()) != self.last:
+            self.begun = self.begun or now.startswith(f"{self.process.pid} ")
+            self.last, self.since = now, time.monotonic()
+        elif time.monotonic() - self.since > self.silent_seconds + (0 if self.begun else BEGIN_SECONDS):
+            log.warning("the %s gave no sign of life for %.0f s and is killed", self.job.role, self.silent_seconds)
+            self.process.kill()
+            self.process.wait()
+
+    def forgive(self) -> None:
+        """It did something new: earlier failures do not count."""
+        self.failures = 0
+
+    def stop(self) -> None:
+        """Ask it to stop, and see to it that it does."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.terminate()
+            try:
+                self.process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        if self.process.stdin:
+            with contextlib.suppress(BrokenPipeError):
+                self.process.stdin.close()
+
+
+class RoleFailed(PeerError):
+    """A role that cannot go on; carries the exit status of its fault."""
+
+    def __init__(self, what: str, status: int) -> None:
+        super().__init__("ROLE_FAILED", what, "its own line stands above; correct that, and run this again")
+        self.status = status
+
+
+def describe_end(status: int) -> str:
+    """How a process ended, in words."""
+    return f"by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+
+
+class Team:
+    """The trainer and the inferencer of an experiment, watched together."""
+
+    def __init__(self, trainer: Worker, inferencer: Worker) -> None:
+        self.trainer, self.inferencer = trainer, inferencer
+
+    def __call__(self, versions: int) -> bool:
+        """Whether training goes on; ``versions``: how many are complete, so that progress is known."""
+        stop_flag.check()
+        if versions != getattr(self, "seen", None):
+            self.seen = versions
+            self.trainer.forgive()
+            self.inferencer.forgive()
+        busy = self.trainer.is_busy()
+        if busy:
+            self.inferencer.is_busy()
+        return busy
+
+
+@contextlib.contextmanager
+def team(jobs: Sequence[Job], experiment: Experiment, settings: TrainingSettings) -> Iterator[Team]:
+    """Start both roles; stop them, whatever happens, when the block ends."""
+    with contextlib.ExitStack() as stack:
+        workers = []
+        for job in jobs:
+            workers.append(Worker(job, experiment, silent_seconds=settings.silent_seconds))
+            stack.callback(workers[-1].stop)
+        yield Team(*workers)

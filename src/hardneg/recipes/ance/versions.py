@@ -1,0 +1,289 @@
+"""Negatives that change while training goes on: versions, which of them is in force, and who is alive.
+
+A version is an immutable folder ``v0000``, ``v0001``, ...; the inferencer publishes it, the trainer follows.
+Nothing is inferred from a file's existence or time: a version is there when its manifest is.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeVar
+
+from hardneg.errors import ArtifactError, PeerError
+from hardneg.process.distributed import by_leader, is_leader
+from hardneg.process.progress import pulse
+from hardneg.process.signals import stop_flag
+from hardneg.storage.artifacts import is_published, publish_file, read_manifest
+from hardneg.storage.disk import append_lines
+from hardneg.storage.lease import Heartbeat, Observer
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Mode = Literal["sync", "async", "async-fixed"]
+
+POLL_SECONDS = 0.1
+BEAT_SECONDS = 0.5
+
+
+class Versions:
+    """The versions of an experiment's negatives."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, version: int) -> Path:
+        """Where a version stands, or will."""
+        return self.folder / f"v{version:04d}"
+
+    def is_complete(self, version: int) -> bool:
+        """Whether a version is there, whole."""
+        return is_published(self.path(version))
+
+    def newest(self) -> int | None:
+        """The number of the newest complete version."""
+        found = [int(path.name[1:]) for path in self.folder.glob("v[0-9]*") if is_published(path)]
+        return max(found, default=None)
+
+    def step(self, version: int) -> int:
+        """After how many steps the model was that mined a version."""
+        return int(read_manifest(self.path(version)).inputs["step"])
+
+
+def lines_of(path: Path) -> tuple[list[bytes], bytes]:
+    """The whole lines of a journal, and what may be torn after them; none where there is no journal."""
+    *lines, torn = path.read_bytes().split(b"\n") if path.is_file() else [b""]
+    return lines, torn
+
+
+def read_rows(path: Path, lines: Sequence[bytes]) -> list[tuple[int, int]]:
+    """(first step, version) of every line of a journal."""
+    try:
+        return [(row["step"], row["version"]) for row in map(json.loads, lines)]
+    except (ValueError, KeyError, TypeError) as fault:
+        what = f"not a journal of versions ({fault})"
+        raise ArtifactError(
+            "BAD_JSON", what, "remove it; steps since the checkpoint are made anew", path=path
+        ) from fault
+
+
+def in_force(rows: Sequence[tuple[int, int]], step: int) -> int | None:
+    """The version that a journal's rows name for ``step``."""
+    return next((version for first, version in reversed(rows) if first <= step), None)
+
+
+def begun(rows: Sequence[tuple[int, int]], step: int) -> int | None:
+    """The step from which on the version in force at ``step`` was, by a journal's rows."""
+    return next((first for first, _ in reversed(rows) if first <= step), None)
+
+
+class Journal:
+    """From which step on each version was in force: one line a change, on the disk before the step is made.
+
+    In a group, rank 0 reads and writes it for all.
+
+    Parameters
+    ----------
+    made : the last step that was made before, as far as is known: what was in force at the last change still was
+        then.
+    """
+
+    def __init__(self, path: Path, made: int = -1) -> None:
+        self.path, self.made = path, made
+        self.rows = by_leader(self._read)
+
+    def _read(self) -> list[tuple[int, int]]:
+        """All rows; a torn last line, left by a crash, is cut off."""
+        lines, torn = lines_of(self.path)
+        if torn:
+            with publish_file(self.path) as stream:
+                stream.writelines(line + b"\n" for line in lines)
+        return read_rows(self.path, lines)
+
+    def recorded(self, step: int) -> int | None:
+        """The version in force at ``step``, if that step was made before."""
+        if not self.rows or step > max(self.rows[-1][0], self.made):
+            return None
+        return in_force(self.rows, step)
+
+    def append(self, step: int, version: int) -> None:
+        """Note a change, and flush it."""
+        self.rows.append((step, version))
+        if not is_leader():
+            return
+        row = json.dumps({"step": step, "version": version}) + "\n"
+        append_lines(self.path, row.encode())
+
+
+class Follower:
+    """Decides which version is in force at a step; the only place where training waits for mining.
+
+    ``sync``: version k comes from the model of step k·m and takes effect there. ``async-fixed``: it comes from
+    that of step (k - 1)·m and takes effect at k·m, so that version 1 is version 0. ``async``: the newest complete
+    one.
+
+    Parameters
+    ----------
+    every : m, steps between refreshes.
+    max_staleness : most steps between the model that mined a version and the step that uses it (``async``).
+    stop_when_stale : raise beyond it, instead of waiting for a newer version.
+    wait : blocks until its argument gives something; decides for how long, and what to raise then.
+    """
+
+    def __init__(
+        self,
+        versions: Versions,
+        journal: Journal,
+        mode: Mode,
+        *,
+        every: int,
+        wait: Wait,
+        max_staleness: int | None = None,
+        stop_when_stale: bool = False,
+    ) -> None:
+        self.versions, self.journal, self.mode, self.every = versions, journal, mode, every
+        self.wait, self.max_staleness, self.stop_when_stale = wait, max_staleness, stop_when_stale
+        self.current: int | None = None
+
+    def __call__(self, step: int) -> int:
+        """The version in force at ``step`` (from 0). A step that was made before gets what it got then."""
+        version = self.journal.recorded(step)
+        if version is None:
+            version = self._newest(step) if self.mode == "async" else self._scheduled(step)
+            if version != self.current and (not self.journal.rows or self.journal.rows[-1][1] != version):
+                self.journal.append(step, version)
+        elif version != self.current:
+            self._check_kept(version)
+        self.current = version
+        return version
+
+    def begun(self, step: int) -> int:
+        """The step at which the version in force at ``step`` took effect; ask after the step got its version.
+
+        In ``async`` only the journal knows, so a resumed run is told what the run before it was.
+        """
+        if self.mode != "async":
+            return scheduled_version(self.mode, step, self.every) * self.every
+        first = begun(self.journal.rows, step)
+        assert first is not None, "no version is in force yet"
+        return first
+
+    def _scheduled(self, step: int) -> int:
+        version = scheduled_version(self.mode, step, self.every)
+        self._check_kept(version)
+        self.wait(lambda: self.versions.is_complete(version) or None, f"version {version} of the negatives")
+        return version
+
+    def _check_kept(self, version: int) -> None:
+        """Refuse to wait for what was deleted: all checkpoints of later steps must be gone, too."""
+        newest = self.versions.newest()
+        if newest is not None and version < newest and not self.versions.is_complete(version):
+            what = "training begins before its checkpoints, with negatives that were deleted since"
+            raise ArtifactError("MISSING_FILE", what, "train in a new folder", path=self.versions.path(version))
+
+    def _newest(self, step: int) -> int:
+        def fresh() -> int | None:
+            newest = self.versions.newest()
+            if newest is None or self.max_staleness is None:
+                return newest
+            age = step - self.versions.step(newest)
+            if age > self.max_staleness and self.stop_when_stale:
+                what = f"the newest negatives are {age} steps old, at most {self.max_staleness} are allowed"
+                fix = "look at the inferencer's log; run this again, or allow more by max_staleness"
+                raise PeerError("STALE", what, fix, path=self.versions.folder)
+            return newest if age <= self.max_staleness else None
+
+        age = "" if self.max_staleness is None else f" at most {self.max_staleness} steps old"
+        return self.wait(fresh, f"negatives{age}")
+
+
+def scheduled_version(mode: Mode, step: int, every: int) -> int:
+    """The version that a mode with a schedule uses at ``step``."""
+    version = step // every
+    return 0 if mode == "async-fixed" and version == 1 else version
+
+
+def source_step(mode: Mode, version: int, every: int) -> int:
+    """The step whose model mines a version, in a mode with a schedule."""
+    return max(version - 1, 0) * every if mode == "async-fixed" else version * every
+
+
+# ---------------------------------------------------------------- waiting for a peer
+
+
+class Wait(Protocol):
+    """Blocks until ``ready`` gives something."""
+
+    def __call__(self, ready: Callable[[], T | None], what: str) -> T:
+        """What ``ready`` gave; ``what`` says what is waited for."""
+        ...
+
+
+def patient(beat: Beat, seconds: float) -> Wait:
+    """Wait while the peer is alive: until its heart did not beat for ``seconds``, by the clock of this process.
+
+    Raises
+    ------
+    PeerError : the peer is dead or hung (exit 8).
+    """
+
+    def wait(ready: Callable[[], Any], what: str) -> Any:
+        if (found := ready()) is not None:
+            return found
+        begun = time.monotonic()
+        observer = Observer(beat)
+        while (found := ready()) is None:
+            stop_flag.check()
+            pulse()
+            if observer.silence() > seconds:
+                fault = f"no sign of life of the {beat.name} for {seconds:.0f} s, while waiting for {what}"
+                raise PeerError(
+                    "PEER_SILENT", fault, "look at its log, and run the same command again", path=beat.path
+                )
+            time.sleep(POLL_SECONDS)
+        if (waited := time.monotonic() - begun) > 1:
+            log.info("waited %.1f s for %s", waited, what)
+        return found
+
+    return wait
+
+
+def at_once(ready: Callable[[], Any], what: str) -> Any:
+    """Wait for nothing: what is needed was made by this process."""
+    found = ready()
+    assert found is not None, what
+    return found
+
+
+class Beat(Heartbeat):
+    """The heart of a role; observers judge it by their own clock."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        super().__init__(folder / f"{name}.beat")
+        self.name = name
+
+    @contextmanager
+    def beating(self, progress: Callable[[], int]) -> Iterator[None]:
+        """Let it beat while the block runs and ``progress`` grows: a process that hangs falls silent."""
+        done = threading.Event()
+
+        def work() -> None:
+            last = -1
+            while not done.wait(BEAT_SECONDS):
+                if (now := progress()) != last:
+                    last = now
+                    self.touch(now)
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()

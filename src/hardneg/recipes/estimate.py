@@ -1,0 +1,287 @@
+"""What an experiment would take: counted from the data, timed on a sample, said before anything runs."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, get_args
+
+import numpy as np
+
+from hardneg.data.tokens import token_batch
+from hardneg.data.training_data import TrainingData
+from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.capacity import Precision
+from hardneg.negatives.mining import training_depth
+from hardneg.process.progress import clock
+from hardneg.recipes.microbenchmarks import TIMED_TOKENS, encode_seconds, search_seconds, spread, training_cost
+from hardneg.recipes.settings import TrainingSettings
+from hardneg.recipes.untrained import Own
+from hardneg.records import Side, TokenBatch
+
+JUDGED = 100  # hits of a dev or test query, about
+SAMPLE = 512  # texts looked at for lengths and tokenising speed
+DISK_RATE = 400e6  # bytes a second, to write or read with a digest
+HIT, ENTRY, POSTING = 8, 21, 8  # bytes of a run's hit, a pool's entry, a term in a passage
+BYTES = {"float16": 2, "float32": 4}
+
+
+@dataclass(frozen=True)
+class Episode:
+    """What one episode of a recipe would do."""
+
+    episode: int
+    queries: int
+    steps: int
+    queries_per_step: int
+    passages_per_query: int
+
+
+@dataclass(frozen=True)
+class Work:
+    """What an experiment would do, apart from how fast."""
+
+    data: TrainingData
+    episodes: Sequence[Episode]
+    states: int  # how often the training and the judged queries are searched
+    depth: int
+    entries: int  # of a pool, for a query
+    in_batch: bool
+    micro_queries: int | None  # queries whose passages meet in one softmax; None: all of a step
+    chunk_tokens: int | None  # of the gradient cache
+    checkpoint_every: int
+    token_budget: int
+    store_dtype: str
+    precision: Precision
+    encoded: tuple[int, int] | None = None  # how often the queries are, and the corpus; None: both for every state
+    mined: int = 0  # how often the training queries are searched besides
+    pools: int | None = None  # that are kept; None: one an episode
+    models: int = 0  # that are kept besides those of the episodes and the final one
+    query_side: bool = False  # every step searches, and trains the query side alone, which is untied
+    index: int = 0  # bytes of one that is built
+    passed: int = 0  # states that are measured on dev alone
+
+
+def work_of(
+    settings: TrainingSettings,
+    data: TrainingData,
+    episodes: Sequence[Episode],
+    *,
+    states: int,
+    entries: int,
+    in_batch: bool,
+) -> Work:
+    """The work of an experiment with these settings; of ADORE all states on the way are among the ``states``."""
+    horizon = max(one.steps for one in episodes)
+    return Work(
+        data,
+        episodes,
+        states=states,
+        depth=settings.depth,
+        entries=entries,
+        in_batch=in_batch,
+        micro_queries=settings.micro_queries,
+        chunk_tokens=settings.chunk_tokens,
+        checkpoint_every=settings.checkpoint_every,
+        token_budget=settings.token_budget,
+        store_dtype=settings.store_dtype,
+        precision=settings.precision,
+        passed=sum(len(settings.measured_steps(horizon, one.steps)) for one in episodes),
+    )
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Evenly spread texts of both sides, as token sequences."""
+
+    queries: TokenBatch
+    passages: TokenBatch
+    seconds: float  # to tokenise them
+    chunks: float = 1.0  # sequences of a passage
+
+    def tokens(self, queries: float, passages: float) -> float:
+        """Tokens of so many queries and passages."""
+        return float(queries * self.queries.lengths.mean() + passages * self.chunks * self.passages.lengths.mean())
+
+
+def describe_work(
+    work: Work, encoder: BiEncoder, *, seeds: int, measure: bool, own: Own | None = None
+) -> dict[str, Any]:
+    """The episodes of an experiment, and its facts; with ``measure`` time and memory, timed on a sample here.
+
+    Parameters
+    ----------
+    own : the model as it came, where it is measured besides what training starts from.
+
+    Returns
+    -------
+    ``episodes``: a table of each; ``facts``: for people; with ``measure`` also ``seconds`` by stage, ``total`` and
+    all, and ``bytes`` of ``disk`` and ``memory``.
+    """
+    sample = take_sample(work, encoder)
+    facts = describe_counts(work, sample, seeds)
+    if own is not None:
+        facts["untrained"] = f"measured as it came, and {own.how}"
+    plan: dict[str, Any] = {"episodes": [asdict(episode) for episode in work.episodes], "facts": facts}
+    if measure:
+        stages, memory = time_stages(work, encoder, sample)
+        if own is not None:
+            add_own(stages, work, own)
+        seconds = {stage: seeds * value for stage, value in stages.items()}
+        plan["seconds"] = seconds | {"total": sum(seconds.values())}
+        plan["bytes"] = {"disk": seeds * disk_bytes(work, encoder, sample), "memory": memory}
+        facts |= {f"time to {stage}": clock(value) for stage, value in seconds.items()}
+        facts["time in all, about"] = clock(plan["seconds"]["total"])
+        facts |= {f"{name}, about": size(value) for name, value in plan["bytes"].items()}
+    return plan
+
+
+def size(count: float) -> str:
+    """Bytes as a person reads them."""
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{max(count / 2**20, 0.1):.1f} MiB"
+
+
+def take_sample(work: Work, encoder: BiEncoder) -> Sample:
+    """Tokenise evenly spread texts of both sides."""
+    begun = time.perf_counter()
+    queries, passages = sample_side(work, encoder, "query"), sample_side(work, encoder, "passage")
+    chunks = len(passages) / min(work.data.collection.n_passages, SAMPLE)
+    return Sample(queries, passages, time.perf_counter() - begun, chunks)
+
+
+def sample_side(work: Work, encoder: BiEncoder, side: Side) -> TokenBatch:
+    """Evenly spread texts of one side."""
+    collection = work.data.collection
+    n = collection.n_queries if side == "query" else collection.n_passages
+    rows = np.unique(np.linspace(0, n - 1, min(n, SAMPLE)).astype(np.int64))
+    texts = (collection.query_texts if side == "query" else collection.texts).take(rows)
+    titles = [] if side == "query" else collection.titles.take(rows)
+    return token_batch(texts, titles, encoder.template(side), encoder.tokenizer(side))
+
+
+def describe_counts(work: Work, sample: Sample, seeds: int) -> dict[str, Any]:
+    """What is known without running anything."""
+    collection, most = work.data.collection, widest(work)
+    hard = most.passages_per_query - 1
+    together = min(work.micro_queries or most.queries_per_step, most.queries_per_step)
+    shared = (together - 1) * most.passages_per_query if work.in_batch else 0
+    return {
+        "passages": collection.n_passages,
+        "training queries": len(work.data.train),
+        "tokens of a query": f"{sample.queries.lengths.mean():.1f}",
+        "tokens of a passage": f"{sample.tokens(0, 1):.1f}",
+        **({"chunks of a passage": f"{sample.chunks:.2f}"} if sample.chunks > 1 else {}),
+        "global batch": f"{most.queries_per_step} queries (in one softmax: {together})",
+        "negatives per query": f"{hard + shared} ({hard} hard, {shared} in-batch)",
+        "optimiser steps": sum(one.steps for one in work.episodes),
+        **({"seeds": seeds} if seeds > 1 else {}),
+    }
+
+
+def disk_bytes(work: Work, encoder: BiEncoder, sample: Sample) -> float:
+    """What an experiment leaves on the disk, at its largest."""
+    data, (model, checkpoint) = work.data, weights_of(work, encoder)
+    collection, episodes = data.collection, len(work.episodes)
+    checkpoints = sum(min(math.ceil(one.steps / work.checkpoint_every), 2) for one in work.episodes)
+    models = checkpoints * checkpoint + (episodes + 1 + work.models) * model
+    vectors = (sample.chunks * collection.n_passages + collection.n_queries) * encoder.dim
+    searched = 2 * work.states + work.mined
+    hits = searched * len(data.train) * training_depth(collection, data.train, work.depth)
+    entries = (episodes if work.pools is None else work.pools) * len(data.train) * work.entries
+    tokens = sample.tokens(collection.n_queries, collection.n_passages)
+    stores = BYTES[work.store_dtype] * vectors + HIT * hits + ENTRY * entries + (2 + POSTING) * tokens
+    return models + stores + work.index
+
+
+def weights_of(work: Work, encoder: BiEncoder) -> tuple[int, int]:
+    """Bytes of a model and of a checkpoint, which has two moments of all that is trained besides."""
+    query, passage = (4 * sum(p.numel() for p in encoder.tower(side).parameters()) for side in get_args(Side))
+    if work.query_side:
+        return query + passage, 3 * query + passage
+    model = query if encoder.tied else query + passage
+    return model, 3 * model
+
+
+def widest(work: Work) -> Episode:
+    """The episode that trains on most passages of a query."""
+    return max(work.episodes, key=lambda one: one.passages_per_query)
+
+
+# ---------------------------------------------------------------- time
+
+
+def time_stages(work: Work, encoder: BiEncoder, sample: Sample) -> tuple[dict[str, float], float]:
+    """Seconds of each stage of an experiment, and bytes of memory at its largest."""
+    data, collection = work.data, work.data.collection
+    judged = sum(len(qrels) for qrels in (data.dev, data.test) if qrels is not None)
+    searched = work.states * (2 * len(data.train) + judged) + work.mined * len(data.train)
+    texts, indexed = collection.n_queries + collection.n_passages, round(sample.chunks * collection.n_passages)
+    searched += 0 if work.query_side or data.dev is None else work.passed * len(data.dev)
+    queries, corpora = work.encoded or (work.states, work.states + work.passed)
+    tokens = sample.tokens(queries * collection.n_queries, corpora * collection.n_passages)
+    k = training_depth(collection, data.train, work.depth) * (1 if sample.chunks == 1 else 2)
+    a_search = indexed * search_seconds(encoder.dim, indexed, k, work.store_dtype)
+    seconds = {
+        "tokenise": sample.seconds * texts / (len(sample.queries) + len(sample.passages) / sample.chunks),
+        "encode": tokens * encode_seconds(encoder, sample.passages, work.token_budget, work.precision),
+        "search": searched * a_search,
+    }
+    seconds["train"], memory = time_training(work, encoder, sample)
+    seconds["train"] += sum(one.steps * queries_of_step(one) for one in work.episodes) * a_search * work.query_side
+    seconds["save and verify"] = stored_bytes(work, encoder) / DISK_RATE
+    return seconds, memory + weights_of(work, encoder)[0] + work.index  # what mines stays beside what trains
+
+
+def add_own(seconds: dict[str, float], work: Work, own: Own) -> None:
+    """Add what it takes to encode and search with the model as it came, which no training query asks."""
+    encoder, collection = own.load(), work.data.collection
+    sample = take_sample(work, encoder)
+    texts = {"query": collection.n_queries, "passage": collection.n_passages}
+    tokens = sample.tokens(*(texts[side] if side in own.sides else 0 for side in ("query", "passage")))
+    seconds["encode"] += tokens * encode_seconds(encoder, sample.passages, work.token_budget, work.precision)
+    indexed = round(sample.chunks * collection.n_passages)
+    judged = sum(len(qrels) for qrels in (work.data.dev, work.data.test) if qrels is not None)
+    seconds["search"] += judged * indexed * search_seconds(encoder.dim, indexed, JUDGED, work.store_dtype)
+
+
+def stored_bytes(work: Work, encoder: BiEncoder) -> float:
+    """Bytes that are written and read: checkpoints; models, written, verified, read and digested."""
+    model, checkpoint = weights_of(work, encoder)
+    checkpoints = sum(math.ceil(one.steps / work.checkpoint_every) for one in work.episodes)
+    return 2 * checkpoint * checkpoints + 6 * model * (len(work.episodes) + work.models)
+
+
+def time_training(work: Work, encoder: BiEncoder, sample: Sample) -> tuple[float, float]:
+    """Seconds of all optimiser steps, and bytes of memory at their largest.
+
+    Micro-batches of more than ``TIMED_TOKENS`` tokens are timed on a part of them. The gradient cache adds a
+    forward pass, half of what a backward one takes.
+    """
+    side: Side = "query" if work.query_side else "passage"
+    whole = tokens_of_step(widest(work), work.micro_queries, sample, work)
+    micro = min(whole, work.chunk_tokens or whole)
+    passes = 4 / 3 if micro < whole else 1.0
+    tokens = sample.queries if work.query_side else sample.passages
+    cost = training_cost(encoder, spread(tokens, int(min(micro, TIMED_TOKENS))), side, work.precision)
+    seconds = sum(
+        one.steps * (cost.update + passes * cost.token * tokens_of_step(one, None, sample, work))
+        for one in work.episodes
+    )
+    return seconds, cost.before + cost.grown * max(micro / TIMED_TOKENS, 1.0)
+
+
+def tokens_of_step(episode: Episode, queries: int | None, sample: Sample, work: Work) -> float:
+    """Tokens of a step, or of so many of its queries; a passage drawn twice is encoded once, if at all."""
+    count = min(queries or episode.queries_per_step, queries_of_step(episode))
+    if work.query_side:
+        return sample.tokens(count, 0)
+    n = work.data.collection.n_passages
+    distinct = n * (1 - (1 - 1 / n) ** (count * episode.passages_per_query))
+    return sample.tokens(count, distinct)
+
+
+def queries_of_step(episode: Episode) -> int:
+    """How many queries a step has, but for the last one of an epoch."""
+    return min(episode.queries_per_step, episode.queries)

@@ -1,0 +1,221 @@
+"""States that training passes: measured on dev between two steps, which tells when to stop and what to keep.
+
+Of every measured state ``states/<episode>-<step>`` keeps the run of the dev queries and a record, which is
+published last: only what has one was measured. Where the best state is to be kept, the weights of the best one so
+far stand there too, before its record does; those of all others are deleted. All of it is a function of the
+weights alone: a resumed run finds it, decides the same, and ends in the same bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+from hardneg.data.training_data import TrainingData
+from hardneg.diagnostics.search_state import evaluation_depth, retrieve_all
+from hardneg.evaluation.answers import evaluate_with_answers
+from hardneg.evaluation.measures import Measure, parse_measures
+from hardneg.experiment.folder import Experiment
+from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.saving import save_encoder
+from hardneg.process.distributed import by_leader
+from hardneg.recipes.settings import TrainingSettings, state_of
+from hardneg.records import Run
+from hardneg.search.retriever import Remembered, Snapshot
+from hardneg.search.runs import load_run
+from hardneg.storage.artifacts import is_published, publish, read_manifest, remove
+
+log = logging.getLogger(__name__)
+
+KIND, RECORD = "measured", "measured"
+Place = tuple[int, int]  # (episode, step of it)
+
+
+def folder_of(experiment: Experiment, episode: int, step: int) -> Path:
+    """Where a state that training passes is kept."""
+    return experiment / f"states/{episode}-{step}"
+
+
+def runs_there(experiment: Experiment, episode: int, step: int) -> Path:
+    """Where its runs are kept."""
+    return folder_of(experiment, episode, step) / "runs"
+
+
+def weights_there(experiment: Experiment, episode: int, step: int) -> Path:
+    """Where its weights stand, if it may be the best."""
+    return folder_of(experiment, episode, step) / "model"
+
+
+def value_of(run: Run, data: TrainingData, measure: Measure, cache: Path) -> float:
+    """How a run of the dev queries does."""
+    assert data.dev is not None
+    collection = data.collection
+    options = {"collection": collection, "cache": cache, "id_rank": collection.passage_ids.id_rank}
+    return evaluate_with_answers(run, data.dev, [measure], **options).means[str(measure)]  # type: ignore[arg-type]
+
+
+class Passing:
+    """Looks at the states that a stage of training passes. See :class:`~hardneg.experiment.stage.Watch`.
+
+    Parameters
+    ----------
+    horizon, stop : steps of the stage's schedule, and how many of them are made.
+    start : folder of the runs of the state that the stage begins with: what patience compares with at first.
+    besides : steps that are looked at for their weights alone; patience does not count them.
+    runs : (experiment, episode, step) -> where the runs of a state are kept.
+    weights : whether weights are kept here; if not, the recipe does so.
+    through : a state -> the same as an index retrieves it, where that is what counts.
+    lasting : step -> whether the embeddings of its state serve further.
+    """
+
+    def __init__(
+        self,
+        settings: TrainingSettings,
+        data: TrainingData,
+        experiment: Experiment,
+        *,
+        episode: int,
+        horizon: int,
+        stop: int,
+        start: str,
+        besides: Iterable[int] = (),
+        runs: Callable[[Experiment, int, int], Path] = runs_there,
+        weights: bool = True,
+        through: Callable[[Snapshot], Snapshot] = lambda state: state,
+        lasting: Callable[[int], bool] = lambda step: False,
+    ) -> None:
+        self.settings, self.data, self.experiment, self.episode = settings, data, experiment, episode
+        self.measured = settings.measured_steps(horizon, stop)
+        self.steps = sorted({*self.measured, *(step for step in besides if 0 < step < stop)})
+        self.start, self.runs, self.through, self.lasting = start, runs, through, lasting
+        self.keeps_weights = weights and settings.keep == "best"
+        self.values: dict[Place, float] = {}
+        self.origin = 0.0  # what the state that the stage begins with measures
+        self.inputs: Mapping[str, str] = {}
+
+    def begin(self, encoder: BiEncoder, inputs: Mapping[str, str]) -> int | None:
+        """Find what was measured before; the first step that was not, before an early end."""
+        self.inputs = inputs
+        self.values = by_leader(self._found)
+        if self.settings.patience:
+            self.origin = self._value(self._state(encoder, 0, self.experiment / self.start))
+        known = [step for step in self.steps if self.end is None or step <= self.end]
+        return next((step for step in known if (self.episode, step) not in self.values), None)
+
+    @property
+    def end(self) -> int | None:
+        """The step at which ``patience`` measurements in a row were no better than the best before them."""
+        best, since = self.origin, 0
+        for step in self.measured:
+            if self.settings.patience is None or (self.episode, step) not in self.values:
+                return None
+            value = self.values[self.episode, step]
+            best, since = max(best, value), 0 if value > best else since + 1
+            if since == self.settings.patience:
+                return step
+        return None
+
+    def is_due(self, made: int) -> bool:
+        """Whether the state after so many steps is to be measured."""
+        return made in self.steps
+
+    def look(self, encoder: BiEncoder, made: int) -> None:
+        """Measure the state after so many steps, unless that was done; keep its weights while it is the best."""
+        place = self.episode, made
+        if place in self.values:
+            return
+        state = self._state(encoder, made, self.runs(self.experiment, *place))
+        value = self._value(state)
+        if self.keeps_weights and value > max(self.values.values(), default=float("-inf")):
+            inputs = self._inputs_of(made)
+            by_leader(save_encoder, encoder, weights_there(self.experiment, *place), inputs=inputs, replace=True)
+        by_leader(self._record, state, made)
+        if not self.lasting(made):
+            state.discard("passage")
+        self.values[place] = value
+        if self.keeps_weights:
+            by_leader(self._forget_weights)
+        log.info("%s: dev %s %.4f", state.name, self.settings.steering, value)
+
+    def _state(self, encoder: BiEncoder, step: int, runs: Path) -> Snapshot:
+        name = self.settings.name_of_step(self.episode, step)
+        folder = str(runs.relative_to(self.experiment.path))
+        state = state_of(self.settings, self.data, self.experiment, encoder, name, folder, step)
+        state.asked = "dev"
+        return self.through(state)
+
+    def _value(self, state: Snapshot) -> float:
+        depth = evaluation_depth(parse_measures(self.settings.measures))
+        found = retrieve_all(state, self.data, depth=self.settings.depth, evaluation_depth=depth, contains=None)
+        return by_leader(value_of, found["dev"], self.data, self.settings.steering, self.experiment.cache)
+
+    def _inputs_of(self, step: int) -> dict[str, str]:
+        return {**self.inputs, "step": str(step)}
+
+    def _record(self, state: Snapshot, step: int) -> None:
+        path = folder_of(self.experiment, self.episode, step) / RECORD
+        with publish(path, KIND, inputs=self._inputs_of(step), replace=True) as draft:
+            runs = state.folder.relative_to(self.experiment.path)
+            draft.facts |= {"model": state.digest, "name": state.name, "runs": runs.as_posix()}
+
+    def _found(self) -> dict[Place, float]:
+        """What was measured in all stages; of this one, what came from something else or is not due is deleted."""
+        found = {}
+        for place in places(self.experiment):
+            folder = folder_of(self.experiment, *place)
+            ours = place[0] == self.episode
+            if ours and (place[1] not in self.steps or not self._is_current(place[1])):
+                remove(folder)
+                continue
+            if is_published(folder / RECORD):
+                run = load_run(self.experiment / read_manifest(folder / RECORD).facts["runs"] / "dev")
+                found[place] = value_of(run, self.data, self.settings.steering, self.experiment.cache)
+        return found
+
+    def _is_current(self, step: int) -> bool:
+        path = folder_of(self.experiment, self.episode, step) / RECORD
+        return not is_published(path) or dict(read_manifest(path).inputs) == self._inputs_of(step)
+
+    def _forget_weights(self) -> None:
+        """Delete the weights of all states but the best one of all stages; of equals the earlier is the best."""
+        best = max(sorted(self.values), key=lambda place: self.values[place], default=None)
+        for place in places(self.experiment):
+            if place != best and place in self.values:
+                remove(weights_there(self.experiment, *place))
+
+
+def places(experiment: Experiment) -> list[Place]:
+    """(episode, step) of every state that training passed and that left anything, in order."""
+    found = [path.name.split("-") for path in experiment.path.glob("states/*-*") if path.is_dir()]
+    return sorted(
+        (int(parts[0]), int(parts[1])) for parts in found if len(parts) == 2 and all(map(str.isdigit, parts))
+    )
+
+
+def passed(
+    settings: TrainingSettings,
+    experiment: Experiment,
+    episode: int,
+    *,
+    after: int = 0,
+    before: int,
+    single: bool = False,
+) -> Iterator[Remembered]:
+    """The states of a stage that were measured on the way, in order.
+
+    Parameters
+    ----------
+    after, before : steps between which they were.
+    single : training is one long run, whose steps the states count.
+    """
+    for place in by_leader(places, experiment):
+        if place[0] == episode and after < place[1] < before:
+            yield Remembered(
+                settings.name_of_step(*place),
+                runs_there(experiment, *place),
+                step=place[1] if single else None,
+                asked="dev",
+                kept_at=weights_there(experiment, *place),
+                within=None if single else place,
+            )

@@ -1,0 +1,299 @@
+"""What every recipe is told, and what a recipe is."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PositiveInt
+
+from hardneg.config import Settings, operational
+from hardneg.data.training_data import Labels, TrainingData
+from hardneg.errors import SettingsError
+from hardneg.evaluation.measures import Measure, parse_measures
+from hardneg.experiment.folder import Experiment
+from hardneg.experiment.names import UNTRAINED
+from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.encoder_settings import EncoderSettings
+from hardneg.search.retriever import Encoding, Snapshot, State
+from hardneg.training.optim import Optimizers, optimizers
+
+
+class TrainingSettings(Settings):
+    """Settings that all recipes share; each adds its own."""
+
+    # the encoder; None keeps what the model brings
+    towers: Literal["tied", "untied"] | None = None
+    pooling: Literal["cls", "mean", "last"] | None = None
+    head: Literal["none", "ance"] | None = None
+    normalize: bool | None = None
+    dim: int | None = Field(None, ge=1)
+    scale: float | None = Field(None, gt=0)
+    title_join: Literal["sep", "space"] | None = None
+    use_titles: bool | None = None
+    prompts: Literal["e5", "bge", "gte"] | None = None  # prompts and lengths of a family; the four below win
+    query_prompt: str | None = None
+    passage_prompt: str | None = None
+    query_length: int | None = Field(None, ge=3, le=8192)
+    passage_length: int | None = Field(None, ge=3, le=8192)
+    chunks: int | None = Field(None, ge=1, le=64)  # of a document; above 1 its best one scores (MaxP)
+    max_characters: int | None = Field(None, ge=0)
+    search_query_length: int | None = Field(None, ge=3, le=8192)
+    reinit_layers: int = Field(0, ge=0)  # top layers of the pretrained transformer that begin anew
+    reinit_seed: int = Field(0, ge=0)
+
+    # optimiser
+    optimizer: Literal["adamw", "lamb"] = "adamw"
+    queries_per_step: int = Field(8, ge=1)
+    learning_rate: float = Field(5e-6, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    warmup: float = Field(0.1, ge=0)
+    clip: float = Field(1.0, gt=0)
+    micro_queries: int | None = Field(None, ge=1)  # queries of a micro-batch, for accumulation
+    gradient_cache: bool = False  # instead: the whole step at once, through the memory of one chunk
+    cache_tokens: int = Field(4096, ge=16)  # of a chunk
+    mask_known_positives: bool = True
+    min_steps: int | None = Field(
+        None, ge=1
+    )  # bounds of what epochs give; max_steps wins, and steps that are given win over all
+    max_steps: int | None = Field(None, ge=1)
+
+    # dev
+    measure_every: PositiveInt | Annotated[float, Field(gt=0, lt=1)] | None = (
+        None  # steps, or a share of the schedule
+    )
+    keep: Literal["best", "last"] = (
+        "last"  # the state that model/ holds: best on dev by the first measure, or last
+    )
+    patience: int | None = Field(None, ge=1)  # measurements without improvement that end a stage of training
+
+    # labels, see Labels; answers are for open-domain question answering
+    labels: Literal["qrels", "answers"] = "qrels"
+    use_positive_ctxs: bool = True
+    require_gold: bool = False
+    answer_mode: Literal["string", "regex"] = "string"
+
+    # numbers
+    depth: int = Field(200, ge=1)
+    seed: int = Field(42, ge=0)
+    precision: Literal["float32", "bfloat16"] = "float32"
+    token_budget: int = Field(16384, ge=16)
+    store_dtype: Literal["float16", "float32"] = "float16"
+
+    # how, not what
+    measures: str = operational("RR@10 nDCG@10 Success@1 Success@5 Success@20 R@100")
+    checkpoint_every: int = operational(200, ge=1)
+    tensorboard: bool = operational(False)  # write the metrics there too; needs the extra of this name
+    silent_seconds: float = operational(300.0, gt=0)  # a peer process without a sign of life for so long is dead
+
+    def check(self) -> None:
+        """Refuse what the fields alone cannot see to be wrong; raises :class:`SettingsError`."""
+        parse_measures(self.measures)
+        if self.patience and not self.measure_every:
+            what = f"patience = {self.patience}, and nothing is measured on the way"
+            raise SettingsError("BAD_SETTING", what, "set measure_every, or leave patience out")
+        Labels(self.labels, self.use_positive_ctxs, self.require_gold, self.answer_mode).check()
+        if self.gradient_cache and self.micro_queries:
+            what = (
+                f"gradient_cache = true with micro_queries = {self.micro_queries}, which parts what it keeps whole"
+            )
+            raise SettingsError(
+                "BAD_SETTING", what, "set only one of them; cache_tokens bounds the cache's memory"
+            )
+        if self.tensorboard and importlib.util.find_spec("tensorboard") is None:
+            what = "tensorboard = true, and the package tensorboard is not installed"
+            raise SettingsError("PACKAGE_MISSING", what, "pip install 'hardneg[tensorboard]'")
+
+    def check_dev(self, dev: bool) -> None:
+        """Refuse what measures on dev where there is no dev split; raises :class:`SettingsError`."""
+        asking = {"keep": self.keep if self.keep == "best" else None, "measure_every": self.measure_every}
+        for name, value in asking.items():
+            if value is not None and not dev:
+                fix = "give a dev split (--dev), or set keep = last and no measure_every"
+                raise SettingsError("NO_DEV", f"{name} = {value} goes by dev, and there is no dev split", fix)
+
+    def result_values(self) -> dict[str, Any]:
+        """The settings that decide the result; the first measure does, where a state is chosen by it."""
+        values = super().result_values()
+        return values | {"chosen_by": str(self.steering)} if self.keep == "best" or self.patience else values
+
+    @property
+    def steering(self) -> Measure:
+        """The measure that decides which state is kept, and when patience ends."""
+        return parse_measures(self.measures)[0]
+
+    @property
+    def last_model(self) -> str:
+        """Where the model after the last step stands: what ``model`` holds is chosen only then."""
+        return "model" if self.keep == "last" else "last/model"
+
+    @property
+    def last_state(self) -> str:
+        """What the state after the last step is called: it is final, unless that is chosen only then."""
+        return "final" if self.keep == "last" else "last"
+
+    def name_of_step(self, episode: int, step: int) -> str:
+        """What the state after so many steps of an episode is called."""
+        return f"step-{step}"
+
+    def bounded(self, steps: int) -> int:
+        """The steps that epochs give, within ``min_steps`` and ``max_steps``."""
+        enough = max(steps, self.min_steps or 1)
+        return min(enough, self.max_steps or enough)
+
+    def measured_steps(self, horizon: int, stop: int) -> list[int]:
+        """The steps before ``stop`` of a schedule of ``horizon`` steps after which dev is measured."""
+        if self.measure_every is None:
+            return []
+        share = isinstance(self.measure_every, float)
+        every = max(int(self.measure_every * horizon + 0.5), 1) if share else int(self.measure_every)
+        return list(range(every, stop, every))
+
+    def for_data(self, queries: int) -> TrainingSettings:
+        """The settings of an experiment with so many training queries, where some follow from their number."""
+        return self
+
+    def with_index(self, given: bool) -> TrainingSettings:
+        """The settings of an experiment whose index is given, or not; raises where it cannot be."""
+        if given:
+            what = "an index is given, and this recipe searches with none"
+            raise SettingsError("BAD_SETTING", what, "leave it out, or train adore with it")
+        return self
+
+    @property
+    def chunk_tokens(self) -> int | None:
+        """Tokens of a chunk of the gradient cache; None where it is off."""
+        return self.cache_tokens if self.gradient_cache else None
+
+    @property
+    def roles(self) -> Sequence[str]:
+        """The roles that run in processes of their own, with these settings."""
+        return ()
+
+    @property
+    def may_grow(self) -> tuple[str, ...]:
+        """Integer settings that may grow on a finished experiment."""
+        return ()
+
+    @property
+    def first_episode(self) -> int:
+        """Number of the first episode."""
+        return 1
+
+    @property
+    def encoder_overrides(self) -> dict[str, Any]:
+        """What is to differ from what the model brings."""
+        names = [field.name for field in dataclasses.fields(EncoderSettings)]
+        return {name: getattr(self, name) for name in names if getattr(self, name, None) is not None}
+
+    @property
+    def encoding(self) -> Encoding:
+        """How the states of the model are encoded."""
+        return Encoding(self.token_budget, self.store_dtype, self.precision)
+
+    @property
+    def of_objective(self) -> dict[str, Any]:
+        """What :func:`~hardneg.training.objectives.group_objective` takes of the settings."""
+        return {
+            "precision": self.precision,
+            "cache_tokens": self.chunk_tokens,
+            "mask_known_positives": self.mask_known_positives,
+        }
+
+    @property
+    def make_optimizer(self) -> Optimizers:
+        """The optimiser over a model's parameters."""
+        return optimizers(self.optimizer, weight_decay=self.weight_decay)
+
+
+def state_of(
+    settings: TrainingSettings,
+    data: TrainingData,
+    experiment: Experiment,
+    encoder: BiEncoder,
+    name: str,
+    folder: str,
+    step: int | None = None,
+    trained_on: Path | None = None,
+    kept_at: Path | None = None,
+) -> Snapshot:
+    """A state of the model in an experiment, whose runs are kept in ``folder`` of it.
+
+    Embeddings of the pretrained model stay in a cache that is shared: other experiments start from it too.
+    """
+    return Snapshot(
+        encoder,
+        data.collection,
+        name,
+        experiment / folder,
+        experiment.cache,
+        encoding=settings.encoding,
+        timed=experiment.timed,
+        step=step,
+        keeps=name == UNTRAINED and experiment.shares_cache,
+        trained_on=trained_on,
+        kept_at=kept_at,
+    )
+
+
+def state_of_episode(
+    settings: TrainingSettings,
+    data: TrainingData,
+    experiment: Experiment,
+    encoder: BiEncoder,
+    episode: int,
+    episodes: int,
+) -> Snapshot:
+    """The state before ``episode`` of so many; one past the last is the final state."""
+    before = None if episode == settings.first_episode else experiment / f"episodes/{episode - 1}/negatives"
+    if episode > episodes:
+        return final_state(settings, data, experiment, encoder, trained_on=before)
+    name = f"episode-{episode - 1}" if before else UNTRAINED
+    kept_at = experiment / f"episodes/{episode - 1}/model" if before else None
+    runs = f"episodes/{episode}/runs"
+    return state_of(settings, data, experiment, encoder, name, runs, trained_on=before, kept_at=kept_at)
+
+
+def final_state(
+    settings: TrainingSettings,
+    data: TrainingData,
+    experiment: Experiment,
+    encoder: BiEncoder,
+    step: int | None = None,
+    trained_on: Path | None = None,
+) -> Snapshot:
+    """The state after the last step."""
+    name, kept_at = settings.last_state, experiment / settings.last_model
+    return state_of(settings, data, experiment, encoder, name, f"{name}/runs", step, trained_on, kept_at)
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """A way to train, as the commands and the Python functions run it.
+
+    Attributes
+    ----------
+    name : as in ``hardneg train NAME``; its presets stand under it.
+    run : (settings, data, base, experiment, **given) -> every state of the model, while its embeddings are there.
+    plan : (settings, data, encoder, seeds=, measure=, own=) -> what it would do; ``own``: the model as it came, if
+        it is measured besides.
+    about : how the model card names it, with the paper.
+    takes_pool : whether ``run`` takes negatives mined elsewhere to begin with, as ``given``.
+    roles : what processes of their own may do beside each other, by name: (settings, data, base, experiment,
+        patience).
+    together : whether several processes can train it together.
+    check : (settings, data, encoder) -> raises where they do not go together, before anything is done.
+    """
+
+    name: str
+    settings: type[TrainingSettings]
+    run: Callable[..., Iterator[State]]
+    plan: Callable[..., dict[str, Any]]
+    about: str
+    roles: Mapping[str, Callable[..., None]] = dataclasses.field(default_factory=dict)
+    takes_pool: bool = False
+    together: bool = False
+    check: Callable[..., None] = lambda settings, data, encoder: None

@@ -1,0 +1,54 @@
+"""Reading plain data from disk: JSON and arrays, never a pickle."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardneg.errors import ArtifactError, InputError, TrustError
+from hardneg.storage.os_errors import reading
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file of ours."""
+    try:
+        with reading(path):
+            return json.loads(Path(path).read_bytes())
+    except (FileNotFoundError, NotADirectoryError) as fault:
+        raise InputError("NOT_FOUND", "no such file", "check the path", path=path) from fault
+    except (ValueError, RecursionError) as fault:
+        raise ArtifactError("BAD_JSON", f"not valid JSON ({fault})", "make it again", path=path) from fault
+
+
+def as_written(data: bytes, value: Any) -> bool:
+    """Whether ``data`` is the spelling that we give ``value``: JSON has others, which are damage here."""
+    return any(data == f"{json.dumps(value, indent=1, ensure_ascii=plain)}\n".encode() for plain in (True, False))
+
+
+def load_array(path: Path, *, mmap: bool = True) -> NDArray[Any]:
+    """Open an ``.npy`` array, memory-mapped and never unpickled."""
+    try:
+        if mmap:
+            return np.lib.format.open_memmap(path, mode="r")
+        with open(path, "rb") as stream:
+            array: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
+            return array
+    except Exception as fault:  # a damaged header can end in almost any
+        if holds_pickle(path):
+            what = "a pickle, which could run code, in place of a plain array"
+            raise TrustError("UNSAFE_PICKLE", what, "get it as a plain array", path=path) from fault
+        what = f"not a plain array ({fault})"
+        raise ArtifactError("BAD_ARRAY", what, "make the artefact again", path=path) from fault
+
+
+def holds_pickle(path: Path) -> bool:
+    """Whether a file that is no plain array begins as a pickle, or as an array of Python objects."""
+    if not path.is_file():
+        return False
+    with open(path, "rb") as stream:
+        head = stream.read(4096)
+    return head[:1] == b"\x80" or (head.startswith(np.lib.format.MAGIC_PREFIX) and b"|O" in head)
