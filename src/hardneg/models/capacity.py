@@ -53,8 +53,7 @@ def has_byte_kernels() -> bool:
 
 def warn_if_emulated(precision: Precision, device: torch.device | str) -> None:
     """Say so where bfloat16 is asked for and nothing multiplies it, which takes two to three times as long."""
-    asked = best_precision(device) == "bfloat16"  # by the hardware, or by whoever set the variable
-    if precision == "bfloat16" and not asked and not multiplies_bfloat16(device):
+    if precision == "bfloat16" and not multiplies_bfloat16(device):
         log.warning("nothing here multiplies bfloat16: a new experiment is much faster with precision=float32")
 
 
