@@ -70,7 +70,7 @@ def refused(*arguments):
     status, out, err = hardneg(*arguments)
     assert status != 0
     assert out == ""
-    lines = [line for line in err.splitlines() if not line.startswith(("no dev split", "bm25:", "WARNING"))]
+    lines = [line for line in err.splitlines() if not line.startswith(("splits:", "bm25:", "WARNING"))]
     assert len(lines) == 1, err
     assert LINE.fullmatch(lines[0])
     return status, lines[0]

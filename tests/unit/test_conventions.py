@@ -279,7 +279,7 @@ ASKED = jsonl([{"qid": "q", "question": "x", "positive_ctxs": ["1"]}])
             "train.jsonl:1: MISSING_FIELD: the field 'text' is missing",
         ),
         ({"train__jsonl": jsonl([{"question": "x", "positive_ctxs": ""}])}, "train.jsonl:1: WRONG_TYPE"),
-        ({"psgs_w100__tsv": "1\tbody\tT\n", "dev__jsonl": ASKED}, "psgs_w100.tsv:1: NO_HEADER"),
+        ({"psgs_w100__tsv": "p1\tbody\tT\n", "dev__jsonl": ASKED}, "psgs_w100.tsv:1: NO_HEADER"),
         (
             {"psgs_w100__tsv": PSGS + '2\t"open\tT\n', "dev__jsonl": ASKED},
             "psgs_w100.tsv:3: BAD_QUOTING: a quoted",

@@ -15,7 +15,7 @@ import torch
 import hardneg as hn
 from hardneg.config import read_preset, read_presets
 from hardneg.data.tokens import token_batch
-from hardneg.errors import InputError, SettingsError
+from hardneg.errors import HardnegError, InputError, SettingsError
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.tensorboard import boarding
 from hardneg.integrations.mteb import MtebEncoder
@@ -192,7 +192,7 @@ def test_every_family_is_a_setting_of_training_and_no_other():
     for family in read_presets("prompts"):
         assert AnceTele(prompts=family).prompts == family
         EncoderSettings(**read_preset("prompts", family))
-    with pytest.raises(ValueError, match="prompts"):
+    with pytest.raises(HardnegError, match="prompts"):
         AnceTele(prompts="e6")
     assert "prompts" in AnceTele().result_values()
 

@@ -283,8 +283,8 @@ def test_lists_of_other_shapes_that_can_mean_one_thing_are_taken(tmp_path):
         (lambda w: hn.Splits(train=["train"]), r"Splits: train is \['train'\] \(list\); give a string"),
         (lambda w: hn.verify("x", 7), r"verify: paths is 7 \(int\); give a string or a path"),
         (
-            lambda w: hn.AnceTele(episodes="three"),
-            r"BAD_SETTING: episodes = \"three\"; it should be a valid integer",
+            lambda w: hn.search_text(w.collection, "a", k="2", bm25=True),
+            r"search_text: k is '2' \(str\); give an integer",
         ),
     ],
 )
