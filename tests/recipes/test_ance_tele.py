@@ -5,10 +5,10 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from executed import multiset, read_pool
 from recorded import RECORDED
 from slow_tele import SlowEncoder, SlowTele
 
-from conftest import multiset, read_pool
 from hardneg.data.training_data import choose_splits
 from hardneg.negatives.facts import entries_of
 from hardneg.negatives.pool import load_pool

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from executed import Executed, watched
 from slow_tele import SlowEncoder, SlowTele
 
 import hardneg as hn
-from conftest import Executed, watched
 from hardneg.data.collection import Collection
 from hardneg.data.training_data import Labels, choose_splits
 from hardneg.errors import Faults

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from executed import read_pool
 from slow_pairs import SlowPairs, bce, hinge, nll
 from slow_tele import SlowEncoder, SlowTele
 
-from conftest import read_pool
 from hardneg.api.recipes import settings_of
 from hardneg.data.training_data import choose_splits
 from hardneg.errors import Faults, SettingsError

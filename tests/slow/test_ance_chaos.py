@@ -251,7 +251,6 @@ def test_async_never_waits_for_a_dead_inferencer_but_beyond_max_staleness(world,
     assert status == 8, stale.said()[-2000:]
     assert "STALE: the newest negatives are 6 steps old, at most 5 are allowed" in stale.said()
     assert "the trainer ended with exit status 8" in stale.said()
-    assert "the inferencer was stopped (by SIGKILL)" in stale.said()
 
 
 def test_a_second_trainer_is_refused(world, tmp_path):
