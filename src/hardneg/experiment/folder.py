@@ -73,7 +73,7 @@ class Experiment:
         ----------
         where : what the last bits of results depend on and settings do not say, such as the number of threads.
         """
-        before = next((row for row in reversed(self.timing) if row["stage"] == BEGIN), {})
+        before: dict[str, Any] = next((row for row in reversed(self.timing) if row["stage"] == BEGIN), {})
         with self.timed(BEGIN, **where):
             pass
         return {name: (before[name], now) for name, now in where.items() if before.get(name, now) != now}

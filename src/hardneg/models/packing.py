@@ -242,8 +242,8 @@ def _varlen(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: 
         bounds = layout.bounds[call.sequences.start : call.sequences.stop + 1]
         if call.tokens.start:
             bounds = bounds - call.tokens.start
-        parts = (x[call.tokens] for x in (query, key, value))
-        output = varlen_attn(*parts, bounds, bounds, call.longest, call.longest)
+        q, k, v = (x[call.tokens] for x in (query, key, value))
+        output = varlen_attn(q, k, v, bounds, bounds, call.longest, call.longest)
         assert isinstance(output, Tensor)  # a pair only where the normaliser is asked for
         outputs.append(output)
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
