@@ -126,12 +126,13 @@ def wrong_refusal(status, action, folder, before):
 def wrong_stop(status, action, folder, before):
     """What is wrong about the way in which a process ended that Ctrl-C reached: nothing.
 
-    It may come too late to stop anything.
+    It may come too late to stop anything. What goes on to a good place to stop may replace files on the way:
+    whether they are whole, and lead to the same end, is seen when the command is run again.
     """
     faults, clear = faults_of(folder)
     told = [line for line in faults if line.startswith("STOPPED: ")]
     sound = clear and len(faults) == len(told) == (status == STOPPED) and status in (0, STOPPED)
-    return wrong_end(sound, status, action, folder, before)
+    return wrong_end(sound, status, action, folder, {})
 
 
 def faults_of(folder):

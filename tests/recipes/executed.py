@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hardneg.experiment.objectives import masked_columns
 
-from hardneg.experiment import objectives
 from hardneg.negatives.pool import ENTRY_ARRAYS, SOURCES
+from hardneg.training import objectives
+from hardneg.training.objectives import masked_columns
 
 
 @dataclass

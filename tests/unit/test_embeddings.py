@@ -249,3 +249,23 @@ def test_discard(tmp_path):
     with pytest.raises(ArtifactError, match="NOT_EMBEDDINGS"):
         discard(tmp_path / "mine")
     assert (tmp_path / "mine" / "thesis.txt").exists()
+
+
+@pytest.mark.parametrize("at", [0, 2])  # in the first shard: later a thread of this process writes
+def test_another_process_may_make_the_same_meanwhile(tmp_path, at):
+    tokens, path = Tokens(), tmp_path / "e"
+    expected = encode(tokens, tmp_path / "alone")
+
+    class Overtaken(Encoder):
+        def encode(self, tokens_of_batch, side):
+            if len(self.batches) == at:
+                assert encode(tokens, path) is not None
+            return super().encode(tokens_of_batch, side)
+
+    late, done = Overtaken(), []
+    found = encode(tokens, path, late, progress=lambda *counts: done.append(counts))
+    np.testing.assert_array_equal(found.as_matrix(), expected.as_matrix())
+    assert verify(path).files.keys() == verify(tmp_path / "alone").files.keys()
+    assert sum(late.batches) < 2 * 16 + 1  # of 50: what was made meanwhile is not made again
+    assert done[-1] == (tokens.lengths.sum(), tokens.lengths.sum())
+    assert not list(tmp_path.rglob(".tmp-*"))

@@ -14,7 +14,7 @@ import pytest
 
 from faults import dead_pid, fate, fault_of, run_python
 from hardneg.errors import BusyError, ResourceError
-from hardneg.storage.lease import Heartbeat, Observer, holding, lease
+from hardneg.storage.lease import Heartbeat, Observer, holding, lease, waiting
 
 HOLDER = """
 import sys, time
@@ -176,3 +176,21 @@ def test_a_heartbeat_says_whose_it_is_and_disturbs_nobody(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["trainer.beat"]
     (tmp_path / "file").write_text("in the way")
     Heartbeat(tmp_path / "file/trainer.beat").touch(1)
+
+
+def test_whoever_waits_comes_when_the_holder_is_gone(tmp_path):
+    order, held = [], threading.Event()
+
+    def hold():
+        with lease(tmp_path):
+            held.set()
+            time.sleep(0.3)
+            order.append("first")
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
+    with waiting(tmp_path):
+        order.append("second")
+    holder.join()
+    assert order == ["first", "second"]

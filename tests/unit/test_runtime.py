@@ -79,7 +79,7 @@ def test_others_that_run_are_seen():
 def test_commands_do_it_before_torch_is_loaded():
     program = """
 import sys
-from hardneg.process import runtime
+from hardneg.process import threads as runtime
 runtime._others_run = lambda: True
 from hardneg.cli.options import begin
 begin()
@@ -109,7 +109,7 @@ def test_other_systems_are_refused_in_one_line(monkeypatch, capsys, system):
 THREADS = """
 import json, sys
 import hardneg as hn
-from hardneg.process import runtime
+from hardneg.process import threads as runtime
 default = runtime.default_threads()
 told = hn.doctor()["processor"]["threads"]
 works = runtime.set_threads(int(sys.argv[1]) if len(sys.argv) > 1 else None)

@@ -73,8 +73,7 @@ class Experiment:
         ----------
         where : what the last bits of results depend on and settings do not say, such as the number of threads.
         """
-        rows = [row for row in self.timing if row["stage"] == BEGIN]
-        before = rows[-1] if rows else where
+        before: dict[str, Any] = next((row for row in reversed(self.timing) if row["stage"] == BEGIN), {})
         with self.timed(BEGIN, **where):
             pass
         return {name: (before[name], now) for name, now in where.items() if before.get(name, now) != now}

@@ -21,6 +21,7 @@ from hardneg.process.progress import counted
 from hardneg.records import Float32, Int32, Int64, Run, offsets_of
 from hardneg.search.checks import check_request
 from hardneg.storage.artifacts import digest_json, is_published, load_array, open_artifact, publish, read_json
+from hardneg.storage.lease import waiting
 
 KIND = "bm25"
 ARRAYS = ("offsets", "rows", "scores")
@@ -119,15 +120,21 @@ def open_bm25(collection: Texts, cache: Path) -> Bm25Index:
     inputs = {"collection": collection.digest}
     path = cache / KIND / digest_json([inputs, settings])[:32]
     if not is_published(path, KIND):
-        with publish(path, KIND, settings=settings, inputs=inputs, replace=True) as draft:
-            terms, postings = _build(collection)
-            draft.json("terms.json", terms)
-            for name, values in zip(ARRAYS, postings, strict=True):
-                draft.array(f"{name}.npy", values)
+        with waiting(cache / "leases" / path.name):  # another process may make the same
+            if not is_published(path, KIND):
+                _publish(path, collection, settings, inputs)
     open_artifact(path, KIND)
     ids = {term: i for i, term in enumerate(read_json(path / "terms.json"))}
     offsets, rows, scores = (load_array(path / f"{name}.npy") for name in ARRAYS)
     return Bm25Index(ids, offsets, rows, scores, collection.n_passages, collection.digest)
+
+
+def _publish(path: Path, collection: Texts, settings: dict[str, Any], inputs: dict[str, str]) -> None:
+    with publish(path, KIND, settings=settings, inputs=inputs, replace=True) as draft:
+        terms, postings = _build(collection)
+        draft.json("terms.json", terms)
+        for name, values in zip(ARRAYS, postings, strict=True):
+            draft.array(f"{name}.npy", values)
 
 
 def search(index: Bm25Index, texts: Sequence[str], query_rows: Int32, k: int) -> Run:

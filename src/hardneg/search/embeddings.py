@@ -29,7 +29,7 @@ from hardneg.search.embedding_store import (
     plan_shards,
 )
 from hardneg.search.vectors import BLOCK, check_norms, vector_norms
-from hardneg.storage.artifacts import check_writable, disk_faults, is_published, publish
+from hardneg.storage.artifacts import SettingsClash, check_writable, disk_faults, is_published, publish
 from hardneg.storage.disk import make_folder, sweep
 from hardneg.storage.os_errors import require_space
 
@@ -186,6 +186,9 @@ def _encode_shards(
     with ThreadPoolExecutor(1) as writer:  # a shard is written while the next one is encoded
         writing: Future[None] | None = None
         for shard in shards:
+            if shard.is_made(origin):  # by another process, since
+                report(int(lengths[shard.start : shard.stop].sum()))
+                continue
             vectors = _encode_shard(encoder, tokens, lengths, shard, origin, report)
             norms, stored = vector_norms(vectors).cpu(), vectors.cpu()
             if writing is not None:
@@ -237,10 +240,15 @@ def _publish_shard(vectors: Tensor, norms: Tensor, shard: Shard, origin: Origin,
 
     check_norms(norms, called)
     stored = vectors.numpy()
-    with publish(shard.folder, SHARD_KIND, settings=origin.settings, inputs=origin.inputs) as draft:
-        draft.array("vectors.npy", stored)
-        draft.array("sums.npy", _sums(stored))
-        draft.facts.update(start=shard.start, rows=len(stored), dim=stored.shape[1], max_norm=float(norms.max()))
+    try:
+        with publish(shard.folder, SHARD_KIND, settings=origin.settings, inputs=origin.inputs) as draft:
+            draft.array("vectors.npy", stored)
+            draft.array("sums.npy", _sums(stored))
+            facts = {"start": shard.start, "rows": len(stored), "dim": stored.shape[1]}
+            draft.facts.update(facts, max_norm=float(norms.max()))
+    except SettingsClash:  # another process was faster: from the same inputs it made the same
+        if not shard.is_made(origin):
+            raise
 
 
 def _sums(vectors: NDArray[Any]) -> NDArray[np.float64]:

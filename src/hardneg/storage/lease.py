@@ -20,6 +20,7 @@ from hardneg.storage.os_errors import disk_faults
 log = logging.getLogger(__name__)
 
 LOCK = ".lock"
+WAIT_SECONDS = 0.2  # between two looks whether a holder is gone
 NAME_SECONDS = 1.0  # how long a new holder may take to write its name
 
 
@@ -48,6 +49,19 @@ def lease(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+@contextlib.contextmanager
+def waiting(directory: Path) -> Iterator[None]:
+    """Hold ``directory`` as :func:`lease` does, once no other process does."""
+    with contextlib.ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(lease(directory))
+                break
+            except BusyError:
+                time.sleep(WAIT_SECONDS)
+        yield
 
 
 def _locked(handle: int) -> bool:
