@@ -6,7 +6,7 @@ import pytest
 
 import hardneg as hn
 from hardneg.errors import ArtifactError
-from hardneg.recipes.ance.recipe import recipe as ance
+from hardneg.recipes.ance import recipe as ance
 from hardneg.storage.artifacts import remove
 from hardneg.training.checkpoint import checkpoints
 from tiny_world import COMMON, one_thread  # noqa: F401

@@ -11,8 +11,8 @@ from hardneg.errors import SettingsError
 from hardneg.experiment import stage
 from hardneg.models.loading import load_encoder
 from hardneg.recipes import ance_tele, star, warmup
-from hardneg.recipes.adore.recipe import recipe as adore
-from hardneg.recipes.ance.recipe import recipe as ance
+from hardneg.recipes.adore import recipe as adore
+from hardneg.recipes.ance import recipe as ance
 from hardneg.training import gradient_cache
 from tiny_world import one_thread, tiny_model  # noqa: F401
 

@@ -15,8 +15,8 @@ from test_warmup import SlowPairs, nll
 from hardneg.data.training_data import choose_splits
 from hardneg.models.loading import load_encoder
 from hardneg.recipes import ance_tele, star, warmup
-from hardneg.recipes.adore.recipe import recipe as adore
-from hardneg.recipes.ance.recipe import recipe as ance
+from hardneg.recipes.adore import recipe as adore
+from hardneg.recipes.ance import recipe as ance
 from tiny import tiny_roberta
 from tiny_world import COMMON, one_thread  # noqa: F401
 

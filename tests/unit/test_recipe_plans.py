@@ -8,8 +8,8 @@ from hardneg.data.training_data import choose_splits
 from hardneg.models.loading import load_encoder
 from hardneg.recipes import estimate as planning
 from hardneg.recipes import microbenchmarks as timing
-from hardneg.recipes.adore.recipe import recipe as adore
-from hardneg.recipes.ance.recipe import recipe as ance
+from hardneg.recipes.adore import recipe as adore
+from hardneg.recipes.ance import recipe as ance
 from hardneg.recipes.estimate import disk_bytes, stored_bytes, take_sample, time_stages, tokens_of_step
 from hardneg.recipes.microbenchmarks import spread
 from tiny_world import COMMON, one_thread, tiny_collection, tiny_model  # noqa: F401

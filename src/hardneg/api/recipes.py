@@ -11,8 +11,8 @@ from hardneg.arguments import checked
 from hardneg.config import nearest
 from hardneg.errors import SettingsError
 from hardneg.recipes import ance_tele, star, warmup
-from hardneg.recipes.adore.recipe import recipe as adore
-from hardneg.recipes.ance.recipe import recipe as ance
+from hardneg.recipes.adore import recipe as adore
+from hardneg.recipes.ance import recipe as ance
 from hardneg.recipes.settings import Recipe, TrainingSettings
 
 MODULES = (warmup, ance_tele, ance, star, adore)
