@@ -70,7 +70,7 @@ def test_an_unknown_name_is_an_attribute_error():
 
 
 @pytest.mark.parametrize(
-    "module", ["operations.evaluation", "operations.inspection", "operations.retrieval", "cli"]
+    "module", ["api.evaluate", "api.inspect", "api.search", "cli"]
 )
 def test_what_needs_no_model_loads_no_torch(module):
     loaded = modules_after(f"import hardneg.{module}")
