@@ -2,8 +2,8 @@
 
 A recipe asks for the steps of one model after the other (:meth:`Stage.advance`), and between two turns it does
 what it likes: measure, search, mine. Killed at any moment and run again, the stage goes on from its newest
-checkpoint and ends in the same bytes. A step that was made before the checkpoint is not made again, so a recipe can ask for
-all turns from the first.
+checkpoint and ends in the same bytes. A step that was made before the checkpoint is not made again, so a recipe
+can ask for all turns from the first.
 """
 
 from __future__ import annotations
