@@ -19,7 +19,7 @@ from hardneg.errors import ArtifactError, Interrupted, NumericError
 from hardneg.experiment.metrics import Metrics
 from hardneg.process.signals import stop_flag
 from hardneg.storage import disk
-from hardneg.storage.artifacts import is_published, publish, read_json
+from hardneg.storage.artifacts import is_published, publish, read_json, read_manifest
 from hardneg.storage.disk import TEMPORARY, foreign, sweep_below
 from hardneg.training.checkpoint import checkpoints
 from hardneg.training.loop import StepOutput
@@ -325,6 +325,64 @@ def test_a_finished_stage_makes_no_step(tmp_path, straight):
     assert run(tmp_path / "run", seen=seen).finished
     assert seen == []
     assert contents(tmp_path / "run") == straight
+
+
+def ending(folder, end=None, seen=None):
+    """A stage of one model that is kept after 4 and 8 steps, and of 7 on the way."""
+    net = Net(1)
+
+    def batches(step):
+        if seen is not None:
+            seen.append(step)
+        return Rows([step])
+
+    trainee = Trainee(
+        "retriever",
+        net,
+        lambda batch: StepOutput(net(batch.query_rows).square().sum()),
+        batches,
+        linear(0.1, warmup=1, horizon=8),
+        save_net,
+        models={folder / "early": 4, folder / "model": 8},
+        passing={folder / "passing": 7},
+    ).until(end)
+    rows = Metrics(folder / "metrics.jsonl")
+    return Stage([trainee], folder / "checkpoint", rows, episode=1, seed=3, inputs={}, timed=untimed)
+
+
+def test_training_that_ends_early_keeps_its_models_of_the_end(tmp_path):
+    stage = ending(tmp_path)
+    stage.advance("retriever", 6)
+    stage.end("retriever")
+    steps = {name: read_manifest(tmp_path / name).inputs["step"] for name in ("early", "model")}
+    assert steps == {"early": "4", "model": "6"}
+    assert not is_published(tmp_path / "passing")
+    left, seen = tree(tmp_path), []
+    again = ending(tmp_path, 6, seen)
+    again.advance("retriever", 8)
+    again.end("retriever")
+    assert again.finished
+    assert (seen, tree(tmp_path)) == ([], left)
+    shutil.rmtree(tmp_path / "model")
+    lost = ending(tmp_path, 6, seen)
+    lost.advance("retriever", 6)
+    assert (seen, tree(tmp_path)) == ([], left)  # the checkpoint of the end has it
+
+
+def test_a_turn_that_asks_for_none_leaves_no_checkpoint(tmp_path):
+    stage = ending(tmp_path)
+    stage.advance("retriever", 2, checkpoint=False)
+    assert checkpoints(tmp_path / "checkpoint") == []
+    assert Metrics(tmp_path / "metrics.jsonl").steps == 2  # what was measured is written all the same
+    stage.save()
+    assert [path.name for path in checkpoints(tmp_path / "checkpoint")] == ["step-0000002"]
+
+
+def test_an_observer_sees_every_batch_before_it_is_trained_on(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(Stage, "watch", staticmethod(lambda name, step, batch: seen.append((name, step, batch))))
+    ending(tmp_path).advance("retriever", 3)
+    assert seen == [("retriever", step, Rows([step])) for step in range(3)]
 
 
 def test_the_rows_of_one_model_outlive_the_checkpoint_of_another(tmp_path):
