@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from hardneg.negatives.pool import ENTRY_ARRAYS, SOURCES
-from hardneg.training import objectives
-from hardneg.training.objectives import masked_columns
+from hardneg.training.stage import Stage
 
 
 @dataclass
@@ -61,15 +60,42 @@ def multiset(values):
 
 @contextmanager
 def watched():
-    """One thread, as suits a model this small; yields the list of the batches that are trained on meanwhile."""
-    batches, threads = [], torch.get_num_threads()
+    """One thread, as suits a model this small; yields the list of the micro-batches that are trained on."""
+    batches, threads, also = [], torch.get_num_threads(), Stage.watch
 
-    def watch(batch, *args, **kwargs):
-        batches.append(batch)
-        return masked_columns(batch, *args, **kwargs)
+    def watch(name, step, batch):
+        if also is not None:
+            also(name, step, batch)
+        batches.extend(batch.micro())
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(objectives, "masked_columns", watch)
+        patch.setattr(Stage, "watch", staticmethod(watch))
         torch.set_num_threads(1)
         yield batches
     torch.set_num_threads(threads)
+
+
+class Power(BaseException):
+    """It went."""
+
+
+@contextmanager
+def power_cut(at):
+    """While the block runs, the power goes when so many steps are made: after a turn, or before the next step."""
+    advance, watch = Stage.advance, Stage.watch
+
+    def advancing(self, name, until, **options):
+        advance(self, name, until, **options)
+        if self.made[name] == at:
+            raise Power
+
+    def watching(name, step, batch):
+        if step == at:
+            raise Power
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Stage, "advance", advancing)
+        patch.setattr(Stage, "watch", staticmethod(watching))
+        with pytest.raises(Power):
+            yield
+    assert (Stage.advance, Stage.watch) == (advance, watch)

@@ -187,7 +187,7 @@ def test_static_negatives_are_what_was_retrieved_at_the_newest_refresh(run_state
 
 
 def test_refreshed_negatives_resume_to_the_same_bytes(run_states, tmp_path, monkeypatch):
-    from hardneg.experiment import stage
+    from hardneg.training import stage
 
     class Power(BaseException):
         pass
@@ -195,9 +195,9 @@ def test_refreshed_negatives_resume_to_the_same_bytes(run_states, tmp_path, monk
     settings = SMALL | {"steps": 7, "negatives": "static", "refresh_every": 3, "measure_every": 4}
     whole, real = run_states(RECIPE, **settings), stage.save_checkpoint
 
-    def failing(folder, step, *args, **named):
-        real(folder, step, *args, **named)
-        if step == 4:
+    def failing(folder, made, *args, **named):
+        real(folder, made, *args, **named)
+        if made == {"retriever": 4}:
             raise Power
 
     monkeypatch.setattr(stage, "save_checkpoint", failing)

@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 import pytest
+from executed import power_cut
 from slow_pairs import SlowPairs, nll
 from slow_tele import SlowEncoder
 
@@ -165,20 +166,18 @@ def test_the_presets_for_questions_decay_in_each_cycle_of_late_versions():
 
 def live_versions(monkeypatch, at):
     """Let the trainer of ``async`` find every version only when ``at`` many steps were made before."""
-    real, made = refresh.Versions.newest, 0
+    real, asked, made = refresh.Versions.newest, refresh.Follower._newest, 0
 
     def newest(self):
         found = real(self)
         return None if found is None else min(found, sum(first <= made for first in at) - 1)
 
-    def steps(*args):
+    def ask(self, step):
         nonlocal made
-        for count in stage_steps(*args):
-            made = count
-            yield count
+        made = step
+        return asked(self, step)
 
-    stage_steps = ance.stage_steps
-    monkeypatch.setattr(ance, "stage_steps", steps)
+    monkeypatch.setattr(refresh.Follower, "_newest", ask)
     monkeypatch.setattr(refresh.Versions, "newest", newest)
 
 
@@ -192,8 +191,9 @@ def train_async(world, path, cache):
     settings = Ance(**COMMON | LATE)
     data = choose_splits(world.collection, dev="none", test="none")
     experiment = Experiment(path, cache)
-    for _ in ance.train(settings, data, load_encoder(world.calm), experiment, refresh.at_once):
-        pass
+    training = ance.trainer(settings, data, load_encoder(world.calm), experiment, refresh.at_once)
+    for until in range(EVERY, settings.steps + 1, EVERY):
+        ance.train(training, settings, experiment, until)
     rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     return [row["lr"] for row in rows], [row["negative_version"] for row in rows]
 
@@ -218,44 +218,17 @@ def test_async_rewarms_where_a_late_version_takes_effect(world, mined, tmp_path,
 
 @pytest.mark.parametrize("at", [1, 4, 5, 6, 7, 11])
 def test_async_killed_and_resumed_has_the_same_rates(world, mined, tmp_path, monkeypatch, at):
-    class Power(BaseException):
-        pass
-
     live_versions(monkeypatch, BEGINS)
-    path, real = mined("killed"), ance.stage_steps
-
-    def failing(*args):
-        for made in real(*args):
-            if made == at:
-                raise Power
-            yield made
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ance, "stage_steps", failing)
-        with pytest.raises(Power):
-            train_async(world, path, tmp_path / "cache")
+    path = mined("killed")
+    with power_cut(at):
+        train_async(world, path, tmp_path / "cache")
     assert train_async(world, path, tmp_path / "cache") == train_async(world, mined("whole"), tmp_path / "cache")
 
 
 @pytest.mark.parametrize("at", [0, 1, 3, 4, 5, 8, 10, 12])
-def test_interrupted_anywhere_it_ends_in_the_same_bytes(whole, run_states, monkeypatch, tmp_path, at):
-    class Power(BaseException):
-        pass
-
-    made = 0
-    real = ance.stage_steps
-
-    def failing(*args):
-        nonlocal made
-        for made in real(*args):
-            if made == at:
-                raise Power
-            yield made
-
-    monkeypatch.setattr(ance, "stage_steps", failing)
-    with pytest.raises(Power):
+def test_interrupted_anywhere_it_ends_in_the_same_bytes(whole, run_states, tmp_path, at):
+    with power_cut(at):
         run_states(RECIPE, path=tmp_path, **SMALL)
-    monkeypatch.undo()
     again = run_states(RECIPE, path=tmp_path, **SMALL)
     assert again.results["states"] == whole.results["states"]
     assert files_of(tmp_path) == files_of(whole.path)

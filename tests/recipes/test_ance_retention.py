@@ -3,10 +3,10 @@
 import json
 
 import pytest
+from executed import power_cut
 
 import hardneg as hn
 from hardneg.errors import ArtifactError
-from hardneg.recipes.ance import recipe as ance
 from hardneg.storage.artifacts import remove
 from hardneg.training.checkpoint import checkpoints
 from tiny_world import COMMON, one_thread  # noqa: F401
@@ -61,23 +61,10 @@ def test_without_its_checkpoints_it_does_not_wait_for_what_was_deleted(train, tm
 
 
 @pytest.mark.parametrize("at", [5, 6, 8])
-def test_interrupted_it_mines_nothing_anew(train, all_kept, tmp_path, monkeypatch, at):
-    class Power(Exception):
-        pass
-
-    real = ance.stage_steps
-
-    def failing(*args):
-        for made in real(*args):
-            if made == at:
-                raise Power
-            yield made
-
+def test_interrupted_it_mines_nothing_anew(train, all_kept, tmp_path, at):
     out = tmp_path / "few"
-    with monkeypatch.context() as patch:
-        patch.setattr(ance, "stage_steps", failing)
-        with pytest.raises(Power):
-            train(out, keep_versions=1)
+    with power_cut(at):
+        train(out, keep_versions=1)
     kept = versions_in(out)
     oldest = int(checkpoints(out / "episodes/1/checkpoint")[0].name[5:])
     used = [row["negative_version"] for row in rows_of(out / "metrics.jsonl")]

@@ -76,7 +76,7 @@ def test_results_are_returned_and_stored(whole):
 def test_the_final_model_is_that_of_the_last_step(whole, world):
     last = checkpoints(whole.path / "episodes/3/checkpoint")[-1]
     assert last.name == "step-0000012"
-    trained = load_file(last / "weights.safetensors")
+    trained = load_file(last / "retriever.weights.safetensors")
     final = weights_of(whole.path / "model")
     assert all(torch.equal(final[name.removeprefix("towers.0.transformer.")], trained[name]) for name in trained)
     assert not equal(final, weights_of(whole.path / "episodes/3/model"))

@@ -9,11 +9,12 @@ import pytest
 import hardneg as hn
 from hardneg.api.recipes import settings_of
 from hardneg.errors import ArtifactError, Faults, SettingsError
-from hardneg.experiment import stage
 from hardneg.models.loading import load_encoder
 from hardneg.recipes import measured_states as passing
+from hardneg.recipes import settings as recipe_settings
 from hardneg.recipes.measured_states import Passing
 from hardneg.storage.artifacts import read_manifest
+from hardneg.training import stage
 from tiny_world import COMMON, one_thread  # noqa: F401
 
 SMALL = COMMON | {"queries_per_step": 16, "measures": "RR@10"}
@@ -161,7 +162,8 @@ def test_a_killed_run_ends_in_the_same_bytes(train, monkeypatch, recipe):
     options = {"measure_every": 1, "keep": "best", "patience": 2, "learning_rate": 1e-2}
     whole, one = train(recipe, "whole", **options)
     moments = [(Passing, "_record"), (Passing, "_forget_weights"), (passing, "save_encoder")]
-    for number, (place, name) in enumerate([*moments, (stage, "save_checkpoint"), (stage, "save_encoder")]):
+    moments += [(stage, "save_checkpoint"), (recipe_settings, "save_encoder")]
+    for number, (place, name) in enumerate(moments):
         real, left = getattr(place, name), [2 + number % 2]
 
         def failing(*args, real=real, left=left, **named):

@@ -8,12 +8,11 @@ from test_star import SlowStar
 
 from hardneg.data.training_data import choose_splits
 from hardneg.errors import SettingsError
-from hardneg.experiment import stage
 from hardneg.models.loading import load_encoder
 from hardneg.recipes import ance_tele, star, warmup
 from hardneg.recipes.adore import recipe as adore
 from hardneg.recipes.ance import recipe as ance
-from hardneg.training import gradient_cache
+from hardneg.training import gradient_cache, stage
 from tiny_world import one_thread, tiny_model  # noqa: F401
 
 LENGTH, CHUNKS = 5, 3  # most documents have more words than that leaves room for
@@ -114,9 +113,9 @@ def test_it_resumes_to_the_same_bytes(run_states, documents, tmp_path, monkeypat
     whole = run_states(ance.RECIPE, base=documents, **settings)
     real = stage.save_checkpoint
 
-    def failing(folder, step, *args, **named):
-        real(folder, step, *args, **named)
-        if step == 6:
+    def failing(folder, made, *args, **named):
+        real(folder, made, *args, **named)
+        if made == {"retriever": 6}:
             raise Power
 
     monkeypatch.setattr(stage, "save_checkpoint", failing)

@@ -127,7 +127,7 @@ def test_negatives_are_static_and_drawn_afresh(run_states):
 
 
 def test_it_resumes_to_the_same_bytes(run_states, tmp_path, monkeypatch):
-    from hardneg.experiment import stage
+    from hardneg.training import stage
 
     class Power(BaseException):
         pass
@@ -135,9 +135,9 @@ def test_it_resumes_to_the_same_bytes(run_states, tmp_path, monkeypatch):
     whole = run_states(RECIPE, steps=7)
     real = stage.save_checkpoint
 
-    def failing(folder, step, *args, **named):
-        real(folder, step, *args, **named)
-        if step == 4:
+    def failing(folder, made, *args, **named):
+        real(folder, made, *args, **named)
+        if made == {"retriever": 4}:
             raise Power
 
     monkeypatch.setattr(stage, "save_checkpoint", failing)

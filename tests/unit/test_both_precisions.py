@@ -12,13 +12,13 @@ import pytest
 import hardneg as hn
 from hardneg.api.recipes import RECIPES
 from hardneg.errors import ArtifactError, SettingsError
-from hardneg.experiment import stage
 from hardneg.models import capacity
 from hardneg.models.capacity import best_precision
 from hardneg.models.loading import load_encoder
 from hardneg.process import progress
 from hardneg.search.embedding_store import Embeddings
 from hardneg.storage.artifacts import MANIFEST, Manifest, read_manifest, write_json
+from hardneg.training import stage
 from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 COMMON = {"queries_per_step": 8, "depth": 10, "seed": 7, "token_budget": 512, "measures": "RR@10"}

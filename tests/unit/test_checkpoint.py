@@ -43,11 +43,11 @@ def advance(model, optimizer, start, stop):
 
 
 def save(folder, step, model, optimizer, **options):
-    return save_checkpoint(folder, step, model, optimizer, settings={}, inputs=INPUTS, **options)
+    return save_checkpoint(folder, {"net": step}, {"net": model}, {"net": optimizer}, inputs=INPUTS, **options)
 
 
 def latest(folder, at_most=1000):
-    return latest_checkpoint(folder, INPUTS, at_most=at_most)
+    return latest_checkpoint(folder, INPUTS, [{"net": at_most}])
 
 
 def names(folder):
@@ -74,7 +74,7 @@ def test_restored_bit_for_bit_and_goes_on_alike(tmp_path, trained):
     other = net(seed=1)
     other_optimizer = adamw(other, weight_decay=0.1)
     assert not equal_states(model, optimizer, other, other_optimizer)
-    assert restore(path, other, other_optimizer) == 5
+    assert restore(path, {"net": other}, {"net": other_optimizer}) == {"net": 5}
     assert equal_states(model, optimizer, other, other_optimizer)
     assert {key for state in other_optimizer.state.values() for key in state} == {"step", "exp_avg", "exp_avg_sq"}
     advance(model, optimizer, 5, 9)
@@ -87,7 +87,7 @@ def test_a_used_optimizer_is_overwritten(tmp_path, trained):
     path = save(tmp_path, 5, model, optimizer)
     kept = {name: value.clone() for name, value in weights(model).items()}
     advance(model, optimizer, 5, 8)
-    restore(path, model, optimizer)
+    restore(path, {"net": model}, {"net": optimizer})
     assert all(torch.equal(kept[name], value) for name, value in weights(model).items())
     assert all(float(state["step"]) == 5 for state in optimizer.state.values())
 
@@ -115,7 +115,7 @@ def test_the_newest_of_these_inputs_is_found(tmp_path, trained):
     assert latest(tmp_path).name == "step-0000010"
     assert latest(tmp_path, at_most=9).name == "step-0000005"
     assert latest(tmp_path, at_most=4) is None
-    assert latest_checkpoint(tmp_path, {**INPUTS, "pool": "another"}, at_most=1000) is None
+    assert latest_checkpoint(tmp_path, {**INPUTS, "pool": "another"}) is None
 
 
 def flip(file):
@@ -129,7 +129,7 @@ def shorten(file):
 
 
 @pytest.mark.parametrize("damage", [flip, shorten, lambda file: file.unlink()])
-@pytest.mark.parametrize("name", ["weights.safetensors", "optimizer.safetensors", "manifest.json"])
+@pytest.mark.parametrize("name", ["net.weights.safetensors", "net.optimizer.safetensors", "manifest.json"])
 def test_a_damaged_newest_falls_back_to_the_one_before_and_says_so(tmp_path, trained, caplog, damage, name):
     save(tmp_path, 5, *trained)
     damage(save(tmp_path, 10, *trained) / name)
@@ -142,7 +142,7 @@ def test_a_damaged_newest_falls_back_to_the_one_before_and_says_so(tmp_path, tra
 
 def test_all_damaged_is_as_none(tmp_path, trained, caplog):
     for step in (5, 10):
-        flip(save(tmp_path, step, *trained) / "weights.safetensors")
+        flip(save(tmp_path, step, *trained) / "net.weights.safetensors")
     assert latest(tmp_path) is None
     assert len(caplog.records) == 2
 
@@ -153,3 +153,15 @@ def test_a_damaged_one_cannot_push_out_those_that_are_whole(tmp_path, trained):
         (save(tmp_path, step, *trained, keep=3) / "manifest.json").unlink()
     save(tmp_path, 7, *trained)  # made again from step 5, and stopped early
     assert latest(tmp_path).name == "step-0000007"
+
+
+def test_of_several_models_none_may_be_behind_its_limit(tmp_path, trained):
+    model, optimizer = trained
+    models, optimizers = {"net": model, "judge": net(1)}, {"net": optimizer, "judge": adamw(net(1))}
+    for made in ({"net": 5, "judge": 0}, {"net": 5, "judge": 2}):
+        save_checkpoint(tmp_path, made, models, optimizers, inputs=INPUTS)
+    assert names(tmp_path) == ["step-0000005", "step-0000007"]
+    assert latest_checkpoint(tmp_path, INPUTS).name == "step-0000007"
+    assert latest_checkpoint(tmp_path, INPUTS, [{"net": 5, "judge": 2}, {"net": 9}]).name == "step-0000007"
+    assert latest_checkpoint(tmp_path, INPUTS, [{"net": 9}, {"judge": 1}]).name == "step-0000005"
+    assert latest_checkpoint(tmp_path, INPUTS, [{"net": 4, "judge": 9}]) is None

@@ -316,10 +316,10 @@ def test_resumed_training_is_the_same_bit_for_bit(tmp_path, longest):
     losses = [float(s.loss) for s in steps_of(whole, adamw(whole), 0, 6, longest=longest)]
     optimizer = adamw(half)
     list(steps_of(half, optimizer, 0, 3, longest=longest))
-    save_checkpoint(tmp_path, 3, half, optimizer, settings={}, inputs={})
+    save_checkpoint(tmp_path, {"net": 3}, {"net": half}, {"net": optimizer}, inputs={})
     resumed = encoder_on(DEVICE, dropout=0.1)
     optimizer = adamw(resumed)
-    assert restore(latest_checkpoint(tmp_path, {}, at_most=3), resumed, optimizer) == 3
+    assert restore(latest_checkpoint(tmp_path, {}), {"net": resumed}, {"net": optimizer}) == {"net": 3}
     assert [float(s.loss) for s in steps_of(resumed, optimizer, 3, 6, longest=longest)] == losses[3:]
     assert torch.equal(weights_of(resumed), weights_of(whole))
 

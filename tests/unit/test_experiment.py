@@ -13,7 +13,7 @@ from hardneg import __version__
 from hardneg.config import Settings, operational
 from hardneg.errors import ArtifactError, BusyError, InputError, ResourceError
 from hardneg.experiment.folder import log_file, open_experiment
-from hardneg.storage.artifacts import digest_json, read_json
+from hardneg.storage.artifacts import digest_json, read_json, write_json
 
 INPUTS = {"collection": "c0ffee", "model": "abad1dea"}
 
@@ -59,6 +59,7 @@ def test_a_new_experiment_says_what_it_is(tmp_path):
     record = read_json(path / "settings.json")
     assert record.pop("digest") == digest_json(record)
     assert record == {
+        "format": 2,
         "recipe": "demo",
         "settings": {"episodes": 3, "alpha": 0.5, "extra": [], "log_every": 3},
         "result_settings": {"episodes": 3, "alpha": 0.5, "extra": []},
@@ -94,6 +95,23 @@ def test_a_file_in_the_way_is_told_in_one_line(tmp_path):
 
 
 # ---------------------------------------------------------------- resume
+
+
+def test_one_of_the_old_form_is_refused_in_one_line_and_left_as_it_is(tmp_path):
+    path = tmp_path / "exp"
+    start(path)
+    old = {
+        key: value for key, value in read_json(path / "settings.json").items() if key not in ("format", "digest")
+    }
+    write_json(path / "settings.json", {**old, "digest": digest_json(old)})
+    before = (path / "settings.json").read_bytes()
+    with pytest.raises(ArtifactError) as fault:
+        start(path)
+    (line,) = fault.value.lines
+    what = "FORMAT_VERSION: this experiment has format version 1, this hardneg goes on with 2; give a new folder"
+    assert line.startswith(f"{path}: {what}")
+    assert fault.value.status == 4
+    assert (path / "settings.json").read_bytes() == before
 
 
 def test_the_same_again_resumes_and_a_finished_one_stays_finished(tmp_path):

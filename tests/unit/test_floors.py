@@ -47,11 +47,11 @@ FLOORS = {
     """,
     "training": """
         training.checkpoint training.gradient_cache training.gradient_norms training.optim training.loop
-        training.sharing training.batches training.objectives
+        training.sharing training.batches training.objectives training.stage
     """,
     "experiment": """
         experiment.metrics experiment.names experiment.results_manifest experiment.folder experiment.provenance
-        experiment.stage experiment.tensorboard
+        experiment.tensorboard
     """,
     "insight": """
         diagnostics.choice diagnostics.cards diagnostics.curves diagnostics.forgetting diagnostics.informative

@@ -211,8 +211,11 @@ def test_an_unknown_family_is_a_fault(bert):
 # ---------------------------------------------------------------- following
 
 
-def rows(episode, *steps):
-    return [{"step": step, "episode": episode, "loss": episode + step / 10, "lr": 0.5} for step in steps]
+def rows(episode, *steps, model="retriever"):
+    return [
+        {"step": step, "episode": episode, "model": model, "loss": episode + step / 10, "lr": 0.5}
+        for step in steps
+    ]
 
 
 @pytest.fixture
@@ -226,6 +229,12 @@ def test_what_is_there_is_yielded_and_no_more(experiment):
     with open(experiment.metrics.path, "a") as stream:
         stream.write('{"step": 2, "epi')  # torn by a crash
     assert list(hn.follow(experiment.path, wait=False)) == rows(1, 1, 2) + rows(2, 1)
+
+
+def test_rows_of_models_that_are_trained_in_turn_are_all_followed(experiment):
+    both = rows(1, 1, 2) + rows(1, 1, model="ranker") + rows(1, 3) + rows(1, 2, model="ranker")
+    experiment.metrics.append(both)
+    assert list(hn.follow(experiment.path, wait=False)) == both
 
 
 def test_without_metrics_there_is_nothing_to_follow(tmp_path):
@@ -246,7 +255,7 @@ def test_each_step_is_yielded_once_though_a_resumed_experiment_makes_some_again(
 
     experiment.metrics.append(rows(1, 1, 2, 3))
     wait_for(3)
-    experiment.metrics.truncate(1, 1)  # the checkpoint was older
+    experiment.metrics.truncate(1, {"retriever": 1})  # the checkpoint was older
     experiment.metrics.append(rows(1, 2))
     time.sleep(0.05)
     experiment.metrics.append(rows(1, 3, 4))
@@ -274,12 +283,14 @@ def test_scalars_are_one_run_an_episode_and_resuming_doubles_none(experiment):
         experiment.metrics.append(rows(1, 1, 2))
         experiment.metrics.append(rows(1, 3))
         experiment.metrics.append(rows(2, 1, 2, 3))
-    experiment.metrics.truncate(2, 1)  # it was killed; the checkpoint was older
+    experiment.metrics.truncate(2, {"retriever": 1})  # it was killed; the checkpoint was older
     with boarding(experiment, True):
         experiment.metrics.append(rows(2, 2))
         experiment.metrics.append(rows(2, 3, 4))
+        experiment.metrics.append(rows(2, 1, 2, model="ranker"))
     board = experiment / "tensorboard"
-    assert sorted(path.name for path in board.iterdir()) == ["episode-1", "episode-2"]
+    assert sorted(path.name for path in board.iterdir()) == ["episode-1", "episode-2", "episode-2-ranker"]
+    assert scalars(board / "episode-2-ranker") == [(1, 2.1), (2, 2.2)]
     assert scalars(board / "episode-1") == [(1, 1.1), (2, 1.2), (3, 1.3)]
     assert scalars(board / "episode-2") == [(1, 2.1), (2, 2.2), (3, 2.3), (4, 2.4)]
 

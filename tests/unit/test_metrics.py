@@ -10,7 +10,10 @@ from hardneg.experiment.metrics import Metrics
 
 
 def rows_of(*places):
-    return [{"step": step, "episode": episode, "loss": 1 / (3 * step)} for episode, step in places]
+    return [
+        {"step": step, "episode": episode, "model": "retriever", "loss": 1 / (3 * step)}
+        for episode, step in places
+    ]
 
 
 ROWS = rows_of((1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (3, 1))
@@ -33,13 +36,13 @@ def test_metrics_are_cut_back_to_a_checkpoint(tmp_path, episode, step, kept):
     metrics = Metrics(tmp_path / "metrics.jsonl")
     metrics.append(ROWS)
     whole = metrics.path.read_bytes().splitlines(keepends=True)
-    metrics.truncate(episode, step)
+    metrics.truncate(episode, {"retriever": step})
     assert metrics.path.read_bytes() == b"".join(whole[:kept])  # what is kept is kept to the byte
 
 
 def test_cutting_nothing_back_makes_an_empty_file(tmp_path):
     metrics = Metrics(tmp_path / "metrics.jsonl")
-    metrics.truncate(1, 0)
+    metrics.truncate(1, {"retriever": 0})
     assert metrics.read() == []
     assert metrics.path.read_bytes() == b""
 
@@ -51,7 +54,7 @@ def test_a_torn_last_line_is_forgotten(tmp_path, torn):
     whole = metrics.path.read_bytes()
     metrics.path.write_bytes(whole + torn.encode())
     assert metrics.read() == ROWS
-    metrics.truncate(3, 1)
+    metrics.truncate(3, {"retriever": 1})
     assert metrics.path.read_bytes() == whole
     metrics.append(rows_of((3, 2)))
     assert metrics.read() == [*ROWS, *rows_of((3, 2))]
@@ -63,7 +66,7 @@ def test_a_damaged_line_before_the_last_is_named(tmp_path):
     lines = metrics.path.read_bytes().splitlines(keepends=True)
     metrics.path.write_bytes(b"".join([*lines[:2], b"\0\0\n", *lines[3:]]))
     with pytest.raises(ArtifactError, match=r"metrics\.jsonl:3: BAD_JSON: "):
-        metrics.truncate(1, 1)
+        metrics.truncate(1, {"retriever": 1})
 
 
 def test_metrics_hold_numbers_only(tmp_path):

@@ -2,7 +2,7 @@
 
 import json
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -10,16 +10,18 @@ import torch
 from safetensors.torch import load_file
 
 from hardneg.errors import Interrupted, NumericError
-from hardneg.experiment import stage
 from hardneg.experiment.folder import Experiment
-from hardneg.experiment.stage import Stage, per_episode, train_stage
 from hardneg.models.loading import load_encoder
+from hardneg.models.saving import save_encoder
 from hardneg.process import progress
 from hardneg.process.signals import stop_flag
+from hardneg.recipes.settings import per_episode
 from hardneg.storage.artifacts import read_manifest
+from hardneg.training import stage
 from hardneg.training.checkpoint import checkpoints
 from hardneg.training.loop import StepOutput
 from hardneg.training.optim import linear
+from hardneg.training.stage import Stage, Trainee
 from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 STOP, EARLY, EVERY = 23, 9, 7
@@ -52,7 +54,7 @@ def stage_in(world):
     """A function that runs the stage in a folder, as a fresh process would."""
     collection, model = world
 
-    def run(path, *, poison=None, models=None, before=lambda step: None, **changes):
+    def run(path, *, poison=None, models=None, before=lambda step: None, saving=save_encoder, **changes):
         path.mkdir(exist_ok=True)
         encoder = load_encoder(model)
         embeddings = encoder.towers[0].transformer.embeddings
@@ -65,18 +67,19 @@ def stage_in(world):
             before(step)
             return Rows(np.random.default_rng(step).integers(0, 92, 4).tolist(), step == poison)
 
-        told = Stage(
-            episode=2,
-            seed=5,
-            models=models or {"episodes/2/model": EARLY, "model": STOP},
-            schedule=SCHEDULE,
-            objective=objective,
-            batches=batches,
-            inputs={"pool": "p"},
-            checkpoint_every=EVERY,
+        experiment, models = Experiment(path, path / "cache"), models or {"episodes/2/model": EARLY, "model": STOP}
+        places = {path / name: step for name, step in models.items()}
+        trainee = Trainee("retriever", encoder, objective, batches, SCHEDULE, saving, models=places)
+        told = {"episode": 2, "seed": 5, "inputs": {"pool": "p"}, "checkpoint_every": EVERY} | changes
+        training = Stage(
+            [trainee],
+            path / "episodes/2/checkpoint",
+            experiment.metrics,
+            timed=experiment.timed,
+            query_id=lambda row: collection.query_ids[row],
+            **told,
         )
-        experiment = Experiment(path, path / "cache")
-        train_stage(replace(told, **changes), encoder, collection, experiment)
+        training.advance("retriever", max(models.values()))
         return experiment
 
     return run
@@ -130,7 +133,7 @@ def test_models_are_those_after_their_steps(stage_in, tmp_path):
     stage_in(tmp_path / "long")
     stage_in(tmp_path / "short", models={"model": EARLY})
     assert equal(weights_of(tmp_path / "long/episodes/2/model"), weights_of(tmp_path / "short/model"))
-    last = load_file(checkpoints(tmp_path / "long/episodes/2/checkpoint")[-1] / "weights.safetensors")
+    last = load_file(checkpoints(tmp_path / "long/episodes/2/checkpoint")[-1] / "retriever.weights.safetensors")
     final = weights_of(tmp_path / "long/model")
     assert all(torch.equal(final[name.removeprefix("towers.0.transformer.")], last[name]) for name in last)
     assert not equal(final, weights_of(tmp_path / "short/model"))
@@ -188,7 +191,7 @@ def test_killed_in_a_step_it_ends_alike(stage_in, tmp_path, expected, at):
 )
 def test_killed_about_a_publication_it_ends_alike(stage_in, tmp_path, expected, monkeypatch, name, after, call):
     calls = iter(range(100))
-    real = getattr(stage, name)
+    real = save_encoder if name == "save_encoder" else stage.save_checkpoint
 
     def killing(*args, **kwargs):
         number = next(calls)
@@ -199,9 +202,10 @@ def test_killed_about_a_publication_it_ends_alike(stage_in, tmp_path, expected, 
             raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(stage, name, killing)
+        if name == "save_checkpoint":
+            patch.setattr(stage, name, killing)
         with pytest.raises(Killed):
-            stage_in(tmp_path)
+            stage_in(tmp_path, saving=killing if name == "save_encoder" else save_encoder)
     stage_in(tmp_path)
     assert contents(tmp_path) == expected
 
@@ -283,7 +287,7 @@ def test_a_damaged_newest_checkpoint_costs_its_steps_only(stage_in, tmp_path, ex
 
     with pytest.raises(Killed):
         stage_in(tmp_path, before=kill)
-    file = tmp_path / "episodes/2/checkpoint/step-0000014/optimizer.safetensors"
+    file = tmp_path / "episodes/2/checkpoint/step-0000014/retriever.optimizer.safetensors"
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(data)
@@ -318,7 +322,7 @@ def test_a_step_that_is_not_finite_is_named_and_nothing_of_it_is_kept(stage_in, 
     found = checkpoints(tmp_path / "episodes/2/checkpoint")
     assert [int(path.name[5:]) for path in found] == [step for step in (7, 14, 21) if step <= at][-2:]
     for path in found:
-        assert all(torch.isfinite(x).all() for x in load_file(path / "weights.safetensors").values())
+        assert all(torch.isfinite(x).all() for x in load_file(path / "retriever.weights.safetensors").values())
     assert (tmp_path / "episodes/2/model").exists() == (at >= EARLY)
     assert not (tmp_path / "model").exists()
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from hardneg.experiment.names import FINAL, LAST, UNTRAINED
-from hardneg.experiment.stage import steps_made
 from hardneg.process.progress import say
+from hardneg.training.stage import steps_made
 
 log = logging.getLogger(__name__)
 

@@ -35,6 +35,7 @@ from hardneg.search.ann import name_index
 from hardneg.search.bm25 import bm25_run
 from hardneg.search.retriever import Remembered, Snapshot, State
 from hardneg.storage.artifacts import read_manifest
+from hardneg.training.stage import RETRIEVER
 
 log = logging.getLogger(__name__)
 
@@ -384,7 +385,7 @@ def draw_curve(
         values.pop(UNTRAINED, None)
     if LAST in values:  # the final one is one of those before
         values.pop(FINAL, None)
-    rows = experiment.metrics.read()
+    rows = [row for row in experiment.metrics.read() if row["model"] == RETRIEVER]
     episodes = sorted({row["episode"] for row in rows})
     models = {episode: experiment / f"episodes/{episode}/model" for episode in episodes[:-1]}
     ends = {episode: int(read_manifest(model).inputs["step"]) for episode, model in models.items()}

@@ -33,6 +33,7 @@ from hardneg.storage.disk import append_lines, sweep_below
 from hardneg.storage.safe_read import as_written
 
 SETTINGS = "settings.json"
+FORMAT = 2  # of an experiment; 2: rows of metrics and checkpoints name the model that they are of
 TIMING = "timing.jsonl"
 BEGIN = "begin"  # a row that says on what an execution computes
 UNSIGNED = {"recipe", "settings", "result_settings", "inputs", "hardneg"}  # before settings held their digest
@@ -53,14 +54,13 @@ class Experiment:
     def timed(self, stage: str, **facts: Any) -> Iterator[dict[str, Any]]:
         """Measure the block and note it in ``timing.jsonl``; the yielded facts are noted with it.
 
-        ``elsewhere`` among the facts: seconds of the block in which something else was done. The peak of memory is
-        that of this process so far.
+        The peak of memory is that of this process so far.
         """
         when, begun = time.time(), time.perf_counter()
         try:
             yield facts
         finally:
-            seconds = round(time.perf_counter() - begun - facts.pop("elsewhere", 0.0), 4)
+            seconds = round(time.perf_counter() - begun, 4)
             times = {"stage": stage, "begun": round(when, 3), "seconds": seconds}
             row = {**times, "peak_mib": peak_memory() >> 20, **facts}
             if is_leader():
@@ -173,6 +173,7 @@ def join_experiment(
 def record_of(recipe: str, settings: Settings, inputs: Mapping[str, str]) -> dict[str, Any]:
     """What an experiment is, as its folder keeps it."""
     return {
+        "format": FORMAT,
         "recipe": recipe,
         "settings": settings.model_dump(mode="json"),
         "result_settings": settings.result_values(),
@@ -181,10 +182,14 @@ def record_of(recipe: str, settings: Settings, inputs: Mapping[str, str]) -> dic
 
 
 def check_same(old: Mapping[str, Any], new: Mapping[str, Any], grows: Sequence[str], path: Path) -> bool:
-    """Whether the experiment grew; raises if it is another one.
+    """Whether the experiment grew; raises if it is another one, or was begun by a version that kept other files.
 
     Settings are compared before inputs: a setting may be why a digest differs, and says more.
     """
+    if (form := old.get("format", 1)) != FORMAT:
+        what = f"this experiment has format version {form}, this hardneg goes on with {FORMAT}"
+        fix = "give a new folder, or go on with the hardneg that began it"
+        raise ArtifactError("FORMAT_VERSION", what, fix, path=path)
     if changed := differences({"recipe": old["recipe"]}, {"recipe": new["recipe"]}):
         raise other_inputs(changed, path)
     before, now = dict(old["result_settings"]), dict(new["result_settings"])

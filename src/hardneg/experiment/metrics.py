@@ -56,11 +56,12 @@ class Metrics:
         """SHA-256 of all rows."""
         return digest_file(self.path)
 
-    def truncate(self, episode: int, step: int, *, sha256: str | None = None) -> None:
-        """Forget what came after ``step`` of ``episode``: those steps will be made again.
+    def truncate(self, episode: int, made: Mapping[str, int], *, sha256: str | None = None) -> None:
+        """Drop what came after these steps of ``episode``: it will be made again.
 
         Parameters
         ----------
+        made : steps that are made, by model; a model that is not named has made none.
         sha256 : what the rest must be, where that is known.
 
         Raises
@@ -69,10 +70,15 @@ class Metrics:
         """
         if not is_leader():
             return
-        kept = [row for row in self.read() if (row["episode"], row["step"]) <= (episode, step)]
-        data = "".join(json.dumps(row) + "\n" for row in kept).encode()
+
+        def is_kept(row: Mapping[str, Any]) -> bool:
+            now = row["episode"] == episode and row["step"] <= made.get(row["model"], 0)
+            return bool(now or row["episode"] < episode)
+
+        data = "".join(json.dumps(row) + "\n" for row in self.read() if is_kept(row)).encode()
         if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
-            what = f"not what was written up to step {step} of episode {episode}"
+            steps = " and ".join(f"{count} of the {name}" for name, count in made.items())
+            what = f"not what was written up to step {steps} in episode {episode}"
             raise ArtifactError("CORRUPT", what, "restore the file, or give a new folder", path=self.path)
         with publish_file(self.path) as stream:
             stream.write(data)

@@ -1,4 +1,4 @@
-"""The metrics of an experiment in TensorBoard: one run an episode, in ``tensorboard/`` of its folder."""
+"""The metrics of an experiment in TensorBoard: one run an episode and model, in ``tensorboard/`` of its folder."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hardneg.experiment.folder import Experiment
+from hardneg.training.stage import RETRIEVER
 
 FOLDER = "tensorboard"
 PLACES = ("step", "episode")  # where a row stands, not what it says
@@ -37,26 +38,27 @@ class Board:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.writers: dict[int, Any] = {}
+        self.writers: dict[tuple[int, str], Any] = {}
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write these rows; they ascend by (episode, step)."""
+        """Write these rows; those of a model ascend by (episode, step)."""
         for row in rows:
-            writer = self._writer(row["episode"], row["step"])
+            writer = self._writer(row["episode"], row["model"], row["step"])
             for name, value in row.items():
                 if name not in PLACES and isinstance(value, (int, float)):
                     writer.add_scalar(name, value, row["step"])
         for writer in self.writers.values():
             writer.flush()
 
-    def _writer(self, episode: int, step: int) -> Any:
+    def _writer(self, episode: int, model: str, step: int) -> Any:
         from torch.utils.tensorboard import SummaryWriter
 
-        if episode not in self.writers:
-            self.close()  # the episode before is over
-            place = self.folder / f"episode-{episode}"
-            self.writers[episode] = SummaryWriter(str(place), purge_step=step)
-        return self.writers[episode]
+        if (episode, model) not in self.writers:
+            if any(number != episode for number, _ in self.writers):
+                self.close()  # the episode before is over
+            place = self.folder / (f"episode-{episode}" + ("" if model == RETRIEVER else f"-{model}"))
+            self.writers[episode, model] = SummaryWriter(str(place), purge_step=step)
+        return self.writers[episode, model]
 
     def close(self) -> None:
         """Nothing more is written."""

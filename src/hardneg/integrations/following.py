@@ -17,9 +17,10 @@ from hardneg.experiment.results_manifest import METRICS, RESULTS
 
 @checked
 def follow(experiment: str | Path, *, wait: bool = True, poll: float = 1.0) -> Iterator[dict[str, Any]]:
-    """Yield the rows of ``metrics.jsonl``, one a step, as they are written: from another process, or a thread.
+    """Yield the rows of ``metrics.jsonl``, one a step of a model, as they are written.
 
-    A resumed experiment makes some steps again, to the same figures; each is yielded once.
+    The reader is another process, or a thread. A resumed experiment makes some steps again, to the same figures;
+    each is yielded once.
 
     Parameters
     ----------
@@ -34,14 +35,15 @@ def follow(experiment: str | Path, *, wait: bool = True, poll: float = 1.0) -> I
     folder = Path(experiment)
     if not wait and not (folder / METRICS).is_file():
         raise InputError("NOT_FOUND", "no metrics are here", "give an experiment's folder", path=folder)
-    last = (-1, -1)
+    last: dict[str, tuple[int, int]] = {}  # by model
     with closing(Tail(folder / METRICS)) as tail:
         while True:
             finished = (folder / RESULTS).is_file()  # before the rows: none comes after
             for line in tail.read():
                 row = json.loads(line)
-                if (now := (row["episode"], row["step"])) > last:
-                    last = now
+                model, now = row["model"], (row["episode"], row["step"])
+                if now > last.get(model, (-1, -1)):
+                    last[model] = now
                     yield row
             if finished or not wait:
                 return

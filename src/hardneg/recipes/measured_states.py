@@ -14,17 +14,19 @@ from pathlib import Path
 
 from hardneg.data.training_data import TrainingData
 from hardneg.diagnostics.search_state import evaluation_depth, retrieve_all
+from hardneg.errors import Interrupted
 from hardneg.evaluation.answers import evaluate_with_answers
 from hardneg.evaluation.measures import Measure, parse_measures
 from hardneg.experiment.folder import Experiment
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.saving import save_encoder
 from hardneg.process.distributed import by_leader
-from hardneg.recipes.settings import TrainingSettings, state_of
+from hardneg.recipes.settings import TrainingSettings, stage_of, state_of
 from hardneg.records import Run
 from hardneg.search.retriever import Remembered, Snapshot
 from hardneg.search.runs import load_run
 from hardneg.storage.artifacts import is_published, publish, read_manifest, remove
+from hardneg.training.stage import Trainee, inputs_of
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +58,7 @@ def value_of(run: Run, data: TrainingData, measure: Measure, cache: Path) -> flo
 
 
 class Passing:
-    """Looks at the states that a stage of training passes. See :class:`~hardneg.experiment.stage.Watch`.
+    """Looks at the states that a stage of training passes; :class:`MeasuredStage` asks it to.
 
     Parameters
     ----------
@@ -183,6 +185,70 @@ class Passing:
         for place in places(self.experiment):
             if place != best and place in self.values:
                 remove(weights_there(self.experiment, *place))
+
+
+class MeasuredStage:
+    """A stage that trains the retriever alone, measured on the way, and ended early where patience ends.
+
+    Parameters
+    ----------
+    passing : what measures; None: nothing is measured.
+    episode, inputs : see :func:`~hardneg.recipes.settings.stage_of`.
+
+    Attributes
+    ----------
+    over : there is nothing to train any more: all was made before, or patience has ended.
+    """
+
+    def __init__(
+        self,
+        settings: TrainingSettings,
+        data: TrainingData,
+        experiment: Experiment,
+        trainee: Trainee,
+        passing: Passing | None,
+        *,
+        episode: int,
+        inputs: Mapping[str, str],
+    ) -> None:
+        self.name, self.passing, before = trainee.name, passing, []
+        self.encoder: BiEncoder = trainee.model  # type: ignore[assignment]  # it is a retriever
+        if passing is not None:
+            unseen = passing.begin(self.encoder, inputs_of([trainee], inputs))
+            before = [] if unseen is None else [{trainee.name: unseen}]
+            trainee = trainee.until(passing.end)
+        self.stage = stage_of(settings, data, experiment, [trainee], episode=episode, inputs=inputs, before=before)
+        self.last = max(trainee.kept.values())
+        self.over = self.stage.finished
+
+    @property
+    def made(self) -> int:
+        """Steps that are made; those that nothing asks for any more are not counted."""
+        return self.stage.made[self.name]
+
+    def advance(self, until: int | None = None) -> None:
+        """Make the steps until so many are made, at most all, and measure the states that are due among them."""
+        until = self.last if until is None else min(until, self.last)
+        while not self.over:
+            self._look()
+            if self.over or self.made >= until:
+                return
+            due = [] if self.passing is None else [s for s in self.passing.steps if self.made < s < until]
+            turn = min([*due, until])
+            self.stage.advance(self.name, turn, checkpoint=turn == until)
+
+    def _look(self) -> None:
+        """Measure the state as it is, if that is due, and end training if it says so."""
+        if self.passing is None or not self.passing.is_due(self.made):
+            return
+        try:
+            self.passing.look(self.encoder, self.made)
+        except Interrupted:
+            self.stage.save()
+            raise
+        if self.passing.end == self.made:
+            self.stage.end(self.name)
+            self.over = True
 
 
 def places(experiment: Experiment) -> list[Place]:

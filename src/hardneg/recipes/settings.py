@@ -18,8 +18,11 @@ from hardneg.experiment.folder import Experiment
 from hardneg.experiment.names import UNTRAINED
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.encoder_settings import EncoderSettings
+from hardneg.models.saving import save_encoder
 from hardneg.search.retriever import Encoding, Snapshot, State
-from hardneg.training.optim import Optimizers, optimizers
+from hardneg.training.loop import Batch, Objective
+from hardneg.training.optim import Optimizers, Schedule, optimizers
+from hardneg.training.stage import RETRIEVER, Stage, Trainee
 
 
 class TrainingSettings(Settings):
@@ -268,6 +271,70 @@ def final_state(
     """The state after the last step."""
     name, kept_at = settings.last_state, experiment / settings.last_model
     return state_of(settings, data, experiment, encoder, name, f"{name}/runs", step, trained_on, kept_at)
+
+
+def retriever_of(
+    settings: TrainingSettings,
+    experiment: Experiment,
+    encoder: BiEncoder,
+    *,
+    objective: Objective,
+    batches: Callable[[int], Batch],
+    schedule: Schedule,
+    models: Mapping[str, int],
+    passing: Mapping[str, int] | None = None,
+    facts: Callable[[int], Mapping[str, Any]] = lambda step: {},
+) -> Trainee:
+    """The retriever as a stage trains it.
+
+    Parameters
+    ----------
+    models, passing : where in the experiment it is kept, and after how many steps; those of ``passing`` only where
+        training does not end before.
+    """
+    return Trainee(
+        RETRIEVER,
+        encoder,
+        objective,
+        batches,
+        schedule,
+        save_encoder,
+        models={experiment / name: step for name, step in models.items()},
+        passing={experiment / name: step for name, step in (passing or {}).items()},
+        optimizer=settings.make_optimizer,
+        clip=settings.clip,
+        facts=facts,
+    )
+
+
+def stage_of(
+    settings: TrainingSettings,
+    data: TrainingData,
+    experiment: Experiment,
+    trainees: Sequence[Trainee],
+    *,
+    episode: int,
+    inputs: Mapping[str, str],
+    before: Sequence[Mapping[str, int]] = (),
+) -> Stage:
+    """The stage of an episode in an experiment; see :class:`~hardneg.training.stage.Stage`."""
+    return Stage(
+        trainees,
+        experiment / f"episodes/{episode}/checkpoint",
+        experiment.metrics,
+        episode=episode,
+        seed=settings.seed,
+        inputs=inputs,
+        before=before,
+        timed=experiment.timed,
+        query_id=lambda row: data.collection.query_ids[row],
+        checkpoint_every=settings.checkpoint_every,
+    )
+
+
+def per_episode(values: Sequence[int], episode: int) -> int:
+    """The value of an episode (from 1) in a list whose last value repeats."""
+    return values[min(episode, len(values)) - 1]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from hardneg.data.training_data import TrainingData, labelled
 from hardneg.experiment.folder import Experiment
-from hardneg.experiment.stage import Stage, steps_made, train_stage
 from hardneg.losses import star as star_loss
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
@@ -27,14 +26,15 @@ from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
 from hardneg.process.distributed import leader_first
 from hardneg.recipes.estimate import Episode, describe_work, work_of
-from hardneg.recipes.measured_states import Passing, passed
-from hardneg.recipes.settings import Recipe, TrainingSettings, state_of_episode
+from hardneg.recipes.measured_states import MeasuredStage, Passing, passed
+from hardneg.recipes.settings import Recipe, TrainingSettings, retriever_of, state_of_episode
 from hardneg.recipes.untrained import Own
 from hardneg.search.retriever import Snapshot, State
 from hardneg.storage.artifacts import is_current, read_manifest
 from hardneg.training.batches import VisitBatches, trainable
 from hardneg.training.objectives import GroupLoss, group_objective
 from hardneg.training.optim import linear
+from hardneg.training.stage import steps_made
 
 
 class Star(TrainingSettings):
@@ -115,9 +115,10 @@ def train(
     positions = trainable(pool, settings.negatives_per_query)
     queries = len(positions)
     loss = loss_of(settings, start.settings.scale)
-    stage = Stage(
-        episode=1,
-        seed=settings.seed,
+    retriever = retriever_of(
+        settings,
+        experiment,
+        start,
         models={settings.last_model: settings.stop(queries)},
         schedule=linear(settings.learning_rate, warmup=settings.warmup, horizon=settings.horizon(queries)),
         objective=group_objective(
@@ -133,21 +134,18 @@ def train(
             rotate=settings.positives == "rotate",
             micro_queries=settings.micro_queries,
         ),
-        inputs={"pool": read_manifest(experiment / "episodes/1/negatives").digest},
-        clip=settings.clip,
-        optimizer=settings.make_optimizer,
-        checkpoint_every=settings.checkpoint_every,
-        watch=Passing(
-            settings,
-            data,
-            experiment,
-            episode=1,
-            horizon=settings.horizon(queries),
-            stop=settings.stop(queries),
-            start="episodes/1/runs",
-        ),
     )
-    train_stage(stage, start, data.collection, experiment)
+    passing = Passing(
+        settings,
+        data,
+        experiment,
+        episode=1,
+        horizon=settings.horizon(queries),
+        stop=settings.stop(queries),
+        start="episodes/1/runs",
+    )
+    inputs = {"pool": read_manifest(experiment / "episodes/1/negatives").digest}
+    MeasuredStage(settings, data, experiment, retriever, passing, episode=1, inputs=inputs).advance()
     return load_encoder(str(experiment / settings.last_model), device=start.device)
 
 

@@ -20,7 +20,6 @@ from pydantic import Field, PositiveInt
 from hardneg.data.training_data import TrainingData, labelled
 from hardneg.errors import SettingsError
 from hardneg.experiment.folder import Experiment
-from hardneg.experiment.stage import Stage, per_episode, steps_made, train_stage
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.negatives.adopting import adopt
@@ -32,8 +31,8 @@ from hardneg.negatives.pool import NegativePool, empty_pool, load_pool, save_poo
 from hardneg.negatives.sources import draw_entries
 from hardneg.process.distributed import leader_first
 from hardneg.recipes.estimate import Episode, describe_work, work_of
-from hardneg.recipes.measured_states import Passing, passed
-from hardneg.recipes.settings import Recipe, TrainingSettings, state_of_episode
+from hardneg.recipes.measured_states import MeasuredStage, Passing, passed
+from hardneg.recipes.settings import Recipe, TrainingSettings, per_episode, retriever_of, state_of_episode
 from hardneg.recipes.untrained import Own
 from hardneg.records import spans
 from hardneg.search.retriever import State
@@ -41,6 +40,7 @@ from hardneg.storage.artifacts import is_current, read_manifest
 from hardneg.training.batches import VisitBatches, trainable
 from hardneg.training.objectives import LossName, group_loss, group_objective
 from hardneg.training.optim import linear
+from hardneg.training.stage import steps_made
 
 MINED, SHARED = ("bm25", "random", "file"), ("in_batch", "nce")
 
@@ -201,9 +201,10 @@ def train_episode(
     models = {f"episodes/{episode}/model": settings.stop(horizon)}
     if episode == len(settings.mixtures):
         models[settings.last_model] = settings.stop(horizon)
-    stage = Stage(
-        episode=episode,
-        seed=settings.seed,
+    retriever = retriever_of(
+        settings,
+        experiment,
+        start,
         models=models,
         schedule=linear(settings.learning_rate, warmup=settings.warmup, horizon=horizon),
         objective=group_objective(
@@ -220,21 +221,18 @@ def train_episode(
             rotate=settings.positives == "rotate",
             micro_queries=settings.micro_queries,
         ),
-        inputs={"pool": read_manifest(experiment / f"episodes/{episode}/negatives").digest},
-        clip=settings.clip,
-        optimizer=settings.make_optimizer,
-        checkpoint_every=settings.checkpoint_every,
-        watch=Passing(
-            settings,
-            data,
-            experiment,
-            episode=episode,
-            horizon=horizon,
-            stop=settings.stop(horizon),
-            start=f"episodes/{episode}/runs",
-        ),
     )
-    train_stage(stage, start, data.collection, experiment)
+    passing = Passing(
+        settings,
+        data,
+        experiment,
+        episode=episode,
+        horizon=horizon,
+        stop=settings.stop(horizon),
+        start=f"episodes/{episode}/runs",
+    )
+    inputs = {"pool": read_manifest(experiment / f"episodes/{episode}/negatives").digest}
+    MeasuredStage(settings, data, experiment, retriever, passing, episode=episode, inputs=inputs).advance()
     return load_encoder(str(experiment / [*models][-1]), device=start.device)
 
 

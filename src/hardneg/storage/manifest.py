@@ -18,6 +18,7 @@ FORMAT_VERSION = 1
 LATER = {  # kinds whose form has changed since
     "embeddings": 2,  # 2: they say their precision, and name the model by its master weights whatever that is
     "embedding-shard": 2,
+    "checkpoint": 2,  # 2: of several models, each with files of its own name
 }
 
 

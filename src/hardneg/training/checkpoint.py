@@ -6,7 +6,7 @@ Dropout and data order are keyed by step, so no generator state is needed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,29 +25,35 @@ KIND = "checkpoint"
 
 def save_checkpoint(
     folder: Path,
-    step: int,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    made: Mapping[str, int],
+    models: Mapping[str, nn.Module],
+    optimizers: Mapping[str, torch.optim.Optimizer],
     *,
-    settings: Mapping[str, Any],
     inputs: Mapping[str, str],
     facts: Mapping[str, Any] | None = None,
     keep: int = 2,
 ) -> Path:
-    """Publish the state after ``step`` steps in ``folder``; of those up to it, only the newest ``keep`` stay.
+    """Publish the state after so many steps of each model in ``folder``; only the newest ``keep`` up to it stay.
 
-    Later ones were passed over when this state was reached again, so they go.
+    Later ones were passed over when this state was reached again, so they go. A folder is called by the steps of
+    all models together, of which no two checkpoints of a stage have as many.
     """
-    path = folder / f"step-{step:07d}"
-    with publish(path, KIND, settings=settings, inputs=inputs, replace=True) as draft:
-        for name, tensors in (("weights", weights(model)), ("optimizer", optimizer_tensors(optimizer))):
-            with foreign(draft / f"{name}.safetensors") as file:
-                save_file(tensors, file)
-        draft.facts |= {**(facts or {}), "step": step}
+    path = folder / f"step-{sum(made.values()):07d}"
+    with publish(path, KIND, settings={}, inputs=inputs, replace=True) as draft:
+        for name, model in models.items():
+            for part, tensors in (("weights", weights(model)), ("optimizer", optimizer_tensors(optimizers[name]))):
+                with foreign(draft / file_of(name, part)) as file:
+                    save_file(tensors, file)
+        draft.facts |= {**(facts or {}), "made": dict(made)}
     ours = [one for one in checkpoints(folder) if one <= path][-keep:]
     for old in set(checkpoints(folder)) - set(ours):
         remove(old)
     return path
+
+
+def file_of(name: str, part: str) -> str:
+    """The file of a model's ``weights``, or of its ``optimizer``."""
+    return f"{name}.{part}.safetensors"
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -55,25 +61,37 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(folder.glob("step-*"))
 
 
-def latest_checkpoint(folder: Path, inputs: Mapping[str, str], *, at_most: int) -> Path | None:
-    """The newest whole checkpoint of ``at_most`` steps from these ``inputs``; damaged ones are skipped, loudly."""
+def latest_checkpoint(
+    folder: Path, inputs: Mapping[str, str], limits: Sequence[Mapping[str, int]] = ()
+) -> Path | None:
+    """The newest whole checkpoint from these ``inputs``; damaged ones are skipped, loudly.
+
+    Parameters
+    ----------
+    limits : positions (steps made, by model) that the checkpoint must not be behind, in any of the models named.
+    """
     for path in reversed(checkpoints(folder)):
         try:
             manifest = open_artifact(path, KIND)
         except ArtifactError as fault:
             log.warning("a damaged checkpoint is passed over: %s", fault)
             continue
-        if dict(manifest.inputs) == dict(inputs) and manifest.facts["step"] <= at_most:
+        made = manifest.facts.get("made", {})
+        within = all(made.get(name, 0) <= most for limit in limits for name, most in limit.items())
+        if dict(manifest.inputs) == dict(inputs) and made and within:
             return path
     return None
 
 
-def restore(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Put a checkpoint's state back; the number of steps that were made."""
+def restore(
+    path: Path, models: Mapping[str, nn.Module], optimizers: Mapping[str, torch.optim.Optimizer]
+) -> dict[str, int]:
+    """Put a checkpoint's state back; the number of steps that were made of each model."""
     manifest = open_artifact(path, KIND)
-    model.load_state_dict(load_file(path / "weights.safetensors"), strict=True)
-    load_optimizer(optimizer, load_file(path / "optimizer.safetensors"))
-    return int(manifest.facts["step"])
+    for name, model in models.items():
+        model.load_state_dict(load_file(path / file_of(name, "weights")), strict=True)
+        load_optimizer(optimizers[name], load_file(path / file_of(name, "optimizer")))
+    return {name: int(manifest.facts["made"][name]) for name in models}
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:

@@ -59,7 +59,7 @@ class FixedNegatives:
         return [pool.passage_rows[a:b] for a, b in pairwise(pool.offsets)]
 
     def follow(self, made: int) -> None:
-        """Have those that are in force after so many steps; asked after each, for the model is as it is then."""
+        """Have the negatives in force after so many steps; at a refresh the model as it is now mines them."""
         if self.source == "random":
             return
         version, since = divmod(made, self.refresh_every or made + 1)

@@ -20,7 +20,6 @@ from hardneg.data.training_data import TrainingData
 from hardneg.errors import Faults, HardnegError, SettingsError
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.names import UNTRAINED
-from hardneg.experiment.stage import Stage, stage_steps, steps_made
 from hardneg.losses import RankMeasure, lambda_rank
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
@@ -31,8 +30,8 @@ from hardneg.recipes.adore.fixed_negatives import FixedNegatives
 from hardneg.recipes.adore.lists import Retrieval
 from hardneg.recipes.adore.query_batches import QueryBatch, QueryBatches, ranks_of
 from hardneg.recipes.estimate import Episode, describe_work, work_of
-from hardneg.recipes.measured_states import Passing
-from hardneg.recipes.settings import Recipe, TrainingSettings, final_state, state_of
+from hardneg.recipes.measured_states import MeasuredStage, Passing
+from hardneg.recipes.settings import Recipe, TrainingSettings, final_state, retriever_of, state_of
 from hardneg.recipes.untrained import Own
 from hardneg.search.ann import FaissIndex, PassageIndex
 from hardneg.search.ann_building import DEFAULTS, choose, code_bytes
@@ -40,6 +39,7 @@ from hardneg.search.retriever import Snapshot, State
 from hardneg.training.batches import KnownPositives
 from hardneg.training.loop import Objective, StepOutput
 from hardneg.training.optim import linear
+from hardneg.training.stage import steps_made
 
 
 class Adore(TrainingSettings):
@@ -201,9 +201,10 @@ def train(
         given=None if fixed is None else fixed.of,
     )
     queries = token_store(encoder, data.collection, experiment.cache, "query")
-    stage = Stage(
-        episode=1,
-        seed=settings.seed,
+    retriever = retriever_of(
+        settings,
+        experiment,
+        encoder,
         models={settings.last_model: horizon},
         passing={kept_at(step): step for step in settings.measured(len(data.train))},
         schedule=linear(settings.learning_rate, warmup=settings.warmup, horizon=horizon),
@@ -214,20 +215,19 @@ def train(
             seed=settings.seed,
             micro_queries=settings.micro_queries,
         ),
-        inputs=inputs,
-        clip=settings.clip,
-        optimizer=settings.make_optimizer,
-        checkpoint_every=settings.checkpoint_every,
         facts=retrieval.facts,
-        watch=watch_of(settings, data, index, experiment, horizon) if settings.patience else None,
     )
-    for made in stage_steps(stage, encoder, data.collection, experiment):
-        if fixed is not None:
-            fixed.follow(made)
+    passing = passing_of(settings, data, index, experiment, horizon) if settings.patience else None
+    training = MeasuredStage(settings, data, experiment, retriever, passing, episode=1, inputs=inputs)
+    refreshes = range(settings.refresh_every, horizon, settings.refresh_every) if settings.refresh_every else ()
+    for until in (*refreshes, horizon):
+        if fixed is not None and not training.over and training.made < until:
+            fixed.follow(training.made)
+        training.advance(until)
     return load_encoder(str(experiment / settings.last_model), device=encoder.device)
 
 
-def watch_of(
+def passing_of(
     settings: Adore, data: TrainingData, index: PassageIndex, experiment: Experiment, horizon: int
 ) -> Passing:
     """What patience goes by: the state as it is searched for, whose passages are those of all states."""

@@ -22,7 +22,6 @@ from hardneg.diagnostics.search_state import examine
 from hardneg.errors import SettingsError
 from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment.folder import Experiment
-from hardneg.experiment.stage import Stage, stage_steps, steps_made
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.negatives.labels import answers_of
@@ -48,15 +47,15 @@ from hardneg.recipes.ance.following import (
 from hardneg.recipes.ance.in_force import VersionInForce
 from hardneg.recipes.ance.versions import Mode, Wait, at_once, patient
 from hardneg.recipes.estimate import Episode, describe_work, work_of
-from hardneg.recipes.measured_states import Passing, passed, runs_there, weights_there
-from hardneg.recipes.settings import Recipe, TrainingSettings, final_state
+from hardneg.recipes.measured_states import MeasuredStage, Passing, passed, runs_there, weights_there
+from hardneg.recipes.settings import Recipe, TrainingSettings, final_state, retriever_of
 from hardneg.recipes.untrained import Own
 from hardneg.search.retriever import State
 from hardneg.training.batches import VisitBatches
 from hardneg.training.objectives import LossName, group_loss, group_objective
 from hardneg.training.optim import Schedule, cyclical, linear
+from hardneg.training.stage import steps_made
 
-END = -1  # in place of a number of steps
 EXPORTS = 2  # published models that stand beside each other where the inferencer keeps up: older ones are deleted
 NEEDED = 2  # versions that resuming or the results need besides the newest
 
@@ -163,8 +162,7 @@ def alternate(
     settings: Ance, data: TrainingData, base: Callable[[], BiEncoder], experiment: Experiment
 ) -> Iterator[State]:
     """Mine and train in turn."""
-    encoder = base()
-    steps, made = train(settings, data, encoder, experiment, at_once), 0
+    encoder, training = base(), None
     end = settings.steps
     for version in range(settings.refreshes + 1):
         step = version * settings.refresh_every
@@ -184,10 +182,10 @@ def alternate(
             by_leader(publish_version, state, data, experiment, version, depth=settings.depth, seed=settings.seed)
             state.discard()
         by_leader(tidy, experiment, used=used, keep=settings.keep_versions)
-        while made < min(step + settings.refresh_every, end):  # the first that come may be many, made before
-            made = next(steps, END)
-            if made == END:
-                made = end = steps_made(experiment / settings.last_model)
+        training = training or trainer(settings, data, encoder, experiment, at_once)  # now negatives are there
+        train(training, settings, experiment, step + settings.refresh_every)
+        if training.over:
+            end = steps_made(experiment / settings.last_model)
         until = min(step + settings.refresh_every, end)
         yield from passed(settings, experiment, EPISODE, after=step, before=until, single=True)
 
@@ -195,16 +193,21 @@ def alternate(
 # ---------------------------------------------------------------- the trainer
 
 
-def train(
+def train(training: MeasuredStage, settings: Ance, experiment: Experiment, until: int) -> None:
+    """Make the steps up to the next refresh, ``until`` so many are made; the model is published for it."""
+    training.advance(until)
+    if not training.over and training.made == until < settings.steps:
+        publish_model(training.encoder, experiment, until)
+
+
+def trainer(
     settings: Ance,
     data: TrainingData,
     encoder: BiEncoder,
     experiment: Experiment,
     wait: Wait,
-) -> Iterator[int]:
-    """Make all steps, on the negatives in force at each; the model is published at every refresh.
-
-    Yields how many steps are made.
+) -> MeasuredStage:
+    """The training of all steps, on the negatives in force at each.
 
     Parameters
     ----------
@@ -219,9 +222,10 @@ def train(
         max_staleness=settings.max_staleness,
         stop_when_stale=settings.stale == "stop",
     )
-    stage = Stage(
-        episode=EPISODE,
-        seed=settings.seed,
+    retriever = retriever_of(
+        settings,
+        experiment,
+        encoder,
         models={settings.last_model: settings.steps},
         schedule=schedule_of(settings, len(data.train), in_force.begun),
         objective=group_objective(
@@ -241,21 +245,14 @@ def train(
             rotate=settings.positives == "rotate",
             micro_queries=settings.micro_queries,
         ),
-        inputs={"collection": data.collection.digest, "splits": data.digest},
-        clip=settings.clip,
-        optimizer=settings.make_optimizer,
-        checkpoint_every=settings.checkpoint_every,
-        is_border=lambda made: made % settings.refresh_every == 0,
         facts=in_force.facts,
-        watch=watch_of(settings, data, experiment) if settings.mode == "sync" else None,
     )
-    for made in stage_steps(stage, encoder, data.collection, experiment):
-        if made % settings.refresh_every == 0 and made < settings.steps:
-            publish_model(encoder, experiment, made)
-        yield made
+    passing = passing_of(settings, data, experiment) if settings.mode == "sync" else None
+    inputs = {"collection": data.collection.digest, "splits": data.digest}
+    return MeasuredStage(settings, data, experiment, retriever, passing, episode=EPISODE, inputs=inputs)
 
 
-def watch_of(settings: Ance, data: TrainingData, experiment: Experiment) -> Passing:
+def passing_of(settings: Ance, data: TrainingData, experiment: Experiment) -> Passing:
     """What measures on the way; the states behind refreshes are looked at too where the best is kept."""
     every = settings.refresh_every
 
@@ -287,8 +284,9 @@ def be_trainer(
     """The trainer's role; it waits for an inferencer that gives no sign of life for ``patience`` seconds."""
     wait = patient(beat_of(experiment, "inferencer"), patience)
     data = labelled(data, settings.model_dump(mode="json"))
-    for _ in train(settings, data, base(), experiment, wait):
-        pass
+    training = trainer(settings, data, base(), experiment, wait)
+    for until in range(settings.refresh_every, settings.steps + 1, settings.refresh_every):
+        train(training, settings, experiment, until)
 
 
 def schedule_of(settings: Ance, queries: int, begun: Callable[[int], int]) -> Schedule:
