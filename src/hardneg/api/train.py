@@ -184,7 +184,7 @@ def open_given(
     recipe: Recipe, negatives: Path | None, data: TrainingData, settings: TrainingSettings
 ) -> dict[str, Any]:
     """The pool to begin with, checked against the collection; a later first episode needs one."""
-    if negatives is not None and not recipe.takes_pool:
+    if negatives is not None and not recipe.facts.takes_pool:
         what = f"{recipe.name} mines its own negatives and begins with no pool"
         raise SettingsError("BAD_SETTING", what, "leave the pool out, or train ance-tele with it")
     if negatives is None:

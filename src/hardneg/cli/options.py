@@ -56,14 +56,6 @@ SeedsOption = Annotated[int, typer.Option(min=1, help="Execute with this many se
 TrainSplit = Annotated[str, typer.Option(help="Split to train on.")]
 DevSplit = Annotated[str, typer.Option(help="Dev split; auto holds queries out if there is none; none.")]
 TestSplit = Annotated[str, typer.Option(help="Test split, or none.")]
-ReinitLayers = Annotated[
-    int | None, typer.Option(min=0, help="Begin this many top layers of the model anew, drawn at random.")
-]
-ReinitSeed = Annotated[int | None, typer.Option(min=0, help="Of that draw.")]
-NegativesOption = Annotated[Path | None, typer.Option(help="A pool to begin with instead of mining.")]
-IndexFolder = Annotated[
-    Path | None, typer.Option("--index", help="What `hardneg index` built of this model, to train for.")
-]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the settings, stop.")]
 Estimate = Annotated[bool, typer.Option("--estimate", help="Print time, disk and memory, and stop.")]
 
