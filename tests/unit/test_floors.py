@@ -62,8 +62,8 @@ FLOORS = {
         recipes.adore.fixed_index recipes.adore.query_batches recipes.adore.lists recipes.ance.versions
         recipes.catalogue recipes.microbenchmarks recipes.settings recipes.adore.fixed_negatives
         recipes.ance.following recipes.ance.in_force recipes.measured_states recipes.untrained recipes.estimate
-        recipes.adore.recipe recipes.ance.recipe recipes.ance_tele recipes.model_source recipes.ance.roles recipes.ance.supervision
-        recipes.star recipes.warmup
+        recipes.adore.recipe recipes.ance.recipe recipes.ance_tele recipes.model_source recipes.ance.roles
+        recipes.ance.supervision recipes.star recipes.warmup
     """,
     "api": """
         api.doctor api.inputs api.clean api.evaluate api.inspect api.export api.external api.overrides
