@@ -274,7 +274,7 @@ def process(monkeypatch):
 
     seen = {}
     monkeypatch.setattr(runtime, "set_threads", lambda threads: seen.update(threads=threads))
-    monkeypatch.setattr(memory, "limit_memory", lambda ram, vram: seen.update(max_ram=ram, max_vram=vram))
+    monkeypatch.setattr(memory, "limit_memory", lambda ram, vram=None: seen.update(max_ram=ram, max_vram=vram))
     monkeypatch.setattr(code, "allow_code", lambda *revisions: seen.update(allow_code=revisions))
     return seen
 
@@ -322,6 +322,33 @@ def test_every_option_of_mining_is_passed_on(hardneg, monkeypatch, process, tmp_
     found = {name: str(value) if isinstance(value, Path) else value for name, value in seen.items()}
     assert found == {name.replace("-", "_"): value for name, value in {**texts, **numbers}.items()}
     assert process == {"threads": 2, "max_ram": "3G", "max_vram": "2G", "allow_code": ("abc",)}
+
+
+@pytest.mark.parametrize(
+    ("command", "module", "function"),
+    [
+        ("encode --data d --model m --out o", "search", "encode"),
+        ("search --data d --model m --out o", "search", "search_split"),
+        ("search --data d --model m --query q", "search", "search_text"),
+        ("index e --data d --model m --out o", "index", "index"),
+        ("mine --data d --model m --out o", "mine", "mine"),
+    ],
+)
+def test_how_a_model_is_read_is_passed_on(hardneg, monkeypatch, process, command, module, function):
+    seen = {}
+
+    def stands_in(*args, **named):
+        seen.update(named)
+        raise SettingsError("NO_MODEL", "this is far enough", "go back")
+
+    monkeypatch.setattr(f"hardneg.api.{module}.{function}", stands_in)
+    read = {"passage-model": "pm", "prompts": "e5", "query-length": 33, "passage-length": 44, "allow-bin": True}
+    status, _, err = hardneg(*command.split(), *written(read), "--allow-code", "abc")
+    assert (status, err) == (2, "NO_MODEL: this is far enough; go back\n")
+    expected = {name.replace("-", "_"): value for name, value in read.items()}
+    assert {name: value for name, value in seen.items() if name in expected} == expected
+    assert "allow_code" not in seen
+    assert process["allow_code"] == ("abc",)
 
 
 def test_what_mining_was_asked_for_is_in_the_pool(hardneg, world, tmp_path):

@@ -8,8 +8,6 @@ from typing import Annotated, Any
 import typer
 
 from hardneg.cli.options import (
-    AllowBin,
-    AllowCode,
     CacheOption,
     DataOption,
     DeviceOption,
@@ -20,16 +18,14 @@ from hardneg.cli.options import (
     MaybeData,
     MaybeModel,
     MeasuresOption,
-    PassageLength,
-    PassageModel,
     PerQueryOption,
-    PromptsOption,
     QrelsOption,
-    QueryLength,
+    Reading,
     SeedOption,
     SplitOption,
     ThreadsOption,
     begin,
+    reads_model,
     show_result,
 )
 
@@ -63,16 +59,13 @@ def import_command(
     show_result({"collection": str(to), "digest": collection.digest, **collection.facts}, as_json, facts_table)
 
 
+@reads_model
 def mine(
     data: DataOption,
     out: Annotated[Path, typer.Option(help="The pool's folder.")],
     model: MaybeModel = None,
-    passage_model: PassageModel = None,
-    allow_bin: AllowBin = False,
-    allow_code: AllowCode = None,
-    prompts: PromptsOption = None,
-    query_length: QueryLength = None,
-    passage_length: PassageLength = None,
+    *,
+    reading: Reading,
     split: Annotated[str, typer.Option(help="Split whose queries get negatives.")] = "train",
     sources: Annotated[str, typer.Option(help="Any of random,bm25,query,lookahead,file.")] = "query,lookahead",
     depth: Annotated[int, typer.Option(min=1, help="How far down a run one mines.")] = 200,
@@ -98,7 +91,7 @@ def mine(
     as_json: JsonOption = False,
 ) -> None:
     """Mine negatives once, for any trainer."""
-    begin(resumable=True, code=allow_code)
+    begin(resumable=True, code=reading.pop("allow_code"))
     from hardneg.api.inspect import pool_stats
     from hardneg.api.mine import labels_named
     from hardneg.api.mine import mine as execute
@@ -113,11 +106,7 @@ def mine(
         data,
         model,
         out,
-        passage_model=passage_model,
-        allow_bin=allow_bin,
-        prompts=prompts,
-        query_length=query_length,
-        passage_length=passage_length,
+        **reading,
         split=split,
         sources=[name.strip() for name in sources.split(",") if name.strip()],
         depth=depth,

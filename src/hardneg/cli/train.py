@@ -33,8 +33,10 @@ from hardneg.cli.options import (
     TrainSplit,
     begin,
     example,
+    parameters_of,
     show,
     show_result,
+    with_parameters,
 )
 from hardneg.recipes.catalogue import ANCE_TELE, RecipeFacts, RecipeOption
 
@@ -67,16 +69,14 @@ def command_of(facts: RecipeFacts) -> Callable[..., None]:
         run(facts.name, **given, values=values, arguments=own)
 
     parameters = []
-    for parameter in inspect.signature(run, eval_str=True).parameters.values():
+    for parameter in parameters_of(run):
         if parameter.name not in ("recipe", "values", "arguments"):
-            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            parameters.append(parameter)
         if parameter.name == AFTER_SPLITS:
             parameters += map(parameter_of, facts.options)
         if parameter.name == AFTER_MODEL:
             parameters += map(parameter_of, facts.model_options)
-    command.__dict__["__signature__"] = inspect.Signature(parameters)
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return command
+    return with_parameters(command, parameters)
 
 
 def parameter_of(option: RecipeOption) -> inspect.Parameter:
