@@ -7,7 +7,7 @@ import pytest
 import hardneg as hn
 from hardneg.experiment.names import STARTED, UNTRAINED, shown
 from hardneg.models.loading import load_encoder
-from hardneg.recipes.model_source import Base, as_it_came
+from hardneg.recipes.model_source import ModelSource, as_it_came
 from hardneg.recipes.star import Star
 from hardneg.storage.artifacts import read_manifest
 from processes import command_of, finish
@@ -88,7 +88,7 @@ def test_the_results_say_what_is_cut(world, tmp_path):
 )
 def test_there_is_a_second_row_where_something_else_is_retrieved(world, changes, differs):
     settings = Star(**COMMON, **changes)
-    base = Base(world.calm, None, False, "cpu")
+    base = ModelSource(world.calm, device="cpu")
     own, found = as_it_came(base, settings, base.load(settings))
     assert (own is not None) == differs
     assert found == load_encoder(world.calm).settings

@@ -17,6 +17,7 @@ OPTION = re.compile(r"(?:hardneg ([a-z]+)(?: [A-Z]+)*\b[^;]*?)?(?<![\w-])(--[a-z
 # What only looks as if a command could say it.
 HIDDEN = ("role",)  # what it says is shown by train
 CHECKS = ("hardneg.models.code.allow_code",)  # of what was given by the option itself
+OWN = ("hardneg.cli", "hardneg.recipes.catalogue")  # options, and what help says of them
 IF_GIVEN = {"--max-ram", "--max-vram"}  # told of only where the option, or a supervisor that has it, set a limit
 NEVER = {
     *((recipe, "--negatives") for recipe in ("ance", "adore")),  # no later first episode, no source file
@@ -140,9 +141,10 @@ def wrong_advice(words, graph=GRAPH):
     """Options that a command may tell of and that do not exist."""
     function = COMMANDS[words].callback
     function = getattr(function, "__wrapped__", function)
+    name = function.__qualname__.split(".")[0]  # of what makes it, where it is made
     wrong = []
-    for place in sorted(graph.reached((function.__module__, function.__name__))):
-        if place[0].startswith("hardneg.cli") or ".".join(place) in CHECKS:  # speak of their own
+    for place in sorted(graph.reached((function.__module__, name))):
+        if place[0].startswith(OWN) or ".".join(place) in CHECKS:  # speak of their own
             continue
         for command, option in graph.advice(place):
             there = OPTIONS[(command,)] if (command,) in OPTIONS else OPTIONS[words]
@@ -157,7 +159,7 @@ def test_options_that_advice_names_exist(words):
 
 
 def test_the_graph_sees_what_commands_do():
-    train = GRAPH.reached(("hardneg.cli.recipes", "train_warmup"))
+    train = GRAPH.reached(("hardneg.cli.train", "command_of"))
     for module, name in (
         ("data.checks", "encoded_text"),
         ("models.pretrained", "find_weights"),

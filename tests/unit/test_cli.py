@@ -4,6 +4,7 @@ import json
 import logging
 import re
 import signal
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -13,10 +14,12 @@ import torch
 import typer
 
 from hardneg import __version__, cli
-from hardneg.cli import commands, recipes
+from hardneg.cli.application import application
 from hardneg.data.training_data import Labels
 from hardneg.errors import BusyError, Faults, InputError, NumericError, SettingsError
 from hardneg.negatives.pool import SOURCES, load_pool
+from hardneg.recipes.catalogue import CATALOGUE, RecipeFacts, RecipeOption
+from hardneg.recipes.settings import Recipe, TrainingSettings
 from hardneg.storage.artifacts import read_manifest
 from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
@@ -271,7 +274,7 @@ def process(monkeypatch):
 
     seen = {}
     monkeypatch.setattr(runtime, "set_threads", lambda threads: seen.update(threads=threads))
-    monkeypatch.setattr(memory, "limit_memory", lambda ram, vram: seen.update(max_ram=ram, max_vram=vram))
+    monkeypatch.setattr(memory, "limit_memory", lambda ram, vram=None: seen.update(max_ram=ram, max_vram=vram))
     monkeypatch.setattr(code, "allow_code", lambda *revisions: seen.update(allow_code=revisions))
     return seen
 
@@ -285,10 +288,10 @@ def written(options):
 
 def left_out(command, options):
     """The options of a command that are not among these."""
-    parameters = (
-        typer.main.get_command(commands.app if command == "mine" else recipes.app).commands[command].params
-    )
-    return {one.opts[0] for one in parameters} - {f"--{name}" for name in options}
+    found = typer.main.get_command(cli.app)
+    for word in command.split():
+        found = found.commands[word]
+    return {one.opts[0] for one in found.params} - {f"--{name}" for name in options}
 
 
 def test_every_option_of_mining_is_passed_on(hardneg, monkeypatch, process, tmp_path):
@@ -319,6 +322,33 @@ def test_every_option_of_mining_is_passed_on(hardneg, monkeypatch, process, tmp_
     found = {name: str(value) if isinstance(value, Path) else value for name, value in seen.items()}
     assert found == {name.replace("-", "_"): value for name, value in {**texts, **numbers}.items()}
     assert process == {"threads": 2, "max_ram": "3G", "max_vram": "2G", "allow_code": ("abc",)}
+
+
+@pytest.mark.parametrize(
+    ("command", "module", "function"),
+    [
+        ("encode --data d --model m --out o", "search", "encode"),
+        ("search --data d --model m --out o", "search", "search_split"),
+        ("search --data d --model m --query q", "search", "search_text"),
+        ("index e --data d --model m --out o", "index", "index"),
+        ("mine --data d --model m --out o", "mine", "mine"),
+    ],
+)
+def test_how_a_model_is_read_is_passed_on(hardneg, monkeypatch, process, command, module, function):
+    seen = {}
+
+    def stands_in(*args, **named):
+        seen.update(named)
+        raise SettingsError("NO_MODEL", "this is far enough", "go back")
+
+    monkeypatch.setattr(f"hardneg.api.{module}.{function}", stands_in)
+    read = {"passage-model": "pm", "prompts": "e5", "query-length": 33, "passage-length": 44, "allow-bin": True}
+    status, _, err = hardneg(*command.split(), *written(read), "--allow-code", "abc")
+    assert (status, err) == (2, "NO_MODEL: this is far enough; go back\n")
+    expected = {name.replace("-", "_"): value for name, value in read.items()}
+    assert {name: value for name, value in seen.items() if name in expected} == expected
+    assert "allow_code" not in seen
+    assert process["allow_code"] == ("abc",)
 
 
 def test_what_mining_was_asked_for_is_in_the_pool(hardneg, world, tmp_path):
@@ -355,7 +385,7 @@ def test_every_option_of_training_is_passed_on(hardneg, monkeypatch, process, tm
     options |= {"negatives": "n", "passage-model": "pm", "allow-bin": True, "cache": "k", "device": "cpu"}
     options |= {"reinit-layers": 2, "reinit-seed": 5, "prompts": "e5"}
     options |= {"threads": 2, "max-ram": "3G", "max-vram": "2G", "allow-code": "abc"}
-    assert left_out("ance-tele", options) <= {"--help", "--dry-run", "--estimate", "--json"}
+    assert left_out("train ance-tele", options) <= {"--help", "--dry-run", "--estimate", "--json"}
     status, out, _ = hardneg("train", "ance-tele", *written(options), "--set", "alpha=0.25")
     assert status == 0
     assert str(tmp_path / "e/model") in out
@@ -368,6 +398,91 @@ def test_every_option_of_training_is_passed_on(hardneg, monkeypatch, process, tm
     assert (seen["seeds"], str(seen["negatives"]), seen["passage_model"]) == (3, "n", "pm")
     assert (seen["allow_bin"], str(seen["cache"]), seen["device"]) == (True, "k", "cpu")
     assert process == {"threads": 2, "max_ram": "3G", "max_vram": "2G", "allow_code": ("abc",)}
+
+
+# ---------------------------------------------------------------- commands made from recipes
+
+OWN = {  # beside the options that all recipes have
+    "ance-tele": {"--start-episode", "--negatives", "--reinit-layers", "--reinit-seed"},
+    "warmup": {"--negatives", "--reinit-layers", "--reinit-seed"},
+    "ance": {"--role", "--reinit-layers", "--reinit-seed"},
+    "star": {"--negatives", "--reinit-layers", "--reinit-seed"},
+    "adore": {"--index"},
+}
+
+
+def test_each_recipe_has_its_own_options_beside_those_of_all():
+    found = {recipe: left_out(f"train {recipe}", {}) for recipe in RECIPES}
+    shared = set.intersection(*found.values())
+    assert {recipe: options - shared for recipe, options in found.items()} == OWN
+    assert {"--data", "--model", "--out", "--preset", "--set", "--seeds", "--allow-bin", "--json"} < shared
+
+
+def test_the_catalogue_says_what_the_recipes_are():
+    from hardneg.api import recipes
+    from hardneg.config import read_presets
+
+    trained = recipes.RECIPES
+    assert {facts.name: facts for facts in CATALOGUE} == {name: one.facts for name, one in trained.items()}
+    for name, recipe in trained.items():
+        assert sorted(recipe.facts.presets) == sorted(read_presets(name))
+        assert set(recipe.facts.notes) <= set(recipe.facts.presets)
+        own = {option.name for option in (*recipe.facts.options, *recipe.facts.model_options)}
+        assert ("role" in own) == bool(recipe.roles)
+        for option in (*recipe.facts.options, *recipe.facts.model_options):
+            assert not option.is_setting or option.name in recipe.settings.model_fields, option
+
+
+def test_the_help_of_a_recipe_loads_nothing_heavy():
+    # pydantic is typer's own
+    command = (
+        "import json, sys\nfrom hardneg.cli import run\n"
+        "sys.stdout, out = sys.stderr, sys.stdout\nstatus = run(['train', 'ance', '--help'])\nsys.stdout = out\n"
+        "heavy = {'torch', 'transformers', 'tokenizers', 'numpy', 'scipy', 'matplotlib', 'bm25s'}\n"
+        "print(json.dumps([status, sorted(heavy & set(sys.modules))]))"
+    )
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True, timeout=120)
+    assert json.loads(done.stdout) == [0, []]
+    assert "--role" in done.stderr
+
+
+def test_a_sixth_recipe_is_a_command_without_a_line_of_the_command_line(hardneg, world, tmp_path, monkeypatch):
+    """It stands in the catalogue and among the recipes, and has an option of its own of each sort."""
+    from hardneg.api import recipes
+
+    class Idle(TrainingSettings):
+        idle_steps: int = 0
+
+    steps = RecipeOption("idle_steps", int, "Steps to do nothing in.", least=1, is_setting=True)
+    pool = RecipeOption("negatives", Path, "A pool to leave alone.", flag="--pool")
+    example = ("hardneg train idle --data DATA --model M --out EXP",)
+    facts = RecipeFacts("idle", "Idle: nothing at all.", example, (steps, pool), ())
+    asked = []
+
+    def plan(settings, data, encoder, **named):
+        asked.append(settings.idle_steps)
+        return {"episodes": [], "facts": {"training queries": len(data.train)}}
+
+    monkeypatch.setitem(
+        recipes.RECIPES, "idle", Recipe(facts, Idle, lambda *_, **__: iter(()), plan, about="Idle")
+    )
+    monkeypatch.setattr(cli, "app", application([*CATALOGUE, facts]))
+    listed = hardneg("train", "--help")[1]
+    assert re.search(r"^  adore .*\n  idle +Idle: nothing at all\.$", listed, re.MULTILINE)
+    shown = hardneg("train", "idle", "--help")[1]
+    assert "Presets" not in shown
+    assert example[0] in shown
+    own = left_out("train idle", {}) - left_out("train adore", {})
+    assert own == {"--idle-steps", "--pool"}
+    options = {"data": world[0].path, "model": world[1], "out": tmp_path / "exp", "idle-steps": 3}
+    status, out, err = hardneg("train", "idle", *written(options), "--dry-run")
+    assert (status, asked) == (0, [3]), err
+    assert "idle_steps = 3" in out.splitlines()
+    assert "# training queries  60" in out
+    status, _, err = hardneg("train", "idle", *written(options | {"pool": tmp_path}), "--dry-run")
+    assert status == 2  # the option arrives, and such a recipe takes no pool
+    assert "idle mines its own negatives" in err
+    assert hardneg("train", "idle", *written(options | {"idle-steps": 0}))[0] == 2
 
 
 def test_a_plan_is_printed_and_nothing_is_made(hardneg, world, tmp_path):
@@ -389,9 +504,11 @@ def test_importing_the_entry_point_runs_nothing():
 
 
 def test_examples_name_commands_that_exist():
-    names = {info.name or info.callback.__name__ for info in commands.app.registered_commands}
-    names |= {"train"}
-    for info in [*commands.app.registered_commands, *recipes.app.registered_commands]:
+    [train] = cli.app.registered_groups
+    infos = [*cli.app.registered_commands, *train.typer_instance.registered_commands]
+    names = {info.name for info in cli.app.registered_commands} | {"train"}
+    assert {"mine", "doctor", "star"} < {info.name for info in infos}
+    for info in infos:
         assert info.hidden or re.search(r"hardneg (\w+)", info.epilog)[1] in names
 
 

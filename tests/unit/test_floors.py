@@ -60,18 +60,18 @@ FLOORS = {
     """,
     "recipes": """
         recipes.adore.fixed_index recipes.adore.query_batches recipes.adore.lists recipes.ance.versions
-        recipes.microbenchmarks recipes.settings recipes.adore.fixed_negatives recipes.ance.following
-        recipes.ance.in_force recipes.measured_states recipes.untrained recipes.estimate recipes.adore.recipe
-        recipes.ance.recipe recipes.ance_tele recipes.model_source recipes.ance.roles recipes.ance.supervision
-        recipes.star recipes.warmup
+        recipes.catalogue recipes.microbenchmarks recipes.settings recipes.adore.fixed_negatives
+        recipes.ance.following recipes.ance.in_force recipes.measured_states recipes.untrained recipes.estimate
+        recipes.adore.recipe recipes.ance.recipe recipes.ance_tele recipes.model_source recipes.ance.roles
+        recipes.ance.supervision recipes.star recipes.warmup
     """,
     "api": """
         api.doctor api.inputs api.clean api.evaluate api.inspect api.export api.external api.overrides
         api.retrievers api.index api.mine api.search api.settings api.prepare api.train api.recipes api.verify
     """,
     "roof": """
-        integrations.following integrations.mteb cli.options cli.tables cli.exchange cli.indexing cli.keeping
-        cli.recipes cli.retrieval cli.commands cli __main__
+        integrations.following integrations.mteb cli.options cli.tables cli.commands cli.exchange cli.indexing
+        cli.keeping cli.retrieval cli.train cli.application cli __main__
     """,
 }
 ORDER = [module for modules in FLOORS.values() for module in modules.split()]

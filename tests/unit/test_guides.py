@@ -11,7 +11,7 @@ import typer
 
 import hardneg as hn
 from hardneg.api.recipes import RECIPES
-from hardneg.cli.commands import app
+from hardneg.cli import app
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

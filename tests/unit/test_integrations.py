@@ -23,7 +23,7 @@ from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
 from hardneg.recipes.ance_tele import AnceTele
-from hardneg.recipes.model_source import Base
+from hardneg.recipes.model_source import ModelSource
 from tiny import tiny_bert
 from tiny_world import SETTINGS, tiny_collection, tiny_model
 
@@ -198,7 +198,7 @@ def test_every_family_is_a_setting_of_training_and_no_other():
 
 
 def test_the_setting_reaches_the_model(bert):
-    base = Base(bert, None, False, "cpu")
+    base = ModelSource(bert, device="cpu")
     settings = base.load(AnceTele(prompts="e5", passage_length=40)).settings
     assert (settings.query_prompt, settings.query_length, settings.passage_length) == ("query: ", 512, 40)
 

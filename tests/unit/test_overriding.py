@@ -9,7 +9,7 @@ from hardneg.api.overrides import overridden
 from hardneg.api.recipes import settings_of
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
-from hardneg.recipes.model_source import Base
+from hardneg.recipes.model_source import ModelSource
 from tiny_world import COMMON, one_thread, tiny_collection, tiny_model  # noqa: F401
 
 CHANGES = {
@@ -51,7 +51,7 @@ def world(tmp_path_factory):
 
 def lines_of(model, preset=None, **changes):
     settings = settings_of("warmup", preset, **changes)
-    base = Base(model, None, False, "cpu")
+    base = ModelSource(model, device="cpu")
     return [
         line for line in overridden(settings, base, base.load(settings)) if not line.startswith("scale: logits")
     ]

@@ -15,9 +15,9 @@ from hardneg.recipes import estimate as planning
 from hardneg.recipes import microbenchmarks as timing
 from hardneg.recipes.estimate import (
     SAMPLE,
+    CostModel,
     Episode,
     Sample,
-    Work,
     describe_work,
     disk_bytes,
     sample_side,
@@ -60,7 +60,7 @@ def work_of(data, **changes):
         "store_dtype": "float16",
         "precision": "float32",
     }
-    return Work(data, **(fields | changes))
+    return CostModel(data, **(fields | changes))
 
 
 def batch_of(lengths):

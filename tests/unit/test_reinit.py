@@ -8,7 +8,7 @@ from hardneg.errors import SettingsError
 from hardneg.models.loading import load_encoder
 from hardneg.models.reinit import layers_of, reinitialize
 from hardneg.recipes.ance_tele import AnceTele
-from hardneg.recipes.model_source import Base
+from hardneg.recipes.model_source import ModelSource
 from tiny import SHAPE, tiny_bert, tiny_roberta
 
 TEXTS = ["some words of a language", "and some more of them"]
@@ -29,7 +29,7 @@ def state_of(model):
 
 
 def start(bert, **settings):
-    return Base(bert, None, False, "cpu").load(AnceTele(**settings))
+    return ModelSource(bert, device="cpu").load(AnceTele(**settings))
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from hardneg.negatives.sources import draw_entries
 from hardneg.process.progress import Tick, track
 from hardneg.records import Int32, Side, spans
 from hardneg.storage.artifacts import publish_file
+
+if TYPE_CHECKING:
+    from hardneg.recipes.model_source import ModelSource
 
 FORMATS = ("sentence-transformers", "tevatron", "flagembedding", "dpr", "token-ids")
 SIDES: tuple[Side, Side] = ("query", "passage")
@@ -89,7 +92,9 @@ def export_pool(
     if negatives is not None:
         chosen = draw_entries(chosen, negatives, seed=seed)
     if format == "token-ids" and model is not None:
-        rows = token_rows(collection, chosen, model, cache, allow_bin=allow_bin)
+        from hardneg.recipes.model_source import ModelSource
+
+        rows = token_rows(collection, chosen, ModelSource.at(model, allow_bin=allow_bin), cache)
     else:
         rows = text_rows(collection, chosen, format)
     with track("exporting", "queries") as tick:
@@ -198,13 +203,12 @@ def dpr(group: Group) -> list[Row]:
 
 
 def token_rows(
-    collection: Collection, pool: NegativePool, model: Place, cache: Place | None, *, allow_bin: bool
+    collection: Collection, pool: NegativePool, source: ModelSource, cache: Place | None
 ) -> Iterator[list[Row]]:
     """For each query its record of token ids, without the special tokens around a text."""
-    from hardneg.models.loading import load_encoder
     from hardneg.models.tokenizing import token_store
 
-    encoder, folder = load_encoder(model, allow_bin=allow_bin, chunks=1), cache_at(cache)
+    encoder, folder = source.tokenizing(chunks=1), cache_at(cache)
     stores = {side: token_store(encoder, collection, folder, side) for side in SIDES}
 
     def lists(side: Side, rows: Int32) -> list[list[int]]:

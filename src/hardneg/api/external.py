@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hardneg.api.inputs import Place
 from hardneg.api.inspect import last_pool
 from hardneg.data.collection import Collection
 from hardneg.data.formats.negative_lists import holds_tokens, list_files, read_id_lists, read_token_lists
@@ -33,13 +32,14 @@ from hardneg.storage.artifacts import cached_digest, digest_json, is_published, 
 
 if TYPE_CHECKING:
     from hardneg.models.bi_encoder import BiEncoder
+    from hardneg.recipes.model_source import ModelSource
 
 JSON = (".json", ".jsonl")
 BLOCK = 1 << 15  # texts hashed together
 
 
 def open_given(
-    place: Path, collection: Collection, positives: Positives, *, model: Place | None, allow_bin: bool, cache: Path
+    place: Path, collection: Collection, positives: Positives, source: ModelSource | None, *, cache: Path
 ) -> Run | NegativePool:
     """A run, a pool (or an experiment: its last), or JSON of negatives by passage id or as token ids.
 
@@ -58,11 +58,9 @@ def open_given(
     if not holds_tokens(files[0]):
         lists = rows_of_ids(read_id_lists(files), collection.query_ids, collection.passage_ids)
         return given_pool(lists, positives, collection.digest)
-    if model is None:
+    if source is None:
         raise SettingsError("NO_MODEL", "token ids need the tokenizer that made them", "give --model")
-    from hardneg.models.loading import load_encoder
-
-    return pool_of_tokens(files, collection, positives, load_encoder(model, allow_bin=allow_bin), cache)
+    return pool_of_tokens(files, collection, positives, source.tokenizing(), cache)
 
 
 def given_digest(place: Path) -> str:

@@ -62,21 +62,20 @@ def index(
         import torch
 
         from hardneg.api.retrievers import open_state
+        from hardneg.recipes.model_source import ModelSource
 
         collection = collection_of(data, cache)
         rows = named_split(collection, split).query_rows
-        state = open_state(
-            collection,
-            cache_at(cache),
-            model=model,
-            passage_model=passage_model,
+        source = ModelSource.at(
+            model,
+            passage_model,
             allow_bin=allow_bin,
+            device=device,
             prompts=prompts,
             query_length=query_length,
             passage_length=passage_length,
-            device=device,
-            embeddings=embeddings,
         )
+        state = open_state(source, collection, cache_at(cache), embeddings=embeddings)
         opened = state.passages
         queries = torch.from_numpy(state.queries.rows(rows))
     manifest = build_index(opened, Path(out), kind, options, queries=queries)

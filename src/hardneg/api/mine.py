@@ -30,6 +30,7 @@ from hardneg.negatives.candidates import ALL, Filters
 from hardneg.negatives.labels import answers_of, current_positives
 from hardneg.negatives.mining import SOURCES, TELEPORTED, Corpus, mine_pool
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
+from hardneg.recipes.model_source import ModelSource
 from hardneg.storage.artifacts import read_manifest
 
 
@@ -91,6 +92,17 @@ def mine(
         partial(check_mix, sources, model, previous),
         partial(check_file_source, sources, file),
     )
+    source = None
+    if model is not None:
+        source = ModelSource.at(
+            model,
+            passage_model,
+            allow_bin=allow_bin,
+            device=device,
+            prompts=prompts,
+            query_length=query_length,
+            passage_length=passage_length,
+        )
     with holding(out, folder):
         collection = collection_of(data, cache)
         parts = data_of(collection, split, labels)
@@ -100,22 +112,12 @@ def mine(
             inputs["previous"] = read_manifest(Path(previous)).digest
         given = None
         if file is not None:
-            given = open_given(Path(file), collection, parts.train, model=model, allow_bin=allow_bin, cache=folder)
+            given = open_given(Path(file), collection, parts.train, source, cache=folder)
             inputs["file"] = given_digest(Path(file))
         corpus: Any = Corpus(collection, folder)
         if needs_model:
-            assert model is not None
-            corpus = open_state(
-                collection,
-                folder,
-                model=model,
-                passage_model=passage_model,
-                allow_bin=allow_bin,
-                prompts=prompts,
-                query_length=query_length,
-                passage_length=passage_length,
-                device=device,
-            )
+            assert source is not None
+            corpus = open_state(source, collection, folder)
             inputs["model"] = corpus.digest
         contains = answers_of(parts, folder)
         pool = mine_pool(

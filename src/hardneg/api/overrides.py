@@ -8,13 +8,13 @@ from typing import Any
 from hardneg.errors import SettingsError
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.encoder_settings import EncoderSettings
-from hardneg.recipes.model_source import Base
+from hardneg.recipes.model_source import ModelSource
 from hardneg.recipes.settings import TrainingSettings
 
 FAMILY = ("query_prompt", "passage_prompt", "query_length", "passage_length")  # what `prompts` decides of a model
 
 
-def overridden(settings: TrainingSettings, base: Base, start: BiEncoder) -> list[str]:
+def overridden(settings: TrainingSettings, source: ModelSource, start: BiEncoder) -> list[str]:
     """What training starts with otherwise than the model came, and which preset or setting wants it so.
 
     Nothing is said of two towers that do not agree by themselves.
@@ -24,7 +24,7 @@ def overridden(settings: TrainingSettings, base: Base, start: BiEncoder) -> list
     start : the model as training starts with it.
     """
     try:
-        own = base.own(settings.model_copy(update={"prompts": None}))
+        own = source.own(settings.model_copy(update={"prompts": None}))
     except SettingsError as fault:
         if fault.code in ("TOWERS_DIFFER", "TOO_LONG"):
             return []

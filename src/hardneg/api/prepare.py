@@ -17,7 +17,7 @@ from hardneg.experiment.folder import SETTINGS
 from hardneg.process.distributed import world_size
 from hardneg.process.progress import note
 from hardneg.process.threads import pick_device
-from hardneg.recipes.model_source import DEFAULT_SPLITS, Base, Splits
+from hardneg.recipes.model_source import DEFAULT_SPLITS, ModelSource, Splits
 from hardneg.recipes.settings import Recipe, TrainingSettings
 from hardneg.storage.artifacts import SettingsClash
 
@@ -32,7 +32,7 @@ class Task:
     settings: TrainingSettings
     data: TrainingData
     splits: Splits
-    base: Base
+    source: ModelSource
     out: Path | None
     seeds: int
     negatives: Path | None
@@ -108,9 +108,7 @@ def prepare(
         chosen,
         parts,
         splits,
-        Base(
-            str(model), None if passage_model is None else str(passage_model), allow_bin, str(pick_device(device))
-        ),
+        ModelSource.at(model, passage_model, allow_bin=allow_bin, device=pick_device(device)),
         place,
         count,
         None if negatives is None else Path(negatives),

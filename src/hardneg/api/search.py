@@ -75,29 +75,28 @@ def encode(
     with holding(place / "{}-of-{}".format(*part), folder):
         collection = collection_of(data, cache)
 
-        from hardneg.api.retrievers import lengths_given
         from hardneg.models.capacity import best_precision
-        from hardneg.models.loading import load_encoder
         from hardneg.models.tokenizing import token_store
         from hardneg.process.memory import require
-        from hardneg.process.threads import pick_device
+        from hardneg.recipes.model_source import ModelSource
         from hardneg.search.ann import traits
         from hardneg.search.embeddings import encode_store, encoding_memory
 
-        device = pick_device(device)
-        encoder = load_encoder(
+        source = ModelSource.at(
             model,
             passage_model,
-            device=device,
             allow_bin=allow_bin,
+            device=device,
             prompts=prompts,
-            **lengths_given(query_length, passage_length),
+            query_length=query_length,
+            passage_length=passage_length,
         )
+        encoder = source.encoder()
         store = token_store(encoder, collection, folder, side, searching=True)
         require(encoding_memory(encoder, token_budget, len(store)), "encoding", encoder.device.type)
         ids = collection.query_ids if side == "query" else collection.passage_ids
         texts = "queries" if side == "query" else "passages"
-        with encoder.inference(best_precision(device)), track(f"encoding {texts}", "tokens") as tick:
+        with encoder.inference(best_precision(source.device_here)), track(f"encoding {texts}", "tokens") as tick:
             made = encode_store(
                 encoder,
                 store,
@@ -163,21 +162,19 @@ def search_split(
         run = bm25_run(collection, rows, k, folder)
     else:
         from hardneg.api.retrievers import open_state
+        from hardneg.recipes.model_source import ModelSource
 
         assert model is not None
-        state = open_state(
-            collection,
-            folder,
-            model=model,
-            passage_model=passage_model,
+        source = ModelSource.at(
+            model,
+            passage_model,
             allow_bin=allow_bin,
+            device=device,
             prompts=prompts,
             query_length=query_length,
             passage_length=passage_length,
-            device=device,
-            embeddings=embeddings,
-            index=index,
         )
+        state = open_state(source, collection, folder, embeddings=embeddings, index=index)
         run = state.ranked(rows, k)
     write_run(Path(out), run, collection.query_ids, collection.passage_ids)
     return {"run": str(out), "queries": len(run), "hits": len(run.scores)}
@@ -216,21 +213,19 @@ def search_text(
         return hits_of(collection, bm25_texts(collection, [text], k, folder))
 
     from hardneg.api.retrievers import open_state
+    from hardneg.recipes.model_source import ModelSource
 
     assert model is not None
-    state = open_state(
-        collection,
-        folder,
-        model=model,
-        passage_model=passage_model,
+    source = ModelSource.at(
+        model,
+        passage_model,
         allow_bin=allow_bin,
+        device=device,
         prompts=prompts,
         query_length=query_length,
         passage_length=passage_length,
-        device=device,
-        embeddings=embeddings,
-        index=index,
     )
+    state = open_state(source, collection, folder, embeddings=embeddings, index=index)
     return hits_of(collection, state.search_texts([text], k))
 
 

@@ -30,7 +30,7 @@ from hardneg.process.distributed import by_leader, group, is_leader
 from hardneg.process.progress import note, say
 from hardneg.recipes.ance.roles import jobs_of, take_role
 from hardneg.recipes.ance.supervision import team
-from hardneg.recipes.model_source import Base, Splits, as_it_came, say_what_differs
+from hardneg.recipes.model_source import ModelSource, Splits, as_it_came, say_what_differs
 from hardneg.recipes.settings import Recipe, TrainingSettings
 from hardneg.recipes.untrained import cuts_of, cuts_of_sample, from_own, lengths_of
 from hardneg.search.retriever import State
@@ -69,7 +69,7 @@ def train(recipe: Recipe, data: Data, model: Place, out: Place, **options: Any) 
         splits=task.splits,
         role=task.role,
         split_seed=task.settings.seed,  # every seed holds out the same queries
-        base=task.base,
+        source=task.source,
         cache=task.cache,
         negatives=task.negatives,
         index_folder=task.index_folder,
@@ -100,7 +100,7 @@ def train_once(
     *,
     data: TrainingData,
     splits: Splits,
-    base: Base,
+    source: ModelSource,
     cache: Path | None,
     negatives: Path | None,
     index_folder: Path | None,
@@ -109,21 +109,21 @@ def train_once(
 ) -> dict[str, Any]:
     """One experiment, from wherever it stands to its results."""
     measures = parse_measures(settings.measures)
-    encoder = base.load(settings)
+    encoder = source.load(settings)
     recipe.check(settings, data, encoder)
-    warn_if_emulated(settings.precision, base.device)
+    warn_if_emulated(settings.precision, source.device_here)
     given = open_given(recipe, negatives, data, settings)
     if index_folder is not None:  # its texts are compared now: what is wrong must not become an input
         texts = partial(texts_digest, encoder, data.collection, cache or out / CACHE)
         given["index"] = open_index(index_folder, encoder, encoder.digest("passage"), texts)
     inputs = inputs_of(data, encoder, negatives, given)
     roles = settings.roles if role is None else [role]
-    places = (out, data.collection, splits, base, settings, inputs, cache)
+    places = (out, data.collection, splits, source, settings, inputs, cache)
     jobs = jobs_of(recipe, roles, *places, split_seed=split_seed, supervised=role is None)
     if role is not None:
         take_role(recipe, jobs[0])
         return {}
-    own, own_settings = as_it_came(base, settings, encoder)
+    own, own_settings = as_it_came(source, settings, encoder)
     with open_experiment(
         out, recipe=recipe.name, settings=settings, inputs=inputs, cache=cache, grows=settings.may_grow
     ) as experiment:
@@ -131,8 +131,8 @@ def train_once(
         if by_leader(lambda: is_measured(experiment.results, measures)):
             note(f"{out}: finished already")
         else:
-            say_what_differs(experiment, base.device)
-            for line in overridden(settings, base, encoder):
+            say_what_differs(experiment, source.device_here)
+            for line in overridden(settings, source, encoder):
                 say(line)
             cuts = cuts_of(encoder, own_settings, data, experiment) if is_leader() else []
             if cuts:
@@ -143,7 +143,7 @@ def train_once(
                 def states() -> Iterator[State]:
                     if jobs:
                         given["working"] = stack.enter_context(team(jobs, experiment, settings))
-                    yield from recipe.run(settings, data, partial(base.load, settings), experiment, **given)
+                    yield from recipe.run(settings, data, partial(source.load, settings), experiment, **given)
 
                 conduct(
                     from_own(own, settings, data, experiment, states),
@@ -153,13 +153,13 @@ def train_once(
                     depth=settings.depth,
                     seed=settings.seed,
                     first_episode=settings.first_episode,
-                    about=f"A dense retriever trained with hardneg by {recipe.about} from {base.name}.",
+                    about=f"A dense retriever trained with hardneg by {recipe.about} from {source.name}.",
                     settings=settings.result_values(),
-                    base_model=base.hub_name,
+                    base_model=source.hub_name,
                     lengths=lengths_of(cuts),
                     how="" if own is None else own.how,
                     keep=settings.keep,
-                    untrained=partial(base.untrained, settings),
+                    untrained=partial(source.untrained, settings),
                 )
             if jobs:
                 draw_timeline(experiment / TIMELINE, experiment.timing)
@@ -184,7 +184,7 @@ def open_given(
     recipe: Recipe, negatives: Path | None, data: TrainingData, settings: TrainingSettings
 ) -> dict[str, Any]:
     """The pool to begin with, checked against the collection; a later first episode needs one."""
-    if negatives is not None and not recipe.takes_pool:
+    if negatives is not None and not recipe.facts.takes_pool:
         what = f"{recipe.name} mines its own negatives and begins with no pool"
         raise SettingsError("BAD_SETTING", what, "leave the pool out, or train ance-tele with it")
     if negatives is None:
@@ -224,11 +224,11 @@ def plan(
     """
     task = prepare(recipe, data, model, out, **options)
     open_given(recipe, task.negatives, task.data, task.settings)
-    encoder = task.base.load(task.settings)
+    encoder = task.source.load(task.settings)
     recipe.check(task.settings, task.data, encoder)
     if task.index_folder is not None:
         open_index(task.index_folder, encoder, encoder.digest("passage"), None)
-    own, own_settings = as_it_came(task.base, task.settings, encoder)
+    own, own_settings = as_it_came(task.source, task.settings, encoder)
     planned = recipe.plan(task.settings, task.data, encoder, seeds=task.seeds, measure=estimate, own=own)
     planned["facts"] |= {f"cut {cut.plural}": cut.told for cut in cuts_of_sample(encoder, own_settings, task.data)}
     return {"settings": task.settings.model_dump(mode="json"), **planned}

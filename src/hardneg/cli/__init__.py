@@ -13,13 +13,11 @@ from typing import Any
 
 import typer
 
-from hardneg.cli import exchange, keeping
-from hardneg.cli.commands import app
+from hardneg.cli.application import application
 from hardneg.errors import HardnegError
 from hardneg.process.system import check_system
 
-app.command(epilog=exchange.EXAMPLE)(exchange.export)
-keeping.register(app)
+app = application()
 
 INTERRUPTED = 130  # what typer makes of a KeyboardInterrupt
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")  # how torch says it

@@ -7,11 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hardneg import __version__
-from hardneg.cli import indexing, recipes, retrieval
 from hardneg.cli.options import (
-    AllowBin,
-    AllowCode,
     CacheOption,
     DataOption,
     DeviceOption,
@@ -22,43 +18,18 @@ from hardneg.cli.options import (
     MaybeData,
     MaybeModel,
     MeasuresOption,
-    PassageLength,
-    PassageModel,
     PerQueryOption,
-    PromptsOption,
     QrelsOption,
-    QueryLength,
+    Reading,
     SeedOption,
     SplitOption,
     ThreadsOption,
     begin,
-    example,
-    show,
+    reads_model,
     show_result,
 )
 
-app = typer.Typer(
-    add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, epilog=recipes.EXAMPLE
-)
-app.add_typer(recipes.app, name="train", epilog=recipes.EXAMPLE)
-app.command("role", hidden=True)(recipes.role)
-app.command(epilog=example("hardneg index EMB --kind pq --out INDEX"))(indexing.index)
 
-
-@app.callback(invoke_without_command=True)
-def common(
-    context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Add the traceback to a fault; stands anywhere.")] = False,
-) -> None:
-    """Train dense retrievers with hard negatives, and see what training does to them."""
-    if version:
-        show(f"hardneg {__version__}")
-    elif context.invoked_subcommand is None:
-        show(context.get_help())
-
-
-@app.command("import", epilog=example("hardneg import beir:scifact --to scifact-collection"))
 def import_command(
     source: Annotated[str, typer.Argument(help="[format:]PLACE, such as beir:FOLDER.")],
     to: Annotated[Path, typer.Option(help="The folder of the canonical collection.")],
@@ -88,19 +59,13 @@ def import_command(
     show_result({"collection": str(to), "digest": collection.digest, **collection.facts}, as_json, facts_table)
 
 
-@app.command(
-    epilog=example("hardneg mine --data DATA --model M --sources query,lookahead --count 30", "--out POOL")
-)
+@reads_model
 def mine(
     data: DataOption,
     out: Annotated[Path, typer.Option(help="The pool's folder.")],
     model: MaybeModel = None,
-    passage_model: PassageModel = None,
-    allow_bin: AllowBin = False,
-    allow_code: AllowCode = None,
-    prompts: PromptsOption = None,
-    query_length: QueryLength = None,
-    passage_length: PassageLength = None,
+    *,
+    reading: Reading,
     split: Annotated[str, typer.Option(help="Split whose queries get negatives.")] = "train",
     sources: Annotated[str, typer.Option(help="Any of random,bm25,query,lookahead,file.")] = "query,lookahead",
     depth: Annotated[int, typer.Option(min=1, help="How far down a run one mines.")] = 200,
@@ -126,7 +91,7 @@ def mine(
     as_json: JsonOption = False,
 ) -> None:
     """Mine negatives once, for any trainer."""
-    begin(resumable=True, code=allow_code)
+    begin(resumable=True, code=reading.pop("allow_code"))
     from hardneg.api.inspect import pool_stats
     from hardneg.api.mine import labels_named
     from hardneg.api.mine import mine as execute
@@ -141,11 +106,7 @@ def mine(
         data,
         model,
         out,
-        passage_model=passage_model,
-        allow_bin=allow_bin,
-        prompts=prompts,
-        query_length=query_length,
-        passage_length=passage_length,
+        **reading,
         split=split,
         sources=[name.strip() for name in sources.split(",") if name.strip()],
         depth=depth,
@@ -163,7 +124,6 @@ def mine(
     show_result({"pool": str(out), **pool_stats(pool)}, as_json, facts_table)
 
 
-@app.command(epilog=example("hardneg inspect EXP --random 2"))
 def inspect(
     path: Annotated[Path, typer.Argument(help="A pool, or an experiment (its last pool).")],
     data: Annotated[str | None, typer.Option(help="The collection (default: the experiment's own).")] = None,
@@ -183,13 +143,6 @@ def inspect(
     show_result(found, as_json, lambda found: "\n\n".join(inspection_text(one, most) for one in found))
 
 
-app.command(epilog=example("hardneg encode --data DATA --model M --out EMB --shard 0/4"))(retrieval.encode)
-app.command(epilog=example("hardneg search --data DATA --split test --model M --k 1000", "--out test.trec.gz"))(
-    retrieval.search
-)
-
-
-@app.command(epilog=example("hardneg evaluate test.trec.gz --data DATA --split test", '--measures "RR@10 R@1000"'))
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run file.")],
     data: MaybeData = None,
@@ -208,7 +161,6 @@ def evaluate(
     show_result(result, as_json, evaluation_table)
 
 
-@app.command(epilog=example("hardneg compare bm25.trec tele.trec --data DATA --split test"))
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Run files, two or more.")],
     data: MaybeData = None,

@@ -16,12 +16,7 @@ from hardneg.cli.options import (
     MaybeModel,
     SeedOption,
     begin,
-    example,
     show_result,
-)
-
-EXAMPLE = example(
-    "hardneg export POOL --data DATA --format sentence-transformers", "--negatives 7 --out train.jsonl"
 )
 
 

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from hardneg.cli.options import (
-    AllowBin,
-    AllowCode,
     CacheOption,
     DeviceOption,
     JsonOption,
     MaxRam,
     MaybeData,
     MaybeModel,
-    PassageLength,
-    PassageModel,
-    PromptsOption,
-    QueryLength,
+    Reading,
     ThreadsOption,
     begin,
+    reads_model,
     show_result,
 )
 
 
+@reads_model
 def index(
     embeddings: Annotated[Path, typer.Argument(help="Passage embeddings made by encode.")],
     out: Annotated[Path, typer.Option(help="The folder of the index.")],
@@ -40,12 +37,8 @@ def index(
     data: MaybeData = None,
     split: Annotated[str, typer.Option(help="Split of --data whose queries measure recall.")] = "dev",
     model: MaybeModel = None,
-    passage_model: PassageModel = None,
-    allow_bin: AllowBin = False,
-    allow_code: AllowCode = None,
-    prompts: PromptsOption = None,
-    query_length: QueryLength = None,
-    passage_length: PassageLength = None,
+    *,
+    reading: Reading,
     cache: CacheOption = None,
     device: DeviceOption = None,
     threads: ThreadsOption = None,
@@ -57,7 +50,7 @@ def index(
     What is left open is chosen by the size of the corpus. Recall is measured with drawn passages as queries, or
     with the queries of --data and --split, encoded by --model.
     """
-    options = {
+    options: dict[str, Any] = {
         "lists": lists,
         "probes": probes,
         "links": links,
@@ -66,7 +59,7 @@ def index(
         "subvectors": subvectors,
         "bits": bits,
     }
-    begin(code=allow_code)
+    begin(code=reading.pop("allow_code"))
     from hardneg.api.index import index as execute
     from hardneg.cli.tables import facts_table
     from hardneg.process.memory import limit_memory
@@ -81,11 +74,7 @@ def index(
         data=data,
         split=split,
         model=model,
-        passage_model=passage_model,
-        allow_bin=allow_bin,
-        prompts=prompts,
-        query_length=query_length,
-        passage_length=passage_length,
+        **reading,
         cache=cache,
         device=device,
         **{name: value for name, value in options.items() if value is not None},

@@ -7,15 +7,8 @@ from typing import Annotated
 
 import typer
 
-from hardneg.cli.options import AllowCode, JsonOption, begin, example, show_result
+from hardneg.cli.options import AllowCode, JsonOption, begin, show_result
 from hardneg.errors import Faults
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to the application."""
-    app.command(epilog=example("hardneg verify EXP"))(verify)
-    app.command(epilog=example("hardneg clean EXP --yes"))(clean)
-    app.command(epilog=example("hardneg doctor"))(doctor)
 
 
 def verify(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -56,16 +58,47 @@ SeedsOption = Annotated[int, typer.Option(min=1, help="Execute with this many se
 TrainSplit = Annotated[str, typer.Option(help="Split to train on.")]
 DevSplit = Annotated[str, typer.Option(help="Dev split; auto holds queries out if there is none; none.")]
 TestSplit = Annotated[str, typer.Option(help="Test split, or none.")]
-ReinitLayers = Annotated[
-    int | None, typer.Option(min=0, help="Begin this many top layers of the model anew, drawn at random.")
-]
-ReinitSeed = Annotated[int | None, typer.Option(min=0, help="Of that draw.")]
-NegativesOption = Annotated[Path | None, typer.Option(help="A pool to begin with instead of mining.")]
-IndexFolder = Annotated[
-    Path | None, typer.Option("--index", help="What `hardneg index` built of this model, to train for.")
-]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the settings, stop.")]
 Estimate = Annotated[bool, typer.Option("--estimate", help="Print time, disk and memory, and stop.")]
+
+
+Reading = dict[str, Any]  # what the model options say, by name
+
+
+def model_options(
+    passage_model: PassageModel = None,
+    allow_bin: AllowBin = False,
+    allow_code: AllowCode = None,
+    prompts: PromptsOption = None,
+    query_length: QueryLength = None,
+    passage_length: PassageLength = None,
+) -> None:
+    """The options that say how a model is read, in the order of help."""
+
+
+def reads_model(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with the :func:`model_options` where its parameter ``reading`` stands, which gets them by name."""
+    options = parameters_of(model_options)
+
+    @functools.wraps(command)
+    def call(**given: Any) -> None:
+        command(reading={option.name: given.pop(option.name) for option in options}, **given)
+
+    own = [[one] if one.name != "reading" else options for one in parameters_of(command)]
+    return with_parameters(call, [one for several in own for one in several])
+
+
+def parameters_of(command: Callable[..., None]) -> list[inspect.Parameter]:
+    """The parameters of a command, by keyword, with annotations that are read."""
+    found = inspect.signature(command, eval_str=True).parameters.values()
+    return [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in found]
+
+
+def with_parameters(command: Callable[..., None], parameters: Sequence[inspect.Parameter]) -> Callable[..., None]:
+    """A command of ``**given``, which typer is to take for one of these parameters."""
+    command.__dict__["__signature__"] = inspect.Signature(parameters)
+    command.__annotations__ = {one.name: one.annotation for one in parameters}
+    return command
 
 
 def begin(*, resumable: bool = False, code: list[str] | None = None) -> None:

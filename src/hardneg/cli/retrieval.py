@@ -8,8 +8,6 @@ from typing import Annotated, Any
 import typer
 
 from hardneg.cli.options import (
-    AllowBin,
-    AllowCode,
     CacheOption,
     DataOption,
     DeviceOption,
@@ -18,26 +16,21 @@ from hardneg.cli.options import (
     MaxVram,
     MaybeModel,
     ModelOption,
-    PassageLength,
-    PassageModel,
-    PromptsOption,
-    QueryLength,
+    Reading,
     ThreadsOption,
     begin,
+    reads_model,
     show_result,
 )
 
 
+@reads_model
 def encode(
     data: DataOption,
     model: ModelOption,
     out: Annotated[Path, typer.Option(help="The folder of the embeddings.")],
-    passage_model: PassageModel = None,
-    allow_bin: AllowBin = False,
-    allow_code: AllowCode = None,
-    prompts: PromptsOption = None,
-    query_length: QueryLength = None,
-    passage_length: PassageLength = None,
+    *,
+    reading: Reading,
     queries: Annotated[bool, typer.Option("--queries", help="Encode the queries, not the passages.")] = False,
     shard: Annotated[str | None, typer.Option(help="i/n: this process's part of the work.")] = None,
     dtype: Annotated[str, typer.Option(help="float16 or float32.")] = "float16",
@@ -50,7 +43,7 @@ def encode(
     as_json: JsonOption = False,
 ) -> None:
     """Embed a corpus (or the queries) in resumable shards."""
-    begin(resumable=True, code=allow_code)
+    begin(resumable=True, code=reading.pop("allow_code"))
     from hardneg.api.inputs import one_of
     from hardneg.api.search import encode as execute
     from hardneg.cli.tables import facts_table
@@ -63,11 +56,7 @@ def encode(
         data,
         model,
         out,
-        passage_model=passage_model,
-        allow_bin=allow_bin,
-        prompts=prompts,
-        query_length=query_length,
-        passage_length=passage_length,
+        **reading,
         side="query" if queries else "passage",
         shard=shard,
         dtype=one_of("--dtype", dtype, ("float16", "float32")),
@@ -78,15 +67,12 @@ def encode(
     show_result(facts, as_json, facts_table)
 
 
+@reads_model
 def search(
     data: DataOption,
     model: MaybeModel = None,
-    passage_model: PassageModel = None,
-    allow_bin: AllowBin = False,
-    allow_code: AllowCode = None,
-    prompts: PromptsOption = None,
-    query_length: QueryLength = None,
-    passage_length: PassageLength = None,
+    *,
+    reading: Reading,
     bm25: Annotated[bool, typer.Option("--bm25", help="Search with BM25, not a model.")] = False,
     embeddings: Annotated[Path | None, typer.Option(help="Passage embeddings made by encode.")] = None,
     index: Annotated[Path | None, typer.Option(help="An index made by index, instead of exact search.")] = None,
@@ -104,7 +90,7 @@ def search(
     """Search a split's queries into a run file, or search one text."""
     if (query is None) == (out is None):
         raise typer.BadParameter("give --out RUN, or --query TEXT", param_hint="'--out'")
-    begin(resumable=not bm25, code=allow_code)
+    begin(resumable=not bm25, code=reading.pop("allow_code"))
     from hardneg.api.search import search_split, search_text
     from hardneg.cli.tables import facts_table, hits_text
     from hardneg.process.memory import limit_memory
@@ -115,11 +101,7 @@ def search(
     limit_memory(max_ram, max_vram)
     common: dict[str, Any] = {
         "model": model,
-        "passage_model": passage_model,
-        "allow_bin": allow_bin,
-        "prompts": prompts,
-        "query_length": query_length,
-        "passage_length": passage_length,
+        **reading,
         "bm25": bm25,
         "embeddings": embeddings,
         "index": index,

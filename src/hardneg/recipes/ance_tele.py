@@ -26,6 +26,7 @@ from hardneg.negatives.mix import nearest
 from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
 from hardneg.process.distributed import leader_first
+from hardneg.recipes import catalogue
 from hardneg.recipes.estimate import Episode, describe_work, work_of
 from hardneg.recipes.measured_states import MeasuredStage, Passing, passed
 from hardneg.recipes.settings import Recipe, TrainingSettings, per_episode, retriever_of, state_of_episode
@@ -289,4 +290,4 @@ def train_episode(
 
 ABOUT = "ANCE-Tele (Sun et al., 2022)"
 
-RECIPE = Recipe("ance-tele", AnceTele, ance_tele, plan, about=ABOUT, takes_pool=True, together=True)
+RECIPE = Recipe(catalogue.ANCE_TELE, AnceTele, ance_tele, plan, about=ABOUT, together=True)

@@ -40,8 +40,8 @@ class Episode:
 
 
 @dataclass(frozen=True)
-class Work:
-    """What an experiment would do, apart from how fast."""
+class CostModel:
+    """What an experiment would do: the counts that its time, memory and disk follow from."""
 
     data: TrainingData
     episodes: Sequence[Episode]
@@ -72,10 +72,10 @@ def work_of(
     states: int,
     entries: int,
     in_batch: bool,
-) -> Work:
+) -> CostModel:
     """The work of an experiment with these settings; of ADORE all states on the way are among the ``states``."""
     horizon = max(one.steps for one in episodes)
-    return Work(
+    return CostModel(
         data,
         episodes,
         states=states,
@@ -107,7 +107,7 @@ class Sample:
 
 
 def describe_work(
-    work: Work, encoder: BiEncoder, *, seeds: int, measure: bool, own: Own | None = None
+    work: CostModel, encoder: BiEncoder, *, seeds: int, measure: bool, own: Own | None = None
 ) -> dict[str, Any]:
     """The episodes of an experiment, and its facts; with ``measure`` time and memory, timed on a sample here.
 
@@ -143,7 +143,7 @@ def size(count: float) -> str:
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{max(count / 2**20, 0.1):.1f} MiB"
 
 
-def take_sample(work: Work, encoder: BiEncoder) -> Sample:
+def take_sample(work: CostModel, encoder: BiEncoder) -> Sample:
     """Tokenise evenly spread texts of both sides."""
     begun = time.perf_counter()
     queries, passages = sample_side(work, encoder, "query"), sample_side(work, encoder, "passage")
@@ -151,7 +151,7 @@ def take_sample(work: Work, encoder: BiEncoder) -> Sample:
     return Sample(queries, passages, time.perf_counter() - begun, chunks)
 
 
-def sample_side(work: Work, encoder: BiEncoder, side: Side) -> TokenBatch:
+def sample_side(work: CostModel, encoder: BiEncoder, side: Side) -> TokenBatch:
     """Evenly spread texts of one side."""
     collection = work.data.collection
     n = collection.n_queries if side == "query" else collection.n_passages
@@ -161,7 +161,7 @@ def sample_side(work: Work, encoder: BiEncoder, side: Side) -> TokenBatch:
     return token_batch(texts, titles, encoder.template(side), encoder.tokenizer(side))
 
 
-def describe_counts(work: Work, sample: Sample, seeds: int) -> dict[str, Any]:
+def describe_counts(work: CostModel, sample: Sample, seeds: int) -> dict[str, Any]:
     """What is known without running anything."""
     collection, most = work.data.collection, widest(work)
     hard = most.passages_per_query - 1
@@ -180,7 +180,7 @@ def describe_counts(work: Work, sample: Sample, seeds: int) -> dict[str, Any]:
     }
 
 
-def disk_bytes(work: Work, encoder: BiEncoder, sample: Sample) -> float:
+def disk_bytes(work: CostModel, encoder: BiEncoder, sample: Sample) -> float:
     """What an experiment leaves on the disk, at its largest."""
     data, (model, checkpoint) = work.data, weights_of(work, encoder)
     collection, episodes = data.collection, len(work.episodes)
@@ -195,7 +195,7 @@ def disk_bytes(work: Work, encoder: BiEncoder, sample: Sample) -> float:
     return models + stores + work.index
 
 
-def weights_of(work: Work, encoder: BiEncoder) -> tuple[int, int]:
+def weights_of(work: CostModel, encoder: BiEncoder) -> tuple[int, int]:
     """Bytes of a model and of a checkpoint, which has two moments of all that is trained besides."""
     query, passage = (4 * sum(p.numel() for p in encoder.tower(side).parameters()) for side in get_args(Side))
     if work.query_side:
@@ -204,7 +204,7 @@ def weights_of(work: Work, encoder: BiEncoder) -> tuple[int, int]:
     return model, 3 * model
 
 
-def widest(work: Work) -> Episode:
+def widest(work: CostModel) -> Episode:
     """The episode that trains on most passages of a query."""
     return max(work.episodes, key=lambda one: one.passages_per_query)
 
@@ -212,7 +212,7 @@ def widest(work: Work) -> Episode:
 # ---------------------------------------------------------------- time
 
 
-def time_stages(work: Work, encoder: BiEncoder, sample: Sample) -> tuple[dict[str, float], float]:
+def time_stages(work: CostModel, encoder: BiEncoder, sample: Sample) -> tuple[dict[str, float], float]:
     """Seconds of each stage of an experiment, and bytes of memory at its largest."""
     data, collection = work.data, work.data.collection
     judged = sum(len(qrels) for qrels in (data.dev, data.test) if qrels is not None)
@@ -234,7 +234,7 @@ def time_stages(work: Work, encoder: BiEncoder, sample: Sample) -> tuple[dict[st
     return seconds, memory + weights_of(work, encoder)[0] + work.index  # what mines stays beside what trains
 
 
-def add_own(seconds: dict[str, float], work: Work, own: Own) -> None:
+def add_own(seconds: dict[str, float], work: CostModel, own: Own) -> None:
     """Add what it takes to encode and search with the model as it came, which no training query asks."""
     encoder, collection = own.load(), work.data.collection
     sample = take_sample(work, encoder)
@@ -246,14 +246,14 @@ def add_own(seconds: dict[str, float], work: Work, own: Own) -> None:
     seconds["search"] += judged * indexed * search_seconds(encoder.dim, indexed, JUDGED, work.store_dtype)
 
 
-def stored_bytes(work: Work, encoder: BiEncoder) -> float:
+def stored_bytes(work: CostModel, encoder: BiEncoder) -> float:
     """Bytes that are written and read: checkpoints; models, written, verified, read and digested."""
     model, checkpoint = weights_of(work, encoder)
     checkpoints = sum(math.ceil(one.steps / work.checkpoint_every) for one in work.episodes)
     return 2 * checkpoint * checkpoints + 6 * model * (len(work.episodes) + work.models)
 
 
-def time_training(work: Work, encoder: BiEncoder, sample: Sample) -> tuple[float, float]:
+def time_training(work: CostModel, encoder: BiEncoder, sample: Sample) -> tuple[float, float]:
     """Seconds of all optimiser steps, and bytes of memory at their largest.
 
     Micro-batches of more than ``TIMED_TOKENS`` tokens are timed on a part of them. The gradient cache adds a
@@ -272,7 +272,7 @@ def time_training(work: Work, encoder: BiEncoder, sample: Sample) -> tuple[float
     return seconds, cost.before + cost.grown * max(micro / TIMED_TOKENS, 1.0)
 
 
-def tokens_of_step(episode: Episode, queries: int | None, sample: Sample, work: Work) -> float:
+def tokens_of_step(episode: Episode, queries: int | None, sample: Sample, work: CostModel) -> float:
     """Tokens of a step, or of so many of its queries; a passage drawn twice is encoded once, if at all."""
     count = min(queries or episode.queries_per_step, queries_of_step(episode))
     if work.query_side:

@@ -1,4 +1,4 @@
-"""What training starts from: the splits, the pretrained encoder, and the machine."""
+"""Which model, and how it is loaded; what else training starts from: the splits, and the machine."""
 
 from __future__ import annotations
 
@@ -20,9 +20,12 @@ from hardneg.models.pretrained import PACKAGE
 from hardneg.models.reinit import reinitialize
 from hardneg.process.distributed import is_leader, world_size
 from hardneg.process.progress import say
+from hardneg.process.threads import pick_device
 from hardneg.recipes.settings import TrainingSettings
 from hardneg.recipes.untrained import Own, own_model
 from hardneg.records import Side
+
+Place = str | Path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,13 +51,29 @@ DEFAULT_SPLITS = Splits()
 
 
 @dataclasses.dataclass(frozen=True)
-class Base:
-    """The pretrained encoder that every episode starts from."""
+class ModelSource:
+    """A bi-encoder, before it is loaded: where it comes from and how it is read.
+
+    Attributes
+    ----------
+    model, passage_model, allow_bin, prompts : see :func:`~hardneg.models.loading.load_encoder`. Where one trains,
+        the settings say the prompts.
+    device : as everywhere; None: CUDA where there is one.
+    query_length, passage_length : tokens to cut at, in place of the model's own.
+    """
 
     model: str
-    passage_model: str | None
-    allow_bin: bool
-    device: str
+    passage_model: str | None = None
+    allow_bin: bool = False
+    device: str | None = None
+    prompts: str | None = None
+    query_length: int | None = None
+    passage_length: int | None = None
+
+    @classmethod
+    def at(cls, model: Place, passage_model: Place | None = None, **options: Any) -> ModelSource:
+        """That of places as users give them."""
+        return cls(str(model), None if passage_model is None else str(passage_model), **options)
 
     @property
     def name(self) -> str:
@@ -68,10 +87,37 @@ class Base:
         local = self.model.startswith(PACKAGE) or Path(self.model).expanduser().exists()
         return None if local else self.model
 
+    @property
+    def device_here(self) -> str:
+        """The device, chosen now where none is named; raises :class:`SettingsError` where it is not here."""
+        return pick_device(self.device)
+
+    @property
+    def lengths(self) -> dict[str, Any]:
+        """The lengths that replace the model's own, as encoders name them; a query's is that of search too."""
+        lengths: dict[str, Any] = {}
+        if self.query_length is not None:
+            lengths |= {"query_length": self.query_length, "search_query_length": None}
+        return lengths if self.passage_length is None else lengths | {"passage_length": self.passage_length}
+
+    def encoder(self, **overrides: Any) -> BiEncoder:
+        """The model, loaded; ``overrides``, fields of the encoder's settings, win over prompts and lengths."""
+        return load_encoder(
+            self.model,
+            self.passage_model,
+            device=self.device_here,
+            allow_bin=self.allow_bin,
+            prompts=self.prompts,
+            **self.lengths | overrides,
+        )
+
+    def tokenizing(self, **overrides: Any) -> BiEncoder:
+        """The model alone, as it comes and on the CPU: loaded for its tokenizer."""
+        return ModelSource(self.model, allow_bin=self.allow_bin, device="cpu").encoder(**overrides)
+
     def own(self, settings: TrainingSettings) -> BiEncoder:
-        """The model as it came, with the prompts and lengths of its family if one is named."""
-        options: dict[str, Any] = {"device": self.device, "allow_bin": self.allow_bin, "prompts": settings.prompts}
-        return load_encoder(self.model, self.passage_model, **options)
+        """The model as it came, with the prompts and lengths of its family if the settings name one."""
+        return dataclasses.replace(self, prompts=settings.prompts).encoder()
 
     def untrained(self, settings: TrainingSettings) -> BiEncoder:
         """The model as it came; where it cannot be had so, as training starts with it."""
@@ -82,36 +128,34 @@ class Base:
 
     def load(self, settings: TrainingSettings) -> BiEncoder:
         """A fresh one, with what the settings override."""
-        options: dict[str, Any] = {
-            "device": self.device,
-            "allow_bin": self.allow_bin,
-            "prompts": settings.prompts,
-            **settings.encoder_overrides,
-        }
-        encoder = load_encoder(self.model, self.passage_model, **options)
+        told = dataclasses.replace(self, prompts=settings.prompts)
+        encoder = told.encoder(**settings.encoder_overrides)
         if settings.towers == "tied" and not encoder.tied:
             what = "towers = tied, and there are two models"
             raise SettingsError("TWO_MODELS", what, "give one, or towers = untied")
         if settings.towers == "untied" and encoder.tied:
-            encoder = load_encoder(self.model, self.model, **options)
+            untied = dataclasses.replace(told, passage_model=self.model)
+            encoder = untied.encoder(**settings.encoder_overrides)
         sides: tuple[Side, ...] = ("query",) if encoder.tied else ("query", "passage")
         for side in sides if settings.reinit_layers else ():
             reinitialize(encoder.tower(side).transformer, settings.reinit_layers, seed=settings.reinit_seed)
         return encoder
 
 
-def as_it_came(base: Base, settings: TrainingSettings, start: BiEncoder) -> tuple[Own | None, EncoderSettings]:
+def as_it_came(
+    source: ModelSource, settings: TrainingSettings, start: BiEncoder
+) -> tuple[Own | None, EncoderSettings]:
     """The model as it came, if training does not start from it, and its own settings.
 
     There is none where two towers do not agree unless they are told to, or a family's texts are too long for it.
     """
     try:
-        own = base.own(settings)
+        own = source.own(settings)
     except SettingsError as fault:
         if fault.code in ("TOWERS_DIFFER", "TOO_LONG"):
             return None, start.settings
         raise
-    return own_model(own, start, partial(base.own, settings), reinit=settings.reinit_layers), own.settings
+    return own_model(own, start, partial(source.own, settings), reinit=settings.reinit_layers), own.settings
 
 
 def say_what_differs(experiment: Experiment, device: str) -> None:

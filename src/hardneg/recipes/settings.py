@@ -19,6 +19,7 @@ from hardneg.experiment.names import UNTRAINED
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.saving import save_encoder
+from hardneg.recipes.catalogue import RecipeFacts
 from hardneg.search.retriever import Encoding, Snapshot, State
 from hardneg.training.loop import Batch, Objective
 from hardneg.training.optim import Optimizers, Schedule, optimizers
@@ -343,24 +344,28 @@ class Recipe:
 
     Attributes
     ----------
-    name : as in ``hardneg train NAME``; its presets stand under it.
-    run : (settings, data, base, experiment, **given) -> every state of the model, while its embeddings are there.
+    facts : what a command shows of it: its name, its help and the options of its own.
+    run : (settings, data, base, experiment, **given) -> every state of the model, while its embeddings are there;
+        ``given`` holds the pool to begin with, if it takes one.
     plan : (settings, data, encoder, seeds=, measure=, own=) -> what it would do; ``own``: the model as it came, if
         it is measured besides.
     about : how the model card names it, with the paper.
-    takes_pool : whether ``run`` takes negatives mined elsewhere to begin with, as ``given``.
     roles : what processes of their own may do beside each other, by name: (settings, data, base, experiment,
         patience).
     together : whether several processes can train it together.
     check : (settings, data, encoder) -> raises where they do not go together, before anything is done.
     """
 
-    name: str
+    facts: RecipeFacts
     settings: type[TrainingSettings]
     run: Callable[..., Iterator[State]]
     plan: Callable[..., dict[str, Any]]
     about: str
     roles: Mapping[str, Callable[..., None]] = dataclasses.field(default_factory=dict)
-    takes_pool: bool = False
     together: bool = False
     check: Callable[..., None] = lambda settings, data, encoder: None
+
+    @property
+    def name(self) -> str:
+        """As in ``hardneg train NAME``."""
+        return self.facts.name

@@ -25,6 +25,7 @@ from hardneg.negatives.mining import mine_candidates
 from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
 from hardneg.process.distributed import leader_first
+from hardneg.recipes import catalogue
 from hardneg.recipes.estimate import Episode, describe_work, work_of
 from hardneg.recipes.measured_states import MeasuredStage, Passing, passed
 from hardneg.recipes.settings import Recipe, TrainingSettings, retriever_of, state_of_episode
@@ -174,4 +175,4 @@ def plan(
 
 ABOUT = "STAR (Zhan et al., 2021)"
 
-RECIPE = Recipe("star", Star, star, plan, about=ABOUT, takes_pool=True, together=True)
+RECIPE = Recipe(catalogue.STAR, Star, star, plan, about=ABOUT, together=True)

@@ -30,6 +30,7 @@ from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import NegativePool, empty_pool, load_pool, save_pool
 from hardneg.negatives.sources import draw_entries
 from hardneg.process.distributed import leader_first
+from hardneg.recipes import catalogue
 from hardneg.recipes.estimate import Episode, describe_work, work_of
 from hardneg.recipes.measured_states import MeasuredStage, Passing, passed
 from hardneg.recipes.settings import Recipe, TrainingSettings, per_episode, retriever_of, state_of_episode
@@ -264,4 +265,4 @@ def plan(
 
 ABOUT = "warm-up on negatives that no trained model chose"
 
-RECIPE = Recipe("warmup", Warmup, warmup, plan, about=ABOUT, takes_pool=True, together=True)
+RECIPE = Recipe(catalogue.WARMUP, Warmup, warmup, plan, about=ABOUT, together=True)

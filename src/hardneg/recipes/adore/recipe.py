@@ -25,6 +25,7 @@ from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.models.packing import upload
 from hardneg.models.tokenizing import token_store
+from hardneg.recipes import catalogue
 from hardneg.recipes.adore.fixed_index import build_once, check_options, exact_index, through
 from hardneg.recipes.adore.fixed_negatives import FixedNegatives
 from hardneg.recipes.adore.lists import Retrieval
@@ -308,4 +309,4 @@ def size_of(settings: Adore, n: int, dim: int) -> int:
     return code_bytes(n, dim, choose("pq", n, dim, settings.index_options)) if settings.index == "pq" else 0
 
 
-RECIPE = Recipe("adore", Adore, adore, plan, about="ADORE (Zhan et al., 2021)", check=check)
+RECIPE = Recipe(catalogue.ADORE, Adore, adore, plan, about="ADORE (Zhan et al., 2021)", check=check)

