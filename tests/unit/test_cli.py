@@ -301,6 +301,7 @@ def test_every_option_of_mining_is_passed_on(hardneg, monkeypatch, process, tmp_
     texts = {"passage-model": "pm", "split": "dev", "device": "cpu", "cache": "c", "previous": "p", "file": "f"}
     texts |= {"prompts": "e5"}
     numbers = {"depth": 7, "count": 3, "alpha": 0.25, "beta": 0.75, "seed": 9}
+    numbers |= {"query-length": 33, "passage-length": 44}
     filters = {"rank-from": 2, "rank-to": 5, "max-score": 1.5, "absolute-margin": 0.5, "relative-margin": 0.25}
     others = {"data": "d", "model": "m", "out": tmp_path / "o", "sources": " query, bm25 ", "labels": "answers"}
     others |= {"allow-bin": True, "json": True}
