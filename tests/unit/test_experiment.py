@@ -13,7 +13,7 @@ from hardneg import __version__
 from hardneg.config import Settings, operational
 from hardneg.errors import ArtifactError, BusyError, InputError, ResourceError
 from hardneg.experiment.folder import log_file, open_experiment
-from hardneg.storage.artifacts import digest_json, read_json
+from hardneg.storage.artifacts import digest_json, read_json, write_json
 
 INPUTS = {"collection": "c0ffee", "model": "abad1dea"}
 
@@ -74,6 +74,16 @@ def test_derived_stores_may_live_elsewhere(tmp_path):
 def test_settings_are_there_before_any_work(tmp_path):
     with opened(tmp_path / "exp") as experiment:
         assert read_json(experiment / "settings.json")["recipe"] == "demo"
+
+
+def test_settings_that_do_not_hold_their_digest_are_refused(tmp_path):
+    start(tmp_path)
+    settings = read_json(tmp_path / "settings.json")
+    del settings["digest"]
+    write_json(tmp_path / "settings.json", settings)
+    code, line = refused(tmp_path)
+    assert code == "CORRUPT"
+    assert "the settings are not as they were written" in line
 
 
 def test_one_holder_at_a_time_and_the_first_is_unharmed(tmp_path):
