@@ -78,7 +78,7 @@ def verify(*paths: Place) -> dict[str, Any]:
 
 
 def examine(paths: Sequence[Place]) -> tuple[dict[str, Any], list[HardnegError]]:
-    """What :func:`verify` returns, and its faults as they were raised."""
+    """The report that :func:`verify` returns, and its faults as they were raised."""
     checked: list[dict[str, Any]] = []
     found: list[HardnegError] = []
     everything = [(path, list(kept_at(path))) for path in map(Path, paths)]

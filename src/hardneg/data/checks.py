@@ -35,21 +35,21 @@ class Rules:
 
 @dataclass(frozen=True)
 class Gate:
-    """Applies the rules: a fault is raised, or counted under a name where the rules allow it."""
+    """What an import lets pass: a fault is raised, or counted under a name where the rules allow it."""
 
     rules: Rules
     counts: Counter[str] = field(default_factory=Counter)
 
     def empty(self, fault: InputError, kind: str) -> None:
-        """A record without text."""
+        """Raise the fault of a record without text, or count it."""
         self._let(self.rules.allow_empty, fault, f"empty_{kind}_texts", 1)
 
     def duplicates(self, fault: InputError, kind: str, total: int) -> None:
-        """Records that were there before."""
+        """Raise the fault of records that were there before, or count all ``total`` of them."""
         self._let(self.rules.on_duplicate == "first", fault, f"{kind}_duplicates", total)
 
     def unknown(self, fault: InputError, total: int) -> None:
-        """Judgements of ids that are not there."""
+        """Raise the fault of judgements of ids that are not there, or count all ``total`` of them."""
         self._let(self.rules.allow_unjudged, fault, "unknown_judgements", total)
 
     def _let(self, allowed: bool, fault: InputError, name: str, total: int) -> None:
@@ -62,7 +62,7 @@ class Gate:
 
 
 class Places:
-    """Where each record came from, at eight bytes a record."""
+    """The file and line that each record came from, at eight bytes a record."""
 
     def __init__(self) -> None:
         self.lines = array("q")

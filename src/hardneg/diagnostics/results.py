@@ -161,7 +161,7 @@ class Seen:
             self.places[state.name] = state.kept_at
 
     def with_final(self, last: str, chosen: str, looked: tuple[Mapping[str, Run], dict[str, Any]] | None) -> Seen:
-        """The same with the state that is kept as ``final``.
+        """What was seen, with the state that is kept as ``final``.
 
         Parameters
         ----------
@@ -225,7 +225,7 @@ def kept_state(
 def informative_of(
     state: State, runs: Mapping[str, Run], data: TrainingData, contains: Contains | None
 ) -> float | None:
-    """Its share of negatives still near; None where it was trained on none, or not asked for training queries."""
+    """The share of a state's training negatives that are still near; None without those or a run of them."""
     if "train" not in runs:
         return None
     return share_of_state(state, runs["train"], data, relevant(runs["train"], data, contains))

@@ -1,4 +1,4 @@
-"""What every state of the model is asked while its embeddings are there; the answers are kept."""
+"""The searches of every state of the model while its embeddings are there; the runs are published."""
 
 from __future__ import annotations
 
@@ -73,5 +73,5 @@ def judged_splits(data: TrainingData) -> dict[str, Qrels]:
 
 
 def asked_splits(state: State, data: TrainingData) -> dict[str, Qrels]:
-    """Those of them that a state is searched for."""
+    """The splits of :func:`judged_splits` that a state is searched for: of a state asked for dev, that alone."""
     return {name: qrels for name, qrels in judged_splits(data).items() if state.asked != "dev" or name == "dev"}

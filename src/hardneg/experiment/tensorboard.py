@@ -59,7 +59,7 @@ class Board:
         return self.writers[episode]
 
     def close(self) -> None:
-        """Nothing more is written."""
+        """Close the files of events; what comes later begins new ones."""
         for writer in self.writers.values():
             writer.close()
         self.writers.clear()

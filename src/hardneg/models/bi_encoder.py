@@ -155,14 +155,14 @@ class BiEncoder(nn.Module):
         )
 
     def untied(self) -> BiEncoder:
-        """The same encoder with a tower for each side; the passages' is this one's own."""
+        """An encoder with a tower for each side: the passages' is this one's own, the queries' a copy of it."""
         if not self.tied:
             return self
         tower = self.tower("passage")
         return BiEncoder(self.settings, copy.deepcopy(tower), tower)
 
     def search_template(self, side: Side) -> TextTemplate:
-        """The same in search, where queries may be longer."""
+        """How this side's texts become tokens in search, where queries may be longer than in training."""
         template = self.template(side)
         if side == "passage":
             return template

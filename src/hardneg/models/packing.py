@@ -172,7 +172,7 @@ def first_states(model: nn.Module, ids: Tensor, layout: Layout) -> Tensor:
 
 
 def _padded_hidden_states(model: nn.Module, ids: Tensor, layout: Layout) -> Tensor:
-    """The same for models that cannot run flat."""
+    """Hidden states as :func:`hidden_states` gives them, of models that cannot run flat: by padded batches."""
     lengths = layout.bounds.diff().long()
     parts = [
         _padded(model, ids[call.tokens], lengths[call.sequences], layout.positions[call.tokens], call.longest)

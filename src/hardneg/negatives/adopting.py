@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def trained_on(pool: NegativePool, contains: Contains | None) -> NegativePool:
-    """By answers, the queries of a pool that have a positive and a negative; the others are counted."""
+    """The pool without queries that lack a positive or a negative; as it is without ``contains``."""
     if contains is None:
         return pool
     lacking = int(np.count_nonzero(spans(pool.positive_offsets) == 0))
@@ -38,7 +38,7 @@ def adopt(
     text_keys: UInt64,
     contains: Contains | None = None,
 ) -> NegativePool:
-    """Negatives made elsewhere as the pool of ``episode``: of the queries of ``positives``, and without those.
+    """The pool of ``episode`` made of one from elsewhere: for the queries of ``positives``, without these.
 
     Entries keep how many episodes older than their pool they are. With ``contains``, as for :func:`mine_pool`.
     """

@@ -70,7 +70,7 @@ def merged(judged: Positives, query: Int64, passage_rows: Int32) -> Positives:
 
 
 def trained_by(data: TrainingData, pool: NegativePool) -> TrainingData:
-    """The data with the positives of a pool: by answers, they may be others in every episode."""
+    """``data`` with a pool's positives in place of its own: by answers, every episode may have others."""
     return replace(data, asked=pool.positives, labels=BY_QRELS)
 
 

@@ -203,7 +203,7 @@ def _best(index: Bm25Index, postings: list[Posting], scores: Float32, k: int) ->
 
 
 def _best_of_few(index: Bm25Index, postings: list[Posting], k: int) -> tuple[Int32, Float32]:
-    """The same without a look at all passages."""
+    """Rows and scores as :func:`_best` gives them, from the query's postings alone: no look at all passages."""
     none = np.zeros(0, np.int32)
     found = [index.rows[begin:end] for _, begin, end in postings]
     rows, places = np.unique(np.concatenate([none, *found]), return_inverse=True)

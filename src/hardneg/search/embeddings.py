@@ -53,7 +53,7 @@ class Encoder(Protocol):
 
     @property
     def precision(self) -> str:
-        """What it computes vectors in now; no part of its digest."""
+        """The precision that the encoder computes vectors in now; no part of its digest."""
         ...
 
     def working_memory(self, tokens: int) -> int:

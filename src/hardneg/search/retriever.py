@@ -125,7 +125,7 @@ class Snapshot:
         return self.passages if self.index is None else None
 
     def through(self, index: PassageIndex, name: str, folder: Path) -> Snapshot:
-        """The same state as an index retrieves it; its runs are kept elsewhere."""
+        """The state called ``name`` of this model, as ``index`` retrieves it; ``folder`` is for its runs."""
         other = copy.copy(self)
         other.name, other.folder, other.index = name, folder, index
         return other
@@ -231,7 +231,7 @@ class Snapshot:
 
     @cached_property
     def training_queries(self) -> Embeddings | AskedQueries:
-        """The same, embedded as training steps read them."""
+        """The queries of :attr:`queries`, embedded as training steps read them."""
         return self._queries(searching=False) if self.shortened(True) else self.queries
 
     def _queries(self, *, searching: bool) -> Embeddings | AskedQueries:
@@ -350,7 +350,7 @@ class Remembered:
         return self.search(name, owners, k)
 
     def keep_geometry(self) -> None:
-        """It is kept."""
+        """Nothing to do: the statistics were published while the embeddings were there."""
 
 
 State = Snapshot | Remembered
