@@ -255,7 +255,7 @@ def test_an_index_of_chunks_gives_documents(world, tmp_path, kind):
     options = {"lists": 8, "probes": 3} if kind == "ivf" else {}
     build_index(state.passages, tmp_path / "index", kind, options)
     index = FaissIndex(tmp_path / "index")
-    run = state.through(index, "index", tmp_path / "runs").ranked(rows, 60)
+    run = state.with_index(index, "index", tmp_path / "runs").ranked(rows, 60)
     assert run.unit == "document"
     first, vectors = state.chunks, torch.as_tensor(state.queries.rows(rows))
     scores, chunks = (part.numpy() for part in index.search(vectors, int(first[-1])))

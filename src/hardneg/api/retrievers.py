@@ -50,7 +50,7 @@ def open_state(
     if index is None:
         return state
     opened = open_index(index, encoder, state.sides["passage"], lambda: state.texts_digest)
-    return state.through(opened, "index", state.folder / "index")
+    return state.with_index(opened, "index", state.folder / "index")
 
 
 def lengths_given(query_length: int | None, passage_length: int | None) -> dict[str, Any]:

@@ -34,7 +34,7 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Gate:
+class ImportPolicy:
     """What an import lets pass: a fault is raised, or counted under a name where the rules allow it."""
 
     rules: Rules
@@ -61,7 +61,7 @@ class Gate:
 # ---------------------------------------------------------------- places
 
 
-class Places:
+class SourceLines:
     """The file and line that each record came from, at eight bytes a record."""
 
     def __init__(self) -> None:
@@ -123,13 +123,13 @@ def encoded_id(record: PassageRecord | QueryRecord, kind: str) -> bytes:
     return data
 
 
-def encoded_text(record: PassageRecord | QueryRecord, kind: str, gate: Gate) -> bytes:
+def encoded_text(record: PassageRecord | QueryRecord, kind: str, policy: ImportPolicy) -> bytes:
     """UTF-8 of a text, which is not blank unless the rules allow it."""
     data = encoded(record.text, f"{kind} text", record)
     if not data or record.text.isspace():
         what = f"the text of {kind} {record.id!r:.80} is empty"
         fix = "remove it, or keep empty texts by hardneg import --allow-empty"
-        gate.empty(fault_of(record, "EMPTY_TEXT", what, fix), kind)
+        policy.empty(fault_of(record, "EMPTY_TEXT", what, fix), kind)
     return data
 
 

@@ -16,7 +16,7 @@ from hardneg.records import Qrels, Run
 from hardneg.search.retriever import State
 
 
-def examine(
+def search_state(
     state: State, data: TrainingData, measures: Sequence[Measure], *, depth: int, contains: Contains | None
 ) -> tuple[dict[str, Run], dict[str, dict[str, Any]]]:
     """Every run of a state, and its pairwise errors by split; its geometry is kept too.
@@ -27,7 +27,7 @@ def examine(
     contains : what tells whether a passage contains an answer, where that makes it a positive.
     """
     runs = retrieve_all(state, data, depth=depth, evaluation_depth=evaluation_depth(measures), contains=contains)
-    state.keep_geometry()
+    state.save_corpus_stats()
     return runs, by_leader(errors_of_state, state, asked_splits(state, data))
 
 

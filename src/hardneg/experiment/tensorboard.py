@@ -14,7 +14,7 @@ PLACES = ("step", "episode")  # where a row stands, not what it says
 
 
 @contextlib.contextmanager
-def boarding(experiment: Experiment, wanted: bool) -> Iterator[None]:
+def tensorboard_writer(experiment: Experiment, wanted: bool) -> Iterator[None]:
     """While the block runs, let every row of the metrics go to TensorBoard too, where that is ``wanted``."""
     if not wanted:
         yield

@@ -19,7 +19,7 @@ from hardneg.records import Positives, Run, spans
 log = logging.getLogger(__name__)
 
 
-def trained_on(pool: NegativePool, contains: Contains | None) -> NegativePool:
+def drop_untrainable(pool: NegativePool, contains: Contains | None) -> NegativePool:
     """The pool without queries that lack a positive or a negative; as it is without ``contains``."""
     if contains is None:
         return pool
@@ -31,7 +31,7 @@ def trained_on(pool: NegativePool, contains: Contains | None) -> NegativePool:
     return pool.select(kept)
 
 
-def adopt(
+def import_pool(
     given: NegativePool,
     positives: Positives,
     episode: int,
@@ -44,7 +44,7 @@ def adopt(
     """
     ours = without_answers(without_known(given.align(positives), text_keys), contains)
     ours = replace(ours, episode=episode, episodes=ours.episodes + np.int32(episode - given.episode))
-    return trained_on(ours, contains)
+    return drop_untrainable(ours, contains)
 
 
 def from_file(
@@ -77,7 +77,7 @@ def from_file(
             text_keys=collection.text_keys,
             contains=contains,
         )
-    ours = without_answers(adopt(given, positives, episode, collection.text_keys), contains)
+    ours = without_answers(import_pool(given, positives, episode, collection.text_keys), contains)
     n = len(ours.passage_rows)
     ours = replace(
         ours,
