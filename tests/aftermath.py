@@ -7,7 +7,7 @@ import shutil
 
 import hardneg
 from faults import temporaries
-from hardneg.api.verify import examine
+from hardneg.api.verify import verify_places
 from hardneg.storage.artifacts import MANIFEST
 from hardneg.storage.disk import GONE, NEW, TEMPORARY
 from hardneg.training.checkpoint import checkpoints
@@ -108,7 +108,7 @@ def damaged(folder):
     """What is published but not whole."""
     places = [folder / place for place in ("out", "cache") if (folder / place).exists()]
     try:
-        return [str(fault) for fault in examine(places)[1]] if places else []
+        return [str(fault) for fault in verify_places(places)[1]] if places else []
     except hardneg.HardnegError as fault:
         return [] if fault.code == "NO_MANIFEST" else [str(fault)]
 

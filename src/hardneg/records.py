@@ -69,7 +69,7 @@ class Run:
         return self.passage_rows[span], self.scores[span]
 
     def cut(self, depth: int) -> Run:
-        """The same run with at most ``depth`` hits a query."""
+        """The run with at most ``depth`` hits of each query."""
         if spans(self.offsets).max(initial=0) <= depth:
             return self
         ranks = np.arange(len(self.passage_rows)) - self.offsets[owners(self.offsets)]

@@ -147,7 +147,7 @@ def test_a_fixed_schedule_rewarms_only_where_another_version_takes_effect():
     settings = Ance(
         schedule="cyclical", warmup=1, refresh_every=4, horizon=9, learning_rate=1.0, mode="async-fixed"
     )
-    follow = refresh.Follower(None, None, "async-fixed", every=4, wait=refresh.at_once)
+    follow = refresh.Follower(None, None, "async-fixed", every=4, wait=refresh.no_wait)
     rate = ance.schedule_of(settings, 60, follow.begun)
     assert [follow.begun(step) for step in range(13)] == [0] * 8 + [8] * 4 + [12]
     cycle = [1.0, *(k / 8 for k in range(8, 0, -1))]
@@ -191,7 +191,7 @@ def train_async(world, path, cache):
     settings = Ance(**COMMON | LATE)
     data = choose_splits(world.collection, dev="none", test="none")
     experiment = Experiment(path, cache)
-    training = ance.trainer(settings, data, load_encoder(world.calm), experiment, refresh.at_once)
+    training = ance.trainer(settings, data, load_encoder(world.calm), experiment, refresh.no_wait)
     for until in range(EVERY, settings.steps + 1, EVERY):
         ance.train(training, settings, experiment, until)
     rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
@@ -277,7 +277,7 @@ def test_async_takes_the_newest_version_at_once_and_replays_its_journal(tmp_path
     versions, path = FakeVersions({0: 0}), tmp_path / "versions.jsonl"
 
     def follower():
-        return refresh.Follower(versions, refresh.Journal(path), "async", every=10, wait=refresh.at_once)
+        return refresh.Follower(versions, refresh.Journal(path), "async", every=10, wait=refresh.no_wait)
 
     follow = follower()
     assert [follow(step) for step in range(3)] == [0, 0, 0]
@@ -302,7 +302,7 @@ def test_what_was_in_force_up_to_a_crash_is_in_force_again(tmp_path):
     versions, path = FakeVersions({0: 0}), tmp_path / "versions.jsonl"
 
     def follower(made):
-        return refresh.Follower(versions, refresh.Journal(path, made), "async", every=10, wait=refresh.at_once)
+        return refresh.Follower(versions, refresh.Journal(path, made), "async", every=10, wait=refresh.no_wait)
 
     before = follower(-1)
     assert [before(step) for step in range(9)] == [0] * 9
@@ -354,7 +354,7 @@ def test_stale_negatives_are_waited_for_or_refused(tmp_path):
 def test_waiting_ends_when_the_peer_is_silent_by_our_own_clock(tmp_path):
     beat = refresh.Beat(tmp_path, "inferencer")
     with pytest.raises(refresh.PeerError, match=r"PEER_SILENT: no sign of life of the inferencer") as caught:
-        refresh.patient(beat, 0.3)(lambda: None, "version 2")
+        refresh.wait_for_peer(beat, 0.3)(lambda: None, "version 2")
     assert caught.value.status == 8
     count = 0
 
@@ -364,7 +364,7 @@ def test_waiting_ends_when_the_peer_is_silent_by_our_own_clock(tmp_path):
         beat.path.write_text(str(count))  # it lives
         return "found" if count > 6 else None
 
-    assert refresh.patient(beat, 0.3)(ready, "version 2") == "found"
+    assert refresh.wait_for_peer(beat, 0.3)(ready, "version 2") == "found"
 
 
 def test_a_heart_beats_only_while_there_is_progress(tmp_path):

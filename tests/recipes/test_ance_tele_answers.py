@@ -92,7 +92,7 @@ def whole(qa):
 
 @pytest.fixture(scope="module")
 def train(qa):
-    return choose_splits(qa.collection).asked
+    return choose_splits(qa.collection).all_train
 
 
 def answered(collection, query, passage):

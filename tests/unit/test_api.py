@@ -69,9 +69,7 @@ def test_an_unknown_name_is_an_attribute_error():
         _ = hn.trane
 
 
-@pytest.mark.parametrize(
-    "module", ["api.evaluate", "api.inspect", "api.search", "cli"]
-)
+@pytest.mark.parametrize("module", ["api.evaluate", "api.inspect", "api.search", "cli"])
 def test_what_needs_no_model_loads_no_torch(module):
     loaded = modules_after(f"import hardneg.{module}")
     assert not {"torch", "transformers", "matplotlib"} & loaded

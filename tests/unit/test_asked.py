@@ -3,7 +3,7 @@
 import pytest
 
 from hardneg.data.training_data import choose_splits
-from hardneg.diagnostics.search_state import examine
+from hardneg.diagnostics.search_state import search_state
 from hardneg.evaluation.measures import parse_measures
 from hardneg.models.loading import load_encoder
 from hardneg.search.retriever import Encoding, Snapshot
@@ -23,7 +23,7 @@ def world(tmp_path_factory):
 def test_a_state_is_searched_for_what_it_is_asked(world, tmp_path, asked):
     collection, encoder, cache = world
     state = Snapshot(encoder, collection, "state", tmp_path, cache, encoding=Encoding(512), asked=asked)
-    runs, errors = examine(state, choose_splits(collection), parse_measures("RR@10"), depth=20, contains=None)
+    runs, errors = search_state(state, choose_splits(collection), parse_measures("RR@10"), depth=20, contains=None)
     assert list(runs) == RUNS[asked]
     assert list(errors) == [name for name in RUNS[asked] if name in ("test", "dev")]
     stored = {path.name for path in tmp_path.iterdir()}

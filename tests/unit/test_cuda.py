@@ -132,16 +132,6 @@ def test_more_texts_than_a_kernel_takes_equal_the_cpus(half, most):
     assert far(found[0][-100:], wanted[0][-100:]) < most
 
 
-def test_exact_dropout_leaves_the_fast_kernel(fast):
-    encoder, tokens = encoder_on(DEVICE, dropout=0.1).train(), stores()[1].read(np.arange(8))
-    for exact in (False, True):
-        encoder.exact_dropout = exact
-        fast.clear()
-        with torch.autocast(DEVICE, torch.bfloat16):
-            encoder.encode(tokens, "passage")
-        assert len(fast) == (0 if exact else 2)
-
-
 def test_stores_equal_the_cpus(tmp_path):
     tokens = stores()[1]
     found = {}
@@ -224,8 +214,10 @@ def test_documents_are_the_cpus():
     chunks = torch.tensor(draw.standard_normal((documents[-1], 48)), dtype=torch.float16)
     chunks[documents[5] : documents[6]] = 3.0  # one document at the head of many lists
     queries = torch.tensor(draw.standard_normal((30, 48)) + 0.5, dtype=torch.float32)
-    wanted = search_documents(ExactIndex(chunks), queries, 40, documents)
-    found = search_documents(ExactIndex(chunks.to(DEVICE), device=DEVICE), queries, 40, documents)
+    wanted = search_documents(ExactIndex(chunks).search, queries, 40, documents, whole=True)
+    found = search_documents(
+        ExactIndex(chunks.to(DEVICE), device=DEVICE).search, queries, 40, documents, whole=True
+    )
     for mine, other in zip(found, wanted, strict=True):
         np.testing.assert_array_equal(mine, other)
 

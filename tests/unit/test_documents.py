@@ -116,7 +116,9 @@ def test_search_equals_a_loop_over_documents(k, kind):
         queries = torch.tensor(draw.integers(1, 3, queries.shape), dtype=torch.float32)
     if kind == "one rules":  # a document whose chunks fill the head of every list
         chunks[documents[7] : documents[8]] = 10 * torch.ones(8)
-    scores, rows = search_documents(ExactIndex([chunks[:100], chunks[100:]]), queries, k, documents)
+    search = ExactIndex([chunks[:100], chunks[100:]]).search
+    scores, rows, found = search_documents(search, queries, k, documents, whole=True)
+    assert found.all()
     for i, expected in enumerate(slow_documents(queries, chunks, documents, k)):
         assert rows[i].tolist() == [row for _, row in expected]
         assert scores[i].tolist() == pytest.approx([score for score, _ in expected], abs=1e-6)
@@ -125,8 +127,9 @@ def test_search_equals_a_loop_over_documents(k, kind):
 def test_lists_that_are_short_of_documents_are_searched_deeper():
     documents = np.array([0, 50, 51, 52, 53])
     chunks = torch.cat([torch.full((50, 2), 5.0), torch.tensor([[1.0, 0], [2, 0], [3, 0]])])
-    scores, rows = search_documents(ExactIndex(chunks), torch.tensor([[1.0, 0.0]]), 3, documents)
-    assert (rows.tolist(), scores.tolist()) == ([[0, 3, 2]], [[5.0, 3.0, 2.0]])
+    search = ExactIndex(chunks).search
+    found = search_documents(search, torch.tensor([[1.0, 0.0]]), 3, documents, whole=True)
+    assert [part.tolist() for part in found] == [[[5.0, 3.0, 2.0]], [[0, 3, 2]], [[True] * 3]]
 
 
 def test_first_documents_by_hand():
@@ -154,9 +157,9 @@ def test_first_documents_equal_a_loop_in_any_blocks(monkeypatch):
 def test_a_search_for_nothing_is_refused():
     index = ExactIndex(torch.ones(2, 3))
     with pytest.raises(hn.HardnegError, match="BAD_K"):
-        search_documents(index, torch.ones(1, 3), 0, np.array([0, 2]))
+        search_documents(index.search, torch.ones(1, 3), 0, np.array([0, 2]), whole=True)
     with pytest.raises(hn.HardnegError, match="NO_QUERIES"):
-        search_documents(index, torch.ones(0, 3), 1, np.array([0, 2]))
+        search_documents(index.search, torch.ones(0, 3), 1, np.array([0, 2]), whole=True)
 
 
 # ---------------------------------------------------------------- a state of the model
@@ -252,7 +255,7 @@ def test_an_index_of_chunks_gives_documents(world, tmp_path, kind):
     options = {"lists": 8, "probes": 3} if kind == "ivf" else {}
     build_index(state.passages, tmp_path / "index", kind, options)
     index = FaissIndex(tmp_path / "index")
-    run = state.through(index, "index", tmp_path / "runs").ranked(rows, 60)
+    run = state.with_index(index, "index", tmp_path / "runs").ranked(rows, 60)
     assert run.unit == "document"
     first, vectors = state.chunks, torch.as_tensor(state.queries.rows(rows))
     scores, chunks = (part.numpy() for part in index.search(vectors, int(first[-1])))

@@ -77,6 +77,16 @@ def test_settings_are_there_before_any_work(tmp_path):
         assert read_json(experiment / "settings.json")["recipe"] == "demo"
 
 
+def test_settings_that_do_not_hold_their_digest_are_refused(tmp_path):
+    start(tmp_path)
+    settings = read_json(tmp_path / "settings.json")
+    del settings["digest"]
+    write_json(tmp_path / "settings.json", settings)
+    code, line = refused(tmp_path)
+    assert code == "CORRUPT"
+    assert "the settings are not as they were written" in line
+
+
 def test_one_holder_at_a_time_and_the_first_is_unharmed(tmp_path):
     with opened(tmp_path / "exp") as experiment:
         before = (tmp_path / "exp/settings.json").read_bytes()

@@ -10,74 +10,27 @@ from pathlib import Path
 import pytest
 
 import hardneg
+from architecture import floors, together
 
 SOURCE = Path(hardneg.__file__).parent
 
-# From the ground up. A module imports from lower floors, or from modules named before it on its own.
-FLOORS = {
-    "ground": """
-        errors records losses keyed_random arguments storage.digests storage.os_errors storage.disk storage.lease
-        storage.safe_read storage.manifest storage.artifacts config process.launch process.memory process.signals
-        process.distributed process.progress process.system process.threads
-    """,
-    "data": """
-        data.formats.lines data.formats.arrays data.ids data.formats.pairs data.formats.trec data.source
-        data.checks data.formats.contexts data.formats.folders data.formats.beir data.formats.dpr
-        data.formats.hub data.formats.irds data.formats.msmarco data.formats.negative_lists data.formats.pydocs
-        data.formats.qa data.formats.tevatron data.formats.trec_folder data.text data.building data.collection
-        data.importing data.tokens data.training_data
-    """,
-    "evaluation": """
-        evaluation.judged evaluation.matching evaluation.measures evaluation.answers evaluation.significance
-        evaluation.compare
-    """,
-    "models": """
-        models.code models.dropout models.first_token models.packing models.capacity models.pooling
-        models.encoder_settings models.bi_encoder models.pretrained models.reinit models.st_folder models.loading
-        models.saving models.tokenizing models.lengths
-    """,
-    "search": """
-        search.checks search.bm25 search.embedding_store search.runs search.topk_selection search.vectors
-        search.embeddings search.proposals search.codes search.pairs search.exact search.counting search.retrieve
-        search.ann search.ann_building search.retriever
-    """,
-    "negatives": """
-        negatives.pool negatives.candidates negatives.external negatives.facts negatives.groups negatives.sources
-        negatives.adopting negatives.mix negatives.mining negatives.labels
-    """,
-    "training": """
-        training.checkpoint training.gradient_cache training.gradient_norms training.optim training.loop
-        training.sharing training.batches training.objectives training.stage
-    """,
-    "experiment": """
-        experiment.metrics experiment.names experiment.results_manifest experiment.folder experiment.provenance
-        experiment.tensorboard
-    """,
-    "insight": """
-        diagnostics.choice diagnostics.cards diagnostics.curves diagnostics.forgetting diagnostics.informative
-        diagnostics.pairwise_errors diagnostics.search_state diagnostics.results diagnostics.seeds
-        diagnostics.timeline
-    """,
-    "recipes": """
-        recipes.adore.fixed_index recipes.adore.query_batches recipes.adore.lists recipes.ance.versions
-        recipes.catalogue recipes.microbenchmarks recipes.settings recipes.adore.fixed_negatives
-        recipes.ance.following recipes.ance.in_force recipes.measured_states recipes.untrained recipes.estimate
-        recipes.adore.recipe recipes.ance.recipe recipes.ance_tele recipes.model_source recipes.ance.roles
-        recipes.ance.supervision recipes.star recipes.warmup
-    """,
-    "api": """
-        api.doctor api.inputs api.clean api.evaluate api.inspect api.export api.external api.overrides
-        api.retrievers api.index api.mine api.search api.settings api.prepare api.train api.recipes api.verify
-    """,
-    "roof": """
-        integrations.following integrations.mteb cli.options cli.tables cli.commands cli.exchange cli.indexing
-        cli.keeping cli.retrieval cli.train cli.application cli __main__
-    """,
-}
-ORDER = [module for modules in FLOORS.values() for module in modules.split()]
+# From the ground up, as the page shows them. A module imports from lower floors, or from modules named before it.
+FLOORS = floors()
+ORDER = [module for modules in FLOORS.values() for module in modules]
 SHARED_READERS = {f"data.formats.{name}" for name in ("lines", "pairs", "folders", "arrays", "contexts")}
+COLLECTIVES = {
+    "group",
+    "by_leader",
+    "leader_first",
+    "by_consensus",
+    "barrier",
+    "any_of",
+    "exchange",
+    "add_gradients",
+}
+ROOMS = {"warmup", "ance_tele", "ance", "star", "adore"}  # of the recipes; what else stands there they share
 WITHOUT_TORCH = ("ground", "data", "evaluation", "negatives")
-WITH_TORCH = ("losses", "negatives.mining", "negatives.labels")  # tensors, and what needs a model
+NEEDS_TORCH = {"losses", "negatives.mining", "negatives.labels"}  # the last two ask a state of the model
 
 
 def name_of(path):
@@ -106,6 +59,19 @@ def imports_of(tree):
             for alias in node.names:
                 if alias.name.split(".")[0] == "hardneg":
                     yield alias.name.removeprefix("hardneg").removeprefix(".")
+
+
+def calls_together(tree, module):
+    """The functions of a module, as its classes name them, that call what all processes must call together."""
+
+    def visit(node, path):
+        for child in ast.iter_child_nodes(node):
+            inner = isinstance(child, ast.ClassDef | ast.FunctionDef) and not isinstance(node, ast.FunctionDef)
+            if isinstance(child, ast.Call) and ast.unparse(child.func) in COLLECTIVES:
+                yield ".".join([module, *path])
+            yield from visit(child, [*path, child.name] if inner else path)
+
+    return set(visit(tree, []))
 
 
 def run_python(code):
@@ -140,18 +106,14 @@ def test_the_imports_are_seen_at_all():
     assert "storage.artifacts" in set(imports_of(TREES["data.collection"]))
 
 
-def room_of(module):
-    """The recipe that a module belongs to; None of what all recipes share."""
-    room = module.split(".")[1]
-    return room if module.count(".") == 2 or room in ("ance_tele", "star", "warmup") else None
-
-
 def test_recipes_do_not_know_each_other():
-    modules = FLOORS["recipes"].split()
-    assert {room_of(module) for module in modules} == {None, "ance", "ance_tele", "star", "warmup", "adore"}
-    for module in modules:
-        for other in set(imports_of(TREES[module])) & set(modules):
-            assert room_of(other) in (None, room_of(module)), f"{module} imports {other}"
+    # a recipe is a file or a package: the first part of the name
+    rooms = {module: module.split(".")[1] for module in FLOORS["recipes"]}
+    shared = set(rooms.values()) - ROOMS
+    for module, room in rooms.items():
+        known = {rooms[name] for name in imports_of(TREES[module]) if name in rooms}
+        assert known <= shared | ({room} & ROOMS), module
+    assert set(rooms.values()) > ROOMS
 
 
 def test_formats_know_only_the_shared_readers():
@@ -167,9 +129,42 @@ def test_only_the_top_package_imports_by_name():
         assert name == "" or not [call for call in calls if call.endswith(("import_module", "__import__"))], name
 
 
+@pytest.mark.parametrize("module", ORDER)
+def test_the_page_names_who_calls_what_all_processes_call(module):
+    named = {name for name in together() if name.startswith(f"{module}.")}
+    assert named == calls_together(TREES[module], module)
+
+
+def test_the_page_names_nobody_else():
+    found = [name for module in ORDER for name in calls_together(TREES[module], module)]
+    assert sorted(found) == sorted(together())
+
+
+def test_calls_of_all_processes_are_seen_at_all():
+    text = """
+class A:
+    def f(self):
+        def inner():
+            with by_consensus():
+                pass
+        return inner
+
+@group()
+def g():
+    pass
+
+def h():
+    member()
+"""
+    assert calls_together(ast.parse(text), "m") == {"m.A.f", "m.g"}
+    assert "process.distributed.leader_first" in calls_together(
+        TREES["process.distributed"], "process.distributed"
+    )
+    assert len(together()) > 20
+
+
 def test_lower_floors_import_without_torch():
-    names = [name for floor in WITHOUT_TORCH for name in FLOORS[floor].split() if name not in WITH_TORCH]
-    modules = [f"hardneg.{name}" for name in names]
+    modules = [f"hardneg.{name}" for floor in WITHOUT_TORCH for name in FLOORS[floor] if name not in NEEDS_TORCH]
     heavy = run_python(
         f"import importlib, json, sys\nfor name in {modules}: importlib.import_module(name)\n"
         "print(json.dumps(sorted({'torch', 'transformers', 'bm25s', 'matplotlib'} & set(sys.modules))))"

@@ -9,7 +9,7 @@ from hardneg.diagnostics import informative
 from hardneg.diagnostics.informative import informative_share, share_of_state
 from hardneg.negatives.pool import ENTRY_ARRAYS, NegativePool, save_pool
 from hardneg.records import Positives, Run, offsets_of
-from hardneg.search.retriever import Remembered
+from hardneg.search.retriever import ArchivedState
 from hardneg.search.runs import save_run
 from hardneg.storage.artifacts import remove
 
@@ -76,7 +76,7 @@ def test_equals_a_loop():
 
 def test_a_state_without_a_pool_has_none(tmp_path):
     for pool in (None, tmp_path / "no"):
-        state = Remembered("first", tmp_path, trained_on=pool)
+        state = ArchivedState("first", tmp_path, trained_on=pool)
         assert share_of_state(state, run_of([[1]]), DATA, positives_of([[1]])) is None
 
 
@@ -84,7 +84,7 @@ def test_a_share_outlives_the_pool(tmp_path):
     run, positives = run_of([[1, 2, 3]]), positives_of([[1]])
     save_run(run, tmp_path / "runs/query", inputs={}, settings={"k": 3})
     save_pool(pool_of([np.array([2, 7])], positives), tmp_path / "pool", settings={}, inputs={})
-    state = Remembered("first", tmp_path / "runs", trained_on=tmp_path / "pool")
+    state = ArchivedState("first", tmp_path / "runs", trained_on=tmp_path / "pool")
     assert share_of_state(state, run, DATA, positives) == 0.5
     remove(tmp_path / "pool")
     assert share_of_state(state, run, DATA, positives) == 0.5

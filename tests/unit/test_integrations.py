@@ -17,7 +17,7 @@ from hardneg.config import read_preset, read_presets
 from hardneg.data.tokens import token_batch
 from hardneg.errors import HardnegError, InputError, SettingsError
 from hardneg.experiment.folder import Experiment
-from hardneg.experiment.tensorboard import boarding
+from hardneg.experiment.tensorboard import tensorboard_writer
 from hardneg.integrations.mteb import MtebEncoder
 from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.loading import load_encoder
@@ -279,12 +279,12 @@ def scalars(folder, name="loss"):
 
 def test_scalars_are_one_run_an_episode_and_resuming_doubles_none(experiment):
     pytest.importorskip("tensorboard")
-    with boarding(experiment, True):
+    with tensorboard_writer(experiment, True):
         experiment.metrics.append(rows(1, 1, 2))
         experiment.metrics.append(rows(1, 3))
         experiment.metrics.append(rows(2, 1, 2, 3))
     experiment.metrics.truncate(2, {"retriever": 1})  # it was killed; the checkpoint was older
-    with boarding(experiment, True):
+    with tensorboard_writer(experiment, True):
         experiment.metrics.append(rows(2, 2))
         experiment.metrics.append(rows(2, 3, 4))
         experiment.metrics.append(rows(2, 1, 2, model="ranker"))
@@ -313,7 +313,7 @@ def test_an_experiment_writes_its_board_and_may_be_followed(tmp_path):
 
 
 def test_nothing_is_written_where_it_is_not_wanted(experiment):
-    with boarding(experiment, False):
+    with tensorboard_writer(experiment, False):
         experiment.metrics.append(rows(1, 1))
     assert not (experiment / "tensorboard").exists()
 

@@ -183,12 +183,12 @@ def test_derived_stores_may_go(tmp_path):
     assert faults(path) == []
 
 
-def test_settings_of_an_older_version_without_a_digest_are_read(tmp_path):
+def test_settings_without_their_digest_are_not_whole(tmp_path):
     path = experiment(tmp_path / "exp", {})
     record = json.loads((path / "settings.json").read_text())
     del record["digest"]
     write_json(path / "settings.json", record)
-    assert faults(path) == []
+    assert {code for _, code in faults(path)} == {"CORRUPT"}
 
 
 # ---------------------------------------------------------------- the commands

@@ -12,7 +12,7 @@ from hardneg.data.importing import import_collection
 from hardneg.data.training_data import BY_QRELS, Labels, TrainingData, choose_splits, labelled
 from hardneg.diagnostics.forgetting import forgetting, reciprocal_ranks
 from hardneg.errors import InputError, SettingsError
-from hardneg.negatives.adopting import adopt
+from hardneg.negatives.adopting import import_pool
 from hardneg.negatives.candidates import without_answers
 from hardneg.negatives.facts import entries_of
 from hardneg.negatives.labels import answers_of, current_positives, merged, relevant, with_answers
@@ -253,7 +253,7 @@ def test_given_and_older_entries_are_filtered_again(labels, tmp_path):
     assert rows_of(without_answers(everything, contains))[1] == [0, 1]
     assert without_answers(everything, None) is everything
     positives = with_answers(run, data.train, contains, 4)
-    found = adopt(everything, positives, 2, data.collection.text_keys, contains)
+    found = import_pool(everything, positives, 2, data.collection.text_keys, contains)
     assert found.query_rows.tolist() == [0, 1, 3, 4]
     assert rows_of(found) == [[7, 2], [0, 1], [1, 0, 3], [2, 0, 1]]
     assert found.positive_rows.tolist() == [1, 0, 3, 2, 4]

@@ -14,7 +14,7 @@ from hardneg.models.loading import load_encoder
 from hardneg.models.tokenizing import token_store
 from hardneg.negatives import candidates, sources
 from hardneg.negatives import pool as pools
-from hardneg.negatives.adopting import adopt
+from hardneg.negatives.adopting import import_pool
 from hardneg.negatives.facts import entries_of
 from hardneg.negatives.mining import Corpus, mine_candidates, mine_pool, positive_scores, training_depth
 from hardneg.negatives.pool import DTYPES, SOURCES, blocks, load_pool, save_pool
@@ -331,7 +331,7 @@ def test_given_negatives_are_those_of_the_training_queries_without_their_positiv
     twice = np.concatenate([fewer.of(0), fewer.of(1), [row], fewer.of(2)]).astype(np.int32)
     offsets = np.cumsum([0, len(fewer.of(0)), len(fewer.of(1)) + 1, len(fewer.of(2))])
     positives = Positives(fewer.query_rows, offsets, twice)
-    found = adopt(pool, positives, 3, state.collection.text_keys)
+    found = import_pool(pool, positives, 3, state.collection.text_keys)
     assert found.query_rows.tolist() == fewer.query_rows.tolist()
     assert found.positive_rows.tolist() == twice.tolist()
     keys = state.collection.text_keys
@@ -348,6 +348,8 @@ def test_given_negatives_are_those_of_the_training_queries_without_their_positiv
 @pytest.mark.parametrize("episode", [1, 2, 5])
 def test_given_negatives_of_any_episode_fit_any_other(state, train, episode, tmp_path):
     given = pool_of(state, train, episode=2, previous=pool_of(state, train))
-    save_pool(adopt(given, train, episode, state.collection.text_keys), tmp_path / "p", settings={}, inputs={})
+    save_pool(
+        import_pool(given, train, episode, state.collection.text_keys), tmp_path / "p", settings={}, inputs={}
+    )
     loaded = load_pool(tmp_path / "p", n_passages=state.collection.n_passages)
     assert np.array_equal(loaded.momentum, given.momentum)

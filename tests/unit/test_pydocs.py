@@ -285,8 +285,10 @@ def test_unknown_packages_are_named(monkeypatch):
     assert "pip list" in str(caught.value)
 
 
-def test_the_default_list():
+def test_the_default_list(monkeypatch):
     assert pydocs.packages_of("") == pydocs.DEFAULT
+    monkeypatch.setattr(pydocs, "DEFAULT", ("nowhere_at_all", "numpy", "stdlib"))
+    assert pydocs.packages_of("") == ("numpy", "stdlib")  # what is not installed is no fault where nobody named it
     assert pydocs.packages_of(" numpy,json,,numpy ") == ("json", "numpy")
 
 

@@ -11,7 +11,7 @@ from hardneg.data.formats.trec import read_run
 from hardneg.data.tokens import tokenize
 from hardneg.data.training_data import choose_splits
 from hardneg.diagnostics.pairwise_errors import load_errors
-from hardneg.diagnostics.search_state import examine
+from hardneg.diagnostics.search_state import search_state
 from hardneg.errors import SettingsError
 from hardneg.evaluation.measures import parse_measures
 from hardneg.models.capacity import best_precision
@@ -137,7 +137,7 @@ def test_queries_of_the_test_are_as_long_as_search_and_all_others_as_training(wo
     encoder, data = load_encoder(str(root / name)), choose_splits(collection)
     state = Watched(encoder, collection, "s", tmp_path / "runs", tmp_path / "cache", encoding=Encoding())
     state.longest = {}
-    examine(state, data, parse_measures("RR@10"), depth=5, contains=None)
+    search_state(state, data, parse_measures("RR@10"), depth=5, contains=None)
     assert state.longest == {"query": SHORT, "dev": SHORT, "test": LONG}  # forgetting is that of "query"
 
     scores = {length: scores_of(encoder, collection, length, tmp_path) for length in (SHORT, LONG)}

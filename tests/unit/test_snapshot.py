@@ -99,11 +99,11 @@ def test_a_published_run_is_not_made_again(snapshot):
 
 def test_the_geometry_of_the_corpus_outlives_its_embeddings(snapshot):
     state = snapshot()
-    state.keep_geometry()
+    state.save_corpus_stats()
     mean, before = state.passages.mean.copy(), times(state.folder)
     state.discard()
     again = snapshot()
-    again.keep_geometry()
+    again.save_corpus_stats()
     assert times(state.folder) == before
     assert "passages" not in again.__dict__, "nothing was encoded"
     assert np.array_equal(load_array(state.folder / "geometry" / "mean.npy"), mean)

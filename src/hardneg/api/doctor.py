@@ -62,7 +62,7 @@ def attempt(chapter: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def versions() -> dict[str, Any]:
-    """Of hardneg, Python, the system and the packages that results depend on."""
+    """The versions of hardneg, Python, the system and the packages that results depend on."""
     found = {"hardneg": __version__, "python": platform.python_version(), "system": platform.platform()}
     return found | {name: installed(name) or "not installed" for name in PACKAGES}
 

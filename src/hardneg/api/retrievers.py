@@ -40,7 +40,7 @@ def open_state(
     if index is None:
         return state
     opened = open_index(index, encoder, state.sides["passage"], lambda: state.texts_digest)
-    return state.through(opened, "index", state.folder / "index")
+    return state.with_index(opened, "index", state.folder / "index")
 
 
 def open_index(place: Place, encoder: BiEncoder, digest: str, texts: Callable[[], str] | None) -> FaissIndex:

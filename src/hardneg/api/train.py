@@ -13,7 +13,7 @@ from hardneg.api.overrides import overridden
 from hardneg.api.prepare import CACHE, prepare
 from hardneg.api.retrievers import open_index
 from hardneg.data.training_data import TrainingData
-from hardneg.diagnostics.results import conduct, is_measured
+from hardneg.diagnostics.results import evaluate_states, is_measured
 from hardneg.diagnostics.seeds import pool_seeds
 from hardneg.diagnostics.timeline import draw_timeline
 from hardneg.errors import SettingsError
@@ -21,7 +21,7 @@ from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment.folder import open_experiment
 from hardneg.experiment.provenance import remember_collection
 from hardneg.experiment.results_manifest import write_results
-from hardneg.experiment.tensorboard import boarding
+from hardneg.experiment.tensorboard import tensorboard_writer
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.capacity import warn_if_emulated
 from hardneg.models.tokenizing import texts_digest
@@ -138,14 +138,17 @@ def train_once(
             if cuts:
                 say("; ".join(map(str, cuts)))
             del encoder  # from here on it would only take memory
-            with contextlib.ExitStack() as stack, boarding(experiment, settings.tensorboard and is_leader()):
+            with (
+                contextlib.ExitStack() as stack,
+                tensorboard_writer(experiment, settings.tensorboard and is_leader()),
+            ):
 
                 def states() -> Iterator[State]:
                     if jobs:
                         given["working"] = stack.enter_context(team(jobs, experiment, settings))
                     yield from recipe.run(settings, data, partial(source.load, settings), experiment, **given)
 
-                conduct(
+                evaluate_states(
                     from_own(own, settings, data, experiment, states),
                     data,
                     experiment,

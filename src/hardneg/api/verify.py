@@ -47,7 +47,7 @@ Check = Callable[[Path, Digest], tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class Kept:
+class Verifiable:
     """Something that can be verified: ``check`` returns how many files and bytes it looked at, or raises."""
 
     path: Path
@@ -74,11 +74,11 @@ def verify(*paths: Place) -> dict[str, Any]:
     InputError : there is nothing at a path.
     ArtifactError : there is nothing that could be verified.
     """
-    return examine(paths)[0]
+    return verify_places(paths)[0]
 
 
-def examine(paths: Sequence[Place]) -> tuple[dict[str, Any], list[HardnegError]]:
-    """What :func:`verify` returns, and its faults as they were raised."""
+def verify_places(paths: Sequence[Place]) -> tuple[dict[str, Any], list[HardnegError]]:
+    """The report that :func:`verify` returns, and its faults as they were raised."""
     checked: list[dict[str, Any]] = []
     found: list[HardnegError] = []
     everything = [(path, list(kept_at(path))) for path in map(Path, paths)]
@@ -122,7 +122,7 @@ def extent_of(place: Path) -> int:
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
-def attempt(kept: Kept, digest: Digest) -> tuple[tuple[int, int], HardnegError | None]:
+def attempt(kept: Verifiable, digest: Digest) -> tuple[tuple[int, int], HardnegError | None]:
     """How many files and bytes were checked, and the fault that was found."""
     try:
         return kept.check(kept.path, digest), None
@@ -131,7 +131,7 @@ def attempt(kept: Kept, digest: Digest) -> tuple[tuple[int, int], HardnegError |
         return (0, 0), fault
 
 
-def kept_at(place: Path) -> Iterator[Kept]:
+def kept_at(place: Path) -> Iterator[Verifiable]:
     """What can be verified at and below a place: an artefact is one thing, whatever is in it."""
     if place.is_file():
         yield from kept_file(place)
@@ -140,21 +140,21 @@ def kept_at(place: Path) -> Iterator[Kept]:
         here = Path(folder)
         if MANIFEST in files:
             folders.clear()
-            yield Kept(here, kind_of(here), check_artifact)
+            yield Verifiable(here, kind_of(here), check_artifact)
             continue
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files):
             yield from kept_file(here / name, alone=False)
 
 
-def kept_file(file: Path, *, alone: bool = True) -> Iterator[Kept]:
+def kept_file(file: Path, *, alone: bool = True) -> Iterator[Verifiable]:
     """What a file is, by its name; ``alone``: the user names it, so that it must be a run."""
     if file.name in FILES:
-        yield Kept(file, *FILES[file.name])
+        yield Verifiable(file, *FILES[file.name])
     elif file.name.endswith(SIDECAR):
-        yield Kept(file.with_name(file.name.removesuffix(SIDECAR)), "run file", check_run)
+        yield Verifiable(file.with_name(file.name.removesuffix(SIDECAR)), "run file", check_run)
     elif alone:
-        yield Kept(file, "run file", check_run)
+        yield Verifiable(file, "run file", check_run)
 
 
 def kind_of(folder: Path) -> str:

@@ -17,10 +17,10 @@ def verify(
 ) -> None:
     """Check every byte of artefacts, runs and experiments against their checksums."""
     begin()
-    from hardneg.api.verify import examine
+    from hardneg.api.verify import verify_places
     from hardneg.cli.tables import verification_text
 
-    report, faults = examine(paths)
+    report, faults = verify_places(paths)
     show_result(report, as_json, verification_text)
     if faults:
         raise Faults(faults)

@@ -1,4 +1,7 @@
-"""Results as plain tables for a terminal; nothing is computed here."""
+"""Results as plain tables for a terminal; nothing is computed here.
+
+Without rich: its tables wrap or cut cells at the width of a terminal, and a pipe has to give whole lines.
+"""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardneg.data.checks import (
-    Gate,
-    Places,
+    ImportPolicy,
     Rules,
+    SourceLines,
     Unknown,
     check_room,
     check_split,
@@ -59,28 +59,28 @@ BATCH = 1 << 16  # judgements resolved at a time
 
 def build(source: Source, draft: Draft, rules: Rules) -> None:
     """Stream ``source`` into ``draft``; raises :class:`InputError` at the first record that is wrong."""
-    gate = Gate(rules)
+    policy = ImportPolicy(rules)
     source.ignored.clear()
-    n_passages = write_passages(source.passages(), draft, gate)
-    n_queries, members = write_queries(source.queries(), draft, gate)
-    splits = write_qrels(source.judgements(), members, draft, gate)
+    n_passages = write_passages(source.passages(), draft, policy)
+    n_queries, members = write_queries(source.queries(), draft, policy)
+    splits = write_qrels(source.judgements(), members, draft, policy)
     draft.facts |= {"passages": n_passages, "queries": n_queries, "splits": splits}
-    draft.facts |= {"counts": dict(gate.counts), "ignored_fields": dict(source.ignored)}
-    for name, seen in sorted(gate.counts.items()):
+    draft.facts |= {"counts": dict(policy.counts), "ignored_fields": dict(source.ignored)}
+    for name, seen in sorted(policy.counts.items()):
         log.warning("%s: %d", name.replace("_", " "), seen)
 
 
 # ---------------------------------------------------------------- passages
 
 
-def write_passages(records: Iterator[PassageRecord], draft: Draft, gate: Gate) -> int:
+def write_passages(records: Iterator[PassageRecord], draft: Draft, policy: ImportPolicy) -> int:
     """Write the passages in source order; returns how many."""
-    hashes, keys, places = stream_passages(records, draft, gate)
+    hashes, keys, places = stream_passages(records, draft, policy)
     column = TextColumn.open(draft.path, PASSAGE_IDS)
     first = first_rows(column, hashes)
     again = first != np.arange(len(first))
     if again.any():
-        refuse_repeated("passage", column, first, again, places, gate)
+        refuse_repeated("passage", column, first, again, places, policy)
         kept = np.flatnonzero(~again)
         hashes, keys = hashes[kept], keys[kept]
         for name in (PASSAGE_IDS, TITLES, TEXTS):
@@ -90,16 +90,18 @@ def write_passages(records: Iterator[PassageRecord], draft: Draft, gate: Gate) -
     return len(hashes)
 
 
-def stream_passages(records: Iterator[PassageRecord], draft: Draft, gate: Gate) -> tuple[UInt64, UInt64, Places]:
+def stream_passages(
+    records: Iterator[PassageRecord], draft: Draft, policy: ImportPolicy
+) -> tuple[UInt64, UInt64, SourceLines]:
     """Write passages as they arrive; returns the hashes [n] of their ids and texts, and their places."""
-    id_hashes, text_hashes, places = bytearray(), bytearray(), Places()
+    id_hashes, text_hashes, places = bytearray(), bytearray(), SourceLines()
     with (
         TextColumnWriter(draft, PASSAGE_IDS) as ids,
         TextColumnWriter(draft, TITLES) as titles,
         TextColumnWriter(draft, TEXTS) as texts,
     ):
         for record in counted(records, "importing", "passages"):
-            id_, text = encoded_id(record, "passage"), encoded_text(record, "passage", gate)
+            id_, text = encoded_id(record, "passage"), encoded_text(record, "passage", policy)
             ids.add(id_)
             titles.add(encoded(record.title, "title", record))
             texts.add(text)
@@ -113,12 +115,12 @@ def stream_passages(records: Iterator[PassageRecord], draft: Draft, gate: Gate) 
 
 
 def refuse_repeated(
-    kind: str, ids: TextColumn, first: Int64, again: NDArray[np.bool_], places: Places, gate: Gate
+    kind: str, ids: TextColumn, first: Int64, again: NDArray[np.bool_], places: SourceLines, policy: ImportPolicy
 ) -> None:
     """Report the records ``again`` [n] as duplicates of the records ``first`` [n]."""
     row = int(np.argmax(again))
     fault = places.duplicate(f"{kind} {ids[row]!r:.80}", int(first[row]), row, int(again.sum()))
-    gate.duplicates(fault, kind, int(again.sum()))
+    policy.duplicates(fault, kind, int(again.sum()))
 
 
 # ---------------------------------------------------------------- queries
@@ -132,19 +134,19 @@ class Arrivals(NamedTuple):
     splits: Int64  # [n] index into names
     names: list[str]
     answer_spans: Int64  # [n + 1]
-    places: Places
+    places: SourceLines
 
 
 def write_queries(
-    records: Iterator[QueryRecord], draft: Draft, gate: Gate
+    records: Iterator[QueryRecord], draft: Draft, policy: ImportPolicy
 ) -> tuple[int, dict[str, NDArray[np.integer]]]:
     """Write the queries ascending by the bytes of their ids; returns how many, and the rows of each split."""
-    new = stream_queries(records, draft, gate)
+    new = stream_queries(records, draft, policy)
     column = TextColumn.open(draft.path, QUERY_IDS)
     first = first_rows(column, new.id_hashes)
     again = repeated_queries(first, new)
     if again.any():
-        refuse_repeated("query", column, first, again, new.places, gate)
+        refuse_repeated("query", column, first, again, new.places, policy)
     kept = np.flatnonzero(first == np.arange(len(first)))
     kept = kept[np.argsort(byte_ranks(column)[kept])]
     elements, spans = take_spans(new.answer_spans, kept)
@@ -159,9 +161,9 @@ def write_queries(
     return len(kept), {name: rows[new.splits == i] for i, name in enumerate(new.names) if name}
 
 
-def stream_queries(records: Iterator[QueryRecord], draft: Draft, gate: Gate) -> Arrivals:
+def stream_queries(records: Iterator[QueryRecord], draft: Draft, policy: ImportPolicy) -> Arrivals:
     """Write queries and answers as they arrive."""
-    id_hashes, content, places = bytearray(), bytearray(), Places()
+    id_hashes, content, places = bytearray(), bytearray(), SourceLines()
     splits, n_answers = array("q"), array("q")
     names: dict[str, int] = {}
     with (
@@ -170,7 +172,7 @@ def stream_queries(records: Iterator[QueryRecord], draft: Draft, gate: Gate) -> 
         TextColumnWriter(draft, ANSWERS) as answers,
     ):
         for record in counted(records, "importing", "queries"):
-            id_, text = encoded_id(record, "query"), encoded_text(record, "query", gate)
+            id_, text = encoded_id(record, "query"), encoded_text(record, "query", policy)
             given = [encoded(answer, "answer", record) for answer in record.answers]
             ids.add(id_)
             texts.add(text)
@@ -200,17 +202,17 @@ def repeated_queries(first: Int64, new: Arrivals) -> NDArray[np.bool_]:
 
 
 def write_qrels(
-    records: Iterator[JudgementRecord], members: dict[str, NDArray[np.integer]], draft: Draft, gate: Gate
+    records: Iterator[JudgementRecord], members: dict[str, NDArray[np.integer]], draft: Draft, policy: ImportPolicy
 ) -> dict[str, Any]:
     """Write each split's judgements and ``members`` (queries it has in any case); returns its counts."""
     codes = {name: code for code, name in enumerate(members)}
-    judged, places = read_judgements(records, codes, draft, gate)
+    judged, places = read_judgements(records, codes, draft, policy)
     facts = {}
     for name, code in sorted(codes.items()):
         check_split(name)
         origins = np.flatnonzero(judged[0] == code)
         triples, origins = sorted_known(judged[1:, origins], origins)
-        triples = in_source_order(*without_repeated(triples, origins, places, gate))
+        triples = in_source_order(*without_repeated(triples, origins, places, policy))
         asked = judged[1, (judged[0] == code) & (judged[1] >= 0)]
         qrels = qrels_of(triples, np.unique(np.concatenate([asked, members.get(name, asked)])))
         for part in QRELS_PARTS:
@@ -221,12 +223,12 @@ def write_qrels(
 
 
 def read_judgements(
-    records: Iterator[JudgementRecord], codes: dict[str, int], draft: Draft, gate: Gate
-) -> tuple[Int32, Places]:
+    records: Iterator[JudgementRecord], codes: dict[str, int], draft: Draft, policy: ImportPolicy
+) -> tuple[Int32, SourceLines]:
     """Judgements [4, n]: split code, query row, passage row (-1: unknown), grade; ``codes`` grows."""
     query_ids = IdColumn.open(draft.path, QUERY_IDS, QUERY_TABLE)
     passage_ids = IdColumn.open(draft.path, PASSAGE_IDS, PASSAGE_TABLE)
-    places, unknown = Places(), Unknown()
+    places, unknown = SourceLines(), Unknown()
     parts = [np.zeros((4, 0), np.int32)]
     while batch := list(islice(records, BATCH)):
         splits = np.array([codes.setdefault(record.split, len(codes)) for record in batch], np.int32)
@@ -237,7 +239,7 @@ def read_judgements(
         for record in batch:
             places.add(record.path, record.line)
     if unknown.total:
-        gate.unknown(unknown.fault(), unknown.total)
+        policy.unknown(unknown.fault(), unknown.total)
     return np.concatenate(parts, axis=1), places
 
 
@@ -249,14 +251,16 @@ def sorted_known(triples: Int32, origins: Int64) -> tuple[Int32, Int64]:
     return triples[:, order], origins[order]
 
 
-def without_repeated(triples: Int32, origins: Int64, places: Places, gate: Gate) -> tuple[Int32, Int64]:
+def without_repeated(
+    triples: Int32, origins: Int64, places: SourceLines, policy: ImportPolicy
+) -> tuple[Int32, Int64]:
     """The sorted triples [3, n] with one judgement a pair, and their places ``origins`` [n]."""
     again = np.zeros(len(origins), bool)
     again[1:] = (triples[:2, 1:] == triples[:2, :-1]).all(axis=0)
     if again.any():
         at, total = int(np.argmax(again)), int(again.sum())
         fault = places.duplicate("this judgement", int(origins[at - 1]), int(origins[at]), total)
-        gate.duplicates(fault, "judgement", total)
+        policy.duplicates(fault, "judgement", total)
     return triples[:, ~again], origins[~again]
 
 

@@ -34,22 +34,22 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Gate:
-    """Applies the rules: a fault is raised, or counted under a name where the rules allow it."""
+class ImportPolicy:
+    """What an import lets pass: a fault is raised, or counted under a name where the rules allow it."""
 
     rules: Rules
     counts: Counter[str] = field(default_factory=Counter)
 
     def empty(self, fault: InputError, kind: str) -> None:
-        """A record without text."""
+        """Raise the fault of a record without text, or count it."""
         self._let(self.rules.allow_empty, fault, f"empty_{kind}_texts", 1)
 
     def duplicates(self, fault: InputError, kind: str, total: int) -> None:
-        """Records that were there before."""
+        """Raise the fault of records that were there before, or count all ``total`` of them."""
         self._let(self.rules.on_duplicate == "first", fault, f"{kind}_duplicates", total)
 
     def unknown(self, fault: InputError, total: int) -> None:
-        """Judgements of ids that are not there."""
+        """Raise the fault of judgements of ids that are not there, or count all ``total`` of them."""
         self._let(self.rules.allow_unjudged, fault, "unknown_judgements", total)
 
     def _let(self, allowed: bool, fault: InputError, name: str, total: int) -> None:
@@ -61,8 +61,8 @@ class Gate:
 # ---------------------------------------------------------------- places
 
 
-class Places:
-    """Where each record came from, at eight bytes a record."""
+class SourceLines:
+    """The file and line that each record came from, at eight bytes a record."""
 
     def __init__(self) -> None:
         self.lines = array("q")
@@ -123,13 +123,13 @@ def encoded_id(record: PassageRecord | QueryRecord, kind: str) -> bytes:
     return data
 
 
-def encoded_text(record: PassageRecord | QueryRecord, kind: str, gate: Gate) -> bytes:
+def encoded_text(record: PassageRecord | QueryRecord, kind: str, policy: ImportPolicy) -> bytes:
     """UTF-8 of a text, which is not blank unless the rules allow it."""
     data = encoded(record.text, f"{kind} text", record)
     if not data or record.text.isspace():
         what = f"the text of {kind} {record.id!r:.80} is empty"
         fix = "remove it, or keep empty texts by hardneg import --allow-empty"
-        gate.empty(fault_of(record, "EMPTY_TEXT", what, fix), kind)
+        policy.empty(fault_of(record, "EMPTY_TEXT", what, fix), kind)
     return data
 
 

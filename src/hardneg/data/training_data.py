@@ -61,7 +61,7 @@ class TrainingData:
     """A collection seen by a recipe."""
 
     collection: Collection
-    asked: Positives  # all training queries, with their judged positives if they have any
+    all_train: Positives  # all training queries, with their judged positives if they have any
     dev: Qrels | None
     test: Qrels | None
     held_out: int = 0  # training queries moved to dev because there was no dev split
@@ -78,7 +78,7 @@ class TrainingData:
         ------
         InputError : there is no such query.
         """
-        labels, positives = self.labels, self.asked
+        labels, positives = self.labels, self.all_train
         if not labels.use_positive_ctxs:
             positives = replace(positives, offsets=np.zeros_like(positives.offsets), passage_rows=NO_ROWS)
         found = spans(positives.offsets) > 0
@@ -92,7 +92,7 @@ class TrainingData:
     @property
     def digest(self) -> str:
         """Which queries train and judge, by which judgements."""
-        parts = {"train": self.asked, "dev": self.dev, "test": self.test}
+        parts = {"train": self.all_train, "dev": self.dev, "test": self.test}
         return digest_json(
             {
                 name: None if part is None else [part.query_rows.tolist(), part.passage_rows.tolist()]

@@ -16,7 +16,7 @@ from hardneg.diagnostics.choice import Choice, choose, report, with_final
 from hardneg.diagnostics.curves import draw_learning_curve, learning_curve
 from hardneg.diagnostics.forgetting import forgetting
 from hardneg.diagnostics.informative import share_of_state
-from hardneg.diagnostics.search_state import evaluation_depth, examine, judged_splits
+from hardneg.diagnostics.search_state import evaluation_depth, judged_splits, search_state
 from hardneg.errors import InputError
 from hardneg.evaluation.answers import check_answers, evaluate_with_answers
 from hardneg.evaluation.measures import Evaluation, Measure
@@ -33,7 +33,7 @@ from hardneg.process.progress import note, say
 from hardneg.records import Qrels, Run
 from hardneg.search.ann import name_index
 from hardneg.search.bm25 import bm25_run
-from hardneg.search.retriever import Remembered, Snapshot, State
+from hardneg.search.retriever import ArchivedState, Snapshot, State
 from hardneg.storage.artifacts import read_manifest
 from hardneg.training.stage import RETRIEVER
 
@@ -45,7 +45,7 @@ Runs = Mapping[str, Mapping[str, Run]]  # by state, and then by what was searche
 NO_LENGTHS: Mapping[str, Any] = MappingProxyType({})
 
 
-def conduct(
+def evaluate_states(
     states: Iterable[State],
     data: TrainingData,
     experiment: Experiment,
@@ -88,7 +88,7 @@ def conduct(
         seen.runs[BM25] = bm25_judged(data, experiment.cache, evaluation_depth(measures))
         note_state(BM25, seen.runs[BM25], data, measures, experiment.cache)
     for state in states:
-        found, errors = examine(state, data, measures, depth=depth, contains=contains)
+        found, errors = search_state(state, data, measures, depth=depth, contains=contains)
         seen.note(state, found, errors)
         if is_leader():
             if (share := informative_of(state, found, data, contains)) is not None:
@@ -104,7 +104,7 @@ def conduct(
     kept = kept_state(choice, state, experiment, seen.places, untrained)
     chosen = last if choice.state == LAST else choice.state
     missing = by_leader(lambda: set(judged_splits(data)) - set(seen.runs[chosen]))
-    looked = examine(kept, data, measures, depth=depth, contains=contains) if missing else None
+    looked = search_state(kept, data, measures, depth=depth, contains=contains) if missing else None
     if not is_leader():
         return
     seen = seen.with_final(last, choice.state, looked)
@@ -156,13 +156,13 @@ class Seen:
         self.index = self.index or name_index(getattr(state, "index", None))
         if state.step is not None:
             self.steps[state.name] = state.step
-        if isinstance(state, Remembered) and state.within is not None:
+        if isinstance(state, ArchivedState) and state.within is not None:
             self.within[state.name] = state.within
         if state.kept_at is not None:
             self.places[state.name] = state.kept_at
 
     def with_final(self, last: str, chosen: str, looked: tuple[Mapping[str, Run], dict[str, Any]] | None) -> Seen:
-        """The same with the state that is kept as ``final``.
+        """What was seen, with the state that is kept as ``final``.
 
         Parameters
         ----------
@@ -226,7 +226,7 @@ def kept_state(
 def informative_of(
     state: State, runs: Mapping[str, Run], data: TrainingData, contains: Contains | None
 ) -> float | None:
-    """Its share of negatives still near; None where it was trained on none, or not asked for training queries."""
+    """The share of a state's training negatives that are still near; None without those or a run of them."""
     if "train" not in runs:
         return None
     return share_of_state(state, runs["train"], data, relevant(runs["train"], data, contains))

@@ -1,4 +1,4 @@
-"""What every state of the model is asked while its embeddings are there; the answers are kept."""
+"""The searches of every state of the model while its embeddings are there; the runs are published."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hardneg.records import Qrels, Run
 from hardneg.search.retriever import State
 
 
-def examine(
+def search_state(
     state: State, data: TrainingData, measures: Sequence[Measure], *, depth: int, contains: Contains | None
 ) -> tuple[dict[str, Run], dict[str, dict[str, Any]]]:
     """Every run of a state, and its pairwise errors by split; its geometry is kept too.
@@ -27,7 +27,7 @@ def examine(
     contains : what tells whether a passage contains an answer, where that makes it a positive.
     """
     runs = retrieve_all(state, data, depth=depth, evaluation_depth=evaluation_depth(measures), contains=contains)
-    state.keep_geometry()
+    state.save_corpus_stats()
     return runs, by_leader(errors_of_state, state, asked_splits(state, data))
 
 
@@ -73,5 +73,5 @@ def judged_splits(data: TrainingData) -> dict[str, Qrels]:
 
 
 def asked_splits(state: State, data: TrainingData) -> dict[str, Qrels]:
-    """Those of them that a state is searched for."""
+    """The splits of :func:`judged_splits` that a state is searched for: of a state asked for dev, that alone."""
     return {name: qrels for name, qrels in judged_splits(data).items() if state.asked != "dev" or name == "dev"}

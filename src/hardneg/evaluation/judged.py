@@ -18,7 +18,7 @@ _MAX_FLAGS = 1 << 26  # bytes
 
 @dataclass(frozen=True)
 class JudgedHits:
-    """Those hits of a run that are judged, by query and then by rank."""
+    """The hits of a run that are judged, by query and then by rank."""
 
     qrels: Qrels
     query: Int64  # [n] position in the qrels

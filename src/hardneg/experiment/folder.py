@@ -36,7 +36,6 @@ SETTINGS = "settings.json"
 FORMAT = 2  # of an experiment; 2: rows of metrics and checkpoints name the model that they are of
 TIMING = "timing.jsonl"
 BEGIN = "begin"  # a row that says on what an execution computes
-UNSIGNED = {"recipe", "settings", "result_settings", "inputs", "hardneg"}  # before settings held their digest
 
 
 class Experiment:
@@ -227,9 +226,8 @@ def read_settings(path: Path) -> dict[str, Any]:
     if not isinstance(raw, dict) or not {"recipe", "inputs", "result_settings"} <= set(raw):
         what = f"the {SETTINGS} here is not that of an experiment"
         raise ArtifactError("NOT_EXPERIMENT", what, "give a new folder", path=path / SETTINGS)
-    whole = set(raw) == UNSIGNED or as_written((path / SETTINGS).read_bytes(), raw)
-    written = raw.pop("digest", None)
-    if not whole or (written != digest_json(raw) and (written is not None or set(raw) != UNSIGNED)):
+    whole = as_written((path / SETTINGS).read_bytes(), raw)
+    if raw.pop("digest", None) != digest_json(raw) or not whole:
         what = "the settings are not as they were written"
         raise ArtifactError("CORRUPT", what, "restore the file, or give a new folder", path=path / SETTINGS)
     return raw

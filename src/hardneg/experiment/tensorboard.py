@@ -15,7 +15,7 @@ PLACES = ("step", "episode")  # where a row stands, not what it says
 
 
 @contextlib.contextmanager
-def boarding(experiment: Experiment, wanted: bool) -> Iterator[None]:
+def tensorboard_writer(experiment: Experiment, wanted: bool) -> Iterator[None]:
     """While the block runs, let every row of the metrics go to TensorBoard too, where that is ``wanted``."""
     if not wanted:
         yield
@@ -61,7 +61,7 @@ class Board:
         return self.writers[episode, model]
 
     def close(self) -> None:
-        """Nothing more is written."""
+        """Close the files of events; what comes later begins new ones."""
         for writer in self.writers.values():
             writer.close()
         self.writers.clear()

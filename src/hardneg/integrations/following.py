@@ -17,7 +17,7 @@ from hardneg.experiment.results_manifest import METRICS, RESULTS
 
 @checked
 def follow(experiment: str | Path, *, wait: bool = True, poll: float = 1.0) -> Iterator[dict[str, Any]]:
-    """Yield the rows of ``metrics.jsonl``, one a step of a model, as they are written.
+    """Tail the metrics: yield the rows of ``metrics.jsonl``, one a step of a model, as they are written.
 
     The reader is another process, or a thread. A resumed experiment makes some steps again, to the same figures;
     each is yielded once.

@@ -93,8 +93,6 @@ class BiEncoder(nn.Module):
     Parameters
     ----------
     query : the tower of the queries; also that of the passages unless ``passage`` is given.
-    exact_dropout : on CUDA in half precision, keep attention dropout in training at the price of the fast kernel,
-        which has none.
     """
 
     def __init__(
@@ -102,12 +100,9 @@ class BiEncoder(nn.Module):
         settings: EncoderSettings,
         query: Tower,
         passage: Tower | None = None,
-        *,
-        exact_dropout: bool = False,
     ) -> None:
         super().__init__()
         self.settings = settings
-        self.exact_dropout = exact_dropout
         self.towers = nn.ModuleList([query] if passage is None else [query, passage])
         self.precision: Precision = "float32"  # that transformers compute in now
         self._masters: dict[int, Tensor] = {}  # while copies stand in their place: id of a tensor -> its data
@@ -160,14 +155,14 @@ class BiEncoder(nn.Module):
         )
 
     def untied(self) -> BiEncoder:
-        """The same encoder with a tower for each side; the passages' is this one's own."""
+        """An encoder with a tower for each side: the passages' is this one's own, the queries' a copy of it."""
         if not self.tied:
             return self
         tower = self.tower("passage")
-        return BiEncoder(self.settings, copy.deepcopy(tower), tower, exact_dropout=self.exact_dropout)
+        return BiEncoder(self.settings, copy.deepcopy(tower), tower)
 
     def search_template(self, side: Side) -> TextTemplate:
-        """The same in search, where queries may be longer."""
+        """How this side's texts become tokens in search, where queries may be longer than in training."""
         template = self.template(side)
         if side == "passage":
             return template
@@ -184,7 +179,7 @@ class BiEncoder(nn.Module):
         tower, lengths = self.tower(side), tokens.lengths
         order = np.argsort(-lengths, kind="stable")
         ids = upload(tokens.take(order).ids, self.device)
-        layout = lay_out(lengths[order], self.device, exact_dropout=self.exact_dropout)
+        layout = lay_out(lengths[order], self.device)
         pooled = self._pool(tower.transformer, ids, layout)
         back = upload(np.argsort(order), self.device)
         return self._project(pooled[back], tower.head)

@@ -43,7 +43,7 @@ def allowed_code() -> list[str]:
 
 
 def allowed_commits() -> list[str]:
-    """Those of models on the hub."""
+    """The allowed revisions that are commits of the hub."""
     return [revision for revision in allowed_code() if COMMIT.fullmatch(revision)]
 
 

@@ -51,7 +51,7 @@ class Cut:
 
     @property
     def told(self) -> str:
-        """The same without what the texts are called."""
+        """What is cut, without what the texts are called: ``37 % of 15,775 are cut at 64 tokens``."""
         at = f"{self.length} tokens" if self.chunks == 1 else f"{self.chunks} chunks of {self.length} tokens"
         longer = f" (the model takes {self.own})" if self.own > self.length else ""
         if not self.cut:

@@ -79,7 +79,6 @@ class Layout:
     calls: tuple[Call, ...]  # what is attended together where lengths may differ, consecutive
     positions: Tensor  # [T] int64, the place of each token in its sequence
     bounds: Tensor  # [n + 1] int32, where sequences begin and end
-    exact_dropout: bool = False  # keep attention dropout where the fast kernel has none
 
 
 def upload(array: NDArray[Any], device: torch.device) -> Tensor:
@@ -90,7 +89,7 @@ def upload(array: NDArray[Any], device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
-def lay_out(lengths: Int64, device: torch.device, *, exact_dropout: bool = False) -> Layout:
+def lay_out(lengths: Int64, device: torch.device) -> Layout:
     """The layout of a flat batch of sequences with these ``lengths`` [n], which must be descending."""
     offsets = offsets_of(lengths)
     positions = np.arange(offsets[-1], dtype=np.int64) - np.repeat(offsets[:-1], lengths)
@@ -99,7 +98,6 @@ def lay_out(lengths: Int64, device: torch.device, *, exact_dropout: bool = False
         calls=_calls(offsets),
         positions=upload(positions, device),
         bounds=upload(offsets.astype(np.int32), device),
-        exact_dropout=exact_dropout,
     )
 
 
@@ -174,7 +172,7 @@ def first_states(model: nn.Module, ids: Tensor, layout: Layout) -> Tensor:
 
 
 def _padded_hidden_states(model: nn.Module, ids: Tensor, layout: Layout) -> Tensor:
-    """The same for models that cannot run flat."""
+    """Hidden states as :func:`hidden_states` gives them, of models that cannot run flat: by padded batches."""
     lengths = layout.bounds.diff().long()
     parts = [
         _padded(model, ids[call.tokens], lengths[call.sequences], layout.positions[call.tokens], call.longest)
@@ -221,7 +219,7 @@ def flat_attention(
     """
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))  # [T, heads, d]
     half = query.dtype in (torch.bfloat16, torch.float16)
-    if half and has_half_kernels(query.device) and not (layout.exact_dropout and dropout):
+    if half and has_half_kernels(query.device):
         return _varlen(q, k, v, layout, scaling)[None], None
     return _by_length(q, k, v, layout, scaling, dropout)[None], None
 

@@ -40,7 +40,7 @@ class Module:
 
     @property
     def config(self) -> dict[str, Any]:
-        """Its settings; none when it has no file."""
+        """The settings in the module's ``config.json``; none when it has no such file."""
         file = self.folder / "config.json"
         return read_json_object(file) if file.is_file() else {}
 

@@ -19,8 +19,8 @@ from hardneg.records import Positives, Run, spans
 log = logging.getLogger(__name__)
 
 
-def trained_on(pool: NegativePool, contains: Contains | None) -> NegativePool:
-    """By answers, the queries of a pool that have a positive and a negative; the others are counted."""
+def drop_untrainable(pool: NegativePool, contains: Contains | None) -> NegativePool:
+    """The pool without queries that lack a positive or a negative; as it is without ``contains``."""
     if contains is None:
         return pool
     lacking = int(np.count_nonzero(spans(pool.positive_offsets) == 0))
@@ -31,20 +31,20 @@ def trained_on(pool: NegativePool, contains: Contains | None) -> NegativePool:
     return pool.select(kept)
 
 
-def adopt(
+def import_pool(
     given: NegativePool,
     positives: Positives,
     episode: int,
     text_keys: UInt64,
     contains: Contains | None = None,
 ) -> NegativePool:
-    """Negatives made elsewhere as the pool of ``episode``: of the queries of ``positives``, and without those.
+    """The pool of ``episode`` made of one from elsewhere: for the queries of ``positives``, without these.
 
     Entries keep how many episodes older than their pool they are. With ``contains``, as for :func:`mine_pool`.
     """
     ours = without_answers(without_known(given.align(positives), text_keys), contains)
     ours = replace(ours, episode=episode, episodes=ours.episodes + np.int32(episode - given.episode))
-    return trained_on(ours, contains)
+    return drop_untrainable(ours, contains)
 
 
 def from_file(
@@ -77,7 +77,7 @@ def from_file(
             text_keys=collection.text_keys,
             contains=contains,
         )
-    ours = without_answers(adopt(given, positives, episode, collection.text_keys), contains)
+    ours = without_answers(import_pool(given, positives, episode, collection.text_keys), contains)
     n = len(ours.passage_rows)
     ours = replace(
         ours,

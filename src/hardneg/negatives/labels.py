@@ -69,9 +69,9 @@ def merged(judged: Positives, query: Int64, passage_rows: Int32) -> Positives:
     return Positives(judged.query_rows, offsets_of(np.bincount(owner, minlength=len(judged))), rows)
 
 
-def trained_by(data: TrainingData, pool: NegativePool) -> TrainingData:
-    """The data with the positives of a pool: by answers, they may be others in every episode."""
-    return replace(data, asked=pool.positives, labels=BY_QRELS)
+def with_pool_positives(data: TrainingData, pool: NegativePool) -> TrainingData:
+    """``data`` with a pool's positives in place of its own: by answers, every episode may have others."""
+    return replace(data, all_train=pool.positives, labels=BY_QRELS)
 
 
 def relevant(run: Run, data: TrainingData, contains: Contains | None) -> Positives:

@@ -14,7 +14,7 @@ import numpy as np
 from hardneg.config import nearest as nearest_name
 from hardneg.data.collection import Collection
 from hardneg.errors import SettingsError
-from hardneg.negatives.adopting import from_file, trained_on
+from hardneg.negatives.adopting import drop_untrainable, from_file
 from hardneg.negatives.candidates import (
     ALL,
     Contains,
@@ -90,7 +90,7 @@ def mine_pool(
         given=given,
     )
     if "query" not in sources:
-        return trained_on(union([mine(source, count=count) for source in sources]), contains)
+        return drop_untrainable(union([mine(source, count=count) for source in sources]), contains)
     mixed = teleport(
         mine("query"),
         mine("lookahead") if "lookahead" in sources else None,
@@ -105,7 +105,7 @@ def mine_pool(
         text_keys=corpus.collection.text_keys,
         filters=filters,
     )
-    return trained_on(mixed, contains)
+    return drop_untrainable(mixed, contains)
 
 
 def check_sources(
@@ -246,7 +246,7 @@ def positive_scores(corpus: Snapshot | Corpus, positives: Positives, source: str
     some = positives.some()
     anchors = some.first()
     lookahead = source == "lookahead"
-    searched = corpus.stand_ins(anchors) if lookahead else corpus.training_queries.rows(some.query_rows)
+    searched = corpus.passage_vectors(anchors) if lookahead else corpus.training_queries.rows(some.query_rows)
     scores = np.zeros(len(positives), np.float32)
     scores[spans(positives.offsets) > 0] = corpus.pair_scores(searched, anchors)
     return scores

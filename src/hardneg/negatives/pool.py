@@ -95,7 +95,7 @@ class NegativePool:
         return self.align(self.positives.select(queries))
 
     def align(self, positives: Positives) -> NegativePool:
-        """These entries for the queries of ``positives``, in their order and with their positives.
+        """The pool of the queries of ``positives``, in their order and with their positives.
 
         A query that the pool does not know has no entries.
         """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,17 +15,13 @@ from hardneg.records import Float32, Int32, Int64, Positives, Run, offsets_of, s
 
 log = logging.getLogger(__name__)
 
-Draw = Literal["uniform", "rank", "score"]
 
-
-def draw_entries(
-    pool: NegativePool, counts: int | NDArray[np.integer], *, seed: int, draw: Draw = "uniform"
-) -> NegativePool:
+def draw_entries(pool: NegativePool, counts: int | NDArray[np.integer], *, seed: int) -> NegativePool:
     """``counts`` (one number, or [Q]) entries of every query without replacement; all where there are fewer.
 
-    ``uniform``; ``rank``: probability proportional to 1 / rank; ``score``: to exp(score). The random number
-    of an entry is a function of (seed, the pool's episode, query, passage, source, mining episode, anchor),
-    so a draw does not depend on which other queries are in the pool, nor on its order.
+    All entries of a query are drawn alike. The random number of an entry is a function of (seed, the pool's
+    episode, query, passage, source, mining episode, anchor), so a draw does not depend on which other queries are
+    in the pool, nor on its order.
     """
     wanted = np.broadcast_to(np.asarray(counts), len(pool))
     base = key(seed, "draw", pool.episode)
@@ -38,23 +33,10 @@ def draw_entries(
         pair |= pool.passage_rows[span]
         mined = pool.anchors[span].astype(np.int64) << 32
         mined ^= pool.episodes[span].astype(np.int64) << 8 | pool.sources[span]
-        words = _weighted(hash64(base, pair, mined), pool.ranks[span], pool.scores[span], draw)
-        found = smallest(words, offsets - offsets[0], wanted[start:stop])
+        found = smallest(hash64(base, pair, mined), offsets - offsets[0], wanted[start:stop])
         chosen.append(np.sort(found) + offsets[0])  # back in the pool's order
     lengths = np.minimum(spans(pool.offsets), wanted)
     return pool.take(np.concatenate(chosen), offsets_of(lengths))
-
-
-def _weighted(words: UInt64, ranks: Int32, scores: Float32, draw: Draw) -> UInt64:
-    """Words whose ascending order draws without replacement by weight: an exponential race, in logarithms."""
-    if draw == "uniform":
-        return words
-    unit = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
-    log_weight = scores.astype(np.float64) if draw == "score" else -np.log(np.maximum(ranks, 1))
-    order = np.argsort(np.log(-np.log(unit)) - log_weight, kind="stable")
-    places = np.empty_like(words)
-    places[order] = np.arange(len(words), dtype=np.uint64)
-    return places
 
 
 def sample_source(
@@ -70,7 +52,6 @@ def sample_source(
     text_keys: UInt64 | None = None,
     positive_scores: Float32 | None = None,
     anchors: Int32 | None = None,
-    draw: Draw = "uniform",
     contains: Contains | None = None,
 ) -> NegativePool:
     """``count`` negatives of every query (None: all candidates), drawn from :func:`candidates`.
@@ -96,7 +77,7 @@ def sample_source(
             anchors=None if anchors is None else anchors[block],
         )
         part = without_answers(part, contains)
-        parts.append(part if count is None else draw_entries(part, count, seed=seed, draw=draw))
+        parts.append(part if count is None else draw_entries(part, count, seed=seed))
     pool = concatenate(parts)
     if count is not None:
         log_shortfall(source, pool, count)

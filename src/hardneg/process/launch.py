@@ -1,4 +1,7 @@
-"""What a launcher such as ``torchrun`` says in the environment: who this process is, and where the others are."""
+"""What a launcher such as ``torchrun`` says in the environment: who this process is, and where the others are.
+
+Apart from :mod:`~hardneg.process.distributed`, which opens a group: nothing here waits for another process.
+"""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hardneg.errors import ResourceError, SettingsError
 
+# /proc by hand: psutil would be one more dependency, and its USS counts mapped files that nobody else maps.
 UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 

@@ -57,7 +57,7 @@ def track(title: str, unit: str = "") -> Iterator[Tick]:
 
 
 def counted(items: Iterable[T], title: str, unit: str, total: int = 0) -> Iterator[T]:
-    """The same items, their number reported under ``title``; without a ``total`` nobody knows how many come."""
+    """Yield ``items`` as they are, and report their number under ``title``; ``total``: how many (0: unknown)."""
     with track(title, unit) as tick:
         done = 0
         for done, item in enumerate(items, 1):

@@ -18,9 +18,9 @@ from hardneg.errors import SettingsError
 from hardneg.experiment.folder import Experiment
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
-from hardneg.negatives.adopting import adopt
+from hardneg.negatives.adopting import import_pool
 from hardneg.negatives.candidates import Contains
-from hardneg.negatives.labels import answers_of, current_positives, trained_by
+from hardneg.negatives.labels import answers_of, current_positives, with_pool_positives
 from hardneg.negatives.mining import mine_pool
 from hardneg.negatives.mix import nearest
 from hardneg.negatives.pool import KIND as POOL
@@ -167,7 +167,7 @@ def episode_pool(
             if given is None:
                 pool = mix_episode(settings, state, positives, previous, episode, contains)
             else:
-                pool = adopt(given, positives, episode, data.collection.text_keys, contains)
+                pool = import_pool(given, positives, episode, data.collection.text_keys, contains)
         save_pool(pool, path, settings=settings.result_values() | {"episodes": episode}, inputs=inputs)
     return load_pool(path, n_passages=data.collection.n_passages, collection=data.collection.digest)
 
@@ -265,7 +265,7 @@ def train_episode(
         models=models,
         schedule=linear(settings.learning_rate, warmup=settings.warmup, horizon=horizon),
         objective=group_objective(
-            trained_by(data, pool),
+            with_pool_positives(data, pool),
             start,
             experiment.cache,
             group_loss("contrastive", scale=start.settings.scale),

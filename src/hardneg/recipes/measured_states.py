@@ -23,7 +23,7 @@ from hardneg.models.saving import save_encoder
 from hardneg.process.distributed import by_leader
 from hardneg.recipes.settings import TrainingSettings, stage_of, state_of
 from hardneg.records import Run
-from hardneg.search.retriever import Remembered, Snapshot
+from hardneg.search.retriever import ArchivedState, Snapshot
 from hardneg.search.runs import load_run
 from hardneg.storage.artifacts import is_published, publish, read_manifest, remove
 from hardneg.training.stage import Trainee, inputs_of
@@ -84,13 +84,13 @@ class Passing:
         besides: Iterable[int] = (),
         runs: Callable[[Experiment, int, int], Path] = runs_there,
         weights: bool = True,
-        through: Callable[[Snapshot], Snapshot] = lambda state: state,
+        with_index: Callable[[Snapshot], Snapshot] = lambda state: state,
         lasting: Callable[[int], bool] = lambda step: False,
     ) -> None:
         self.settings, self.data, self.experiment, self.episode = settings, data, experiment, episode
         self.measured = settings.measured_steps(horizon, stop)
         self.steps = sorted({*self.measured, *(step for step in besides if 0 < step < stop)})
-        self.start, self.runs, self.through, self.lasting = start, runs, through, lasting
+        self.start, self.runs, self.with_index, self.lasting = start, runs, with_index, lasting
         self.keeps_weights = weights and settings.keep == "best"
         self.values: dict[Place, float] = {}
         self.origin = 0.0  # what the state that the stage begins with measures
@@ -145,7 +145,7 @@ class Passing:
         folder = str(runs.relative_to(self.experiment.path))
         state = state_of(self.settings, self.data, self.experiment, encoder, name, folder, step)
         state.asked = "dev"
-        return self.through(state)
+        return self.with_index(state)
 
     def _value(self, state: Snapshot) -> float:
         depth = evaluation_depth(parse_measures(self.settings.measures))
@@ -267,7 +267,7 @@ def passed(
     after: int = 0,
     before: int,
     single: bool = False,
-) -> Iterator[Remembered]:
+) -> Iterator[ArchivedState]:
     """The states of a stage that were measured on the way, in order.
 
     Parameters
@@ -277,7 +277,7 @@ def passed(
     """
     for place in by_leader(places, experiment):
         if place[0] == episode and after < place[1] < before:
-            yield Remembered(
+            yield ArchivedState(
                 settings.name_of_step(*place),
                 runs_there(experiment, *place),
                 step=place[1] if single else None,

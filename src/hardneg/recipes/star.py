@@ -19,8 +19,8 @@ from hardneg.experiment.folder import Experiment
 from hardneg.losses import star as star_loss
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
-from hardneg.negatives.adopting import adopt
-from hardneg.negatives.labels import answers_of, current_positives, trained_by
+from hardneg.negatives.adopting import import_pool
+from hardneg.negatives.labels import answers_of, current_positives, with_pool_positives
 from hardneg.negatives.mining import mine_candidates
 from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
@@ -104,7 +104,7 @@ def static_negatives(
                     contains=contains,
                 )
             else:
-                pool = adopt(given, positives, 1, collection.text_keys, contains)
+                pool = import_pool(given, positives, 1, collection.text_keys, contains)
         save_pool(pool, path, settings=settings.result_values(), inputs=inputs)
     return load_pool(path, n_passages=collection.n_passages, collection=collection.digest)
 
@@ -123,7 +123,7 @@ def train(
         models={settings.last_model: settings.stop(queries)},
         schedule=linear(settings.learning_rate, warmup=settings.warmup, horizon=settings.horizon(queries)),
         objective=group_objective(
-            trained_by(data, pool), start, experiment.cache, loss, in_batch=True, **settings.of_objective
+            with_pool_positives(data, pool), start, experiment.cache, loss, in_batch=True, **settings.of_objective
         ),
         batches=VisitBatches(
             data.train,

@@ -22,8 +22,8 @@ from hardneg.errors import SettingsError
 from hardneg.experiment.folder import Experiment
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
-from hardneg.negatives.adopting import adopt
-from hardneg.negatives.labels import answers_of, current_positives, trained_by
+from hardneg.negatives.adopting import import_pool
+from hardneg.negatives.labels import answers_of, current_positives, with_pool_positives
 from hardneg.negatives.mining import Corpus, mine_candidates
 from hardneg.negatives.mix import union
 from hardneg.negatives.pool import KIND as POOL
@@ -154,7 +154,7 @@ def offered(
     if "file" in sources:
         if given is None:
             raise SettingsError("NO_POOL", "source 'file' has no negatives", "give --negatives")
-        pools.append(adopt(given, positives, episode, collection.text_keys, contains))
+        pools.append(import_pool(given, positives, episode, collection.text_keys, contains))
     for source in (source for source in sources if source != "file"):
         pools.append(
             mine_candidates(
@@ -209,7 +209,12 @@ def train_episode(
         models=models,
         schedule=linear(settings.learning_rate, warmup=settings.warmup, horizon=horizon),
         objective=group_objective(
-            trained_by(data, pool), start, experiment.cache, loss, in_batch=shared, **settings.of_objective
+            with_pool_positives(data, pool),
+            start,
+            experiment.cache,
+            loss,
+            in_batch=shared,
+            **settings.of_objective,
         ),
         batches=VisitBatches(
             data.train,

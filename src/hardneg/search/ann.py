@@ -21,11 +21,11 @@ from torch import Tensor
 from hardneg.errors import ArtifactError, TrustError
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.process.threads import load_faiss
-from hardneg.records import Float32, Int32, Int64, Run, Side, Unit, offsets_of, owners, spans
-from hardneg.search.checks import check_request
+from hardneg.records import Float32, Int32, Int64, Run, Side, Unit, offsets_of
 from hardneg.search.embedding_store import Embeddings
 from hardneg.search.exact import ExactIndex, as_tensor
-from hardneg.search.retrieve import dot_products, first_documents
+from hardneg.search.retrieve import dot_products, search_documents
+from hardneg.search.runs import check_request
 from hardneg.search.vectors import check_norms, vector_norms
 from hardneg.storage.artifacts import Manifest, open_artifact, reading
 from hardneg.storage.safe_read import holds_pickle
@@ -188,7 +188,7 @@ def index_run(
         scores, rows = (part.cpu().numpy() for part in index.search(vectors, k))
         found = rows >= 0
     else:
-        scores, rows, found = search_documents(index, vectors, k, documents)
+        scores, rows, found = search_documents(index.search, vectors, k, documents, whole=False)
     lengths = found.sum(axis=1)
     if short := int((lengths < found.shape[1]).sum()):
         log.warning(
@@ -200,18 +200,6 @@ def index_run(
         )
     flat = rows[found], scores[found]
     return Run(np.asarray(query_rows, np.int32), offsets_of(lengths), *flat, unit, collection)
-
-
-def search_documents(
-    index: PassageIndex, vectors: Tensor, k: int, documents: Int64
-) -> tuple[Float32, Int32, NDArray[np.bool_]]:
-    """Scores and rows [Q, k] of the best documents among the chunks found; where [Q, k] there is one."""
-    k = check_request(len(vectors), len(documents) - 1, k)
-    enough = min((k - 1) * int(spans(documents).max()) + 1, int(documents[-1]))
-    scores, chunks = (part.cpu().numpy() for part in index.search(vectors, enough))
-    owner = np.append(owners(documents), -1).astype(np.int32)  # no chunk, no document
-    best, rows, found = first_documents(scores, chunks, owner, k)
-    return best, rows, (np.arange(k) < found[:, None]) & (rows >= 0)
 
 
 # ---------------------------------------------------------------- model and index

@@ -17,9 +17,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hardneg.data.tokens import Texts
 from hardneg.process.progress import counted
 from hardneg.records import Float32, Int32, Int64, Run, offsets_of
-from hardneg.search.checks import check_request
+from hardneg.search.runs import check_request
 from hardneg.storage.artifacts import digest_json, is_published, load_array, open_artifact, publish, read_json
 from hardneg.storage.lease import waiting
 
@@ -35,40 +36,12 @@ SMALLEST = np.finfo(np.float32).tiny
 Posting = tuple[float, int, int]  # how often a query has a term, and where the term's postings begin and end
 
 
-class Column(Protocol):
-    """Strings by row."""
-
-    def take(self, rows: NDArray[np.integer]) -> list[str]:
-        """The strings of these rows."""
-        ...
-
-
-class Texts(Protocol):
+class Passages(Texts, Protocol):
     """What is searched: a collection."""
-
-    @property
-    def digest(self) -> str:
-        """Identity of the texts."""
-        ...
 
     @property
     def n_passages(self) -> int:
         """How many passages there are."""
-        ...
-
-    @property
-    def titles(self) -> Column:
-        """Titles by passage row, empty where there is none."""
-        ...
-
-    @property
-    def texts(self) -> Column:
-        """Texts by passage row."""
-        ...
-
-    @property
-    def query_texts(self) -> Column:
-        """Texts by query row."""
         ...
 
 
@@ -84,13 +57,13 @@ class Bm25Index:
     collection: str
 
 
-def bm25_run(collection: Texts, query_rows: Int32, k: int, cache: Path) -> Run:
+def bm25_run(collection: Passages, query_rows: Int32, k: int, cache: Path) -> Run:
     """Search a collection's own queries; see :func:`bm25_texts`."""
     return bm25_texts(collection, collection.query_texts.take(query_rows), k, cache, query_rows)
 
 
 def bm25_texts(
-    collection: Texts, texts: Sequence[str], k: int, cache: Path, query_rows: Int32 | None = None
+    collection: Passages, texts: Sequence[str], k: int, cache: Path, query_rows: Int32 | None = None
 ) -> Run:
     """The k best passages of each query text that share a term with it.
 
@@ -113,7 +86,7 @@ def bm25_texts(
     return search(open_bm25(collection, cache), texts, rows, k)
 
 
-def open_bm25(collection: Texts, cache: Path) -> Bm25Index:
+def open_bm25(collection: Passages, cache: Path) -> Bm25Index:
     """The index of a collection: opened when the cache has it, else built there."""
     tools = {name: version(name) for name in ("bm25s", "PyStemmer")}  # they decide terms and scores
     settings = {"variant": "lucene", "k1": K1, "b": B, "stopwords": "english", "stemmer": "english", **tools}
@@ -129,7 +102,7 @@ def open_bm25(collection: Texts, cache: Path) -> Bm25Index:
     return Bm25Index(ids, offsets, rows, scores, collection.n_passages, collection.digest)
 
 
-def _publish(path: Path, collection: Texts, settings: dict[str, Any], inputs: dict[str, str]) -> None:
+def _publish(path: Path, collection: Passages, settings: dict[str, Any], inputs: dict[str, str]) -> None:
     with publish(path, KIND, settings=settings, inputs=inputs, replace=True) as draft:
         terms, postings = _build(collection)
         draft.json("terms.json", terms)
@@ -161,14 +134,14 @@ def _tokenizer() -> Any:
     return Tokenizer(stopwords="english", stemmer=Stemmer.Stemmer("english"))
 
 
-def _passages(collection: Texts) -> Iterator[str]:
+def _passages(collection: Passages) -> Iterator[str]:
     for start in range(0, collection.n_passages, TEXTS):
         rows = np.arange(start, min(start + TEXTS, collection.n_passages))
         titles, texts = collection.titles.take(rows), collection.texts.take(rows)
         yield from (f"{title} {text}" for title, text in zip(titles, texts, strict=True))
 
 
-def _build(collection: Texts) -> tuple[list[str], list[NDArray[Any]]]:
+def _build(collection: Passages) -> tuple[list[str], list[NDArray[Any]]]:
     """Terms in order of appearance, and their postings."""
     from scipy.sparse import csr_array
 
@@ -230,7 +203,7 @@ def _best(index: Bm25Index, postings: list[Posting], scores: Float32, k: int) ->
 
 
 def _best_of_few(index: Bm25Index, postings: list[Posting], k: int) -> tuple[Int32, Float32]:
-    """The same without a look at all passages."""
+    """Rows and scores as :func:`_best` gives them, from the query's postings alone: no look at all passages."""
     none = np.zeros(0, np.int32)
     found = [index.rows[begin:end] for _, begin, end in postings]
     rows, places = np.unique(np.concatenate([none, *found]), return_inverse=True)

@@ -138,7 +138,7 @@ class Coding:
         self.made: Codes | None = None
 
     def codes(self) -> Codes:
-        """They, made now at the latest.
+        """The codes of all passages; they are made now, if they were not before.
 
         Raises
         ------
@@ -152,7 +152,7 @@ class Coding:
         return self.made
 
     def repaid(self, queries: int, k: int) -> Codes | None:
-        """They for a search of so many queries, if that is faster, and searches by now repay what it takes."""
+        """The codes, if a search of so many queries is faster with them and repays them; else None."""
         n, dim = sum(map(len, self.shards)), self.shards[0].shape[1]
         if queries > FEW or n * dim < MANY or n < DENSE * k or self.given_up:
             return None

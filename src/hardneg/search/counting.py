@@ -71,7 +71,7 @@ def _count_tile(index: ExactIndex, queries: Tensor, which: Tensor, rows: Tensor)
 
 
 def _count_products(pairs: Pairs, layer: Bands, products: Tensor, start: int) -> Tensor:
-    """Of the passages from ``start`` on, how many beat each given one, whose row of ``products`` [n, w] it is."""
+    """How many of the passages from ``start`` on beat each given one, whose row of ``products`` [n, w] it is."""
     certain = compare(torch.gt, products, layer.high)
     counts = certain.view(-1, SPAN // 8).sum(dim=1).view(torch.uint8).view(len(certain), -1).sum(dim=1)
     doubtful = compare(torch.ge, products, layer.low).bitwise_xor_(certain)
@@ -106,7 +106,7 @@ class Bands:
     high: Tensor  # [n] float32
 
     def take(self, given: Tensor) -> Bands:
-        """Those at these positions."""
+        """The bands of the given passages at these positions."""
         return Bands(self.which[given], self.scores[given], self.low[given], self.high[given])
 
     def layers(self) -> Iterator[Tensor]:

@@ -112,7 +112,7 @@ def discard(path: str | Path) -> None:
 
 
 @dataclass(frozen=True)
-class Origin:
+class BuildKey:
     """What makes an embedding store: digests of model and tokens, and the settings that decide its bits."""
 
     inputs: Mapping[str, str]
@@ -138,7 +138,7 @@ class Shard:
     start: int
     stop: int
 
-    def is_made(self, origin: Origin) -> bool:
+    def is_made(self, origin: BuildKey) -> bool:
         """Whether the shard is there and whole; refused, if it was made from something else."""
         if not is_published(self.folder):
             return False
@@ -158,7 +158,7 @@ def plan_shards(path: Path, n: int, rows: int) -> list[Shard]:
     return [Shard(path / shard_name(i), start, min(start + rows, n)) for i, start in enumerate(range(0, n, rows))]
 
 
-def finish(path: Path, shards: Sequence[Shard], origin: Origin, facts: Mapping[str, Any]) -> None:
+def finish(path: Path, shards: Sequence[Shard], origin: BuildKey, facts: Mapping[str, Any]) -> None:
     """Make a store of shards that are all there whole: the mean vector, and one manifest over everything."""
     manifests = [open_artifact(shard.folder, SHARD_KIND) for shard in shards]
     n = shards[-1].stop

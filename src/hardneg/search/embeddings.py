@@ -21,8 +21,8 @@ from hardneg.models.packing import plan_batches, upload
 from hardneg.records import Int64, Side, TokenBatch
 from hardneg.search.embedding_store import (
     SHARD_KIND,
+    BuildKey,
     Embeddings,
-    Origin,
     Shard,
     discard,
     finish,
@@ -53,7 +53,7 @@ class Encoder(Protocol):
 
     @property
     def precision(self) -> str:
-        """What it computes vectors in now; no part of its digest."""
+        """The precision that the encoder computes vectors in now; no part of its digest."""
         ...
 
     def working_memory(self, tokens: int) -> int:
@@ -138,7 +138,7 @@ def encode_store(
     if len(tokens) == 0:
         raise InputError("NOTHING_TO_ENCODE", "there are no texts", "give at least one")
     shard_rows = shard_rows or rows_of_shard(len(tokens))
-    origin = Origin(
+    origin = BuildKey(
         {"encoder": encoder.digest(side), "tokens": tokens.digest},
         {
             "side": side,
@@ -177,7 +177,7 @@ def _encode_shards(
     encoder: Encoder,
     tokens: Tokens,
     shards: list[Shard],
-    origin: Origin,
+    origin: BuildKey,
     name: Name | None,
     progress: Progress | None,
 ) -> None:
@@ -216,7 +216,7 @@ def _encode_shard(
     tokens: Tokens,
     lengths: Int64,
     shard: Shard,
-    origin: Origin,
+    origin: BuildKey,
     report: Callable[[int], None],
 ) -> Tensor:
     """Vectors [rows, dim] of one shard, gathered on the encoder's device: no copy waits between batches."""
@@ -233,7 +233,7 @@ def _encode_shard(
     return out
 
 
-def _publish_shard(vectors: Tensor, norms: Tensor, shard: Shard, origin: Origin, name: Name | None) -> None:
+def _publish_shard(vectors: Tensor, norms: Tensor, shard: Shard, origin: BuildKey, name: Name | None) -> None:
     def called(position: int) -> str:
         row = shard.start + position
         return f"row {row}" if name is None else f"{name(row)} (row {row})"

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -21,14 +20,14 @@ from torch import Tensor
 from hardneg.errors import ArtifactError, NumericError
 from hardneg.process.memory import require, room
 from hardneg.process.progress import Tick, silent
-from hardneg.search.checks import check_request
 from hardneg.search.codes import Codes, Coding
 from hardneg.search.pairs import Pairs
 from hardneg.search.proposals import SAFE, SLACK, Precision, Product, choose, loss, most_lost
+from hardneg.search.runs import check_request
 from hardneg.search.topk_selection import Candidates, Crowded, merge_topk
 from hardneg.search.vectors import Vectors, as_tensor, check_norms, vector_norms
 
-__all__ = ["ExactIndex", "Index", "as_tensor", "exact_search", "merge_topk"]
+__all__ = ["ExactIndex", "as_tensor", "exact_search", "merge_topk"]
 
 TILE = {"cpu": 1024, "cuda": 8192}  # queries of one pass over the passages
 CHUNK = {"cpu": 16384, "cuda": 65536}  # passages of one matrix product
@@ -37,14 +36,6 @@ PAIRS = {"cpu": 512, "cuda": 1 << 17}  # (query, passage) pairs scored at a time
 REPAID = 200  # passages whose rounding costs as much to measure as the candidates that a query is spared
 HELD = 96  # bytes that selecting takes for each passage held of a query, temporaries included
 LARGEST = 2.0**127  # scores stay below float32's largest number
-
-
-class Index(Protocol):
-    """Anything that finds the best passages of query vectors."""
-
-    def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Scores [Q, k] float32 and passage rows [Q, k] int32, best first."""
-        ...
 
 
 def exact_search(

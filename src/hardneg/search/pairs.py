@@ -57,7 +57,7 @@ class Pairs:
         return self._dots(which, rows, lambda products: products.sum(1, dtype=torch.float64))
 
     def _sums_by_query(self, which: Tensor, rows: Tensor) -> Tensor:
-        """The same; vectors stay in the processor's cache between reading, converting and multiplying them."""
+        """What :meth:`sums` gives, query by query: read, converted and multiplied within the processor's cache."""
         sums = torch.empty(len(rows), dtype=torch.float64)
         bounds = torch.searchsorted(which, torch.arange(len(self.queries) + 1)).tolist()
         for query, begin, end in zip(self.queries, bounds, bounds[1:], strict=False):

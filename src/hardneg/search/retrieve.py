@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 from hardneg.process.memory import room
 from hardneg.process.progress import Tick, silent
 from hardneg.records import Float32, Int32, Int64, Run, Unit, offsets_of, owners, spans
-from hardneg.search.checks import check_request
 from hardneg.search.embeddings import Embeddings
 from hardneg.search.exact import ExactIndex
 from hardneg.search.pairs import tree_sum
+from hardneg.search.runs import check_request
 from hardneg.search.vectors import Vectors, as_tensor, check_norms, vector_norms
+
+Search = Callable[[torch.Tensor, int], tuple[torch.Tensor, torch.Tensor]]
 
 BLOCK = 1024  # ranked lists of chunks that are reduced to documents at once
 
@@ -71,20 +73,21 @@ def search_run(
         check_norms(vector_norms(queries), lambda i: name(int(query_rows[i])))
     shards = resident(passages.shards, device)
     index = ExactIndex(shards, tile=tile, chunk=chunk, device=device, max_norm=passages.max_norm)
+
+    def search(vectors: torch.Tensor, hits: int) -> tuple[torch.Tensor, torch.Tensor]:
+        # of lists that are searched again, deeper, nothing is told: they are few
+        return index.search(vectors, hits, progress=progress if len(vectors) == len(queries) else silent)
+
     if documents is None:
-        scores, rows = search_arrays(index, queries, k, progress)
+        scores, rows = _arrays(search(queries, k))
     else:
-        scores, rows = search_documents(index, queries, k, documents, progress)
+        assert documents[-1] == len(index), "the chunks are those that were embedded"
+        scores, rows, found = search_documents(search, queries, k, documents, whole=True)
+        assert found.all()
     offsets = offsets_of(np.full(len(queries), rows.shape[1]))
     unit: Unit = "passage" if documents is None else "document"
     flat = rows.reshape(-1), scores.reshape(-1)
     return Run(np.asarray(query_rows, np.int32), offsets, *flat, unit, collection_digest)
-
-
-def search_arrays(index: ExactIndex, queries: torch.Tensor, k: int, progress: Tick) -> tuple[Float32, Int32]:
-    """Scores and rows [Q, k] of the best passages."""
-    scores, rows = index.search(queries, k, progress=progress)
-    return scores.cpu().numpy(), rows.cpu().numpy()
 
 
 def dot_products(a: NDArray[Any], b: NDArray[Any]) -> Float32:
@@ -93,25 +96,36 @@ def dot_products(a: NDArray[Any], b: NDArray[Any]) -> Float32:
 
 
 def search_documents(
-    index: ExactIndex, queries: torch.Tensor, k: int, documents: Int64, progress: Tick = silent
-) -> tuple[Float32, Int32]:
-    """Scores and rows [Q, k] of the best documents, whose score is that of their best chunk (MaxP).
+    search: Search, queries: torch.Tensor, k: int, documents: Int64, *, whole: bool
+) -> tuple[Float32, Int32, NDArray[np.bool_]]:
+    """Scores and rows [Q, k] of the best documents, whose score is that of their best chunk (MaxP); where one is.
 
     A document's best chunk is the first of its chunks in a ranked list, so the first k documents met in it are the
     best, ties included: chunks of equal score rank by row, and so by document. Among ``(k - 1) * c + 1`` chunks
-    there are k documents, where c is the most chunks of one. Twice k is tried first.
+    there are k documents, where c is the most chunks of one.
+
+    Parameters
+    ----------
+    search : (vectors [Q, dim], k) -> scores and rows [Q, k] of the best chunks; row -1 where there are fewer.
+    documents : [D + 1] where the chunks of each document begin.
+    whole : a shorter list is the beginning of a longer one, so twice k is tried first. Of an index that
+        approximates it need not be.
     """
     k = check_request(len(queries), len(documents) - 1, k)
-    assert documents[-1] == len(index), "the chunks are those that were embedded"
-    owner = owners(documents).astype(np.int32)
-    enough = min((k - 1) * int(spans(documents).max()) + 1, len(index))
-    scores, chunks = search_arrays(index, queries, min(2 * k, enough), progress)
-    scores, rows, found = first_documents(scores, chunks, owner, k)
-    if len(short := np.flatnonzero(found < k)):
-        again = search_arrays(index, queries[torch.from_numpy(short)], enough, silent)
+    owner = np.append(owners(documents), -1).astype(np.int32)  # no chunk, no document
+    enough = min((k - 1) * int(spans(documents).max()) + 1, int(documents[-1]))
+    first = min(2 * k, enough) if whole else enough
+    scores, rows, found = first_documents(*_arrays(search(queries, first)), owner, k)
+    if first < enough and len(short := np.flatnonzero(found < k)):
+        again = _arrays(search(queries[torch.from_numpy(short)], enough))
         scores[short], rows[short], found[short] = first_documents(*again, owner, k)
-    assert (found == k).all()
-    return scores, rows
+    return scores, rows, (np.arange(k) < found[:, None]) & (rows >= 0)
+
+
+def _arrays(hits: tuple[torch.Tensor, torch.Tensor]) -> tuple[Float32, Int32]:
+    """Scores and rows as arrays."""
+    scores, rows = hits
+    return scores.cpu().numpy(), rows.cpu().numpy()
 
 
 def first_documents(

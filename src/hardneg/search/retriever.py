@@ -124,8 +124,8 @@ class Snapshot:
         """The embeddings to search; None where an index is searched instead."""
         return self.passages if self.index is None else None
 
-    def through(self, index: PassageIndex, name: str, folder: Path) -> Snapshot:
-        """The same state as an index retrieves it; its runs are kept elsewhere."""
+    def with_index(self, index: PassageIndex, name: str, folder: Path) -> Snapshot:
+        """The state called ``name`` of this model, as ``index`` retrieves it; ``folder`` is for its runs."""
         other = copy.copy(self)
         other.name, other.folder, other.index = name, folder, index
         return other
@@ -154,7 +154,7 @@ class Snapshot:
             passages = self._searched()
 
             def search() -> None:  # all have encoded, one searches
-                vectors = queries.rows(query_rows) if anchors is None else self.stand_ins(anchors)
+                vectors = queries.rows(query_rows) if anchors is None else self.passage_vectors(anchors)
                 with self.timed("search", run=path.name, queries=len(query_rows), k=k):
                     run = self._search(vectors, query_rows, passages, k)
                 save_run(run, path, inputs=inputs, settings={"k": k})
@@ -184,7 +184,7 @@ class Snapshot:
         """[n + 1] where the vectors of each passage begin; None: it has one."""
         return None if self.encoder.settings.chunks == 1 else self._embeddings("passage")[0].first
 
-    def stand_ins(self, passages: Int32) -> NDArray[Any]:
+    def passage_vectors(self, passages: Int32) -> NDArray[Any]:
         """The vector that stands for each passage as a query: of a document that of its first chunk."""
         return self.passages.rows(passages if self.chunks is None else self.chunks[passages])
 
@@ -196,7 +196,7 @@ class Snapshot:
         each = dot_products(vectors[owners(offsets)], self.passages.rows(rows))
         return np.maximum.reduceat(each, offsets[:-1])
 
-    def keep_geometry(self) -> None:
+    def save_corpus_stats(self) -> None:
         """Publish the corpus mean vector and how alike the passages are, which outlive the embeddings."""
         inputs, path = {"collection": self.collection.digest, "model": self.digest}, self.folder / GEOMETRY
         if not by_leader(is_current, path, GEOMETRY, inputs):
@@ -231,7 +231,7 @@ class Snapshot:
 
     @cached_property
     def training_queries(self) -> Embeddings | AskedQueries:
-        """The same, embedded as training steps read them."""
+        """The queries of :attr:`queries`, embedded as training steps read them."""
         return self._queries(searching=False) if self.shortened(True) else self.queries
 
     def _queries(self, *, searching: bool) -> Embeddings | AskedQueries:
@@ -310,7 +310,7 @@ class AskedQueries:
         return np.concatenate(vectors).astype(state.encoding.dtype)
 
 
-class Remembered:
+class ArchivedState:
     """A state of the model whose runs are kept, though its weights and embeddings may be gone.
 
     Parameters
@@ -349,8 +349,8 @@ class Remembered:
         """The neighbours of passages that were published as ``name``."""
         return self.search(name, owners, k)
 
-    def keep_geometry(self) -> None:
-        """It is kept."""
+    def save_corpus_stats(self) -> None:
+        """Nothing to do: the statistics were published while the embeddings were there."""
 
 
-State = Snapshot | Remembered
+State = Snapshot | ArchivedState

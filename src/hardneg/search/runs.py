@@ -1,4 +1,7 @@
-"""Runs as artefacts: arrays, for what the next stage reads. TREC files are for people and other tools."""
+"""What may be asked of a search, and runs as artefacts: arrays, for what the next stage reads.
+
+TREC files are for people and other tools.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,30 @@ from pathlib import Path
 
 import numpy as np
 
-from hardneg.errors import ArtifactError
+from hardneg.errors import ArtifactError, InputError, SettingsError
 from hardneg.records import Run
 from hardneg.storage.artifacts import load_array, open_artifact, publish
 
 KIND = "run"
+
+
+def check_request(queries: int, passages: int, k: int) -> int:
+    """How many hits a search for ``k`` gives: all passages when there are fewer.
+
+    Raises
+    ------
+    SettingsError
+        ``k`` is below 1.
+    InputError
+        There are no queries or no passages.
+    """
+    if k < 1:
+        raise SettingsError("BAD_K", f"k is {k}", "search for at least one hit")
+    if queries == 0:
+        raise InputError("NO_QUERIES", "there are no queries", "give at least one query")
+    if passages == 0:
+        raise InputError("NO_PASSAGES", "there are no passages", "give at least one passage")
+    return min(k, passages)
 
 
 def save_run(run: Run, path: Path, *, inputs: Mapping[str, str], settings: Mapping[str, object]) -> None:

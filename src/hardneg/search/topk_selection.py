@@ -39,7 +39,7 @@ class Found:
     values: Tensor  # [n]
 
     def where(self, keep: Tensor) -> Found:
-        """Those for which ``keep`` [n] holds."""
+        """The proposals for which ``keep`` [n] holds."""
         return Found(self.which[keep], self.rows[keep], self.values[keep])
 
 

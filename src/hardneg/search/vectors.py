@@ -18,7 +18,7 @@ BLOCK = 8192  # vectors converted at a time
 
 
 def as_tensor(vectors: Vectors) -> Tensor:
-    """The same memory as a tensor; float16 and float32 only."""
+    """The vectors as a tensor over the same memory; float16 and float32 only."""
     with warnings.catch_warnings():  # a read-only map is what we want: nothing here writes
         warnings.simplefilter("ignore")
         tensor = torch.as_tensor(vectors)

@@ -226,7 +226,7 @@ def stale(folder: Path) -> Iterator[tuple[Path, str, Path]]:
 
 
 def stale_below(folder: Path) -> Iterator[tuple[Path, str, Path]]:
-    """The same of all folders below, but for those inside of temporaries."""
+    """What :func:`stale` finds in ``folder`` and in all folders below it, but for those inside of temporaries."""
     for place, folders, files in os.walk(folder):
         found = [name for name in (*folders, *files) if name.startswith(TEMPORARY)]
         folders[:] = sorted(name for name in folders if not name.startswith(TEMPORARY))
@@ -245,7 +245,7 @@ def sweep(path: Path) -> None:
 
 
 def sweep_below(folder: Path) -> None:
-    """The same for every place below a folder that this process holds."""
+    """Delete or put back, as :func:`sweep` does, all that is stale below a folder that this process holds."""
     for leftover, role, place in list(stale_below(folder)):
         settle(leftover, role, place)
 

@@ -111,11 +111,11 @@ class Heartbeat:
         self.path = path
 
     def touch(self, count: int) -> None:
-        """Say that so much is done; with it stand the process, its host and since when that is up."""
+        """Say that so much is done; with it stand the process and its host."""
         draft = self.path.with_suffix(f".{os.getpid()}")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_text(f"{os.getpid()} {count} {socket.gethostname()} {boot_id()}")
+            draft.write_text(f"{os.getpid()} {count} {socket.gethostname()}")
             os.replace(draft, self.path)
         except OSError:  # a full disk is found by what matters
             log.debug("the heartbeat could not be written", exc_info=True)
@@ -140,11 +140,3 @@ class Observer:
         if (now := self.heartbeat.read()) != self.last:
             self.last, self.since = now, self.clock()
         return self.clock() - self.since
-
-
-def boot_id() -> str:
-    """Identity of this start of the machine, so that process numbers of another are not taken for living ones."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return "-"

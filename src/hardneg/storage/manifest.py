@@ -64,7 +64,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def read_manifest_file(path: Path) -> Manifest:
-    """The same of a manifest by any name, such as that beside a run."""
+    """The manifest in a file of any name, such as that beside a run, itself verified."""
     try:
         with reading(path):
             data = path.read_bytes()

@@ -93,8 +93,12 @@ def records(packages: str) -> Source:
 
 
 def packages_of(listed: str) -> tuple[str, ...]:
-    """The packages named in ``<package>,<package>,...``, sorted; the default ones where there is none."""
-    return tuple(sorted({name.strip() for name in listed.split(",")} - {""})) or DEFAULT
+    """The packages named in ``<package>,<package>,...``, sorted; if none is, those of ``DEFAULT`` that are here.
+
+    scikit-learn, which nothing here needs, comes with the extra ``demo``.
+    """
+    named = tuple(sorted({name.strip() for name in listed.split(",")} - {""}))
+    return named or tuple(name for name in DEFAULT if _roots(name))
 
 
 def fingerprint(packages: str) -> str:

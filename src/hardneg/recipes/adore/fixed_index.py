@@ -44,8 +44,10 @@ def exact_index(state: Snapshot) -> StoredIndex:
     return StoredIndex(state.passages, state.encoder.device)
 
 
-def through(state: Snapshot, index: PassageIndex) -> Iterator[Snapshot]:
+def with_index(state: Snapshot, index: PassageIndex) -> Iterator[Snapshot]:
     """The state as an index of faiss retrieves it, named after the index's kind; none where search is exact."""
     if isinstance(index, FaissIndex):
         kind = index.manifest.settings["kind"]
-        yield state.through(index, f"{state.name}/{kind}", state.folder.with_name(f"{state.folder.name}-{kind}"))
+        yield state.with_index(
+            index, f"{state.name}/{kind}", state.folder.with_name(f"{state.folder.name}-{kind}")
+        )

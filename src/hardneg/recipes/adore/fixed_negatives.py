@@ -12,7 +12,7 @@ from hardneg.experiment.folder import Experiment
 from hardneg.negatives.mining import mine_candidates
 from hardneg.negatives.pool import KIND, NegativePool, load_pool, save_pool
 from hardneg.negatives.sources import random_source
-from hardneg.recipes.adore.fixed_index import through
+from hardneg.recipes.adore.fixed_index import with_index
 from hardneg.recipes.adore.query_batches import QueryBatch
 from hardneg.recipes.settings import TrainingSettings, state_of
 from hardneg.records import Int32
@@ -93,7 +93,7 @@ class FixedNegatives:
             runs, state = f"episodes/1/runs-v{version:04d}", self.state
             if version:
                 state = state_of(self.settings, self.data, self.experiment, encoder, f"v{version}", runs)
-            miner = next(through(state, self.index), state)
+            miner = next(with_index(state, self.index), state)
             seed = self.settings.seed
             pool = mine_candidates(miner, self.data.train, "query", episode=1, depth=self.depth, seed=seed)
         save_pool(pool, path, settings=self.settings.result_values(), inputs=inputs)

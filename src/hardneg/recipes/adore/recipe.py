@@ -26,7 +26,7 @@ from hardneg.models.loading import load_encoder
 from hardneg.models.packing import upload
 from hardneg.models.tokenizing import token_store
 from hardneg.recipes import catalogue
-from hardneg.recipes.adore.fixed_index import build_once, check_options, exact_index, through
+from hardneg.recipes.adore.fixed_index import build_once, check_options, exact_index, with_index
 from hardneg.recipes.adore.fixed_negatives import FixedNegatives
 from hardneg.recipes.adore.lists import Retrieval
 from hardneg.recipes.adore.query_batches import QueryBatch, QueryBatches, ranks_of
@@ -141,7 +141,7 @@ def adore(
     state = state_of(settings, data, experiment, start, UNTRAINED, "episodes/1/runs", 0)
     yield state
     fixed = passage_index(settings, state, experiment) if index is None else index
-    yield from through(state, fixed)
+    yield from with_index(state, fixed)
     encoder = train(settings, data, start, state, fixed, experiment)
     made = steps_made(experiment / settings.last_model)
     for step in (step for step in settings.measured(len(data.train)) if step < made):
@@ -149,10 +149,10 @@ def adore(
         kept, name = load_encoder(str(place), device=start.device), settings.name_of_step(1, step)
         between = state_of(settings, data, experiment, kept, name, runs_at(step), step, kept_at=place)
         yield between
-        yield from through(between, fixed)
+        yield from with_index(between, fixed)
         between.discard("query")
     final = final_state(settings, data, experiment, encoder, made)
-    yield from through(final, fixed)
+    yield from with_index(final, fixed)
     yield final
 
 
@@ -242,7 +242,7 @@ def passing_of(
         start="episodes/1/runs",
         runs=lambda experiment, episode, step: experiment / runs_at(step),
         weights=False,  # every measured state keeps its own
-        through=lambda state: next(through(state, index), state),
+        with_index=lambda state: next(with_index(state, index), state),
         lasting=lambda step: True,
     )
 

@@ -32,11 +32,11 @@ from hardneg.recipes.ance.versions import (
     source_step,
 )
 from hardneg.recipes.settings import TrainingSettings, state_of
-from hardneg.search.retriever import GEOMETRY, Remembered, Snapshot
+from hardneg.search.retriever import GEOMETRY, ArchivedState, Snapshot
 from hardneg.storage.artifacts import is_published, read_manifest, remove
 from hardneg.training.checkpoint import checkpoints
 
-Working = Callable[[int], bool]  # complete versions -> whether training goes on; raises if a role failed
+Supervisor = Callable[[int], bool]  # complete versions -> whether training goes on; raises if a role failed
 
 EPISODE = 1  # all steps are of one stage; a refresh begins an episode for diagnostics only
 CHECKPOINTS = f"episodes/{EPISODE}/checkpoint"
@@ -106,9 +106,9 @@ def state_behind(
     return state_of(settings, data, experiment, miner, name_of(version), runs_of(version), step, trained_on)
 
 
-def remembered(experiment: Experiment, version: int, step: int, trained_on: Path | None) -> Remembered:
+def archived_state(experiment: Experiment, version: int, step: int, trained_on: Path | None) -> ArchivedState:
     """The state behind a version that was mined before."""
-    return Remembered(name_of(version), experiment / runs_of(version), step=step, trained_on=trained_on)
+    return ArchivedState(name_of(version), experiment / runs_of(version), step=step, trained_on=trained_on)
 
 
 def used_before(mode: Mode, experiment: Experiment, step: int, every: int, version: int) -> Path | None:
@@ -207,8 +207,8 @@ def needed_from(experiment: Experiment) -> int:
 
 
 def watch(
-    experiment: Experiment, working: Working, *, mode: Mode, every: int, steps: int, keep: int | None
-) -> Iterator[Remembered]:
+    experiment: Experiment, working: Supervisor, *, mode: Mode, every: int, steps: int, keep: int | None
+) -> Iterator[ArchivedState]:
     """Yield the state behind every version as it is completed, while two processes train and mine.
 
     Parameters
@@ -228,7 +228,7 @@ def watch(
             if is_mined(experiment, version):
                 step = step_of(experiment, version)
                 used = used_before(mode, experiment, step, every, version)
-                yield remembered(experiment, version, step, used)
+                yield archived_state(experiment, version, step, used)
                 tidy(experiment, used=used, keep=keep)
             version += 1
         if not busy:

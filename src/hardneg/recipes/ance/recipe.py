@@ -18,7 +18,7 @@ from pydantic import Field
 
 from hardneg.config import operational
 from hardneg.data.training_data import TrainingData, labelled
-from hardneg.diagnostics.search_state import examine
+from hardneg.diagnostics.search_state import search_state
 from hardneg.errors import SettingsError
 from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment.folder import Experiment
@@ -30,14 +30,14 @@ from hardneg.recipes import catalogue
 from hardneg.recipes.ance.following import (
     DONE,
     EPISODE,
-    Working,
+    Supervisor,
+    archived_state,
     beat_of,
     is_mined,
     next_job,
     publish_model,
     publish_version,
     published_model,
-    remembered,
     runs_of,
     state_behind,
     tidy,
@@ -46,7 +46,7 @@ from hardneg.recipes.ance.following import (
     watch,
 )
 from hardneg.recipes.ance.in_force import VersionInForce
-from hardneg.recipes.ance.versions import Mode, Wait, at_once, patient
+from hardneg.recipes.ance.versions import Mode, Wait, no_wait, wait_for_peer
 from hardneg.recipes.estimate import Episode, describe_work, work_of
 from hardneg.recipes.measured_states import MeasuredStage, Passing, passed, runs_there, weights_there
 from hardneg.recipes.settings import Recipe, TrainingSettings, final_state, retriever_of
@@ -130,7 +130,7 @@ def ance(
     base: Callable[[], BiEncoder],
     experiment: Experiment,
     *,
-    working: Working | None = None,
+    working: Supervisor | None = None,
 ) -> Iterator[State]:
     """Train with refreshed negatives (ANCE, Section 4). Everything that is published already is reused.
 
@@ -172,7 +172,7 @@ def alternate(
         used = used_before(settings.mode, experiment, step, settings.refresh_every, version)
         kept_at = weights_there(experiment, EPISODE, step) if step and settings.keep == "best" else None
         if by_leader(is_mined, experiment, version):
-            old = remembered(experiment, version, step, used)
+            old = archived_state(experiment, version, step, used)
             old.kept_at = kept_at
             yield old
         else:
@@ -183,7 +183,7 @@ def alternate(
             by_leader(publish_version, state, data, experiment, version, depth=settings.depth, seed=settings.seed)
             state.discard()
         by_leader(tidy, experiment, used=used, keep=settings.keep_versions)
-        training = training or trainer(settings, data, encoder, experiment, at_once)  # now negatives are there
+        training = training or trainer(settings, data, encoder, experiment, no_wait)  # now negatives are there
         train(training, settings, experiment, step + settings.refresh_every)
         if training.over:
             end = steps_made(experiment / settings.last_model)
@@ -283,7 +283,7 @@ def be_trainer(
     patience: float,
 ) -> None:
     """The trainer's role; it waits for an inferencer that gives no sign of life for ``patience`` seconds."""
-    wait = patient(beat_of(experiment, "inferencer"), patience)
+    wait = wait_for_peer(beat_of(experiment, "inferencer"), patience)
     data = labelled(data, settings.model_dump(mode="json"))
     training = trainer(settings, data, base(), experiment, wait)
     for until in range(settings.refresh_every, settings.steps + 1, settings.refresh_every):
@@ -320,13 +320,13 @@ def infer(
     """
     data = labelled(data, settings.model_dump(mode="json"))
     measures, contains = parse_measures(settings.measures), answers_of(data, experiment.cache)
-    wait = patient(beat_of(experiment, "trainer"), patience)
+    wait = wait_for_peer(beat_of(experiment, "trainer"), patience)
     todo = partial(next_job, settings.mode, experiment, every=settings.refresh_every, refreshes=settings.refreshes)
     while (job := wait(todo, "a model to mine with")) != DONE:
         version, step = job
         miner = base() if step == 0 else published_model(experiment, step, base().device)
         state = state_behind(settings, data, experiment, miner, version, step)
-        examine(state, data, measures, depth=settings.depth, contains=contains)  # now: the embeddings go
+        search_state(state, data, measures, depth=settings.depth, contains=contains)  # now: the embeddings go
         publish_version(state, data, experiment, version, depth=settings.depth, seed=settings.seed)
         state.discard()
 

@@ -27,7 +27,7 @@ from hardneg.errors import Interrupted, PeerError, SettingsError
 from hardneg.evaluation.measures import bases_of, parse_measures
 from hardneg.experiment.folder import join_experiment
 from hardneg.experiment.provenance import remember_collection
-from hardneg.experiment.tensorboard import boarding
+from hardneg.experiment.tensorboard import tensorboard_writer
 from hardneg.models.code import allow_code, allowed_code
 from hardneg.process import progress
 from hardneg.process.memory import limit_memory, limit_of
@@ -135,7 +135,7 @@ def take_role(recipe: Recipe, job: Job) -> None:
             cache=Path(job.cache) if job.cache else None,
         ) as experiment,
         beat_of(experiment, job.role).beating(lambda: progress.beats),
-        boarding(experiment, settings.tensorboard),
+        tensorboard_writer(experiment, settings.tensorboard),
     ):
         remember_collection(out, data.collection)
         patience = math.inf if job.supervised else settings.silent_seconds

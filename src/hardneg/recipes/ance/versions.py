@@ -225,7 +225,7 @@ class Wait(Protocol):
         ...
 
 
-def patient(beat: Beat, seconds: float) -> Wait:
+def wait_for_peer(beat: Beat, seconds: float) -> Wait:
     """Wait while the peer is alive: until its heart did not beat for ``seconds``, by the clock of this process.
 
     Raises
@@ -254,7 +254,7 @@ def patient(beat: Beat, seconds: float) -> Wait:
     return wait
 
 
-def at_once(ready: Callable[[], Any], what: str) -> Any:
+def no_wait(ready: Callable[[], Any], what: str) -> Any:
     """Wait for nothing: what is needed was made by this process."""
     found = ready()
     assert found is not None, what
