@@ -117,7 +117,7 @@ def test_a_plan_says_what_is_cut_and_counts_one_encoding_more(world, measure):
     values = {"steps": 2, "queries_per_step": 4, "precision": "float32"}
     found = {
         name: hn.plan(
-            "star", collection, model, settings=hn.settings_of("star", **values, **lengths), measure=measure,
+            "star", collection, model, settings=hn.settings_of("star", **values, **lengths), estimate=measure,
             device="cpu",
         )
         for name, lengths in (("own", {}), ("short", SHORT))
@@ -140,7 +140,7 @@ def test_the_model_as_it_came_adds_to_an_estimate(world, monkeypatch):
     seconds = {}
     for name, lengths in (("own", {}), ("short", {"passage_length": 6})):
         settings = hn.settings_of("star", **values, **lengths)
-        plan = hn.plan("star", collection, model, settings=settings, measure=True, device="cpu")
+        plan = hn.plan("star", collection, model, settings=settings, estimate=True, device="cpu")
         seconds[name] = plan["seconds"]["encode"]
     tokens = float(planning.take_sample(_work(collection), load_encoder(model)).tokens(0, 120))
     short = float(planning.take_sample(_work(collection), load_encoder(model, passage_length=6)).tokens(0, 120))
