@@ -44,6 +44,7 @@ def check_equal_training(path, one):
     assert len(found) == len(expected)
     for row, other in zip(found, expected, strict=True):
         assert row.keys() == other.keys()
+        assert row.pop("model") == other.pop("model") == "retriever"
         assert row == pytest.approx(other, rel=1e-4, abs=2e-5)
     pools, others = pools_of(path), pools_of(one)
     assert pools.keys() == others.keys() != set()
