@@ -17,8 +17,8 @@ from hardneg.experiment.folder import Experiment
 from hardneg.models.loading import load_encoder
 from hardneg.negatives.pool import load_pool
 from hardneg.recipes.ance import recipe as ance
+from hardneg.recipes.ance import versions as refresh
 from hardneg.recipes.ance.recipe import RECIPE, Ance
-from hardneg.recipes.ance.recipe import versions as refresh
 from tiny_world import COMMON, one_thread  # noqa: F401
 
 EVERY, REFRESHES = 4, 2

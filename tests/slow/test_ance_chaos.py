@@ -15,7 +15,7 @@ import torch
 from forked import Forked, fork
 from hardneg import cli
 from hardneg.process.signals import stop_flag
-from hardneg.recipes.ance.recipe import roles, supervision
+from hardneg.recipes.ance import roles, supervision
 from tiny_world import tiny_collection, tiny_model
 
 pytestmark = pytest.mark.slow

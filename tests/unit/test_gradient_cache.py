@@ -186,7 +186,8 @@ def test_a_single_chunk_is_encoded_once(world):
 def objective_of(world, encoder, loss=None, in_batch=True, **changes):
     settings = AnceTele(precision="float32", **changes)
     loss = loss or group_loss("contrastive", scale=1.0)
-    return group_objective(settings, choose_splits(world[0]), encoder, world[2], loss, in_batch=in_batch)
+    options = settings.of_objective
+    return group_objective(choose_splits(world[0]), encoder, world[2], loss, in_batch=in_batch, **options)
 
 
 LOSSES = {

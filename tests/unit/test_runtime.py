@@ -130,7 +130,7 @@ def threads_of(*arguments, before="", **environment):
 
 ONE_CPU = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
 SIX_CPUS = "import os; os.sched_getaffinity = lambda pid: set(range(6))\n"
-QUOTA = "from hardneg.process import runtime; runtime.cpu_quota = lambda: 2.5\n"
+QUOTA = "from hardneg.process import threads; threads.cpu_quota = lambda: 2.5\n"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux says what a process may use")

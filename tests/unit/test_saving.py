@@ -87,7 +87,7 @@ def test_saving_and_loading_change_nothing(bert, variant, tmp_path):
 
 
 def test_the_directory_is_spelt_for_old_readers(bert, tmp_path):
-    save_encoder(load_encoder(str(bert), normalize=True), tmp_path / "model")
+    save_encoder(load_encoder(str(bert), normalize=True, query_length=32, passage_length=128), tmp_path / "model")
     pooling = json.loads((tmp_path / "model/1_Pooling/config.json").read_text())
     assert pooling["pooling_mode_cls_token"] is True
     assert pooling["pooling_mode_mean_tokens"] is False

@@ -73,7 +73,7 @@ def quick(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)  # a text is a path there
     monkeypatch.setattr(disk, "sync", lambda path: None)
     monkeypatch.setattr(training, "train_seeds", lambda *given: {})
-    monkeypatch.setattr(planning, "time_stages", lambda *given: ({}, 0.0))
+    monkeypatch.setattr(planning, "time_stages", lambda *given: ({"encode": 0.0, "search": 0.0}, 0.0))
 
 
 def cases(world, new):
