@@ -68,8 +68,9 @@ def fork(work, *, stdin=None, stderr=None, prepare=lambda: None):
         os.dup2(null if stderr is None else stderr, 2)
         close_leases()
         for other in Forked.living:  # a real one would not inherit them
-            os.close(other.stdin.fileno())
-            os.close(other.stderr.fileno())
+            for stream in (other.stdin, other.stderr):
+                if not stream.closed:
+                    os.close(stream.fileno())
         sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
         sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
         prepare()

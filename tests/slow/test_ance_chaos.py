@@ -262,7 +262,7 @@ def test_a_second_trainer_is_refused(world, tmp_path):
     os.kill(supervisor.role("trainer"), signal.SIGSTOP)
     pid, _ = fork(lambda: cli.run([*command(world, out), "--role", "trainer"]))
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 6
-    assert supervisor.finish() == 0
+    assert supervisor.finish() == 0, supervisor.said()[-3000:]
 
 
 def test_roles_alone_do_the_same_without_a_supervisor(world, undisturbed, tmp_path):
