@@ -140,7 +140,8 @@ def test_training_shows_results_on_stdout_and_the_way_on_stderr(world):
 def test_the_same_command_again_does_nothing(world):
     status, out, err = hardneg(*world.train, "--out", world.experiment, *settings(SETTINGS))
     assert status == 0
-    assert err == f"{world.experiment}: finished already\n"
+    assert err.splitlines()[-1] == f"{world.experiment}: finished already"
+    assert len(err.splitlines()) == 2  # and which splits were chosen
     final = json.loads((world.experiment / "results.json").read_text())["test"]["final"]
     row = next(line for line in out[out.index("test\n") :].splitlines() if line.startswith("final"))
     assert row.split()[1:] == [f"{value:.4f}" for value in final.values()]
