@@ -218,7 +218,7 @@ def test_the_head_of_a_card_says_what_hubs_read(data, runs):
 def metrics(*episodes):
     """Logged steps: for each episode, its losses."""
     return [
-        {"episode": episode, "step": step, "loss": loss}
+        {"episode": episode, "step": step, "model": "retriever", "loss": loss}
         for episode, losses in enumerate(episodes, 1)
         for step, loss in enumerate(losses, 1)
     ]
