@@ -264,7 +264,7 @@ def test_a_loss_that_is_not_finite_names_step_and_queries_and_spoils_no_checkpoi
     )
     fault = only_line(err)
     assert (status, out, fault["code"]) == (7, "", "NOT_FINITE")
-    assert re.search(r"step \d+ is not finite \(queries train-\d\d, ", fault[0])
+    assert re.search(r"step \d+ of the retriever is not finite \(queries train-\d\d, ", fault[0])
     for path in (tmp_path / "exp").rglob("*.safetensors"):
         tensors = [tensor for tensor in load_file(path).values() if tensor.is_floating_point()]
         assert all(torch.isfinite(tensor).all() for tensor in tensors), path
