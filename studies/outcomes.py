@@ -269,7 +269,13 @@ def places_of(state: str) -> list[str]:
     runs = f"runs-{kind}" if kind else "runs"
     _, _, number = name.partition("-")
     n = int(number) if number.isdigit() else None
-    known = {"final": ["final"], "untrained": ["episodes/0", "episodes/1"]}
+    first = ["episodes/0", "episodes/1"]
+    known = {
+        "final": ["final"],
+        "last": ["last"],
+        "untrained": ["untrained", *first],
+        "untrained-as-trained": first,
+    }
     if n is not None:
         known |= {f"episode-{n}": [f"episodes/{n + 1}"], f"refresh-{n}": [f"episodes/{n}"]}
         known |= {f"step-{n}": [f"states/{n}"]}
