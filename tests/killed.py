@@ -101,7 +101,8 @@ def said(folder):
 
 def check_equal(folder, expected):
     found = contents(folder)
-    assert found.keys() == expected.keys()
+    missing, besides = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
+    assert (missing, besides) == ([], []), f"missing: {missing}; besides: {besides}"
     assert [name for name in found if found[name] != expected[name]] == []
 
 

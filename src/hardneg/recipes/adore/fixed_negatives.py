@@ -85,17 +85,16 @@ class FixedNegatives:
 
     def _mine(self, version: int, path: Path) -> None:
         """Publish what the training queries retrieve now, without D+, unless it stands there."""
-        encoder = self.state.encoder
+        encoder, state = self.state.encoder, self.state
         inputs = {"collection": self.data.collection.digest, "miner": encoder.digest()}
-        if is_current(path, KIND, inputs):
-            return
-        with self.experiment.timed("mine", version=version):
-            runs, state = f"episodes/1/runs-v{version:04d}", self.state
-            if version:
-                state = state_of(self.settings, self.data, self.experiment, encoder, f"v{version}", runs)
-            miner = next(with_index(state, self.index), state)
-            seed = self.settings.seed
-            pool = mine_candidates(miner, self.data.train, "query", episode=1, depth=self.depth, seed=seed)
-        save_pool(pool, path, settings=self.settings.result_values(), inputs=inputs)
         if version:
+            runs = f"episodes/1/runs-v{version:04d}"
+            state = state_of(self.settings, self.data, self.experiment, encoder, f"v{version}", runs)
+        if not is_current(path, KIND, inputs):
+            with self.experiment.timed("mine", version=version):
+                miner = next(with_index(state, self.index), state)
+                seed = self.settings.seed
+                pool = mine_candidates(miner, self.data.train, "query", episode=1, depth=self.depth, seed=seed)
+            save_pool(pool, path, settings=self.settings.result_values(), inputs=inputs)
+        if version:  # also if it was published before: a kill may have come between that and this
             state.discard("query")
