@@ -132,7 +132,7 @@ def scores_of(encoder, collection, length, folder):
 
 
 @pytest.mark.parametrize("name", ["tied", "untied"])
-def test_queries_of_the_test_are_as_long_as_search_and_all_others_as_training(world, name, tmp_path):
+def test_queries_of_the_test_are_as_long_as_search_and_all_others_as_training(world, name, tmp_path, in_float32):
     root, collection, _ = world
     encoder, data = load_encoder(str(root / name)), choose_splits(collection)
     state = Watched(encoder, collection, "s", tmp_path / "runs", tmp_path / "cache", encoding=Encoding())
