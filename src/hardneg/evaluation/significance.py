@@ -2,7 +2,7 @@
 
 The randomisation test is Fisher's, as recommended for retrieval by Smucker, Allan and Carterette, "A Comparison of
 Statistical Significance Tests for Information Retrieval Evaluation", CIKM 2007. It and the bootstrap are our own:
-``scipy.stats.permutation_test`` takes 50 times as long for 100,000 permutations, and random numbers that are keyed
+``scipy.stats.permutation_test`` takes 45 times as long for 100,000 permutations of 830 queries, and keyed numbers
 give the same p and interval with every version of a library.
 """
 
