@@ -8,7 +8,7 @@ import pytest
 
 from faults import flip
 from hardneg.errors import ArtifactError, HardnegError, InputError, ResourceError, TrustError
-from hardneg.storage.safe_read import load_array, read_json
+from hardneg.storage.safe_read import load_array, read_json, undisturbed
 
 
 class Payload:
@@ -64,6 +64,33 @@ def test_a_damaged_header_ends_in_one_line(tmp_path, mmap):
             with contextlib.suppress(HardnegError):
                 assert isinstance(load_array(file, mmap=mmap), np.ndarray)
             file.write_bytes(whole)
+
+
+def test_a_header_is_read_again_where_another_thread_disturbed_its_parser(tmp_path, monkeypatch):
+    np.save(tmp_path / "a.npy", np.arange(3))
+    opened, calls = np.lib.format.open_memmap, []
+
+    def disturbed(*arguments, **options):
+        calls.append(arguments)
+        if len(calls) < 3:
+            raise SystemError("AST constructor recursion depth mismatch (before=45, after=36)")
+        return opened(*arguments, **options)
+
+    monkeypatch.setattr(np.lib.format, "open_memmap", disturbed)
+    assert load_array(tmp_path / "a.npy").tolist() == [0, 1, 2]
+    assert len(calls) == 3
+
+
+def test_a_parser_that_always_fails_is_not_called_for_ever():
+    calls = []
+
+    def fails():
+        calls.append(1)
+        raise SystemError
+
+    with pytest.raises(SystemError):
+        undisturbed(fails)
+    assert len(calls) == 20
 
 
 def test_an_array_is_mapped_or_read(tmp_path):

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hardneg.errors import ArtifactError, InputError, TrustError
 from hardneg.storage.os_errors import reading
+
+T = TypeVar("T")
+_PARSER = threading.Lock()
 
 
 def read_json(path: Path) -> Any:
@@ -32,17 +38,38 @@ def as_written(data: bytes, value: Any) -> bool:
 def load_array(path: Path, *, mmap: bool = True) -> NDArray[Any]:
     """Open an ``.npy`` array, memory-mapped and never unpickled."""
     try:
-        if mmap:
-            return np.lib.format.open_memmap(path, mode="r")
-        with open(path, "rb") as stream:
-            array: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
-            return array
+        return undisturbed(lambda: _opened(path, mmap))
     except Exception as fault:  # a damaged header can end in almost any
         if holds_pickle(path):
             what = "a pickle, which could run code, in place of a plain array"
             raise TrustError("UNSAFE_PICKLE", what, "get it as a plain array", path=path) from fault
         what = f"not a plain array ({fault})"
         raise ArtifactError("BAD_ARRAY", what, "make the artefact again", path=path) from fault
+
+
+def _opened(path: Path, mmap: bool) -> NDArray[Any]:
+    if mmap:
+        return np.lib.format.open_memmap(path, mode="r")
+    with open(path, "rb") as stream:
+        array: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
+        return array
+
+
+def undisturbed(parse: Callable[[], T], tries: int = 20) -> T:
+    """What ``parse`` gives, which calls ``ast.literal_eval``; called again where another thread disturbed it.
+
+    Up to 3.11, Python counts the depth of syntax trees for all threads together. Where two threads build one at
+    the same time, one of them ends in a SystemError that says nothing of the text. numpy reads headers that way.
+    """
+    for left in reversed(range(tries)):
+        try:
+            with _PARSER:
+                return parse()
+        except SystemError:  # by a thread that does not hold our lock
+            if not left:
+                raise
+            time.sleep(0.001)
+    raise AssertionError("unreachable")
 
 
 def holds_pickle(path: Path) -> bool:

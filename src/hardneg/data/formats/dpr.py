@@ -25,6 +25,7 @@ from hardneg.data.formats.folders import find_file, find_splits, has_file
 from hardneg.data.formats.lines import read_columns, read_lines, split_quoted, text_of, wrong_width
 from hardneg.data.source import JudgementRecord, PassageRecord, QueryRecord, Source, file_digests
 from hardneg.errors import InputError
+from hardneg.storage.safe_read import undisturbed
 
 PASSAGES, CSV = "psgs_w100.tsv", ".qa.csv"
 BESIDE = "wikipedia-corpus-index"  # where ANCE-Tele keeps the passages, beside the folder of the questions
@@ -125,7 +126,7 @@ def _csv_questions(split: str, path: Path) -> Iterator[QueryRecord]:
 def _listed(text: str, path: Path, line: int) -> list[str]:
     """The strings of a list as Python writes it; nothing is executed."""
     try:
-        value = ast.literal_eval(text)
+        value = undisturbed(lambda: ast.literal_eval(text))
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         value = None
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
