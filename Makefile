@@ -65,13 +65,13 @@ chaos: install
 	CHAOS_EVENTS=100 CHAOS_WHOLE=1 OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m slow -n 4 tests/slow/test_ance_chaos.py
 
 fuzz: install
-	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz.py --cases 20000 --seed 1
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m faults.fuzz --cases 20000 --seed 1
 
 crash: install
-	$(BIN)/python tests/crash.py
+	PYTHONPATH=tests $(BIN)/python -m faults.crash
 
 flips: install
-	OMP_NUM_THREADS=1 $(BIN)/python tests/flips.py --flips 1000 --truncations 500 --seed 1
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m faults.flips --flips 1000 --truncations 500 --seed 1
 
 lint: install
 	$(BIN)/ruff check .

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from forked import fork
+from faults.forked import fork
 
 FAIL = "FAIL"  # environment: rank:step:how, by a fault or by a signal (kill)
 

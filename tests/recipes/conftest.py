@@ -14,7 +14,7 @@ from hardneg.experiment.folder import Experiment
 from hardneg.models.loading import load_encoder
 from hardneg.recipes import ance_tele
 from hardneg.search.ann import FaissIndex
-from tiny_world import COMMON, SETTINGS, tiny_collection, tiny_model
+from worlds.tiny_world import COMMON, SETTINGS, tiny_collection, tiny_model
 
 
 @dataclass

@@ -7,8 +7,8 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from reference_tele import SlowEncoder
 from safetensors.torch import load_file
-from slow_tele import SlowEncoder
 
 import hardneg as hn
 from hardneg.api.recipes import settings_of
@@ -20,7 +20,7 @@ from hardneg.recipes.adore.fixed_negatives import FixedNegatives
 from hardneg.recipes.adore.lists import Retrieval
 from hardneg.recipes.adore.recipe import RECIPE
 from hardneg.search.ann import FaissIndex
-from tiny_world import one_thread  # noqa: F401
+from worlds.tiny_world import one_thread  # noqa: F401
 
 SMALL = {"cut": 10, "steps": 4, "warmup": 1, "depth": 12}
 

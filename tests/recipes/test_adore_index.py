@@ -21,7 +21,7 @@ from hardneg.records import Positives, offsets_of
 from hardneg.search import retriever as snapshot
 from hardneg.search.ann import FILE, KIND
 from hardneg.storage.artifacts import publish, read_manifest
-from tiny_world import one_thread, tiny_model  # noqa: F401
+from worlds.tiny_world import one_thread, tiny_model  # noqa: F401
 
 OPTIONS = {
     "flat": {},

@@ -17,8 +17,8 @@ from hardneg.models.tokenizing import token_store
 from hardneg.recipes.adore.lists import Retrieval
 from hardneg.recipes.adore.recipe import RECIPE
 from hardneg.search.embedding_store import Embeddings
-from slow_score import slow_score
-from tiny_world import one_thread  # noqa: F401
+from reference_ranking import slow_score
+from worlds.tiny_world import one_thread  # noqa: F401
 
 DEPTH = 12
 SMALL = {"cut": 10, "steps": 3, "warmup": 1, "depth": DEPTH}

@@ -7,8 +7,8 @@ import time
 import numpy as np
 import pytest
 from executed import power_cut
-from slow_pairs import SlowPairs, nll
-from slow_tele import SlowEncoder
+from reference_pairs import SlowPairs, nll
+from reference_tele import SlowEncoder
 
 from hardneg import settings_of
 from hardneg.api.inspect import last_pool
@@ -20,7 +20,7 @@ from hardneg.negatives.pool import load_pool
 from hardneg.recipes.ance import recipe as ance
 from hardneg.recipes.ance import versions as refresh
 from hardneg.recipes.ance.recipe import RECIPE, Ance
-from tiny_world import COMMON, one_thread  # noqa: F401
+from worlds.tiny_world import COMMON, one_thread  # noqa: F401
 
 EVERY, REFRESHES = 4, 2
 SMALL = {"refresh_every": EVERY, "refreshes": REFRESHES, "warmup": 2}

@@ -9,7 +9,7 @@ import hardneg as hn
 from hardneg.errors import ArtifactError
 from hardneg.storage.artifacts import remove
 from hardneg.training.checkpoint import checkpoints
-from tiny_world import COMMON, one_thread  # noqa: F401
+from worlds.tiny_world import COMMON, one_thread  # noqa: F401
 
 SMALL = {"refresh_every": 2, "refreshes": 4, "checkpoint_every": 1, "measures": "RR@10"}
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from executed import multiset, read_pool
 from recorded import RECORDED
-from slow_tele import SlowEncoder, SlowTele
+from reference_tele import SlowEncoder, SlowTele
 
 from hardneg.data.training_data import choose_splits
 from hardneg.negatives.facts import entries_of
 from hardneg.negatives.pool import load_pool
-from tiny_world import SETTINGS, one_thread, tiny_model  # noqa: F401
+from worlds.tiny_world import SETTINGS, one_thread, tiny_model  # noqa: F401
 
 STEPS = {1: 4, 2: 4, 3: 12}
 N, DEPTH = SETTINGS["count"], SETTINGS["depth"]

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from executed import Executed, watched
-from slow_tele import SlowEncoder, SlowTele
+from reference_tele import SlowEncoder, SlowTele
 
 import hardneg as hn
 from hardneg.data.collection import Collection
@@ -20,7 +20,7 @@ from hardneg.experiment.folder import Experiment
 from hardneg.models.loading import load_encoder
 from hardneg.recipes import ance_tele
 from hardneg.records import Positives
-from tiny_world import SETTINGS, one_thread, tiny_model  # noqa: F401
+from worlds.tiny_world import SETTINGS, one_thread, tiny_model  # noqa: F401
 
 EPISODES, PASSAGES, TRAIN = 3, 96, 30
 QA = SETTINGS | {

@@ -6,8 +6,8 @@ import logging
 import numpy as np
 import pytest
 import torch
+from reference_tele import SlowEncoder, SlowTele
 from safetensors.torch import load_file
-from slow_tele import SlowEncoder, SlowTele
 
 import hardneg as hn
 from hardneg.data.training_data import choose_splits
@@ -15,7 +15,7 @@ from hardneg.errors import HardnegError
 from hardneg.models.loading import load_encoder
 from hardneg.storage.artifacts import read_manifest
 from hardneg.training.checkpoint import checkpoints
-from tiny_world import SETTINGS, one_thread  # noqa: F401
+from worlds.tiny_world import SETTINGS, one_thread  # noqa: F401
 
 TELEMETRY = ("timing.jsonl", "log.txt", ".lock", "learning_curve.png")
 

@@ -11,7 +11,7 @@ from hardneg.recipes.model_source import ModelSource, as_it_came
 from hardneg.recipes.star import Star
 from hardneg.storage.artifacts import read_manifest
 from processes import command_of, finish
-from tiny_world import COMMON, SETTINGS, one_thread  # noqa: F401
+from worlds.tiny_world import COMMON, SETTINGS, one_thread  # noqa: F401
 
 SHORT = {"query_length": 4, "passage_length": 5}
 RECIPES = {

@@ -15,7 +15,7 @@ from hardneg.recipes import settings as recipe_settings
 from hardneg.recipes.measured_states import Passing
 from hardneg.storage.artifacts import read_manifest
 from hardneg.training import stage
-from tiny_world import COMMON, one_thread  # noqa: F401
+from worlds.tiny_world import COMMON, one_thread  # noqa: F401
 
 SMALL = COMMON | {"queries_per_step": 16, "measures": "RR@10"}
 ALL = {

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import hardneg as hn
-from faults import dead_pid, run_python
+from faults.injected import dead_pid, run_python
 from hardneg.errors import ArtifactError, BusyError
 from hardneg.storage.disk import NEW, OLD, TEMPORARY
-from tiny_world import one_thread  # noqa: F401
+from worlds.tiny_world import one_thread  # noqa: F401
 
 
 @pytest.fixture(scope="module")

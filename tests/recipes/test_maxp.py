@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from slow_pairs import SlowPairs, nll
-from slow_tele import SlowEncoder, SlowTele
+from reference_pairs import SlowPairs, nll
+from reference_tele import SlowEncoder, SlowTele
 from test_star import SlowStar
 
 from hardneg.data.training_data import choose_splits
@@ -13,7 +13,7 @@ from hardneg.recipes import ance_tele, star, warmup
 from hardneg.recipes.adore import recipe as adore
 from hardneg.recipes.ance import recipe as ance
 from hardneg.training import gradient_cache, stage
-from tiny_world import one_thread, tiny_model  # noqa: F401
+from worlds.tiny_world import one_thread, tiny_model  # noqa: F401
 
 LENGTH, CHUNKS = 5, 3  # most documents have more words than that leaves room for
 

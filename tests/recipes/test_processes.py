@@ -14,7 +14,7 @@ import hardneg as hn
 from hardneg.storage.artifacts import read_manifest
 from hardneg.training.checkpoint import checkpoints
 from processes import FAIL, arrays_of, command_of, finish, forked, torchrun
-from tiny_world import COMMON, SETTINGS
+from worlds.tiny_world import COMMON, SETTINGS
 
 pytestmark = pytest.mark.slow
 

@@ -6,8 +6,8 @@ Some steps of each recipe against slow loops, beyond the two of warm-up; the rat
 import numpy as np
 import pytest
 import torch
+from reference_tele import HEAD, SlowEncoder, SlowLamb, SlowTele
 from safetensors.torch import load_file, save_file
-from slow_tele import HEAD, SlowEncoder, SlowLamb, SlowTele
 from test_adore import SlowAdore, watched_batches  # noqa: F401
 from test_star import SlowStar
 from test_warmup import SlowPairs, nll
@@ -17,8 +17,8 @@ from hardneg.models.loading import load_encoder
 from hardneg.recipes import ance_tele, star, warmup
 from hardneg.recipes.adore import recipe as adore
 from hardneg.recipes.ance import recipe as ance
-from tiny import tiny_roberta
-from tiny_world import COMMON, one_thread  # noqa: F401
+from worlds.tiny_models import tiny_roberta
+from worlds.tiny_world import COMMON, one_thread  # noqa: F401
 
 PEAK, DECAY, CLIP = 1e-3, 0.2, 0.7
 OPTIMISER = {"optimizer": "lamb", "weight_decay": DECAY, "clip": CLIP, "warmup": 2}

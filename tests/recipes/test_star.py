@@ -5,14 +5,14 @@ import math
 import numpy as np
 import pytest
 import torch
-from slow_tele import SlowEncoder, SlowTele
+from reference_tele import SlowEncoder, SlowTele
 
 from hardneg.api.recipes import settings_of
 from hardneg.data.training_data import choose_splits
 from hardneg.losses import star
 from hardneg.negatives.pool import load_pool
 from hardneg.recipes.star import RECIPE
-from tiny_world import one_thread  # noqa: F401
+from worlds.tiny_world import one_thread  # noqa: F401
 
 
 def ranknet(positive, negative):

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 from executed import read_pool
-from slow_pairs import SlowPairs, bce, hinge, nll
-from slow_tele import SlowEncoder, SlowTele
+from reference_pairs import SlowPairs, bce, hinge, nll
+from reference_tele import SlowEncoder, SlowTele
 
 from hardneg.api.recipes import settings_of
 from hardneg.data.training_data import choose_splits
 from hardneg.errors import Faults, SettingsError
 from hardneg.negatives.pool import load_pool
 from hardneg.recipes.warmup import RECIPE, Warmup, sources_of
-from tiny_world import one_thread  # noqa: F401
+from worlds.tiny_world import one_thread  # noqa: F401
 
 VARIANTS = {
     "bm25": ({}, nll, {"in_batch": False}),

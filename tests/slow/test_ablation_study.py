@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tiny_world import tiny_collection, tiny_model
+from worlds.tiny_world import tiny_collection, tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from forked import Forked, fork
+from faults.forked import Forked, fork
 from hardneg import cli
 from hardneg.process.signals import stop_flag
 from hardneg.recipes.ance import roles, supervision
-from tiny_world import tiny_collection, tiny_model
+from worlds.tiny_world import tiny_collection, tiny_model
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from hardneg.data.importing import open_data
-from tiny_world import tiny_collection, tiny_model
+from worlds.tiny_world import tiny_collection, tiny_model
 
 pytestmark = pytest.mark.slow
 

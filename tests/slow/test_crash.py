@@ -9,13 +9,13 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-PROGRAM = Path(__file__).parents[1] / "crash.py"
+TESTS = Path(__file__).parents[1]
 SAMPLE = 60
 
 
 def test_wherever_a_command_is_stopped_the_same_command_ends_in_the_same_bytes():
-    words = [sys.executable, PROGRAM, "--sample", SAMPLE, "--seed", "5"]
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=600)
+    words = [sys.executable, "-m", "faults.crash", "--sample", SAMPLE, "--seed", "5"]
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=600, cwd=TESTS)
     assert done.returncode == 0, done.stdout + done.stderr
     cases = re.findall(r"^(\w+): \d+ points, (\d+) cases", done.stdout, re.MULTILINE)
     assert [command for command, _ in cases] == ["import", "encode", "mine", "train", "index", "search", "export"]
@@ -23,7 +23,7 @@ def test_wherever_a_command_is_stopped_the_same_command_ends_in_the_same_bytes()
 
 
 MUTANT = """
-import crash
+from faults import crash
 from hardneg.storage import disk
 sync = disk.sync
 disk.sync = lambda path: None if path.is_file() else sync(path)
@@ -34,7 +34,5 @@ assert any("torn" in str(wrong) for wrong in faults.values()), lines
 
 
 def test_a_write_that_is_not_flushed_is_found():
-    done = subprocess.run(
-        [sys.executable, "-c", MUTANT], capture_output=True, text=True, timeout=600, cwd=PROGRAM.parent
-    )
+    done = subprocess.run([sys.executable, "-c", MUTANT], capture_output=True, text=True, timeout=600, cwd=TESTS)
     assert done.returncode == 0, done.stderr[-2000:]

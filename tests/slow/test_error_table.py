@@ -19,8 +19,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from samples import BEIR, files
-from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
+from formats.samples import BEIR, files
+from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 pytestmark = pytest.mark.slow
 

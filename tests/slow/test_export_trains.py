@@ -5,7 +5,7 @@ import math
 import pytest
 
 import hardneg as hn
-from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
+from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 

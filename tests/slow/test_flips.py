@@ -2,8 +2,8 @@
 
 import pytest
 
-import flips
-from tiny_world import one_thread, tiny_collection  # noqa: F401
+from faults import flips
+from worlds.tiny_world import one_thread, tiny_collection  # noqa: F401
 
 pytestmark = pytest.mark.slow
 

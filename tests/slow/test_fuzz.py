@@ -9,12 +9,12 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-FUZZER = Path(__file__).parents[1] / "fuzz.py"
+TESTS = Path(__file__).parents[1]
 
 
 def test_a_sample_of_mutated_inputs_is_read_or_refused_in_one_line():
-    command = [sys.executable, str(FUZZER), "--cases", "1200", "--seed", "7"]
+    command = [sys.executable, "-m", "faults.fuzz", "--cases", "1200", "--seed", "7"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=TESTS, env=environment)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
     assert " cases of seed 7: 0 failed" in done.stdout.splitlines()[-1]

@@ -9,7 +9,7 @@ import pytest
 
 from hardneg.cli import run
 from hardneg.data.collection import Collection
-from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
+from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = {

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
+from faults.killed import Runner, check_equal, check_kills, contents, said
 from hardneg.training.checkpoint import checkpoints
-from killed import Runner, check_equal, check_kills, contents, said
-from tiny_world import SETTINGS, tiny_collection, tiny_model
+from worlds.tiny_world import SETTINGS, tiny_collection, tiny_model
 
 pytestmark = pytest.mark.slow
 

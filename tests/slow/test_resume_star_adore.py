@@ -11,8 +11,8 @@ import signal
 import pytest
 
 import hardneg as hn
-from killed import Runner, check_equal, check_kills, contents, said
-from tiny_world import COMMON, tiny_collection, tiny_model
+from faults.killed import Runner, check_equal, check_kills, contents, said
+from worlds.tiny_world import COMMON, tiny_collection, tiny_model
 
 pytestmark = pytest.mark.slow
 

@@ -7,8 +7,8 @@ import shutil
 
 import pytest
 
-import conventions
-from conventions import Plain, otherwise, write
+from formats import conventions
+from formats.conventions import Plain, otherwise, write
 from hardneg.data.importing import import_collection
 from hardneg.storage import disk
 

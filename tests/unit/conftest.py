@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-from few_texts import QUERIES, TEXTS, TITLES
-from tiny import tiny_bert, tiny_roberta
+from worlds.few_texts import QUERIES, TEXTS, TITLES
+from worlds.tiny_models import tiny_bert, tiny_roberta
 
 
 @pytest.fixture(scope="module")

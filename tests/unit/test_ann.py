@@ -20,7 +20,7 @@ from hardneg.search.ann_building import build_index, choose, drawn, memory_of
 from hardneg.search.embedding_store import Embeddings
 from hardneg.search.retrieve import search_run
 from hardneg.storage.artifacts import open_artifact, publish, read_manifest
-from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
+from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 OPTIONS = {
     "flat": {},

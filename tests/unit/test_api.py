@@ -17,7 +17,7 @@ from hardneg.errors import ArtifactError, BusyError, Faults, SettingsError
 from hardneg.negatives.pool import load_pool
 from hardneg.recipes.ance_tele import AnceTele
 from hardneg.storage.artifacts import lease
-from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
+from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 SMALL = {
     "episodes": 2,

@@ -10,7 +10,7 @@ from hardneg.api.inputs import holding
 from hardneg.errors import ArtifactError, BusyError, InputError, SettingsError
 from hardneg.negatives.pool import SOURCES, load_pool
 from hardneg.storage.artifacts import read_manifest
-from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
+from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from faults import fate, fault_of, temporaries, tree
+from faults.injected import fate, fault_of, temporaries, tree
+from faults.small_artefact import KIND, make, text_of
 from hardneg.errors import ArtifactError, ResourceError
 from hardneg.storage import disk
 from hardneg.storage.artifacts import (
@@ -27,7 +28,6 @@ from hardneg.storage.artifacts import (
     verify,
     write_json,
 )
-from small_artefact import KIND, make, text_of
 
 # ---------------------------------------------------------------- whole
 

@@ -6,12 +6,12 @@ import socket
 
 import pytest
 
-from faults import dead_pid, run_python, temporaries
+from faults.injected import dead_pid, run_python, temporaries
+from faults.small_artefact import make, text_of
 from hardneg.errors import ArtifactError
 from hardneg.storage.artifacts import (
     TEMPORARY,
 )
-from small_artefact import make, text_of
 
 CRASH = """
 import os, sys

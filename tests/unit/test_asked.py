@@ -7,7 +7,7 @@ from hardneg.diagnostics.search_state import search_state
 from hardneg.evaluation.measures import parse_measures
 from hardneg.models.loading import load_encoder
 from hardneg.search.retriever import Encoding, Snapshot
-from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
+from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 RUNS = {"all": ["train", "lookahead", "test", "dev"], "judged": ["test", "dev"], "dev": ["dev"]}
 

@@ -5,11 +5,11 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from few_texts import close, embed, tokens_of
 from hardneg.models import capacity
 from hardneg.models.capacity import best_precision, warn_if_emulated
 from hardneg.models.loading import load_encoder
 from hardneg.records import TokenBatch
+from worlds.few_texts import close, embed, tokens_of
 
 ROUNDING = 2.0**-8  # of a value in bfloat16, at most
 

@@ -19,7 +19,7 @@ from hardneg.process import progress
 from hardneg.search.embedding_store import Embeddings
 from hardneg.storage.artifacts import MANIFEST, Manifest, read_manifest, write_json
 from hardneg.training import stage
-from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
+from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 COMMON = {"queries_per_step": 8, "depth": 10, "seed": 7, "token_budget": 512, "measures": "RR@10"}
 OF_RECIPES = {

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from conventions import Plain, beir, tevatron_1
+from formats.conventions import Plain, beir, tevatron_1
 from hardneg.data.collection import Collection
 from hardneg.data.importing import import_collection, open_data
 from hardneg.errors import InputError, SettingsError

@@ -21,7 +21,7 @@ from hardneg.negatives.pool import SOURCES, load_pool
 from hardneg.recipes.catalogue import CATALOGUE, RecipeFacts, RecipeOption
 from hardneg.recipes.settings import Recipe, TrainingSettings
 from hardneg.storage.artifacts import read_manifest
-from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
+from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 RECIPES = ("ance-tele", "warmup", "ance", "star", "adore")
 COMMANDS = (

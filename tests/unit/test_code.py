@@ -17,7 +17,7 @@ from hardneg.models import code
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
 from hardneg.records import TokenBatch
-from tiny_world import SETTINGS, tiny_collection, tiny_model
+from worlds.tiny_world import SETTINGS, tiny_collection, tiny_model
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 MODEL = """

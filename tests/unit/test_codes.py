@@ -12,7 +12,7 @@ from hardneg.search.codes import FEW, PATIENCE, REPAID, TOP, Codes, is_exact
 from hardneg.search.exact import ExactIndex
 from hardneg.search.proposals import SLACK
 from hardneg.search.vectors import vector_norms
-from slow_search import random, slow_search
+from reference_search import random, slow_search
 
 pytestmark = pytest.mark.skipif(not has_byte_kernels(), reason="this processor does not multiply bytes")
 

@@ -6,8 +6,8 @@ import tracemalloc
 
 import pytest
 
-import conventions
-from conventions import Plain, jsonl, otherwise, quoted, tsv, write
+from formats import conventions
+from formats.conventions import Plain, jsonl, otherwise, quoted, tsv, write
 from hardneg.data.collection import Collection
 from hardneg.data.formats import arrays, lines
 from hardneg.data.importing import detect, import_collection

@@ -23,7 +23,7 @@ from hardneg.training.batches import GroupBatch, group_scores, masked_columns
 from hardneg.training.checkpoint import latest_checkpoint, restore, save_checkpoint
 from hardneg.training.loop import NotFinite, StepOutput, train_steps
 from hardneg.training.optim import adamw, linear
-from tiny import SHAPE
+from worlds.tiny_models import SHAPE
 
 DEVICE = "cuda"
 VOCABULARY = 200

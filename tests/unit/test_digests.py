@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from faults import settle
+from faults.injected import settle
 from hardneg.storage import digests
 from hardneg.storage.digests import cached_digest, digest_file, digest_folder, digest_json
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import hardneg
-from faults import dead_pid, fate, fault_of, temporaries, tree
+from faults.injected import dead_pid, fate, fault_of, temporaries, tree
 from hardneg.errors import InputError, ResourceError
 from hardneg.storage import disk
 from hardneg.storage.disk import TEMPORARY, append_lines, check_writable, publish_file, remove, write_json

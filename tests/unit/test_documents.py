@@ -23,7 +23,7 @@ from hardneg.search.exact import ExactIndex
 from hardneg.search.retrieve import first_documents, search_documents
 from hardneg.search.retriever import Encoding, Snapshot
 from hardneg.training.batches import GroupBatch, best_chunks, group_scores
-from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
+from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,9 @@ import shutil
 import numpy as np
 import pytest
 
+from formats.samples import BEIR, MSMARCO, QA, RUN, TREC, files
 from hardneg.negatives.pool import DTYPES, NegativePool, save_pool
 from hardneg.storage import artifacts, disk
-from samples import BEIR, MSMARCO, QA, RUN, TREC, files
 
 LINE = r"(?:(?P<path>\S.*?)(?::(?P<line>\d+))?: )?(?P<code>[A-Z][A-Z0-9_]+): \S.*; \S.*"
 HEADER = "query-id\tcorpus-id\tscore\n"

@@ -8,7 +8,7 @@ from hardneg.errors import ArtifactError, InputError, NumericError, SettingsErro
 from hardneg.search.exact import ExactIndex, exact_search, merge_topk
 from hardneg.search.pairs import tree_sum
 from hardneg.search.topk_selection import Candidates
-from slow_search import check, random, slow_scores, slow_search
+from reference_search import check, random, slow_scores, slow_search
 
 
 def test_by_hand():

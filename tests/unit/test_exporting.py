@@ -13,7 +13,7 @@ from hardneg.data.collection import Collection
 from hardneg.data.importing import import_collection
 from hardneg.errors import ArtifactError, InputError, SettingsError
 from hardneg.negatives.pool import DTYPES, SOURCES, NegativePool, load_pool, save_pool
-from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
+from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 FORMATS = ("sentence-transformers", "tevatron", "flagembedding", "dpr", "token-ids")
 

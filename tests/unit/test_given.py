@@ -15,7 +15,7 @@ from hardneg.keyed_random import hash64, key
 from hardneg.negatives.external import Lists, batch, find, given_pool, sequence_hashes, with_first
 from hardneg.negatives.pool import SOURCES, check_pool
 from hardneg.records import Positives
-from tiny_world import one_thread, tiny_model  # noqa: F401
+from worlds.tiny_world import one_thread, tiny_model  # noqa: F401
 
 FILE = SOURCES.index("file")
 

@@ -10,7 +10,7 @@ from hardneg.errors import ArtifactError, SettingsError
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
 from hardneg.storage.artifacts import read_manifest
-from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
+from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 SHORT = {"query_length": 4, "passage_length": 6}
 

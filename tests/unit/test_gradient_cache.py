@@ -19,7 +19,7 @@ from hardneg.training.batches import GroupBatch, KnownPositives, group_scores, m
 from hardneg.training.gradient_cache import cached
 from hardneg.training.loop import backward
 from hardneg.training.objectives import group_loss, group_objective
-from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
+from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 BUDGET = 64  # tokens: about six passages
 

@@ -24,8 +24,8 @@ from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
 from hardneg.recipes.ance_tele import AnceTele
 from hardneg.recipes.model_source import ModelSource
-from tiny import tiny_bert
-from tiny_world import SETTINGS, tiny_collection, tiny_model
+from worlds.tiny_models import tiny_bert
+from worlds.tiny_world import SETTINGS, tiny_collection, tiny_model
 
 with contextlib.suppress(ImportError):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from aftermath import GHOST
-from faults import tree
+from faults.aftermath import GHOST
+from faults.injected import tree
 from hardneg.errors import ArtifactError, Interrupted, NumericError
 from hardneg.experiment.metrics import Metrics
 from hardneg.process.signals import stop_flag

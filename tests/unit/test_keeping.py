@@ -8,7 +8,7 @@ import pytest
 from pydantic import Field
 
 import hardneg as hn
-from faults import dead_pid, flip, settle
+from faults.injected import dead_pid, flip, settle
 from hardneg.api import doctor as diagnosis
 from hardneg.config import Settings
 from hardneg.data.formats.trec import sidecar_of, write_run

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from faults import dead_pid, fate, fault_of, run_python
+from faults.injected import dead_pid, fate, fault_of, run_python
 from hardneg.errors import BusyError, ResourceError
 from hardneg.storage.lease import Heartbeat, Observer, holding, lease, waiting
 

@@ -5,7 +5,7 @@ import pytest
 
 from hardneg.models.lengths import Cut, count_cut, draw, percent, sample_cut
 from hardneg.models.loading import load_encoder
-from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
+from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 
 @pytest.fixture(scope="module")

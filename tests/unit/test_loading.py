@@ -10,13 +10,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, BertConfig, BertForMaskedLM
 
-from few_texts import close, embed, tokens_of
 from hardneg.errors import HardnegError, InputError, SettingsError, TrustError
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
 from hardneg.records import TokenBatch, offsets_of
+from worlds.few_texts import close, embed, tokens_of
 
 
 def test_defaults_of_a_plain_folder(bert, capfd):

@@ -9,7 +9,8 @@ import time
 import numpy as np
 import pytest
 
-from faults import flip, settle, tree
+from faults.injected import flip, settle, tree
+from faults.small_artefact import KIND, make
 from hardneg.errors import ArtifactError, ResourceError
 from hardneg.storage.artifacts import (
     MANIFEST,
@@ -23,7 +24,6 @@ from hardneg.storage.artifacts import (
     verify,
     write_json,
 )
-from small_artefact import KIND, make
 
 # ---------------------------------------------------------------- verified before use
 

@@ -9,7 +9,7 @@ import hardneg as hn
 from hardneg.errors import ArtifactError, InputError, SettingsError
 from hardneg.experiment.folder import write_settings
 from hardneg.experiment.provenance import PLACES, remember_collection
-from tiny_world import tiny_collection
+from worlds.tiny_world import tiny_collection
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from hardneg.api.recipes import settings_of
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
 from hardneg.recipes.model_source import ModelSource
-from tiny_world import COMMON, one_thread, tiny_collection, tiny_model  # noqa: F401
+from worlds.tiny_world import COMMON, one_thread, tiny_collection, tiny_model  # noqa: F401
 
 CHANGES = {
     "pooling": ("cls", "pooling: the model's mean -> cls"),

@@ -8,7 +8,7 @@ from hardneg.diagnostics.pairwise_errors import PairwiseErrors, pairwise_errors
 from hardneg.errors import InputError
 from hardneg.records import Positives, offsets_of
 from hardneg.search.exact import ExactIndex
-from slow_score import slow_score
+from reference_ranking import slow_score
 
 LAYOUTS = [(1, {}), (1, {"tile": 3, "chunk": 50}), (4, {"tile": 5, "chunk": 33}), (3, {"chunk": 1000})]
 

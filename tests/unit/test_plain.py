@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
-from faults import flip
+from faults.injected import flip
 from hardneg.errors import ArtifactError, HardnegError, InputError, ResourceError, TrustError
 from hardneg.storage.safe_read import load_array, read_json, undisturbed
 

@@ -28,7 +28,7 @@ from hardneg.recipes.estimate import (
 )
 from hardneg.recipes.microbenchmarks import seconds_of, spread
 from hardneg.records import TokenBatch, offsets_of
-from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
+from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 
 @pytest.fixture(scope="module")

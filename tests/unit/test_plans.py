@@ -14,7 +14,7 @@ from hardneg.data.collection import Collection
 from hardneg.errors import HardnegError, SettingsError
 from hardneg.recipes import estimate as planning
 from hardneg.recipes import microbenchmarks as timing
-from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
+from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 PRESETS = [(recipe, preset) for recipe in RECIPES for preset in (None, *read_presets(recipe))]
 TITLES = {"query_length": 12, "passage_length": 16}  # the tiny model has 64 positions

@@ -21,7 +21,7 @@ from hardneg.search.proposals import (
     products_of,
 )
 from hardneg.search.vectors import vector_norms
-from slow_search import check, random, slow_search
+from reference_search import check, random, slow_search
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 BFLOAT16 = products_of(CPU)["bfloat16"]

@@ -12,7 +12,7 @@ from hardneg.recipes.adore import recipe as adore
 from hardneg.recipes.ance import recipe as ance
 from hardneg.recipes.estimate import disk_bytes, stored_bytes, take_sample, time_stages, tokens_of_step
 from hardneg.recipes.microbenchmarks import spread
-from tiny_world import COMMON, one_thread, tiny_collection, tiny_model  # noqa: F401
+from worlds.tiny_world import COMMON, one_thread, tiny_collection, tiny_model  # noqa: F401
 
 N, QUERIES, ALL_QUERIES, JUDGED = 120, 60, 92, 32  # of the tiny world; all but the training queries judge
 DEPTH = 20

@@ -9,7 +9,7 @@ from hardneg.models.loading import load_encoder
 from hardneg.models.reinit import layers_of, reinitialize
 from hardneg.recipes.ance_tele import AnceTele
 from hardneg.recipes.model_source import ModelSource
-from tiny import SHAPE, tiny_bert, tiny_roberta
+from worlds.tiny_models import SHAPE, tiny_bert, tiny_roberta
 
 TEXTS = ["some words of a language", "and some more of them"]
 

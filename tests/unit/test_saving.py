@@ -8,11 +8,11 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from few_texts import QUERIES, TEXTS, TITLES, close, embed
 from hardneg.errors import ArtifactError, SettingsError, TrustError
 from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
+from worlds.few_texts import QUERIES, TEXTS, TITLES, close, embed
 
 # ---------------------------------------------------------------- saving
 

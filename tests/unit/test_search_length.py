@@ -22,7 +22,7 @@ from hardneg.negatives.mining import mine_candidates, positive_scores
 from hardneg.records import owners
 from hardneg.search.embeddings import Embeddings
 from hardneg.search.retriever import Encoding, Snapshot
-from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
+from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 SHORT, LONG = 3, 5  # [CLS], one or three words, [SEP]
 

@@ -15,7 +15,7 @@ from hardneg.data.training_data import Labels
 from hardneg.errors import HardnegError, InputError, SettingsError
 from hardneg.recipes import estimate as planning
 from hardneg.storage import disk
-from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
+from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 
 class Odd:

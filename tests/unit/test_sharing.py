@@ -13,7 +13,7 @@ from hardneg.training import sharing
 from hardneg.training.batches import GroupBatch, group_scores, masked_columns
 from hardneg.training.loop import dropout_seed
 from hardneg.training.sharing import deal, gather, shared
-from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
+from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 
 @pytest.fixture(scope="module")

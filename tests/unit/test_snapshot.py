@@ -12,7 +12,7 @@ from hardneg.models.tokenizing import token_store
 from hardneg.search.embeddings import encode_store
 from hardneg.search.retriever import Encoding, Snapshot
 from hardneg.storage.artifacts import load_array, read_manifest
-from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
+from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 ENCODING = Encoding(token_budget=512)
 

@@ -10,7 +10,7 @@ from hardneg.data.importing import import_collection
 from hardneg.data.training_data import choose_splits
 from hardneg.errors import HardnegError, InputError, SettingsError
 from hardneg.storage import disk
-from tiny_world import SETTINGS, one_thread, tiny_collection, tiny_model  # noqa: F401
+from worlds.tiny_world import SETTINGS, one_thread, tiny_collection, tiny_model  # noqa: F401
 
 BY_ANSWERS = frozenset({"answers"})
 PASSAGES = [(f"p{i}", f"text {i}") for i in range(40)]

@@ -22,7 +22,7 @@ from hardneg.training.checkpoint import checkpoints
 from hardneg.training.loop import StepOutput
 from hardneg.training.optim import linear
 from hardneg.training.stage import Stage, Trainee
-from tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
+from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 STOP, EARLY, EVERY = 23, 9, 7
 SCHEDULE = linear(1e-2, warmup=0.1, horizon=40)  # the stage stops early; the schedule does not know

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from few_texts import Column, Stub
 from hardneg.data import tokens
 from hardneg.data.tokens import TokenStore, separator, tokenize, tokenizer_digest
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.records import TextTemplate
-from tiny import tiny_bert, tiny_roberta
+from worlds.few_texts import Column, Stub
+from worlds.tiny_models import tiny_bert, tiny_roberta
 
 TITLES = ["Retrievers", "", "A title", "Short"]
 TEXTS = ["dense vectors find passages", "no title here, only text!", "many words " * 40, "[SEP] inside a text"]

@@ -6,7 +6,7 @@ import re
 import shutil
 
 import hardneg
-from faults import temporaries
+from faults.injected import temporaries
 from hardneg.api.verify import verify_places
 from hardneg.storage.artifacts import MANIFEST
 from hardneg.storage.disk import GONE, NEW, TEMPORARY

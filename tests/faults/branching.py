@@ -14,8 +14,8 @@ import signal
 from concurrent.futures import Future
 from pathlib import Path
 
-from aftermath import GHOST, copy_known, digest, files_of, state_of, unread, walk, wrong_refusal, wrong_stop
-from faults import NUMBERS, refuse, write_half
+from faults.aftermath import GHOST, copy_known, digest, files_of, state_of, unread, walk, wrong_refusal, wrong_stop
+from faults.injected import NUMBERS, refuse, write_half
 from hardneg.storage import disk
 
 KINDS = ("kill", "tear", "power", "int", *NUMBERS)

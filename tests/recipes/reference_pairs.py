@@ -1,7 +1,7 @@
 """Losses of pairs once more, one negative at a time."""
 
 import torch
-from slow_tele import SlowTele
+from reference_tele import SlowTele
 
 
 class SlowPairs(SlowTele):

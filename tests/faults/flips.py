@@ -1,7 +1,7 @@
 """One bit is flipped, or a file cut short, in every kind of artefact: `verify` finds it, and so does its use.
 
-    python tests/flips.py --flips 1000 --truncations 500 --seed 1      (make flips)
-    python tests/flips.py --only pool                                  one kind alone
+    python -m faults.flips --flips 1000 --truncations 500 --seed 1      (make flips)
+    python -m faults.flips --only pool                                  one kind alone
 
 Cases are dealt out evenly to the kinds and, within a kind, to its files; place and bit are drawn. `verify` meets a
 file whose size and times are as they were, so that no remembered digest can help it; the use meets one that was
@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 import hardneg as hn
-from faults import fault_of
+from faults.injected import fault_of
 from hardneg.api.inputs import collection_of
 from hardneg.data.formats.trec import read_run, sidecar_of
 from hardneg.data.tokens import TokenStore
@@ -37,7 +37,7 @@ from hardneg.search.embedding_store import Embeddings
 from hardneg.search.runs import load_run
 from hardneg.storage.artifacts import read_manifest
 from hardneg.training.checkpoint import checkpoints, latest_checkpoint, restore
-from tiny_world import COMMON, SETTINGS, tiny_collection, tiny_model
+from worlds.tiny_world import COMMON, SETTINGS, tiny_collection, tiny_model
 
 SMALL = SETTINGS | {"episodes": 2, "steps": 4, "checkpoint_every": 2, "queries_per_step": 4}
 TELEMETRY = ("timing.jsonl", "log.txt", ".lock", "learning_curve.png", "timeline.png", "places.json")

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BertConfig, BertModel
 
 from hardneg.data.collection import Collection
-from tiny import SHAPE, _save
+from worlds.tiny_models import SHAPE, _save
 
 SPECIAL = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
 TOPICS, WORDS, PASSAGES = 12, 12, 120

@@ -1,10 +1,21 @@
-"""LambdaRank of one query, one pair at a time."""
+"""Scores and LambdaRank, pair by pair."""
 
 import math
 
+import numpy as np
 
-def slow(scores, positive, ranks, valid, relevant, measure, cut, weighted):
-    """One query, one pair at a time."""
+
+def slow_score(query, passage):
+    """Float64 products, padded to a power of two and added in halves; then float32."""
+    terms = np.zeros(1 << (len(query) - 1).bit_length())
+    terms[: len(query)] = query.astype(np.float64) * passage.astype(np.float64)
+    while len(terms) > 1:
+        terms = terms[: len(terms) // 2] + terms[len(terms) // 2 :]
+    return np.float32(terms[0])
+
+
+def slow_lambda(scores, positive, ranks, valid, relevant, measure, cut, weighted):
+    """LambdaRank of one query, one pair at a time."""
     total, count = 0.0, 0
     for p in range(len(scores)):
         for n in range(len(scores)):

@@ -1,7 +1,7 @@
 """Mutated inputs of every format that is read: each is read whole, or refused in one line.
 
-    python tests/fuzz.py --cases 20000 --seed 1      (make fuzz)
-    python tests/fuzz.py --only beir --case 1234     one case again, with its traceback
+    python -m faults.fuzz --cases 20000 --seed 1      (make fuzz)
+    python -m faults.fuzz --only beir --case 1234     one case again, with its traceback
 
 A case takes a small sound input, damages it (:mod:`mutations`), and reads it. It fails with anything but a
 ``HardnegError`` of whole lines, after more than ten seconds, when something is left behind after a fault, or when
@@ -32,10 +32,8 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from hardneg.errors import HardnegError
-from hardneg.storage import artifacts, disk
-from mutations import mutate
-from samples import (
+from faults.mutations import mutate
+from formats.samples import (
     BEIR,
     DOCUMENTS,
     DPR,
@@ -50,6 +48,8 @@ from samples import (
     TREC,
     files,
 )
+from hardneg.errors import HardnegError
+from hardneg.storage import artifacts, disk
 
 SECONDS = 10  # of computing; by the clock, six times as many
 LINE = re.compile(r"(\S.*: )?[A-Z][A-Z0-9_]+: \S.*; \S.*")
@@ -277,7 +277,7 @@ def make_pool(folder):
 
 
 def make_model(folder):
-    from tiny import tiny_bert
+    from worlds.tiny_models import tiny_bert
 
     tiny_bert(folder, [text for _, _, text in PASSAGES])
     (folder / "README.md").write_text("# A model\n")

@@ -1,7 +1,7 @@
 """Every command is stopped, or refused by the disk, at every point of its way: then it is run again, and compared.
 
-    python tests/crash.py [--sample N --seed S] [--commands import,encode,...] [--jobs N]      (make crash)
-    python tests/crash.py --commands train --only 123-power                      one case again
+    python -m faults.crash [--sample N --seed S] [--commands import,encode,...] [--jobs N]      (make crash)
+    python -m faults.crash --commands train --only 123-power                      one case again
 
 A point is a moment at which what is on the disk changes (``hardneg.storage.disk.point``). A case ends a process
 there: by SIGKILL before the change (kill) or half way through a write (tear), by SIGKILL with the loss of all that
@@ -34,14 +34,14 @@ import transformers.models.bert.modeling_bert
 import typer
 
 import hardneg.api.recipes
-from aftermath import UNREAD, damaged, differences, digest, ended
-from branching import Executor, ends_of, fork, grow
-from conventions import Plain, write
-from faults import temporaries
+from faults.aftermath import UNREAD, damaged, differences, digest, ended
+from faults.branching import Executor, ends_of, fork, grow
+from faults.injected import temporaries
+from formats.conventions import Plain, write
 from hardneg import cli
 from hardneg.models import loading
 from hardneg.search import embeddings
-from tiny_world import SETTINGS, tiny_collection, tiny_model
+from worlds.tiny_world import SETTINGS, tiny_collection, tiny_model
 
 LOADED = (bm25s, matplotlib, transformers, hardneg.api)  # before any fork
 COMMANDS = ("import", "encode", "mine", "train", "index", "search", "export")

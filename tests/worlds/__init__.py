@@ -1,0 +1,1 @@
+"""Small collections and models that tests train, search and read."""
