@@ -24,7 +24,7 @@ from hardneg.api.verify import verify as verify
 from hardneg.data.collection import Collection as Collection
 from hardneg.data.importing import import_collection as import_collection
 from hardneg.errors import HardnegError as HardnegError
-from hardneg.integrations.following import follow as follow
+from hardneg.integrations.follow_metrics import follow as follow
 from hardneg.models.code import allow_code as allow_code
 from hardneg.models.loading import load_encoder as load_encoder
 from hardneg.negatives.candidates import Filters as Filters

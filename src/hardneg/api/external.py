@@ -16,7 +16,7 @@ from hardneg.data.formats.trec import read_run
 from hardneg.data.tokens import TokenStore, separator, tokenize, without_special
 from hardneg.errors import SettingsError
 from hardneg.keyed_random import UInt64
-from hardneg.negatives.external import (
+from hardneg.negatives.external_lists import (
     find,
     given_pool,
     hash_lists,
