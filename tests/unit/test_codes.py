@@ -5,10 +5,11 @@ import pytest
 import torch
 
 from hardneg.errors import SettingsError
-from hardneg.models.capacity import has_byte_kernels
+from hardneg.process import cpu
+from hardneg.process.hardware import byte_products_are_exact, has_byte_kernels
 from hardneg.process.memory import limit_memory, spare
 from hardneg.search import codes as module
-from hardneg.search.codes import FEW, PATIENCE, REPAID, TOP, Codes, is_exact
+from hardneg.search.codes import FEW, PATIENCE, REPAID, TOP, Codes
 from hardneg.search.exact import ExactIndex
 from hardneg.search.proposals import SLACK
 from hardneg.search.vectors import vector_norms
@@ -79,7 +80,7 @@ def test_the_bound_is_met(dim):
 
 
 def test_products_are_exact_here():
-    assert is_exact()
+    assert byte_products_are_exact()
 
 
 def search_with(index, queries, **flaw):
@@ -182,7 +183,7 @@ def test_small_searches_make_codes_once_they_repay(index, monkeypatch):
     made = index.coding.made
     assert made is not None
     monkeypatch.setattr(Codes, "__init__", None)  # not made again,
-    for check in ("spare", "has_byte_kernels"):  # and what allowed them is not asked again
+    for check in ("spare", "searches_bytes"):  # and what allowed them is not asked again
         monkeypatch.setattr(module, check, None)
     ask(index, 1, 3)
     used = []
@@ -233,7 +234,7 @@ def test_without_memory_to_spare_none_are_made(index, monkeypatch):
 
 
 def test_where_products_are_wrong_none_are_made(index, monkeypatch):
-    monkeypatch.setattr(module, "is_exact", lambda: False)
+    monkeypatch.setattr(cpu, "byte_products_are_exact", lambda: False)
     ask(index, 1, REPAID + 3)
     assert index.coding.made is None
     with pytest.raises(SettingsError, match="precision = 'int8'"):

@@ -9,7 +9,7 @@ from pathlib import Path
 from hardneg.api.inputs import Place
 from hardneg.data.collection import Collection
 from hardneg.models.bi_encoder import BiEncoder
-from hardneg.models.capacity import best_precision
+from hardneg.process.hardware import best_precision
 from hardneg.recipes.model_source import ModelSource
 from hardneg.search.ann import FaissIndex, check_index
 from hardneg.search.retriever import Encoding, Snapshot

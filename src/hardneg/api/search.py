@@ -75,8 +75,8 @@ def encode(
     with holding(place / "{}-of-{}".format(*part), folder):
         collection = collection_of(data, cache)
 
-        from hardneg.models.capacity import best_precision
         from hardneg.models.tokenizing import token_store
+        from hardneg.process.hardware import best_precision
         from hardneg.process.memory import require
         from hardneg.recipes.model_source import ModelSource
         from hardneg.search.ann import traits

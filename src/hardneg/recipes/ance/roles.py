@@ -30,8 +30,8 @@ from hardneg.experiment.provenance import remember_collection
 from hardneg.experiment.tensorboard import tensorboard_writer
 from hardneg.models.code import allow_code, allowed_code
 from hardneg.process import progress
+from hardneg.process.cpu import tune
 from hardneg.process.memory import limit_memory, limit_of
-from hardneg.process.threads import set_threads
 from hardneg.recipes.ance.following import beat_of
 from hardneg.recipes.model_source import ModelSource, Splits
 from hardneg.recipes.settings import Recipe, TrainingSettings
@@ -116,7 +116,7 @@ def take_role(recipe: Recipe, job: Job) -> None:
     """
     if job.role not in recipe.roles:
         raise SettingsError("NO_ROLE", f"{recipe.name} has no role '{job.role}'", f"use {', '.join(recipe.roles)}")
-    set_threads(job.threads)
+    tune(job.threads)
     limit_memory(job.max_ram, job.max_vram)
     allow_code(*job.code)
     out, settings = Path(job.out), recipe.settings.model_validate(dict(job.settings), strict=False)
