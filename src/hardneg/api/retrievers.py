@@ -9,9 +9,9 @@ from pathlib import Path
 from hardneg.api.inputs import Place
 from hardneg.data.collection import Collection
 from hardneg.models.bi_encoder import BiEncoder
-from hardneg.models.capacity import best_precision
 from hardneg.models.loading import open_encoder
 from hardneg.models.source import ModelSource
+from hardneg.process.hardware import best_precision
 from hardneg.search.ann import FaissIndex, check_index
 from hardneg.search.retriever import Encoding, Snapshot
 from hardneg.storage.artifacts import digest_json

@@ -76,9 +76,9 @@ def encode(
     with holding(place / "{}-of-{}".format(*part), folder):
         collection = collection_of(data, cache)
 
-        from hardneg.models.capacity import best_precision
         from hardneg.models.loading import open_encoder
         from hardneg.models.tokenizing import token_store
+        from hardneg.process.hardware import best_precision
         from hardneg.process.memory import require
         from hardneg.search.ann import traits
         from hardneg.search.embeddings import encode_store, encoding_memory

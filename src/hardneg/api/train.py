@@ -23,11 +23,11 @@ from hardneg.experiment.provenance import remember_collection
 from hardneg.experiment.results_manifest import write_results
 from hardneg.experiment.tensorboard import tensorboard_writer
 from hardneg.models.bi_encoder import BiEncoder
-from hardneg.models.capacity import warn_if_emulated
 from hardneg.models.source import ModelSource
 from hardneg.models.tokenizing import texts_digest
 from hardneg.negatives.pool import load_pool
 from hardneg.process.distributed import by_leader, group, is_leader
+from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import note, say
 from hardneg.recipes.ance.roles import jobs_of, take_role
 from hardneg.recipes.ance.supervision import team
