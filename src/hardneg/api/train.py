@@ -11,7 +11,7 @@ from typing import Any
 from hardneg.api.inputs import Data, Place
 from hardneg.api.overrides import overridden
 from hardneg.api.prepare import CACHE, prepare
-from hardneg.api.retrievers import open_index
+from hardneg.api.retrievers import matching_index
 from hardneg.data.training_data import Splits, TrainingData
 from hardneg.diagnostics.results import evaluate_states, is_measured
 from hardneg.diagnostics.seeds import pool_seeds
@@ -21,6 +21,7 @@ from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment.folder import open_experiment
 from hardneg.experiment.provenance import remember_collection
 from hardneg.experiment.results_manifest import write_results
+from hardneg.experiment.snapshot import State
 from hardneg.experiment.tensorboard import tensorboard_writer
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.source import ModelSource
@@ -34,7 +35,6 @@ from hardneg.recipes.ance.supervision import team
 from hardneg.recipes.settings import Recipe, TrainingSettings
 from hardneg.recipes.starting_model import as_it_came, say_what_differs, starting_encoder, untrained_encoder
 from hardneg.recipes.untrained import cuts_of, cuts_of_sample, from_own, lengths_of
-from hardneg.search.retriever import State
 from hardneg.storage.artifacts import read_manifest
 
 TIMELINE = "timeline.png"
@@ -116,7 +116,7 @@ def train_once(
     given = open_given(recipe, negatives, data, settings)
     if index_folder is not None:  # its texts are compared now: what is wrong must not become an input
         texts = partial(texts_digest, encoder, data.collection, cache or out / CACHE)
-        given["index"] = open_index(index_folder, encoder, encoder.digest("passage"), texts)
+        given["index"] = matching_index(index_folder, encoder, encoder.digest("passage"), texts)
     inputs = inputs_of(data, encoder, negatives, given)
     roles = settings.roles if role is None else [role]
     places = (out, data.collection, splits, source, settings, inputs, cache)
@@ -182,7 +182,7 @@ def inputs_of(
     if negatives is not None:
         inputs["negatives"] = read_manifest(negatives).digest
     if "index" in given:
-        inputs["index"] = given["index"].manifest.digest
+        inputs["index"] = given["index"].digest
     return inputs
 
 
@@ -233,7 +233,7 @@ def plan(
     encoder = starting_encoder(task.source, task.settings)
     recipe.check(task.settings, task.data, encoder)
     if task.index_folder is not None:
-        open_index(task.index_folder, encoder, encoder.digest("passage"), None)
+        matching_index(task.index_folder, encoder, encoder.digest("passage"), None)
     own, own_settings = as_it_came(task.source, task.settings, encoder)
     planned = recipe.plan(task.settings, task.data, encoder, seeds=task.seeds, measure=estimate, own=own)
     planned["facts"] |= {f"cut {cut.plural}": cut.told for cut in cuts_of_sample(encoder, own_settings, task.data)}
