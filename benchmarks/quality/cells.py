@@ -163,7 +163,8 @@ def all_cells(
 ) -> list[Cell]:
     """The cells of a study: what is not trained, then seed by seed; contenders of one comparison stand together.
 
-    So a drift of the machine meets those that are compared alike, and a study that is stopped has whole comparisons.
+    So a drift of the machine meets those alike that are compared, and a study that is stopped has whole
+    comparisons.
     """
     cells = [Cell(name, FULL, AS_IS, BM25, 0, 0) for name in collections]
     cells += [Cell(name, FULL, start, UNTRAINED, 0, 0) for name in collections for start in starts]

@@ -23,6 +23,7 @@ def serve(path: Path) -> None:
     clock = Clock(order["begun"], order["budget"], folder / "log.jsonl")
     grid = [Point(*point) for point in order["grid"]] if order.get("grid") else GRID
     set_threads(order["threads"])
+    clock.spend("import", clock.elapsed)
     kind = peers.Peer if order["contender"] in peers.CONTENDERS else ours.Ours
     result = compete(kind(order, clock).train, clock, grid)
     hand_in(result, Path(order["base"]), folder / "model")

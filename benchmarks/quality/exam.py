@@ -1,4 +1,4 @@
-"""What a model comes to on test: the same search and the same measures for every contender's model, off the clock."""
+"""What a model comes to on test: one search and the same measures for every contender's model, off the clock."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def examine(data: Path, model: Path | None, cache: Path) -> tuple[dict[str, Valu
 
 
 def digest_of(collection: object, names: list[str]) -> str:
-    """What says that two cells were asked the same of the same passages; sizes differ in training queries alone."""
+    """What says that two cells were asked the same; sizes differ in training queries alone."""
     import hashlib
 
     texts: object = collection.passage_ids  # type: ignore[attr-defined]

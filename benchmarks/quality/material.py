@@ -1,7 +1,7 @@
-"""What contenders are given: a collection with its splits, and the model to start from. Made before any clock runs.
+"""What contenders are given, made before any clock runs: a collection with its splits, and a model to start from.
 
-The collection has the splits train, dev and test, so that all train, choose and are judged by the same queries; the
-model is a sentence-transformers folder whose texts are cut at one length, so that all read the same tokens.
+The collection has the splits train, dev and test: all train, choose and are judged by the same queries. The model
+is a sentence-transformers folder whose texts are cut at one length: all read the same tokens.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def drawn(queries: dict[str, Any], n: int, seed: int) -> dict[str, Any]:
 
 
 def base_folder(model: str, start: str, length: int, folder: Path) -> Path:
-    """The model to start from: normalised vectors, texts cut at ``length`` tokens, top layers drawn anew or not."""
+    """The model to start from: normalised vectors, texts cut at ``length``, top layers drawn anew or not."""
     place = folder / f"{start}-{length}"
     if (place / "modules.json").is_file():
         return place

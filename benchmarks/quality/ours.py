@@ -1,4 +1,4 @@
-"""hardneg's contenders: ``finetune`` presets as the command runs them, told only how long, how fast and how warm."""
+"""hardneg's contenders: ``finetune`` presets as the command runs them, told how long, how fast and how warm."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from quality.cells import MEASURES
+from quality.cells import MEASURES, UNTRAINED
 from quality.clock import Clock
 from quality.rule import Point, Run
 
@@ -50,6 +50,8 @@ class Ours:
         self.order, self.clock = order, clock
         self.stages = CONTENDERS[order["contender"]]
         self.folder = Path(order["folder"])
+        with clock.stage("import"):
+            import hardneg.api.recipes  # noqa: F401  # what the commands load
 
     def train(self, point: Point, steps: int, looks: int, name: str) -> Run:
         """A run: its stages one after the other, each from the best model of the one before."""
@@ -108,19 +110,15 @@ def told(found: list[dict[str, Any]], out: Path, point: Point, seconds: float, c
     encodings = [row["seconds"] for row in rows if row["stage"] == "encode" and row["side"] == "passage"]
     look = min(gaps) if gaps else max(encodings, default=0.0)
     fixed = max(0.0, seconds - by_stage.get("train", 0.0) - sum(gaps))
-    kept = found[-1]["kept"]
-    first, dev = found[0]["kept"], {}
-    for number, one in enumerate(found):
-        names = {f"{number}-{state}" if number else state: value for state, value in one["kept"]["of"].items()}
-        dev |= names
-    dev = {"untrained": first["of"]["untrained"], **dev}
+    dev = dev_of([one["kept"]["of"] for one in found])
+    best = max((name for name in dev if name != UNTRAINED), key=lambda name: dev[name])
     return Run(
         point,
         steps,
         1 + len(gaps),
         dev,
-        kept["state"],
-        kept["dev"],
+        best,
+        dev[best],
         out / "model",
         seconds,
         fixed,
@@ -128,6 +126,14 @@ def told(found: list[dict[str, Any]], out: Path, point: Point, seconds: float, c
         look,
         {"stages": {name: round(value, 3) for name, value in by_stage.items()}},
     )
+
+
+def dev_of(stages: list[dict[str, float]]) -> dict[str, float]:
+    """Dev by state of a run's stages; what a later stage begins with is the best of the one before, and known."""
+    dev = dict(stages[0])
+    for number, of in enumerate(stages[1:], 2):
+        dev |= {f"stage-{number}-{state}": value for state, value in of.items() if state != UNTRAINED}
+    return dev
 
 
 def gaps_of(rows: list[dict[str, Any]]) -> list[float]:

@@ -20,34 +20,42 @@ BEGIN, END = "<!-- tables: written by benchmarks/quality -->\n", "<!-- end of ta
 OURS, THEIRS, PLAINEST = "hardneg-", "st-", "st-in-batch"
 STARTS = {AS_IS: "the model as it is", "anew": "its top three layers drawn anew"}
 
+RATES = " and ".join(f"{rate:g}" for rate in sorted({point.rate for point in GRID}))
+SCALES = " and ".join(f"{scale:g}" for scale in sorted({point.scale for point in GRID}))
 HEADING = f"""# Quality in equal time: who trains the better retriever in the same minutes
 
-**Question.** On the same processors, from the same model and the same pairs of texts: does hardneg give a better retriever in 10, 30
-and 60 minutes than sentence-transformers does?
+**Question.** On the same processors, from the same model and the same pairs of texts: does hardneg give a better
+retriever in 10, 30 and 60 minutes than sentence-transformers does?
 
-`make study-quality` runs the cells that are not kept and makes every figure below from `docs/studies/quality.jsonl` (test query by test
-query, without texts) in seconds; `OPTIONS=--only-report` runs nothing, `OPTIONS=--estimate` says how many hours the missing cells take,
-`OPTIONS=--list` which they are, `OPTIONS="--only '*10min*seed-1'"` chooses.
+`make study-quality` runs the cells that are not kept and makes every figure below from what is kept (test query
+by test query, without texts) in seconds. `OPTIONS=--only-report` runs nothing, `OPTIONS=--estimate` says how many
+hours the missing cells take, `OPTIONS=--list` which they are, `OPTIONS="--only '*.10min.*seed-1'"` chooses.
 
 ## Rules
 
-- **Clock.** From the start of a contender's process to its model: imports, tokens, mining, every measurement on dev. The test is not in it: one
-  and the same search examines all models afterwards, once. A cell that took over 5 % more than its time is marked.
-- **Equal.** Base model, training pairs, dev queries (at most 500), corpus, length at which texts are cut, precision, threads. sentence-transformers
-  gets titles and texts joined as hardneg joins them, its batch sampler without duplicates, weight decay, warm-up and clipping as hardneg's
-  presets have, and the best state on dev (nDCG@10, whole corpus). Contenders take turns, one at a time on its processors.
-- **Grid.** {len(GRID)} points, rate {" and ".join(f"{rate:g}" for rate in sorted({p.rate for p in GRID}))} by scale (1 / temperature) \
-{" and ".join(f"{scale:g}" for scale in sorted({p.scale for p in GRID}))}, counted in the time. After a pace run of {PACE_STEPS} steps half of what is left goes to
-  the points, an equal share and a whole schedule each; the best on dev gets the other half, begun anew. With equal shares
-  the model that counts would have a quarter of the time. Where a share is less than {LEAST} steps the first point gets all of it.
-- **Dev.** At most {LOOKS} measurements a run and a fifth of its time. The model before training can always be the result.
-- **What is kept of negatives.** Negatives of the starting model are mined once for all points by sentence-transformers' contenders, which keep
-  them in memory; hardneg's commands share a cache, which is what they offer. Each tool does what its documentation says.
-- **Tests.** Values of a query are averaged over seeds. The best peer is the one with the highest test mean (to our disadvantage). Interval:
-  bootstrap over queries, 95 %; p: two-sided paired randomisation test; Holm over all tests of this page. An interval is of
-  these trained models, not of the way of training.
+- **Clock.** From the start of a contender's process to its model: imports, tokens, mining, every measurement on
+  dev. The test is not in it: one search examines all models afterwards, once. A cell that took over 5 % more
+  than its time is marked *over*.
+- **Equal.** Base model, training pairs, dev queries (at most 500), corpus, the length at which texts are cut,
+  precision, threads. sentence-transformers gets titles and texts joined as hardneg joins them, its batch
+  sampler without duplicates, weight decay, warm-up and clipping as hardneg's presets have them, and the best
+  state on dev (nDCG@10, whole corpus). Contenders take turns; processors are not shared.
+- **Grid.** Rate {RATES} by scale (1 / temperature) {SCALES}, counted in the time. After a pace run of
+  {PACE_STEPS} steps half of what is left goes to the points, an equal share and a whole schedule each; the best
+  on dev gets the other half, begun anew. With equal shares the model that counts would have a quarter of the
+  time. Where a share is less than {LEAST} steps the first point gets all of it.
+- **Dev.** At most {LOOKS} measurements a run, in at most {LOOKING:.0%} of its time. The model before training
+  can be the result.
+- **Done once.** sentence-transformers' contenders mine the negatives of the starting model once for all points;
+  hardneg's commands share a cache, which is what they offer.
+- **Not ours to choose.** hardneg's contenders are `--preset finetune` of each recipe, with steps, rate, scale
+  and the number of measurements set by the rule. What `mine_hard_negatives` leaves out for want of negatives
+  stays out.
+- **Tests.** Values of a query are averaged over seeds. The best peer is the one with the highest mean on test,
+  to our disadvantage. Interval: bootstrap over queries, 95 %; p: two-sided paired randomisation test; Holm over
+  all tests of this page. An interval is of these trained models, not of the way of training.
 
-Mining looks at the whole corpus, test passages included, as all these tools do; no test query is seen.
+Mining looks at the whole corpus, passages of test queries included, as all these tools do; no test query is seen.
 """
 EMPTY = "Nothing is measured yet."
 
@@ -188,9 +196,9 @@ class Tested:
     holm: float = 1.0
 
 
-def tests_of(known: Known, groups: Sequence[Group], measure: str = MEASURES[0]) -> list[Tested]:
+def tests_of(known: Known, groups: Sequence[Group]) -> list[Tested]:
     """All tests of the page, corrected together."""
-    found = [one for group in groups for one in tests_of_group(known, group, measure)]
+    found = [one for group in groups for one in tests_of_group(known, group, MEASURES[0])]
     corrected = holm([one.test["p"] for one in found])
     return [Tested(**{**vars(one), "holm": float(p)}) for one, p in zip(found, corrected, strict=True)]
 
@@ -199,7 +207,9 @@ def tests_of_group(known: Known, group: Group, measure: str) -> list[Tested]:
     """Each of ours against the best peer, the plainest one and the model before training."""
     names = contenders_of(known, group)
     peer = best_peer(known, group, measure)
-    others = list(dict.fromkeys([*([peer] if peer else []), *([PLAINEST] if PLAINEST in names else []), UNTRAINED]))
+    others = list(
+        dict.fromkeys([*([peer] if peer else []), *([PLAINEST] if PLAINEST in names else []), UNTRAINED])
+    )
     pairs = itertools.product([name for name in names if name.startswith(OURS)], others)
     tests = (tested(known, group, a, b, b == peer, measure) for a, b in pairs)
     return [one for one in tests if one is not None]

@@ -6,6 +6,7 @@ Trained states are measured on dev over the whole corpus by the library's own ev
 from __future__ import annotations
 
 import copy
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -61,7 +62,7 @@ class Peer:
 
     Parameters
     ----------
-    order : ``contender``, ``data``, ``base``, ``folder``, ``seed``, ``precision``, ``batch`` (None: the way's own).
+    order : ``contender``, ``data``, ``base``, ``folder``, ``seed``, ``precision``, ``batch`` (None: its own).
     """
 
     def __init__(self, order: Mapping[str, Any], clock: Clock) -> None:
@@ -113,12 +114,10 @@ class Peer:
 
     def _advance(self, point: Point, made: int, more: int, steps: int, looks: int, best: Best) -> None:
         """Make so many more steps of a run, with a schedule of their own."""
-        from datasets import Dataset
         from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
         from sentence_transformers.training_args import BatchSamplers
 
-        rows = self.mined_now if self.mined_now is not None and len(self.mined_now) else None
-        dataset = rows or Dataset.from_dict({"anchor": [a for a, _ in self.pairs], "positive": [p for _, p in self.pairs]})
+        dataset = self.mined_now if self.mined_now is not None and len(self.mined_now) else self._pairs()
         arguments = SentenceTransformerTrainingArguments(
             str(self.folder / "trainer"),
             per_device_train_batch_size=min(self.order.get("batch") or self.way.batch, len(dataset)),
@@ -155,12 +154,17 @@ class Peer:
             return losses.CachedMultipleNegativesRankingLoss(self.model, scale=point.scale, mini_batch_size=32)
         return losses.MultipleNegativesRankingLoss(self.model, scale=point.scale)
 
+    def _pairs(self) -> Any:
+        from datasets import Dataset
+
+        anchors, positives = zip(*self.pairs, strict=True)
+        return Dataset.from_dict({"anchor": list(anchors), "positive": list(positives)})
+
     def _mine(self) -> Any:
         """Negatives by the model as it is now; queries for which there are too few are left out by the library."""
-        from datasets import Dataset
         from sentence_transformers.util import mine_hard_negatives
 
-        pairs = Dataset.from_dict({"anchor": [a for a, _ in self.pairs], "positive": [p for _, p in self.pairs]})
+        pairs = self._pairs()
         with self.clock.stage("mine"), self._precision():
             rows = mine_hard_negatives(
                 pairs, self.model, corpus=list(self.corpus.values()), verbose=False, **(self.way.mining or {})
@@ -206,7 +210,10 @@ def looking(peer: Peer, made: int, more: int, steps: int, looks: int, best: Best
     return Looking()
 
 
-def texts_of(data: str) -> tuple[list[tuple[str, str]], dict[str, str], tuple[dict[str, str], dict[str, set[str]]]]:
+Dev = tuple[dict[str, str], dict[str, set[str]]]  # queries, and their positives
+
+
+def texts_of(data: str) -> tuple[list[tuple[str, str]], dict[str, str], Dev]:
     """Training pairs of texts, the corpus by id, and the dev queries with their positives by id."""
     from hardneg.api.inputs import collection_of
 
@@ -231,11 +238,11 @@ def positives(collection: Any, split: str) -> list[tuple[str, list[int]]]:
     found = collection.qrels(split).positives()
     texts = collection.query_texts.take(found.query_rows)
     ends = found.offsets.tolist()
-    rows = [found.passage_rows[a:b].tolist() for a, b in zip(ends[:-1], ends[1:], strict=True)]
+    rows = [found.passage_rows[a:b].tolist() for a, b in itertools.pairwise(ends)]
     return [(text, of_query) for text, of_query in zip(texts, rows, strict=True) if of_query]
 
 
-def evaluator_of(corpus: dict[str, str], dev: tuple[dict[str, str], dict[str, set[str]]]) -> Any:
+def evaluator_of(corpus: dict[str, str], dev: Dev) -> Any:
     """The library's own, over the whole corpus, for the one measure that decides."""
     from sentence_transformers.evaluation import InformationRetrievalEvaluator
 

@@ -2,7 +2,7 @@
 
 1. What does not depend on the grid (imports, texts, negatives of the start) is done once.
 2. A *pace* run of a few steps tells what a step, a measurement on dev and the rest of a run take.
-3. Half of what is left goes to the grid: each point (rate x scale) gets an equal share, and its own whole schedule.
+3. Half of what is left goes to the grid: each point (rate x scale) gets an equal share, and a whole schedule.
 4. The point that is best on dev gets the other half, begun anew, with a schedule of that length.
 5. The best state on dev of all runs is the result; the model before training is one of them.
 

