@@ -10,7 +10,8 @@ from hardneg.api.inputs import Place
 from hardneg.data.collection import Collection
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.capacity import best_precision
-from hardneg.recipes.model_source import ModelSource
+from hardneg.models.loading import open_encoder
+from hardneg.models.source import ModelSource
 from hardneg.search.ann import FaissIndex, check_index
 from hardneg.search.retriever import Encoding, Snapshot
 from hardneg.storage.artifacts import digest_json
@@ -25,7 +26,7 @@ def open_state(
     index: Place | None = None,
 ) -> Snapshot:
     """A model over a collection; its runs and embeddings live in the cache, keyed by digests."""
-    encoder = source.encoder()
+    encoder = open_encoder(source)
     encoding = Encoding(precision=best_precision(source.device_here))
     key = digest_json([encoder.digest(), collection.digest, dataclasses.asdict(encoding)])
     state = Snapshot(

@@ -22,6 +22,7 @@ from hardneg.data.collection import Collection
 from hardneg.data.formats.trec import write_run
 from hardneg.data.training_data import named_split
 from hardneg.errors import SettingsError
+from hardneg.models.source import ModelSource
 from hardneg.process.distributed import shard_of
 from hardneg.process.progress import track
 from hardneg.records import Run, Side
@@ -76,9 +77,9 @@ def encode(
         collection = collection_of(data, cache)
 
         from hardneg.models.capacity import best_precision
+        from hardneg.models.loading import open_encoder
         from hardneg.models.tokenizing import token_store
         from hardneg.process.memory import require
-        from hardneg.recipes.model_source import ModelSource
         from hardneg.search.ann import traits
         from hardneg.search.embeddings import encode_store, encoding_memory
 
@@ -91,7 +92,7 @@ def encode(
             query_length=query_length,
             passage_length=passage_length,
         )
-        encoder = source.encoder()
+        encoder = open_encoder(source)
         store = token_store(encoder, collection, folder, side, searching=True)
         require(encoding_memory(encoder, token_budget, len(store)), "encoding", encoder.device.type)
         ids = collection.query_ids if side == "query" else collection.passage_ids
@@ -162,7 +163,6 @@ def search_split(
         run = bm25_run(collection, rows, k, folder)
     else:
         from hardneg.api.retrievers import open_state
-        from hardneg.recipes.model_source import ModelSource
 
         assert model is not None
         source = ModelSource.at(
@@ -213,7 +213,6 @@ def search_text(
         return hits_of(collection, bm25_texts(collection, [text], k, folder))
 
     from hardneg.api.retrievers import open_state
-    from hardneg.recipes.model_source import ModelSource
 
     assert model is not None
     source = ModelSource.at(

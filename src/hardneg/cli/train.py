@@ -123,9 +123,9 @@ def run(
     check_free(out)
     from hardneg.api import recipes
     from hardneg.cli.tables import estimate_text, results_table, settings_text
+    from hardneg.data.training_data import Splits
     from hardneg.process.memory import limit_memory
     from hardneg.process.threads import set_threads
-    from hardneg.recipes.model_source import Splits
 
     set_threads(threads)
     limit_memory(max_ram, max_vram)
