@@ -152,7 +152,8 @@ class Seen:
     def note(self, state: State, runs: Mapping[str, Run], errors: dict[str, Any]) -> None:
         """Take in what one state was."""
         self.runs[state.name], self.errors[state.name] = runs, errors
-        self.index = self.index or (state.index.describe() if isinstance(state, Snapshot) and state.index else {})
+        if isinstance(state, Snapshot) and state.index is not None:
+            self.index = self.index or state.index.describe()
         if state.step is not None:
             self.steps[state.name] = state.step
         if isinstance(state, ArchivedState) and state.within is not None:

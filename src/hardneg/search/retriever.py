@@ -7,7 +7,7 @@ import copy
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
@@ -52,6 +52,43 @@ class Encoding:
     token_budget: int = 16384
     dtype: Dtype = "float16"
     precision: Precision = "float32"
+
+
+def encode_side(
+    encoder: BiEncoder,
+    collection: Collection,
+    store: TokenStore,
+    path: Path,
+    *,
+    side: Side,
+    encoding: Encoding,
+    shard: tuple[int, int],
+) -> Embeddings | None:
+    """Encode one side of a collection, whose tokens are in ``store``, into ``path``, or do what is left of it.
+
+    Parameters
+    ----------
+    shard : (i, n): this process makes shards i, i + n, ...; None comes back while others have some to make.
+
+    Raises
+    ------
+    ResourceError : a batch does not fit into the memory that may be used; and what ``encode_store`` raises.
+    """
+    require(encoding_memory(encoder, encoding.token_budget, len(store)), "encoding", encoder.device.type)
+    ids, texts = (collection.query_ids, "queries") if side == "query" else (collection.passage_ids, "passages")
+    with encoder.inference(encoding.precision), track(f"encoding {texts}", "tokens") as tick:
+        return encode_store(
+            encoder,
+            store,
+            path,
+            side=side,
+            budget=encoding.token_budget,
+            dtype=encoding.dtype,
+            shard=shard,
+            name=lambda row: ids[store.document(row)],
+            facts=traits(encoder, side),
+            progress=tick,
+        )
 
 
 class Vectors(Protocol):
@@ -183,7 +220,7 @@ class Retriever:
         as_trained : queries are as long as training steps read them, not as long as search does.
         """
         index = self._searched()  # first: the embeddings may be given, and wrong
-        return self._hits(index, self.queries_as(as_trained).rows(query_rows), query_rows, k)
+        return self._search(index, self.queries_as(as_trained).rows(query_rows), query_rows, k)
 
     @one_at_a_time
     def search_passages(self, owners: Int32, anchors: Int32, k: int) -> Run:
@@ -192,23 +229,29 @@ class Retriever:
         A positive encoded as a passage is its own row of the corpus embeddings, so nothing is encoded again.
         """
         index = self._searched()
-        return self._hits(index, self.passage_vectors(anchors), owners, k)
+        return self._search(index, self.passage_vectors(anchors), owners, k)
 
     @one_at_a_time
-    def search_texts(self, texts: list[str], k: int) -> Run:
+    def search_texts(self, texts: Sequence[str], k: int) -> Run:
         """The run of texts that are no queries of the collection; its query rows count from 0."""
-        tokens = token_batch(texts, [], self.encoder.search_template("query"), self.encoder.tokenizer("query"))
+        tokens = token_batch(
+            list(texts), [], self.encoder.search_template("query"), self.encoder.tokenizer("query")
+        )
         with self.encoder.inference(self.encoding.precision):
             vectors = self.encoder.encode(tokens, "query").cpu().numpy()
-        return self._hits(self._searched(), vectors, np.arange(len(texts), dtype=np.int32), k)
+        return self._search(self._searched(), vectors, np.arange(len(texts), dtype=np.int32), k)
 
     def _searched(self) -> Index:
         """What is searched: the index, or the embeddings of the corpus."""
         if self.index is not None:
             return self.index
-        return self._exact or StoredIndex(self.passages, self.encoder.device, resident=True)
+        return (
+            self._exact
+            if self._exact is not None
+            else StoredIndex(self.passages, self.encoder.device, resident=True)
+        )
 
-    def _hits(self, index: Index, vectors: NDArray[Any], query_rows: Int32, k: int) -> Run:
+    def _search(self, index: Index, vectors: NDArray[Any], query_rows: Int32, k: int) -> Run:
         asked = as_tensor(vectors), query_rows, k, self.collection.digest
         with track("searching", "queries") as tick:
             return index_run(index, *asked, documents=self.chunks, progress=tick)
@@ -280,31 +323,12 @@ class Retriever:
 
     def _embed(self, side: Side, *, searching: bool = True) -> Embeddings:
         store, path = self._embeddings(side, searching=searching)
-        ids = self.collection.query_ids if side == "query" else self.collection.passage_ids
-        require(
-            encoding_memory(self.encoder, self.encoding.token_budget, len(store)),
-            "encoding",
-            self.encoder.device.type,
-        )
-        with (
-            self.timed("encode", side=side, tokens=int(store.lengths.sum())),
-            self.encoder.inference(self.encoding.precision),
-            track(f"encoding {'queries' if side == 'query' else 'passages'}", "tokens") as tick,
-        ):
-            embeddings = encode_store(
-                self.encoder,
-                store,
-                path,
-                side=side,
-                budget=self.encoding.token_budget,
-                dtype=self.encoding.dtype,
-                shard=member(),
-                name=lambda row: ids[store.document(row)],
-                facts=traits(self.encoder, side),
-                progress=tick,
+        with self.timed("encode", side=side, tokens=int(store.lengths.sum())):
+            made = encode_side(
+                self.encoder, self.collection, store, path, side=side, encoding=self.encoding, shard=member()
             )
             barrier()  # other processes may have shards to make
-        return embeddings or Embeddings.open(path)
+        return made or Embeddings.open(path)
 
     def _embeddings(self, side: Side, *, searching: bool = True) -> tuple[TokenStore, Path]:
         """The token store of a side, and where its embeddings live: keyed by digests, never by a name."""
@@ -396,7 +420,7 @@ class CachedRetriever(Retriever):
             def search() -> None:  # all have encoded, one searches
                 vectors = queries.rows(query_rows) if anchors is None else self.passage_vectors(anchors)
                 with self.timed("search", run=path.name, queries=len(query_rows), k=k):
-                    run = self._hits(self._searched(), vectors, query_rows, k)
+                    run = self._search(self._searched(), vectors, query_rows, k)
                 save_run(run, path, inputs=inputs, settings={"k": k})
 
             by_leader(search)
