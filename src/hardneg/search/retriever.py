@@ -29,7 +29,7 @@ from hardneg.search.embeddings import Dtype, Embeddings, discard, encode_store, 
 from hardneg.search.retrieve import dot_products, search_run
 from hardneg.search.runs import KIND, load_run, save_run
 from hardneg.search.vectors import as_tensor
-from hardneg.storage.artifacts import digest_json, is_current, publish, read_manifest
+from hardneg.storage.artifacts import digest_json, is_current, is_published, publish, read_manifest
 
 GEOMETRY = "geometry"
 AT_ONCE = 256  # queries that are encoded together where not all are
@@ -258,10 +258,15 @@ class Snapshot:
             self.encoder.device.type,
         )
         with (
-            self.timed("encode", side=side, tokens=int(store.lengths.sum())),
+            self.timed("encode", side=side, tokens=0, cached=is_published(path)) as facts,
             self.encoder.inference(self.encoding.precision),
             track(f"encoding {'queries' if side == 'query' else 'passages'}", "tokens") as tick,
         ):
+
+            def progress(done: int, total: int) -> None:
+                facts["tokens"] = done  # not those of the store: it may be cached, whole or in part
+                tick(done, total)
+
             embeddings = encode_store(
                 self.encoder,
                 store,
@@ -272,7 +277,7 @@ class Snapshot:
                 shard=member(),
                 name=lambda row: ids[store.document(row)],
                 facts=traits(self.encoder, side),
-                progress=tick,
+                progress=progress,
             )
             barrier()  # other processes may have shards to make
         return embeddings or Embeddings.open(path)
