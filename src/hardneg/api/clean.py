@@ -14,7 +14,7 @@ from hardneg.errors import ArtifactError
 from hardneg.experiment.folder import SETTINGS
 from hardneg.experiment.results_manifest import RESULTS
 from hardneg.storage.artifacts import is_published, lease, read_manifest, remove
-from hardneg.storage.disk import settle, stale_below
+from hardneg.storage.disk import stale_below
 
 EMBEDDINGS, DERIVED = "cache/embeddings", ("cache/tokens", "cache/bm25")
 
@@ -57,7 +57,7 @@ def clean(experiment: Place, *, delete: bool = False) -> dict[str, Any]:
         items = [item for part in parts for item in superfluous(part)]
         if delete:
             for part in parts:
-                put_right(part)
+                sweep_below(part)
             for item in items:
                 remove(Path(item.path))
     return {
@@ -76,12 +76,6 @@ def holding_all(folder: Path) -> Iterator[None]:
         for place in (folder, *sorted(path.parent for path in folder.glob("roles/*/.lock"))):
             stack.enter_context(lease(place))
         yield
-
-
-def put_right(folder: Path) -> None:
-    """Put old artefacts back where nothing has taken their place."""
-    for leftover, role, place in list(stale_below(folder)):
-        settle(leftover, role, place)
 
 
 def superfluous(folder: Path) -> Iterator[Item]:
