@@ -135,8 +135,9 @@ def tokenizer() -> Any:
     from transformers import AutoTokenizer
 
     from hardneg.models.pretrained import locate
+    from hardneg.models.source import ModelSource
 
-    return AutoTokenizer.from_pretrained(str(locate(MODEL)))
+    return AutoTokenizer.from_pretrained(str(locate(MODEL, ModelSource(MODEL))))
 
 
 def tokenize_hardneg(size: Mapping[str, Any]) -> Run:

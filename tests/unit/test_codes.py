@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from calls import uncalled
 from hardneg.errors import SettingsError
 from hardneg.process import cpu
 from hardneg.process.hardware import byte_products_are_exact, has_byte_kernels
@@ -176,22 +177,20 @@ def ask(index, queries, times):
         )
 
 
-def test_small_searches_make_codes_once_they_repay(index, monkeypatch):
+def test_small_searches_make_codes_once_they_repay(index):
     ask(index, 3, REPAID - 1)
     assert index.coding.made is None
     ask(index, 3, 1)
     made = index.coding.made
     assert made is not None
-    monkeypatch.setattr(Codes, "__init__", None)  # not made again,
-    for check in ("spare", "searches_bytes"):  # and what allowed them is not asked again
-        monkeypatch.setattr(module, check, None)
-    ask(index, 1, 3)
-    used = []
-    monkeypatch.setattr(Codes, "of", lambda *args, of=Codes.of: used.append(1) or of(*args))
-    ask(index, FEW + 1, 1)
-    assert not used
-    ask(index, FEW, 1)
-    assert used
+
+    def another():
+        ask(ExactIndex(random((2000, 32), seed=1)), 3, REPAID)
+
+    with uncalled(module, "Codes", "spare", "searches_bytes", control=another):  # nor is what allowed them
+        ask(index, 1, 3)
+    with uncalled(Codes, "of", control=lambda: ask(index, FEW, 1)):
+        ask(index, FEW + 1, 1)
 
 
 def test_codes_that_tell_nothing_apart_are_given_up(monkeypatch):

@@ -124,7 +124,7 @@ def run(
     check_free(out)
     from hardneg.api import recipes
     from hardneg.cli.tables import estimate_text, results_table, settings_text
-    from hardneg.recipes.model_source import Splits
+    from hardneg.data.training_data import Splits
 
     tune(threads, max_ram, max_vram)
     given = {name: value for name, value in {"prompts": prompts, **values}.items() if value is not None}

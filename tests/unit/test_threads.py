@@ -11,8 +11,7 @@ import pytest
 
 import hardneg
 from hardneg.errors import SettingsError
-from hardneg.process import cpu
-from hardneg.process import threads as runtime
+from hardneg.process import cpu, threads
 from hardneg.process.cpu import reuse_memory, wait_asleep_if_crowded
 from hardneg.process.threads import pick_device
 
@@ -56,7 +55,7 @@ def test_threads_sleep_only_where_others_run(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(cpu, "_others_run", lambda: False)
     assert not wait_asleep_if_crowded()
-    assert "GOMP_SPINCOUNT" not in runtime.os.environ
+    assert "GOMP_SPINCOUNT" not in threads.os.environ
     monkeypatch.setattr(cpu, "_others_run", lambda: True)
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")  # what the user says
     assert not wait_asleep_if_crowded()
@@ -65,7 +64,7 @@ def test_threads_sleep_only_where_others_run(monkeypatch):
     assert not wait_asleep_if_crowded()
     monkeypatch.delitem(sys.modules, "torch")
     assert wait_asleep_if_crowded()
-    assert runtime.os.environ["GOMP_SPINCOUNT"] == "0"
+    assert threads.os.environ["GOMP_SPINCOUNT"] == "0"
     monkeypatch.delenv("GOMP_SPINCOUNT")
 
 
@@ -89,7 +88,7 @@ begin()
 assert cpu.os.environ["GOMP_SPINCOUNT"] == "0"
 assert "torch" not in sys.modules
 """
-    environment = {key: value for key, value in runtime.os.environ.items() if key != "GOMP_SPINCOUNT"}
+    environment = {key: value for key, value in threads.os.environ.items() if key != "GOMP_SPINCOUNT"}
     subprocess.run([sys.executable, "-c", program], check=True, env=environment)
 
 
@@ -112,20 +111,20 @@ def test_other_systems_are_refused_in_one_line(monkeypatch, capsys, system):
 THREADS = """
 import json, sys
 import hardneg as hn
-from hardneg.process import threads as runtime
-default = runtime.default_threads()
+from hardneg.process import threads
+default = threads.default_threads()
 told = hn.doctor()["processor"]["threads"]
-works = runtime.set_threads(int(sys.argv[1]) if len(sys.argv) > 1 else None)
+works = threads.set_threads(int(sys.argv[1]) if len(sys.argv) > 1 else None)
 import torch
-rayon = int(runtime.os.environ["RAYON_NUM_THREADS"])
-print(json.dumps([default, told, works, torch.get_num_threads(), runtime.usable_threads(), rayon]))
+rayon = int(threads.os.environ["RAYON_NUM_THREADS"])
+print(json.dumps([default, told, works, torch.get_num_threads(), threads.usable_threads(), rayon]))
 """
 
 
 def threads_of(*arguments, before="", **environment):
     """What a process of its own says: the default, the doctor, torch, what works beside it, the tokenizers."""
     names = ("OMP_NUM_THREADS", "RAYON_NUM_THREADS", "LOCAL_WORLD_SIZE")
-    kept = {key: value for key, value in runtime.os.environ.items() if key not in names}
+    kept = {key: value for key, value in threads.os.environ.items() if key not in names}
     command = [sys.executable, "-c", before + THREADS, *arguments]
     done = subprocess.run(command, check=True, capture_output=True, env=kept | environment)
     return json.loads(done.stdout)
@@ -142,11 +141,11 @@ def test_the_affinity_of_the_process_is_obeyed():
 
 
 @pytest.mark.parametrize(
-    ("before", "environment", "threads"),
+    ("before", "environment", "expected"),
     [(SIX_CPUS, {"OMP_NUM_THREADS": "1"}, 1), (SIX_CPUS + QUOTA, {"LOCAL_WORLD_SIZE": "1"}, 2)],
 )
-def test_all_say_the_same_number(before, environment, threads):
-    assert threads_of(before=before, **environment) == [threads] * 6
+def test_all_say_the_same_number(before, environment, expected):
+    assert threads_of(before=before, **environment) == [expected] * 6
 
 
 def test_the_option_wins_over_the_environment():
@@ -193,11 +192,11 @@ def usual_threads_of(told):
         patch.delenv("OMP_NUM_THREADS", raising=False)
         if told is not None:
             patch.setenv("OMP_NUM_THREADS", told)
-        return runtime.usual_threads()
+        return threads.usual_threads()
 
 
 @pytest.mark.parametrize(
-    ("told", "processes", "quota", "threads"),
+    ("told", "processes", "quota", "expected"),
     [
         (None, 1, None, 6),
         ("1", 1, None, 1),
@@ -212,19 +211,19 @@ def usual_threads_of(told):
         (None, 1, 0.5, 1),
     ],
 )
-def test_the_default_is_what_the_environment_says(monkeypatch, told, processes, quota, threads):
+def test_the_default_is_what_the_environment_says(monkeypatch, told, processes, quota, expected):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if told is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", told)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
-    monkeypatch.setattr(runtime.os, "sched_getaffinity", lambda pid: set(range(6)), raising=False)
-    monkeypatch.setattr(runtime, "cpu_quota", lambda: quota)
-    assert runtime.default_threads() == threads
+    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda pid: set(range(6)), raising=False)
+    monkeypatch.setattr(threads, "cpu_quota", lambda: quota)
+    assert threads.default_threads() == expected
 
 
 def test_quotas_of_control_groups(monkeypatch, tmp_path):
-    monkeypatch.setattr(runtime, "CGROUP", tmp_path)
-    monkeypatch.setattr(runtime.os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    monkeypatch.setattr(threads, "CGROUP", tmp_path)
+    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
     groups = ["0::/slice/unit", "5:cpu,cpuacct:/unit", "1:name=systemd:/unit"]
     real = Path.read_text
 
@@ -233,15 +232,15 @@ def test_quotas_of_control_groups(monkeypatch, tmp_path):
         return "\n".join(groups) + "\n" if found else real(self, *arguments, **named)
 
     monkeypatch.setattr(Path, "read_text", read_text)
-    assert (runtime.cpu_quota(), runtime.usable_cpus()) == (None, 8)
+    assert (threads.cpu_quota(), threads.usable_cpus()) == (None, 8)
     (tmp_path / "slice/unit").mkdir(parents=True)
     (tmp_path / "slice/unit/cpu.max").write_text("max 100000\n")
-    assert (runtime.cpu_quota(), runtime.usable_cpus()) == (None, 8)
+    assert (threads.cpu_quota(), threads.usable_cpus()) == (None, 8)
     (tmp_path / "slice/cpu.max").write_text("350000 100000\n")  # of the group above
-    assert (runtime.cpu_quota(), runtime.usable_cpus()) == (3.5, 3)
+    assert (threads.cpu_quota(), threads.usable_cpus()) == (3.5, 3)
     (tmp_path / "cpu,cpuacct/unit").mkdir(parents=True)
     (tmp_path / "cpu,cpuacct/unit/cpu.cfs_quota_us").write_text("-1\n")
     (tmp_path / "cpu,cpuacct/unit/cpu.cfs_period_us").write_text("100000\n")
-    assert runtime.cpu_quota() == 3.5
+    assert threads.cpu_quota() == 3.5
     (tmp_path / "cpu,cpuacct/unit/cpu.cfs_quota_us").write_text("50000\n")
-    assert (runtime.cpu_quota(), runtime.usable_cpus()) == (0.5, 1)
+    assert (threads.cpu_quota(), threads.usable_cpus()) == (0.5, 1)
