@@ -14,7 +14,7 @@ from hardneg.errors import ArtifactError
 from hardneg.experiment.folder import SETTINGS
 from hardneg.experiment.results_manifest import RESULTS
 from hardneg.storage.artifacts import is_published, lease, read_manifest, remove
-from hardneg.storage.disk import stale_below
+from hardneg.storage.disk import stale_below, sweep_below
 
 EMBEDDINGS, DERIVED = "cache/embeddings", ("cache/tokens", "cache/bm25")
 
