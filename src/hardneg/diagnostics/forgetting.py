@@ -7,18 +7,17 @@ Teleportation Negatives", EMNLP 2022. Compared are raw runs of all training quer
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg import keyed_random
 from hardneg.data.training_data import TrainingData
 from hardneg.evaluation.measures import first_relevant_rank
 from hardneg.negatives.candidates import Contains
 from hardneg.negatives.labels import relevant
-from hardneg.records import Int32, Int64, Positives, Run
+from hardneg.records import Positives, Run
 
 Float64 = NDArray[np.float64]
 
@@ -64,15 +63,3 @@ def forgetting(
         }
         for episode, (before, after) in enumerate(itertools.pairwise(ranks), first)
     ]
-
-
-def sample_queries(query_rows: Int32, count: int = 10, *, seed: int) -> Int64:
-    """Positions of ``count`` queries (all, if they are fewer), drawn without replacement; ascending."""
-    words = keyed_random.hash64(keyed_random.key(seed, "forgetting/trajectories"), query_rows)
-    whole = np.array([0, len(query_rows)])
-    return np.sort(keyed_random.smallest(words, whole, np.array([count])))
-
-
-def trajectories(reciprocals: Sequence[Float64], positions: Int64) -> Float64:
-    """Reciprocal ranks of some queries over the episodes [count, episodes]."""
-    return np.stack([values[positions] for values in reciprocals], axis=1)
