@@ -44,16 +44,16 @@ test: install
 
 # What computes in the machine's best precision, once more in the other: bfloat16 is emulated where nothing multiplies it.
 OTHER ?= bfloat16
-FLOWS := $(addprefix tests/unit/test_,api.py api_retrieval.py cli.py cli_answers.py snapshot.py search_length.py \
-	documents.py ann.py embeddings.py bi_encoder.py integrations.py exporting.py keeping.py) \
-	$(addprefix tests/recipes/test_,adore_index.py adore_search.py cleaning.py ance_tele_experiment.py)
+FLOWS := $(addprefix tests/unit/test_,api.py api_retrieval.py cli.py cli_answers.py retriever.py search_length.py \
+	documents.py ann.py embeddings.py bi_encoder.py integrations.py export.py verify.py) \
+	$(addprefix tests/recipes/test_,adore_index.py adore_search.py clean.py ance_tele_experiment.py)
 
 test-precision: install
 	HARDNEG_PRECISION=$(OTHER) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n 2 $(FLOWS)
 
 # What depends on the collections beside the project or on the number of threads, without those and on one.
-ALONE := $(addprefix tests/unit/test_,answers.py ann.py bm25.py formats.py keeping.py measures.py memory.py mining.py \
-	pydocs.py runtime.py tokens.py trec.py)
+ALONE := $(addprefix tests/unit/test_,answers.py ann.py bm25.py formats.py measures.py memory.py mining.py \
+	pydocs.py threads.py tokens.py trec.py verify.py)
 
 test-alone: install
 	HARDNEG_TEST_SHARED=0 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" $(ALONE)

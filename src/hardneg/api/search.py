@@ -22,6 +22,7 @@ from hardneg.data.collection import Collection
 from hardneg.data.formats.trec import write_run
 from hardneg.data.training_data import named_split
 from hardneg.errors import SettingsError
+from hardneg.models.source import ModelSource
 from hardneg.process.distributed import shard_of
 from hardneg.process.progress import track
 from hardneg.records import Run, Side
@@ -75,10 +76,10 @@ def encode(
     with holding(place / "{}-of-{}".format(*part), folder):
         collection = collection_of(data, cache)
 
-        from hardneg.models.capacity import best_precision
+        from hardneg.models.loading import open_encoder
         from hardneg.models.tokenizing import token_store
+        from hardneg.process.hardware import best_precision
         from hardneg.process.memory import require
-        from hardneg.recipes.model_source import ModelSource
         from hardneg.search.ann import traits
         from hardneg.search.embeddings import encode_store, encoding_memory
 
@@ -91,7 +92,7 @@ def encode(
             query_length=query_length,
             passage_length=passage_length,
         )
-        encoder = source.encoder()
+        encoder = open_encoder(source)
         store = token_store(encoder, collection, folder, side, searching=True)
         require(encoding_memory(encoder, token_budget, len(store)), "encoding", encoder.device.type)
         ids = collection.query_ids if side == "query" else collection.passage_ids
@@ -161,8 +162,7 @@ def search_split(
     if bm25:
         run = bm25_run(collection, rows, k, folder)
     else:
-        from hardneg.api.retrievers import open_state
-        from hardneg.recipes.model_source import ModelSource
+        from hardneg.api.retrievers import retriever_for
 
         assert model is not None
         source = ModelSource.at(
@@ -174,8 +174,8 @@ def search_split(
             query_length=query_length,
             passage_length=passage_length,
         )
-        state = open_state(source, collection, folder, embeddings=embeddings, index=index)
-        run = state.ranked(rows, k)
+        retriever = retriever_for(source, collection, folder, embeddings=embeddings, index=index)
+        run = retriever.search_queries(rows, k)
     write_run(Path(out), run, collection.query_ids, collection.passage_ids)
     return {"run": str(out), "queries": len(run), "hits": len(run.scores)}
 
@@ -212,8 +212,7 @@ def search_text(
     if bm25:
         return hits_of(collection, bm25_texts(collection, [text], k, folder))
 
-    from hardneg.api.retrievers import open_state
-    from hardneg.recipes.model_source import ModelSource
+    from hardneg.api.retrievers import retriever_for
 
     assert model is not None
     source = ModelSource.at(
@@ -225,8 +224,8 @@ def search_text(
         query_length=query_length,
         passage_length=passage_length,
     )
-    state = open_state(source, collection, folder, embeddings=embeddings, index=index)
-    return hits_of(collection, state.search_texts([text], k))
+    retriever = retriever_for(source, collection, folder, embeddings=embeddings, index=index)
+    return hits_of(collection, retriever.search_texts([text], k))
 
 
 def hits_of(collection: Collection, run: Run) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hardneg.data.tokens import plain_tokenizer, tokenizer_digest
 from hardneg.errors import SettingsError
-from hardneg.models.capacity import Precision, bytes_of_batch
+from hardneg.models.capacity import bytes_of_batch
 from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.packing import (
     Layout,
@@ -30,6 +30,7 @@ from hardneg.models.packing import (
     use_flat_attention,
 )
 from hardneg.models.pooling import pool
+from hardneg.process.hardware import Precision
 from hardneg.records import Side, TextTemplate, TokenBatch, offsets_of
 from hardneg.storage.artifacts import canonical_json
 
