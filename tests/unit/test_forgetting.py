@@ -6,6 +6,8 @@ from hardneg.diagnostics.forgetting import (
     forgetting_rate,
     learned_share,
     reciprocal_ranks,
+    sample_queries,
+    trajectories,
 )
 from hardneg.records import Positives, Run, offsets_of
 
@@ -59,3 +61,18 @@ def test_rank_by_score_then_row_whatever_the_order_of_the_hits():
 def test_queries_absent_from_the_run_count_zero():
     run, positives = run_of([[(0, 1.0)]]), positives_of([[0], [0]])
     assert reciprocal_ranks(run, positives).tolist() == [1.0, 0.0]
+
+
+def test_sampled_queries_are_keyed():
+    rows = np.arange(1000, dtype=np.int32)
+    drawn = sample_queries(rows, seed=1)
+    assert len(set(drawn.tolist())) == 10
+    assert drawn.tolist() == sample_queries(rows, seed=1).tolist()
+    assert drawn.tolist() != sample_queries(rows, seed=2).tolist()
+    assert rows[::-1][sample_queries(rows[::-1], seed=1)].tolist() == drawn.tolist()[::-1]
+    assert sample_queries(rows[:3], seed=1).tolist() == [0, 1, 2]
+
+
+def test_trajectories():
+    episodes = [np.array([0.0, 0.5, 1.0]), np.array([0.25, 0.5, 0.0])]
+    assert trajectories(episodes, np.array([0, 2])).tolist() == [[0.0, 0.25], [1.0, 0.0]]
