@@ -7,17 +7,18 @@ Teleportation Negatives", EMNLP 2022. The runs of all training queries are compa
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hardneg import keyed_random
 from hardneg.data.training_data import TrainingData
 from hardneg.evaluation.measures import first_relevant_rank
 from hardneg.negatives.candidates import Contains
 from hardneg.negatives.labels import relevant
-from hardneg.records import Positives, Run
+from hardneg.records import Int32, Int64, Positives, Run
 
 Float64 = NDArray[np.float64]
 
