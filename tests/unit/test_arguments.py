@@ -13,7 +13,7 @@ from hardneg.arguments import checked, expected, fits
 from hardneg.data.collection import Collection
 from hardneg.data.training_data import Labels
 from hardneg.errors import HardnegError, InputError, SettingsError
-from hardneg.recipes import estimate as planning
+from hardneg.recipes import estimate
 from hardneg.storage import disk
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
@@ -73,7 +73,7 @@ def quick(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)  # a text is a path there
     monkeypatch.setattr(disk, "sync", lambda path: None)
     monkeypatch.setattr(training, "train_seeds", lambda *given: {})
-    monkeypatch.setattr(planning, "time_stages", lambda *given: ({"encode": 0.0, "search": 0.0}, 0.0))
+    monkeypatch.setattr(estimate, "time_stages", lambda *given: ({"encode": 0.0, "search": 0.0}, 0.0))
 
 
 def cases(world, new):

@@ -15,8 +15,8 @@ from hardneg.models.loading import load_encoder
 from hardneg.models.tokenizing import token_store
 from hardneg.negatives import candidates, sources
 from hardneg.negatives import pool as pools
-from hardneg.negatives.adopting import import_pool
 from hardneg.negatives.facts import entries_of
+from hardneg.negatives.imported_pool import import_pool
 from hardneg.negatives.mining import Corpus, mine_candidates, mine_pool, positive_scores, training_depth
 from hardneg.negatives.pool import DTYPES, SOURCES, blocks, load_pool, save_pool
 from hardneg.records import Positives

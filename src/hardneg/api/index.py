@@ -9,6 +9,7 @@ from hardneg.api.inputs import Data, Place, cache_at, check_new, collection_of
 from hardneg.arguments import checked
 from hardneg.data.training_data import named_split
 from hardneg.errors import SettingsError
+from hardneg.models.source import ModelSource
 
 
 @checked
@@ -62,7 +63,6 @@ def index(
         import torch
 
         from hardneg.api.retrievers import retriever_for
-        from hardneg.recipes.model_source import ModelSource
 
         collection = collection_of(data, cache)
         rows = named_split(collection, split).query_rows

@@ -27,11 +27,11 @@ from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.data.training_data import BY_QRELS, Labels, TrainingData, labelled, named_split
 from hardneg.errors import SettingsError
+from hardneg.models.source import ModelSource
 from hardneg.negatives.candidates import ALL, Filters
 from hardneg.negatives.labels import answers_of, current_positives
 from hardneg.negatives.mining import SOURCES, TELEPORTED, Corpus, Miner, mine_pool
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
-from hardneg.recipes.model_source import ModelSource
 from hardneg.records import Run
 from hardneg.storage.artifacts import read_manifest
 

@@ -9,15 +9,15 @@ from typing import Any
 from hardneg.api.inputs import Data, Place, at_least, cache_at, check_folder, collection_of
 from hardneg.api.settings import recipe_settings
 from hardneg.arguments import checked
-from hardneg.data.training_data import TrainingData, choose_splits
+from hardneg.data.training_data import DEFAULT_SPLITS, Splits, TrainingData, choose_splits
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.evaluation.answers import check_answers
 from hardneg.evaluation.measures import bases_of, parse_measures
 from hardneg.experiment.folder import SETTINGS
+from hardneg.models.source import ModelSource
 from hardneg.process.distributed import world_size
 from hardneg.process.progress import note
 from hardneg.process.threads import pick_device
-from hardneg.recipes.model_source import DEFAULT_SPLITS, ModelSource, Splits
 from hardneg.recipes.settings import Recipe, TrainingSettings
 from hardneg.storage.artifacts import SettingsClash
 

@@ -12,8 +12,9 @@ from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.errors import SettingsError
 from hardneg.models.bi_encoder import BiEncoder
-from hardneg.models.capacity import best_precision
-from hardneg.recipes.model_source import ModelSource
+from hardneg.models.loading import open_encoder
+from hardneg.models.source import ModelSource
+from hardneg.process.hardware import best_precision
 from hardneg.search.ann import check_index, open_index
 from hardneg.search.retrieve import Index
 from hardneg.search.retriever import CachedRetriever, Encoding, Retriever
@@ -64,7 +65,7 @@ def retriever_for(
 ) -> Retriever:
     """A model over a collection; its embeddings live in the cache, keyed by digests, unless they are given."""
     retriever = Retriever(
-        source.encoder(),
+        open_encoder(source),
         collection,
         cache,
         encoding=Encoding(precision=best_precision(source.device_here)),
@@ -78,7 +79,7 @@ def retriever_for(
 
 def retriever_with_runs(source: ModelSource, collection: Collection, cache: Path) -> CachedRetriever:
     """A model over a collection, whose runs live in the cache besides."""
-    encoder = source.encoder()
+    encoder = open_encoder(source)
     encoding = Encoding(precision=best_precision(source.device_here))
     key = digest_json([encoder.digest(), collection.digest, dataclasses.asdict(encoding)])
     return CachedRetriever(encoder, collection, cache / "runs" / key[:32], cache, encoding=encoding)

@@ -25,6 +25,7 @@ from hardneg.data.collection import Collection
 from hardneg.data.formats.trec import write_run
 from hardneg.data.training_data import named_split
 from hardneg.errors import ArtifactError, SettingsError
+from hardneg.models.source import ModelSource
 from hardneg.process.distributed import shard_of
 from hardneg.records import Int32, Run, Side
 from hardneg.search.bm25 import bm25_run, bm25_texts
@@ -71,13 +72,13 @@ def encode(
     with holding(place / "{}-of-{}".format(*part), folder):
         collection = collection_of(data, cache)
 
-        from hardneg.models.capacity import best_precision
+        from hardneg.models.loading import open_encoder
         from hardneg.models.tokenizing import token_store
-        from hardneg.recipes.model_source import ModelSource
+        from hardneg.process.hardware import best_precision
         from hardneg.search.retriever import Encoding, encode_side
 
         source = ModelSource.at(model, **reading)
-        encoder, encoding = source.encoder(), Encoding(token_budget, dtype, best_precision(source.device_here))
+        encoder, encoding = open_encoder(source), Encoding(token_budget, dtype, best_precision(source.device_here))
         store = token_store(encoder, collection, folder, side, searching=True)
         made = encode_side(encoder, collection, store, place, side=side, encoding=encoding, shard=part)
     if made is None:
@@ -252,7 +253,6 @@ class Searched:
             return Bm25(collection, cache)
 
         from hardneg.api.retrievers import retriever_for
-        from hardneg.recipes.model_source import ModelSource
 
         source = ModelSource.at(self.model, **reading)
         return retriever_for(source, collection, cache, embeddings=self.embeddings, index=self.index)

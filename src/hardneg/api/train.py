@@ -12,7 +12,7 @@ from hardneg.api.inputs import Data, Place
 from hardneg.api.overrides import overridden
 from hardneg.api.prepare import CACHE, prepare
 from hardneg.api.retrievers import matching_index
-from hardneg.data.training_data import TrainingData
+from hardneg.data.training_data import Splits, TrainingData
 from hardneg.diagnostics.results import evaluate_states, is_measured
 from hardneg.diagnostics.seeds import pool_seeds
 from hardneg.diagnostics.timeline import draw_timeline
@@ -24,15 +24,16 @@ from hardneg.experiment.results_manifest import write_results
 from hardneg.experiment.snapshot import State
 from hardneg.experiment.tensorboard import tensorboard_writer
 from hardneg.models.bi_encoder import BiEncoder
-from hardneg.models.capacity import warn_if_emulated
+from hardneg.models.source import ModelSource
 from hardneg.models.tokenizing import texts_digest
 from hardneg.negatives.pool import load_pool
 from hardneg.process.distributed import by_leader, group, is_leader
+from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import note, say
 from hardneg.recipes.ance.roles import jobs_of, take_role
 from hardneg.recipes.ance.supervision import team
-from hardneg.recipes.model_source import ModelSource, Splits, as_it_came, say_what_differs
 from hardneg.recipes.settings import Recipe, TrainingSettings
+from hardneg.recipes.starting_model import as_it_came, say_what_differs, starting_encoder, untrained_encoder
 from hardneg.recipes.untrained import cuts_of, cuts_of_sample, from_own, lengths_of
 from hardneg.storage.artifacts import read_manifest
 
@@ -109,7 +110,7 @@ def train_once(
 ) -> dict[str, Any]:
     """One experiment, from wherever it stands to its results."""
     measures = parse_measures(settings.measures)
-    encoder = source.load(settings)
+    encoder = starting_encoder(source, settings)
     recipe.check(settings, data, encoder)
     warn_if_emulated(settings.precision, source.device_here)
     given = open_given(recipe, negatives, data, settings)
@@ -146,7 +147,9 @@ def train_once(
                 def states() -> Iterator[State]:
                     if jobs:
                         given["working"] = stack.enter_context(team(jobs, experiment, settings))
-                    yield from recipe.run(settings, data, partial(source.load, settings), experiment, **given)
+                    yield from recipe.run(
+                        settings, data, partial(starting_encoder, source, settings), experiment, **given
+                    )
 
                 evaluate_states(
                     from_own(own, settings, data, experiment, states),
@@ -162,7 +165,7 @@ def train_once(
                     lengths=lengths_of(cuts),
                     how="" if own is None else own.how,
                     keep=settings.keep,
-                    untrained=partial(source.untrained, settings),
+                    untrained=partial(untrained_encoder, source, settings),
                 )
             if jobs:
                 draw_timeline(experiment / TIMELINE, experiment.timing)
@@ -227,7 +230,7 @@ def plan(
     """
     task = prepare(recipe, data, model, out, **options)
     open_given(recipe, task.negatives, task.data, task.settings)
-    encoder = task.source.load(task.settings)
+    encoder = starting_encoder(task.source, task.settings)
     recipe.check(task.settings, task.data, encoder)
     if task.index_folder is not None:
         matching_index(task.index_folder, encoder, encoder.digest("passage"), None)

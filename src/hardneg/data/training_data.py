@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from hardneg.arguments import check_fields
 from hardneg.config import nearest
 from hardneg.data.collection import Collection, hold_out
 from hardneg.errors import InputError, SettingsError
@@ -99,6 +100,28 @@ class TrainingData:
                 for name, part in parts.items()
             }
         )
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Which splits train, steer and judge.
+
+    Attributes
+    ----------
+    dev : a name; ``auto``: the split "dev" or, without one that has judgements, "dev.small" or "validation", else
+        min(500, 10 %) of the training queries, held out; ``none``.
+    test : a name, or ``none``; the default is passed over where it is absent or has nothing to measure by.
+    """
+
+    train: str = "train"
+    dev: str = AUTO
+    test: str = "test"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+DEFAULT_SPLITS = Splits()
 
 
 def choose_splits(

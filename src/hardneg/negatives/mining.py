@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from hardneg.config import nearest as nearest_name
 from hardneg.data.collection import Collection
 from hardneg.errors import SettingsError
-from hardneg.negatives.adopting import drop_untrainable, from_file
 from hardneg.negatives.candidates import (
     ALL,
     Contains,
@@ -24,6 +23,7 @@ from hardneg.negatives.candidates import (
     starved,
     without_answers,
 )
+from hardneg.negatives.imported_pool import drop_untrainable, from_file
 from hardneg.negatives.mix import Mode, teleport, union
 from hardneg.negatives.pool import NegativePool
 from hardneg.negatives.sources import random_source, sample_source

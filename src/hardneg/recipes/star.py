@@ -20,7 +20,7 @@ from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.losses import star as star_loss
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
-from hardneg.negatives.adopting import import_pool
+from hardneg.negatives.imported_pool import import_pool
 from hardneg.negatives.labels import answers_of, current_positives, with_pool_positives
 from hardneg.negatives.mining import mine_candidates
 from hardneg.negatives.pool import KIND as POOL

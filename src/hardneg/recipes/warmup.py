@@ -23,7 +23,7 @@ from hardneg.experiment.folder import Experiment
 from hardneg.experiment.snapshot import State
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
-from hardneg.negatives.adopting import import_pool
+from hardneg.negatives.imported_pool import import_pool
 from hardneg.negatives.labels import answers_of, current_positives, with_pool_positives
 from hardneg.negatives.mining import Corpus, mine_candidates
 from hardneg.negatives.mix import union

@@ -20,9 +20,9 @@ from hardneg.data.collection import Collection
 from hardneg.data.tokens import TokenStore, token_batch
 from hardneg.errors import ArtifactError
 from hardneg.models.bi_encoder import BiEncoder
-from hardneg.models.capacity import Precision
 from hardneg.models.tokenizing import texts_digest, token_store
 from hardneg.process.distributed import barrier, by_leader, member
+from hardneg.process.hardware import Precision
 from hardneg.process.memory import require
 from hardneg.process.progress import track
 from hardneg.records import Float32, Int32, Int64, Run, Side, owners, take_spans
