@@ -37,7 +37,6 @@ BY_NAME = (".glob", ".rglob", ".with_name", ".joinpath")
 # Folders of their own that are in no experiment: (module, what is divided or looked through).
 ELSEWHERE = {
     ("api/retrievers.py", "cache / 'runs'"),  # of a model over a collection, by digests
-    ("api/retrievers.py", "state.folder / 'index'"),
     ("models/pretrained.py", "Path(spec.submodule_search_locations[0]) / 'model'"),  # in a package
 }
 

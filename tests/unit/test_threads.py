@@ -1,6 +1,7 @@
 """Threads, device and memory of the process."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -10,8 +11,9 @@ import pytest
 
 import hardneg
 from hardneg.errors import SettingsError
-from hardneg.process import threads
-from hardneg.process.threads import pick_device, reuse_memory, wait_asleep_if_crowded
+from hardneg.process import cpu, threads
+from hardneg.process.cpu import reuse_memory, wait_asleep_if_crowded
+from hardneg.process.threads import pick_device
 
 FAULTS = """
 import resource
@@ -19,7 +21,7 @@ import sys
 
 import numpy as np
 
-from hardneg.process.threads import reuse_memory
+from hardneg.process.cpu import reuse_memory
 
 if sys.argv[1] == "reuse":
     assert reuse_memory()
@@ -51,10 +53,10 @@ def test_threads_sleep_only_where_others_run(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(threads, "_others_run", lambda: False)
+    monkeypatch.setattr(cpu, "_others_run", lambda: False)
     assert not wait_asleep_if_crowded()
     assert "GOMP_SPINCOUNT" not in threads.os.environ
-    monkeypatch.setattr(threads, "_others_run", lambda: True)
+    monkeypatch.setattr(cpu, "_others_run", lambda: True)
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")  # what the user says
     assert not wait_asleep_if_crowded()
     monkeypatch.delenv("OMP_WAIT_POLICY")
@@ -71,7 +73,7 @@ def test_others_that_run_are_seen():
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
         try:
             time.sleep(0.2)
-            assert any(threads._others_run() for _ in range(5))
+            assert any(cpu._others_run() for _ in range(5))
         finally:
             other.kill()
 
@@ -79,11 +81,11 @@ def test_others_that_run_are_seen():
 def test_commands_do_it_before_torch_is_loaded():
     program = """
 import sys
-from hardneg.process import threads
-threads._others_run = lambda: True
+from hardneg.process import cpu
+cpu._others_run = lambda: True
 from hardneg.cli.options import begin
 begin()
-assert threads.os.environ["GOMP_SPINCOUNT"] == "0"
+assert cpu.os.environ["GOMP_SPINCOUNT"] == "0"
 assert "torch" not in sys.modules
 """
     environment = {key: value for key, value in threads.os.environ.items() if key != "GOMP_SPINCOUNT"}
@@ -149,6 +151,48 @@ def test_all_say_the_same_number(before, environment, expected):
 def test_the_option_wins_over_the_environment():
     found = threads_of("3", before=SIX_CPUS, OMP_NUM_THREADS="1", RAYON_NUM_THREADS="5")
     assert found == [1, 1, 3, 3, 3, 3]
+
+
+FROM_PYTHON = """
+import hardneg as hn
+hn.Filters
+{said}
+hn.plan
+import torch
+print(torch.get_num_threads())
+"""
+ANY_FEW = "from hardneg.process import threads; threads.usable_cpus = lambda: 1\n"
+TORCH = "import torch; torch.set_num_threads({n}); from hardneg.process import threads\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "said", "expected"),
+    [
+        (ANY_FEW, "", 1),  # torch is loaded later
+        (TORCH.format(n=6) + SIX_CPUS + ANY_FEW, "", 1),  # six are those that torch takes by itself
+        (TORCH.format(n=3) + SIX_CPUS + ANY_FEW, "", 3),  # three are the user's
+        (ANY_FEW, "import torch; torch.set_num_threads(2)", 2),
+        (SIX_CPUS + TORCH.format(n=1) + ANY_FEW.replace("1", "4"), "", 1),  # nothing is ever raised
+    ],
+)
+def test_python_obeys_limits_and_what_the_user_told_torch(before, said, expected):
+    kept = {key: value for key, value in os.environ.items() if key not in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS")}
+    program = before + FROM_PYTHON.format(said=said)
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, env=kept)
+    assert int(done.stdout) == expected
+
+
+def test_python_takes_no_more_threads_than_openmp_was_told():
+    assert usual_threads_of("99") == {99}
+    assert usual_threads_of("all") == usual_threads_of(None)
+
+
+def usual_threads_of(told):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("OMP_NUM_THREADS", raising=False)
+        if told is not None:
+            patch.setenv("OMP_NUM_THREADS", told)
+        return threads.usual_threads()
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from hardneg.api.inputs import (
     holding,
     one_of,
 )
-from hardneg.api.retrievers import open_state
+from hardneg.api.retrievers import retriever_with_runs
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.data.training_data import BY_QRELS, Labels, TrainingData, labelled, named_split
@@ -117,7 +117,7 @@ def mine(
         corpus: Any = Corpus(collection, folder)
         if needs_model:
             assert source is not None
-            corpus = open_state(source, collection, folder)
+            corpus = retriever_with_runs(source, collection, folder)
             inputs["model"] = corpus.digest
         contains = answers_of(parts, folder)
         pool = mine_pool(

@@ -9,42 +9,46 @@ from pathlib import Path
 from hardneg.api.inputs import Place
 from hardneg.data.collection import Collection
 from hardneg.models.bi_encoder import BiEncoder
-from hardneg.models.capacity import best_precision
 from hardneg.models.loading import open_encoder
 from hardneg.models.source import ModelSource
-from hardneg.search.ann import FaissIndex, check_index
-from hardneg.search.retriever import Encoding, Snapshot
+from hardneg.process.hardware import best_precision
+from hardneg.search.ann import check_index, open_index
+from hardneg.search.retrieve import Index
+from hardneg.search.retriever import CachedRetriever, Encoding, Retriever
 from hardneg.storage.artifacts import digest_json
 
 
-def open_state(
+def retriever_for(
     source: ModelSource,
     collection: Collection,
     cache: Path,
     *,
     embeddings: Place | None = None,
     index: Place | None = None,
-) -> Snapshot:
-    """A model over a collection; its runs and embeddings live in the cache, keyed by digests."""
-    encoder = open_encoder(source)
-    encoding = Encoding(precision=best_precision(source.device_here))
-    key = digest_json([encoder.digest(), collection.digest, dataclasses.asdict(encoding)])
-    state = Snapshot(
-        encoder,
+) -> Retriever:
+    """A model over a collection; its embeddings live in the cache, keyed by digests, unless they are given."""
+    retriever = Retriever(
+        open_encoder(source),
         collection,
-        "model",
-        cache / "runs" / key[:32],
         cache,
-        encoding=encoding,
+        encoding=Encoding(precision=best_precision(source.device_here)),
         passages_at=None if embeddings is None else Path(embeddings),
     )
     if index is None:
-        return state
-    opened = open_index(index, encoder, state.sides["passage"], lambda: state.texts_digest)
-    return state.with_index(opened, "index", state.folder / "index")
+        return retriever
+    side = retriever.sides["passage"]
+    return retriever.through(matching_index(index, retriever.encoder, side, lambda: retriever.texts_digest))
 
 
-def open_index(place: Place, encoder: BiEncoder, digest: str, texts: Callable[[], str] | None) -> FaissIndex:
+def retriever_with_runs(source: ModelSource, collection: Collection, cache: Path) -> CachedRetriever:
+    """A model over a collection, whose runs live in the cache besides."""
+    encoder = open_encoder(source)
+    encoding = Encoding(precision=best_precision(source.device_here))
+    key = digest_json([encoder.digest(), collection.digest, dataclasses.asdict(encoding)])
+    return CachedRetriever(encoder, collection, cache / "runs" / key[:32], cache, encoding=encoding)
+
+
+def matching_index(place: Place, encoder: BiEncoder, digest: str, texts: Callable[[], str] | None) -> Index:
     """An index that :func:`~hardneg.api.index.index` built, for queries of this model.
 
     Parameters
@@ -58,8 +62,6 @@ def open_index(place: Place, encoder: BiEncoder, digest: str, texts: Callable[[]
     ArtifactError : it is damaged, or of another model or other texts.
     TrustError : a pickle stands in its place.
     """
-    index = FaissIndex(Path(place))
-    check_index(index, encoder, digest=digest)
-    if texts is not None:
-        check_index(index, encoder, digest=digest, tokens=texts())
+    index = open_index(Path(place))
+    check_index(index, encoder, digest=digest, tokens=texts)
     return index

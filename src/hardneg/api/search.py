@@ -76,9 +76,9 @@ def encode(
     with holding(place / "{}-of-{}".format(*part), folder):
         collection = collection_of(data, cache)
 
-        from hardneg.models.capacity import best_precision
         from hardneg.models.loading import open_encoder
         from hardneg.models.tokenizing import token_store
+        from hardneg.process.hardware import best_precision
         from hardneg.process.memory import require
         from hardneg.search.ann import traits
         from hardneg.search.embeddings import encode_store, encoding_memory
@@ -162,7 +162,7 @@ def search_split(
     if bm25:
         run = bm25_run(collection, rows, k, folder)
     else:
-        from hardneg.api.retrievers import open_state
+        from hardneg.api.retrievers import retriever_for
 
         assert model is not None
         source = ModelSource.at(
@@ -174,8 +174,8 @@ def search_split(
             query_length=query_length,
             passage_length=passage_length,
         )
-        state = open_state(source, collection, folder, embeddings=embeddings, index=index)
-        run = state.ranked(rows, k)
+        retriever = retriever_for(source, collection, folder, embeddings=embeddings, index=index)
+        run = retriever.search_queries(rows, k)
     write_run(Path(out), run, collection.query_ids, collection.passage_ids)
     return {"run": str(out), "queries": len(run), "hits": len(run.scores)}
 
@@ -212,7 +212,7 @@ def search_text(
     if bm25:
         return hits_of(collection, bm25_texts(collection, [text], k, folder))
 
-    from hardneg.api.retrievers import open_state
+    from hardneg.api.retrievers import retriever_for
 
     assert model is not None
     source = ModelSource.at(
@@ -224,8 +224,8 @@ def search_text(
         query_length=query_length,
         passage_length=passage_length,
     )
-    state = open_state(source, collection, folder, embeddings=embeddings, index=index)
-    return hits_of(collection, state.search_texts([text], k))
+    retriever = retriever_for(source, collection, folder, embeddings=embeddings, index=index)
+    return hits_of(collection, retriever.search_texts([text], k))
 
 
 def hits_of(collection: Collection, run: Run) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from hardneg.config import build, read_overrides, read_preset, read_toml
 from hardneg.errors import Faults, HardnegError
 from hardneg.experiment.folder import read_settings
 from hardneg.experiment.layout import Layout
-from hardneg.models.capacity import Precision, best_precision
+from hardneg.process.hardware import Precision, best_precision
 from hardneg.process.progress import note
 from hardneg.process.threads import pick_device
 from hardneg.recipes.settings import Recipe, TrainingSettings

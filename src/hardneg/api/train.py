@@ -11,7 +11,7 @@ from typing import Any
 from hardneg.api.inputs import Data, Place
 from hardneg.api.overrides import overridden
 from hardneg.api.prepare import prepare
-from hardneg.api.retrievers import open_index
+from hardneg.api.retrievers import matching_index
 from hardneg.data.training_data import Splits, TrainingData
 from hardneg.diagnostics.results import evaluate_states, is_measured
 from hardneg.diagnostics.seeds import pool_seeds
@@ -22,20 +22,20 @@ from hardneg.experiment.folder import open_experiment
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.provenance import remember_collection
 from hardneg.experiment.results_manifest import write_results
+from hardneg.experiment.snapshot import State
 from hardneg.experiment.tensorboard import tensorboard_writer
 from hardneg.models.bi_encoder import BiEncoder
-from hardneg.models.capacity import warn_if_emulated
 from hardneg.models.source import ModelSource
 from hardneg.models.tokenizing import texts_digest
 from hardneg.negatives.pool import load_pool
 from hardneg.process.distributed import by_leader, group, is_leader
+from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import note, say
 from hardneg.recipes.ance.roles import jobs_of, take_role
 from hardneg.recipes.ance.supervision import team
 from hardneg.recipes.settings import Recipe, TrainingSettings
 from hardneg.recipes.starting_model import as_it_came, say_what_differs, starting_encoder, untrained_encoder
 from hardneg.recipes.untrained import cuts_of, cuts_of_sample, from_own, lengths_of
-from hardneg.search.retriever import State
 from hardneg.storage.artifacts import read_manifest
 
 Execute = Callable[[Path, TrainingSettings], dict[str, Any]]
@@ -116,7 +116,7 @@ def train_once(
     given = open_given(recipe, negatives, data, settings)
     if index_folder is not None:  # its texts are compared now: what is wrong must not become an input
         texts = partial(texts_digest, encoder, data.collection, cache or Layout(out).cache)
-        given["index"] = open_index(index_folder, encoder, encoder.digest("passage"), texts)
+        given["index"] = matching_index(index_folder, encoder, encoder.digest("passage"), texts)
     inputs = inputs_of(data, encoder, negatives, given)
     roles = settings.roles if role is None else [role]
     places = (out, data.collection, splits, source, settings, inputs, cache)
@@ -182,7 +182,7 @@ def inputs_of(
     if negatives is not None:
         inputs["negatives"] = read_manifest(negatives).digest
     if "index" in given:
-        inputs["index"] = given["index"].manifest.digest
+        inputs["index"] = given["index"].digest
     return inputs
 
 
@@ -233,7 +233,7 @@ def plan(
     encoder = starting_encoder(task.source, task.settings)
     recipe.check(task.settings, task.data, encoder)
     if task.index_folder is not None:
-        open_index(task.index_folder, encoder, encoder.digest("passage"), None)
+        matching_index(task.index_folder, encoder, encoder.digest("passage"), None)
     own, own_settings = as_it_came(task.source, task.settings, encoder)
     planned = recipe.plan(task.settings, task.data, encoder, seeds=task.seeds, measure=estimate, own=own)
     planned["facts"] |= {f"cut {cut.plural}": cut.told for cut in cuts_of_sample(encoder, own_settings, task.data)}

@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 
 from hardneg.data.training_data import TrainingData
 from hardneg.experiment.layout import informative_of, run_of
+from hardneg.experiment.snapshot import State
 from hardneg.negatives.candidates import candidates
 from hardneg.negatives.pool import NegativePool, load_pool
 from hardneg.records import Positives, Run, owners, spans
-from hardneg.search.retriever import State
 from hardneg.storage.artifacts import is_current, is_published, publish, read_manifest
 
 KIND = "informative-share"

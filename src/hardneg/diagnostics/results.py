@@ -24,6 +24,7 @@ from hardneg.evaluation.significance import bootstrap_interval, holm, randomizat
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.layout import trec_run
 from hardneg.experiment.names import BM25, FINAL, LAST, STARTED, UNTRAINED, shown
+from hardneg.experiment.snapshot import ArchivedState, Snapshot, State
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
@@ -32,9 +33,7 @@ from hardneg.negatives.labels import answers_of, relevant
 from hardneg.process.distributed import by_leader, is_leader
 from hardneg.process.progress import note, say
 from hardneg.records import Qrels, Run
-from hardneg.search.ann import name_index
 from hardneg.search.bm25 import bm25_run
-from hardneg.search.retriever import ArchivedState, Snapshot, State
 from hardneg.storage.artifacts import read_manifest
 from hardneg.training.stage import RETRIEVER
 
@@ -153,7 +152,7 @@ class Seen:
     def note(self, state: State, runs: Mapping[str, Run], errors: dict[str, Any]) -> None:
         """Take in what one state was."""
         self.runs[state.name], self.errors[state.name] = runs, errors
-        self.index = self.index or name_index(getattr(state, "index", None))
+        self.index = self.index or (state.index.describe() if isinstance(state, Snapshot) and state.index else {})
         if state.step is not None:
             self.steps[state.name] = state.step
         if isinstance(state, ArchivedState) and state.within is not None:

@@ -1,4 +1,4 @@
-"""From a state of the model to candidate negatives: one function for every source."""
+"""From what a model retrieves to candidate negatives: one function for every source."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hardneg.config import nearest as nearest_name
 from hardneg.data.collection import Collection
@@ -28,7 +29,6 @@ from hardneg.negatives.pool import NegativePool
 from hardneg.negatives.sources import random_source, sample_source
 from hardneg.records import Float32, Int32, Positives, Run, owners, spans
 from hardneg.search.bm25 import bm25_run
-from hardneg.search.retriever import Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +45,58 @@ class Corpus:
     cache: Path
 
 
+class Searcher(Protocol):
+    """What answers with runs: a model over a collection, or what is kept of the runs of one."""
+
+    def search(self, name: str, query_rows: Int32, k: int, *, as_trained: bool = False) -> Run:
+        """The run ``name`` of these queries, ``k`` deep.
+
+        Parameters
+        ----------
+        as_trained : queries are as long as training steps read them, not as long as search does.
+        """
+        ...
+
+    def neighbours(self, name: str, owners: Int32, anchors: Int32, k: int) -> Run:
+        """The run ``name`` of the neighbours of passages: list i is that of ``anchors[i]``, for ``owners[i]``."""
+        ...
+
+
+class Vectors(Protocol):
+    """Vectors that can be asked for by row."""
+
+    def rows(self, rows: NDArray[np.integer]) -> NDArray[Any]:
+        """Vectors [len(rows), dim] of these rows, in that order."""
+        ...
+
+
+class Miner(Searcher, Protocol):
+    """A model over a collection, as mining needs it: its runs, and for margins the scores of positives.
+
+    Attributes
+    ----------
+    training_queries : the queries, embedded as training steps read them.
+    """
+
+    collection: Collection
+    cache: Path
+
+    @property
+    def training_queries(self) -> Vectors:
+        """The queries, embedded as training steps read them."""
+        ...
+
+    def passage_vectors(self, passages: Int32) -> NDArray[Any]:
+        """[n, dim] the vector that stands for each passage as a query."""
+        ...
+
+    def pair_scores(self, vectors: NDArray[Any], passages: Int32) -> Float32:
+        """[n] the score of each vector and its passage, as a search gives it."""
+        ...
+
+
 def mine_pool(
-    corpus: Snapshot | Corpus,
+    corpus: Miner | Corpus,
     positives: Positives,
     previous: NegativePool | None,
     *,
@@ -108,9 +158,7 @@ def mine_pool(
     return drop_untrainable(mixed, contains)
 
 
-def check_sources(
-    corpus: Snapshot | Corpus, sources: Sequence[str], given: Run | NegativePool | None = None
-) -> None:
+def check_sources(corpus: Miner | Corpus, sources: Sequence[str], given: Run | NegativePool | None = None) -> None:
     """Refuse unknown and repeated sources, and those that need a model where there is none."""
     if not sources:
         raise SettingsError("NO_SOURCES", "no source is given", f"choose from {', '.join(SOURCES)}")
@@ -126,7 +174,7 @@ def check_sources(
 
 
 def mine_candidates(
-    corpus: Snapshot | Corpus,
+    corpus: Miner | Corpus,
     positives: Positives,
     source: str,
     *,
@@ -213,13 +261,13 @@ def training_depth(collection: Collection, positives: Positives, depth: int) -> 
 
 
 def searcher(
-    corpus: Snapshot | Corpus, positives: Positives, source: str, anchors: Literal["first", "all"]
+    corpus: Miner | Corpus, positives: Positives, source: str, anchors: Literal["first", "all"]
 ) -> tuple[Callable[[int], Run], Int32 | None]:
     """The function k -> run of a source, and the anchor of each of its lists (lookahead only)."""
     rows = positives.query_rows
     if source == "bm25":
         return lambda k: bm25_run(corpus.collection, rows, k, corpus.cache), None
-    assert isinstance(corpus, Snapshot)
+    assert not isinstance(corpus, Corpus)
     if source == "query":
         return lambda k: corpus.search("query", rows, k, as_trained=True), None
     if anchors == "first":
@@ -234,7 +282,7 @@ def searcher(
     return lambda k: corpus.neighbours(name, list_owners, list_anchors, k), list_anchors
 
 
-def positive_scores(corpus: Snapshot | Corpus, positives: Positives, source: str) -> Float32:
+def positive_scores(corpus: Miner | Corpus, positives: Positives, source: str) -> Float32:
     """What margins compare with [Q]: the first positive's score in the lists of ``source``; 0 where there is none.
 
     For lookahead that is the positive's score with itself, for it stands at the head of its own list.

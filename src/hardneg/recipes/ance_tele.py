@@ -16,6 +16,7 @@ from pydantic import Field, PositiveInt, ValidationInfo, field_validator
 from hardneg.data.training_data import TrainingData, labelled
 from hardneg.errors import SettingsError
 from hardneg.experiment.folder import Experiment
+from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.negatives.candidates import Contains
@@ -32,7 +33,6 @@ from hardneg.recipes.measured_states import MeasuredStage, Passing, passed
 from hardneg.recipes.settings import Recipe, TrainingSettings, per_episode, retriever_of, state_of_episode
 from hardneg.recipes.untrained import Own
 from hardneg.records import Positives
-from hardneg.search.retriever import Snapshot, State
 from hardneg.storage.artifacts import is_current, read_manifest
 from hardneg.training.batches import PoolBatches
 from hardneg.training.objectives import group_loss, group_objective

@@ -19,12 +19,12 @@ from hardneg.evaluation.answers import evaluate_with_answers
 from hardneg.evaluation.measures import Measure, parse_measures
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.layout import run_of
+from hardneg.experiment.snapshot import ArchivedState, Snapshot
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.saving import save_encoder
 from hardneg.process.distributed import by_leader
 from hardneg.recipes.settings import TrainingSettings, stage_of, state_of
 from hardneg.records import Run
-from hardneg.search.retriever import ArchivedState, Snapshot
 from hardneg.search.runs import load_run
 from hardneg.storage.artifacts import is_published, publish, read_manifest, remove
 from hardneg.training.stage import Trainee, inputs_of

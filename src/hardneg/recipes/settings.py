@@ -17,11 +17,12 @@ from hardneg.evaluation.measures import Measure, parse_measures
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.layout import LAST_MODEL, MODEL
 from hardneg.experiment.names import UNTRAINED
+from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.saving import save_encoder
 from hardneg.recipes.catalogue import RecipeFacts
-from hardneg.search.retriever import Encoding, Snapshot, State
+from hardneg.search.retriever import Encoding
 from hardneg.training.loop import Batch, Objective
 from hardneg.training.optim import Optimizers, Schedule, optimizers
 from hardneg.training.stage import RETRIEVER, Stage, Trainee

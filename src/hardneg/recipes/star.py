@@ -16,6 +16,7 @@ from torch import Tensor
 
 from hardneg.data.training_data import TrainingData, labelled
 from hardneg.experiment.folder import Experiment
+from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.losses import star as star_loss
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
@@ -30,7 +31,6 @@ from hardneg.recipes.estimate import Episode, describe_work, work_of
 from hardneg.recipes.measured_states import MeasuredStage, Passing, passed
 from hardneg.recipes.settings import Recipe, TrainingSettings, retriever_of, state_of_episode
 from hardneg.recipes.untrained import Own
-from hardneg.search.retriever import Snapshot, State
 from hardneg.storage.artifacts import is_current, read_manifest
 from hardneg.training.batches import VisitBatches, trainable
 from hardneg.training.objectives import GroupLoss, group_objective

@@ -20,6 +20,7 @@ from pydantic import Field, PositiveInt
 from hardneg.data.training_data import TrainingData, labelled
 from hardneg.errors import SettingsError
 from hardneg.experiment.folder import Experiment
+from hardneg.experiment.snapshot import State
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.negatives.imported_pool import import_pool
@@ -36,7 +37,6 @@ from hardneg.recipes.measured_states import MeasuredStage, Passing, passed
 from hardneg.recipes.settings import Recipe, TrainingSettings, per_episode, retriever_of, state_of_episode
 from hardneg.recipes.untrained import Own
 from hardneg.records import spans
-from hardneg.search.retriever import State
 from hardneg.storage.artifacts import is_current, read_manifest
 from hardneg.training.batches import VisitBatches, trainable
 from hardneg.training.objectives import LossName, group_loss, group_objective

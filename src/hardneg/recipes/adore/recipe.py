@@ -20,6 +20,7 @@ from hardneg.data.training_data import TrainingData
 from hardneg.errors import Faults, HardnegError, SettingsError
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.names import UNTRAINED
+from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.losses import RankMeasure, lambda_rank
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
@@ -34,9 +35,8 @@ from hardneg.recipes.estimate import Episode, describe_work, work_of
 from hardneg.recipes.measured_states import MeasuredStage, Passing
 from hardneg.recipes.settings import Recipe, TrainingSettings, final_state, retriever_of, state_of
 from hardneg.recipes.untrained import Own
-from hardneg.search.ann import FaissIndex, PassageIndex
 from hardneg.search.ann_building import DEFAULTS, choose, code_bytes
-from hardneg.search.retriever import Snapshot, State
+from hardneg.search.retrieve import Index
 from hardneg.training.batches import KnownPositives
 from hardneg.training.loop import Objective, StepOutput
 from hardneg.training.optim import linear
@@ -125,7 +125,7 @@ def adore(
     base: Callable[[], BiEncoder],
     experiment: Experiment,
     *,
-    index: FaissIndex | None = None,
+    index: Index | None = None,
 ) -> Iterator[State]:
     """Train the query side over a fixed index (Zhan et al., 2021, Section 6.2).
 
@@ -156,7 +156,7 @@ def adore(
     yield final
 
 
-def passage_index(settings: Adore, state: Snapshot, experiment: Experiment) -> PassageIndex:
+def passage_index(settings: Adore, state: Snapshot, experiment: Experiment) -> Index:
     """The index of all passages: their embeddings, or those compressed."""
     assert settings.index != "given"
     if settings.index == "exact":
@@ -169,7 +169,7 @@ def train(
     data: TrainingData,
     encoder: BiEncoder,
     state: Snapshot,
-    index: PassageIndex,
+    index: Index,
     experiment: Experiment,
 ) -> BiEncoder:
     """Train the query side; the passage side is not touched."""
@@ -177,8 +177,8 @@ def train(
         parameter.requires_grad_(False)
     horizon = settings.horizon(len(data.train))
     inputs = {"collection": data.collection.digest, "splits": data.digest}
-    if settings.index == "given" and isinstance(index, FaissIndex):  # of one built here, the inputs decide
-        inputs["index"] = index.manifest.digest
+    if settings.index == "given":  # of one built here, the inputs decide
+        inputs["index"] = index.digest
     fixed = None
     if settings.negatives != "dynamic":
         source, every = settings.negatives, settings.refresh_every
@@ -218,9 +218,7 @@ def train(
     return load_encoder(str(experiment / settings.last_model), device=encoder.device)
 
 
-def passing_of(
-    settings: Adore, data: TrainingData, index: PassageIndex, experiment: Experiment, horizon: int
-) -> Passing:
+def passing_of(settings: Adore, data: TrainingData, index: Index, experiment: Experiment, horizon: int) -> Passing:
     """What patience goes by: the state as it is searched for, whose passages are those of all states."""
     return Passing(
         settings,

@@ -13,6 +13,7 @@ from hardneg.errors import PeerError
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.layout import number_of, versions_in
 from hardneg.experiment.names import UNTRAINED
+from hardneg.experiment.snapshot import GEOMETRY, ArchivedState, Snapshot
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
@@ -32,7 +33,6 @@ from hardneg.recipes.ance.versions import (
     source_step,
 )
 from hardneg.recipes.settings import TrainingSettings, state_of
-from hardneg.search.retriever import GEOMETRY, ArchivedState, Snapshot
 from hardneg.storage.artifacts import is_published, read_manifest, remove
 from hardneg.training.checkpoint import checkpoints
 

@@ -22,6 +22,7 @@ from hardneg.diagnostics.search_state import search_state
 from hardneg.errors import SettingsError
 from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment.folder import Experiment
+from hardneg.experiment.snapshot import State
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.negatives.labels import answers_of
@@ -51,7 +52,6 @@ from hardneg.recipes.estimate import Episode, describe_work, work_of
 from hardneg.recipes.measured_states import MeasuredStage, Passing, passed, runs_there, weights_there
 from hardneg.recipes.settings import Recipe, TrainingSettings, final_state, retriever_of
 from hardneg.recipes.untrained import Own
-from hardneg.search.retriever import State
 from hardneg.training.batches import VisitBatches
 from hardneg.training.objectives import LossName, group_loss, group_objective
 from hardneg.training.optim import Schedule, cyclical, linear

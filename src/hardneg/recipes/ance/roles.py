@@ -32,8 +32,8 @@ from hardneg.experiment.provenance import remember_collection
 from hardneg.experiment.tensorboard import tensorboard_writer
 from hardneg.models.source import ModelSource
 from hardneg.process import progress
+from hardneg.process.cpu import tune
 from hardneg.process.memory import limit_memory, limit_of
-from hardneg.process.threads import set_threads
 from hardneg.recipes.ance.following import beat_of
 from hardneg.recipes.settings import Recipe, TrainingSettings
 from hardneg.recipes.starting_model import starting_encoder
@@ -116,7 +116,7 @@ def take_role(recipe: Recipe, job: Job) -> None:
     """
     if job.role not in recipe.roles:
         raise SettingsError("NO_ROLE", f"{recipe.name} has no role '{job.role}'", f"use {', '.join(recipe.roles)}")
-    set_threads(job.threads)
+    tune(job.threads)
     limit_memory(job.max_ram, job.max_vram)
     out, settings = Path(job.out), recipe.settings.model_validate(dict(job.settings), strict=False)
     basis = bases_of(parse_measures(settings.measures))
