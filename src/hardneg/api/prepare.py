@@ -9,10 +9,10 @@ from typing import Any
 from hardneg.api.inputs import Data, Place, at_least, cache_at, check_folder, collection_of
 from hardneg.api.settings import recipe_settings
 from hardneg.arguments import checked
-from hardneg.data.training_data import DEFAULT_SPLITS, Splits, TrainingData, choose_splits
+from hardneg.data.training_data import DEFAULT_SPLITS, Splits, TrainingData
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.evaluation.answers import check_answers
-from hardneg.evaluation.measures import bases_of, parse_measures
+from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment.folder import SETTINGS
 from hardneg.models.source import ModelSource
 from hardneg.process.distributed import world_size
@@ -99,7 +99,7 @@ def prepare(
         check_experiment(place, count)
     collection, measures = collection_of(data, cache), parse_measures(chosen.measures)
     check_answers(measures, collection)
-    parts = choose_splits(collection, **dataclasses.asdict(splits), seed=chosen.seed, basis=bases_of(measures))
+    parts = chosen.data_of(collection, splits, seed=chosen.seed)
     chosen.check_dev(parts.dev is not None)
     chosen = chosen.for_data(len(parts.train))
     note(parts.chosen)

@@ -23,9 +23,8 @@ from typing import IO, Any
 
 from hardneg.data.collection import Collection
 from hardneg.data.importing import open_data
-from hardneg.data.training_data import Splits, choose_splits
+from hardneg.data.training_data import Splits
 from hardneg.errors import Interrupted, PeerError, SettingsError
-from hardneg.evaluation.measures import bases_of, parse_measures
 from hardneg.experiment.folder import join_experiment
 from hardneg.experiment.provenance import remember_collection
 from hardneg.experiment.tensorboard import tensorboard_writer
@@ -118,9 +117,8 @@ def take_role(recipe: Recipe, job: Job) -> None:
     set_threads(job.threads)
     limit_memory(job.max_ram, job.max_vram)
     out, settings = Path(job.out), recipe.settings.model_validate(dict(job.settings), strict=False)
-    basis = bases_of(parse_measures(settings.measures))
     collection = open_data(job.data, cache=None if job.cache is None else Path(job.cache))
-    data = choose_splits(collection, **job.splits, seed=job.split_seed, basis=basis)
+    data = settings.data_of(collection, Splits(**job.splits), seed=job.split_seed)
     assert data.digest == job.inputs["splits"]
     source = ModelSource(**dict(job.source) | {"allow_code": tuple(job.source["allow_code"])})
     with (
