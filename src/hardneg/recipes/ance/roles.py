@@ -21,7 +21,6 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from hardneg.data.collection import Collection
 from hardneg.data.importing import open_data
 from hardneg.data.training_data import Splits
 from hardneg.errors import Interrupted, PeerError, SettingsError
@@ -33,7 +32,7 @@ from hardneg.process import progress
 from hardneg.process.memory import limit_memory, limit_of
 from hardneg.process.threads import set_threads
 from hardneg.recipes.ance.following import beat_of
-from hardneg.recipes.settings import Recipe, TrainingSettings
+from hardneg.recipes.settings import Recipe
 from hardneg.recipes.starting_model import starting_encoder
 from hardneg.storage.artifacts import lease
 
@@ -63,40 +62,21 @@ class Job:
     max_vram: str | None = None
 
 
-def jobs_of(
-    recipe: Recipe,
-    roles: Sequence[str],
-    out: Path,
-    collection: Collection,
-    splits: Splits,
-    source: ModelSource,
-    settings: TrainingSettings,
-    inputs: Mapping[str, str],
-    cache: Path | None,
-    *,
-    split_seed: int,
-    supervised: bool,
-) -> list[Job]:
-    """The jobs of these roles, which share the threads and the memory of this process, and its CUDA devices."""
+def jobs_of(job: Job, roles: Sequence[str]) -> list[Job]:
+    """The job for each of these roles, which share the threads, memory and CUDA devices of this process."""
     import torch
 
-    share = max(len(roles), 1)
-    several = source.device == "cuda" and torch.cuda.device_count() >= share > 1
+    share, device = max(len(roles), 1), job.source["device"]
+    several = device == "cuda" and torch.cuda.device_count() >= share > 1
+    ram, vram = (None if limit is None else str(limit // share) for limit in map(limit_of, ("cpu", "cuda")))
     return [
-        Job(
-            recipe.name,
-            role,
-            str(out.absolute()),
-            str(collection.path.absolute()),
-            dataclasses.asdict(source) | {"device": f"cuda:{number}" if several else source.device},
-            settings.model_dump(mode="json"),
-            dataclasses.asdict(splits),
-            split_seed,
-            dict(inputs),
-            None if cache is None else str(cache.absolute()),
-            supervised,
-            max(torch.get_num_threads() // share, 1),
-            *(None if limit is None else str(limit // share) for limit in map(limit_of, ("cpu", "cuda"))),
+        dataclasses.replace(
+            job,
+            role=role,
+            source={**job.source, "device": f"cuda:{number}" if several else device},
+            threads=max(torch.get_num_threads() // share, 1),
+            max_ram=ram,
+            max_vram=vram,
         )
         for number, role in enumerate(roles)
     ]
