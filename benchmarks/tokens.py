@@ -54,7 +54,7 @@ def reading(read: Read, size: Mapping[str, Any]) -> Run:
 
 def hardneg(size: Mapping[str, Any]) -> Run:
     from hardneg.data.tokens import KIND, TokenStore
-    from hardneg.process.threads import reuse_memory
+    from hardneg.process.cpu import reuse_memory
     from hardneg.storage.artifacts import publish
 
     reuse_memory()

@@ -29,6 +29,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'hardneg' has no attribute '{name}'")
     if _HOMES[name] != "hardneg.errors":
         importlib.import_module("hardneg.process.system").check_system()
+        importlib.import_module("hardneg.process.cpu").obey_limits()
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 

@@ -3,13 +3,17 @@
 import gzip
 import hashlib
 import json
+import shutil
 from collections import defaultdict
+from functools import partial
 
 import numpy as np
 import pytest
 
 import hardneg as hn
+from calls import spied, uncalled
 from hardneg.api.recipes import settings_of
+from hardneg.diagnostics import pairwise_errors
 from hardneg.diagnostics.pairwise_errors import load_errors
 from hardneg.errors import Faults, SettingsError
 from hardneg.models.loading import load_encoder
@@ -162,11 +166,22 @@ def test_recorded_errors_equal_a_loop_over_all_passages(train, world):
     assert found["queries"] == 16
 
 
-def test_errors_are_counted_once(world, train, monkeypatch):
-    done = train(steps=2)
+def test_errors_are_counted_once(world, train):
+    with spied(pairwise_errors, "count_above") as counted:
+        done = train(steps=2)
+    assert len(counted) > 3  # of dev and test, of every state
     (done.path / "exp/results.json").unlink()
-    monkeypatch.setattr("hardneg.diagnostics.pairwise_errors.count_above", None)  # to be called no more
-    assert Trained(world, done.path, [], steps=2).results == done.results
+    again = partial(Trained, world, done.path, [], steps=2)
+    with uncalled(pairwise_errors, "count_above", control=partial(count_anew, again)):
+        assert again().results == done.results
+
+
+def count_anew(again):
+    """What was counted is gone, and so are the results that were made of it."""
+    for folder in [*again.args[1].glob("exp/**/*-errors")]:
+        shutil.rmtree(folder)
+    (again.args[1] / "exp/results.json").unlink()
+    again()
 
 
 # ---------------------------------------------------------------- static negatives, mined anew

@@ -255,7 +255,7 @@ def half(execute):
     handler.emit = lambda record: told.append(record.getMessage())
     log.addHandler(handler)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hardneg.models.capacity._cpu_flags", lambda: {"avx512f"})
+        patch.setattr("hardneg.process.hardware.cpu_flags", lambda: {"avx512f"})
         done = execute(precision="bfloat16")
     log.removeHandler(handler)
     return done, "\n".join(told)

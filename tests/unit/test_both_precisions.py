@@ -12,10 +12,9 @@ import pytest
 import hardneg as hn
 from hardneg.api.recipes import RECIPES
 from hardneg.errors import ArtifactError, SettingsError
-from hardneg.models import capacity
-from hardneg.models.capacity import best_precision
 from hardneg.models.loading import load_encoder
-from hardneg.process import progress
+from hardneg.process import hardware, progress
+from hardneg.process.hardware import best_precision
 from hardneg.search.embedding_store import Embeddings
 from hardneg.storage.artifacts import MANIFEST, Manifest, read_manifest, write_json
 from hardneg.training import stage
@@ -102,7 +101,7 @@ def test_the_flow_of_commands(run, world, tmp_path, precision):
 
 def test_the_flow_where_the_processor_has_amx(run, world, tmp_path, monkeypatch):
     monkeypatch.delenv("HARDNEG_PRECISION", raising=False)
-    monkeypatch.setattr(capacity, "_cpu_flags", lambda: {"avx512f", "amx_bf16"})
+    monkeypatch.setattr(hardware, "cpu_flags", lambda: {"avx512f", "amx_bf16"})
     whole_flow(run, world, tmp_path, "bfloat16")
 
 

@@ -18,7 +18,7 @@ SOURCE = Path(hardneg.__file__).parent
 # From the ground up, as the page shows them. A module imports from lower floors, or from modules named before it.
 FLOORS = floors()
 ORDER = [module for modules in FLOORS.values() for module in modules]
-SHARED_READERS = {f"data.formats.{name}" for name in ("lines", "pairs", "folders", "arrays", "contexts")}
+SHARED_READERS = {f"data.formats.{name}" for name in ("lines", "pair_table", "folders", "arrays", "contexts")}
 COLLECTIVES = {
     "group",
     "by_leader",
@@ -33,7 +33,7 @@ HOMES = [facts.home.removeprefix("hardneg.") for facts in CATALOGUE]
 ROOMS = {home.split(".")[1] for home in HOMES}  # of the recipes; what else stands there they share
 BY_NAME = {"", "api.recipes"}  # import by name: public names of the stub, and recipes of the catalogue
 WITHOUT_TORCH = ("ground", "data", "evaluation", "negatives")
-NEEDS_TORCH = {"losses", "negatives.mining", "negatives.labels"}  # the last two ask a state of the model
+NEEDS_TORCH = {"losses"}
 
 
 def name_of(path):

@@ -17,7 +17,7 @@ from hardneg.data.tokens import TokenStore, separator, tokenize, without_special
 from hardneg.errors import SettingsError
 from hardneg.keyed_random import UInt64
 from hardneg.models.source import ModelSource
-from hardneg.negatives.external import (
+from hardneg.negatives.external_lists import (
     find,
     given_pool,
     hash_lists,

@@ -14,15 +14,13 @@ from hardneg.data.training_data import DEFAULT_SPLITS, Splits, TrainingData
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.evaluation.answers import check_answers
 from hardneg.evaluation.measures import parse_measures
-from hardneg.experiment.folder import SETTINGS
+from hardneg.experiment.layout import BEFORE_SETTINGS, Layout
 from hardneg.models.source import ModelSource
 from hardneg.process.distributed import world_size
 from hardneg.process.progress import note
 from hardneg.process.threads import pick_device
 from hardneg.recipes.settings import Recipe, TrainingSettings
 from hardneg.storage.artifacts import SettingsClash
-
-LOG, CACHE, ROLES = "log.txt", "cache", "roles"  # what stands in an experiment's folder before its settings do
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,12 +49,12 @@ class Task:
     @property
     def stores(self) -> Path:
         """Where derived stores live."""
-        return self.cache or self.place / CACHE
+        return self.cache or Layout(self.place).cache
 
     def seeded(self, seed: int) -> Task:
         """The same as one of several, with a seed and a folder of its own."""
         settings = self.settings.model_copy(update={"seed": seed})
-        return dataclasses.replace(self, settings=settings, out=self.place / f"seed-{seed}", seeds=1)
+        return dataclasses.replace(self, settings=settings, out=Layout(self.place).seed(seed).path, seeds=1)
 
 
 @checked
@@ -146,12 +144,13 @@ def check_processes(recipe: Recipe, settings: TrainingSettings, role: str | None
 def check_experiment(out: Path, seeds: int) -> None:
     """Refuse a place that cannot be written to, or that holds anything but such an experiment."""
     check_folder(out)
-    one, several = (out / SETTINGS).is_file(), any(out.glob("seed-*"))
+    layout = Layout(out)
+    one, several = layout.settings.is_file(), bool(layout.seeds())
     fix = "give a new folder, or the number of seeds it was made with"
     if one and seeds > 1:
         raise ArtifactError("ONE_SEED", "this holds an experiment of one seed", fix, path=out)
     if several and not one and seeds == 1:
         raise ArtifactError("SEVERAL_SEEDS", "this holds the experiments of several seeds", fix, path=out)
     others = [] if one or several or not out.is_dir() else [path for path in out.iterdir() if path.name[0] != "."]
-    if any(path.name not in (LOG, CACHE, ROLES) for path in others):
+    if any(path.name not in BEFORE_SETTINGS for path in others):
         raise SettingsClash(out)

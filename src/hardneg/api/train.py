@@ -12,7 +12,7 @@ from typing import Any
 from hardneg.api.inputs import Data, Place
 from hardneg.api.overrides import overridden
 from hardneg.api.prepare import Task, prepare
-from hardneg.api.retrievers import open_index
+from hardneg.api.retrievers import matching_index
 from hardneg.data.training_data import TrainingData
 from hardneg.diagnostics.results import evaluate_states, is_measured
 from hardneg.diagnostics.seeds import pool_seeds
@@ -22,25 +22,23 @@ from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment.folder import Experiment, open_experiment
 from hardneg.experiment.provenance import remember_collection
 from hardneg.experiment.results_manifest import write_results
+from hardneg.experiment.snapshot import State
 from hardneg.experiment.tensorboard import tensorboard_writer
 from hardneg.models.bi_encoder import BiEncoder
-from hardneg.models.capacity import warn_if_emulated
 from hardneg.models.code import allowed_code
 from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.lengths import Cut
 from hardneg.models.tokenizing import texts_digest
 from hardneg.negatives.pool import load_pool
 from hardneg.process.distributed import by_leader, group, is_leader
+from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import note, say
 from hardneg.recipes.ance.roles import Job, jobs_of, take_role
 from hardneg.recipes.ance.supervision import team
 from hardneg.recipes.settings import Recipe, TrainingSettings
 from hardneg.recipes.starting_model import as_it_came, say_what_differs, starting_encoder, untrained_encoder
 from hardneg.recipes.untrained import Own, cuts_of, cuts_of_sample, from_own, lengths_of
-from hardneg.search.retriever import State
 from hardneg.storage.artifacts import read_manifest
-
-TIMELINE = "timeline.png"
 
 
 @group()  # joined by all before one begins to write
@@ -130,7 +128,7 @@ def run_recipe(
             untrained=partial(untrained_encoder, source, settings),
         )
     if jobs:
-        draw_timeline(experiment / TIMELINE, experiment.timing)
+        draw_timeline(experiment.layout.timeline, experiment.timing)
 
 
 def open_start(task: Task, *, compare_texts: bool) -> tuple[BiEncoder, dict[str, Any], dict[str, str]]:
@@ -145,7 +143,7 @@ def open_start(task: Task, *, compare_texts: bool) -> tuple[BiEncoder, dict[str,
     task.recipe.check(task.settings, task.data, encoder)
     if task.index_folder is not None:  # its texts are compared now: what is wrong must not become an input
         texts = partial(texts_digest, encoder, task.data.collection, task.stores) if compare_texts else None
-        given["index"] = open_index(task.index_folder, encoder, encoder.digest("passage"), texts)
+        given["index"] = matching_index(task.index_folder, encoder, encoder.digest("passage"), texts)
     return encoder, given, inputs_of(task.data, encoder, task.negatives, given)
 
 
@@ -177,7 +175,7 @@ def inputs_of(
     if negatives is not None:
         inputs["negatives"] = read_manifest(negatives).digest
     if "index" in given:
-        inputs["index"] = given["index"].manifest.digest
+        inputs["index"] = given["index"].digest
     return inputs
 
 

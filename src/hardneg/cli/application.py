@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hardneg import __version__
-from hardneg.cli import commands, exchange, indexing, keeping, retrieval, train
+from hardneg.cli import commands, exchange, indexing, maintenance, retrieval, train
 from hardneg.cli.options import example, show
 from hardneg.recipes.catalogue import CATALOGUE, RecipeFacts
 
@@ -38,9 +38,9 @@ COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
         exchange.export,
         ("hardneg export POOL --data DATA --format sentence-transformers", "--negatives 7 --out train.jsonl"),
     ),
-    ("verify", keeping.verify, ("hardneg verify EXP",)),
-    ("clean", keeping.clean, ("hardneg clean EXP --yes",)),
-    ("doctor", keeping.doctor, ("hardneg doctor",)),
+    ("verify", maintenance.verify, ("hardneg verify EXP",)),
+    ("clean", maintenance.clean, ("hardneg clean EXP --yes",)),
+    ("doctor", maintenance.doctor, ("hardneg doctor",)),
 )
 
 

@@ -27,6 +27,7 @@ from hardneg.cli.options import (
     begin,
     reads_model,
     show_result,
+    tune,
 )
 
 
@@ -97,11 +98,8 @@ def mine(
     from hardneg.api.mine import mine as execute
     from hardneg.cli.tables import facts_table
     from hardneg.negatives.candidates import Filters
-    from hardneg.process.memory import limit_memory
-    from hardneg.process.threads import set_threads
 
-    set_threads(threads)
-    limit_memory(max_ram, max_vram)
+    tune(threads, max_ram, max_vram)
     pool = execute(
         data,
         model,

@@ -19,6 +19,7 @@ from hardneg.cli.options import (
     begin,
     reads_model,
     show_result,
+    tune,
 )
 
 
@@ -62,11 +63,8 @@ def index(
     begin(code=reading.pop("allow_code"))
     from hardneg.api.index import index as execute
     from hardneg.cli.tables import facts_table
-    from hardneg.process.memory import limit_memory
-    from hardneg.process.threads import set_threads
 
-    set_threads(threads)
-    limit_memory(max_ram)
+    tune(threads, max_ram)
     facts = execute(
         embeddings,
         out,

@@ -107,9 +107,9 @@ def begin(*, resumable: bool = False, code: list[str] | None = None) -> None:
     ``code``: revisions at which models may run code of their own.
     """
     from hardneg.process import progress
+    from hardneg.process.cpu import wait_asleep_if_crowded
     from hardneg.process.distributed import rank
     from hardneg.process.signals import stop_flag
-    from hardneg.process.threads import wait_asleep_if_crowded
 
     wait_asleep_if_crowded()
     if rank() == 0:
@@ -120,6 +120,15 @@ def begin(*, resumable: bool = False, code: list[str] | None = None) -> None:
         from hardneg.models.code import allow_code
 
         allow_code(*code)
+
+
+def tune(threads: int | None, max_ram: str | None, max_vram: str | None = None) -> None:
+    """What a command that computes does before: threads, what makes the CPU fast, and the limits of memory."""
+    from hardneg.process import cpu
+    from hardneg.process.memory import limit_memory
+
+    cpu.tune(threads)
+    limit_memory(max_ram, max_vram)
 
 
 def show(text: str) -> None:

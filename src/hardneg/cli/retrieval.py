@@ -21,6 +21,7 @@ from hardneg.cli.options import (
     begin,
     reads_model,
     show_result,
+    tune,
 )
 
 
@@ -47,11 +48,8 @@ def encode(
     from hardneg.api.inputs import one_of
     from hardneg.api.search import encode as execute
     from hardneg.cli.tables import facts_table
-    from hardneg.process.memory import limit_memory
-    from hardneg.process.threads import set_threads
 
-    set_threads(threads)
-    limit_memory(max_ram, max_vram)
+    tune(threads, max_ram, max_vram)
     facts = execute(
         data,
         model,
@@ -93,12 +91,13 @@ def search(
     begin(resumable=not bm25, code=reading.pop("allow_code"))
     from hardneg.api.search import search_split, search_text
     from hardneg.cli.tables import facts_table, hits_text
-    from hardneg.process.memory import limit_memory
-    from hardneg.process.threads import set_threads
 
-    if not bm25:
-        set_threads(threads)
-    limit_memory(max_ram, max_vram)
+    if bm25:  # needs no torch
+        from hardneg.process.memory import limit_memory
+
+        limit_memory(max_ram, max_vram)
+    else:
+        tune(threads, max_ram, max_vram)
     common: dict[str, Any] = {
         "model": model,
         **reading,

@@ -36,6 +36,7 @@ from hardneg.cli.options import (
     parameters_of,
     show,
     show_result,
+    tune,
     with_parameters,
 )
 from hardneg.recipes.catalogue import ANCE_TELE, RecipeFacts, RecipeOption
@@ -124,11 +125,8 @@ def run(
     from hardneg.api import recipes
     from hardneg.cli.tables import estimate_text, results_table, settings_text
     from hardneg.data.training_data import Splits
-    from hardneg.process.memory import limit_memory
-    from hardneg.process.threads import set_threads
 
-    set_threads(threads)
-    limit_memory(max_ram, max_vram)
+    tune(threads, max_ram, max_vram)
     given = {name: value for name, value in {"prompts": prompts, **values}.items() if value is not None}
     settings = recipes.settings_of(recipe, preset, config, assignments or [], device=device, out=out, **given)
     common = {

@@ -18,9 +18,9 @@ from torch import Tensor
 from hardneg.data.tokens import token_batch
 from hardneg.errors import SettingsError
 from hardneg.models.bi_encoder import BiEncoder
-from hardneg.models.capacity import best_precision
 from hardneg.models.loading import load_encoder
 from hardneg.models.packing import plan_batches
+from hardneg.process.hardware import best_precision
 from hardneg.process.threads import pick_device
 from hardneg.records import Float32, Side
 

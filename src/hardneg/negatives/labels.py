@@ -10,11 +10,10 @@ import numpy as np
 from hardneg.data.training_data import BY_QRELS, TrainingData
 from hardneg.evaluation.answers import AnswerBook
 from hardneg.negatives.candidates import Contains
-from hardneg.negatives.mining import Corpus, training_depth
+from hardneg.negatives.mining import Corpus, Searcher, training_depth
 from hardneg.negatives.pool import NegativePool
 from hardneg.records import Int32, Int64, Positives, Run, offsets_of, owners, spans
 from hardneg.search.bm25 import bm25_run
-from hardneg.search.retriever import State
 
 DEPTH = 100  # of the reciprocal rank of training queries
 
@@ -27,9 +26,9 @@ def answers_of(data: TrainingData, cache: Path) -> Contains | None:
 
 
 def current_positives(
-    state: State | Corpus, data: TrainingData, depth: int, contains: Contains | None
+    searcher: Searcher | Corpus, data: TrainingData, depth: int, contains: Contains | None
 ) -> Positives:
-    """The positives of all training queries, as this state of the model sees them.
+    """The positives of all training queries, as this model sees them.
 
     A query without a judged one has the highest-ranked passage that contains an answer, among the first ``depth``
     hits of its run, or none. Without a model, BM25 ranks (Karpukhin et al., 2020, Section 4.1).
@@ -38,10 +37,10 @@ def current_positives(
     if contains is None or (spans(judged.offsets) > 0).all():
         return judged
     k = training_depth(data.collection, judged, depth)
-    if isinstance(state, Corpus):
-        run = bm25_run(data.collection, judged.query_rows, k, state.cache)
+    if isinstance(searcher, Corpus):
+        run = bm25_run(data.collection, judged.query_rows, k, searcher.cache)
     else:
-        run = state.search("query", judged.query_rows, k, as_trained=True)
+        run = searcher.search("query", judged.query_rows, k, as_trained=True)
     return with_answers(run, judged, contains, depth)
 
 

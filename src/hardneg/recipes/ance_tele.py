@@ -16,9 +16,10 @@ from pydantic import Field, PositiveInt, ValidationInfo, field_validator
 from hardneg.data.training_data import TrainingData
 from hardneg.errors import SettingsError
 from hardneg.experiment.folder import Experiment
+from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.models.bi_encoder import BiEncoder
-from hardneg.negatives.adopting import import_pool
 from hardneg.negatives.candidates import Contains
+from hardneg.negatives.imported_pool import import_pool
 from hardneg.negatives.labels import answers_of, current_positives
 from hardneg.negatives.mining import mine_pool
 from hardneg.negatives.mix import nearest
@@ -31,7 +32,6 @@ from hardneg.recipes.measured_states import passed, train_on_pool
 from hardneg.recipes.settings import Episode, Recipe, TrainingSettings, per_episode, state_of_episode
 from hardneg.recipes.untrained import Own
 from hardneg.records import Positives
-from hardneg.search.retriever import Snapshot, State
 from hardneg.storage.artifacts import is_current, read_manifest
 from hardneg.training.batches import PoolBatches
 from hardneg.training.objectives import group_loss
@@ -141,8 +141,9 @@ def ance_tele(
         start = base() if settings.start == "scratch" else miner
         miner = train_episode(settings, data, pool, start, episode, experiment)
         state.discard()
-        model = settings.last_model if episode == settings.episodes else f"episodes/{episode}/model"
-        yield from passed(settings, experiment, episode, before=steps_made(experiment / model))
+        last = experiment / settings.last_model
+        model = last if episode == settings.episodes else experiment.layout.episode(episode).model
+        yield from passed(settings, experiment, episode, before=steps_made(model))
     yield state_of_episode(settings, data, experiment, miner, settings.episodes + 1, settings.episodes)
 
 
@@ -159,10 +160,10 @@ def episode_pool(
 
     It does not depend on how many episodes follow, so its settings do not say.
     """
-    path = experiment / f"episodes/{episode}/negatives"
+    path = experiment.layout.episode(episode).negatives
     inputs = {"collection": data.collection.digest, "miner": state.digest}
     if previous is not None:
-        inputs["previous"] = read_manifest(experiment / f"episodes/{episode - 1}/negatives").digest
+        inputs["previous"] = read_manifest(experiment.layout.episode(episode - 1).negatives).digest
     if not is_current(path, POOL, inputs):
         with experiment.timed("mine", episode=episode):
             contains = answers_of(data, experiment.cache)
@@ -248,9 +249,9 @@ def train_episode(
         micro_queries=settings.micro_queries,
     )
     planned = settings.episode_of(len(batches.positions), episode)
-    models = {f"episodes/{episode}/model": settings.stop(planned.scheduled)}
+    models = {experiment.layout.episode(episode).model: settings.stop(planned.scheduled)}
     if episode == settings.episodes:
-        models[settings.last_model] = planned.steps
+        models[experiment / settings.last_model] = planned.steps
     return train_on_pool(
         settings,
         data,
@@ -262,7 +263,7 @@ def train_episode(
         loss=group_loss("contrastive", scale=start.settings.scale),
         in_batch=settings.in_batch,
         models=models,
-        began=f"episodes/{settings.start_episode}/runs" if settings.start == "scratch" else None,
+        began=experiment.layout.episode(settings.start_episode).runs if settings.start == "scratch" else None,
     )
 
 

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from hardneg.data.training_data import TrainingData
 from hardneg.experiment.folder import Experiment
+from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.losses import star as star_loss
 from hardneg.models.bi_encoder import BiEncoder
-from hardneg.negatives.adopting import import_pool
+from hardneg.negatives.imported_pool import import_pool
 from hardneg.negatives.labels import answers_of, current_positives
 from hardneg.negatives.mining import mine_candidates
 from hardneg.negatives.pool import KIND as POOL
@@ -29,7 +30,6 @@ from hardneg.recipes.estimate import describe_work, work_of
 from hardneg.recipes.measured_states import passed, train_on_pool
 from hardneg.recipes.settings import Episode, Recipe, TrainingSettings, state_of_episode
 from hardneg.recipes.untrained import Own
-from hardneg.search.retriever import Snapshot, State
 from hardneg.storage.artifacts import is_current
 from hardneg.training.batches import VisitBatches, trainable
 from hardneg.training.objectives import GroupLoss
@@ -86,7 +86,7 @@ def static_negatives(
     settings: Star, state: Snapshot, data: TrainingData, experiment: Experiment, given: NegativePool | None
 ) -> NegativePool:
     """The top ``depth`` of the warm-up model without D+, or what was given."""
-    path, collection = experiment / "episodes/1/negatives", data.collection
+    path, collection = experiment.layout.episode(1).negatives, data.collection
     inputs = {"collection": collection.digest, "splits": data.digest, "miner": state.digest}
     if not is_current(path, POOL, inputs):
         with experiment.timed("mine", episode=1):
@@ -124,7 +124,7 @@ def train(
         rotate=settings.positives == "rotate",
         micro_queries=settings.micro_queries,
     )
-    loss, models = loss_of(settings, start.settings.scale), {settings.last_model: episode.steps}
+    loss, models = loss_of(settings, start.settings.scale), {experiment / settings.last_model: episode.steps}
     return train_on_pool(
         settings, data, experiment, episode, start, pool, batches=batches, loss=loss, in_batch=True, models=models
     )

@@ -20,8 +20,9 @@ from pydantic import Field, PositiveInt
 from hardneg.data.training_data import TrainingData
 from hardneg.errors import SettingsError
 from hardneg.experiment.folder import Experiment
+from hardneg.experiment.snapshot import State
 from hardneg.models.bi_encoder import BiEncoder
-from hardneg.negatives.adopting import import_pool
+from hardneg.negatives.imported_pool import import_pool
 from hardneg.negatives.labels import answers_of, current_positives
 from hardneg.negatives.mining import Corpus, mine_candidates
 from hardneg.negatives.mix import union
@@ -35,7 +36,6 @@ from hardneg.recipes.measured_states import passed, train_on_pool
 from hardneg.recipes.settings import Episode, Recipe, TrainingSettings, per_episode, state_of_episode
 from hardneg.recipes.untrained import Own
 from hardneg.records import spans
-from hardneg.search.retriever import State
 from hardneg.storage.artifacts import is_current
 from hardneg.training.batches import VisitBatches, trainable
 from hardneg.training.objectives import LossName, group_loss
@@ -124,7 +124,7 @@ def warmup(
         state.discard()
         pool = leader_first(mixture_pool, settings, data, experiment, episode, given)
         encoder = train_episode(settings, data, pool, encoder, experiment, episode)
-        made = steps_made(experiment / f"episodes/{episode}/model")
+        made = steps_made(experiment.layout.episode(episode).model)
         yield from passed(settings, experiment, episode, before=made)
     yield state_of_episode(settings, data, experiment, encoder, len(settings.mixtures) + 1, len(settings.mixtures))
 
@@ -133,7 +133,7 @@ def mixture_pool(
     settings: Warmup, data: TrainingData, experiment: Experiment, episode: int, given: NegativePool | None
 ) -> NegativePool:
     """All negatives that the mined sources of an episode offer; none for training in the batch alone."""
-    path, sources = experiment / f"episodes/{episode}/negatives", settings.mined(episode)
+    path, sources = experiment.layout.episode(episode).negatives, settings.mined(episode)
     collection = data.collection
     inputs = {"collection": collection.digest, "splits": data.digest, "sources": "+".join(sources)}
     if not is_current(path, POOL, inputs):
@@ -199,9 +199,9 @@ def train_episode(
     )
     positions = trainable(pool, settings.drawn(episode))
     planned = settings.episode_of(len(positions), episode)
-    models = {f"episodes/{episode}/model": planned.steps}
+    models = {experiment.layout.episode(episode).model: planned.steps}
     if episode == len(settings.mixtures):
-        models[settings.last_model] = planned.steps
+        models[experiment / settings.last_model] = planned.steps
     batches = VisitBatches(
         data.train,
         lambda step: pool,

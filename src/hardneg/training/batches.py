@@ -16,10 +16,10 @@ from torch import Tensor
 from hardneg.data.tokens import TokenStore
 from hardneg.errors import InputError
 from hardneg.models.bi_encoder import BiEncoder
-from hardneg.models.capacity import Precision
 from hardneg.models.packing import upload
 from hardneg.negatives.groups import draw_groups, epoch_order, usable
 from hardneg.negatives.pool import SOURCES, NegativePool
+from hardneg.process.hardware import Precision
 from hardneg.records import Int32, Int64, Positives, Side, TokenBatch, offsets_of, owners
 from hardneg.training.gradient_cache import cached
 from hardneg.training.sharing import shared

@@ -12,9 +12,9 @@ from torch import Tensor
 from hardneg.data.training_data import TrainingData
 from hardneg.losses import PairLoss, bce, contrastive, hardest, hinge, over_pairs, pairwise_nll
 from hardneg.models.bi_encoder import BiEncoder
-from hardneg.models.capacity import Precision
 from hardneg.models.packing import upload
 from hardneg.models.tokenizing import token_store
+from hardneg.process.hardware import Precision
 from hardneg.training.batches import GroupBatch, KnownPositives, group_scores, masked_columns, source_columns
 from hardneg.training.gradient_norms import source_norms
 from hardneg.training.loop import Objective, StepOutput

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardneg.data.formats.lines import grade_of, read_lines
-from hardneg.data.formats.pairs import Column, Float64, Layout, Table, read_table
+from hardneg.data.formats.pair_table import Column, Float64, Layout, Table, read_table
 from hardneg.data.ids import IdSpace, Vocabulary, byte_ranks, extend
 from hardneg.errors import ArtifactError, InputError, NumericError
 from hardneg.records import Float32, Int32, Int64, Qrels, Run, Unit, offsets_of, owners

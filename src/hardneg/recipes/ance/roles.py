@@ -25,12 +25,13 @@ from hardneg.data.importing import open_data
 from hardneg.data.training_data import Splits
 from hardneg.errors import Interrupted, PeerError, SettingsError
 from hardneg.experiment.folder import join_experiment
+from hardneg.experiment.layout import Layout
 from hardneg.experiment.provenance import remember_collection
 from hardneg.experiment.tensorboard import tensorboard_writer
 from hardneg.models.source import ModelSource
 from hardneg.process import progress
+from hardneg.process.cpu import tune
 from hardneg.process.memory import limit_memory, limit_of
-from hardneg.process.threads import set_threads
 from hardneg.recipes.ance.following import beat_of
 from hardneg.recipes.settings import Recipe
 from hardneg.recipes.starting_model import starting_encoder
@@ -94,7 +95,7 @@ def take_role(recipe: Recipe, job: Job) -> None:
     """
     if job.role not in recipe.roles:
         raise SettingsError("NO_ROLE", f"{recipe.name} has no role '{job.role}'", f"use {', '.join(recipe.roles)}")
-    set_threads(job.threads)
+    tune(job.threads)
     limit_memory(job.max_ram, job.max_vram)
     out, settings = Path(job.out), recipe.settings.model_validate(dict(job.settings), strict=False)
     collection = open_data(job.data, cache=None if job.cache is None else Path(job.cache))
@@ -102,7 +103,7 @@ def take_role(recipe: Recipe, job: Job) -> None:
     assert data.digest == job.inputs["splits"]
     source = ModelSource(**dict(job.source) | {"allow_code": tuple(job.source["allow_code"])})
     with (
-        lease(out / "roles" / job.role),
+        lease(Layout(out).role(job.role)),
         join_experiment(
             out,
             recipe=recipe.name,
