@@ -9,7 +9,6 @@ import pytest
 from executed import Executed, watched
 
 import hardneg as hn
-from hardneg.data.training_data import choose_splits
 from hardneg.experiment.folder import Experiment
 from hardneg.models.loading import load_encoder
 from hardneg.recipes import ance_tele
@@ -60,7 +59,7 @@ def train_only(world, tmp_path_factory):
         settings = ance_tele.AnceTele(**(SETTINGS | {"store_dtype": "float32"} | changes))
         overrides = {name: changes[name] for name in ("pooling", "normalize", "scale") if name in changes}
         base = load_encoder(world.calm, passage_model, **overrides)
-        data = choose_splits(world.collection, dev="none", test="none")
+        data = settings.data_of(world.collection, hn.Splits(dev="none", test="none"), seed=0)
         path = tmp_path_factory.mktemp("experiment")
         with watched() as batches:
             for state in ance_tele.ance_tele(settings, data, partial(deepcopy, base), Experiment(path, cache)):
@@ -84,7 +83,7 @@ def run_states(world, tmp_path_factory):
     def run(recipe, *, path=None, base=None, given=None, index_folder=None, **changes):
         settings = recipe.settings(**(COMMON | changes))
         base = base or load_encoder(world.calm)
-        data = choose_splits(world.collection, dev="none", test="none")
+        data = settings.data_of(world.collection, hn.Splits(dev="none", test="none"), seed=0)
         experiment = Experiment(path or tmp_path_factory.mktemp("experiment"), cache)
         names = []
         with watched() as batches:
