@@ -1,5 +1,5 @@
 # make install | demo | test | test-precision | test-alone | test-slow | chaos | fuzz | crash | flips | lint | bench | bench-import
-# make study-ablation | study-ance | study-star-adore | study-first | study-openqa | study-indexes
+# make study-ablation | study-ance | study-star-adore | study-first | study-openqa | study-indexes | study-quality
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # For machines whose default index serves CUDA builds of torch: make TORCH_INDEX=https://…/cpu demo
 TORCH_INDEX ?=
@@ -13,7 +13,7 @@ DATA ?= pydocs
 OPTIONS ?=
 
 .PHONY: install demo test test-precision test-alone test-slow chaos fuzz crash flips lint bench bench-import
-.PHONY: study-ablation study-ance study-star-adore study-first study-openqa study-indexes clean
+.PHONY: study-ablation study-ance study-star-adore study-first study-openqa study-indexes study-quality clean
 
 install: $(VENV)/.dev
 
@@ -44,16 +44,16 @@ test: install
 
 # What computes in the machine's best precision, once more in the other: bfloat16 is emulated where nothing multiplies it.
 OTHER ?= bfloat16
-FLOWS := $(addprefix tests/unit/test_,api.py api_retrieval.py cli.py cli_answers.py snapshot.py search_length.py \
-	documents.py ann.py embeddings.py bi_encoder.py integrations.py exporting.py keeping.py) \
-	$(addprefix tests/recipes/test_,adore_index.py adore_search.py cleaning.py ance_tele_experiment.py)
+FLOWS := $(addprefix tests/unit/test_,api.py api_retrieval.py cli.py cli_answers.py retriever.py search_length.py \
+	documents.py ann.py embeddings.py bi_encoder.py integrations.py export.py verify.py) \
+	$(addprefix tests/recipes/test_,adore_index.py adore_search.py clean.py ance_tele_experiment.py)
 
 test-precision: install
 	HARDNEG_PRECISION=$(OTHER) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n 2 $(FLOWS)
 
 # What depends on the collections beside the project or on the number of threads, without those and on one.
-ALONE := $(addprefix tests/unit/test_,answers.py ann.py bm25.py formats.py keeping.py measures.py memory.py mining.py \
-	pydocs.py runtime.py tokens.py trec.py)
+ALONE := $(addprefix tests/unit/test_,answers.py ann.py bm25.py formats.py measures.py memory.py mining.py \
+	pydocs.py threads.py tokens.py trec.py verify.py)
 
 test-alone: install
 	HARDNEG_TEST_SHARED=0 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" $(ALONE)
@@ -123,6 +123,12 @@ study-indexes: $(VENV)/.base
 	@echo "ten indexes of one collection (about 10 minutes on 2 old cores); what is kept or stands there is not made again"
 	$(BIN)/python studies/indexes.py --out $(or $(STUDY),runs/indexes) --data $(DATA) \
 		--kept $(STUDIES)/indexes.jsonl --report docs/indexes.md $(OPTIONS)
+
+study-quality: $(VENV)/.dev
+	@echo "hardneg and sentence-transformers in equal time: days on 2 cores; OPTIONS=--estimate says how many hours are missing"
+	@echo "(make DATA=pydocs,qa:FOLDER,beir:FOLDER STUDY=folder OPTIONS='--minutes 10 --seeds 1'); what is finished is not run again"
+	$(BIN)/python benchmarks/quality --out $(or $(STUDY),runs/quality) --data $(DATA) --jobs $(JOBS) \
+		--kept $(STUDIES)/quality.jsonl --report $(STUDIES)/quality.md $(OPTIONS)
 
 clean:
 	rm -rf $(VENV) $(DEMO) build dist src/*.egg-info .pytest_cache .ruff_cache .mypy_cache

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import hardneg as hn
+from calls import uncalled
 from hardneg.api.recipes import settings_of
 from hardneg.data.training_data import choose_splits
 from hardneg.errors import ArtifactError, Faults, HardnegError, SettingsError
@@ -234,9 +235,15 @@ def test_an_index_of_another_collection_is_refused_and_the_corrected_command_beg
 
 
 @pytest.fixture
-def idle(monkeypatch):
-    """Nothing is encoded."""
-    monkeypatch.setattr(snapshot, "encode_store", lambda *_, **__: pytest.fail("something was encoded"))
+def idle(world, tmp_path):
+    """Nothing is encoded; a search does, in the same way."""
+
+    def search():
+        out, options = tmp_path / "run.trec", {"cache": tmp_path / "own", "device": "cpu"}
+        hn.search_split(world.collection, out, model=world.calm, k=5, **options)
+
+    with uncalled(snapshot, "encode_store", control=search):
+        yield
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,18 @@
 import gzip
 import hashlib
 import json
+import shutil
 from collections import defaultdict
+from functools import partial
 
 import numpy as np
 import pytest
 
 import hardneg as hn
+from calls import spied, uncalled
+from faults.power import assert_resumes
 from hardneg.api.recipes import settings_of
+from hardneg.diagnostics import pairwise_errors
 from hardneg.diagnostics.pairwise_errors import load_errors
 from hardneg.errors import Faults, SettingsError
 from hardneg.models.loading import load_encoder
@@ -162,11 +167,22 @@ def test_recorded_errors_equal_a_loop_over_all_passages(train, world):
     assert found["queries"] == 16
 
 
-def test_errors_are_counted_once(world, train, monkeypatch):
-    done = train(steps=2)
+def test_errors_are_counted_once(world, train):
+    with spied(pairwise_errors, "count_above") as counted:
+        done = train(steps=2)
+    assert len(counted) > 3  # of dev and test, of every state
     (done.path / "exp/results.json").unlink()
-    monkeypatch.setattr("hardneg.diagnostics.pairwise_errors.count_above", None)  # to be called no more
-    assert Trained(world, done.path, [], steps=2).results == done.results
+    again = partial(Trained, world, done.path, [], steps=2)
+    with uncalled(pairwise_errors, "count_above", control=partial(count_anew, again)):
+        assert again().results == done.results
+
+
+def count_anew(again):
+    """What was counted is gone, and so are the results that were made of it."""
+    for folder in [*again.args[1].glob("exp/**/*-errors")]:
+        shutil.rmtree(folder)
+    (again.args[1] / "exp/results.json").unlink()
+    again()
 
 
 # ---------------------------------------------------------------- static negatives, mined anew
@@ -186,27 +202,10 @@ def test_static_negatives_are_what_was_retrieved_at_the_newest_refresh(run_state
     assert done.metrics[3]["overlap"] > done.metrics[2]["overlap"]
 
 
-def test_refreshed_negatives_resume_to_the_same_bytes(run_states, tmp_path, monkeypatch):
-    from hardneg.training import stage
-
-    class Power(BaseException):
-        pass
-
+def test_refreshed_negatives_resume_to_the_same_bytes(run_states, tmp_path):
     settings = SMALL | {"steps": 7, "negatives": "static", "refresh_every": 3, "measure_every": 4}
-    whole, real = run_states(RECIPE, **settings), stage.save_checkpoint
-
-    def failing(folder, made, *args, **named):
-        real(folder, made, *args, **named)
-        if made == {"retriever": 4}:
-            raise Power
-
-    monkeypatch.setattr(stage, "save_checkpoint", failing)
-    with pytest.raises(Power):
-        run_states(RECIPE, path=tmp_path, **settings)
-    monkeypatch.undo()
-    run_states(RECIPE, path=tmp_path, **settings)
-    for name in ("model/query/model.safetensors", "states/4/model/query/model.safetensors", "metrics.jsonl"):
-        assert (tmp_path / name).read_bytes() == (whole.path / name).read_bytes()
+    files = ("model/query/model.safetensors", "states/4/model/query/model.safetensors", "metrics.jsonl")
+    assert_resumes(partial(run_states, RECIPE, **settings), tmp_path, after=4, files=files)
 
 
 def test_only_static_negatives_are_refreshed():

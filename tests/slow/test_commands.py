@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from faults.injected import LINE
 from hardneg.data.importing import open_data
 from worlds.tiny_world import tiny_collection, tiny_model
 
@@ -34,7 +35,6 @@ SETTINGS = {
     "measures": "RR@10 R@100",
 }
 LONG = SETTINGS | {"steps": 100000, "stop_step": 50000}
-LINE = re.compile(r"(\S.*: )?[A-Z][A-Z0-9_]+: .+; .+")
 
 
 def settings(values):
@@ -207,7 +207,7 @@ def test_a_dry_run_is_a_settings_file(world, tmp_path):
 
 
 def test_an_estimate_is_near_what_happens(world, tmp_path):
-    """What is counted is what happens; bytes within a fifth. Times are held to counts in unit/test_planning.py."""
+    """What is counted is what happens; bytes within a fifth. Times are held to counts in unit/test_estimate.py."""
     longer = SETTINGS | {"steps": 60, "stop_step": 30}
     common = [*world.train, "--out", tmp_path / "exp", *settings(longer)]
     status, out, _ = hardneg(*common, "--estimate", "--json")

@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+from functools import partial
 
 import faiss
 import numpy as np
@@ -10,15 +11,16 @@ import pytest
 import torch
 
 import hardneg as hn
+from calls import uncalled
 from hardneg.data.training_data import named_split
 from hardneg.errors import ArtifactError, NumericError, ResourceError, SettingsError, TrustError
 from hardneg.models.loading import load_encoder
 from hardneg.process.memory import limit_memory
 from hardneg.records import offsets_of
-from hardneg.search.ann import FILE, KIND, FaissIndex, StoredIndex, check_index, index_run, traits
+from hardneg.search.ann import FILE, KIND, FaissIndex, check_index, traits
 from hardneg.search.ann_building import build_index, choose, drawn, memory_of
 from hardneg.search.embedding_store import Embeddings
-from hardneg.search.retrieve import search_run
+from hardneg.search.retrieve import StoredIndex, index_run, search_run
 from hardneg.storage.artifacts import open_artifact, publish, read_manifest
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
@@ -32,10 +34,8 @@ OPTIONS = {
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    root = tmp_path_factory.mktemp("ann")
-    collection = tiny_collection(root / "collection")
-    model = tiny_model(root / "model", collection)
+def world(world):
+    root, (collection, model) = world.root, world
     hn.encode(collection, model, root / "embeddings", cache=root / "cache", device="cpu", token_budget=512)
     return root, collection, model, Embeddings.open(root / "embeddings")
 
@@ -272,7 +272,7 @@ def test_a_pickle_in_place_of_an_index_is_not_trusted(world, indexes, tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "gone"])
-def test_a_damaged_index_never_reaches_faiss(world, indexes, tmp_path, monkeypatch, damage):
+def test_a_damaged_index_never_reaches_faiss(world, indexes, tmp_path, damage):
     place = tmp_path / "index"
     shutil.copytree(world[0] / "index-pq", place)
     data = bytearray((place / "index.faiss").read_bytes())
@@ -281,8 +281,8 @@ def test_a_damaged_index_never_reaches_faiss(world, indexes, tmp_path, monkeypat
         (place / "index.faiss").unlink()
     else:
         (place / "index.faiss").write_bytes(data if damage == "flip" else data[:-9])
-    monkeypatch.setattr(faiss, "read_index", lambda *_: pytest.fail("faiss read a damaged file"))
-    with pytest.raises(ArtifactError) as caught:
+    sound = partial(FaissIndex, world[0] / "index-pq")
+    with uncalled(faiss, "read_index", control=sound), pytest.raises(ArtifactError) as caught:
         FaissIndex(place)
     assert caught.value.status == 4
 

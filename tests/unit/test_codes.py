@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 import torch
 
+from calls import uncalled
 from hardneg.errors import SettingsError
-from hardneg.models.capacity import has_byte_kernels
+from hardneg.process import cpu
+from hardneg.process.hardware import byte_products_are_exact, has_byte_kernels
 from hardneg.process.memory import limit_memory, spare
 from hardneg.search import codes as module
-from hardneg.search.codes import FEW, PATIENCE, REPAID, TOP, Codes, is_exact
+from hardneg.search.codes import FEW, PATIENCE, REPAID, TOP, Codes
 from hardneg.search.exact import ExactIndex
 from hardneg.search.proposals import SLACK
 from hardneg.search.vectors import vector_norms
@@ -79,7 +81,7 @@ def test_the_bound_is_met(dim):
 
 
 def test_products_are_exact_here():
-    assert is_exact()
+    assert byte_products_are_exact()
 
 
 def search_with(index, queries, **flaw):
@@ -175,22 +177,20 @@ def ask(index, queries, times):
         )
 
 
-def test_small_searches_make_codes_once_they_repay(index, monkeypatch):
+def test_small_searches_make_codes_once_they_repay(index):
     ask(index, 3, REPAID - 1)
     assert index.coding.made is None
     ask(index, 3, 1)
     made = index.coding.made
     assert made is not None
-    monkeypatch.setattr(Codes, "__init__", None)  # not made again,
-    for check in ("spare", "has_byte_kernels"):  # and what allowed them is not asked again
-        monkeypatch.setattr(module, check, None)
-    ask(index, 1, 3)
-    used = []
-    monkeypatch.setattr(Codes, "of", lambda *args, of=Codes.of: used.append(1) or of(*args))
-    ask(index, FEW + 1, 1)
-    assert not used
-    ask(index, FEW, 1)
-    assert used
+
+    def another():
+        ask(ExactIndex(random((2000, 32), seed=1)), 3, REPAID)
+
+    with uncalled(module, "Codes", "spare", "searches_bytes", control=another):  # nor is what allowed them
+        ask(index, 1, 3)
+    with uncalled(Codes, "of", control=lambda: ask(index, FEW, 1)):
+        ask(index, FEW + 1, 1)
 
 
 def test_codes_that_tell_nothing_apart_are_given_up(monkeypatch):
@@ -233,7 +233,7 @@ def test_without_memory_to_spare_none_are_made(index, monkeypatch):
 
 
 def test_where_products_are_wrong_none_are_made(index, monkeypatch):
-    monkeypatch.setattr(module, "is_exact", lambda: False)
+    monkeypatch.setattr(cpu, "byte_products_are_exact", lambda: False)
     ask(index, 1, REPAID + 3)
     assert index.coding.made is None
     with pytest.raises(SettingsError, match="precision = 'int8'"):

@@ -7,9 +7,9 @@ import pytest
 
 from hardneg.diagnostics import informative
 from hardneg.diagnostics.informative import informative_share, share_of_state
+from hardneg.experiment.snapshot import ArchivedState
 from hardneg.negatives.pool import ENTRY_ARRAYS, NegativePool, save_pool
 from hardneg.records import Positives, Run, offsets_of
-from hardneg.search.retriever import ArchivedState
 from hardneg.search.runs import save_run
 from hardneg.storage.artifacts import remove
 

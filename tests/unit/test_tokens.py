@@ -1,10 +1,12 @@
 import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
+from calls import uncalled
 from hardneg.data import tokens
 from hardneg.data.tokens import TokenStore, separator, tokenize, tokenizer_digest
 from hardneg.errors import ArtifactError, SettingsError
@@ -92,13 +94,12 @@ def test_read_takes_rows_in_any_order_and_twice(stub, pretrained, tmp_path):
     assert len(store.read(np.zeros(0, np.int64))) == 0
 
 
-def test_a_store_is_made_once_for_each_key(stub, pretrained, tmp_path, monkeypatch):
+def test_a_store_is_made_once_for_each_key(stub, pretrained, tmp_path):
     tokenizer, template = pretrained.backend_tokenizer, TextTemplate("query", 16)
     first = tokenize(stub, template, tokenizer, tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(tokens, "_build", None)
+    longer = partial(tokenize, stub, replace(template, max_length=17), tokenizer, tmp_path)
+    with uncalled(tokens, "_build", control=longer):
         assert tokenize(stub, template, tokenizer, tmp_path).digest == first.digest
-    tokenize(stub, replace(template, max_length=17), tokenizer, tmp_path)
     tokenize(stub, TextTemplate("passage", 16), tokenizer, tmp_path)
     tokenize(replace(stub, digest="another"), template, tokenizer, tmp_path)
     assert len(list((tmp_path / "tokens").iterdir())) == 4

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from hardneg.models.dropout import drop, use_fast_dropout
 from hardneg.models.first_token import FAMILIES as NARROWED
 from hardneg.models.first_token import FirstTokens
+from hardneg.process.hardware import has_half_kernels
 from hardneg.records import Int64, offsets_of
 
 ATTENTION = "hardneg_packed"
@@ -214,11 +215,6 @@ def _padded(
 
 
 # ---------------------------------------------------------------- attention
-
-
-def has_half_kernels(device: torch.device) -> bool:
-    """Whether attention in half precision has its fast kernel here: CUDA devices from Ampere on."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 8
 
 
 def flat_attention(

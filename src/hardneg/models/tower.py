@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hardneg.data.tokens import plain_tokenizer, tokenizer_digest
-from hardneg.models.capacity import Precision, bytes_of_batch
+from hardneg.models.capacity import bytes_of_batch
 from hardneg.models.packing import (
     can_pack,
     first_position,
@@ -33,6 +33,8 @@ from hardneg.models.packing import (
 )
 from hardneg.models.pooling import Pooling, pool
 from hardneg.models.pretrained import check_code, quiet, read_tokenizer, read_transformer
+from hardneg.models.source import ModelSource
+from hardneg.process.hardware import Precision
 from hardneg.records import TokenBatch
 from hardneg.storage.artifacts import Draft, canonical_json, publish
 from hardneg.storage.disk import foreign
@@ -131,7 +133,7 @@ class Tower(nn.Module):
             self.pretrained_tokenizer.save_pretrained(folder)
 
 
-def read_tower(folder: Path, *, allow_bin: bool) -> tuple[Tower, set[str]]:
+def read_tower(folder: Path, source: ModelSource) -> tuple[Tower, set[str]]:
     """The tower of a Hugging Face folder, without a head; and the names of the weights it has no place for.
 
     Raises
@@ -140,7 +142,7 @@ def read_tower(folder: Path, *, allow_bin: bool) -> tuple[Tower, set[str]]:
     SettingsError : the type of model cannot encode.
     TrustError : it brings code, or pickled weights, that are not allowed.
     """
-    transformer, unused = read_transformer(folder, allow_bin=allow_bin)
+    transformer, unused = read_transformer(folder, source)
     return Tower(transformer, read_tokenizer(folder), code=check_code(folder)), unused
 
 

@@ -1,0 +1,48 @@
+"""The commands ``hardneg verify``, ``clean`` and ``doctor``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hardneg.cli.options import AllowCode, JsonOption, begin, show_result
+from hardneg.errors import Faults
+
+
+def verify(
+    paths: Annotated[list[Path], typer.Argument(help="Artefacts, run files, experiments, or folders of them.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Check every byte of artefacts, runs and experiments against their checksums."""
+    begin()
+    from hardneg.api.verify import verify_places
+    from hardneg.cli.tables import verification_text
+
+    report, faults = verify_places(paths)
+    show_result(report, as_json, verification_text)
+    if faults:
+        raise Faults(faults)
+
+
+def clean(
+    experiment: Annotated[Path, typer.Argument(help="The folder of an experiment.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Delete what is listed.")] = False,
+    allow_code: AllowCode = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the files that a finished experiment does not need any more; with --yes, delete them."""
+    begin(code=allow_code)
+    from hardneg.api.clean import clean as execute
+    from hardneg.cli.tables import cleaning_text
+
+    show_result(execute(experiment, delete=yes), as_json, cleaning_text)
+
+
+def doctor(as_json: JsonOption = False) -> None:
+    """Show versions, devices, threads and memory of this machine, and which packages are missing."""
+    from hardneg.api.doctor import doctor as execute
+    from hardneg.cli.tables import doctor_text
+
+    show_result(execute(), as_json, doctor_text)

@@ -1,0 +1,168 @@
+"""Tables of (query id, passage id, value), such as runs and qrels, read as columns of numbers."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardneg.data.formats.lines import BOM, CHUNK, read_chunks, read_lines
+from hardneg.data.ids import IdSpace
+from hardneg.errors import InputError
+from hardneg.records import Int32, Int64
+
+Float64 = NDArray[np.float64]
+Column = list[bytes]
+Parse = Callable[[Column, Sequence[int], Path], Float64]
+
+_BLOCK = 1 << 16  # lines that are held together when lines are split one by one
+_NAMED = 10  # number of unknown ids that a fault lists
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The columns of a pair table; the last one takes the rest of the line."""
+
+    columns: str
+    places: tuple[int, int, int]  # the columns of query id, passage id and value, from 0
+    separator: bytes | None = None  # None: any blanks
+    skip: tuple[str, ...] = ()  # lines that begin with one of these are no records
+
+    @property
+    def width(self) -> int:
+        """The number of columns of a line."""
+        return len(self.columns.split())
+
+
+@dataclass(frozen=True)
+class Table:
+    """The entries of a pair table, in the order of the file."""
+
+    path: Path
+    query_ids: list[str]  # distinct, in order of appearance
+    passage_ids: list[str]
+    query: Int64  # [n] index into query_ids
+    passage: Int64  # [n] index into passage_ids
+    values: Float64  # [n]
+    lines: Int64  # [n] line numbers, from 1
+
+    def repeats(self) -> tuple[Int64, Int64]:
+        """Entries [m] whose query and passage an earlier entry has, in file order, and the earlier entries [m]."""
+        key = self.query * len(self.passage_ids) + self.passage
+        order = np.argsort(key, kind="stable")
+        again = np.flatnonzero(np.diff(key[order]) == 0)
+        later, earlier = order[again + 1], order[again]
+        by_line = np.argsort(later)
+        return later[by_line], earlier[by_line]
+
+    def fault(self, code: str, what: str, entry: int, before: int) -> InputError:
+        """The fault of an entry whose (query, passage) pair the earlier entry ``before`` has."""
+        pair = f"query {self.query_ids[self.query[entry]]}, passage {self.passage_ids[self.passage[entry]]}"
+        what = f"{pair}: {what} on line {self.lines[before]}"
+        return InputError(code, what, "keep one of them", path=self.path, line=int(self.lines[entry]))
+
+    def known(self, space: IdSpace, kind: str) -> Int32:
+        """The row of each distinct query or passage id; raises :class:`InputError` if one is unknown."""
+        ids, column = (self.query_ids, self.query) if kind == "query" else (self.passage_ids, self.passage)
+        rows = space.rows(ids)
+        unknown = np.flatnonzero(rows < 0)
+        if len(unknown):
+            named = ", ".join(ids[i] for i in unknown[:_NAMED].tolist())
+            what = f"{len(unknown):,} {kind} ids are not in the collection: {named}"
+            line = int(self.lines[np.argmax(column == unknown[0])])
+            raise InputError("UNKNOWN_ID", what, "give the matching file", path=self.path, line=line)
+        return rows
+
+
+def read_table(path: Path, layout: Layout, parse: Parse) -> Table:
+    """Read a pair table; ``parse`` turns the texts of values into numbers and names the line of a fault."""
+    queries, passages = _numbering(), _numbering()
+    parts: list[tuple[Int64, Int64, Float64, Int64]] = []
+    for numbers, columns in _columns(path, layout):
+        query, passage, value = (columns[place] for place in layout.places)
+        values = parse(value, numbers, path)
+        parts.append((_codes(queries, query), _codes(passages, passage), values, np.array(numbers)))
+    if not parts:
+        raise InputError("EMPTY_FILE", "there are no records", "check the file", path=path)
+    entries = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return Table(path, [id_.decode() for id_ in queries], [id_.decode() for id_ in passages], *entries)
+
+
+def _numbering() -> defaultdict[bytes, int]:
+    """A mapping that gives each new key the next number, from 0."""
+    return defaultdict(itertools.count().__next__)
+
+
+def _codes(numbering: defaultdict[bytes, int], ids: Column) -> Int64:
+    return np.fromiter(map(numbering.__getitem__, ids), np.int64, len(ids))
+
+
+# ---------------------------------------------------------------- lines into columns
+
+
+def _columns(path: Path, layout: Layout) -> Iterator[tuple[Sequence[int], list[Column]]]:
+    """Line numbers and columns of blocks of lines.
+
+    Blocks are split as a whole while all their lines are regular; from the first other block on, line by line.
+    """
+    line = 1
+    for block in _blocks(path):
+        columns = _split_regular(block, layout)
+        if columns is None:
+            yield from _split_lines(path, layout, line)
+            return
+        yield range(line, line + len(columns[0])), columns
+        line += len(columns[0])
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    """Blocks of whole lines. If a line is too long for a block, the last block breaks off within it."""
+    rest, bom = b"", BOM
+    for chunk in read_chunks(path):
+        cut = chunk.rfind(b"\n") + 1
+        block, rest = (rest + chunk[:cut], chunk[cut:]) if cut else (b"", rest + chunk)
+        if len(rest) > 2 * CHUNK:
+            yield rest
+            return
+        if block:
+            yield block.removeprefix(bom)
+            bom = b""
+    if rest:
+        yield rest.removeprefix(bom) + b"\n"
+
+
+def _split_regular(block: bytes, layout: Layout) -> list[Column] | None:
+    """The columns of a block; None if a line has another number of words or the text needs a closer look."""
+    skipped = any(b"\n" + prefix.encode() in b"\n" + block for prefix in layout.skip)
+    if layout.separator is not None or skipped or b"\0" in block or not _is_utf8(block):
+        return None
+    lines, step = block.count(b"\n"), layout.width + 1
+    words = block.replace(b"\n", b" \0 ").split()  # each line's end becomes a word of its own
+    if len(words) != lines * step or words[layout.width :: step].count(b"\0") != lines:
+        return None
+    return [words[place::step] for place in range(layout.width)]
+
+
+def _is_utf8(block: bytes) -> bool:
+    try:
+        return block.isascii() or bool(block.decode())
+    except UnicodeDecodeError:
+        return False
+
+
+def _split_lines(path: Path, layout: Layout, start: int) -> Iterator[tuple[Sequence[int], list[Column]]]:
+    """Line numbers and columns of the lines from ``start`` on; a faulty line is named."""
+    lines = itertools.islice(read_lines(path), start - 1, None)
+    records = ((number, line) for number, line in lines if not line.startswith(layout.skip))
+    while block := list(itertools.islice(records, _BLOCK)):
+        rows = [line.encode().rstrip().split(layout.separator, layout.width - 1) for _, line in block]
+        for (number, _), row in zip(block, rows, strict=True):
+            if len(row) != layout.width or b"" in row:
+                what, fix = f"{len(row)} columns, or an empty one", f"write lines as '{layout.columns}'"
+                raise InputError("WRONG_COLUMNS", what, fix, path=path, line=number)
+        yield [number for number, _ in block], [list(column) for column in zip(*rows, strict=True)]

@@ -1,0 +1,189 @@
+"""Turns lists of negatives that other tools made (passage ids or token ids) into a pool."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from hardneg.data.formats.negative_lists import IdList, TokenList
+from hardneg.data.ids import IdSpace
+from hardneg.errors import InputError
+from hardneg.keyed_random import UInt64, hash64, key
+from hardneg.negatives.pool import SOURCES, NegativePool
+from hardneg.records import Int32, Int64, Positives, TokenBatch, offsets_of, spans, take_spans
+
+log = logging.getLogger(__name__)
+
+BLOCK = 4096  # records whose ids are looked up together
+NAMED = 10  # number of unknown ids that a message lists
+
+
+class Lists(NamedTuple):
+    """The negatives of some queries as rows; -1 stands for a passage or query that is not in the collection."""
+
+    query_rows: Int32  # [Q]
+    offsets: Int64  # [Q + 1]
+    passage_rows: Int32  # [n]
+
+
+def given_pool(lists: Lists, positives: Positives, collection: str) -> NegativePool:
+    """The lists as a pool of the queries of ``positives``; entries have source ``file``, no rank and no score.
+
+    Several lists of one query are joined. Lists of other queries are left out; the log says how many.
+    """
+    position = np.full(int(max(lists.query_rows.max(initial=0), positives.query_rows.max(initial=0))) + 1, -1)
+    position[positives.query_rows] = np.arange(len(positives))
+    owner = np.where(lists.query_rows < 0, -1, position[lists.query_rows])
+    if others := int((owner < 0).sum()):
+        log.info("file: %d lists are of queries that are not trained on", others)
+    order = np.argsort(owner, kind="stable")[others:]
+    index, _ = take_spans(lists.offsets, order)
+    lengths = np.bincount(owner[order], weights=spans(lists.offsets)[order], minlength=len(positives))
+    n = len(index)
+    return NegativePool(
+        query_rows=positives.query_rows,
+        positive_offsets=positives.offsets,
+        positive_rows=positives.passage_rows,
+        offsets=offsets_of(lengths.astype(np.int64)),
+        passage_rows=lists.passage_rows[index],
+        sources=np.full(n, SOURCES.index("file"), np.uint8),
+        ranks=np.zeros(n, np.int32),
+        scores=np.full(n, np.nan, np.float32),
+        episodes=np.zeros(n, np.int32),
+        anchors=np.full(n, -1, np.int32),
+        episode=0,
+        collection=collection,
+    )
+
+
+# ---------------------------------------------------------------- by passage ids
+
+
+def rows_of_ids(records: Iterable[IdList], queries: IdSpace, passages: IdSpace) -> Lists:
+    """Look up the ids of lists; raises :class:`InputError` if a passage is unknown."""
+    records = iter(records)
+    query_rows, lengths, rows = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
+    while block := list(islice(records, BLOCK)):
+        query_rows.append(queries.rows([record.query_id for record in block]))
+        lengths.append(np.array([len(record.negatives) for record in block]))
+        rows.append(passages.rows([id_ for record in block for id_ in record.negatives]))
+        unknown = np.flatnonzero(rows[-1] < 0)
+        if len(unknown):
+            ids = list(chain.from_iterable(record.negatives for record in block))
+            named = ", ".join(repr(ids[i])[:80] for i in unknown[:NAMED].tolist())
+            record = block[int(np.searchsorted(np.cumsum(lengths[-1]), unknown[0], side="right"))]
+            what = f"negatives are not in the collection: {named}"
+            fix = "give the collection they were mined from"
+            raise InputError("UNKNOWN_ID", what, fix, path=record.path, line=record.line)
+    return Lists(np.concatenate(query_rows), offsets_of(np.concatenate(lengths)), np.concatenate(rows))
+
+
+# ---------------------------------------------------------------- by token ids
+
+
+@dataclass(frozen=True)
+class HashedLists:
+    """Lists of token ids as 64-bit hashes, which take little memory however long the texts are."""
+
+    query_ids: Sequence[str | None]  # [Q]
+    queries: UInt64  # [Q] hash of the query's tokens
+    query_length: int  # tokens of the longest query, at least 1
+    offsets: Int64  # [Q + 1]
+    negatives: UInt64  # [n] hash of each list
+    length: int  # tokens of the longest negative, at least 1
+    places: Sequence[tuple[Path, int]]  # [Q] file and line
+
+
+def sequence_hashes(ids: Int32, offsets: Int64) -> UInt64:
+    """A 64-bit hash of each token sequence [n]: the sum of a random word for each (token, position)."""
+    lengths = spans(offsets)
+    at = np.arange(offsets[-1] - offsets[0]) - np.repeat(offsets[:-1] - offsets[0], lengths)
+    words = hash64(key(0, "sequence"), ids, at)
+    sums = np.zeros(len(words) + 1, np.uint64)
+    np.cumsum(words, out=sums[1:])
+    starts = offsets - offsets[0]
+    return hash64(key(0, "length"), sums[starts[1:]] - sums[starts[:-1]], lengths)
+
+
+def hash_lists(records: Iterable[TokenList]) -> HashedLists:
+    """Read lists of token ids and keep only a hash of each sequence."""
+    records = iter(records)
+    ids: list[str | None] = []
+    places: list[tuple[Path, int]] = []
+    queries, negatives = [np.zeros(0, np.uint64)], [np.zeros(0, np.uint64)]
+    lengths = [np.zeros(0, np.int64)]
+    longest_query = longest = 1
+    while block := list(islice(records, BLOCK // 16)):
+        ids += [record.query_id for record in block]
+        places += [(record.path, record.line) for record in block]
+        asked, given = batch([record.query for record in block]), batch(_flat(block))
+        queries.append(sequence_hashes(asked.ids, asked.offsets))
+        negatives.append(sequence_hashes(given.ids, given.offsets))
+        lengths.append(np.array([len(record.negatives) for record in block]))
+        longest_query = max(longest_query, int(asked.lengths.max(initial=0)))
+        longest = max(longest, int(given.lengths.max(initial=0)))
+    offsets = offsets_of(np.concatenate(lengths))
+    return HashedLists(
+        ids, np.concatenate(queries), longest_query, offsets, np.concatenate(negatives), longest, places
+    )
+
+
+def _flat(block: Sequence[TokenList]) -> list[list[int]]:
+    return [tokens for record in block for tokens in record.negatives]
+
+
+def batch(lists: Sequence[Sequence[int]]) -> TokenBatch:
+    """Join lists of token ids into one batch."""
+    lengths = np.array([len(tokens) for tokens in lists], np.int64)
+    flat = np.fromiter(chain.from_iterable(lists), np.int32, int(lengths.sum()))
+    return TokenBatch(flat, offsets_of(lengths))
+
+
+def find(table: UInt64, rows: Int32, wanted: UInt64) -> Int32:
+    """For each of ``wanted`` [n], the value of ``rows`` [T] where ``table`` [T] first equals it; -1 if nowhere."""
+    order = np.argsort(table, kind="stable")
+    place = np.minimum(np.searchsorted(table, wanted, sorter=order), len(table) - 1)
+    found = order[place]
+    return np.where(table[found] == wanted, rows[found], np.int32(-1)).astype(np.int32)
+
+
+def rows_of_tokens(hashed: HashedLists, queries: IdSpace, by_tokens: Int32, found: Int32) -> Lists:
+    """Turn hashed lists into rows, given which queries and passages have the same tokens.
+
+    Parameters
+    ----------
+    by_tokens : [Q] row of the query with the same tokens; -1 if there is none.
+    found : [n] row of the passage with the same tokens; -1 if there is none.
+
+    Raises
+    ------
+    InputError : some token lists match no passage, because another tokenizer or another corpus made them.
+    """
+    if (missing := np.flatnonzero(found < 0)).size:
+        at = int(np.searchsorted(hashed.offsets, missing[0], side="right")) - 1
+        path, line = hashed.places[at]
+        what = f"{len(missing):,} of {len(found):,} token lists are of no passage of the collection"
+        fix = "give the model whose tokenizer made them, and their collection"
+        raise InputError("OTHER_TOKENS", what, fix, path=path, line=line)
+    named = queries.rows([id_ or "" for id_ in hashed.query_ids])
+    query_rows = np.where([id_ is None for id_ in hashed.query_ids], by_tokens, named).astype(np.int32)
+    if len(query_rows) and (query_rows < 0).all():
+        path, line = hashed.places[0]
+        what, fix = "none of the queries is in the collection", "give the collection they were mined from"
+        raise InputError("UNKNOWN_ID", what, fix, path=path, line=line)
+    return Lists(query_rows, hashed.offsets, found)
+
+
+def with_first(batch: TokenBatch, first: int, length: int) -> TokenBatch:
+    """Put the token ``first`` before each sequence; cut sequences to ``length`` tokens."""
+    lengths = np.minimum(batch.lengths + 1, length)
+    offsets = offsets_of(lengths)
+    at = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
+    ids = batch.ids[np.maximum(np.repeat(batch.offsets[:-1], lengths) + at - 1, 0)]
+    return TokenBatch(np.where(at == 0, np.int32(first), ids), offsets)

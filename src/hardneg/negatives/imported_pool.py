@@ -1,0 +1,96 @@
+"""Uses negatives from outside an experiment in an episode: a whole pool, or lists as the source ``file``."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import numpy as np
+
+from hardneg.data.collection import Collection
+from hardneg.errors import SettingsError
+from hardneg.keyed_random import UInt64
+from hardneg.negatives.candidates import Contains, Filters, without_answers, without_known
+from hardneg.negatives.groups import usable
+from hardneg.negatives.pool import SOURCES, NegativePool
+from hardneg.negatives.sources import draw_entries, log_shortfall, sample_source
+from hardneg.records import Positives, Run, spans
+
+log = logging.getLogger(__name__)
+
+
+def drop_untrainable(pool: NegativePool, contains: Contains | None) -> NegativePool:
+    """Remove the queries without a positive or a negative from a pool; without ``contains`` nothing is removed."""
+    if contains is None:
+        return pool
+    lacking = int(np.count_nonzero(spans(pool.positive_offsets) == 0))
+    kept = usable(pool)
+    if len(kept) < len(pool):
+        found = f"{lacking} have no positive, {len(pool) - len(kept) - lacking} no negative"
+        log.warning("%d of %d queries are skipped: %s", len(pool) - len(kept), len(pool), found)
+    return pool.select(kept)
+
+
+def import_pool(
+    given: NegativePool,
+    positives: Positives,
+    episode: int,
+    text_keys: UInt64,
+    contains: Contains | None = None,
+) -> NegativePool:
+    """Make the pool of ``episode`` from a pool of another experiment, for the queries of ``positives``.
+
+    Positives and copies of them are removed. An entry that was k episodes older than the given pool is k episodes
+    older than ``episode``. ``contains`` is used as in :func:`mine_pool`.
+    """
+    ours = without_answers(without_known(given.align(positives), text_keys), contains)
+    ours = replace(ours, episode=episode, episodes=ours.episodes + np.int32(episode - given.episode))
+    return drop_untrainable(ours, contains)
+
+
+def from_file(
+    given: Run | NegativePool,
+    positives: Positives,
+    collection: Collection,
+    *,
+    episode: int,
+    depth: int,
+    count: int | None,
+    seed: int,
+    filters: Filters,
+    contains: Contains | None,
+) -> NegativePool:
+    """Draw the negatives of the source ``file`` from a run or a pool that the user gave, without positives.
+
+    A run is treated as the run of a search: ``depth`` and ``filters`` apply. The entries of a pool are taken as
+    they are.
+    """
+    if filters.margin:
+        raise SettingsError(
+            "NO_MARGIN", "a file does not say the positives' scores", "filter by rank or max_score"
+        )
+    if isinstance(given, Run):
+        return sample_source(
+            given,
+            positives,
+            source="file",
+            episode=episode,
+            depth=depth,
+            count=count,
+            seed=seed,
+            filters=filters,
+            text_keys=collection.text_keys,
+            contains=contains,
+        )
+    ours = without_answers(import_pool(given, positives, episode, collection.text_keys), contains)
+    n = len(ours.passage_rows)
+    ours = replace(
+        ours,
+        sources=np.full(n, SOURCES.index("file"), np.uint8),
+        episodes=np.full(n, episode, np.int32),
+        anchors=np.full(n, -1, np.int32),
+    )
+    if count is not None:
+        ours = draw_entries(ours, count, seed=seed)
+        log_shortfall("file", ours, count)
+    return ours

@@ -1,0 +1,214 @@
+"""Which state is kept: measured on the way, the best one or the untrained model, patience, and after a kill."""
+
+import json
+import logging
+
+import pytest
+
+import hardneg as hn
+from faults.power import Power
+from hardneg.api.recipes import settings_of
+from hardneg.errors import ArtifactError, Faults, SettingsError
+from hardneg.models.loading import load_encoder
+from hardneg.recipes import measured_states as passing
+from hardneg.recipes import settings as recipe_settings
+from hardneg.recipes.measured_states import Passing
+from hardneg.storage.artifacts import read_manifest
+from hardneg.training import stage
+from worlds.tiny_world import COMMON, one_thread  # noqa: F401
+
+SMALL = COMMON | {"queries_per_step": 16, "measures": "RR@10"}
+ALL = {
+    "warmup": {"mixtures": ["in_batch"], "steps": [6]},
+    "ance-tele": {"episodes": 2, "steps": 6, "stop_step": 4, "passages_reference": [3], "count": 6},
+    "ance": {"refresh_every": 3, "refreshes": 1, "loss": "contrastive", "in_batch": True},
+    "star": {"steps": 6},
+    "adore": {"steps": 6, "cut": 10},
+}
+RUINOUS = 0.3  # a learning rate that makes any model worse
+
+
+@pytest.fixture
+def train(world, tmp_path):
+    """A function that trains with dev and test; returns results, and where they are."""
+
+    def run(recipe, out="exp", *, model=None, dev="dev", **changes):
+        results = hn.train(
+            recipe,
+            world.collection,
+            model or world.calm,
+            tmp_path / out,
+            cache=tmp_path / "cache",
+            device="cpu",
+            splits=hn.Splits("train", dev, "test"),
+            **(SMALL | ALL[recipe] | changes),
+        )
+        return results, tmp_path / out
+
+    return run
+
+
+def everything(folder):
+    """The bytes of every file of an experiment that may not go again, and is no telemetry."""
+    passing_by = {"timing.jsonl", "log.txt", "learning_curve.png"}
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in passing_by)
+    return {
+        str(p.relative_to(folder)): p.read_bytes() for p in paths if not {"checkpoint", "models"} & set(p.parts)
+    }
+
+
+@pytest.mark.parametrize("recipe", ALL)
+def test_every_recipe_measures_keeps_and_stops(train, recipe):
+    results, path = train(recipe, measure_every=2, keep="best", patience=5)
+    kept, dev = results["kept"], results["dev"]
+    assert kept["measure"] == "RR@10"
+    assert "untrained" in kept["of"]
+    assert "last" in kept["of"]
+    assert any("step-2" in name for name in kept["of"])
+    assert kept["dev"] == max(kept["of"].values()) == dev["final"]["RR@10"]
+    assert kept["state"] == next(name for name, value in kept["of"].items() if value == kept["dev"])
+    assert kept["beats_untrained"] == (kept["dev"] > kept["of"]["untrained"])
+    assert ("last" in dev) == ("last" in results["test"]) == (kept["state"] != "last")
+    assert set(results["test"]["final"]) == {"RR@10"}
+    for name, value in kept["of"].items():
+        assert dev.get(name, dev["final"])["RR@10"] == value
+    encoder = load_encoder(str(path / "model"))
+    assert encoder.digest() == read_manifest(path / "model").facts["digest"]
+    if kept["state"] != "untrained":
+        assert read_manifest(path / "model").inputs["step"] == str(kept["step"])
+
+
+def test_measuring_changes_no_step(train):
+    plain, one = train("star", "plain")
+    watched, other = train("star", "watched", measure_every=2)
+    assert (one / "metrics.jsonl").read_bytes() == (other / "metrics.jsonl").read_bytes()
+    assert plain["test"] == watched["test"]
+    assert list(watched["dev"]) == ["bm25", "untrained", "step-2", "step-4", "final"]
+    assert list(watched["test"]) == ["bm25", "untrained", "final"]
+    assert not list(other.glob("states/*/model"))
+    assert watched["kept"]["state"] == "last"
+    assert watched["kept"]["step"] == 6
+
+
+def test_a_state_on_the_way_measures_what_its_steps_alone_do(train):
+    results, _ = train("star", measure_every=2)
+    short, _ = train("star", "short", steps=6, stop_step=4)
+    assert results["dev"]["step-4"] == short["dev"]["final"]
+
+
+def test_a_fall_keeps_an_earlier_state(train):
+    """The best of a run that gets better and then worse; what is published of it."""
+    results, path = train("warmup", learning_rate=RUINOUS, warmup=0, steps=[6], measure_every=1, keep="best")
+    of = results["kept"]["of"]
+    assert of["last"] < max(of.values())
+    assert results["kept"]["state"] != "last"
+    assert results["dev"]["last"]["RR@10"] == of["last"]
+    assert (path / "last/model").is_dir()
+    steps = {name: value for name, value in of.items() if name.startswith("step-")}
+    best = max(steps, key=steps.get)
+    assert [place.parent.name for place in path.glob("states/*/model")] == [best.replace("step-", "1-")]
+
+
+def test_the_untrained_model_is_kept_where_nothing_beats_it(train, world, tmp_path, caplog):
+    good, path = train("star", "good", steps=60, learning_rate=2e-3)
+    assert good["kept"]["beats_untrained"]
+    model = str(path / "model")
+    with caplog.at_level(logging.INFO, "hardneg"):
+        results, worse = train("star", "worse", model=model, learning_rate=RUINOUS, warmup=0, keep="best")
+    assert results["kept"]["state"] == "untrained"
+    assert results["kept"]["step"] == 0
+    assert not results["kept"]["beats_untrained"]
+    assert load_encoder(str(worse / "model")).digest() == load_encoder(model).digest()
+    assert results["test"]["final"] == results["test"]["untrained"] != results["test"]["last"]
+    loud = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert any("NOTHING BEAT THE UNTRAINED MODEL" in line for line in loud)
+    assert "NOTHING BEAT THE UNTRAINED MODEL" in (worse / "model/README.md").read_text()
+    assert "model/ is the untrained model as it came" in caplog.text
+    last, _ = train("star", "last", model=model, learning_rate=RUINOUS, warmup=0)
+    assert last["kept"]["state"] == "last"
+    assert not last["kept"]["beats_untrained"]
+
+
+SCRIPT = {"untrained": 0.5, 1: 0.6, 2: 0.6, 3: 0.7, 4: 0.65, 5: 0.7, 6: 0.9}  # 4 and 5 are no better than 3
+
+
+@pytest.mark.parametrize("recipe", ["star", "ance", "adore"])
+def test_patience_stops_at_the_step_computed_by_hand(train, monkeypatch, recipe):
+    values = iter(SCRIPT.values())
+    monkeypatch.setattr(passing, "value_of", lambda *args: next(values))
+    steps = {"refresh_every": 4, "refreshes": 1} if recipe == "ance" else {"steps": 8}
+    results, path = train(recipe, measure_every=1, patience=2, **steps)
+    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5]
+    assert results["kept"]["step"] == 5
+    assert rows[0]["lr"] == pytest.approx(COMMON["learning_rate"])  # of a warm-up of 0.1 × 8 steps
+    assert rows[4]["lr"] == pytest.approx(COMMON["learning_rate"] * 4 / 7)  # of the whole schedule
+
+
+def test_patience_of_one_stops_at_the_first_fall_below_the_start(train, monkeypatch):
+    values = iter([0.5, 0.4])
+    monkeypatch.setattr(passing, "value_of", lambda *args: next(values))
+    results, _ = train("star", measure_every=2, patience=1)
+    assert results["kept"]["step"] == 2
+    assert "step-2" not in results["dev"]  # it is the last
+
+
+# In this order: what stands before one of them is not done again once the next is reached.
+MOMENTS = (
+    (passing, "save_encoder"),
+    (Passing, "_record"),
+    (Passing, "_forget_weights"),
+    (stage, "save_checkpoint"),
+    (recipe_settings, "save_encoder"),
+)
+
+
+@pytest.mark.parametrize("recipe", ["ance-tele", "ance"])
+def test_a_killed_run_ends_in_the_same_bytes(train, monkeypatch, recipe):
+    options = {"measure_every": 1, "keep": "best", "patience": 2, "learning_rate": 1e-2}
+    whole, one = train(recipe, "whole", **options)
+    for place, name in MOMENTS:
+
+        def failing(*args, **named):
+            raise Power
+
+        monkeypatch.setattr(place, name, failing)
+        with pytest.raises(Power):  # it is reached
+            train(recipe, "killed", **options)
+        monkeypatch.undo()
+    killed, other = train(recipe, "killed", **options)
+    assert killed == whole
+    assert everything(other).keys() == everything(one).keys()
+    assert everything(other) == everything(one)
+
+
+def test_dev_must_be_there(train):
+    for changes in ({"keep": "best"}, {"measure_every": 2}):
+        with pytest.raises(SettingsError, match="NO_DEV") as caught:
+            train("star", dev="none", **changes)
+        assert len(caught.value.lines) == 1
+        assert "--dev" in str(caught.value)
+
+
+def test_settings_that_contradict_each_other_are_refused():
+    for recipe, changes in (("star", {"patience": 2}), ("ance", {"mode": "async", "measure_every": 5})):
+        with pytest.raises((Faults, SettingsError), match="measure"):
+            settings_of(recipe, **changes)
+
+
+def test_another_first_measure_is_another_experiment(train):
+    train("star", keep="best")
+    with pytest.raises(ArtifactError, match="chosen_by"):
+        train("star", keep="best", measures="nDCG@10 RR@10")
+
+
+def test_shares_of_the_schedule_and_bounds_of_steps():
+    settings = settings_of("star", measure_every=0.25, epochs=2.0, queries_per_step=10, min_steps=8, max_steps=40)
+    assert [settings.horizon(queries) for queries in (20, 100, 1000)] == [8, 20, 40]
+    assert settings_of("star", min_steps=8, max_steps=4).horizon(1000) == 4
+    assert settings.measured_steps(20, 20) == [5, 10, 15]
+    assert settings.measured_steps(20, 12) == [5, 10]
+    assert settings_of("star", measure_every=3).measured_steps(20, 8) == [3, 6]
+    assert settings_of("star").measured_steps(20, 20) == []
+    ance = settings_of("ance", epochs=2.0, queries_per_step=10, refreshes=3, min_steps=8)
+    assert [ance.for_data(queries).steps for queries in (20, 100, 101)] == [8, 20, 24]

@@ -1,0 +1,149 @@
+"""The pretrained model as it came, beside what training starts from."""
+
+import json
+
+import pytest
+
+import hardneg as hn
+from hardneg.experiment.names import STARTED, UNTRAINED, shown
+from hardneg.models.loading import load_encoder
+from hardneg.models.source import ModelSource
+from hardneg.recipes.star import Star
+from hardneg.recipes.starting_model import as_it_came, starting_encoder
+from hardneg.storage.artifacts import read_manifest
+from processes import command_of, finish
+from worlds.tiny_world import COMMON, SETTINGS, one_thread  # noqa: F401
+
+SHORT = {"query_length": 4, "passage_length": 5}
+RECIPES = {
+    "ance_tele": {"episodes": 2, "steps": 4, "passages_reference": [3], "count": 4, "stop_step": 2},
+    "warmup": {"mixtures": ["random", "bm25"], "steps": [2]},
+    "star": {"steps": 2},
+    "ance": {"refresh_every": 2, "refreshes": 1},
+    "adore": {"steps": 2, "cut": 10},
+}
+STATES = {
+    "ance_tele": ["episode-1"],
+    "warmup": ["episode-1"],
+    "star": [],
+    "ance": ["refresh-1"],
+    "adore": [],
+}
+
+
+@pytest.fixture(scope="module")
+def plain(world, tmp_path_factory):
+    """STAR with the model's own settings."""
+    return train(world, tmp_path_factory.mktemp("plain") / "exp")
+
+
+def train(world, out, recipe="star", **changes):
+    values = COMMON | {"depth": 20, "measures": "RR@10 R@5"} | RECIPES[recipe] | changes
+    return getattr(hn, f"train_{recipe}")(world.collection, world.calm, out, device="cpu", **values)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_recipe_measures_the_model_as_it_came_and_as_trained_on(world, tmp_path, plain, recipe):
+    results = train(world, tmp_path / "exp", recipe, **SHORT)
+    for split in ("test", "dev"):
+        assert list(results[split]) == ["bm25", UNTRAINED, STARTED, *STATES[recipe], "final"]
+        assert results[split][UNTRAINED] == plain[split][UNTRAINED]
+        assert results[split][STARTED] != plain[split][UNTRAINED]
+    assert {(row["a"], row["b"]) for row in results["comparisons"]} == {("final", UNTRAINED), ("final", "bm25")}
+    names = [results["forgetting"][0]["before"], *(row["after"] for row in results["forgetting"])]
+    assert names == [STARTED, *STATES[recipe], "final"]
+    assert list(results["pairwise_errors"]["dev"])[:2] == [UNTRAINED, STARTED]
+    assert sorted(path.name for path in (tmp_path / "exp/untrained/runs").iterdir()) == sorted(
+        ["test", "dev", "test-errors", "dev-errors", "geometry"]
+    )
+
+
+def test_there_is_one_row_where_nothing_differs(plain):
+    assert list(plain["test"]) == list(plain["dev"]) == ["bm25", UNTRAINED, "final"]
+    assert plain["forgetting"][0]["before"] == UNTRAINED
+
+
+def test_the_results_say_what_is_cut(world, tmp_path):
+    results = train(world, tmp_path / "exp", **SHORT)
+    lengths = {side: dict(found) for side, found in results["lengths"].items()}
+    texts = {"passage": world.collection.n_passages, "query": world.collection.n_queries}
+    assert {side: found["texts"] for side, found in lengths.items()} == texts
+    assert [(lengths[side]["tokens"], lengths[side]["own"]) for side in texts] == [(5, 64), (4, 64)]
+    assert lengths["passage"]["cut"] == texts["passage"]  # eight words and two special tokens
+    assert lengths["query"]["cut"] == texts["query"]  # three words
+    assert "drawn" not in lengths["passage"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "differs"),
+    [
+        ({"head": "ance"}, True),
+        ({"pooling": "mean"}, True),
+        ({"normalize": True}, True),
+        ({"reinit_layers": 1}, True),
+        ({"query_prompt": "ask : "}, True),
+        ({"scale": 3.0}, False),
+        ({"towers": "untied"}, False),
+        ({"query_length": 64, "passage_length": 64}, False),
+    ],
+)
+def test_there_is_a_second_row_where_something_else_is_retrieved(world, changes, differs):
+    settings = Star(**COMMON, **changes)
+    base = ModelSource(world.calm, device="cpu")
+    own, found = as_it_came(base, settings, starting_encoder(base, settings))
+    assert (own is not None) == differs
+    assert found == load_encoder(world.calm).settings
+    assert own is None or own.load().digest() == load_encoder(world.calm).digest()
+
+
+def test_the_cost_of_the_cut_is_said_and_logged(world, tmp_path, capsys, monkeypatch):
+    from hardneg.process import progress
+
+    monkeypatch.setattr(progress, "enabled", True)
+    results = train(world, tmp_path / "exp", **SHORT)
+    found = [results["dev"][state]["RR@10"] for state in (UNTRAINED, STARTED)]
+    lines = capsys.readouterr().err.splitlines()
+    assert f"untrained: dev RR@10 {found[0]:.4f} as it came, {found[1]:.4f} at 5/4 tokens" in lines
+    texts = [f"{world.collection.n_passages:,}", f"{world.collection.n_queries:,}"]
+    assert (
+        f"passages: 100 % of {texts[0]} are cut at 5 tokens (the model takes 64); "
+        f"queries: 100 % of {texts[1]} are cut at 4 tokens (the model takes 64)" in lines
+    )
+
+
+def test_the_same_command_resumes_and_searches_nothing_twice(world, tmp_path):
+    first = train(world, tmp_path / "exp", **SHORT)
+    run = read_manifest(tmp_path / "exp/untrained/runs/dev").digest
+    for name in ("results.json", "seal.json"):
+        (tmp_path / "exp" / name).unlink()
+    timing = tmp_path / "exp/timing.jsonl"
+    timing.unlink()
+    assert train(world, tmp_path / "exp", **SHORT) == first
+    assert read_manifest(tmp_path / "exp/untrained/runs/dev").digest == run
+    stages = [json.loads(line)["stage"] for line in timing.read_text().splitlines()] if timing.exists() else []
+    assert "encode" not in stages
+
+
+def test_names_for_people():
+    assert shown(UNTRAINED) == "untrained"
+    assert shown(STARTED) == "untrained, as trained on"
+    assert shown(f"{STARTED}/pq") == "untrained, as trained on/pq"
+
+
+@pytest.mark.slow
+def test_two_processes_measure_both_together(world, execute, tmp_path):
+    changes = SHORT | {"episodes": 1, "steps": 4, "stop_step": 2}
+    one = execute(**changes)
+    settings = SETTINGS | {"store_dtype": "float32"} | changes
+    finish(2, command_of(world.collection.path, world.calm, tmp_path / "exp", settings), tmp_path / "log")
+    results = json.loads((tmp_path / "exp/results.json").read_text())
+    for state in (UNTRAINED, STARTED):
+        assert results["test"][state] == one.results["test"][state]
+    assert results["lengths"] == one.results["lengths"]
+
+
+@pytest.mark.slow
+def test_roles_in_processes_of_their_own_bear_the_same_names(world, tmp_path):
+    results = train(world, tmp_path / "exp", "ance", mode="async-fixed", **SHORT)
+    assert list(results["test"])[:3] == ["bm25", UNTRAINED, STARTED]
+    assert results["forgetting"][0]["before"] == STARTED

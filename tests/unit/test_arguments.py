@@ -1,0 +1,333 @@
+"""Whatever is given to a public function from Python is taken, or refused in a line that says what to give."""
+
+import inspect
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import hardneg as hn
+from hardneg.api import train as training
+from hardneg.arguments import checked, expected, fits
+from hardneg.data.collection import Collection
+from hardneg.data.training_data import Labels
+from hardneg.errors import HardnegError, InputError, SettingsError
+from hardneg.recipes import estimate
+from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
+
+
+class Odd:
+    """Nothing that anybody expects, and rude when it is shown."""
+
+    def __repr__(self):
+        raise ValueError("not to be shown")
+
+
+WRONG = {
+    "None": None,
+    "an integer": 7,
+    "below zero": -1,
+    "a fraction": 1.5,
+    "nan": float("nan"),
+    "True": True,
+    "no text": "",
+    "a text": "x",
+    "a NUL": "a\0b",
+    "a lone surrogate": "a\ud800b",
+    "bytes": b"x",
+    "a path": Path("/nowhere/at/all"),
+    "an empty list": [],
+    "a list of texts": ["x"],
+    "a list of integers": [1, 2],
+    "a list of lists": [["a", "b", "c", "d"], [1]],
+    "an empty dict": {},
+    "a flat dict": {"q1": ["p1"]},
+    "a dict of dicts": {"test": {"q1": 3}},
+    "integer keys": {1: {2: 3}},
+    "a tuple": ("a", 1),
+    "an array": np.zeros((2, 2)),
+    "a class": dict,
+    "an object": Odd(),
+}
+NOT_CALLED = {"HardnegError", "Retriever", "__version__"}  # an exception, what a function opens, and a string
+
+
+@pytest.fixture(scope="module")
+def world(world):
+    root, (collection, model) = world.root, world
+    run = root / "run.trec"
+    run.write_text("".join(f"test-{i:02d} Q0 p{i:03d} 1 1.0 made\n" for i in range(16)))
+    pool = hn.mine(collection, None, root / "pool", sources=["random"], count=4, cache=root / "cache")
+    hn.encode(collection, model, root / "embeddings", cache=root / "cache", device="cpu", dtype="float32")
+    (root / "beir").mkdir()
+    return SimpleNamespace(root=root, collection=collection, run=run, pool=pool, model=model, cache=root / "cache")
+
+
+@pytest.fixture(autouse=True)
+def quick(no_flush, monkeypatch, tmp_path):
+    """Training itself is looked at elsewhere, and so is the time that it takes."""
+    monkeypatch.chdir(tmp_path)  # a text is a path there
+    monkeypatch.setattr(training, "train_seeds", lambda *given: {})
+    monkeypatch.setattr(estimate, "time_stages", lambda *given: ({"encode": 0.0, "search": 0.0}, 0.0))
+
+
+def cases(world, new):
+    """For each public name how it is called rightly: function and arguments by name."""
+    basic = {"data": world.collection, "model": world.model, "cache": world.cache, "device": "cpu"}
+    training_of = {**basic, "out": new / "exp", "preset": "demo", "query_length": 12, "passage_length": 16}
+    lists = {
+        "passages": [("p1", "text"), ("p2", "A title", "text"), {"id": "p3", "title": "t", "text": "x"}],
+        "queries": {"q1": "a query"},
+        "qrels": {"test": {"q1": ["p1"]}},
+    }
+    common = {"data": world.collection, "cache": world.cache}
+    return {
+        "AnceTele": (hn.settings_of, {"recipe": "ance-tele", "preset": None, "episodes": 2, "extra": []}),
+        "Collection": (Collection.from_lists, {**lists, "answers": {"q1": ["x"]}, "to": new / "made"}),
+        "Filters": (hn.Filters, {"rank_from": 1, "rank_to": 2, "max_score": 1.0, "absolute_margin": 0.1}),
+        "NegativePool": (hn.pool_stats, {"pool": world.pool}),
+        "Splits": (hn.Splits, {"train": "train", "dev": "dev", "test": "test"}),
+        "allow_code": (lambda revision: hn.allow_code(revision), {"revision": "0" * 40}),
+        "clean": (hn.clean, {"experiment": new / "exp", "delete": False}),
+        "compare": (
+            hn.compare,
+            {"runs": [world.run, world.run], **common, "split": "test", "qrels": None, "seed": 1},
+        ),
+        "doctor": (hn.doctor, {}),
+        "encode": (hn.encode, {**basic, "out": new / "emb", "side": "query", "shard": None, "dtype": "float32"}),
+        "evaluate": (
+            hn.evaluate,
+            {"run": world.run, **common, "split": "test", "measures": "RR@10", "qrels": None},
+        ),
+        "export_pool": (
+            hn.export_pool,
+            {
+                "pool": world.root / "pool",
+                **common,
+                "out": new / "f.jsonl",
+                "format": "dpr",
+                "negatives": 2,
+                "seed": 1,
+            },
+        ),
+        "follow": (
+            lambda experiment, poll: list(hn.follow(experiment, wait=False, poll=poll)),
+            {"experiment": new / "exp", "poll": 0.1},
+        ),
+        "import_collection": (
+            hn.import_collection,
+            {"source": f"beir:{world.root / 'beir'}", "to": new / "c", "format": "auto", "on_duplicate": "first"},
+        ),
+        "index": (
+            hn.index,
+            {
+                "embeddings": world.root / "embeddings",
+                "out": new / "i",
+                "kind": "flat",
+                "data": None,
+                "model": None,
+            },
+        ),
+        "inspect": (hn.inspect, {"path": world.root / "pool", **common, "query_id": None, "random": 1, "seed": 0}),
+        "load_encoder": (
+            hn.load_encoder,
+            {"model": world.model, "passage_model": None, "device": "cpu", "prompts": None, "pooling": "mean"},
+        ),
+        "load_pool": (hn.load_pool, {"path": world.root / "pool"}),
+        "mine": (
+            hn.mine,
+            {
+                **common,
+                "model": None,
+                "out": new / "pool",
+                "sources": ["random"],
+                "count": 2,
+                "depth": 5,
+                "alpha": 0.5,
+                "filters": hn.Filters(),
+                "labels": Labels(),
+                "file": None,
+                "previous": None,
+                "seed": 1,
+                "split": "train",
+            },
+        ),
+        "plan": (hn.plan, {"recipe": "ance", **training_of, "estimate": False, "settings": None, "config": None}),
+        "pool_stats": (hn.pool_stats, {"pool": world.pool}),
+        "open_retriever": (
+            lambda **given: hn.open_retriever(**given).close(),
+            {**basic, "embeddings": None, "index": None, "query_length": 12, "prompts": None, "allow_bin": False},
+        ),
+        "search_split": (
+            hn.search_split,
+            {**common, "out": new / "r.trec", "bm25": True, "model": None, "split": "test", "k": 3},
+        ),
+        "search_text": (
+            hn.search_text,
+            {**common, "text": "words", "bm25": True, "model": None, "retriever": None, "k": 2},
+        ),
+        "settings_of": (
+            hn.settings_of,
+            {"recipe": "ance", "preset": "demo", "learning_rate": 1e-5, "mode": "sync"},
+        ),
+        "train": (
+            hn.train,
+            {"recipe": "ance", **training_of, "splits": hn.Splits(), "seeds": 1, "role": None, "negatives": None},
+        ),
+        "train_adore": (hn.train_adore, {**training_of, "index_folder": None} | {"passage_length": 16}),
+        "train_ance": (hn.train_ance, {**training_of, "role": None}),
+        "train_ance_tele": (hn.train_ance_tele, {**training_of, "negatives": None}),
+        "train_star": (hn.train_star, training_of),
+        "train_warmup": (hn.train_warmup, {**training_of, "passage_model": None, "allow_bin": False}),
+        "verify": (lambda path: hn.verify(path), {"path": world.root / "pool"}),
+    }
+
+
+def test_every_public_name_is_tried(world, tmp_path):
+    assert set(cases(world, tmp_path)) == set(hn.__all__) - NOT_CALLED
+
+
+@pytest.mark.parametrize("name", sorted(set(hn.__all__) - NOT_CALLED))
+def test_wrong_shapes_are_refused_in_a_line(world, tmp_path, name):
+    """Each argument in turn is each of the wrong things; some are right all the same: a text can be a path."""
+    tried = 0
+    for argument in cases(world, tmp_path)[name][1]:
+        for number, (what, value) in enumerate(WRONG.items()):
+            function, arguments = cases(world, tmp_path / f"{argument}-{number}")[name]
+            try:
+                function(**arguments | {argument: value})
+            except HardnegError:
+                pass
+            except Exception as fault:
+                fault.add_note(f"{name}({argument} = {what})")
+                raise
+            tried += 1
+    assert tried == len(WRONG) * len(cases(world, tmp_path)[name][1])
+
+
+# ---------------------------------------------------------------- what the lines say
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (
+            {"qrels": {"q1": ["p1"]}},
+            r"WRONG_TYPE: the qrels of 'q1' are \['p1'\] \(list\), .*give \{split: \{query id",
+        ),
+        (
+            {"qrels": {"test": {"q1": "p1"}}},
+            r"WRONG_TYPE: the judgements of query 'q1' of split 'test' are 'p1' \(str",
+        ),
+        ({"qrels": ["p1"]}, r"WRONG_TYPE: qrels are given as \['p1'\] \(list\)"),
+        (
+            {"queries": ["a query"]},
+            r"BAD_QUERY: a query is given as 'a query' \(str\); give text by id, \(id, text\)",
+        ),
+        ({"queries": "a query"}, r"WRONG_TYPE: queries are given as 'a query' \(str\); give a list of text by id"),
+        (
+            {"passages": ["text"]},
+            r"BAD_PASSAGE: a passage is given as 'text' \(str\); give \(id, text\), \(id, title",
+        ),
+        ({"passages": 7}, r"WRONG_TYPE: passages are given as 7 \(int\)"),
+        (
+            {"answers": {"q1": "x"}},
+            r"WRONG_TYPE: the answers of 'q1' are 'x' \(str\); give \{query id: \[answers\]",
+        ),
+    ],
+)
+def test_lists_of_another_shape_are_named_with_what_to_give(tmp_path, change, line):
+    lists = {"passages": [("p1", "text")], "queries": {"q1": "a query"}, "qrels": {"test": {"q1": ["p1"]}}}
+    with pytest.raises(InputError, match=line):
+        Collection.from_lists(**lists | change, to=tmp_path / "never")
+    assert not (tmp_path / "never").exists()
+
+
+def test_lists_of_other_shapes_that_can_mean_one_thing_are_taken(tmp_path):
+    shapes = [
+        ([("p1", "t", "text"), ("p2", "", "more")], {"q1": "a query"}),
+        ([{"id": "p1", "title": "t", "text": "text"}, {"_id": "p2", "text": "more"}], [("q1", "a query")]),
+        ([["p1", "t", "text"], ["p2", "more"]], [{"id": "q1", "text": "a query"}]),
+        (iter([("p1", "t", "text"), ("p2", "more")]), iter([["q1", "a query"]])),
+    ]
+    qrels = {"test": {"q1": ["p1"]}}
+    made = [Collection.from_lists(*shape, qrels, to=tmp_path / str(i)) for i, shape in enumerate(shapes)]
+    assert len({one.digest for one in made}) == 1
+    by_id = Collection.from_lists({"p1": "text"}, {"q1": "a query"}, qrels, to=tmp_path / "by-id")
+    assert (by_id.passage_ids[0], by_id.texts[0]) == ("p1", "text")
+
+
+@pytest.mark.parametrize(
+    ("call", "line"),
+    [
+        (
+            lambda w: hn.search_text(w.collection, ["a"], bm25=True),
+            r"search_text: text is \['a'\] \(list\); give a string",
+        ),
+        (
+            lambda w: hn.evaluate({"q": 1}, data=w.collection),
+            r"evaluate: run is \{'q': 1\} \(dict\); give a string or a p",
+        ),
+        (
+            lambda w: hn.compare("a.trec", data=w.collection),
+            r"compare: runs is 'a.trec' \(str\); give a list of which",
+        ),
+        (
+            lambda w: hn.mine(w.collection, None, "x", sources="bm25"),
+            r"mine: sources is 'bm25' \(str\); give a list of",
+        ),
+        (lambda w: hn.inspect(7), r"inspect: path is 7 \(int\); give a string or a path"),
+        (lambda w: hn.train("ance", w.collection, 7, "x"), r"train: model is 7 \(int\); give a string or a path"),
+        (
+            lambda w: hn.train("ance", w.collection, "m", "x", seeds="2"),
+            r"prepare: seeds is '2' \(str\); give an integer",
+        ),
+        (lambda w: hn.Splits(train=["train"]), r"Splits: train is \['train'\] \(list\); give a string"),
+        (lambda w: hn.verify("x", 7), r"verify: paths is 7 \(int\); give a string or a path"),
+        (
+            lambda w: hn.search_text(w.collection, "a", k="2", bm25=True),
+            r"search_text: k is '2' \(str\); give an integer",
+        ),
+    ],
+)
+def test_a_wrong_argument_is_named_with_what_to_give(world, call, line):
+    with pytest.raises(SettingsError, match=line):
+        call(world)
+
+
+def test_settings_made_by_their_class_tell_what_is_wrong():
+    with pytest.raises(HardnegError, match=r"BAD_SETTING: episodes = \"three\"; it should be a valid integer"):
+        hn.AnceTele(episodes="three")
+
+
+def test_several_wrong_arguments_are_told_together():
+    with pytest.raises(HardnegError) as caught:
+        hn.evaluate(7, split=8, measures=9)
+    assert [line.split(":")[2].split()[0] for line in caught.value.lines] == ["run", "split", "measures"]
+
+
+def test_numbers_of_numpy_and_paths_of_any_kind_are_taken(world):
+    assert fits(np.int64(3), int)
+    assert fits(np.float32(3), float)
+    assert fits(np.True_, bool)
+    assert not fits(True, int)
+    assert not fits("a\0b", str | Path)
+    word = world.collection.texts[0].split()[0]
+    hits = hn.search_text(str(world.collection.path), word, bm25=True, k=np.int64(2), cache=world.cache)
+    assert len(hits) == 2
+    assert hn.load_encoder(Path(world.model)).dim == hn.load_encoder(world.model).dim
+
+
+def test_a_checked_function_is_what_it_was():
+    def some(a: int, *more: str, b: list[int] | None = None) -> int:
+        """Words."""
+        return a
+
+    held = checked(some)
+    assert (held.__name__, held.__doc__) == ("some", "Words.")
+    assert inspect.signature(held) == inspect.signature(some)
+    assert held(1, "x", b=[2]) == 1
+    with pytest.raises(TypeError):
+        held()
+    assert expected(list[int] | None) == "a list of which each is an integer"

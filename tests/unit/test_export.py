@@ -1,0 +1,268 @@
+"""Exports of a pool, what each trainer finds in them, and that reading them back gives the same negatives."""
+
+import gzip
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import hardneg as hn
+from hardneg.cli import run
+from hardneg.data.collection import Collection
+from hardneg.data.importing import import_collection
+from hardneg.errors import ArtifactError, InputError, SettingsError
+from hardneg.negatives.pool import DTYPES, SOURCES, NegativePool, load_pool, save_pool
+from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
+
+FORMATS = ("sentence-transformers", "tevatron", "flagembedding", "dpr", "token-ids")
+
+
+@pytest.fixture(scope="module")
+def world(world):
+    root, (collection, model) = world.root, world
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HARDNEG_CACHE", str(root / "cache"))
+        hn.mine(collection, None, root / "pool", sources=["bm25", "random"], count=3, depth=10)
+    return collection, root / "pool", model
+
+
+@pytest.fixture
+def by_hand(tmp_path):
+    """Three queries: one with two positives and three entries (one of them twice), one with one, one with none."""
+    passages = [("a", "A", "first"), ("b", "", 'sec"ond'), ("c", "url\nC", "third ☃"), ("d", "D", "fourth")]
+    collection = Collection.from_lists(
+        passages,
+        {"q1": "one", "q2": "two", "q3": "three"},
+        {"train": {"q1": ["a", "b"], "q2": ["c"], "q3": ["d"]}},
+        answers={"q1": ["yes"]},
+        to=tmp_path / "c",
+    )
+    arrays = {
+        "query_rows": [0, 1, 2],
+        "positive_offsets": [0, 2, 3, 4],
+        "positive_rows": [0, 1, 2, 3],
+        "offsets": [0, 3, 4, 4],
+        "passage_rows": [2, 3, 2, 0],
+        "sources": [SOURCES.index("bm25")] * 4,
+        "ranks": [1, 2, 1, 1],
+        "scores": [2.5, 1.5, np.nan, 0.5],
+        "episodes": [1] * 4,
+        "anchors": [-1] * 4,
+    }
+    typed = {name: np.array(values, DTYPES[name]) for name, values in arrays.items()}
+    save_pool(
+        NegativePool(**typed, episode=1, collection=collection.digest), tmp_path / "pool", settings={}, inputs={}
+    )
+    return collection, tmp_path / "pool"
+
+
+def rows(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+# ---------------------------------------------------------------- by hand
+
+
+def test_sentence_transformers_gets_columns_in_order(by_hand, tmp_path):
+    facts = hn.export_pool(by_hand[1], by_hand[0], tmp_path / "f.jsonl", format="sentence-transformers")
+    c, d = "url C third ☃", "D fourth"
+    assert rows(tmp_path / "f.jsonl") == [
+        {"anchor": "one", "positive": "A first", "negative_1": c, "negative_2": d, "negative_3": c},
+        {"anchor": "one", "positive": 'sec"ond', "negative_1": c, "negative_2": d, "negative_3": c},
+        {"anchor": "two", "positive": c, **dict.fromkeys(("negative_1", "negative_2", "negative_3"), "A first")},
+    ]
+    assert list(rows(tmp_path / "f.jsonl")[0])[:3] == ["anchor", "positive", "negative_1"]
+    assert facts == {
+        "file": str(tmp_path / "f.jsonl"),
+        "format": "sentence-transformers",
+        "queries": 2,
+        "rows": 3,
+        "negatives": 4,
+        "left_out": 1,
+    }
+
+
+def test_the_other_formats_by_hand(by_hand, tmp_path):
+    collection, pool = by_hand
+    for format in ("tevatron", "flagembedding", "dpr"):
+        hn.export_pool(pool, collection, tmp_path / format, format=format)
+    passages = {
+        i: {"docid": i, "title": t, "text": x} for i, t, x in zip("abcd", *columns(collection), strict=True)
+    }
+    first, second = rows(tmp_path / "tevatron")
+    assert first == {
+        "query_id": "q1",
+        "query": "one",
+        "answers": ["yes"],
+        "positive_passages": [passages["a"], passages["b"]],
+        "negative_passages": [passages["c"], passages["d"], passages["c"]],
+    }
+    assert "answers" not in second
+    first, second = rows(tmp_path / "flagembedding")
+    assert first["pos"] == ["A first", 'sec"ond']
+    assert second == {"query": "two", "pos": ["url C third ☃"], "neg": ["A first"]}
+    first, second = json.loads((tmp_path / "dpr").read_text())
+    assert [context["score"] for context in first["hard_negative_ctxs"]] == [2.5, 1.5, 0.0]
+    assert second == {
+        "qid": "q2",
+        "question": "two",
+        "answers": [],
+        "positive_ctxs": [{"title": "url\nC", "text": "third ☃", "score": 0.0, "passage_id": "c"}],
+        "negative_ctxs": [],
+        "hard_negative_ctxs": [{"title": "A", "text": "first", "score": 0.5, "passage_id": "a"}],
+    }
+
+
+def columns(collection):
+    return list(collection.titles), list(collection.texts)
+
+
+def test_some_negatives_of_each_query_are_drawn_by_the_seed(world, tmp_path):
+    collection, pool, _ = world
+    drawn = {}
+    for seed in (1, 1, 2):
+        hn.export_pool(pool, collection, tmp_path / "f", format="tevatron", negatives=2, seed=seed)
+        ids = [tuple(p["docid"] for p in row["negative_passages"]) for row in rows(tmp_path / "f")]
+        assert {len(each) for each in ids} == {2}
+        assert drawn.setdefault(seed, ids) == ids
+    assert drawn[1] != drawn[2]
+
+
+def test_gzip_by_name_and_the_same_bytes_again(world, tmp_path):
+    collection, pool, _ = world
+    for format in ("dpr", "flagembedding"):
+        hn.export_pool(pool, collection, tmp_path / "f.json", format=format)
+        hn.export_pool(pool, collection, tmp_path / "f.json.gz", format=format)
+        first = (tmp_path / "f.json.gz").read_bytes()
+        assert gzip.decompress(first) == (tmp_path / "f.json").read_bytes()
+        hn.export_pool(pool, collection, tmp_path / "f.json.gz", format=format)
+        assert (tmp_path / "f.json.gz").read_bytes() == first
+
+
+# ---------------------------------------------------------------- and back
+
+
+def entries(pool):
+    """The multiset of negatives of each query."""
+    return [Counter(pool.passage_rows[a:b].tolist()) for a, b in zip(pool.offsets, pool.offsets[1:], strict=False)]
+
+
+@pytest.mark.parametrize("format", ["tevatron", "dpr"])
+def test_an_export_is_imported_as_a_collection_with_the_same_positives(world, tmp_path, format):
+    collection, pool, _ = world
+    name = "train.jsonl.gz" if format == "tevatron" else "train.json"
+    hn.export_pool(pool, collection, tmp_path / "in" / name, format=format)
+    back = import_collection(str(tmp_path / "in"), tmp_path / "back")
+    texts = dict(zip(collection.passage_ids, zip(*columns(collection), strict=True), strict=True))
+    assert {i: (t, x) for i, t, x in zip(back.passage_ids, *columns(back), strict=True)}.items() <= texts.items()
+    there, here = (
+        {
+            (each.query_ids[int(q)], each.passage_ids[int(p)])
+            for i, q in enumerate(positives.query_rows)
+            for p in positives.of(i)
+        }
+        for each, positives in ((c, c.qrels("train").positives()) for c in (back, collection))
+    )
+    assert there == here
+
+
+@pytest.mark.parametrize("format", ["tevatron", "dpr", "token-ids"])
+def test_an_export_is_mined_from_with_the_same_negatives(world, tmp_path, format):
+    collection, pool, model = world
+    file = tmp_path / "split00.hn.json.gz"
+    hn.export_pool(pool, collection, file, format=format, model=model if format == "token-ids" else None)
+    back = hn.mine(collection, model, tmp_path / "back", sources=["file"], file=file, count=50)
+    before = load_pool(pool)
+    keys = np.arange(collection.n_passages)
+    if format == "token-ids":  # of passages with the same tokens, the first is meant
+        keys = np.unique(collection.text_keys, return_inverse=True)[1]
+        both = [f"{title}\0{text}" for title, text in zip(*columns(collection), strict=True)]
+        keys = np.array([both.index(one) for one in both])
+    assert [Counter(keys[list(e.elements())]) for e in entries(before)] == [
+        Counter(keys[list(e.elements())]) for e in entries(back)
+    ]
+    assert set(back.sources.tolist()) == {SOURCES.index("file")}
+    assert back.positive_rows.tolist() == before.positive_rows.tolist()
+
+
+def test_flagembedding_and_sentence_transformers_hold_the_same_texts(world, tmp_path):
+    collection, pool, _ = world
+    inspected = {one["query_id"]: one for one in hn.inspect(pool, collection, random=60)}
+    by_text = {one["text"]: one for one in inspected.values()}
+
+    def whole(passage):
+        return f"{passage['title']} {passage['text']}".strip()
+
+    hn.export_pool(pool, collection, tmp_path / "f", format="flagembedding")
+    for row in rows(tmp_path / "f"):
+        assert row["pos"] == [whole(p) for p in by_text[row["query"]]["positives"]]
+        assert row["neg"] == [whole(p) for p in by_text[row["query"]]["negatives"]]
+    hn.export_pool(pool, collection, tmp_path / "s", format="sentence-transformers")
+    for row in rows(tmp_path / "s"):
+        anchor, positive, *negatives = row.values()
+        assert positive in [whole(p) for p in by_text[anchor]["positives"]]
+        assert set(negatives) == {whole(p) for p in by_text[anchor]["negatives"]}
+
+
+def test_token_ids_are_those_of_the_tokenizer_without_special_tokens(world, tmp_path):
+    from transformers import AutoTokenizer
+
+    collection, pool, model = world
+    hn.export_pool(pool, collection, tmp_path / "f", format="token-ids", model=model)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    first = rows(tmp_path / "f")[0]
+    [found] = hn.inspect(pool, collection, query_id=first["qid"])
+
+    def tokens(text):
+        return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def passage(found):
+        sep = [tokenizer.sep_token_id]
+        return tokens(found["title"]) + sep + tokens(found["text"]) if found["title"] else tokens(found["text"])
+
+    assert first["query"] == tokens(found["text"])
+    assert first["positives"] == [passage(one) for one in found["positives"]]
+    assert first["negatives"] == [passage(one) for one in found["negatives"]]
+
+
+# ---------------------------------------------------------------- faults
+
+
+def test_what_makes_no_sense_is_refused_and_nothing_is_written(world, tmp_path):
+    collection, pool, _ = world
+    out = tmp_path / "f"
+    out.write_text("before")
+    for options, code in (
+        ({"format": "tevatrn"}, "BAD_SETTING"),
+        ({"format": "token-ids"}, "NO_MODEL"),
+        ({"format": "dpr", "negatives": 0}, "BAD_SETTING"),
+    ):
+        with pytest.raises(SettingsError, match=code):
+            hn.export_pool(pool, collection, out, **options)
+    other = Collection.from_lists(
+        [("a", "x"), ("b", "y")], {"q": "x"}, {"train": {"q": ["a"]}}, to=tmp_path / "other"
+    )
+    with pytest.raises(ArtifactError, match="OTHER_COLLECTION"):
+        hn.export_pool(pool, other, out, format="dpr")
+    with pytest.raises(InputError, match="NOT_FOUND"):
+        hn.export_pool(tmp_path / "nowhere", collection, out, format="dpr")
+    assert out.read_text() == "before"
+
+
+def test_a_pool_without_negatives_is_refused(by_hand, tmp_path):
+    collection, place = by_hand
+    empty = load_pool(place).keep(np.zeros(4, bool))
+    save_pool(empty, tmp_path / "empty", settings={}, inputs={})
+    with pytest.raises(InputError, match="NO_NEGATIVES"):
+        hn.export_pool(tmp_path / "empty", collection, tmp_path / "f", format="dpr")
+    assert not (tmp_path / "f").exists()
+
+
+def test_the_command(world, tmp_path, capsys):
+    collection, pool, _ = world
+    words = ["export", pool, "--data", collection.path, "--format", "dpr", "--out", tmp_path / "f", "--json"]
+    assert run([*map(str, words)]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == 60
+    assert run([*map(str, words[:-1]), "--format", "nothing"]) == 2
+    assert "BAD_SETTING: --format = 'nothing'" in capsys.readouterr().err

@@ -1,0 +1,244 @@
+"""Negatives made elsewhere: runs, pools, records by passage id, and ANCE-Tele's lists of token ids."""
+
+import gzip
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import hardneg as hn
+from hardneg.cli import run
+from hardneg.data.collection import Collection
+from hardneg.errors import InputError, SettingsError
+from hardneg.keyed_random import hash64, key
+from hardneg.negatives.external_lists import Lists, batch, find, given_pool, sequence_hashes, with_first
+from hardneg.negatives.pool import SOURCES, check_pool
+from hardneg.records import Positives
+from worlds.tiny_world import one_thread, tiny_model  # noqa: F401
+
+FILE = SOURCES.index("file")
+
+
+# ---------------------------------------------------------------- lists as a pool
+
+
+def test_lists_become_a_pool_of_the_training_queries(tmp_path):
+    positives = Positives(np.array([7, 2, 5], np.int32), np.array([0, 1, 2, 4]), np.array([0, 1, 2, 3], np.int32))
+    lists = Lists(
+        np.array([5, -1, 7, 3, 5], np.int32),
+        np.array([0, 2, 3, 5, 6, 7]),
+        np.array([10, 11, 12, 13, 13, 14, 15], np.int32),
+    )
+    pool = given_pool(lists, positives, "digest")
+    check_pool(pool, tmp_path)
+    assert pool.query_rows.tolist() == [7, 2, 5]
+    assert pool.offsets.tolist() == [0, 2, 2, 5]
+    assert pool.passage_rows.tolist() == [13, 13, 10, 11, 15]
+    assert set(pool.sources.tolist()) == {FILE}
+
+
+def test_hashes_of_sequences_by_hand_and_by_a_slow_loop():
+    lists = [[5, 6, 7], [5, 6], [], [6, 5], [5, 6, 7], [0], [0, 0], [7]]
+    one = batch(lists)
+    found = sequence_hashes(one.ids, one.offsets)
+    mask = (1 << 64) - 1
+    for tokens, hashed in zip(lists, found.tolist(), strict=True):
+        words = [int(hash64(key(0, "sequence"), np.int32(t), np.int64(i))) for i, t in enumerate(tokens)]
+        assert hashed == int(hash64(key(0, "length"), np.uint64(sum(words) & mask), np.int64(len(tokens))))
+    assert found[0] == found[4]
+    assert len(set(found.tolist())) == len(lists) - 1
+    part = one.take(np.array([3, 0]))
+    assert sequence_hashes(part.ids, part.offsets).tolist() == [found[3], found[0]]
+
+
+def test_the_first_of_equal_hashes_is_found():
+    table, rows = np.array([9, 4, 9, 1], np.uint64), np.array([3, 2, 1, 0], np.int32)
+    assert find(table, rows, np.array([9, 1, 5, 100], np.uint64)).tolist() == [3, 0, -1, -1]
+
+
+def test_a_token_is_put_first_and_the_end_cut():
+    one = with_first(batch([[5, 6, 7], [8], []]), 3, 3)
+    assert one.ids.tolist() == [3, 5, 6, 3, 8, 3]
+    assert one.offsets.tolist() == [0, 3, 5, 6]
+
+
+# ---------------------------------------------------------------- mining from a file
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """Six passages of words, two queries; the third and the fifth passage have one text, the last is long."""
+    root = tmp_path_factory.mktemp("world")
+    passages = [
+        ("a", "red", "apple tree"),
+        ("b", "", "banana tree"),
+        ("c", "", "green pear"),
+        ("d", "blue", "plum"),
+        ("e", "", "green pear"),
+        ("f", "blue", "plum tree apple banana green pear red apple tree plum"),
+    ]
+    queries, qrels = {"q1": "apple", "q2": "plum tree"}, {"train": {"q1": ["a"], "q2": ["d"]}}
+    collection = Collection.from_lists(passages, queries, qrels, to=root / "collection")
+    model = tiny_model(root / "model", collection)
+    vocabulary = json.loads((root / "model" / "tokenizer.json").read_text())["model"]["vocab"]
+    return collection, model, vocabulary
+
+
+def written(tmp_path, records, name="split00.hn.json"):
+    text = "".join(json.dumps(record) + "\n" for record in records)
+    (tmp_path / name).write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    return tmp_path / name
+
+
+def mined(world, tmp_path, file, **options):
+    """The ids of each query's negatives in the pool that was mined from a file."""
+    collection, model, _ = world
+    options = {"sources": ["file"], "count": 10, **options}
+    pool = hn.mine(collection, options.pop("model", model), tmp_path / "pool", file=file, **options)
+    ids = [collection.passage_ids[int(row)] for row in pool.passage_rows]
+    cut = zip(pool.offsets.tolist(), pool.offsets[1:].tolist(), strict=False)
+    names = [collection.query_ids[int(row)] for row in pool.query_rows]
+    return pool, dict(zip(names, (ids[a:b] for a, b in cut), strict=True))
+
+
+def test_token_ids_name_passages_and_queries(world, tmp_path):
+    _, _, words = world
+
+    def ids(text):
+        return [words["[SEP]" if word == "|" else word] for word in text.split()]
+
+    records = [
+        {
+            "query": ids("plum tree"),  # no id: it is found by its tokens
+            "positives": [ids("blue | plum")],
+            "negatives": [ids("red | apple tree"), ids("| banana tree"), ids("green pear"), ids("blue | plum")],
+        },
+        {"qid": "q1", "query": [], "positives": [], "negatives": [ids("banana tree"), ids("banana tree")]},
+    ]
+    (tmp_path / "lists").mkdir()
+    written(tmp_path / "lists", records[:1], "split00.hn.json.gz")
+    written(tmp_path / "lists", records[1:], "split01.hn.json")
+    _, found = mined(world, tmp_path, tmp_path / "lists")
+    assert found == {
+        "q1": ["b", "b"],
+        "q2": ["a", "b", "c"],
+    }  # a positive is no negative; of equal texts, the first
+
+
+def test_texts_are_cut_where_the_lists_were(world, tmp_path):
+    _, _, words = world
+    long = [words[word] for word in ("blue", "[SEP]", "plum", "tree", "apple")]
+    file = written(tmp_path, [{"qid": "q1", "query": [], "positives": [], "negatives": [long]}])
+    assert mined(world, tmp_path, file)[1]["q1"] == ["f"]
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ({"qid": "q1", "query": [], "negatives": [[8], [9, 9, 9]]}, ":1: OTHER_TOKENS: 2 of 2 token lists"),
+        ({"qid": "q9", "query": [], "negatives": []}, ":1: UNKNOWN_ID: none of the queries"),
+        ({"query": [9, 9, 9, 9], "negatives": []}, ":1: UNKNOWN_ID: none of the queries"),
+        ({"qid": "q1", "query": [], "negatives": [1]}, ":1: WRONG_TYPE: the field 'negatives' is [1], not made"),
+        ({"qid": "q1", "query": "x", "negatives": []}, ":1: WRONG_TYPE: the field 'query' is \"x\", not made"),
+        ({"qid": "q1", "query": [], "negatives": [[-1]]}, ":1: WRONG_TYPE"),
+        ({"qid": "q1", "query": [], "negatives": [[1 << 31]]}, ":1: WRONG_TYPE"),
+        ({"qid": "q1", "query": [], "negatives": [[True]]}, ":1: WRONG_TYPE"),
+        ({"qid": "q1"}, ":1: MISSING_FIELD: the record has no field of negatives"),
+        ({"qid": "q1", "hard_negative_ctxs": ["z"]}, ":1: UNKNOWN_ID: negatives are not in the collection: 'z'"),
+        ({"negative_document_ids": ["a"]}, ":1: MISSING_FIELD: the field 'query_id' is missing"),
+    ],
+)
+def test_faults_of_lists_name_their_line(world, tmp_path, record, message):
+    file = written(tmp_path, [record])
+    with pytest.raises(InputError) as caught:
+        mined(world, tmp_path, file)
+    assert str(caught.value).startswith(f"{file}{message}")
+    assert not (tmp_path / "pool").exists()
+
+
+def test_a_later_line_is_named(world, tmp_path):
+    records = [{"qid": "q1", "negative_ctxs": ["b", "c"]}, {"qid": "q2", "negative_ctxs": ["b", "x"]}]
+    with pytest.raises(InputError, match=r":2: UNKNOWN_ID: negatives are not in the collection: 'x'"):
+        mined(world, tmp_path, written(tmp_path, records))
+    tokens = [{"qid": "q1", "query": [], "negatives": [[]]} for _ in range(3)]
+    with pytest.raises(InputError, match=r":1: OTHER_TOKENS: 3 of 3"):
+        mined(world, tmp_path, written(tmp_path, tokens))
+
+
+def test_records_by_id_keep_what_stands_twice(world, tmp_path):
+    records = [
+        {"query_id": "q2", "negative_document_ids": ["b", "b", "d"], "positive_document_ids": ["d"]},
+        {
+            "qid": "q1",
+            "negative_ctxs": [{"passage_id": "c", "text": "x"}],
+            "hard_negative_ctxs": [{"psg_id": "f"}],
+        },
+        {"qid": "elsewhere", "negative_ctxs": ["a"]},
+    ]
+    pool, found = mined(world, tmp_path, written(tmp_path, records, "train.jsonl"), model=None)
+    assert found == {"q1": ["c", "f"], "q2": ["b", "b"]}
+    assert set(pool.sources.tolist()) == {FILE}
+    assert pool.ranks.tolist() == [0] * 4
+
+
+def test_a_run_is_mined_like_any_list(world, tmp_path):
+    run_file = tmp_path / "some.trec"
+    run_file.write_text("".join(f"q1 Q0 {p} 1 {9 - i} x\n" for i, p in enumerate("abcf")))
+    pool, found = mined(world, tmp_path, run_file, model=None, depth=2)
+    assert found == {"q1": ["b", "c"], "q2": []}
+    assert pool.ranks.tolist() == [2, 3]
+    assert pool.scores.tolist() == [8, 7]
+
+
+def test_a_pool_joins_other_sources_as_a_file(world, tmp_path):
+    collection, model, _ = world
+    hn.mine(collection, None, tmp_path / "given", sources=["random"], count=2, seed=3)
+    pool = hn.mine(
+        collection, model, tmp_path / "pool", sources=["query", "file"], file=tmp_path / "given", count=2, depth=3
+    )
+    counts = Counter(SOURCES[code] for code in pool.sources.tolist())
+    assert counts["file"] == 4
+    assert counts["query"] > 0
+    assert not pool.momentum.any()
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"sources": ["file"]}, "NO_FILE"),
+        ({"sources": ["random"], "file": "somewhere"}, "NO_FILE"),
+        ({"sources": ["file"], "file": "RUN", "filters": hn.Filters(relative_margin=0.1)}, "NO_MARGIN"),
+        ({"sources": ["file"], "file": "TOKENS"}, "NO_MODEL"),
+    ],
+)
+def test_settings_that_make_no_sense(world, tmp_path, options, code):
+    (tmp_path / "RUN").write_text("q1 Q0 b 1 1 x\n")
+    tokens = written(tmp_path, [{"qid": "q1", "query": [], "negatives": []}])
+    places = {"RUN": tmp_path / "RUN", "TOKENS": tokens}
+    options = {**options, "file": places.get(options.get("file"), options.get("file"))}
+    with pytest.raises(SettingsError) as caught:
+        hn.mine(world[0], None, tmp_path / "pool", **options)
+    assert caught.value.code == code
+
+
+def test_the_command_takes_a_file(world, tmp_path, capsys):
+    file = written(tmp_path, [{"query_id": "q1", "negative_document_ids": ["b"]}], "n.jsonl")
+    words = [
+        "mine",
+        "--data",
+        world[0].path,
+        "--sources",
+        "file",
+        "--file",
+        file,
+        "--out",
+        tmp_path / "p",
+        "--json",
+    ]
+    assert run([*map(str, words)]) == 0
+    assert json.loads(capsys.readouterr().out)["per_source"] == {"file": 1}
+    with pytest.raises(InputError, match=r"NOT_FOUND: no split\*\.hn\.json here"):
+        hn.mine(world[0], None, tmp_path / "q", sources=["file"], file=tmp_path)
+    with pytest.raises(InputError, match="NOT_FOUND"):
+        hn.mine(world[0], None, tmp_path / "q", sources=["file"], file=tmp_path / "nowhere")

@@ -1,0 +1,153 @@
+"""Lengths given to search, encode, mine and index, in place of the model's own; and what a plan says of them."""
+
+import json
+
+import numpy as np
+import pytest
+
+import hardneg as hn
+from hardneg.errors import ArtifactError, SettingsError
+from hardneg.models.loading import load_encoder
+from hardneg.models.saving import save_encoder
+from hardneg.storage.artifacts import read_manifest
+from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
+
+SHORT = {"query_length": 4, "passage_length": 6}
+
+
+@pytest.fixture(scope="module")
+def world(world):
+    short = world.root / "short"
+    save_encoder(load_encoder(world.model, **SHORT), short)
+    return *world, str(short)
+
+
+def lines(path):
+    return path.read_text().splitlines()
+
+
+def test_a_search_at_given_lengths_is_that_of_a_model_of_such_lengths(world, tmp_path):
+    collection, model, short = world
+    given = {"k": 10, "device": "cpu", "cache": tmp_path / "cache"}
+    hn.search_split(collection, tmp_path / "own.trec", model=model, **given)
+    hn.search_split(collection, tmp_path / "short.trec", model=model, **SHORT, **given)
+    hn.search_split(collection, tmp_path / "saved.trec", model=short, **given)
+    assert lines(tmp_path / "short.trec") == lines(tmp_path / "saved.trec") != lines(tmp_path / "own.trec")
+    hn.search_split(collection, tmp_path / "again.trec", model=model, **given)
+    assert lines(tmp_path / "again.trec") == lines(tmp_path / "own.trec")
+    text = collection.query_texts[
+        int(collection.query_ids.rows([lines(tmp_path / "short.trec")[0].split()[0]])[0])
+    ]
+    hits = hn.search_text(collection, text, model=model, **SHORT, **given)
+    assert hits[0]["passage_id"] == lines(tmp_path / "short.trec")[0].split()[2]
+
+
+def test_embeddings_are_searched_at_the_length_they_were_made_at(world, tmp_path):
+    collection, model, _ = world
+    given = {"device": "cpu", "cache": tmp_path / "cache"}
+    hn.encode(collection, model, tmp_path / "emb", passage_length=6, **given)
+    search = {"model": model, "embeddings": tmp_path / "emb", "k": 10, **given}
+    with pytest.raises(ArtifactError, match=r"OTHER_TEXTS: .*encode them at this length"):
+        hn.search_split(collection, tmp_path / "a.trec", **search)
+    with pytest.raises(ArtifactError, match=r"EXISTS|OTHER_|SETTINGS"):
+        hn.encode(collection, model, tmp_path / "emb", **given)
+    hn.search_split(collection, tmp_path / "a.trec", passage_length=6, **search)
+    hn.search_split(collection, tmp_path / "b.trec", model=model, passage_length=6, k=10, **given)
+    assert lines(tmp_path / "a.trec") == lines(tmp_path / "b.trec")
+
+
+def test_an_index_measures_recall_at_the_same_lengths(world, tmp_path):
+    pytest.importorskip("faiss")
+    collection, model, _ = world
+    given = {"device": "cpu", "cache": tmp_path / "cache"}
+    hn.encode(collection, model, tmp_path / "emb", passage_length=6, **given)
+    found = hn.index(
+        tmp_path / "emb", tmp_path / "index", data=collection, split="dev", model=model, passage_length=6, **given
+    )
+    assert found["recall"]
+    hn.search_split(
+        collection, tmp_path / "a.trec", model=model, index=tmp_path / "index", passage_length=6, k=10, **given
+    )
+
+
+def test_a_pool_is_mined_at_given_lengths(world, tmp_path):
+    collection, model, short = world
+    common = {"depth": 10, "count": 4, "device": "cpu", "cache": tmp_path / "cache"}
+    pools = {
+        "own": hn.mine(collection, model, tmp_path / "own", **common),
+        "given": hn.mine(collection, model, tmp_path / "given", **SHORT, **common),
+        "saved": hn.mine(collection, short, tmp_path / "saved", **common),
+    }
+    assert np.array_equal(pools["given"].passage_rows, pools["saved"].passage_rows)
+    assert not np.array_equal(pools["given"].passage_rows, pools["own"].passage_rows)
+    models = {name: read_manifest(tmp_path / name).inputs["model"] for name in pools}
+    assert models["given"] == models["saved"] != models["own"]
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_a_length_that_the_model_has_no_positions_for_is_refused(world, tmp_path, name):
+    collection, model, _ = world
+    with pytest.raises(SettingsError, match=f"^TOO_LONG: {name} = 65, the model takes 64 tokens; lower it$"):
+        hn.search_split(collection, tmp_path / "a.trec", model=model, device="cpu", **{name: 65})
+    with pytest.raises(SettingsError, match=f"BAD_SETTING: {name} = 0"):
+        hn.mine(collection, model, tmp_path / "pool", device="cpu", **{name: 0})
+    assert not (tmp_path / "a.trec").exists()
+    assert not (tmp_path / "pool").exists()
+
+
+def test_the_commands_take_lengths(hardneg, world, tmp_path):
+    collection, model, short = world
+    common = ("--data", collection.path, "--device", "cpu", "--cache", tmp_path / "cache")
+    lengths = ("--query-length", 4, "--passage-length", 6)
+    search = ("search", *common, "--k", 10)
+    assert hardneg(*search, "--model", model, *lengths, "--out", tmp_path / "a.trec")[0] == 0
+    assert hardneg(*search, "--model", short, "--out", tmp_path / "b.trec")[0] == 0
+    assert lines(tmp_path / "a.trec") == lines(tmp_path / "b.trec")
+    assert hardneg("encode", *common, "--model", model, *lengths, "--out", tmp_path / "emb")[0] == 0
+    assert hardneg("mine", *common, "--model", model, *lengths, "--depth", 10, "--out", tmp_path / "pool")[0] == 0
+    status, _, err = hardneg(*search, "--model", model, "--passage-length", 65, "--out", tmp_path / "c.trec")
+    assert (status, err) == (2, "TOO_LONG: passage_length = 65, the model takes 64 tokens; lower it\n")
+
+
+@pytest.mark.parametrize("measure", [False, True])
+def test_a_plan_says_what_is_cut_and_counts_one_encoding_more(world, measure):
+    collection, model, _ = world
+    values = {"steps": 2, "queries_per_step": 4, "precision": "float32"}
+    found = {
+        name: hn.plan(
+            "star", collection, model, settings=hn.settings_of("star", **values, **lengths), estimate=measure,
+            device="cpu",
+        )
+        for name, lengths in (("own", {}), ("short", SHORT))
+    }  # fmt: skip
+    facts = {name: plan["facts"] for name, plan in found.items()}
+    assert facts["short"]["cut passages"] == "100 % of 120 are cut at 6 tokens (the model takes 64)"
+    assert facts["short"]["untrained"] == "measured as it came, and at 6/4 tokens"
+    assert facts["own"]["cut queries"] == "none is cut at 64 tokens"
+    assert "untrained" not in facts["own"]
+    json.dumps(found)
+
+
+def test_the_model_as_it_came_adds_to_an_estimate(world, monkeypatch):
+    from hardneg.recipes import estimate
+
+    collection, model, _ = world
+    monkeypatch.setattr(estimate, "encode_seconds", lambda *given: 1.0)
+    monkeypatch.setattr(estimate, "search_seconds", lambda *given: 0.0)
+    values = {"steps": 2, "queries_per_step": 4, "precision": "float32"}
+    seconds = {}
+    for name, lengths in (("own", {}), ("short", {"passage_length": 6})):
+        settings = hn.settings_of("star", **values, **lengths)
+        plan = hn.plan("star", collection, model, settings=settings, estimate=True, device="cpu")
+        seconds[name] = plan["seconds"]["encode"]
+    tokens = float(estimate.take_sample(_work(collection), load_encoder(model)).tokens(0, 120))
+    short = float(estimate.take_sample(_work(collection), load_encoder(model, passage_length=6)).tokens(0, 120))
+    # two states of either; the passages, not the queries, once more at their own length
+    assert seconds["short"] - seconds["own"] == pytest.approx(2 * (short - tokens) + tokens)
+
+
+def _work(collection):
+    """As much of a plan's work as a sample asks for."""
+    from types import SimpleNamespace
+
+    return SimpleNamespace(data=SimpleNamespace(collection=collection))

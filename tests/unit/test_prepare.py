@@ -1,0 +1,157 @@
+"""A plan takes what training takes: every recipe with every preset, on a world where it is done at once."""
+
+import inspect
+import json
+
+import pytest
+
+import hardneg as hn
+from hardneg.api import prepare as preparing
+from hardneg.api import train as training
+from hardneg.api.recipes import RECIPES
+from hardneg.config import read_presets
+from hardneg.data.collection import Collection
+from hardneg.errors import HardnegError, SettingsError
+from hardneg.recipes import estimate
+from hardneg.recipes import microbenchmarks as timing
+from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
+
+PRESETS = [(recipe, preset) for recipe in RECIPES for preset in (None, *read_presets(recipe))]
+TITLES = {"query_length": 12, "passage_length": 16}  # the tiny model has 64 positions
+NEEDED = {"adore": {"cut": 10}, "warmup": {"mixtures": ["random"]}}  # what has no default
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """A collection whose questions have answers, and a model."""
+    root = tmp_path_factory.mktemp("world")
+    plain = tiny_collection(root / "plain")
+    rows = range(plain.n_passages)
+    queries = {plain.query_ids[i]: plain.query_texts[i] for i in range(plain.n_queries)}
+    qrels = {}
+    for split in plain.splits:
+        judged = plain.qrels(split)
+        ids = plain.query_ids.take(judged.query_rows)
+        qrels[split] = {id_: plain.passage_ids.take(judged.positives().of(i)) for i, id_ in enumerate(ids)}
+    collection = Collection.from_lists(
+        [(plain.passage_ids[i], plain.titles[i], plain.texts[i]) for i in rows],
+        queries,
+        qrels,
+        answers={id_: [text.split()[0]] for id_, text in queries.items()},
+        to=root / "collection",
+    )
+    return collection, tiny_model(root / "model", collection)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Time little: the figures are looked at elsewhere."""
+    monkeypatch.setattr(estimate, "SAMPLE", 8)
+    monkeypatch.setattr(estimate, "TIMED_TOKENS", 64)
+    for name, value in (("TIMED_TOKENS", 64), ("TIMED_QUERIES", 2), ("TIMED_PASSAGES", 16)):
+        monkeypatch.setattr(timing, name, value)
+    monkeypatch.setattr(timing, "seconds_of", lambda work: (work(), 1e-3)[1])
+
+
+def words(values):
+    return [word for name, value in values.items() for word in ("--set", f"{name}={json.dumps(value)}")]
+
+
+def values_of(recipe, preset):
+    """What a preset cannot have on so small a model, and what no preset gives."""
+    given = {} if preset is None else read_presets(recipe)[preset]
+    lengths = {name: length for name, length in TITLES.items() if name in RECIPES[recipe].settings.model_fields}
+    lengths |= {"search_query_length": 12} if "search_query_length" in given else {}
+    return lengths | {name: value for name, value in NEEDED.get(recipe, {}).items() if name not in given}
+
+
+@pytest.mark.parametrize("flag", ["--dry-run", "--estimate"])
+@pytest.mark.parametrize(("recipe", "preset"), PRESETS)
+def test_every_recipe_plans_with_every_preset(world, tmp_path, hardneg, recipe, preset, flag):
+    command = ["train", recipe, "--data", world[0].path, "--model", world[1], "--out", tmp_path / "exp"]
+    command += ["--preset", preset] if preset else []
+    values = values_of(recipe, preset)
+    status, out, err = hardneg(*command, *words(values), flag, "--device", "cpu", "--json")
+    assert status == 0, err
+    plan = json.loads(out)
+    assert (values | plan["settings"]) == plan["settings"]
+    assert plan["episodes"][0]["steps"] > 0
+    assert ("seconds" in plan) == (flag == "--estimate")
+    assert not (tmp_path / "exp").exists()
+    assert "splits: train 'train' (60 queries); dev 'dev' (16); test 'test' (16)\n" in err
+    if flag == "--dry-run":
+        options = {"preset": preset, "device": "cpu", **values}
+        from_python = hn.plan(recipe, world[0], world[1], tmp_path / "exp", **options)
+        assert from_python == plan
+
+
+# ---------------------------------------------------------------- what training takes
+
+
+def options_of(function):
+    """Names and defaults of what can be given by name."""
+    parameters = inspect.signature(function).parameters.values()
+    return {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
+
+
+def test_plan_and_train_have_one_signature():
+    assert options_of(training.plan).keys() - options_of(training.train).keys() == {"estimate"}
+    assert options_of(hn.plan).keys() - options_of(hn.train).keys() == {"estimate"}
+    kinds = {name: one.kind for name, one in inspect.signature(hn.train).parameters.items()}
+    assert {name: one.kind for name, one in inspect.signature(hn.plan).parameters.items()} == kinds | {
+        "estimate": inspect.Parameter.KEYWORD_ONLY
+    }
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"preset": "demo"},
+        {"preset": "demo", "seeds": 2, "splits": hn.Splits(dev="none")},
+        {"settings": "settings"},
+        {"config": "config", "learning_rate": 2e-5},
+        {"preset": "demo", "role": "trainer"},
+        {"preset": "dmeo"},
+        {"preset": "demo", "learning_rate": "fast"},
+        {"preset": "demo", "learning_rat": 1.0},
+        {"preset": "demo", "seeds": 0},
+        {"preset": "demo", "seeds": 2, "role": "trainer"},
+        {"preset": "demo", "splits": hn.Splits(train="tain")},
+        {"preset": "demo", "device": "gpu"},
+        {"preset": "demo", "cache": 7},
+        {"preset": 7},
+    ],
+    ids=str,
+)
+def test_what_one_takes_or_refuses_the_other_does_too(world, tmp_path, monkeypatch, options):
+    (tmp_path / "settings.toml").write_text("refreshes = 2\n")
+    given = {"settings": hn.settings_of("ance", "demo"), "config": tmp_path / "settings.toml"}
+    options = {
+        name: given.get(value, value) if isinstance(value, str) else value for name, value in options.items()
+    }
+    options = {"device": "cpu", **options}
+    taken = []
+    monkeypatch.setattr(training, "train_seeds", lambda execute, place, settings, count: taken.append(settings))
+    said = []
+    for run in (lambda *given, **named: hn.plan("ance", *given, **named), hn.train_ance):
+        try:
+            said.append(run(world[0], world[1], tmp_path / "exp", **options))
+        except HardnegError as fault:
+            said.append(fault.lines)
+    if isinstance(said[0], list):
+        assert said[0] == said[1]
+    else:
+        assert said[0]["settings"] == taken[0].model_dump(mode="json")
+
+
+def test_both_go_one_way(monkeypatch, world, tmp_path):
+    """What :func:`prepare` refuses, both refuse: there is no other way in."""
+
+    def refuse(*given, **named):
+        raise SettingsError("HERE", "it was called", "nothing")
+
+    assert training.prepare is preparing.prepare
+    monkeypatch.setattr(training, "prepare", refuse)
+    for run in (hn.plan, hn.train):
+        with pytest.raises(SettingsError, match="HERE"):
+            run("ance", world[0], world[1], tmp_path / "exp")

@@ -1,0 +1,30 @@
+"""What a state is asked: everything, dev and test, or dev alone."""
+
+import pytest
+
+from hardneg.data.training_data import choose_splits
+from hardneg.diagnostics.search_state import search_state
+from hardneg.evaluation.measures import parse_measures
+from hardneg.experiment.snapshot import Snapshot
+from hardneg.models.loading import load_encoder
+from hardneg.search.retriever import Encoding
+from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
+
+RUNS = {"all": ["train", "lookahead", "test", "dev"], "judged": ["test", "dev"], "dev": ["dev"]}
+
+
+@pytest.fixture(scope="module")
+def world(world):
+    return world.collection, load_encoder(world.model), world.root / "cache"
+
+
+@pytest.mark.parametrize("asked", RUNS)
+def test_a_state_is_searched_for_what_it_is_asked(world, tmp_path, asked):
+    collection, encoder, cache = world
+    state = Snapshot(encoder, collection, "state", tmp_path, cache, encoding=Encoding(512), asked=asked)
+    runs, errors = search_state(state, choose_splits(collection), parse_measures("RR@10"), depth=20, contains=None)
+    assert list(runs) == RUNS[asked]
+    assert list(errors) == [name for name in RUNS[asked] if name in ("test", "dev")]
+    stored = {path.name for path in tmp_path.iterdir()}
+    assert stored >= {*errors, *(f"{name}-errors" for name in errors)}
+    assert ("query" in stored) == ("lookahead" in stored) == (asked == "all")
