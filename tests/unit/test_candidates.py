@@ -12,6 +12,7 @@ from hardneg.negatives.candidates import (
     starved,
     without_known,
 )
+from hardneg.negatives.pool import blocks
 from hardneg.records import Run
 from worlds.tiny_records import positives_of, run_of
 
@@ -37,7 +38,13 @@ def random_case(seed, n_queries=120, lists_per_query=1):
     keys = rng.integers(0, 40, N_PASSAGES).astype(np.uint64)
     anchors = rng.integers(0, N_PASSAGES, len(in_run)).astype(np.int32)
     scores = rng.normal(size=n_queries).astype(np.float32) * 9
-    return run_of(hits, query_rows=in_run), positives_of(known, query_rows), keys, anchors, scores
+    return (
+        run_of(hits, query_rows=in_run, collection="c0ffee"),
+        positives_of(known, query_rows),
+        keys,
+        anchors,
+        scores,
+    )
 
 
 def slow_candidates(run, positives, depth, filters, keys, positive_scores):
@@ -199,7 +206,7 @@ def test_without_known_filters_a_pool_again(monkeypatch):
     raw = mined(run, positives_of([[] for _ in positives.query_rows], positives.query_rows))
     again = without_known(raw.align(positives), keys)
     assert as_lists(again) == as_lists(mined(run, positives, text_keys=keys)) != as_lists(raw)
-    monkeypatch.setattr("hardneg.negatives.pool.blocks.__defaults__", (10,))
+    monkeypatch.setattr(blocks, "__defaults__", (10,))
     assert as_lists(without_known(raw.align(positives), keys)) == as_lists(again)
 
 

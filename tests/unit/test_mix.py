@@ -11,7 +11,7 @@ import pytest
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.negatives.facts import entries_of, realized
 from hardneg.negatives.mix import quotas, teleport, union
-from hardneg.negatives.pool import NegativePool, concatenate
+from hardneg.negatives.pool import NegativePool, blocks, concatenate
 from hardneg.negatives.sources import draw_entries, random_source
 from hardneg.records import Positives
 from worlds.tiny_records import pool_of
@@ -212,7 +212,7 @@ def test_workers_and_order_change_nothing(monkeypatch):
         query, near = (pool.select(part) for pool in mined(3))
         shards.append(teleport(query, near, episodes(2), **HALF))
     assert_same(concatenate(shards), whole.select(shuffled))
-    monkeypatch.setattr("hardneg.negatives.pool.blocks.__defaults__", (100,))
+    monkeypatch.setattr(blocks, "__defaults__", (100,))
     assert_same(episodes(3), whole)
 
 

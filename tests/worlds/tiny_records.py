@@ -16,7 +16,7 @@ def rows_of(lists, kind=np.int32):
 def run_of(lists, scores=None, *, query_rows=None, **facts):
     """A run of these lists: of the queries 0, 1, …, or {query row: list}.
 
-    A hit is a passage row, of which the one at rank r scores 10 - r unless ``scores`` [n] are given, or (row, score).
+    A hit is (row, score), or a passage row: the one at rank r scores 10 - r unless ``scores`` [n] are given.
     """
     if isinstance(lists, dict):
         query_rows, lists = list(lists), list(lists.values())
