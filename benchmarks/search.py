@@ -40,7 +40,7 @@ def run_of(search: Any, queries: Any, size: Mapping[str, Any]) -> Run:
 def hardneg(size: Mapping[str, Any], dtype: type = np.float16, precision: str = "auto") -> Run:
     import torch
 
-    from hardneg.process.threads import reuse_memory
+    from hardneg.process.cpu import reuse_memory
     from hardneg.search.codes import REPAID
     from hardneg.search.exact import ExactIndex
 

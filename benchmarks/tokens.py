@@ -54,7 +54,7 @@ def reading(read: Read, size: Mapping[str, Any]) -> Run:
 
 def hardneg(size: Mapping[str, Any]) -> Run:
     from hardneg.data.tokens import KIND, TokenStore
-    from hardneg.process.threads import reuse_memory
+    from hardneg.process.cpu import reuse_memory
     from hardneg.storage.artifacts import publish
 
     reuse_memory()
@@ -135,8 +135,9 @@ def tokenizer() -> Any:
     from transformers import AutoTokenizer
 
     from hardneg.models.pretrained import locate
+    from hardneg.models.source import ModelSource
 
-    return AutoTokenizer.from_pretrained(str(locate(MODEL)))
+    return AutoTokenizer.from_pretrained(str(locate(MODEL, ModelSource(MODEL))))
 
 
 def tokenize_hardneg(size: Mapping[str, Any]) -> Run:

@@ -30,7 +30,7 @@ def hardneg(size: Mapping[str, Any], precision: str = "float32") -> Run:
     from hardneg.data.tokens import TokenStore, token_batch
     from hardneg.losses import contrastive
     from hardneg.models.loading import load_encoder
-    from hardneg.process.threads import reuse_memory
+    from hardneg.process.cpu import reuse_memory
     from hardneg.training.batches import GroupBatch, group_scores, masked_columns
     from hardneg.training.loop import StepOutput, train_steps
     from hardneg.training.optim import adamw
@@ -147,8 +147,8 @@ def gate(found: dict[str, dict[str, np.ndarray]]) -> dict[str, float]:
 
 def contests() -> list[Contest]:
     from hardneg.data.tokens import token_batch
-    from hardneg.models.capacity import best_precision
     from hardneg.models.loading import load_encoder
+    from hardneg.process.hardware import best_precision
 
     encoder = load_encoder(MODEL)
     template = replace(encoder.template("passage"), max_length=LENGTH)

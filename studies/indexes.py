@@ -21,8 +21,9 @@ from torch import Tensor
 import hardneg as hn
 from hardneg.data.collection import Collection
 from hardneg.records import Run
-from hardneg.search.ann import FaissIndex, PassageIndex, StoredIndex, index_run
+from hardneg.search.ann import FaissIndex
 from hardneg.search.embedding_store import Embeddings
+from hardneg.search.retrieve import Index, StoredIndex, index_run
 from hardneg.search.vectors import as_tensor
 from hardneg.storage.artifacts import is_published, read_manifest
 
@@ -86,7 +87,7 @@ def recalls(run: Run, best: Run, depth: int) -> NDArray[np.float64]:
     return np.array([len(np.intersect1d(a, b)) / len(b) for a, b in pairs])
 
 
-def milliseconds(index: PassageIndex, queries: Tensor) -> float:
+def milliseconds(index: Index, queries: Tensor) -> float:
     """The median of searches of one query at a time, after one that warms up."""
     took = []
     for i in range(min(TIMED, len(queries)) + 1):
@@ -96,7 +97,7 @@ def milliseconds(index: PassageIndex, queries: Tensor) -> float:
     return 1000 * float(np.median(took[1:]))
 
 
-def measured(study: Study, world: World, step: Step, index: PassageIndex, size: int) -> Outcome:
+def measured(study: Study, world: World, step: Step, index: Index, size: int) -> Outcome:
     """Size, quality and speed of one index."""
     collection, qrels = world.collection, world.collection.qrels("test")
     run = index_run(index, world.queries, qrels.query_rows, K, collection.digest)

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from hardneg.models.capacity import has_byte_kernels
+from hardneg.process.hardware import has_byte_kernels
 from hardneg.search.exact import ExactIndex
 
 # Shards, queries and passages of a product, and what the product is computed in.

@@ -17,20 +17,22 @@ from hardneg.api.recipes import train_ance as train_ance
 from hardneg.api.recipes import train_ance_tele as train_ance_tele
 from hardneg.api.recipes import train_star as train_star
 from hardneg.api.recipes import train_warmup as train_warmup
+from hardneg.api.retrievers import open_retriever as open_retriever
 from hardneg.api.search import encode as encode
 from hardneg.api.search import search_split as search_split
 from hardneg.api.search import search_text as search_text
 from hardneg.api.verify import verify as verify
 from hardneg.data.collection import Collection as Collection
 from hardneg.data.importing import import_collection as import_collection
+from hardneg.data.training_data import Splits as Splits
 from hardneg.errors import HardnegError as HardnegError
-from hardneg.integrations.following import follow as follow
+from hardneg.integrations.follow_metrics import follow as follow
 from hardneg.models.code import allow_code as allow_code
 from hardneg.models.loading import load_encoder as load_encoder
 from hardneg.negatives.candidates import Filters as Filters
 from hardneg.negatives.pool import NegativePool as NegativePool
 from hardneg.negatives.pool import load_pool as load_pool
 from hardneg.recipes.ance_tele import AnceTele as AnceTele
-from hardneg.recipes.model_source import Splits as Splits
+from hardneg.search.retriever import Retriever as Retriever
 
 __version__: str

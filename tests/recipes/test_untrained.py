@@ -7,8 +7,9 @@ import pytest
 import hardneg as hn
 from hardneg.experiment.names import STARTED, UNTRAINED, shown
 from hardneg.models.loading import load_encoder
-from hardneg.recipes.model_source import ModelSource, as_it_came
+from hardneg.models.source import ModelSource
 from hardneg.recipes.star import Star
+from hardneg.recipes.starting_model import as_it_came, starting_encoder
 from hardneg.storage.artifacts import read_manifest
 from processes import command_of, finish
 from worlds.tiny_world import COMMON, SETTINGS, one_thread  # noqa: F401
@@ -89,7 +90,7 @@ def test_the_results_say_what_is_cut(world, tmp_path):
 def test_there_is_a_second_row_where_something_else_is_retrieved(world, changes, differs):
     settings = Star(**COMMON, **changes)
     base = ModelSource(world.calm, device="cpu")
-    own, found = as_it_came(base, settings, base.load(settings))
+    own, found = as_it_came(base, settings, starting_encoder(base, settings))
     assert (own is not None) == differs
     assert found == load_encoder(world.calm).settings
     assert own is None or own.load().digest() == load_encoder(world.calm).digest()

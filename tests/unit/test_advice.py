@@ -168,7 +168,9 @@ def test_the_graph_sees_what_commands_do():
         ("recipes.warmup", "offered"),
     ):
         assert (f"hardneg.{module}", name) in train
-    assert ("hardneg.models.pretrained", "find_weights") not in GRAPH.reached(("hardneg.cli.keeping", "doctor"))
+    assert ("hardneg.models.pretrained", "find_weights") not in GRAPH.reached(
+        ("hardneg.cli.maintenance", "doctor")
+    )
 
 
 def test_advice_that_a_command_cannot_follow_is_found(monkeypatch):

@@ -17,10 +17,10 @@ from hardneg.errors import ArtifactError, NumericError, ResourceError, SettingsE
 from hardneg.models.loading import load_encoder
 from hardneg.process.memory import limit_memory
 from hardneg.records import offsets_of
-from hardneg.search.ann import FILE, KIND, FaissIndex, StoredIndex, check_index, index_run, traits
+from hardneg.search.ann import FILE, KIND, FaissIndex, check_index, traits
 from hardneg.search.ann_building import build_index, choose, drawn, memory_of
 from hardneg.search.embedding_store import Embeddings
-from hardneg.search.retrieve import search_run
+from hardneg.search.retrieve import StoredIndex, index_run, search_run
 from hardneg.storage.artifacts import open_artifact, publish, read_manifest
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 

@@ -13,7 +13,7 @@ from hardneg.arguments import checked, expected, fits
 from hardneg.data.collection import Collection
 from hardneg.data.training_data import Labels
 from hardneg.errors import HardnegError, InputError, SettingsError
-from hardneg.recipes import estimate as planning
+from hardneg.recipes import estimate
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 
@@ -50,7 +50,7 @@ WRONG = {
     "a class": dict,
     "an object": Odd(),
 }
-NOT_CALLED = {"HardnegError", "__version__"}  # an exception and a string
+NOT_CALLED = {"HardnegError", "Retriever", "__version__"}  # an exception, what a function opens, and a string
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def quick(no_flush, monkeypatch, tmp_path):
     """Training itself is looked at elsewhere, and so is the time that it takes."""
     monkeypatch.chdir(tmp_path)  # a text is a path there
     monkeypatch.setattr(training, "train_seeds", lambda *given: {})
-    monkeypatch.setattr(planning, "time_stages", lambda *given: ({"encode": 0.0, "search": 0.0}, 0.0))
+    monkeypatch.setattr(estimate, "time_stages", lambda *given: ({"encode": 0.0, "search": 0.0}, 0.0))
 
 
 def cases(world, new):
@@ -155,11 +155,18 @@ def cases(world, new):
         ),
         "plan": (hn.plan, {"recipe": "ance", **training_of, "estimate": False, "settings": None, "config": None}),
         "pool_stats": (hn.pool_stats, {"pool": world.pool}),
+        "open_retriever": (
+            lambda **given: hn.open_retriever(**given).close(),
+            {**basic, "embeddings": None, "index": None, "query_length": 12, "prompts": None, "allow_bin": False},
+        ),
         "search_split": (
             hn.search_split,
             {**common, "out": new / "r.trec", "bm25": True, "model": None, "split": "test", "k": 3},
         ),
-        "search_text": (hn.search_text, {**common, "text": "words", "bm25": True, "model": None, "k": 2}),
+        "search_text": (
+            hn.search_text,
+            {**common, "text": "words", "bm25": True, "model": None, "retriever": None, "k": 2},
+        ),
         "settings_of": (
             hn.settings_of,
             {"recipe": "ance", "preset": "demo", "learning_rate": 1e-5, "mode": "sync"},

@@ -5,9 +5,9 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from hardneg.models import capacity
-from hardneg.models.capacity import best_precision, warn_if_emulated
 from hardneg.models.loading import load_encoder
+from hardneg.process import hardware
+from hardneg.process.hardware import best_precision, warn_if_emulated
 from hardneg.records import TokenBatch
 from worlds.few_texts import close, embed, tokens_of
 
@@ -162,7 +162,7 @@ def test_best_precision_follows_the_hardware(monkeypatch):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, capability=capability: capability)
         assert best_precision("cuda") == expected
     for flags, expected in (({"avx512f", "amx_bf16"}, "bfloat16"), ({"avx512f"}, "float32")):
-        monkeypatch.setattr(capacity, "_cpu_flags", lambda flags=flags: flags)
+        monkeypatch.setattr(hardware, "cpu_flags", lambda flags=flags: flags)
         assert best_precision("cpu") == expected
 
 
@@ -171,6 +171,6 @@ def test_best_precision_follows_the_hardware(monkeypatch):
     [("bfloat16", {"avx512f"}, 1), ("bfloat16", {"amx_bf16"}, 0), ("float32", {"avx512f"}, 0)],
 )
 def test_emulated_bfloat16_is_warned_of(precision, flags, warnings, monkeypatch, caplog):
-    monkeypatch.setattr(capacity, "_cpu_flags", lambda: flags)
+    monkeypatch.setattr(hardware, "cpu_flags", lambda: flags)
     warn_if_emulated(precision, "cpu")
     assert [record.levelname for record in caplog.records] == ["WARNING"] * warnings

@@ -13,10 +13,9 @@ import hardneg as hn
 from faults.power import power_cut_after_checkpoint
 from hardneg.api.recipes import RECIPES
 from hardneg.errors import ArtifactError, SettingsError
-from hardneg.models import capacity
-from hardneg.models.capacity import best_precision
 from hardneg.models.loading import load_encoder
-from hardneg.process import progress
+from hardneg.process import hardware, progress
+from hardneg.process.hardware import best_precision
 from hardneg.search.embedding_store import Embeddings
 from hardneg.storage.artifacts import MANIFEST, Manifest, read_manifest, write_json
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
@@ -95,7 +94,7 @@ def test_the_flow_of_commands(run, world, tmp_path, precision):
 
 def test_the_flow_where_the_processor_has_amx(run, world, tmp_path, monkeypatch):
     monkeypatch.delenv("HARDNEG_PRECISION", raising=False)
-    monkeypatch.setattr(capacity, "_cpu_flags", lambda: {"avx512f", "amx_bf16"})
+    monkeypatch.setattr(hardware, "cpu_flags", lambda: {"avx512f", "amx_bf16"})
     whole_flow(run, world, tmp_path, "bfloat16")
 
 

@@ -262,11 +262,10 @@ def test_json_stands_alone_on_stdout(hardneg, world, tmp_path):
 def process(monkeypatch):
     """What a command sets for the whole process, instead of setting it."""
     from hardneg.models import code
-    from hardneg.process import memory
-    from hardneg.process import threads as runtime
+    from hardneg.process import cpu, memory
 
     seen = {}
-    monkeypatch.setattr(runtime, "set_threads", lambda threads: seen.update(threads=threads))
+    monkeypatch.setattr(cpu, "tune", lambda threads: seen.update(threads=threads))
     monkeypatch.setattr(memory, "limit_memory", lambda ram, vram=None: seen.update(max_ram=ram, max_vram=vram))
     monkeypatch.setattr(code, "allow_code", lambda *revisions: seen.update(allow_code=revisions))
     return seen

@@ -159,7 +159,7 @@ def test_code_from_elsewhere_cannot_be_pinned(own, tmp_path, reference):
 def test_only_what_cannot_move_is_a_revision(revision):
     with pytest.raises(SettingsError, match="--allow-code = "):
         hn.allow_code(revision)
-    assert code.allowed_code() == []
+    assert code.allowed_code() == ()
 
 
 def test_a_saved_copy_keeps_the_code_and_its_digest(own, tmp_path, monkeypatch):

@@ -6,10 +6,11 @@ import torch
 
 from calls import uncalled
 from hardneg.errors import SettingsError
-from hardneg.models.capacity import has_byte_kernels
+from hardneg.process import cpu
+from hardneg.process.hardware import byte_products_are_exact, has_byte_kernels
 from hardneg.process.memory import limit_memory, spare
 from hardneg.search import codes as module
-from hardneg.search.codes import FEW, PATIENCE, REPAID, TOP, Codes, is_exact
+from hardneg.search.codes import FEW, PATIENCE, REPAID, TOP, Codes
 from hardneg.search.exact import ExactIndex
 from hardneg.search.proposals import SLACK
 from hardneg.search.vectors import vector_norms
@@ -80,7 +81,7 @@ def test_the_bound_is_met(dim):
 
 
 def test_products_are_exact_here():
-    assert is_exact()
+    assert byte_products_are_exact()
 
 
 def search_with(index, queries, **flaw):
@@ -186,7 +187,7 @@ def test_small_searches_make_codes_once_they_repay(index):
     def another():
         ask(ExactIndex(random((2000, 32), seed=1)), 3, REPAID)
 
-    with uncalled(module, "Codes", "spare", "has_byte_kernels", control=another):  # nor is what allowed them
+    with uncalled(module, "Codes", "spare", "searches_bytes", control=another):  # nor is what allowed them
         ask(index, 1, 3)
     with uncalled(Codes, "of", control=lambda: ask(index, FEW, 1)):
         ask(index, FEW + 1, 1)
@@ -232,7 +233,7 @@ def test_without_memory_to_spare_none_are_made(index, monkeypatch):
 
 
 def test_where_products_are_wrong_none_are_made(index, monkeypatch):
-    monkeypatch.setattr(module, "is_exact", lambda: False)
+    monkeypatch.setattr(cpu, "byte_products_are_exact", lambda: False)
     ask(index, 1, REPAID + 3)
     assert index.coding.made is None
     with pytest.raises(SettingsError, match="precision = 'int8'"):

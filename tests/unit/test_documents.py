@@ -10,18 +10,19 @@ import torch
 import hardneg as hn
 from hardneg.data.tokens import token_batch, tokenize
 from hardneg.data.training_data import choose_splits
+from hardneg.experiment.snapshot import Snapshot
 from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
 from hardneg.models.tokenizing import token_store
 from hardneg.negatives.mining import mine_candidates, positive_scores
 from hardneg.records import TextTemplate, offsets_of
-from hardneg.search import embeddings, retrieve
+from hardneg.search import retrieve, retriever
 from hardneg.search.ann import FaissIndex
 from hardneg.search.ann_building import build_index
 from hardneg.search.exact import ExactIndex
 from hardneg.search.retrieve import first_documents, search_documents
-from hardneg.search.retriever import Encoding, Snapshot
+from hardneg.search.retriever import Encoding
 from hardneg.training.batches import GroupBatch, best_chunks, group_scores
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
@@ -229,15 +230,16 @@ def test_shards_made_apart_serve_a_search(world, tmp_path, monkeypatch):
     _, collection, model = world
     save_encoder(load_encoder(model, chunks=3, passage_length=5), tmp_path / "model")
     ours, place = str(tmp_path / "model"), tmp_path / "emb"
-    monkeypatch.setattr(embeddings, "encode_store", partial(embeddings.encode_store, shard_rows=64))
     options = {"token_budget": 512, "cache": tmp_path / "cache", "device": "cpu"}
-    parts = [hn.encode(collection, ours, place, shard=f"{i}/2", **options) for i in (0, 1)]
+    with monkeypatch.context() as patch:
+        patch.setattr(retriever, "encode_store", partial(retriever.encode_store, shard_rows=64))
+        parts = [hn.encode(collection, ours, place, shard=f"{i}/2", **options) for i in (0, 1)]
     assert [part["complete"] for part in parts] == [False, True]
     assert parts[-1]["vectors"] > 1.5 * collection.n_passages
     state, rows = snapshot_of(world, tmp_path, passages_at=place), np.arange(20, dtype=np.int32)
     assert len(state.passages.shards) > 2
     best = brute_force(state, state.queries.rows(rows), 500)
-    assert [[row for _, row in hits] for hits in lists_of(state.ranked(rows, 500))] == [
+    assert [[row for _, row in hits] for hits in lists_of(state.search_queries(rows, 500))] == [
         [row for _, row in hits] for hits in best
     ]
     hn.search_split(
@@ -253,7 +255,7 @@ def test_an_index_of_chunks_gives_documents(world, tmp_path, kind):
     options = {"lists": 8, "probes": 3} if kind == "ivf" else {}
     build_index(state.passages, tmp_path / "index", kind, options)
     index = FaissIndex(tmp_path / "index")
-    run = state.with_index(index, "index", tmp_path / "runs").ranked(rows, 60)
+    run = state.with_index(index, "index", tmp_path / "runs").search_queries(rows, 60)
     assert run.unit == "document"
     first, vectors = state.chunks, torch.as_tensor(state.queries.rows(rows))
     scores, chunks = (part.numpy() for part in index.search(vectors, int(first[-1])))

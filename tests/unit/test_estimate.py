@@ -11,7 +11,7 @@ from hardneg.data.training_data import choose_splits
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
-from hardneg.recipes import estimate as planning
+from hardneg.recipes import estimate
 from hardneg.recipes import microbenchmarks as timing
 from hardneg.recipes.estimate import (
     SAMPLE,
@@ -164,11 +164,11 @@ def test_tokens_of_a_step_are_near_those_that_are_trained_on(world, monkeypatch,
 def test_the_gradient_cache_is_a_third_pass_over_chunks(world, monkeypatch):
     data, encoder = world
     sample, batches = take_sample(work_of(data), encoder), []
-    monkeypatch.setattr(planning, "spread", lambda tokens, most: batches.append(most) or spread(tokens, most))
+    monkeypatch.setattr(estimate, "spread", lambda tokens, most: batches.append(most) or spread(tokens, most))
     monkeypatch.setattr(timing, "seconds_of", lambda work: (work(), 1.0)[1])
     seconds = []
     for chunk in (None, 100_000, 64):
-        found, _ = planning.time_training(work_of(data, chunk_tokens=chunk), encoder, sample)
+        found, _ = estimate.time_training(work_of(data, chunk_tokens=chunk), encoder, sample)
         seconds.append(found - 16)  # of 16 updates, a second each
     assert batches == [batches[0], batches[0], 64]
     tokens = [float(spread(sample.passages, most).lengths.sum()) for most in batches]
@@ -248,7 +248,7 @@ def test_no_more_than_a_sample_is_read(world, chunked, monkeypatch):
     texts, read = type(data.collection.texts), []
     take = texts.take
     monkeypatch.setattr(texts, "take", lambda store, rows: read.append(list(rows)) or take(store, rows))
-    monkeypatch.setattr(planning, "SAMPLE", 32)
+    monkeypatch.setattr(estimate, "SAMPLE", 32)
     sample = take_sample(work_of(data), encoder)
     assert len(sample.queries) == len(sample.passages) == 32 < data.collection.n_queries
     assert max(map(len, read)) == 32

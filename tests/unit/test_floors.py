@@ -17,7 +17,7 @@ SOURCE = Path(hardneg.__file__).parent
 # From the ground up, as the page shows them. A module imports from lower floors, or from modules named before it.
 FLOORS = floors()
 ORDER = [module for modules in FLOORS.values() for module in modules]
-SHARED_READERS = {f"data.formats.{name}" for name in ("lines", "pairs", "folders", "arrays", "contexts")}
+SHARED_READERS = {f"data.formats.{name}" for name in ("lines", "pair_table", "folders", "arrays", "contexts")}
 COLLECTIVES = {
     "group",
     "by_leader",
@@ -30,7 +30,7 @@ COLLECTIVES = {
 }
 ROOMS = {"warmup", "ance_tele", "ance", "star", "adore"}  # of the recipes; what else stands there they share
 WITHOUT_TORCH = ("ground", "data", "evaluation", "negatives")
-NEEDS_TORCH = {"losses", "negatives.mining", "negatives.labels"}  # the last two ask a state of the model
+NEEDS_TORCH = {"losses"}
 
 
 def name_of(path):

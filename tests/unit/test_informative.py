@@ -7,8 +7,8 @@ import pytest
 
 from hardneg.diagnostics import informative
 from hardneg.diagnostics.informative import informative_share, share_of_state
+from hardneg.experiment.snapshot import ArchivedState
 from hardneg.negatives.pool import save_pool
-from hardneg.search.retriever import ArchivedState
 from hardneg.search.runs import save_run
 from hardneg.storage.artifacts import remove
 from worlds.tiny_records import pool_of, positives_of, run_of

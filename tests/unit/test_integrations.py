@@ -23,8 +23,9 @@ from hardneg.integrations.mteb import MtebEncoder
 from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
+from hardneg.models.source import ModelSource
 from hardneg.recipes.ance_tele import AnceTele
-from hardneg.recipes.model_source import ModelSource
+from hardneg.recipes.starting_model import starting_encoder
 from worlds.tiny_models import tiny_bert
 from worlds.tiny_world import SETTINGS, tiny_collection, tiny_model
 
@@ -200,7 +201,7 @@ def test_every_family_is_a_setting_of_training_and_no_other():
 
 def test_the_setting_reaches_the_model(bert):
     base = ModelSource(bert, device="cpu")
-    settings = base.load(AnceTele(prompts="e5", passage_length=40)).settings
+    settings = starting_encoder(base, AnceTele(prompts="e5", passage_length=40)).settings
     assert (settings.query_prompt, settings.query_length, settings.passage_length) == ("query: ", 512, 40)
 
 

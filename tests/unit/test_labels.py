@@ -12,9 +12,9 @@ from hardneg.data.importing import import_collection
 from hardneg.data.training_data import BY_QRELS, Labels, TrainingData, choose_splits, labelled
 from hardneg.diagnostics.forgetting import forgetting, reciprocal_ranks
 from hardneg.errors import InputError, SettingsError
-from hardneg.negatives.adopting import import_pool
 from hardneg.negatives.candidates import without_answers
 from hardneg.negatives.facts import entries_of
+from hardneg.negatives.imported_pool import import_pool
 from hardneg.negatives.labels import answers_of, current_positives, merged, relevant, with_answers
 from hardneg.negatives.mining import Corpus, mine_candidates, mine_pool
 from hardneg.negatives.sources import random_source, sample_source

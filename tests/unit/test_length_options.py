@@ -129,19 +129,19 @@ def test_a_plan_says_what_is_cut_and_counts_one_encoding_more(world, measure):
 
 
 def test_the_model_as_it_came_adds_to_an_estimate(world, monkeypatch):
-    from hardneg.recipes import estimate as planning
+    from hardneg.recipes import estimate
 
     collection, model, _ = world
-    monkeypatch.setattr(planning, "encode_seconds", lambda *given: 1.0)
-    monkeypatch.setattr(planning, "search_seconds", lambda *given: 0.0)
+    monkeypatch.setattr(estimate, "encode_seconds", lambda *given: 1.0)
+    monkeypatch.setattr(estimate, "search_seconds", lambda *given: 0.0)
     values = {"steps": 2, "queries_per_step": 4, "precision": "float32"}
     seconds = {}
     for name, lengths in (("own", {}), ("short", {"passage_length": 6})):
         settings = hn.settings_of("star", **values, **lengths)
         plan = hn.plan("star", collection, model, settings=settings, estimate=True, device="cpu")
         seconds[name] = plan["seconds"]["encode"]
-    tokens = float(planning.take_sample(_work(collection), load_encoder(model)).tokens(0, 120))
-    short = float(planning.take_sample(_work(collection), load_encoder(model, passage_length=6)).tokens(0, 120))
+    tokens = float(estimate.take_sample(_work(collection), load_encoder(model)).tokens(0, 120))
+    short = float(estimate.take_sample(_work(collection), load_encoder(model, passage_length=6)).tokens(0, 120))
     # two states of either; the passages, not the queries, once more at their own length
     assert seconds["short"] - seconds["own"] == pytest.approx(2 * (short - tokens) + tokens)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -55,6 +57,14 @@ def test_mapped_files_are_not_counted(tmp_path):
     mapped = np.load(tmp_path / "big.npy", mmap_mode="r")
     assert mapped.sum() == 1 << 24
     assert own_memory() - before < mapped.nbytes / 4
+
+
+def test_own_memory_is_what_the_system_calls_anonymous():
+    held = np.ones(1 << 24)
+    found = own_memory()
+    said = re.search(r"RssAnon:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found == pytest.approx(int(said[1]) * 1024, abs=4 << 20)
+    assert found > held.nbytes
 
 
 def test_a_refusal_names_a_limit_that_would_do():

@@ -10,19 +10,20 @@ import torch
 from hardneg.data.collection import Collection
 from hardneg.data.training_data import choose_splits
 from hardneg.errors import SettingsError
+from hardneg.experiment.snapshot import Snapshot
 from hardneg.models.loading import load_encoder
 from hardneg.models.tokenizing import token_store
 from hardneg.negatives import candidates, mining, sources
 from hardneg.negatives import pool as pools
-from hardneg.negatives.adopting import import_pool
 from hardneg.negatives.facts import entries_of
+from hardneg.negatives.imported_pool import import_pool
 from hardneg.negatives.mining import Corpus, mine_candidates, mine_pool, positive_scores, training_depth
 from hardneg.negatives.pool import DTYPES, SOURCES, blocks, load_pool, save_pool
 from hardneg.records import Positives
 from hardneg.search import exact
 from hardneg.search.bm25 import bm25_run
 from hardneg.search.embeddings import encode_store
-from hardneg.search.retriever import Encoding, Snapshot
+from hardneg.search.retriever import Encoding
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 DEPTH = 12

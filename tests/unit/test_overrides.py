@@ -9,7 +9,8 @@ from hardneg.api.overrides import overridden
 from hardneg.api.recipes import settings_of
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
-from hardneg.recipes.model_source import ModelSource
+from hardneg.models.source import ModelSource
+from hardneg.recipes.starting_model import starting_encoder
 from worlds.tiny_world import COMMON, one_thread, tiny_collection, tiny_model  # noqa: F401
 
 CHANGES = {
@@ -51,7 +52,9 @@ def lines_of(model, preset=None, **changes):
     settings = settings_of("warmup", preset, **changes)
     base = ModelSource(model, device="cpu")
     return [
-        line for line in overridden(settings, base, base.load(settings)) if not line.startswith("scale: logits")
+        line
+        for line in overridden(settings, base, starting_encoder(base, settings))
+        if not line.startswith("scale: logits")
     ]
 
 

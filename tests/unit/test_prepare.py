@@ -12,7 +12,7 @@ from hardneg.api.recipes import RECIPES
 from hardneg.config import read_presets
 from hardneg.data.collection import Collection
 from hardneg.errors import HardnegError, SettingsError
-from hardneg.recipes import estimate as planning
+from hardneg.recipes import estimate
 from hardneg.recipes import microbenchmarks as timing
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
@@ -46,8 +46,8 @@ def world(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Time little: the figures are looked at elsewhere."""
-    monkeypatch.setattr(planning, "SAMPLE", 8)
-    monkeypatch.setattr(planning, "TIMED_TOKENS", 64)
+    monkeypatch.setattr(estimate, "SAMPLE", 8)
+    monkeypatch.setattr(estimate, "TIMED_TOKENS", 64)
     for name, value in (("TIMED_TOKENS", 64), ("TIMED_QUERIES", 2), ("TIMED_PASSAGES", 16)):
         monkeypatch.setattr(timing, name, value)
     monkeypatch.setattr(timing, "seconds_of", lambda work: (work(), 1e-3)[1])

@@ -6,7 +6,7 @@ import pytest
 
 from hardneg.data.training_data import choose_splits
 from hardneg.models.loading import load_encoder
-from hardneg.recipes import estimate as planning
+from hardneg.recipes import estimate
 from hardneg.recipes import microbenchmarks as timing
 from hardneg.recipes.adore import recipe as adore
 from hardneg.recipes.ance import recipe as ance
@@ -82,8 +82,8 @@ def test_adore_trains_queries_alone_and_searches_at_every_step(world, work_of, m
     monkeypatch.setattr(
         type(encoder), "encode", lambda self, tokens, side: sides.append(side) or real(self, tokens, side)
     )
-    monkeypatch.setattr(planning, "encode_seconds", lambda *_: 1.0)
-    monkeypatch.setattr(planning, "search_seconds", lambda *_: 1.0)
+    monkeypatch.setattr(estimate, "encode_seconds", lambda *_: 1.0)
+    monkeypatch.setattr(estimate, "search_seconds", lambda *_: 1.0)
     monkeypatch.setattr(timing, "seconds_of", lambda work: work() or 1.0)
     seconds, _ = time_stages(work, encoder, sample)
     assert set(sides) == {"query"}

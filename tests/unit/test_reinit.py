@@ -7,8 +7,9 @@ from transformers import AlbertConfig, AlbertModel, ModernBertConfig, ModernBert
 from hardneg.errors import SettingsError
 from hardneg.models.loading import load_encoder
 from hardneg.models.reinit import layers_of, reinitialize
+from hardneg.models.source import ModelSource
 from hardneg.recipes.ance_tele import AnceTele
-from hardneg.recipes.model_source import ModelSource
+from hardneg.recipes.starting_model import starting_encoder
 from worlds.tiny_models import SHAPE, tiny_bert, tiny_roberta
 
 TEXTS = ["some words of a language", "and some more of them"]
@@ -29,7 +30,7 @@ def state_of(model):
 
 
 def start(bert, **settings):
-    return ModelSource(bert, device="cpu").load(AnceTele(**settings))
+    return starting_encoder(ModelSource(bert, device="cpu"), AnceTele(**settings))
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta"])

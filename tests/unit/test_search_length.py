@@ -14,14 +14,15 @@ from hardneg.diagnostics.pairwise_errors import load_errors
 from hardneg.diagnostics.search_state import search_state
 from hardneg.errors import SettingsError
 from hardneg.evaluation.measures import parse_measures
-from hardneg.models.capacity import best_precision
+from hardneg.experiment.snapshot import Snapshot
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
 from hardneg.models.tokenizing import token_store
 from hardneg.negatives.mining import mine_candidates, positive_scores
+from hardneg.process.hardware import best_precision
 from hardneg.records import owners
 from hardneg.search.embeddings import Embeddings
-from hardneg.search.retriever import Encoding, Snapshot
+from hardneg.search.retriever import Encoding
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 SHORT, LONG = 3, 5  # [CLS], one or three words, [SEP]
@@ -115,12 +116,12 @@ class Watched(Snapshot):
         self.searching = name
         return super()._run(name, *args, **options)
 
-    def _search(self, vectors, query_rows, passages, k):
+    def _search(self, index, vectors, query_rows, k):
         for length, queries in ((SHORT, self.training_queries), (LONG, self.queries)):
             if np.array_equal(np.asarray(vectors), queries.rows(query_rows)):
                 store = self._embeddings("query", searching=length == LONG)[0]
                 self.longest[self.searching] = int(store.lengths.max())
-        return super()._search(vectors, query_rows, passages, k)
+        return super()._search(index, vectors, query_rows, k)
 
 
 def scores_of(encoder, collection, length, folder):

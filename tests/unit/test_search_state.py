@@ -5,8 +5,9 @@ import pytest
 from hardneg.data.training_data import choose_splits
 from hardneg.diagnostics.search_state import search_state
 from hardneg.evaluation.measures import parse_measures
+from hardneg.experiment.snapshot import Snapshot
 from hardneg.models.loading import load_encoder
-from hardneg.search.retriever import Encoding, Snapshot
+from hardneg.search.retriever import Encoding
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 RUNS = {"all": ["train", "lookahead", "test", "dev"], "judged": ["test", "dev"], "dev": ["dev"]}

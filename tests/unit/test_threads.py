@@ -1,6 +1,7 @@
 """Threads, device and memory of the process."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -10,8 +11,9 @@ import pytest
 
 import hardneg
 from hardneg.errors import SettingsError
-from hardneg.process import threads as runtime
-from hardneg.process.threads import pick_device, reuse_memory, wait_asleep_if_crowded
+from hardneg.process import cpu, threads
+from hardneg.process.cpu import reuse_memory, wait_asleep_if_crowded
+from hardneg.process.threads import pick_device
 
 FAULTS = """
 import resource
@@ -19,7 +21,7 @@ import sys
 
 import numpy as np
 
-from hardneg.process.threads import reuse_memory
+from hardneg.process.cpu import reuse_memory
 
 if sys.argv[1] == "reuse":
     assert reuse_memory()
@@ -51,10 +53,10 @@ def test_threads_sleep_only_where_others_run(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(runtime, "_others_run", lambda: False)
+    monkeypatch.setattr(cpu, "_others_run", lambda: False)
     assert not wait_asleep_if_crowded()
-    assert "GOMP_SPINCOUNT" not in runtime.os.environ
-    monkeypatch.setattr(runtime, "_others_run", lambda: True)
+    assert "GOMP_SPINCOUNT" not in threads.os.environ
+    monkeypatch.setattr(cpu, "_others_run", lambda: True)
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")  # what the user says
     assert not wait_asleep_if_crowded()
     monkeypatch.delenv("OMP_WAIT_POLICY")
@@ -62,7 +64,7 @@ def test_threads_sleep_only_where_others_run(monkeypatch):
     assert not wait_asleep_if_crowded()
     monkeypatch.delitem(sys.modules, "torch")
     assert wait_asleep_if_crowded()
-    assert runtime.os.environ["GOMP_SPINCOUNT"] == "0"
+    assert threads.os.environ["GOMP_SPINCOUNT"] == "0"
     monkeypatch.delenv("GOMP_SPINCOUNT")
 
 
@@ -71,7 +73,7 @@ def test_others_that_run_are_seen():
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
         try:
             time.sleep(0.2)
-            assert any(runtime._others_run() for _ in range(5))
+            assert any(cpu._others_run() for _ in range(5))
         finally:
             other.kill()
 
@@ -79,14 +81,14 @@ def test_others_that_run_are_seen():
 def test_commands_do_it_before_torch_is_loaded():
     program = """
 import sys
-from hardneg.process import threads as runtime
-runtime._others_run = lambda: True
+from hardneg.process import cpu
+cpu._others_run = lambda: True
 from hardneg.cli.options import begin
 begin()
-assert runtime.os.environ["GOMP_SPINCOUNT"] == "0"
+assert cpu.os.environ["GOMP_SPINCOUNT"] == "0"
 assert "torch" not in sys.modules
 """
-    environment = {key: value for key, value in runtime.os.environ.items() if key != "GOMP_SPINCOUNT"}
+    environment = {key: value for key, value in threads.os.environ.items() if key != "GOMP_SPINCOUNT"}
     subprocess.run([sys.executable, "-c", program], check=True, env=environment)
 
 
@@ -109,20 +111,20 @@ def test_other_systems_are_refused_in_one_line(monkeypatch, capsys, system):
 THREADS = """
 import json, sys
 import hardneg as hn
-from hardneg.process import threads as runtime
-default = runtime.default_threads()
+from hardneg.process import threads
+default = threads.default_threads()
 told = hn.doctor()["processor"]["threads"]
-works = runtime.set_threads(int(sys.argv[1]) if len(sys.argv) > 1 else None)
+works = threads.set_threads(int(sys.argv[1]) if len(sys.argv) > 1 else None)
 import torch
-rayon = int(runtime.os.environ["RAYON_NUM_THREADS"])
-print(json.dumps([default, told, works, torch.get_num_threads(), runtime.usable_threads(), rayon]))
+rayon = int(threads.os.environ["RAYON_NUM_THREADS"])
+print(json.dumps([default, told, works, torch.get_num_threads(), threads.usable_threads(), rayon]))
 """
 
 
 def threads_of(*arguments, before="", **environment):
     """What a process of its own says: the default, the doctor, torch, what works beside it, the tokenizers."""
     names = ("OMP_NUM_THREADS", "RAYON_NUM_THREADS", "LOCAL_WORLD_SIZE")
-    kept = {key: value for key, value in runtime.os.environ.items() if key not in names}
+    kept = {key: value for key, value in threads.os.environ.items() if key not in names}
     command = [sys.executable, "-c", before + THREADS, *arguments]
     done = subprocess.run(command, check=True, capture_output=True, env=kept | environment)
     return json.loads(done.stdout)
@@ -139,11 +141,11 @@ def test_the_affinity_of_the_process_is_obeyed():
 
 
 @pytest.mark.parametrize(
-    ("before", "environment", "threads"),
+    ("before", "environment", "expected"),
     [(SIX_CPUS, {"OMP_NUM_THREADS": "1"}, 1), (SIX_CPUS + QUOTA, {"LOCAL_WORLD_SIZE": "1"}, 2)],
 )
-def test_all_say_the_same_number(before, environment, threads):
-    assert threads_of(before=before, **environment) == [threads] * 6
+def test_all_say_the_same_number(before, environment, expected):
+    assert threads_of(before=before, **environment) == [expected] * 6
 
 
 def test_the_option_wins_over_the_environment():
@@ -151,8 +153,50 @@ def test_the_option_wins_over_the_environment():
     assert found == [1, 1, 3, 3, 3, 3]
 
 
+FROM_PYTHON = """
+import hardneg as hn
+hn.Filters
+{said}
+hn.plan
+import torch
+print(torch.get_num_threads())
+"""
+ANY_FEW = "from hardneg.process import threads; threads.usable_cpus = lambda: 1\n"
+TORCH = "import torch; torch.set_num_threads({n}); from hardneg.process import threads\n"
+
+
 @pytest.mark.parametrize(
-    ("told", "processes", "quota", "threads"),
+    ("before", "said", "expected"),
+    [
+        (ANY_FEW, "", 1),  # torch is loaded later
+        (TORCH.format(n=6) + SIX_CPUS + ANY_FEW, "", 1),  # six are those that torch takes by itself
+        (TORCH.format(n=3) + SIX_CPUS + ANY_FEW, "", 3),  # three are the user's
+        (ANY_FEW, "import torch; torch.set_num_threads(2)", 2),
+        (SIX_CPUS + TORCH.format(n=1) + ANY_FEW.replace("1", "4"), "", 1),  # nothing is ever raised
+    ],
+)
+def test_python_obeys_limits_and_what_the_user_told_torch(before, said, expected):
+    kept = {key: value for key, value in os.environ.items() if key not in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS")}
+    program = before + FROM_PYTHON.format(said=said)
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, env=kept)
+    assert int(done.stdout) == expected
+
+
+def test_python_takes_no_more_threads_than_openmp_was_told():
+    assert usual_threads_of("99") == {99}
+    assert usual_threads_of("all") == usual_threads_of(None)
+
+
+def usual_threads_of(told):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("OMP_NUM_THREADS", raising=False)
+        if told is not None:
+            patch.setenv("OMP_NUM_THREADS", told)
+        return threads.usual_threads()
+
+
+@pytest.mark.parametrize(
+    ("told", "processes", "quota", "expected"),
     [
         (None, 1, None, 6),
         ("1", 1, None, 1),
@@ -167,19 +211,19 @@ def test_the_option_wins_over_the_environment():
         (None, 1, 0.5, 1),
     ],
 )
-def test_the_default_is_what_the_environment_says(monkeypatch, told, processes, quota, threads):
+def test_the_default_is_what_the_environment_says(monkeypatch, told, processes, quota, expected):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if told is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", told)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
-    monkeypatch.setattr(runtime.os, "sched_getaffinity", lambda pid: set(range(6)), raising=False)
-    monkeypatch.setattr(runtime, "cpu_quota", lambda: quota)
-    assert runtime.default_threads() == threads
+    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda pid: set(range(6)), raising=False)
+    monkeypatch.setattr(threads, "cpu_quota", lambda: quota)
+    assert threads.default_threads() == expected
 
 
 def test_quotas_of_control_groups(monkeypatch, tmp_path):
-    monkeypatch.setattr(runtime, "CGROUP", tmp_path)
-    monkeypatch.setattr(runtime.os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    monkeypatch.setattr(threads, "CGROUP", tmp_path)
+    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
     groups = ["0::/slice/unit", "5:cpu,cpuacct:/unit", "1:name=systemd:/unit"]
     real = Path.read_text
 
@@ -188,15 +232,15 @@ def test_quotas_of_control_groups(monkeypatch, tmp_path):
         return "\n".join(groups) + "\n" if found else real(self, *arguments, **named)
 
     monkeypatch.setattr(Path, "read_text", read_text)
-    assert (runtime.cpu_quota(), runtime.usable_cpus()) == (None, 8)
+    assert (threads.cpu_quota(), threads.usable_cpus()) == (None, 8)
     (tmp_path / "slice/unit").mkdir(parents=True)
     (tmp_path / "slice/unit/cpu.max").write_text("max 100000\n")
-    assert (runtime.cpu_quota(), runtime.usable_cpus()) == (None, 8)
+    assert (threads.cpu_quota(), threads.usable_cpus()) == (None, 8)
     (tmp_path / "slice/cpu.max").write_text("350000 100000\n")  # of the group above
-    assert (runtime.cpu_quota(), runtime.usable_cpus()) == (3.5, 3)
+    assert (threads.cpu_quota(), threads.usable_cpus()) == (3.5, 3)
     (tmp_path / "cpu,cpuacct/unit").mkdir(parents=True)
     (tmp_path / "cpu,cpuacct/unit/cpu.cfs_quota_us").write_text("-1\n")
     (tmp_path / "cpu,cpuacct/unit/cpu.cfs_period_us").write_text("100000\n")
-    assert runtime.cpu_quota() == 3.5
+    assert threads.cpu_quota() == 3.5
     (tmp_path / "cpu,cpuacct/unit/cpu.cfs_quota_us").write_text("50000\n")
-    assert (runtime.cpu_quota(), runtime.usable_cpus()) == (0.5, 1)
+    assert (threads.cpu_quota(), threads.usable_cpus()) == (0.5, 1)

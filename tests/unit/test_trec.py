@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hardneg.data.formats import lines as line_reader
-from hardneg.data.formats import pairs, trec
+from hardneg.data.formats import pair_table, trec
 from hardneg.data.formats.trec import open_qrels, read_run, read_runs, write_run
 from hardneg.data.ids import Vocabulary, byte_ranks, extend
 from hardneg.errors import ArtifactError, InputError, NumericError
@@ -111,7 +111,7 @@ def test_random_runs_come_back_bit_for_bit_in_any_block(tmp_path, monkeypatch):
     run = Run(np.arange(40, dtype=np.int32), offsets_of(counts), rows, scores)
     write_run(tmp_path / "whole", run, queries, passages)
     monkeypatch.setattr(trec, "_BLOCK", 50)
-    monkeypatch.setattr(pairs, "_BLOCK", 17)
+    monkeypatch.setattr(pair_table, "_BLOCK", 17)
     write_run(tmp_path / "blocks", run, queries, passages)
     assert (tmp_path / "whole").read_bytes() == (tmp_path / "blocks").read_bytes()
     back = read_run(tmp_path / "whole", queries, passages)
@@ -266,7 +266,7 @@ def test_many_unknown_ids_are_counted_and_ten_named(tmp_path):
 
 
 def test_a_very_long_line_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(pairs, "CHUNK", 100)
+    monkeypatch.setattr(pair_table, "CHUNK", 100)
     monkeypatch.setattr(line_reader, "CHUNK", 100)
     monkeypatch.setattr(line_reader, "MAX_LINE", 1000)
     with pytest.raises(InputError, match=r":2: LONG_LINE"):
@@ -275,7 +275,7 @@ def test_a_very_long_line_is_refused(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("chunk", [7, 64, 1 << 20])
 def test_blocks_split_anywhere(tmp_path, monkeypatch, chunk):
-    monkeypatch.setattr(pairs, "CHUNK", chunk)
+    monkeypatch.setattr(pair_table, "CHUNK", chunk)
     monkeypatch.setattr(line_reader, "CHUNK", chunk)
     lines = [f"q{i % 3 + 1} Q0 p{i} 1 {i / 7} {'a b' if i == 77 else 't'}" for i in range(100)]
     passages = Vocabulary(f"p{i}" for i in range(100))

@@ -9,12 +9,12 @@ from pydantic import Field
 
 import hardneg as hn
 from faults.injected import dead_pid, flip, settle
-from hardneg.api import doctor as diagnosis
+from hardneg.api import doctor
 from hardneg.config import Settings
 from hardneg.data.formats.trec import sidecar_of, write_run
 from hardneg.errors import ArtifactError, InputError
 from hardneg.experiment.folder import open_experiment
-from hardneg.experiment.results_manifest import SEAL
+from hardneg.experiment.layout import SEAL
 from hardneg.process import threads as runtime
 from hardneg.records import Run
 from hardneg.search.runs import save_run
@@ -226,16 +226,16 @@ def test_a_diagnosis_names_versions_devices_and_what_is_missing(hardneg):
 
 
 def test_a_diagnosis_needs_no_healthy_machine(monkeypatch, tmp_path):
-    monkeypatch.setattr(diagnosis, "CGROUP", tmp_path)
+    monkeypatch.setattr(doctor, "CGROUP", tmp_path)
     monkeypatch.setattr(runtime, "CGROUP", tmp_path)
     (tmp_path / "cpu.max").write_text("150000 100000\n")
     (tmp_path / "memory.max").write_text("1073741824\n")
-    assert diagnosis.processor()["cpu_quota"] == 1.5
-    assert diagnosis.memory()["container_limit"] == "1.0 GiB"
+    assert doctor.processor()["cpu_quota"] == 1.5
+    assert doctor.memory()["container_limit"] == "1.0 GiB"
     (tmp_path / "cpu.max").write_text("nonsense")  # says nothing
-    assert "cpu_quota" not in diagnosis.processor()
-    monkeypatch.setattr(diagnosis, "installed", lambda name: None)
-    monkeypatch.setattr(diagnosis, "usable_cpus", lambda: [][0])
+    assert "cpu_quota" not in doctor.processor()
+    monkeypatch.setattr(doctor, "installed", lambda name: None)
+    monkeypatch.setattr(doctor, "usable_cpus", lambda: [][0])
     found = hn.doctor()
     assert found["processor"] == {"unknown": "IndexError: list index out of range"}
     assert found["versions"]["torch"] == "not installed"

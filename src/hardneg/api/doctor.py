@@ -13,7 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from hardneg import __version__
+from hardneg.process.hardware import cpu_flags
 from hardneg.process.threads import CGROUP, cpu_quota, default_threads, usable_cpus
 from hardneg.storage.artifacts import cache_root
 from hardneg.storage.os_errors import existing_parent
@@ -78,11 +81,10 @@ def installed(name: str) -> str | None:
 def processor() -> dict[str, Any]:
     """Name, instruction sets that speed encoding up, and how many threads work where no option says it."""
     text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").is_file() else ""
-    flags = set((re.search(r"^flags\s*:(.*)$", text, re.MULTILINE) or ["", ""])[1].split())
     name = (re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE) or ["", platform.processor()])[1]
     return {
         "name": name or "unknown",
-        "instructions": " ".join(flag for flag in INSTRUCTIONS if flag in flags) or "none of those known",
+        "instructions": " ".join(flag for flag in INSTRUCTIONS if flag in cpu_flags()) or "none of those known",
         "cpus": os.cpu_count(),
         "usable_cpus": usable_cpus(),
         **({"cpu_quota": quota} if (quota := cpu_quota()) else {}),
@@ -95,7 +97,7 @@ def devices() -> dict[str, Any]:
     """The devices of torch, and what its threads and kernels are."""
     import torch
 
-    from hardneg.models.capacity import best_precision
+    from hardneg.process.hardware import best_precision
 
     found: dict[str, Any] = {
         "torch_kernels": torch.backends.cpu.get_cpu_capability(),
@@ -112,9 +114,8 @@ def devices() -> dict[str, Any]:
 
 def memory() -> dict[str, Any]:
     """What there is, and the limits on it."""
-    text = Path("/proc/meminfo").read_text() if Path("/proc/meminfo").is_file() else ""
-    sizes = {name: int(size) * 1024 for name, size in re.findall(r"^(\w+):\s+(\d+) kB", text, re.MULTILINE)}
-    found = {"total": gib(sizes.get("MemTotal")), "available": gib(sizes.get("MemAvailable"))}
+    there = psutil.virtual_memory()
+    found = {"total": gib(there.total), "available": gib(there.available)}
     limit = (CGROUP / "memory.max").read_text().strip() if (CGROUP / "memory.max").is_file() else "max"
     if limit != "max":
         found["container_limit"] = gib(int(limit))
@@ -148,6 +149,6 @@ def extras() -> dict[str, Any]:
     return {extra: f"lacks {', '.join(names)}" if names else "complete" for extra, names in lacking.items()}
 
 
-def gib(size: int | None) -> str:
+def gib(size: int) -> str:
     """A size for people."""
-    return "unknown" if size is None else f"{size / 2**30:.1f} GiB"
+    return f"{size / 2**30:.1f} GiB"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -19,15 +19,13 @@ from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.data.tokens import joined_passages, without_special
 from hardneg.errors import InputError, SettingsError
+from hardneg.models.source import ModelSource
 from hardneg.negatives.groups import usable
 from hardneg.negatives.pool import NegativePool, load_pool
 from hardneg.negatives.sources import draw_entries
 from hardneg.process.progress import Tick, track
 from hardneg.records import Int32, Side, spans
 from hardneg.storage.artifacts import publish_file
-
-if TYPE_CHECKING:
-    from hardneg.recipes.model_source import ModelSource
 
 FORMATS = ("sentence-transformers", "tevatron", "flagembedding", "dpr", "token-ids")
 SIDES: tuple[Side, Side] = ("query", "passage")
@@ -92,8 +90,6 @@ def export_pool(
     if negatives is not None:
         chosen = draw_entries(chosen, negatives, seed=seed)
     if format == "token-ids" and model is not None:
-        from hardneg.recipes.model_source import ModelSource
-
         rows = token_rows(collection, chosen, ModelSource.at(model, allow_bin=allow_bin), cache)
     else:
         rows = text_rows(collection, chosen, format)
@@ -206,9 +202,10 @@ def token_rows(
     collection: Collection, pool: NegativePool, source: ModelSource, cache: Place | None
 ) -> Iterator[list[Row]]:
     """For each query its record of token ids, without the special tokens around a text."""
+    from hardneg.models.loading import open_encoder
     from hardneg.models.tokenizing import token_store
 
-    encoder, folder = source.tokenizing(chunks=1), cache_at(cache)
+    encoder, folder = open_encoder(source.tokenizing, chunks=1), cache_at(cache)
     stores = {side: token_store(encoder, collection, folder, side) for side in SIDES}
 
     def lists(side: Side, rows: Int32) -> list[list[int]]:

@@ -16,7 +16,8 @@ from hardneg.data.formats.trec import read_run
 from hardneg.data.tokens import TokenStore, separator, tokenize, without_special
 from hardneg.errors import SettingsError
 from hardneg.keyed_random import UInt64
-from hardneg.negatives.external import (
+from hardneg.models.source import ModelSource
+from hardneg.negatives.external_lists import (
     find,
     given_pool,
     hash_lists,
@@ -32,7 +33,6 @@ from hardneg.storage.artifacts import cached_digest, digest_json, is_published, 
 
 if TYPE_CHECKING:
     from hardneg.models.bi_encoder import BiEncoder
-    from hardneg.recipes.model_source import ModelSource
 
 JSON = (".json", ".jsonl")
 BLOCK = 1 << 15  # texts hashed together
@@ -60,7 +60,9 @@ def open_given(
         return given_pool(lists, positives, collection.digest)
     if source is None:
         raise SettingsError("NO_MODEL", "token ids need the tokenizer that made them", "give --model")
-    return pool_of_tokens(files, collection, positives, source.tokenizing(), cache)
+    from hardneg.models.loading import open_encoder
+
+    return pool_of_tokens(files, collection, positives, open_encoder(source.tokenizing), cache)
 
 
 def given_digest(place: Path) -> str:

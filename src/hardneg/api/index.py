@@ -9,6 +9,7 @@ from hardneg.api.inputs import Data, Place, cache_at, check_new, collection_of
 from hardneg.arguments import checked
 from hardneg.data.training_data import named_split
 from hardneg.errors import SettingsError
+from hardneg.models.source import ModelSource
 
 
 @checked
@@ -61,8 +62,7 @@ def index(
     if data is not None and model is not None:
         import torch
 
-        from hardneg.api.retrievers import open_state
-        from hardneg.recipes.model_source import ModelSource
+        from hardneg.api.retrievers import retriever_for
 
         collection = collection_of(data, cache)
         rows = named_split(collection, split).query_rows
@@ -75,9 +75,9 @@ def index(
             query_length=query_length,
             passage_length=passage_length,
         )
-        state = open_state(source, collection, cache_at(cache), embeddings=embeddings)
-        opened = state.passages
-        queries = torch.from_numpy(state.queries.rows(rows))
+        retriever = retriever_for(source, collection, cache_at(cache), embeddings=embeddings)
+        opened = retriever.passages
+        queries = torch.from_numpy(retriever.queries.rows(rows))
     manifest = build_index(opened, Path(out), kind, options, queries=queries)
     facts = {name: manifest.facts[name] for name in ("rows", "dim", "bytes", "recall", "recall_of")}
     return {"index": str(out), **manifest.settings, **facts}

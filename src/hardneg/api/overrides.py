@@ -8,8 +8,9 @@ from typing import Any
 from hardneg.errors import SettingsError
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.encoder_settings import EncoderSettings
-from hardneg.recipes.model_source import ModelSource
+from hardneg.models.source import ModelSource
 from hardneg.recipes.settings import TrainingSettings
+from hardneg.recipes.starting_model import own_encoder
 
 FAMILY = ("query_prompt", "passage_prompt", "query_length", "passage_length")  # what `prompts` decides of a model
 
@@ -24,7 +25,7 @@ def overridden(settings: TrainingSettings, source: ModelSource, start: BiEncoder
     start : the model as training starts with it.
     """
     try:
-        own = source.own(settings.model_copy(update={"prompts": None}))
+        own = own_encoder(source, settings.model_copy(update={"prompts": None}))
     except SettingsError as fault:
         if fault.code in ("TOWERS_DIFFER", "TOO_LONG"):
             return []

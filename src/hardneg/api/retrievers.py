@@ -5,45 +5,87 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import Unpack
 
-from hardneg.api.inputs import Place
+from hardneg.api.inputs import Data, Place, Reading, cache_at, collection_of
+from hardneg.arguments import checked
 from hardneg.data.collection import Collection
+from hardneg.errors import SettingsError
 from hardneg.models.bi_encoder import BiEncoder
-from hardneg.models.capacity import best_precision
-from hardneg.recipes.model_source import ModelSource
-from hardneg.search.ann import FaissIndex, check_index
-from hardneg.search.retriever import Encoding, Snapshot
+from hardneg.models.loading import open_encoder
+from hardneg.models.source import ModelSource
+from hardneg.process.hardware import best_precision
+from hardneg.search.ann import check_index, open_index
+from hardneg.search.retrieve import Index
+from hardneg.search.retriever import CachedRetriever, Encoding, Retriever
 from hardneg.storage.artifacts import digest_json
 
 
-def open_state(
+@checked
+def open_retriever(
+    data: Data,
+    model: Place,
+    *,
+    embeddings: Place | None = None,
+    index: Place | None = None,
+    cache: Place | None = None,
+    **reading: Unpack[Reading],
+) -> Retriever:
+    """A model over a collection, opened once to answer many times, from several threads if need be.
+
+    Its methods ``search_queries``, ``search_texts`` and ``search_passages`` return runs of rows;
+    :func:`search_text` and :func:`search_split` take it as ``retriever=``. Close it, or use ``with``.
+
+    Parameters
+    ----------
+    embeddings : the corpus as :func:`encode` embedded it with this model; else it is embedded into the cache now.
+    index : search this index instead, which :func:`index` built over this model's embeddings.
+    reading : ``passage_model``, ``allow_bin``, ``prompts``, ``query_length``, ``passage_length``, ``device``: how
+        the model is read, see :class:`~hardneg.api.inputs.Reading`.
+
+    Raises
+    ------
+    SettingsError : both embeddings and an index are named; the model cannot be read so.
+    ArtifactError : the embeddings or the index are damaged, or of another model or collection.
+    """
+    if embeddings is not None and index is not None:
+        what = "embeddings and an index cannot both be searched"
+        raise SettingsError("TWO_SEARCHERS", what, "give one of them")
+    collection, source = collection_of(data, cache), ModelSource.at(model, **reading)
+    return retriever_for(source, collection, cache_at(cache), embeddings=embeddings, index=index).hold()
+
+
+def retriever_for(
     source: ModelSource,
     collection: Collection,
     cache: Path,
     *,
     embeddings: Place | None = None,
     index: Place | None = None,
-) -> Snapshot:
-    """A model over a collection; its runs and embeddings live in the cache, keyed by digests."""
-    encoder = source.encoder()
-    encoding = Encoding(precision=best_precision(source.device_here))
-    key = digest_json([encoder.digest(), collection.digest, dataclasses.asdict(encoding)])
-    state = Snapshot(
-        encoder,
+) -> Retriever:
+    """A model over a collection; its embeddings live in the cache, keyed by digests, unless they are given."""
+    retriever = Retriever(
+        open_encoder(source),
         collection,
-        "model",
-        cache / "runs" / key[:32],
         cache,
-        encoding=encoding,
+        encoding=Encoding(precision=best_precision(source.device_here)),
         passages_at=None if embeddings is None else Path(embeddings),
     )
     if index is None:
-        return state
-    opened = open_index(index, encoder, state.sides["passage"], lambda: state.texts_digest)
-    return state.with_index(opened, "index", state.folder / "index")
+        return retriever
+    side = retriever.sides["passage"]
+    return retriever.through(matching_index(index, retriever.encoder, side, lambda: retriever.texts_digest))
 
 
-def open_index(place: Place, encoder: BiEncoder, digest: str, texts: Callable[[], str] | None) -> FaissIndex:
+def retriever_with_runs(source: ModelSource, collection: Collection, cache: Path) -> CachedRetriever:
+    """A model over a collection, whose runs live in the cache besides."""
+    encoder = open_encoder(source)
+    encoding = Encoding(precision=best_precision(source.device_here))
+    key = digest_json([encoder.digest(), collection.digest, dataclasses.asdict(encoding)])
+    return CachedRetriever(encoder, collection, cache / "runs" / key[:32], cache, encoding=encoding)
+
+
+def matching_index(place: Place, encoder: BiEncoder, digest: str, texts: Callable[[], str] | None) -> Index:
     """An index that :func:`~hardneg.api.index.index` built, for queries of this model.
 
     Parameters
@@ -57,8 +99,6 @@ def open_index(place: Place, encoder: BiEncoder, digest: str, texts: Callable[[]
     ArtifactError : it is damaged, or of another model or other texts.
     TrustError : a pickle stands in its place.
     """
-    index = FaissIndex(Path(place))
-    check_index(index, encoder, digest=digest)
-    if texts is not None:
-        check_index(index, encoder, digest=digest, tokens=texts())
+    index = open_index(Path(place))
+    check_index(index, encoder, digest=digest, tokens=texts)
     return index

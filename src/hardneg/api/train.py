@@ -10,33 +10,34 @@ from typing import Any
 
 from hardneg.api.inputs import Data, Place
 from hardneg.api.overrides import overridden
-from hardneg.api.prepare import CACHE, prepare
-from hardneg.api.retrievers import open_index
-from hardneg.data.training_data import TrainingData
+from hardneg.api.prepare import prepare
+from hardneg.api.retrievers import matching_index
+from hardneg.data.training_data import Splits, TrainingData
 from hardneg.diagnostics.results import evaluate_states, is_measured
 from hardneg.diagnostics.seeds import pool_seeds
 from hardneg.diagnostics.timeline import draw_timeline
 from hardneg.errors import SettingsError
 from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment.folder import open_experiment
+from hardneg.experiment.layout import Layout
 from hardneg.experiment.provenance import remember_collection
 from hardneg.experiment.results_manifest import write_results
+from hardneg.experiment.snapshot import State
 from hardneg.experiment.tensorboard import tensorboard_writer
 from hardneg.models.bi_encoder import BiEncoder
-from hardneg.models.capacity import warn_if_emulated
+from hardneg.models.source import ModelSource
 from hardneg.models.tokenizing import texts_digest
 from hardneg.negatives.pool import load_pool
 from hardneg.process.distributed import by_leader, group, is_leader
+from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import note, say
 from hardneg.recipes.ance.roles import jobs_of, take_role
 from hardneg.recipes.ance.supervision import team
-from hardneg.recipes.model_source import ModelSource, Splits, as_it_came, say_what_differs
 from hardneg.recipes.settings import Recipe, TrainingSettings
+from hardneg.recipes.starting_model import as_it_came, say_what_differs, starting_encoder, untrained_encoder
 from hardneg.recipes.untrained import cuts_of, cuts_of_sample, from_own, lengths_of
-from hardneg.search.retriever import State
 from hardneg.storage.artifacts import read_manifest
 
-TIMELINE = "timeline.png"
 Execute = Callable[[Path, TrainingSettings], dict[str, Any]]
 
 
@@ -86,7 +87,7 @@ def train_seeds(execute: Execute, place: Path, settings: TrainingSettings, count
     results = {}
     for seed in range(settings.seed, settings.seed + count):
         note(f"seed {seed}")
-        results[seed] = execute(place / f"seed-{seed}", settings.model_copy(update={"seed": seed}))
+        results[seed] = execute(Layout(place).seed(seed).path, settings.model_copy(update={"seed": seed}))
     pooled = pool_seeds(results)
     if is_leader():
         write_results(place, pooled)
@@ -109,13 +110,13 @@ def train_once(
 ) -> dict[str, Any]:
     """One experiment, from wherever it stands to its results."""
     measures = parse_measures(settings.measures)
-    encoder = source.load(settings)
+    encoder = starting_encoder(source, settings)
     recipe.check(settings, data, encoder)
     warn_if_emulated(settings.precision, source.device_here)
     given = open_given(recipe, negatives, data, settings)
     if index_folder is not None:  # its texts are compared now: what is wrong must not become an input
-        texts = partial(texts_digest, encoder, data.collection, cache or out / CACHE)
-        given["index"] = open_index(index_folder, encoder, encoder.digest("passage"), texts)
+        texts = partial(texts_digest, encoder, data.collection, cache or Layout(out).cache)
+        given["index"] = matching_index(index_folder, encoder, encoder.digest("passage"), texts)
     inputs = inputs_of(data, encoder, negatives, given)
     roles = settings.roles if role is None else [role]
     places = (out, data.collection, splits, source, settings, inputs, cache)
@@ -146,7 +147,9 @@ def train_once(
                 def states() -> Iterator[State]:
                     if jobs:
                         given["working"] = stack.enter_context(team(jobs, experiment, settings))
-                    yield from recipe.run(settings, data, partial(source.load, settings), experiment, **given)
+                    yield from recipe.run(
+                        settings, data, partial(starting_encoder, source, settings), experiment, **given
+                    )
 
                 evaluate_states(
                     from_own(own, settings, data, experiment, states),
@@ -162,10 +165,10 @@ def train_once(
                     lengths=lengths_of(cuts),
                     how="" if own is None else own.how,
                     keep=settings.keep,
-                    untrained=partial(source.untrained, settings),
+                    untrained=partial(untrained_encoder, source, settings),
                 )
             if jobs:
-                draw_timeline(experiment / TIMELINE, experiment.timing)
+                draw_timeline(experiment.layout.timeline, experiment.timing)
         return by_leader(lambda: dict(experiment.results))
 
 
@@ -179,7 +182,7 @@ def inputs_of(
     if negatives is not None:
         inputs["negatives"] = read_manifest(negatives).digest
     if "index" in given:
-        inputs["index"] = given["index"].manifest.digest
+        inputs["index"] = given["index"].digest
     return inputs
 
 
@@ -227,10 +230,10 @@ def plan(
     """
     task = prepare(recipe, data, model, out, **options)
     open_given(recipe, task.negatives, task.data, task.settings)
-    encoder = task.source.load(task.settings)
+    encoder = starting_encoder(task.source, task.settings)
     recipe.check(task.settings, task.data, encoder)
     if task.index_folder is not None:
-        open_index(task.index_folder, encoder, encoder.digest("passage"), None)
+        matching_index(task.index_folder, encoder, encoder.digest("passage"), None)
     own, own_settings = as_it_came(task.source, task.settings, encoder)
     planned = recipe.plan(task.settings, task.data, encoder, seeds=task.seeds, measure=estimate, own=own)
     planned["facts"] |= {f"cut {cut.plural}": cut.told for cut in cuts_of_sample(encoder, own_settings, task.data)}

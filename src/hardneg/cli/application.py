@@ -1,4 +1,4 @@
-"""Every command of ``hardneg``, by name and in the order of help, with the example at the end of its help."""
+"""All commands of ``hardneg`` in the order of the help, each with the example that ends its help."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hardneg import __version__
-from hardneg.cli import commands, exchange, indexing, keeping, retrieval, train
+from hardneg.cli import commands, exchange, indexing, maintenance, retrieval, train
 from hardneg.cli.options import example, show
 from hardneg.recipes.catalogue import CATALOGUE, RecipeFacts
 
@@ -38,14 +38,14 @@ COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
         exchange.export,
         ("hardneg export POOL --data DATA --format sentence-transformers", "--negatives 7 --out train.jsonl"),
     ),
-    ("verify", keeping.verify, ("hardneg verify EXP",)),
-    ("clean", keeping.clean, ("hardneg clean EXP --yes",)),
-    ("doctor", keeping.doctor, ("hardneg doctor",)),
+    ("verify", maintenance.verify, ("hardneg verify EXP",)),
+    ("clean", maintenance.clean, ("hardneg clean EXP --yes",)),
+    ("doctor", maintenance.doctor, ("hardneg doctor",)),
 )
 
 
 def application(recipes: Iterable[RecipeFacts] = CATALOGUE) -> typer.Typer:
-    """The command line, which trains by these recipes."""
+    """Make the command line; ``hardneg train`` gets a command for each of these recipes."""
     app = typer.Typer(
         add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, epilog=train.EXAMPLE
     )

@@ -1,4 +1,4 @@
-"""``hardneg index``."""
+"""The command ``hardneg index``."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from hardneg.cli.options import (
     begin,
     reads_model,
     show_result,
+    tune,
 )
 
 
@@ -27,8 +28,8 @@ def index(
     embeddings: Annotated[Path, typer.Argument(help="Passage embeddings made by encode.")],
     out: Annotated[Path, typer.Option(help="The folder of the index.")],
     kind: Annotated[str, typer.Option(help="flat, ivf, hnsw, pq or ivfpq.")] = "flat",
-    lists: Annotated[int | None, typer.Option(min=1, help="ivf, ivfpq: clusters.")] = None,
-    probes: Annotated[int | None, typer.Option(min=1, help="ivf, ivfpq: clusters that a search looks at.")] = None,
+    lists: Annotated[int | None, typer.Option(min=1, help="ivf, ivfpq: number of clusters.")] = None,
+    probes: Annotated[int | None, typer.Option(min=1, help="ivf, ivfpq: clusters searched for a query.")] = None,
     links: Annotated[int | None, typer.Option(min=1, help="hnsw: links of a passage.")] = None,
     ef_build: Annotated[int | None, typer.Option(min=1, help="hnsw: candidates while building.")] = None,
     ef: Annotated[int | None, typer.Option(min=1, help="hnsw: candidates of a search.")] = None,
@@ -47,8 +48,8 @@ def index(
 ) -> None:
     """Build an approximate or compressed index, and print its recall.
 
-    What is left open is chosen by the size of the corpus. Recall is measured with drawn passages as queries, or
-    with the queries of --data and --split, encoded by --model.
+    Options that are not given are chosen by the size of the corpus. Recall is measured with random passages as
+    queries, or with the queries of --data and --split, encoded by --model.
     """
     options: dict[str, Any] = {
         "lists": lists,
@@ -62,11 +63,8 @@ def index(
     begin(code=reading.pop("allow_code"))
     from hardneg.api.index import index as execute
     from hardneg.cli.tables import facts_table
-    from hardneg.process.memory import limit_memory
-    from hardneg.process.threads import set_threads
 
-    set_threads(threads)
-    limit_memory(max_ram)
+    tune(threads, max_ram)
     facts = execute(
         embeddings,
         out,

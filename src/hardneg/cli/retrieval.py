@@ -1,4 +1,4 @@
-"""``hardneg encode`` and ``hardneg search``."""
+"""The commands ``hardneg encode`` and ``hardneg search``."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from hardneg.cli.options import (
     begin,
     reads_model,
     show_result,
+    tune,
 )
 
 
@@ -32,7 +33,7 @@ def encode(
     *,
     reading: Reading,
     queries: Annotated[bool, typer.Option("--queries", help="Encode the queries, not the passages.")] = False,
-    shard: Annotated[str | None, typer.Option(help="i/n: this process's part of the work.")] = None,
+    shard: Annotated[str | None, typer.Option(help="i/n: encode only part i (from 0) of n parts.")] = None,
     dtype: Annotated[str, typer.Option(help="float16 or float32.")] = "float16",
     token_budget: Annotated[int, typer.Option(min=16, help="Tokens of a batch.")] = 16384,
     cache: CacheOption = None,
@@ -47,11 +48,8 @@ def encode(
     from hardneg.api.inputs import one_of
     from hardneg.api.search import encode as execute
     from hardneg.cli.tables import facts_table
-    from hardneg.process.memory import limit_memory
-    from hardneg.process.threads import set_threads
 
-    set_threads(threads)
-    limit_memory(max_ram, max_vram)
+    tune(threads, max_ram, max_vram)
     facts = execute(
         data,
         model,
@@ -78,8 +76,10 @@ def search(
     index: Annotated[Path | None, typer.Option(help="An index made by index, instead of exact search.")] = None,
     split: Annotated[str, typer.Option(help="Split whose queries are searched.")] = "test",
     query: Annotated[str | None, typer.Option(help="Search this text and print the hits.")] = None,
-    k: Annotated[int | None, typer.Option("--k", min=1, help="Hits of a query (1000; 5 with --query).")] = None,
-    out: Annotated[Path | None, typer.Option(help="The run file (TREC; .gz by name).")] = None,
+    k: Annotated[
+        int | None, typer.Option("--k", min=1, help="Hits for each query (default: 1000; 5 with --query).")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run file (TREC; gzip if its name ends in .gz).")] = None,
     cache: CacheOption = None,
     device: DeviceOption = None,
     threads: ThreadsOption = None,
@@ -93,12 +93,13 @@ def search(
     begin(resumable=not bm25, code=reading.pop("allow_code"))
     from hardneg.api.search import search_split, search_text
     from hardneg.cli.tables import facts_table, hits_text
-    from hardneg.process.memory import limit_memory
-    from hardneg.process.threads import set_threads
 
-    if not bm25:
-        set_threads(threads)
-    limit_memory(max_ram, max_vram)
+    if bm25:  # needs no torch
+        from hardneg.process.memory import limit_memory
+
+        limit_memory(max_ram, max_vram)
+    else:
+        tune(threads, max_ram, max_vram)
     common: dict[str, Any] = {
         "model": model,
         **reading,

@@ -6,7 +6,6 @@ training on random negatives lowers their number, training on hard ones that of 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +16,13 @@ import torch
 from numpy.typing import NDArray
 
 from hardneg.errors import InputError
+from hardneg.experiment.layout import errors_of
+from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.process.progress import Tick, silent, track
 from hardneg.records import Float32, Int32, Int64, Positives, Qrels, owners, spans
 from hardneg.search.counting import count_above
 from hardneg.search.exact import ExactIndex
-from hardneg.search.retriever import Snapshot, State
-from hardneg.storage.artifacts import digest_json, is_current, is_published, load_array, open_artifact, publish
+from hardneg.storage.artifacts import is_current, is_published, load_array, open_artifact, publish
 
 TOP = 200  # K of the paper
 KIND = "pairwise-errors"
@@ -134,19 +134,13 @@ def errors_of_state(state: State, splits: Mapping[str, Qrels]) -> dict[str, dict
 
 def kept_errors(state: State, name: str, positives: Positives) -> PairwiseErrors | None:
     """The errors that stand beside a state's run ``name``; counted now if it still has embeddings."""
-    path = state.folder / f"{name}-errors"
+    path = errors_of(state.folder, name)
     if not isinstance(state, Snapshot):
         return load_errors(path) if is_published(path, KIND) else None
     if state.index is not None or state.chunks is not None or not len(positives.passage_rows):
         return None
     asked = [positives.query_rows.tolist(), positives.offsets.tolist(), positives.passage_rows.tolist()]
-    inputs = {
-        "collection": state.collection.digest,
-        "model": state.digest,
-        "encoding": digest_json(dataclasses.asdict(state.encoding)),
-        "asked": digest_json(asked),
-        **state.shortened(name != "test"),
-    }
+    inputs = state.inputs_of(asked, as_trained=name != "test")
     if not is_current(path, KIND, inputs):
         save_errors(count_errors(state, name, positives), path, inputs)
     return load_errors(path)

@@ -8,12 +8,12 @@ from typing import Any
 from hardneg.data.training_data import TrainingData
 from hardneg.diagnostics.pairwise_errors import errors_of_state
 from hardneg.evaluation.measures import Measure
+from hardneg.experiment.snapshot import State
 from hardneg.negatives.candidates import Contains
 from hardneg.negatives.labels import current_positives
 from hardneg.negatives.mining import training_depth
 from hardneg.process.distributed import by_leader
 from hardneg.records import Qrels, Run
-from hardneg.search.retriever import State
 
 
 def search_state(

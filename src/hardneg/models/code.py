@@ -37,9 +37,9 @@ def allow_code(*revisions: str) -> None:
     _allowed.update(revisions)
 
 
-def allowed_code() -> list[str]:
+def allowed_code() -> tuple[str, ...]:
     """The revisions whose code may run."""
-    return sorted(_allowed)
+    return tuple(sorted(_allowed))
 
 
 def allowed_commits() -> list[str]:

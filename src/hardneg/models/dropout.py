@@ -9,12 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hardneg.process.cpu import draws_dropout
+
 STEPS = 1 << 16  # on the CPU probabilities are rounded to this part of 1: four draws from one word
 
 
 def drop(x: Tensor, p: float) -> Tensor:
     """Dropout of ``x`` with probability ``p``; what is kept is scaled up, so that the mean stays."""
-    if x.device.type != "cpu":
+    if not draws_dropout(x.device):
         return F.dropout(x, p)
     dropped = round(p * STEPS)
     dropped_out: Tensor = _Dropout.apply(x, _draws(x.shape) >= dropped - STEPS // 2, STEPS / (STEPS - dropped))

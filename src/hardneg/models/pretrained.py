@@ -23,8 +23,8 @@ from transformers.utils import logging as transformers_logging
 
 from hardneg.errors import HardnegError, InputError, SettingsError, TrustError
 from hardneg.models import code
+from hardneg.models.source import PACKAGE, ModelSource
 
-PACKAGE = "package:"
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 CODE_FILES = ["*.py"]
@@ -50,8 +50,12 @@ MOST = {  # the largest encoders have a tenth of it
 BIN_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
-def locate(model: str, *, allow_bin: bool = False) -> Path:
+def locate(model: str, source: ModelSource) -> Path:
     """The folder of a model given as a path, ``package:NAME`` or the name on the Hugging Face hub.
+
+    Parameters
+    ----------
+    source : says what may be fetched of it.
 
     Raises
     ------
@@ -64,7 +68,7 @@ def locate(model: str, *, allow_bin: bool = False) -> Path:
         return folder
     if folder.exists() or not HUB_NAME.fullmatch(model):
         raise _not_found(model, "no such folder")
-    return _from_hub(model, allow_bin)
+    return _from_hub(model, source)
 
 
 def _in_package(name: str) -> Path:
@@ -79,10 +83,10 @@ def _in_package(name: str) -> Path:
     return folder
 
 
-def _from_hub(model: str, allow_bin: bool) -> Path:
+def _from_hub(model: str, source: ModelSource) -> Path:
     from huggingface_hub import snapshot_download
 
-    files = HUB_FILES + ["*.bin"] * allow_bin + CODE_FILES * bool(code.allowed_code())
+    files = HUB_FILES + ["*.bin"] * source.allow_bin + CODE_FILES * bool(code.allowed_code())
     for revision in (*code.allowed_commits(), None):  # a commit may be one of another model
         try:
             place = snapshot_download(
@@ -146,9 +150,9 @@ def _own_class(folder: Path, name: str) -> Any:
     return own
 
 
-def find_weights(folder: Path, *, allow_bin: bool, safe: tuple[str, ...] = SAFE_WEIGHTS) -> Path:
+def find_weights(folder: Path, source: ModelSource, safe: tuple[str, ...] = SAFE_WEIGHTS) -> Path:
     """The weights file of a folder (or its index): safetensors, else ``.bin`` where allowed."""
-    for name in safe + BIN_WEIGHTS * allow_bin:
+    for name in safe + BIN_WEIGHTS * source.allow_bin:
         if (folder / name).is_file():
             return folder / name
     if any((folder / name).is_file() for name in BIN_WEIGHTS):
@@ -201,7 +205,7 @@ def quiet() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
-def read_transformer(folder: Path, *, allow_bin: bool) -> tuple[PreTrainedModel, set[str]]:
+def read_transformer(folder: Path, source: ModelSource) -> tuple[PreTrainedModel, set[str]]:
     """The transformer of a folder, float32, without pooler; and the names of the weights it has no place for.
 
     Raises
@@ -216,7 +220,7 @@ def read_transformer(folder: Path, *, allow_bin: bool) -> tuple[PreTrainedModel,
         own = _own_class(folder, "AutoModel")
         kind = own or _model_class(config)
         _check_sizes(config)
-        weights = find_weights(folder, allow_bin=allow_bin)
+        weights = find_weights(folder, source)
         pooler = {"add_pooling_layer": False} if "add_pooling_layer" in inspect.signature(kind).parameters else {}
         with refusing_pickles(weights):
             model, report = (own or AutoModel).from_pretrained(

@@ -12,6 +12,7 @@ from hardneg.errors import InputError, SettingsError, TrustError
 from hardneg.models.bi_encoder import AnceHead
 from hardneg.models.pooling import Pooling
 from hardneg.models.pretrained import find_weights, read_json_file, read_json_object, read_tensors
+from hardneg.models.source import ModelSource
 
 MODULES = "modules.json"
 CONFIG = "config_sentence_transformers.json"
@@ -61,7 +62,7 @@ class SentenceFolder:
     similarity: str | None
 
 
-def read_st_folder(folder: Path, *, allow_bin: bool) -> SentenceFolder:
+def read_st_folder(folder: Path, source: ModelSource) -> SentenceFolder:
     """Read the modules and settings of a directory; weights and tokenizer stay on disk.
 
     Raises
@@ -80,7 +81,7 @@ def read_st_folder(folder: Path, *, allow_bin: bool) -> SentenceFolder:
         rest = rest[2:]
     normalize = bool(rest) and rest[0].kind == "Normalize"
     rest = rest[normalize:]
-    dim = _cut(rest.pop(), allow_bin) if len(rest) == 1 and rest[0].kind == "Dense" else None
+    dim = _cut(rest.pop(), source) if len(rest) == 1 and rest[0].kind == "Dense" else None
     if rest:
         raise _unsupported(rest[0].kind, folder / MODULES)
     settings = _transformer_settings(modules[0].folder)
@@ -99,13 +100,13 @@ def read_st_folder(folder: Path, *, allow_bin: bool) -> SentenceFolder:
     )
 
 
-def read_ance_head(folders: tuple[Path, Path], width: int, *, allow_bin: bool) -> AnceHead:
+def read_ance_head(folders: tuple[Path, Path], width: int, source: ModelSource) -> AnceHead:
     """The ANCE head of its Dense and LayerNorm folders."""
     head = AnceHead(width)
     state = {
         name: tensor
         for folder in folders
-        for name, tensor in read_tensors(find_weights(folder, allow_bin=allow_bin, safe=DENSE_WEIGHTS)).items()
+        for name, tensor in read_tensors(find_weights(folder, source, DENSE_WEIGHTS)).items()
     }
     if {name: tensor.shape for name, tensor in state.items()} != {
         name: tensor.shape for name, tensor in head.state_dict().items()
@@ -168,10 +169,10 @@ def _ance_head(dense: Module, norm: Module) -> tuple[Path, Path]:
     return dense.folder, norm.folder
 
 
-def _cut(dense: Module, allow_bin: bool) -> int:
+def _cut(dense: Module, source: ModelSource) -> int:
     """How many dimensions a Dense keeps that does nothing but keep the first ones."""
     if _is_linear(dense) and not dense.config.get("bias", True):
-        file = find_weights(dense.folder, allow_bin=allow_bin, safe=DENSE_WEIGHTS)
+        file = find_weights(dense.folder, source, DENSE_WEIGHTS)
         weight = read_tensors(file)["linear.weight"]
         if torch.equal(weight, torch.eye(*weight.shape)):
             return len(weight)

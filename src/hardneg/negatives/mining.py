@@ -1,4 +1,4 @@
-"""From a state of the model to candidate negatives: one function for every source."""
+"""From what a model retrieves to candidate negatives: one function for every source."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hardneg.config import nearest as nearest_name
 from hardneg.data.collection import Collection
 from hardneg.errors import SettingsError
-from hardneg.negatives.adopting import drop_untrainable, from_file
 from hardneg.negatives.candidates import (
     ALL,
     Contains,
@@ -23,12 +23,12 @@ from hardneg.negatives.candidates import (
     starved,
     without_answers,
 )
+from hardneg.negatives.imported_pool import drop_untrainable, from_file
 from hardneg.negatives.mix import Mode, teleport, union
 from hardneg.negatives.pool import NegativePool
 from hardneg.negatives.sources import random_source, sample_source
 from hardneg.records import Float32, Int32, Positives, Run, owners, spans
 from hardneg.search.bm25 import bm25_run
-from hardneg.search.retriever import Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +45,58 @@ class Corpus:
     cache: Path
 
 
+class Searcher(Protocol):
+    """What answers with runs: a model over a collection, or what is kept of the runs of one."""
+
+    def search(self, name: str, query_rows: Int32, k: int, *, as_trained: bool = False) -> Run:
+        """The run ``name`` of these queries, ``k`` deep.
+
+        Parameters
+        ----------
+        as_trained : queries are as long as training steps read them, not as long as search does.
+        """
+        ...
+
+    def neighbours(self, name: str, owners: Int32, anchors: Int32, k: int) -> Run:
+        """The run ``name`` of the neighbours of passages: list i is that of ``anchors[i]``, for ``owners[i]``."""
+        ...
+
+
+class Vectors(Protocol):
+    """Vectors that can be asked for by row."""
+
+    def rows(self, rows: NDArray[np.integer]) -> NDArray[Any]:
+        """Vectors [len(rows), dim] of these rows, in that order."""
+        ...
+
+
+class Miner(Searcher, Protocol):
+    """A model over a collection, as mining needs it: its runs, and for margins the scores of positives.
+
+    Attributes
+    ----------
+    training_queries : the queries, embedded as training steps read them.
+    """
+
+    collection: Collection
+    cache: Path
+
+    @property
+    def training_queries(self) -> Vectors:
+        """The queries, embedded as training steps read them."""
+        ...
+
+    def passage_vectors(self, passages: Int32) -> NDArray[Any]:
+        """[n, dim] the vector that stands for each passage as a query."""
+        ...
+
+    def pair_scores(self, vectors: NDArray[Any], passages: Int32) -> Float32:
+        """[n] the score of each vector and its passage, as a search gives it."""
+        ...
+
+
 def mine_pool(
-    corpus: Snapshot | Corpus,
+    corpus: Miner | Corpus,
     positives: Positives,
     previous: NegativePool | None,
     *,
@@ -108,9 +158,7 @@ def mine_pool(
     return drop_untrainable(mixed, contains)
 
 
-def check_sources(
-    corpus: Snapshot | Corpus, sources: Sequence[str], given: Run | NegativePool | None = None
-) -> None:
+def check_sources(corpus: Miner | Corpus, sources: Sequence[str], given: Run | NegativePool | None = None) -> None:
     """Refuse unknown and repeated sources, and those that need a model where there is none."""
     if not sources:
         raise SettingsError("NO_SOURCES", "no source is given", f"choose from {', '.join(SOURCES)}")
@@ -126,7 +174,7 @@ def check_sources(
 
 
 def mine_candidates(
-    corpus: Snapshot | Corpus,
+    corpus: Miner | Corpus,
     positives: Positives,
     source: str,
     *,
@@ -148,11 +196,6 @@ def mine_candidates(
     contains : drops candidates that contain an answer.
     given : for the source ``file``: a run, whose hits are mined like those of a search, or a pool, whose entries
         are taken as they are.
-
-    Notes
-    -----
-    Lists are searched ``max |D+| + 16`` deeper than ``depth``; where positives and copies of them still leave a
-    list short, all are searched twice as deep.
     """
     collection = corpus.collection
     if source == "random":
@@ -181,14 +224,7 @@ def mine_candidates(
             contains=contains,
         )
     search, list_anchors = searcher(corpus, positives, source, anchors)
-    k = training_depth(collection, positives, depth)
-    run = search(k)
-    while k < collection.n_passages and len(
-        starved(run, positives, depth=depth, searched=k, text_keys=collection.text_keys)
-    ):
-        k = min(2 * k, collection.n_passages)
-        log.info("%s: some lists are short of %d candidates; searching %d deep", source, depth, k)
-        run = search(k)
+    run = deep_enough(search, source, positives, collection, depth)
     if contains is not None:  # all at once: it is asked block by block
         contains(run.query_rows[owners(run.offsets)], run.passage_rows)
     return sample_source(
@@ -207,19 +243,38 @@ def mine_candidates(
     )
 
 
+def deep_enough(
+    search: Callable[[int], Run], source: str, positives: Positives, collection: Collection, depth: int
+) -> Run:
+    """The run of a source, so deep that ``depth`` candidates are left where there are so many passages.
+
+    Lists are searched ``max |D+| + 16`` deeper than ``depth``; where positives and copies of them still leave a
+    list short, all are searched twice as deep.
+    """
+    k = training_depth(collection, positives, depth)
+    run = search(k)
+    while k < collection.n_passages and len(
+        starved(run, positives, depth=depth, searched=k, text_keys=collection.text_keys)
+    ):
+        k = min(2 * k, collection.n_passages)
+        log.info("%s: some lists are short of %d candidates; searching %d deep", source, depth, k)
+        run = search(k)
+    return run
+
+
 def training_depth(collection: Collection, positives: Positives, depth: int) -> int:
     """How many hits of each training query are searched and kept."""
     return min(max(search_depth(depth, positives), DIAGNOSTIC_DEPTH), collection.n_passages)
 
 
 def searcher(
-    corpus: Snapshot | Corpus, positives: Positives, source: str, anchors: Literal["first", "all"]
+    corpus: Miner | Corpus, positives: Positives, source: str, anchors: Literal["first", "all"]
 ) -> tuple[Callable[[int], Run], Int32 | None]:
     """The function k -> run of a source, and the anchor of each of its lists (lookahead only)."""
     rows = positives.query_rows
     if source == "bm25":
         return lambda k: bm25_run(corpus.collection, rows, k, corpus.cache), None
-    assert isinstance(corpus, Snapshot)
+    assert not isinstance(corpus, Corpus)
     if source == "query":
         return lambda k: corpus.search("query", rows, k, as_trained=True), None
     if anchors == "first":
@@ -234,7 +289,7 @@ def searcher(
     return lambda k: corpus.neighbours(name, list_owners, list_anchors, k), list_anchors
 
 
-def positive_scores(corpus: Snapshot | Corpus, positives: Positives, source: str) -> Float32:
+def positive_scores(corpus: Miner | Corpus, positives: Positives, source: str) -> Float32:
     """What margins compare with [Q]: the first positive's score in the lists of ``source``; 0 where there is none.
 
     For lookahead that is the positive's score with itself, for it stands at the head of its own list.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import re
-import sys
-from pathlib import Path
+import resource
+
+import psutil
 
 from hardneg.errors import ResourceError, SettingsError
 
-# /proc by hand: psutil would be one more dependency, and its USS counts mapped files that nobody else maps.
 UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 
@@ -54,18 +54,9 @@ def room(device: str = "cpu") -> int | None:
 
 
 def spare() -> int:
-    """Bytes that may be taken for speed alone: half of what the limit leaves, else a quarter of what is available.
-
-    0 where the system does not say what is available.
-    """
+    """Bytes that may be taken for speed alone: half of what the limit leaves, else a quarter of what is free."""
     left = room("cpu")
-    if left is not None:
-        return left // 2
-    try:
-        found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
-    except OSError:  # not Linux
-        return 0
-    return int(found[1]) * 256 if found else 0
+    return int(psutil.virtual_memory().available) // 4 if left is None else left // 2
 
 
 def require(needed: int, what: str, device: str = "cpu") -> None:
@@ -87,23 +78,15 @@ def require(needed: int, what: str, device: str = "cpu") -> None:
 
 
 def peak_memory() -> int:
-    """The most bytes that this process took so far, mapped files included; 0 where the system does not say."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return 0
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    """The most bytes that this process took so far, mapped files included."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def own_memory() -> int:
-    """Bytes of memory that only this process has; 0 where the system does not say."""
+    """Bytes of memory that only this process has: what it holds without the pages of files and shared memory."""
     _trim()
-    try:
-        status = Path("/proc/self/status").read_text()
-    except OSError:
-        return 0
-    found = re.search(r"^RssAnon:\s+(\d+) kB", status, re.MULTILINE)
-    return int(found[1]) * 1024 if found else 0
+    held = psutil.Process().memory_info()  # psutil's USS would count files that nobody else maps
+    return int(held.rss - held.shared)
 
 
 def _trim() -> None:

@@ -1,11 +1,8 @@
-"""Threads, device and precision of this process, set once and in one place."""
+"""How many threads this process may use, and which device."""
 
 from __future__ import annotations
 
-import ctypes
 import os
-import sys
-import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,37 +11,9 @@ from typing import Any
 from hardneg.errors import SettingsError
 from hardneg.process.distributed import local_rank, local_size
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
-KEEP_BYTES = 1 << 30
 CGROUP = Path("/sys/fs/cgroup")
 
 _told: int | None = None  # threads, as whoever started this process said
-
-
-def wait_asleep_if_crowded() -> bool:
-    """Where others keep processors busy, let threads sleep while they wait for one another; whether it does.
-
-    OpenMP's threads spin. A search has thousands of short parallel parts, and while one of its threads waits for a
-    processor, the others spin for a whole time slice, in every part: "Beside other work" in docs/benchmarks.md has
-    figures. What the environment says is left alone, and nothing can be done once torch is loaded.
-    """
-    if {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys() or "torch" in sys.modules or not _others_run():
-        return False
-    os.environ["GOMP_SPINCOUNT"] = "0"
-    return True
-
-
-def _others_run(samples: int = 5) -> bool:
-    """Whether anything but this thread runs or waits for a processor, each time that one looks."""
-    for _ in range(samples):
-        try:
-            running = int(Path("/proc/loadavg").read_text().split()[3].split("/")[0])
-        except (OSError, IndexError, ValueError):  # not Linux
-            return False
-        if running <= 1:
-            return False
-        time.sleep(0.002)
-    return True
 
 
 def set_threads(threads: int | None = None) -> int:
@@ -57,7 +26,6 @@ def set_threads(threads: int | None = None) -> int:
     global _told
     import torch
 
-    reuse_memory()
     _told = threads
     if threads is not None:
         os.environ["RAYON_NUM_THREADS"] = str(threads)
@@ -74,17 +42,35 @@ def usable_threads() -> int:
 
 def default_threads() -> int:
     """What ``OMP_NUM_THREADS`` says, else this process's share of the CPUs; never more than it may use."""
-    text = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # a list is one number a nesting level
-    if text.isdecimal() and int(text) > 0:  # anything else OpenMP passes over, too
-        return min(int(text), usable_cpus())
+    if asked := _asked_of_openmp():
+        return min(asked, usable_cpus())
     return max(usable_cpus() // local_size(), 1)
 
 
+def usual_threads() -> set[int]:
+    """The numbers of threads of which torch takes one where nobody told it, quotas left aside."""
+    import psutil
+
+    if asked := _asked_of_openmp():
+        return {asked}
+    cores = psutil.cpu_count(logical=False) or affinity()  # what MKL takes
+    return {affinity(), min(cores, affinity())}
+
+
+def _asked_of_openmp() -> int | None:
+    """What ``OMP_NUM_THREADS`` says; None where it says nothing that OpenMP would read."""
+    text = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # a list is one number a nesting level
+    return int(text) if text.isdecimal() and int(text) > 0 else None
+
+
+def affinity() -> int:
+    """CPUs that the system lets this process run on (``taskset``)."""
+    return len(os.sched_getaffinity(0))
+
+
 def usable_cpus() -> int:
-    """CPUs that this process may use: by its affinity (``taskset``), and by the quota of its control group."""
-    asked = getattr(os, "sched_getaffinity", None)  # Linux alone says
-    cpus = len(asked(0)) if asked else os.cpu_count() or 1
-    return max(int(min(cpus, cpu_quota() or cpus)), 1)
+    """CPUs that this process may use: by its affinity, and by the quota of its control group."""
+    return max(int(min(affinity(), cpu_quota() or affinity())), 1)
 
 
 def cpu_quota() -> float | None:
@@ -132,19 +118,6 @@ def load_faiss() -> Any:
         raise SettingsError("PACKAGE_MISSING", what, "pip install faiss-cpu") from fault
     faiss.omp_set_num_threads(torch.get_num_threads())
     return faiss
-
-
-def reuse_memory() -> bool:
-    """Let glibc keep freed blocks instead of handing them back to the system after every operation.
-
-    Encoders allocate and free the same few large buffers again and again; mapping them anew costs a fifth of the
-    CPU time of a forward pass. True where the allocator took the settings.
-    """
-    try:
-        mallopt = ctypes.CDLL("libc.so.6").mallopt
-    except (OSError, AttributeError):  # another C library
-        return False
-    return bool(mallopt(M_MMAP_THRESHOLD, KEEP_BYTES) and mallopt(M_TRIM_THRESHOLD, KEEP_BYTES))
 
 
 def pick_device(device: str | None = None) -> str:

@@ -13,8 +13,8 @@ import numpy as np
 from hardneg.data.tokens import token_batch
 from hardneg.data.training_data import TrainingData
 from hardneg.models.bi_encoder import BiEncoder
-from hardneg.models.capacity import Precision
 from hardneg.negatives.mining import training_depth
+from hardneg.process.hardware import Precision
 from hardneg.process.progress import clock
 from hardneg.recipes.microbenchmarks import TIMED_TOKENS, encode_seconds, search_seconds, spread, training_cost
 from hardneg.recipes.settings import TrainingSettings

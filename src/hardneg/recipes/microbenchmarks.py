@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from hardneg.models.bi_encoder import BiEncoder
-from hardneg.models.capacity import Precision
 from hardneg.models.packing import plan_batches
 from hardneg.process import memory
+from hardneg.process.hardware import Precision
 from hardneg.records import Side, TokenBatch
 from hardneg.search.exact import ExactIndex
 from hardneg.training.optim import adamw

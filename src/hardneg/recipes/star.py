@@ -16,10 +16,11 @@ from torch import Tensor
 
 from hardneg.data.training_data import TrainingData, labelled
 from hardneg.experiment.folder import Experiment
+from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.losses import star as star_loss
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
-from hardneg.negatives.adopting import import_pool
+from hardneg.negatives.imported_pool import import_pool
 from hardneg.negatives.labels import answers_of, current_positives, with_pool_positives
 from hardneg.negatives.mining import mine_candidates
 from hardneg.negatives.pool import KIND as POOL
@@ -30,7 +31,6 @@ from hardneg.recipes.estimate import Episode, describe_work, work_of
 from hardneg.recipes.measured_states import MeasuredStage, Passing, passed
 from hardneg.recipes.settings import Recipe, TrainingSettings, retriever_of, state_of_episode
 from hardneg.recipes.untrained import Own
-from hardneg.search.retriever import Snapshot, State
 from hardneg.storage.artifacts import is_current, read_manifest
 from hardneg.training.batches import VisitBatches, trainable
 from hardneg.training.objectives import GroupLoss, group_objective
@@ -87,7 +87,7 @@ def static_negatives(
     settings: Star, state: Snapshot, data: TrainingData, experiment: Experiment, given: NegativePool | None
 ) -> NegativePool:
     """The top ``depth`` of the warm-up model without D+, or what was given."""
-    path, collection = experiment / "episodes/1/negatives", data.collection
+    path, collection = experiment.layout.episode(1).negatives, data.collection
     inputs = {"collection": collection.digest, "splits": data.digest, "miner": state.digest}
     if not is_current(path, POOL, inputs):
         with experiment.timed("mine", episode=1):
@@ -120,7 +120,7 @@ def train(
         settings,
         experiment,
         start,
-        models={settings.last_model: settings.stop(queries)},
+        models={experiment / settings.last_model: settings.stop(queries)},
         schedule=linear(settings.learning_rate, warmup=settings.warmup, horizon=settings.horizon(queries)),
         objective=group_objective(
             with_pool_positives(data, pool), start, experiment.cache, loss, in_batch=True, **settings.of_objective
@@ -143,9 +143,9 @@ def train(
         episode=1,
         horizon=settings.horizon(queries),
         stop=settings.stop(queries),
-        start="episodes/1/runs",
+        start=experiment.layout.episode(1).runs,
     )
-    inputs = {"pool": read_manifest(experiment / "episodes/1/negatives").digest}
+    inputs = {"pool": read_manifest(experiment.layout.episode(1).negatives).digest}
     MeasuredStage(settings, data, experiment, retriever, passing, episode=1, inputs=inputs).advance()
     return load_encoder(str(experiment / settings.last_model), device=start.device)
 

@@ -9,12 +9,12 @@ from typing import Any
 from hardneg.data.training_data import TrainingData
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.names import STARTED, UNTRAINED
+from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.lengths import Cut, count_cut, sample_cut
 from hardneg.recipes.settings import TrainingSettings, state_of
 from hardneg.records import Side
-from hardneg.search.retriever import Snapshot, State
 
 SIDES: tuple[Side, Side] = ("passage", "query")
 OF_TEXTS = ("query_length", "passage_length", "search_query_length")  # said in tokens
@@ -93,7 +93,7 @@ def as_it_came(
     own: Own, settings: TrainingSettings, data: TrainingData, experiment: Experiment
 ) -> Iterator[Snapshot]:
     """The model as it came; it leaves the embeddings of the side that training starts from too."""
-    state = state_of(settings, data, experiment, own.load(), UNTRAINED, f"{UNTRAINED}/runs")
+    state = state_of(settings, data, experiment, own.load(), UNTRAINED, experiment.layout.runs_of(UNTRAINED))
     state.asked = "judged"
     yield state
     state.discard(*own.sides)

@@ -1,4 +1,4 @@
-"""Indexes of passages behind one face: exact search of stored vectors, and what faiss approximates or compresses.
+"""Indexes that are artefacts, and their opener: what faiss approximates or compresses.
 
 An index of faiss is an artefact: its digest is checked before faiss, which is native code, reads a byte of it.
 faiss only proposes passages. A score is what it is in exact search: the dot product of the query and the vector
@@ -8,10 +8,9 @@ on the batch, and kinds that keep the vectors whole give those of exact search, 
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,17 +19,14 @@ from torch import Tensor
 
 from hardneg.errors import ArtifactError, TrustError
 from hardneg.models.bi_encoder import BiEncoder
+from hardneg.process.progress import Tick, silent
 from hardneg.process.threads import load_faiss
-from hardneg.records import Float32, Int32, Int64, Run, Side, Unit, offsets_of
-from hardneg.search.embedding_store import Embeddings
-from hardneg.search.exact import ExactIndex, as_tensor
-from hardneg.search.retrieve import dot_products, search_documents
+from hardneg.records import Float32, Int64, Side
+from hardneg.search.retrieve import Index, dot_products
 from hardneg.search.runs import check_request
 from hardneg.search.vectors import check_norms, vector_norms
-from hardneg.storage.artifacts import Manifest, open_artifact, reading
+from hardneg.storage.artifacts import Manifest, is_published, open_artifact, read_manifest, reading
 from hardneg.storage.safe_read import holds_pickle
-
-log = logging.getLogger(__name__)
 
 KIND, FILE = "index", "index.faiss"
 Kind = Literal["flat", "ivf", "hnsw", "pq", "ivfpq"]
@@ -47,34 +43,6 @@ SHARED = {
 }
 
 
-class PassageIndex(Protocol):
-    """What searches passages, and knows the vectors that it scores."""
-
-    def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Scores [Q, k] float32 and rows [Q, k] int32, best first, ties by row; -1 where there are fewer hits."""
-        ...
-
-    def vectors(self, rows: NDArray[np.integer]) -> Tensor:
-        """[n, dim] float32 the vectors of these passages as the index scores them."""
-        ...
-
-
-class StoredIndex:
-    """Exact search of stored embeddings."""
-
-    def __init__(self, embeddings: Embeddings, device: str | torch.device = "cpu") -> None:
-        self.embeddings = embeddings
-        self.exact = ExactIndex(embeddings.shards, max_norm=embeddings.max_norm, device=device)
-
-    def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """See :class:`PassageIndex`."""
-        return self.exact.search(queries, k)
-
-    def vectors(self, rows: NDArray[np.integer]) -> Tensor:
-        """See :class:`PassageIndex`."""
-        return as_tensor(self.embeddings.rows(rows)).float()
-
-
 class FaissIndex:
     """An index of faiss, opened from an artefact and memory-mapped.
 
@@ -83,6 +51,8 @@ class FaissIndex:
     ArtifactError : it is damaged, cut short, or not what its manifest says.
     SettingsError : faiss is not installed.
     """
+
+    nested = False
 
     def __init__(self, path: Path) -> None:
         self.path, self.manifest = path, open_artifact(path, KIND)
@@ -93,8 +63,22 @@ class FaissIndex:
     def __len__(self) -> int:
         return int(self.index.ntotal)
 
-    def search(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """See :class:`PassageIndex`; the queries are rounded as the passages were.
+    @property
+    def digest(self) -> str:
+        """See :class:`~hardneg.search.retrieve.Index`."""
+        return self.manifest.digest
+
+    def describe(self) -> dict[str, Any]:
+        """See :class:`~hardneg.search.retrieve.Index`."""
+        settings = self.manifest.settings
+        return {"kind": settings["kind"], "options": dict(settings["options"]), "digest": self.digest}
+
+    def made_from(self) -> dict[str, Any]:
+        """See :class:`~hardneg.search.retrieve.Index`."""
+        return {**self.manifest.facts, **self.manifest.inputs}
+
+    def search(self, queries: Tensor, k: int, *, progress: Tick = silent) -> tuple[Tensor, Tensor]:
+        """See :class:`~hardneg.search.retrieve.Index`; the queries are rounded as the passages were.
 
         Raises
         ------
@@ -110,10 +94,11 @@ class FaissIndex:
         scores = self._scores(stored.numpy(), rows)
         order = np.lexsort((rows, -scores), axis=1)
         scores, rows = np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
+        progress(len(queries), len(queries))
         return torch.from_numpy(scores), torch.from_numpy(rows.astype(np.int32))
 
     def vectors(self, rows: NDArray[np.integer]) -> Tensor:
-        """See :class:`PassageIndex`: as they are kept, or reconstructed from their codes."""
+        """See :class:`~hardneg.search.retrieve.Index`: as they are kept, or reconstructed from their codes."""
         return torch.from_numpy(self.index.reconstruct_batch(np.asarray(rows, np.int64)))
 
     def _scores(self, queries: Float32, rows: Int64) -> Float32:
@@ -124,6 +109,22 @@ class FaissIndex:
             pairs = which[start : start + PAIRS], place[start : start + PAIRS]
             scores[pairs] = dot_products(queries[pairs[0]], self.vectors(rows[pairs]).numpy())
         return scores
+
+
+OPENERS: dict[str, Callable[[Path], Index]] = {KIND: FaissIndex}
+
+
+def open_index(path: str | Path) -> Index:
+    """The index that was published at ``path``, by what its manifest says it is.
+
+    Raises
+    ------
+    ArtifactError : nothing is there, or no index; it is damaged, or cut short.
+    TrustError : a pickle stands in its place.
+    SettingsError : the package that searches it is not installed.
+    """
+    kind = read_manifest(path).kind if is_published(path := Path(path)) else KIND
+    return OPENERS.get(kind, FaissIndex)(path)  # which refuses what is no index
 
 
 def read_faiss(file: Path, manifest: Manifest) -> Any:
@@ -164,44 +165,6 @@ def set_effort(index: Any, options: Mapping[str, int]) -> None:
         index.hnsw.efSearch = options["ef"]
 
 
-# ---------------------------------------------------------------- searching
-
-
-def index_run(
-    index: PassageIndex,
-    vectors: Tensor,
-    query_rows: Int32,
-    k: int,
-    collection: str,
-    *,
-    documents: Int64 | None = None,
-) -> Run:
-    """The run of queries over an index. Lists may be shorter than ``k``; how many are is said aloud.
-
-    Parameters
-    ----------
-    documents : [D + 1] where the chunks of each document begin among the passages of the index: the run is of
-        documents then, each with the score of the best of its chunks that were found.
-    """
-    unit: Unit = "passage" if documents is None else "document"
-    if documents is None:
-        scores, rows = (part.cpu().numpy() for part in index.search(vectors, k))
-        found = rows >= 0
-    else:
-        scores, rows, found = search_documents(index.search, vectors, k, documents, whole=False)
-    lengths = found.sum(axis=1)
-    if short := int((lengths < found.shape[1]).sum()):
-        log.warning(
-            "%s of %s queries found fewer than %d passages (%d at least): the index looks at too few of them",
-            f"{short:,}",
-            f"{len(lengths):,}",
-            found.shape[1],
-            lengths.min(),
-        )
-    flat = rows[found], scores[found]
-    return Run(np.asarray(query_rows, np.int32), offsets_of(lengths), *flat, unit, collection)
-
-
 # ---------------------------------------------------------------- model and index
 
 
@@ -211,26 +174,24 @@ def traits(encoder: BiEncoder, side: Side) -> dict[str, str]:
     return {"similarity": similarity, "tokenizer": encoder.template(side).tokenizer}
 
 
-def check_index(index: FaissIndex, encoder: BiEncoder, *, digest: str, tokens: str | None = None) -> None:
+def check_index(
+    index: Index, encoder: BiEncoder, *, digest: str, tokens: Callable[[], str] | str | None = None
+) -> None:
     """Refuse an index of other passages or another model, with both values.
 
     Parameters
     ----------
     encoder : searches with its query side; what the index was built with must be its passage side.
-    digest, tokens : identities of the passage side, and of the passages' token sequences (None: not compared).
+    digest, tokens : identities of the passage side, and of the passages' token sequences (None: not compared). A
+        function that gives the latter is asked last, for it may tokenise them.
     """
-    theirs = {**index.manifest.facts, **index.manifest.inputs}
-    ours = {"dim": encoder.dim, **traits(encoder, "passage"), "encoder": digest, "tokens": tokens}
+    ours = {"dim": encoder.dim, **traits(encoder, "passage"), "encoder": digest}
+    theirs = index.made_from()
     for name, (what, fix) in SHARED.items():
-        if (found := theirs.get(name)) is not None and ours[name] is not None and found != ours[name]:
-            values = [f"{value[:12]}…" if len(value := str(one)) > 32 else value for one in (found, ours[name])]
+        wanted = ours.get(name)
+        if name == "tokens":
+            wanted = tokens() if callable(tokens) else tokens
+        if (found := theirs.get(name)) is not None and wanted is not None and found != wanted:
+            values = [f"{value[:12]}…" if len(value := str(one)) > 32 else value for one in (found, wanted)]
             text = f"an index of {what} {values[0]}, searched with {what} {values[1]}"
             raise ArtifactError("OTHER_INDEX", text, fix, path=index.path)
-
-
-def name_index(index: PassageIndex | None) -> dict[str, Any]:
-    """Kind, options and digest of an index of faiss, by which whoever searches finds it again; {} of any other."""
-    if not isinstance(index, FaissIndex):
-        return {}
-    settings = index.manifest.settings
-    return {"kind": settings["kind"], "options": dict(settings["options"]), "digest": index.manifest.digest}

@@ -17,8 +17,9 @@ from hardneg.process.memory import require
 from hardneg.process.progress import track
 from hardneg.process.threads import load_faiss
 from hardneg.records import Int64
-from hardneg.search.ann import FILE, KIND, Kind, StoredIndex, set_effort
+from hardneg.search.ann import FILE, KIND, Kind, set_effort
 from hardneg.search.embedding_store import Embeddings
+from hardneg.search.retrieve import StoredIndex
 from hardneg.storage.artifacts import Manifest, open_artifact, publish
 from hardneg.storage.disk import foreign
 

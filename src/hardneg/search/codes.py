@@ -16,13 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 from torch import Tensor
 
 from hardneg.errors import SettingsError
-from hardneg.models.capacity import has_byte_kernels
+from hardneg.process.cpu import searches_bytes
 from hardneg.process.memory import spare
 from hardneg.search.proposals import DENSE, SAFE, SLACK, error_bound
 
@@ -169,18 +168,5 @@ class Coding:
             self.given_up, self.made = True, None
 
     def _can(self) -> bool:
-        on_cpu = all(device.type == "cpu" for device in (self.device, *(shard.device for shard in self.shards)))
         fitting = self.max_norm < SAFE and self.shards[0].shape[1] <= MOST_DIM
-        return on_cpu and fitting and has_byte_kernels() and is_exact()
-
-
-@cache
-def is_exact() -> bool:
-    """Whether products of the largest codes are right here: older kernels add them up in 16 bits."""
-    for rows, dim in ((1, 4), (1, 64), (2, 768), (33, 1024)):
-        signs = torch.arange(70 * dim).view(70, dim).remainder(3).sub(1).mul(TOP)
-        a, b = signs[:rows].to(torch.int8).contiguous(), signs.to(torch.int8)
-        for left, right in ((a, b), (a.abs(), b.abs())):
-            if not torch.equal(torch._int_mm(left, right.T).long(), left.long() @ right.long().T):
-                return False
-    return True
+        return fitting and searches_bytes(self.device, *(shard.device for shard in self.shards))

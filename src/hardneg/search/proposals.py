@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from hardneg.errors import SettingsError
-from hardneg.models.capacity import best_precision
+from hardneg.process.hardware import best_precision
 from hardneg.search.vectors import vector_norms
 
 Precision = Literal["auto", "float32", "float64", "bfloat16", "float16", "int8"]

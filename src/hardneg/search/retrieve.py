@@ -1,13 +1,16 @@
-"""From query vectors to runs."""
+"""From query vectors to runs: what an index is to the rest of the house, exact search as one, and MaxP."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from hardneg.process.memory import room
 from hardneg.process.progress import Tick, silent
@@ -18,12 +21,115 @@ from hardneg.search.pairs import tree_sum
 from hardneg.search.runs import check_request
 from hardneg.search.vectors import Vectors, as_tensor, check_norms, vector_norms
 
-Search = Callable[[torch.Tensor, int], tuple[torch.Tensor, torch.Tensor]]
+log = logging.getLogger(__name__)
+
+Search = Callable[[Tensor, int], tuple[Tensor, Tensor]]
 
 BLOCK = 1024  # ranked lists of chunks that are reduced to documents at once
 
 
-def resident(shards: Sequence[NDArray[Any]], device: str | torch.device) -> Sequence[Vectors]:
+class Index(Protocol):
+    """What searches passages, and knows the vectors that it scores. One thread at a time may ask it.
+
+    Attributes
+    ----------
+    dtype : that of the stored vectors, to which queries are rounded.
+    nested : a search for k hits gives the first k of a deeper one. Of what approximates it need not be so.
+    """
+
+    dtype: torch.dtype
+    nested: bool
+
+    @property
+    def path(self) -> Path:
+        """Where it lies."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    @property
+    def digest(self) -> str:
+        """Identity of what is searched and of how it was made."""
+        ...
+
+    def search(self, queries: Tensor, k: int, *, progress: Tick = silent) -> tuple[Tensor, Tensor]:
+        """Scores [Q, k] float32 and rows [Q, k] int32, best first, ties by row; -1 where there are fewer hits.
+
+        Parameters
+        ----------
+        progress : called with the queries done and all of them.
+        """
+        ...
+
+    def vectors(self, rows: NDArray[np.integer]) -> Tensor:
+        """[n, dim] float32 the vectors of these passages as the index scores them."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Kind, options and digest, by which whoever searches finds it again; {} of the embeddings themselves."""
+        ...
+
+    def made_from(self) -> dict[str, Any]:
+        """What the model that searches it must share, by name (``SHARED`` in :mod:`hardneg.search.ann`)."""
+        ...
+
+
+class StoredIndex:
+    """Exact search of stored embeddings.
+
+    Parameters
+    ----------
+    device : where the products run; tile, chunk : see :class:`~hardneg.search.exact.ExactIndex`.
+    resident : keep the vectors on a CUDA device for as long as this lives, if there is room (:func:`on_device`).
+    """
+
+    nested = True
+
+    def __init__(
+        self,
+        embeddings: Embeddings,
+        device: str | torch.device = "cpu",
+        *,
+        tile: int | None = None,
+        chunk: int | None = None,
+        resident: bool = False,
+    ) -> None:
+        self.embeddings = embeddings
+        self.dtype = as_tensor(embeddings.shards[0][:0]).dtype
+        shards = on_device(embeddings.shards, device) if resident else embeddings.shards
+        self.exact = ExactIndex(shards, tile=tile, chunk=chunk, device=device, max_norm=embeddings.max_norm)
+
+    def __len__(self) -> int:
+        return len(self.exact)
+
+    @property
+    def path(self) -> Path:
+        """See :class:`Index`."""
+        return self.embeddings.path
+
+    @property
+    def digest(self) -> str:
+        """See :class:`Index`: that of the embeddings."""
+        return self.embeddings.digest
+
+    def search(self, queries: Tensor, k: int, *, progress: Tick = silent) -> tuple[Tensor, Tensor]:
+        """See :class:`Index`."""
+        return self.exact.search(queries, k, progress=progress)
+
+    def vectors(self, rows: NDArray[np.integer]) -> Tensor:
+        """See :class:`Index`."""
+        return as_tensor(self.embeddings.rows(rows)).float()
+
+    def describe(self) -> dict[str, Any]:
+        """See :class:`Index`: nothing is to be found again but the embeddings."""
+        return {}
+
+    def made_from(self) -> dict[str, Any]:
+        """See :class:`Index`."""
+        return {**self.embeddings.manifest.facts, **self.embeddings.manifest.inputs}
+
+
+def on_device(shards: Sequence[NDArray[Any]], device: str | torch.device) -> Sequence[Vectors]:
     """The shards on a CUDA device, if half of what is free there holds them; otherwise as they are.
 
     Every tile of queries passes over all passages; those on disk would be sent again each time.
@@ -51,15 +157,31 @@ def search_run(
     name: Callable[[int], str] = "query row {}".format,
     progress: Tick = silent,
 ) -> Run:
-    """Search stored passages exactly.
+    """Search stored passages exactly, once; parameters as for :class:`StoredIndex` and :func:`index_run`."""
+    index = StoredIndex(passages, device, tile=tile, chunk=chunk, resident=True)
+    asked = as_tensor(query_vectors), query_rows, k, collection_digest
+    return index_run(index, *asked, documents=documents, name=name, progress=progress)
+
+
+def index_run(
+    index: Index,
+    vectors: Tensor,
+    query_rows: Int32,
+    k: int,
+    collection: str,
+    *,
+    documents: Int64 | None = None,
+    name: Callable[[int], str] = "query row {}".format,
+    progress: Tick = silent,
+) -> Run:
+    """The run of queries over an index. Lists may be shorter than ``k``; how many are is said aloud.
 
     Parameters
     ----------
-    query_vectors : [Q, dim], rounded to the passages' dtype first.
+    vectors : [Q, dim], rounded to the passages' dtype first.
     query_rows : [Q] rows of the queries in the collection.
-    documents : [D + 1] where the chunks of each document begin among the passages: the run is of documents then,
-        each with the score of its best chunk (MaxP). None: a passage is a passage.
-    tile, chunk, device : how it is computed, without effect on the run.
+    documents : [D + 1] where the chunks of each document begin among the passages of the index: the run is of
+        documents then, each with the score of the best of its chunks that were found (MaxP).
     name : what to call a query row in a message.
     progress : called with the queries done and all of them.
 
@@ -68,26 +190,36 @@ def search_run(
     SettingsError, InputError, ArtifactError, NumericError
         See :meth:`hardneg.search.exact.ExactIndex.search`.
     """
-    queries = torch.as_tensor(np.array(query_vectors, passages.shards[0].dtype))
+    queries = vectors.to(index.dtype)
     if len(queries):
         check_norms(vector_norms(queries), lambda i: name(int(query_rows[i])))
-    shards = resident(passages.shards, device)
-    index = ExactIndex(shards, tile=tile, chunk=chunk, device=device, max_norm=passages.max_norm)
 
-    def search(vectors: torch.Tensor, hits: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def search(some: Tensor, hits: int) -> tuple[Tensor, Tensor]:
         # of lists that are searched again, deeper, nothing is told: they are few
-        return index.search(vectors, hits, progress=progress if len(vectors) == len(queries) else silent)
+        return index.search(some, hits, progress=progress if len(some) == len(queries) else silent)
 
+    unit: Unit = "passage" if documents is None else "document"
     if documents is None:
         scores, rows = _arrays(search(queries, k))
+        found = rows >= 0
     else:
         assert documents[-1] == len(index), "the chunks are those that were embedded"
-        scores, rows, found = search_documents(search, queries, k, documents, whole=True)
-        assert found.all()
-    offsets = offsets_of(np.full(len(queries), rows.shape[1]))
-    unit: Unit = "passage" if documents is None else "document"
-    flat = rows.reshape(-1), scores.reshape(-1)
-    return Run(np.asarray(query_rows, np.int32), offsets, *flat, unit, collection_digest)
+        scores, rows, found = search_documents(search, queries, k, documents, whole=index.nested)
+    warn_if_short(lengths := found.sum(axis=1), found.shape[1])
+    flat = (rows.reshape(-1), scores.reshape(-1)) if found.all() else (rows[found], scores[found])
+    return Run(np.asarray(query_rows, np.int32), offsets_of(lengths), *flat, unit, collection)
+
+
+def warn_if_short(lengths: NDArray[np.integer], k: int) -> None:
+    """Say how many of the lists, of so many hits each [Q], have fewer than ``k``."""
+    if short := int((lengths < k).sum()):
+        log.warning(
+            "%s of %s queries found fewer than %d passages (%d at least): the index looks at too few of them",
+            f"{short:,}",
+            f"{len(lengths):,}",
+            k,
+            lengths.min(),
+        )
 
 
 def dot_products(a: NDArray[Any], b: NDArray[Any]) -> Float32:
@@ -96,7 +228,7 @@ def dot_products(a: NDArray[Any], b: NDArray[Any]) -> Float32:
 
 
 def search_documents(
-    search: Search, queries: torch.Tensor, k: int, documents: Int64, *, whole: bool
+    search: Search, queries: Tensor, k: int, documents: Int64, *, whole: bool
 ) -> tuple[Float32, Int32, NDArray[np.bool_]]:
     """Scores and rows [Q, k] of the best documents, whose score is that of their best chunk (MaxP); where one is.
 
@@ -122,7 +254,7 @@ def search_documents(
     return scores, rows, (np.arange(k) < found[:, None]) & (rows >= 0)
 
 
-def _arrays(hits: tuple[torch.Tensor, torch.Tensor]) -> tuple[Float32, Int32]:
+def _arrays(hits: tuple[Tensor, Tensor]) -> tuple[Float32, Int32]:
     """Scores and rows as arrays."""
     scores, rows = hits
     return scores.cpu().numpy(), rows.cpu().numpy()

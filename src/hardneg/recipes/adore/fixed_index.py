@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from hardneg.experiment import layout
 from hardneg.experiment.folder import Experiment
+from hardneg.experiment.snapshot import Snapshot
 from hardneg.process.memory import require
 from hardneg.process.threads import load_faiss
-from hardneg.search.ann import KIND, FaissIndex, PassageIndex, StoredIndex
+from hardneg.search.ann import KIND, open_index
 from hardneg.search.ann_building import build_index, choose, memory_of
-from hardneg.search.retriever import Snapshot
+from hardneg.search.retrieve import Index, StoredIndex
 from hardneg.storage.artifacts import is_current
-
-PLACE = "index"  # in an experiment that builds its own
 
 
 def check_options(kind: str, n: int, dim: int, options: Mapping[str, int]) -> None:
@@ -29,14 +29,14 @@ def check_options(kind: str, n: int, dim: int, options: Mapping[str, int]) -> No
     require(memory_of(kind, n, dim, chosen), "the index")
 
 
-def build_once(state: Snapshot, experiment: Experiment, kind: str, options: Mapping[str, int]) -> FaissIndex:
+def build_once(state: Snapshot, experiment: Experiment, kind: str, options: Mapping[str, int]) -> Index:
     """The experiment's own index over a state's passages, built unless it stands there."""
-    path = experiment / PLACE
+    path = experiment.layout.index
     inputs = {"embeddings": state.passages.digest, **state.passages.manifest.inputs}
     if not is_current(path, KIND, inputs):
         with experiment.timed("index"):
             build_index(state.passages, path, kind, options)
-    return FaissIndex(path)
+    return open_index(path)
 
 
 def exact_index(state: Snapshot) -> StoredIndex:
@@ -44,10 +44,8 @@ def exact_index(state: Snapshot) -> StoredIndex:
     return StoredIndex(state.passages, state.encoder.device)
 
 
-def with_index(state: Snapshot, index: PassageIndex) -> Iterator[Snapshot]:
-    """The state as an index of faiss retrieves it, named after the index's kind; none where search is exact."""
-    if isinstance(index, FaissIndex):
-        kind = index.manifest.settings["kind"]
-        yield state.with_index(
-            index, f"{state.name}/{kind}", state.folder.with_name(f"{state.folder.name}-{kind}")
-        )
+def with_index(state: Snapshot, index: Index) -> Iterator[Snapshot]:
+    """The state as an index retrieves it, named after the index's kind; none over the embeddings themselves."""
+    if about := index.describe():
+        kind = about["kind"]
+        yield state.with_index(index, f"{state.name}/{kind}", layout.with_index(state.folder, kind))

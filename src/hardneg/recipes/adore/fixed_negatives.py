@@ -9,6 +9,7 @@ from typing import Literal
 
 from hardneg.data.training_data import TrainingData
 from hardneg.experiment.folder import Experiment
+from hardneg.experiment.snapshot import Snapshot
 from hardneg.negatives.mining import mine_candidates
 from hardneg.negatives.pool import KIND, NegativePool, load_pool, save_pool
 from hardneg.negatives.sources import random_source
@@ -16,8 +17,7 @@ from hardneg.recipes.adore.fixed_index import with_index
 from hardneg.recipes.adore.query_batches import QueryBatch
 from hardneg.recipes.settings import TrainingSettings, state_of
 from hardneg.records import Int32
-from hardneg.search.ann import PassageIndex
-from hardneg.search.retriever import Snapshot
+from hardneg.search.retrieve import Index
 from hardneg.storage.artifacts import is_current
 
 
@@ -38,7 +38,7 @@ class FixedNegatives:
         settings: TrainingSettings,
         data: TrainingData,
         state: Snapshot,
-        index: PassageIndex,
+        index: Index,
         experiment: Experiment,
         *,
         source: Literal["static", "random"],
@@ -63,7 +63,7 @@ class FixedNegatives:
         if self.source == "random":
             return
         version, since = divmod(made, self.refresh_every or made + 1)
-        path = self.experiment / f"episodes/1/negatives/v{version:04d}"
+        path = self.experiment.layout.episode(1).version(version)
         if since == 0:
             self._mine(version, path)
         if since == 0 or self.pool is None:
@@ -88,7 +88,7 @@ class FixedNegatives:
         encoder, state = self.state.encoder, self.state
         inputs = {"collection": self.data.collection.digest, "miner": encoder.digest()}
         if version:
-            runs = f"episodes/1/runs-v{version:04d}"
+            runs = self.experiment.layout.episode(1).version_runs(version)
             state = state_of(self.settings, self.data, self.experiment, encoder, f"v{version}", runs)
         if not is_current(path, KIND, inputs):
             with self.experiment.timed("mine", version=version):

@@ -14,7 +14,7 @@ from torch import Tensor
 from hardneg.models.packing import upload
 from hardneg.recipes.adore.query_batches import Lists, QueryBatch, given_lists, retrieved_lists
 from hardneg.records import Int32, Positives
-from hardneg.search.ann import PassageIndex
+from hardneg.search.retrieve import Index
 from hardneg.training.batches import KnownPositives
 
 
@@ -33,7 +33,7 @@ class Retrieval:
     def __init__(
         self,
         positives: Positives,
-        index: PassageIndex,
+        index: Index,
         *,
         depth: int,
         dtype: torch.dtype,

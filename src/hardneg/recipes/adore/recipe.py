@@ -20,6 +20,7 @@ from hardneg.data.training_data import TrainingData
 from hardneg.errors import Faults, HardnegError, SettingsError
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.names import UNTRAINED
+from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.losses import RankMeasure, lambda_rank
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
@@ -34,9 +35,8 @@ from hardneg.recipes.estimate import Episode, describe_work, work_of
 from hardneg.recipes.measured_states import MeasuredStage, Passing
 from hardneg.recipes.settings import Recipe, TrainingSettings, final_state, retriever_of, state_of
 from hardneg.recipes.untrained import Own
-from hardneg.search.ann import FaissIndex, PassageIndex
 from hardneg.search.ann_building import DEFAULTS, choose, code_bytes
-from hardneg.search.retriever import Snapshot, State
+from hardneg.search.retrieve import Index
 from hardneg.training.batches import KnownPositives
 from hardneg.training.loop import Objective, StepOutput
 from hardneg.training.optim import linear
@@ -125,7 +125,7 @@ def adore(
     base: Callable[[], BiEncoder],
     experiment: Experiment,
     *,
-    index: FaissIndex | None = None,
+    index: Index | None = None,
 ) -> Iterator[State]:
     """Train the query side over a fixed index (Zhan et al., 2021, Section 6.2).
 
@@ -138,16 +138,16 @@ def adore(
         inputs, its results and the model's manifest name it by its digest, which a resume must find again.
     """
     start = base().untied()
-    state = state_of(settings, data, experiment, start, UNTRAINED, "episodes/1/runs", 0)
+    state = state_of(settings, data, experiment, start, UNTRAINED, experiment.layout.episode(1).runs, 0)
     yield state
     fixed = passage_index(settings, state, experiment) if index is None else index
     yield from with_index(state, fixed)
     encoder = train(settings, data, start, state, fixed, experiment)
     made = steps_made(experiment / settings.last_model)
     for step in (step for step in settings.measured(len(data.train)) if step < made):
-        place = experiment / kept_at(step)
-        kept, name = load_encoder(str(place), device=start.device), settings.name_of_step(1, step)
-        between = state_of(settings, data, experiment, kept, name, runs_at(step), step, kept_at=place)
+        place, name = experiment.layout.state(step), settings.name_of_step(1, step)
+        kept = load_encoder(str(place.model), device=start.device)
+        between = state_of(settings, data, experiment, kept, name, place.runs, step, kept_at=place.model)
         yield between
         yield from with_index(between, fixed)
         between.discard("query")
@@ -156,17 +156,7 @@ def adore(
     yield final
 
 
-def kept_at(step: int) -> str:
-    """Where the model after so many steps is kept."""
-    return f"states/{step}/model"
-
-
-def runs_at(step: int) -> str:
-    """Where its runs are kept."""
-    return f"states/{step}/runs"
-
-
-def passage_index(settings: Adore, state: Snapshot, experiment: Experiment) -> PassageIndex:
+def passage_index(settings: Adore, state: Snapshot, experiment: Experiment) -> Index:
     """The index of all passages: their embeddings, or those compressed."""
     assert settings.index != "given"
     if settings.index == "exact":
@@ -179,7 +169,7 @@ def train(
     data: TrainingData,
     encoder: BiEncoder,
     state: Snapshot,
-    index: PassageIndex,
+    index: Index,
     experiment: Experiment,
 ) -> BiEncoder:
     """Train the query side; the passage side is not touched."""
@@ -187,8 +177,8 @@ def train(
         parameter.requires_grad_(False)
     horizon = settings.horizon(len(data.train))
     inputs = {"collection": data.collection.digest, "splits": data.digest}
-    if settings.index == "given" and isinstance(index, FaissIndex):  # of one built here, the inputs decide
-        inputs["index"] = index.manifest.digest
+    if settings.index == "given":  # of one built here, the inputs decide
+        inputs["index"] = index.digest
     fixed = None
     if settings.negatives != "dynamic":
         source, every = settings.negatives, settings.refresh_every
@@ -206,8 +196,8 @@ def train(
         settings,
         experiment,
         encoder,
-        models={settings.last_model: horizon},
-        passing={kept_at(step): step for step in settings.measured(len(data.train))},
+        models={experiment / settings.last_model: horizon},
+        passing={experiment.layout.state(step).model: step for step in settings.measured(len(data.train))},
         schedule=linear(settings.learning_rate, warmup=settings.warmup, horizon=horizon),
         objective=list_objective(settings, encoder, queries, retrieval),
         batches=QueryBatches(
@@ -228,9 +218,7 @@ def train(
     return load_encoder(str(experiment / settings.last_model), device=encoder.device)
 
 
-def passing_of(
-    settings: Adore, data: TrainingData, index: PassageIndex, experiment: Experiment, horizon: int
-) -> Passing:
+def passing_of(settings: Adore, data: TrainingData, index: Index, experiment: Experiment, horizon: int) -> Passing:
     """What patience goes by: the state as it is searched for, whose passages are those of all states."""
     return Passing(
         settings,
@@ -239,8 +227,8 @@ def passing_of(
         episode=1,
         horizon=horizon,
         stop=horizon,
-        start="episodes/1/runs",
-        runs=lambda experiment, episode, step: experiment / runs_at(step),
+        start=experiment.layout.episode(1).runs,
+        runs=lambda experiment, episode, step: experiment.layout.state(step).runs,
         weights=False,  # every measured state keeps its own
         with_index=lambda state: next(with_index(state, index), state),
         lasting=lambda step: True,

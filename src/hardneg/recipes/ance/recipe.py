@@ -22,6 +22,7 @@ from hardneg.diagnostics.search_state import search_state
 from hardneg.errors import SettingsError
 from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment.folder import Experiment
+from hardneg.experiment.snapshot import State
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.negatives.labels import answers_of
@@ -51,7 +52,6 @@ from hardneg.recipes.estimate import Episode, describe_work, work_of
 from hardneg.recipes.measured_states import MeasuredStage, Passing, passed, runs_there, weights_there
 from hardneg.recipes.settings import Recipe, TrainingSettings, final_state, retriever_of
 from hardneg.recipes.untrained import Own
-from hardneg.search.retriever import State
 from hardneg.training.batches import VisitBatches
 from hardneg.training.objectives import LossName, group_loss, group_objective
 from hardneg.training.optim import Schedule, cyclical, linear
@@ -227,7 +227,7 @@ def trainer(
         settings,
         experiment,
         encoder,
-        models={settings.last_model: settings.steps},
+        models={experiment / settings.last_model: settings.steps},
         schedule=schedule_of(settings, len(data.train), in_force.begun),
         objective=group_objective(
             data,
@@ -258,7 +258,7 @@ def passing_of(settings: Ance, data: TrainingData, experiment: Experiment) -> Pa
     every = settings.refresh_every
 
     def runs(experiment: Experiment, episode: int, step: int) -> Path:
-        behind = experiment / runs_of(step // every)
+        behind = runs_of(experiment, step // every)
         return runs_there(experiment, episode, step) if step % every else behind
 
     return Passing(
@@ -268,7 +268,7 @@ def passing_of(settings: Ance, data: TrainingData, experiment: Experiment) -> Pa
         episode=EPISODE,
         horizon=settings.steps,
         stop=settings.steps,
-        start=runs_of(0),
+        start=runs_of(experiment, 0),
         besides=range(every, settings.steps, every) if settings.keep == "best" else (),
         runs=runs,
         lasting=lambda step: step % every == 0,

@@ -17,24 +17,26 @@ import signal
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 from hardneg.data.collection import Collection
 from hardneg.data.importing import open_data
-from hardneg.data.training_data import choose_splits
+from hardneg.data.training_data import Splits, choose_splits
 from hardneg.errors import Interrupted, PeerError, SettingsError
 from hardneg.evaluation.measures import bases_of, parse_measures
 from hardneg.experiment.folder import join_experiment
+from hardneg.experiment.layout import Layout
 from hardneg.experiment.provenance import remember_collection
 from hardneg.experiment.tensorboard import tensorboard_writer
-from hardneg.models.code import allow_code, allowed_code
+from hardneg.models.source import ModelSource
 from hardneg.process import progress
+from hardneg.process.cpu import tune
 from hardneg.process.memory import limit_memory, limit_of
-from hardneg.process.threads import set_threads
 from hardneg.recipes.ance.following import beat_of
-from hardneg.recipes.model_source import ModelSource, Splits
 from hardneg.recipes.settings import Recipe, TrainingSettings
+from hardneg.recipes.starting_model import starting_encoder
 from hardneg.storage.artifacts import lease
 
 log = logging.getLogger(__name__)
@@ -51,14 +53,13 @@ class Job:
     role: str
     out: str
     data: str
-    source: Mapping[str, Any]  # of the model
+    source: Mapping[str, Any]  # of the models
     settings: Mapping[str, Any]
     splits: Mapping[str, str]
     split_seed: int  # of the queries that are held out
     inputs: Mapping[str, str]
     cache: str | None
     supervised: bool  # somebody restarts the other roles: wait for them however long it takes
-    code: Sequence[str] = ()  # revisions at which models may run their own
     threads: int | None = None
     max_ram: str | None = None
     max_vram: str | None = None
@@ -96,7 +97,6 @@ def jobs_of(
             dict(inputs),
             None if cache is None else str(cache.absolute()),
             supervised,
-            allowed_code(),
             max(torch.get_num_threads() // share, 1),
             *(None if limit is None else str(limit // share) for limit in map(limit_of, ("cpu", "cuda"))),
         )
@@ -116,17 +116,16 @@ def take_role(recipe: Recipe, job: Job) -> None:
     """
     if job.role not in recipe.roles:
         raise SettingsError("NO_ROLE", f"{recipe.name} has no role '{job.role}'", f"use {', '.join(recipe.roles)}")
-    set_threads(job.threads)
+    tune(job.threads)
     limit_memory(job.max_ram, job.max_vram)
-    allow_code(*job.code)
     out, settings = Path(job.out), recipe.settings.model_validate(dict(job.settings), strict=False)
     basis = bases_of(parse_measures(settings.measures))
     collection = open_data(job.data, cache=None if job.cache is None else Path(job.cache))
     data = choose_splits(collection, **job.splits, seed=job.split_seed, basis=basis)
     assert data.digest == job.inputs["splits"]
-    source = ModelSource(**job.source)
+    source = ModelSource(**dict(job.source) | {"allow_code": tuple(job.source["allow_code"])})
     with (
-        lease(out / "roles" / job.role),
+        lease(Layout(out).role(job.role)),
         join_experiment(
             out,
             recipe=recipe.name,
@@ -139,7 +138,7 @@ def take_role(recipe: Recipe, job: Job) -> None:
     ):
         remember_collection(out, data.collection)
         patience = math.inf if job.supervised else settings.silent_seconds
-        recipe.roles[job.role](settings, data, lambda: source.load(settings), experiment, patience)
+        recipe.roles[job.role](settings, data, partial(starting_encoder, source, settings), experiment, patience)
 
 
 def read_job(stream: IO[str]) -> Job:

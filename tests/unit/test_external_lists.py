@@ -12,7 +12,7 @@ from hardneg.cli import run
 from hardneg.data.collection import Collection
 from hardneg.errors import InputError, SettingsError
 from hardneg.keyed_random import hash64, key
-from hardneg.negatives.external import Lists, batch, find, given_pool, sequence_hashes, with_first
+from hardneg.negatives.external_lists import Lists, batch, find, given_pool, sequence_hashes, with_first
 from hardneg.negatives.pool import SOURCES, check_pool
 from hardneg.records import Positives
 from worlds.tiny_world import one_thread, tiny_model  # noqa: F401

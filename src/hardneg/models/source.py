@@ -1,0 +1,79 @@
+"""Where models come from and what may be read of them, as one record. Loads no torch."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from hardneg.models.code import allowed_code
+from hardneg.process.threads import pick_device
+
+PACKAGE = "package:"  # before the name of an installed package that carries a model
+Place = str | Path
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelSource:
+    """The models of a command, before they are loaded: where they come from, and how they are read.
+
+    Attributes
+    ----------
+    model, passage_model : the bi-encoder, and a second one for the passages where there are two towers: each a
+        folder, ``package:NAME``, or a name on the hub.
+    ranker : a cross-encoder that scores pairs, in the same three forms; None: there is none.
+    prompts : a family whose prompts and lengths to take; where one trains, the settings say it.
+    query_length, passage_length : tokens to cut at, in place of the model's own.
+    allow_bin : read ``.bin`` weights, with torch's restricted loader.
+    allow_code : revisions at which models may run code of their own; at first, what this process allows.
+    device : as everywhere; None: CUDA where there is one.
+    """
+
+    model: str
+    passage_model: str | None = None
+    ranker: str | None = None
+    prompts: str | None = None
+    query_length: int | None = None
+    passage_length: int | None = None
+    allow_bin: bool = False
+    allow_code: tuple[str, ...] = dataclasses.field(default_factory=allowed_code)
+    device: str | None = None
+
+    @classmethod
+    def at(cls, model: Place, passage_model: Place | None = None, **options: Any) -> ModelSource:
+        """The record of places as users give them; ``options`` are its other fields."""
+        return cls(str(model), None if passage_model is None else str(passage_model), **options)
+
+    @property
+    def places(self) -> list[str]:
+        """The models of the bi-encoder: one, or that of the queries and that of the passages."""
+        return [self.model] if self.passage_model is None else [self.model, self.passage_model]
+
+    @property
+    def name(self) -> str:
+        """What people call the bi-encoder; never where it lies."""
+        return " and ".join(Path(name).name if Path(name).is_dir() else name for name in self.places)
+
+    @property
+    def hub_name(self) -> str | None:
+        """The model's name on the hub, if that is where it comes from."""
+        local = self.model.startswith(PACKAGE) or Path(self.model).expanduser().exists()
+        return None if local else self.model
+
+    @property
+    def device_here(self) -> str:
+        """The device, chosen now where none is named; raises :class:`SettingsError` where it is not here."""
+        return pick_device(self.device)
+
+    @property
+    def lengths(self) -> dict[str, Any]:
+        """The lengths that replace the model's own, as encoders name them; a query's is that of search too."""
+        lengths: dict[str, Any] = {}
+        if self.query_length is not None:
+            lengths |= {"query_length": self.query_length, "search_query_length": None}
+        return lengths if self.passage_length is None else lengths | {"passage_length": self.passage_length}
+
+    @property
+    def tokenizing(self) -> ModelSource:
+        """The model alone, as it comes and on the CPU: to be loaded for its tokenizer."""
+        return ModelSource(self.model, allow_bin=self.allow_bin, allow_code=self.allow_code, device="cpu")

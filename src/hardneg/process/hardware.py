@@ -1,0 +1,92 @@
+"""What the machine can do: instructions of its processor, and what multiplies half precision and bytes."""
+
+from __future__ import annotations
+
+import logging
+import os
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+from hardneg.errors import SettingsError
+
+if TYPE_CHECKING:
+    import torch
+
+log = logging.getLogger(__name__)
+
+Precision = Literal["float32", "bfloat16"]
+
+VARIABLE = "HARDNEG_PRECISION"
+BYTE_INSTRUCTIONS = {"avx512_vnni", "avx_vnni", "amx_int8"}
+LARGEST = 127  # of a signed byte
+
+
+@cache
+def cpu_flags() -> set[str]:
+    """The instruction sets of the processor, as Linux names them; psutil does not know them."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return set()
+    return next((set(line.split()) for line in lines if line.startswith("flags")), set())
+
+
+def has_half_kernels(device: torch.device) -> bool:
+    """Whether attention in half precision has its fast kernel here: CUDA devices from Ampere on."""
+    import torch
+
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 8
+
+
+def multiplies_bfloat16(device: torch.device | str) -> bool:
+    """Whether hardware multiplies bfloat16 there: CUDA from Ampere on, processors with AMX."""
+    import torch
+
+    device = torch.device(device)
+    return has_half_kernels(device) or (device.type == "cpu" and "amx_bf16" in cpu_flags())
+
+
+def has_byte_kernels() -> bool:
+    """Whether the processor multiplies and adds bytes in one instruction (VNNI, AMX), and torch uses it."""
+    import torch
+
+    return bool(cpu_flags() & BYTE_INSTRUCTIONS) and hasattr(torch, "_int_mm")
+
+
+@cache
+def byte_products_are_exact() -> bool:
+    """Whether products of the largest bytes are right here: older kernels add them up in 16 bits."""
+    import torch
+
+    for rows, dim in ((1, 4), (1, 64), (2, 768), (33, 1024)):
+        signs = torch.arange(70 * dim).view(70, dim).remainder(3).sub(1).mul(LARGEST)
+        a, b = signs[:rows].to(torch.int8).contiguous(), signs.to(torch.int8)
+        for left, right in ((a, b), (a.abs(), b.abs())):
+            if not torch.equal(torch._int_mm(left, right.T).long(), left.long() @ right.long().T):
+                return False
+    return True
+
+
+def best_precision(device: torch.device | str) -> Precision:
+    """The precision to work in where no setting says one: what ``HARDNEG_PRECISION`` says, else the fastest here.
+
+    The variable makes machines of two kinds agree, and lets tests run in either precision on any processor.
+
+    Raises
+    ------
+    SettingsError : the variable names no precision.
+    """
+    told = os.environ.get(VARIABLE)
+    if not told:
+        return "bfloat16" if multiplies_bfloat16(device) else "float32"
+    if told not in get_args(Precision):
+        what = f"the environment says {VARIABLE} = {told!r:.40}"
+        raise SettingsError("BAD_SETTING", what, f"use {' or '.join(get_args(Precision))}, or unset it")
+    return told  # type: ignore[return-value]
+
+
+def warn_if_emulated(precision: Precision, device: torch.device | str) -> None:
+    """Say so where bfloat16 is asked for and nothing multiplies it, which takes two to three times as long."""
+    if precision == "bfloat16" and not multiplies_bfloat16(device):
+        log.warning("nothing here multiplies bfloat16: a new experiment is much faster with precision=float32")
