@@ -12,6 +12,7 @@ import hardneg as hn
 from hardneg.experiment.folder import Experiment
 from hardneg.models.loading import load_encoder
 from hardneg.recipes import ance_tele
+from hardneg.recipes.adore.lists import Retrieval
 from hardneg.search.ann import FaissIndex
 from worlds.tiny_world import COMMON, SETTINGS, tiny_collection, tiny_model
 
@@ -94,3 +95,16 @@ def run_states(world, tmp_path_factory):
         return Executed(experiment.path, settings.model_dump(), {"states": names}, batches)
 
     return run
+
+
+@pytest.fixture
+def watched_batches(monkeypatch):
+    """The queries of every step that is trained."""
+    batches, real = [], Retrieval.lists
+
+    def lists(self, batch, vectors):
+        batches.append(batch.query_rows.tolist())
+        return real(self, batch, vectors)
+
+    monkeypatch.setattr(Retrieval, "lists", lists)
+    return batches
