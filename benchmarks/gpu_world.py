@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from hardneg.data.tokens import TokenStore
-from hardneg.models.bi_encoder import BiEncoder, Tower
+from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.encoder_settings import EncoderSettings
+from hardneg.models.tower import Tower
 from hardneg.records import TokenBatch, offsets_of
 
 CLS, SEP = 101, 102

@@ -144,6 +144,7 @@ class TokenBatch:
 
     ids: Int32  # [T]
     offsets: Int64  # [n + 1]
+    types: NDArray[np.uint8] | None = None  # [T] which text of a pair a token belongs to; None: all to the first
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -156,7 +157,7 @@ class TokenBatch:
     def take(self, rows: NDArray[np.integer]) -> TokenBatch:
         """The sequences at these positions, in that order."""
         index, offsets = take_spans(self.offsets, rows)
-        return TokenBatch(self.ids[index], offsets)
+        return TokenBatch(self.ids[index], offsets, None if self.types is None else self.types[index])
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ WRONG = {
     "a class": dict,
     "an object": Odd(),
 }
-NOT_CALLED = {"HardnegError", "__version__"}  # an exception and a string
+NOT_CALLED = {"HardnegError", "Retriever", "__version__"}  # an exception, what a function opens, and a string
 
 
 @pytest.fixture(scope="module")
@@ -159,11 +159,18 @@ def cases(world, new):
         ),
         "plan": (hn.plan, {"recipe": "ance", **training_of, "estimate": False, "settings": None, "config": None}),
         "pool_stats": (hn.pool_stats, {"pool": world.pool}),
+        "open_retriever": (
+            lambda **given: hn.open_retriever(**given).close(),
+            {**basic, "embeddings": None, "index": None, "query_length": 12, "prompts": None, "allow_bin": False},
+        ),
         "search_split": (
             hn.search_split,
             {**common, "out": new / "r.trec", "bm25": True, "model": None, "split": "test", "k": 3},
         ),
-        "search_text": (hn.search_text, {**common, "text": "words", "bm25": True, "model": None, "k": 2}),
+        "search_text": (
+            hn.search_text,
+            {**common, "text": "words", "bm25": True, "model": None, "retriever": None, "k": 2},
+        ),
         "settings_of": (
             hn.settings_of,
             {"recipe": "ance", "preset": "demo", "learning_rate": 1e-5, "mode": "sync"},

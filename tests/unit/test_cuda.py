@@ -11,8 +11,9 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 from hardneg.data.tokens import TokenStore
 from hardneg.losses import contrastive
 from hardneg.models import packing
-from hardneg.models.bi_encoder import BiEncoder, Tower
+from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.encoder_settings import EncoderSettings
+from hardneg.models.tower import Tower
 from hardneg.records import TokenBatch, offsets_of
 from hardneg.search.embeddings import encode_store
 from hardneg.search.exact import ExactIndex

@@ -118,12 +118,12 @@ class Watched(Snapshot):
         self.searching = name
         return super()._run(name, *args, **options)
 
-    def _search(self, vectors, query_rows, passages, k):
+    def _search(self, index, vectors, query_rows, k):
         for length, queries in ((SHORT, self.training_queries), (LONG, self.queries)):
             if np.array_equal(np.asarray(vectors), queries.rows(query_rows)):
                 store = self._embeddings("query", searching=length == LONG)[0]
                 self.longest[self.searching] = int(store.lengths.max())
-        return super()._search(vectors, query_rows, passages, k)
+        return super()._search(index, vectors, query_rows, k)
 
 
 def scores_of(encoder, collection, length, folder):

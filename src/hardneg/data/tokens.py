@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
+from tokenizers.models import WordLevel
 
 from hardneg.errors import BusyError, SettingsError
 from hardneg.process.progress import Tick, silent
@@ -202,10 +203,23 @@ def separator(tokenizer: Tokenizer) -> str:
     return str(encoding.tokens[text_end])
 
 
+def post_processed(tokenizer: Tokenizer, *texts: str) -> Encoding:
+    """One or two texts of a single token each, and the special tokens that the tokenizer puts around them."""
+    probe = Tokenizer(WordLevel({"a": 0}, unk_token="a"))  # whatever the vocabulary, every text is one token here
+    if tokenizer.post_processor is not None:
+        probe.post_processor = tokenizer.post_processor
+    return probe.encode(*texts)
+
+
+def special_around(tokenizer: Tokenizer) -> tuple[int, int]:
+    """How many special tokens the tokenizer puts before and after a text."""
+    mask = post_processed(tokenizer, "a").special_tokens_mask
+    return mask.index(0), mask[::-1].index(0)
+
+
 def without_special(batch: TokenBatch, tokenizer: Tokenizer) -> TokenBatch:
     """The sequences without the special tokens before and after their texts."""
-    mask = tokenizer.encode("a").special_tokens_mask
-    before, after = mask.index(0), mask[::-1].index(0)
+    before, after = special_around(tokenizer)
     lengths = batch.lengths - before - after
     offsets = offsets_of(lengths)
     index = np.arange(offsets[-1]) + np.repeat(batch.offsets[:-1] + before - offsets[:-1], lengths)

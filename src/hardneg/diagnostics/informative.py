@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardneg.data.training_data import TrainingData
+from hardneg.experiment.layout import informative_of, run_of
 from hardneg.experiment.snapshot import State
 from hardneg.negatives.candidates import candidates
 from hardneg.negatives.pool import NegativePool, load_pool
@@ -43,7 +44,7 @@ def share_of_state(state: State, run: Run, data: TrainingData, positives: Positi
 
     The share is stored beside the state's runs, because the negatives may be deleted later.
     """
-    path = state.folder / "informative"
+    path = informative_of(state.folder)
     if state.trained_on is None:
         return None
     if not is_published(state.trained_on):
@@ -51,7 +52,8 @@ def share_of_state(state: State, run: Run, data: TrainingData, positives: Positi
     pool = load_pool(state.trained_on, n_passages=data.collection.n_passages, collection=data.collection.digest)
     if not len(pool.passage_rows):
         return None
-    inputs = {"pool": read_manifest(state.trained_on).digest, "run": read_manifest(state.folder / "query").digest}
+    ranked = run_of(state.folder, "query")
+    inputs = {"pool": read_manifest(state.trained_on).digest, "run": read_manifest(ranked).digest}
     if not is_current(path, KIND, inputs):
         with publish(path, KIND, inputs=inputs, replace=True) as draft:
             draft.facts["share"] = informative_share(pool, run, data, positives)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import sys
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -160,11 +160,11 @@ def request(path: Path, query_rows: Int32, passage_rows: Int32, mode: Mode) -> b
     return head + b"\n" + query_rows.astype(np.int32).tobytes() + passage_rows.astype(np.int32).tobytes()
 
 
-def serve(stream: IO[bytes], out: IO[bytes], match: Callable[..., Bool] = match_pairs) -> None:
+def serve(stream: IO[bytes], out: IO[bytes]) -> None:
     """Read one :func:`request` from ``stream`` and write a byte for each of its pairs (1: match) to ``out``."""
     head = json.loads(stream.readline())
-    rows = np.frombuffer(stream.read(), np.int32).reshape(2, head["pairs"])
-    out.write(match(Collection.open(head["path"]), *rows, head["mode"]).tobytes())
+    queries, passages = np.frombuffer(stream.read(), np.int32).reshape(2, head["pairs"])
+    out.write(match_pairs(Collection.open(head["path"]), queries, passages, head["mode"]).tobytes())
 
 
 if __name__ == "__main__":

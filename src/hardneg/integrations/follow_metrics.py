@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from hardneg.arguments import checked
 from hardneg.errors import InputError
-from hardneg.experiment.results_manifest import METRICS, RESULTS
+from hardneg.experiment.layout import Layout
 
 
 @checked
@@ -34,12 +34,13 @@ def follow(experiment: str | Path, *, wait: bool = True, poll: float = 1.0) -> I
     InputError : ``wait`` is False and there are no metrics.
     """
     folder = Path(experiment)
-    if not wait and not (folder / METRICS).is_file():
+    layout = Layout(folder)
+    if not wait and not layout.metrics.is_file():
         raise InputError("NOT_FOUND", "no metrics are here", "give an experiment's folder", path=folder)
     last: dict[str, tuple[int, int]] = {}  # model -> (episode, step) of its last row
-    with closing(Tail(folder / METRICS)) as tail:
+    with closing(Tail(layout.metrics)) as tail:
         while True:
-            finished = (folder / RESULTS).is_file()  # looked at before the rows are read: none comes later
+            finished = layout.results.is_file()  # looked at before the rows are read: none comes later
             for line in tail.read():
                 row = json.loads(line)
                 model, now = row["model"], (row["episode"], row["step"])

@@ -14,27 +14,17 @@ import torch
 from hardneg.arguments import checked
 from hardneg.config import read_preset
 from hardneg.errors import InputError, SettingsError
-from hardneg.models.bi_encoder import AnceHead, BiEncoder, Tower
+from hardneg.models.bi_encoder import AnceHead, BiEncoder
 from hardneg.models.code import allow_code
 from hardneg.models.encoder_settings import EncoderSettings
-from hardneg.models.packing import first_position
-from hardneg.models.pretrained import (
-    check_code,
-    find_weights,
-    locate,
-    read_json_file,
-    read_tensors,
-    read_tokenizer,
-    read_transformer,
-    usable,
-)
+from hardneg.models.pretrained import find_weights, locate, read_json_file, read_tensors, usable
 from hardneg.models.source import ModelSource
 from hardneg.models.st_folder import MODULES, SentenceFolder, read_ance_head, read_st_folder
+from hardneg.models.tower import KIND, Tower, read_tower
 from hardneg.storage.artifacts import MANIFEST, open_artifact
 
 log = logging.getLogger(__name__)
 
-KIND = "model"
 SETTINGS = "hardneg.json"  # what sentence-transformers has no place for
 QUERY, PASSAGE = "query", "passage"  # folders of the two towers of an untied model
 
@@ -70,7 +60,7 @@ def load_encoder(
     """Load a bi-encoder, in evaluation mode and float32.
 
     Lengths are the model's own unless they are given: those that a folder of ours or of sentence-transformers says
-    (``max_seq_length``), else :func:`longest`.
+    (``max_seq_length``), else :attr:`~hardneg.models.tower.Tower.longest`.
 
     Parameters
     ----------
@@ -125,7 +115,7 @@ def _read(folder: Path, source: ModelSource, overrides: Mapping[str, Any]) -> Pa
     _verify(folder)
     with usable(folder):
         part = (_read_st if (folder / MODULES).is_file() else _read_plain)(folder, source)
-        limit = longest(part.tower)
+        limit = part.tower.longest
     settings = _saved_settings(folder) or part.settings
     return replace(
         part,
@@ -140,9 +130,8 @@ def _read(folder: Path, source: ModelSource, overrides: Mapping[str, Any]) -> Pa
 
 def _read_plain(folder: Path, source: ModelSource) -> Part:
     """A Hugging Face folder; a head like that of the released ANCE checkpoints is found."""
-    transformer, unused = read_transformer(folder, source)
-    tower = Tower(transformer, read_tokenizer(folder), code=check_code(folder))
-    length = longest(tower)
+    tower, unused = read_tower(folder, source)
+    length = tower.longest
     settings = EncoderSettings(query_length=length, passage_length=length)
     if not unused.issuperset(ANCE_WEIGHTS):
         return Part(tower, settings, folder)
@@ -155,8 +144,7 @@ def _read_plain(folder: Path, source: ModelSource) -> Part:
 def _read_st(folder: Path, source: ModelSource) -> Part:
     """A sentence-transformers directory, ours or another's."""
     said = read_st_folder(folder, source)
-    transformer, _ = read_transformer(said.transformer, source)
-    tower = Tower(transformer, read_tokenizer(said.transformer), code=check_code(said.transformer))
+    tower, _ = read_tower(said.transformer, source)
     if said.head is not None:
         tower.head = read_ance_head(said.head, tower.width, source)
     _check_case(tower, said, folder)
@@ -165,7 +153,7 @@ def _read_st(folder: Path, source: ModelSource) -> Part:
             "%s declares cosine similarity but does not normalise; set normalize, or scores are dot products",
             folder.name,
         )
-    length = said.max_length or longest(tower)
+    length = said.max_length or tower.longest
     return Part(
         tower,
         EncoderSettings(
@@ -233,22 +221,10 @@ def _check_names(overrides: Mapping[str, Any]) -> None:
             )
 
 
-def longest(tower: Tower) -> int:
-    """Tokens of the longest sequence that the transformer has positions for and the tokenizer allows.
-
-    RoBERTa and its kin count positions from behind that of the padding: of 514 they use 512.
-    """
-    positions = getattr(tower.transformer.config, "max_position_embeddings", None) or tower.width * 1024
-    table = getattr(getattr(tower.transformer, "embeddings", None), "position_embeddings", None)
-    padding = getattr(table, "padding_idx", None)
-    unused = max(first_position(tower.transformer), 0 if padding is None else int(padding) + 1)
-    return int(min(positions - unused, tower.pretrained_tokenizer.model_max_length))
-
-
 def _check_lengths(parts: list[Part], settings: EncoderSettings) -> None:
     sides = (("query_length", parts[0]), ("search_query_length", parts[0]), ("passage_length", parts[-1]))
     for name, part in sides:
-        if (length := getattr(settings, name) or 0) > (limit := longest(part.tower)):
+        if (length := getattr(settings, name) or 0) > (limit := part.tower.longest):
             raise SettingsError("TOO_LONG", f"{name} = {length}, the model takes {limit} tokens", "lower it")
 
 

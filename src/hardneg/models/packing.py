@@ -151,46 +151,66 @@ def use_flat_attention(model: nn.Module) -> None:
         model.first_tokens = FirstTokens(model)  # type: ignore[assignment]
 
 
-def hidden_states(model: nn.Module, ids: Tensor, layout: Layout) -> Tensor:
-    """Last hidden states [T, h] of the flat ``ids`` [T], exactly as if each sequence had been alone."""
+def hidden_states(model: nn.Module, ids: Tensor, layout: Layout, types: Tensor | None = None) -> Tensor:
+    """Last hidden states [T, h] of the flat ``ids`` [T], exactly as if each sequence had been alone.
+
+    Parameters
+    ----------
+    types : [T] int, the token types of a model that has them; None: the model's own default, which is 0.
+    """
     config: Any = model.config
     if config._attn_implementation != ATTENTION:
-        return _padded_hidden_states(model, ids, layout)
+        return _padded_hidden_states(model, ids, layout, types)
     positions = layout.positions + first_position(model)
-    output = model(input_ids=ids[None], position_ids=positions[None], layout=layout)
+    told = {} if types is None else {"token_type_ids": types[None]}
+    output = model(input_ids=ids[None], position_ids=positions[None], layout=layout, **told)
     states: Tensor = output.last_hidden_state[0]
     return states
 
 
-def first_states(model: nn.Module, ids: Tensor, layout: Layout) -> Tensor:
+def first_states(model: nn.Module, ids: Tensor, layout: Layout, types: Tensor | None = None) -> Tensor:
     """Last hidden states [n, h] of every sequence's first token; cheaper than those of all, and the same."""
     places = layout.bounds[:-1]
     narrow: FirstTokens | None = getattr(model, "first_tokens", None)
     if narrow is None:
-        return hidden_states(model, ids, layout)[places]
+        return hidden_states(model, ids, layout, types)[places]
     with narrow.at(places):
-        return hidden_states(model, ids, layout)
+        return hidden_states(model, ids, layout, types)
 
 
-def _padded_hidden_states(model: nn.Module, ids: Tensor, layout: Layout) -> Tensor:
+def _padded_hidden_states(model: nn.Module, ids: Tensor, layout: Layout, types: Tensor | None) -> Tensor:
     """Hidden states as :func:`hidden_states` gives them, of models that cannot run flat: by padded batches."""
     lengths = layout.bounds.diff().long()
     parts = [
-        _padded(model, ids[call.tokens], lengths[call.sequences], layout.positions[call.tokens], call.longest)
+        _padded(
+            model,
+            ids[call.tokens],
+            None if types is None else types[call.tokens],
+            lengths[call.sequences],
+            layout.positions[call.tokens],
+            call.longest,
+        )
         for call in layout.calls
     ]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _padded(model: nn.Module, ids: Tensor, lengths: Tensor, positions: Tensor, longest: int) -> Tensor:
+def _padded(
+    model: nn.Module, ids: Tensor, types: Tensor | None, lengths: Tensor, positions: Tensor, longest: int
+) -> Tensor:
     real = torch.arange(longest, device=ids.device) < lengths[:, None]
     # A mask would do as an index, but its size would have to be waited for.
     rows = torch.arange(len(lengths), device=ids.device).repeat_interleave(lengths, output_size=len(ids))
     places = rows * longest + positions
-    padding: Any = getattr(model.config, "pad_token_id", None) or 0
-    padded = torch.full_like(real, padding, dtype=torch.long)
-    padded.view(-1)[places] = ids.long()
-    states: Tensor = model(input_ids=padded, attention_mask=real.long()).last_hidden_state
+
+    def spread(values: Tensor, padding: int) -> Tensor:
+        table = torch.full_like(real, padding, dtype=torch.long)
+        table.view(-1)[places] = values.long()
+        return table
+
+    padded = spread(ids, getattr(model.config, "pad_token_id", None) or 0)
+    told = {} if types is None else {"token_type_ids": spread(types, 0)}
+    states: Tensor = model(input_ids=padded, attention_mask=real.long(), **told).last_hidden_state
     return states.flatten(0, 1)[places]
 
 

@@ -13,10 +13,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from hardneg.data.tokens import separator
-from hardneg.models.bi_encoder import BiEncoder, Tower
+from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.encoder_settings import EncoderSettings
-from hardneg.models.loading import KIND, PASSAGE, QUERY, SETTINGS
-from hardneg.models.pretrained import quiet
+from hardneg.models.loading import PASSAGE, QUERY, SETTINGS
 from hardneg.models.st_folder import (
     CONFIG,
     DENSE_WEIGHTS,
@@ -25,8 +24,9 @@ from hardneg.models.st_folder import (
     POOLING,
     TRANSFORMER_CONFIG,
 )
+from hardneg.models.tower import Tower, publish_model
 from hardneg.records import Side
-from hardneg.storage.artifacts import Draft, publish
+from hardneg.storage.artifacts import Draft
 from hardneg.storage.disk import foreign
 
 CARD = """---
@@ -85,26 +85,21 @@ def save_encoder(
     ArtifactError : something is at ``path`` already.
     ResourceError : the disk refuses.
     """
-    assert encoder.precision == "float32", "copies in another precision are not the model's weights"
-    path = Path(path)
-    with publish(path, KIND, settings=asdict(encoder.settings), inputs=inputs, replace=replace) as draft:
+    with publish_model(encoder, path, inputs=inputs, replace=replace) as draft:
         if encoder.tied:
             _write_folder(draft, "", encoder, ("query", "passage"))
         else:
             _write_folder(draft, f"{QUERY}/", encoder, ("query",))
             _write_folder(draft, f"{PASSAGE}/", encoder, ("passage",))
             draft.json(SETTINGS, {"settings": asdict(encoder.settings)})
-        draft.text("README.md", _card(encoder, path.name, card, metadata or {}))
-        draft.facts["digest"] = encoder.digest()
+        draft.text("README.md", _card(encoder, Path(path).name, card, metadata or {}))
 
 
 def _write_folder(draft: Draft, inside: str, encoder: BiEncoder, sides: tuple[Side, ...]) -> None:
     """One complete directory, for the tower of these sides; ``inside``: "" or a folder's name with its slash."""
     settings, tower = encoder.settings, encoder.tower(sides[0])
     length = max(encoder.search_template(side).max_length for side in sides)
-    with quiet(), foreign((draft / f"{inside}{SETTINGS}").parent) as folder:
-        tower.transformer.save_pretrained(folder)
-        tower.pretrained_tokenizer.save_pretrained(folder)
+    tower.save(draft, inside)
     _write_json(draft, inside + TRANSFORMER_CONFIG, {"max_seq_length": length, "do_lower_case": False})
     _write_json(draft, inside + CONFIG, _st_config(settings))
     _write_json(draft, inside + SETTINGS, {"settings": asdict(settings)})

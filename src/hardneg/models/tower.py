@@ -1,0 +1,250 @@
+"""What models of texts share, whatever stands on top: a transformer with its tokenizer, and models made of such.
+
+A :class:`Tower` turns token sequences into one vector each. A :class:`TowerModel` has one or more of them, and
+settings: its identity, its copies for inference and its folder are the same for a bi-encoder and a ranker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from hardneg.data.tokens import plain_tokenizer, tokenizer_digest
+from hardneg.models.capacity import bytes_of_batch
+from hardneg.models.packing import (
+    can_pack,
+    first_position,
+    first_states,
+    hidden_states,
+    lay_out,
+    upload,
+    use_flat_attention,
+)
+from hardneg.models.pooling import Pooling, pool
+from hardneg.models.pretrained import check_code, quiet, read_tokenizer, read_transformer
+from hardneg.models.source import ModelSource
+from hardneg.process.hardware import Precision
+from hardneg.records import TokenBatch
+from hardneg.storage.artifacts import Draft, canonical_json, publish
+from hardneg.storage.disk import foreign
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+KIND = "model"  # of a published folder
+TYPES = "token_type_ids"  # what transformers calls them
+
+# What a transformer's configuration says about its origin rather than its function.
+ORIGIN = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version")
+
+
+class Tower(nn.Module):
+    """A transformer, its tokenizer and its head; ``code``: the digest of what the model brought itself, if any.
+
+    Parameters
+    ----------
+    head : what comes after pooling, in float32; the model that the tower belongs to applies it.
+    """
+
+    def __init__(
+        self,
+        transformer: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        head: nn.Module | None = None,
+        *,
+        code: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.code = code
+        self.transformer = transformer
+        self.head = head
+        self.pretrained_tokenizer = tokenizer
+        self.tokenizer: Tokenizer = plain_tokenizer(tokenizer.backend_tokenizer)
+        self.tokenizer_digest = tokenizer_digest(self.tokenizer)
+        if can_pack(transformer):
+            use_flat_attention(transformer)
+
+    @property
+    def width(self) -> int:
+        """Size h of the hidden states."""
+        return int(self.transformer.config.hidden_size)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence that the transformer has positions for and the tokenizer allows.
+
+        RoBERTa and its kin count positions from behind that of the padding: of 514 they use 512.
+        """
+        positions = getattr(self.transformer.config, "max_position_embeddings", None) or self.width * 1024
+        table = getattr(getattr(self.transformer, "embeddings", None), "position_embeddings", None)
+        padding = getattr(table, "padding_idx", None)
+        unused = max(first_position(self.transformer), 0 if padding is None else int(padding) + 1)
+        return int(min(positions - unused, self.pretrained_tokenizer.model_max_length))
+
+    @property
+    def takes_types(self) -> bool:
+        """Whether the transformer is told which tokens of a pair are of the second text, as BERT is.
+
+        Transformer and tokenizer.json decide, and what the tokenizer's settings say outright. The class of the
+        tokenizer is not asked: whether transformers' general one hands types out changed between its versions.
+        """
+        named = self.pretrained_tokenizer.init_kwargs.get("model_input_names") or [TYPES]
+        several = (getattr(self.transformer.config, "type_vocab_size", 0) or 0) > 1
+        return TYPES in named and several and TYPES in inspect.signature(self.transformer.forward).parameters
+
+    def pooled(self, tokens: TokenBatch, pooling: Pooling) -> Tensor:
+        """One vector a sequence [n, h], in the order of the batch: float32, on the transformer's device, no head.
+
+        Nothing is padded, and no sequence sees another. The batch must not be empty.
+        """
+        device, order = self.transformer.device, np.argsort(-tokens.lengths, kind="stable")
+        sorted_tokens = tokens.take(order)
+        layout = lay_out(sorted_tokens.lengths, device)
+        ids = upload(sorted_tokens.ids, device)
+        types = None
+        if sorted_tokens.types is not None and self.takes_types:
+            types = upload(sorted_tokens.types, device).int()
+        if pooling == "cls":
+            vectors = first_states(self.transformer, ids, layout, types).float()
+        else:
+            vectors = pool(hidden_states(self.transformer, ids, layout, types), layout.bounds, pooling)
+        return vectors[upload(np.argsort(order), device)]
+
+    def save(self, draft: Draft, inside: str = "") -> None:
+        """Write transformer and tokenizer as a Hugging Face folder, without the head.
+
+        Parameters
+        ----------
+        inside : "", or the name of a folder of the draft with its slash.
+        """
+        with quiet(), foreign((draft / f"{inside}config.json").parent) as folder:
+            self.transformer.save_pretrained(folder)
+            self.pretrained_tokenizer.save_pretrained(folder)
+
+
+def read_tower(folder: Path, source: ModelSource) -> tuple[Tower, set[str]]:
+    """The tower of a Hugging Face folder, without a head; and the names of the weights it has no place for.
+
+    Raises
+    ------
+    InputError : files are missing or broken, or weights the transformer needs are not there.
+    SettingsError : the type of model cannot encode.
+    TrustError : it brings code, or pickled weights, that are not allowed.
+    """
+    transformer, unused = read_transformer(folder, source)
+    return Tower(transformer, read_tokenizer(folder), code=check_code(folder)), unused
+
+
+class TowerModel(nn.Module):
+    """A model of one or more towers and of settings, which are a dataclass.
+
+    Attributes
+    ----------
+    precision : what the transformers compute in now.
+    """
+
+    settings: DataclassInstance
+
+    def __init__(self, settings: DataclassInstance, towers: Iterable[Tower]) -> None:
+        super().__init__()
+        self.settings = settings
+        self.towers = nn.ModuleList(towers)
+        self.precision: Precision = "float32"
+        self._masters: dict[int, Tensor] = {}  # while copies stand in their place: id of a tensor -> its data
+
+    @property
+    def code(self) -> list[str]:
+        """Digests of the code that models brought."""
+        return sorted({tower.code for tower in self.each_tower() if tower.code})
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.parameters()).device
+
+    def each_tower(self) -> list[Tower]:
+        """The towers, in order."""
+        return list(self.towers)  # type: ignore[arg-type]
+
+    def working_memory(self, tokens: int) -> int:
+        """Bytes that a batch of so many tokens takes inside a transformer at most, without gradient."""
+        return bytes_of_batch([tower.transformer.config for tower in self.each_tower()], tokens)
+
+    @contextmanager
+    def inference(self, precision: Precision = "float32") -> Iterator[Self]:
+        """Work without dropout or gradient, with a copy of the transformers' weights in ``precision``.
+
+        Mode and weights are back afterwards, bit for bit. Inside, :attr:`precision` is what vectors are made in,
+        and :meth:`digest` is still that of the weights themselves.
+        """
+        before = self.training, self.precision, self._masters
+        replaced = [(tensor, tensor.data) for tower in self.each_tower() for tensor in _floats(tower)]
+        try:
+            self.eval()
+            self.precision = precision
+            self._masters = {id(tensor): data for tensor, data in replaced} | self._masters
+            for tensor, data in replaced:
+                tensor.data = data.to(getattr(torch, precision))
+            with torch.no_grad():
+                yield self
+        finally:
+            for tensor, data in replaced:
+                tensor.data = data
+            training, self.precision, self._masters = before
+            self.train(training)
+
+    def digest(self) -> str:
+        """SHA-256 over weights, settings, transformer configurations and tokenizers: the model's identity.
+
+        Inside :meth:`inference` it is the same: a precision belongs to vectors, not to the model.
+        """
+        return self.digest_of(self, self.each_tower(), asdict(self.settings))
+
+    def digest_of(self, part: nn.Module, towers: Iterable[Tower], settings: Mapping[str, Any]) -> str:
+        """SHA-256 over the weights of a part of this model, its towers and the settings that matter for it."""
+        state = hashlib.sha256(canonical_json([dict(settings), *map(_describe, towers)]))
+        for name, held in sorted(part.state_dict(keep_vars=True).items()):
+            tensor = self._masters.get(id(held), held.detach())
+            state.update(canonical_json([name, str(tensor.dtype), list(tensor.shape)]))
+            state.update(tensor.cpu().reshape(-1).contiguous().view(torch.uint8).numpy())
+        return state.hexdigest()
+
+
+@contextmanager
+def publish_model(
+    model: TowerModel, path: Path, *, inputs: Mapping[str, str] | None = None, replace: bool = False
+) -> Iterator[Draft]:
+    """Publish a model's folder, which is written inside; its manifest says the settings and the model's digest.
+
+    Raises
+    ------
+    ArtifactError : something is at ``path`` already, and is not to be replaced.
+    ResourceError : the disk refuses.
+    """
+    assert model.precision == "float32", "copies in another precision are not the model's weights"
+    with publish(Path(path), KIND, settings=asdict(model.settings), inputs=inputs, replace=replace) as draft:
+        yield draft
+        draft.facts["digest"] = model.digest()
+
+
+def _floats(tower: Tower) -> Iterator[Tensor]:
+    """The floating-point tensors of a tower's transformer; what follows it stays float32."""
+    transformer: Any = tower.transformer
+    return (x for x in [*transformer.parameters(), *transformer.buffers()] if x.is_floating_point())
+
+
+def _describe(tower: Tower) -> list[Any]:
+    config: dict[str, Any] = tower.transformer.config.to_diff_dict()
+    kept = {name: config[name] for name in sorted(config) if name not in ORIGIN}
+    return [tower.tokenizer_digest, kept, *([tower.code] if tower.code else [])]
