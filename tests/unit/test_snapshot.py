@@ -19,10 +19,8 @@ ENCODING = Encoding(token_budget=512)
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    root = tmp_path_factory.mktemp("world")
-    collection = tiny_collection(root / "collection")
-    return collection, load_encoder(tiny_model(root / "model", collection))
+def world(world):
+    return world.collection, load_encoder(world.model)
 
 
 @pytest.fixture
