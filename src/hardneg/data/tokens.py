@@ -203,12 +203,12 @@ def separator(tokenizer: Tokenizer) -> str:
     return str(encoding.tokens[text_end])
 
 
-def post_processed(tokenizer: Tokenizer, *texts: str) -> Encoding:
+def post_processed(tokenizer: Tokenizer, text: str, pair: str | None = None) -> Encoding:
     """One or two texts of a single token each, and the special tokens that the tokenizer puts around them."""
     probe = Tokenizer(WordLevel({"a": 0}, unk_token="a"))  # whatever the vocabulary, every text is one token here
     if tokenizer.post_processor is not None:
         probe.post_processor = tokenizer.post_processor
-    return probe.encode(*texts)
+    return probe.encode(text, pair)
 
 
 def special_around(tokenizer: Tokenizer) -> tuple[int, int]:
