@@ -69,8 +69,9 @@ def wait_asleep_if_crowded() -> bool:
     """Where others keep processors busy, let threads sleep while they wait for one another; whether it does.
 
     OpenMP's threads spin. A search has thousands of short parallel parts, and while one of its threads waits for a
-    processor, the others spin for a whole time slice, in every part: "Beside other work" in docs/benchmarks.md has
-    figures. What the environment says is left alone, and nothing can be done once torch is loaded.
+    processor, the others spin for a whole time slice, in every part: "While other programs run" in
+    docs/benchmarks.md has figures. What the environment says is left alone, and nothing can be done once torch is
+    loaded.
     """
     if {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys() or "torch" in sys.modules or not _others_run():
         return False

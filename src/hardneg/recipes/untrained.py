@@ -117,7 +117,7 @@ def cuts_of(encoder: BiEncoder, own: EncoderSettings, data: TrainingData, experi
 
 
 def cuts_of_sample(encoder: BiEncoder, own: EncoderSettings, data: TrainingData) -> list[Cut]:
-    """The same of some texts of each side, for a plan."""
+    """How many texts of each side are cut, estimated from some of them, for a plan."""
     return [sample_cut(encoder, data.collection, side, own_length(own, side), most=LOOKED_AT) for side in SIDES]
 
 

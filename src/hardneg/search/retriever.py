@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 def untimed(stage: str, **facts: Any) -> contextlib.AbstractContextManager[Any]:
-    """Measure nothing."""
+    """Run a block without measuring its time."""
     return contextlib.nullcontext({})
 
 
@@ -211,7 +211,7 @@ class Retriever:
         self.close()
 
     def through(self, index: Index) -> Self:
-        """The same model over the same collection, as ``index`` retrieves it."""
+        """A retriever of this model and collection that searches ``index`` instead."""
         other = copy.copy(self)
         other.index = index
         return other
@@ -286,7 +286,7 @@ class Retriever:
 
     @opened_once
     def passages(self) -> Embeddings:
-        """The corpus, embedded."""
+        """The embeddings of the corpus, made now if they are not there."""
         if self.passages_at is None:
             return self._embed("passage")
         given = Embeddings.open(self.passages_at)
@@ -309,7 +309,7 @@ class Retriever:
         return self._queries(searching=False) if self.shortened(True) else self.queries
 
     def queries_as(self, trained: bool) -> Vectors:
-        """:attr:`training_queries` or :attr:`queries`."""
+        """The vectors :attr:`training_queries` if ``trained``, else :attr:`queries`."""
         return self.training_queries if trained else self.queries
 
     def _queries(self, *, searching: bool) -> Vectors:
