@@ -6,10 +6,10 @@ import time
 
 import numpy as np
 import pytest
-from executed import power_cut
 from reference_pairs import SlowPairs, nll
 from reference_tele import SlowEncoder
 
+from faults.power import power_cut
 from hardneg import settings_of
 from hardneg.api.inspect import last_pool
 from hardneg.data.training_data import choose_splits
@@ -352,7 +352,7 @@ def test_stale_negatives_are_waited_for_or_refused(tmp_path):
 
 
 def test_waiting_ends_when_the_peer_is_silent_by_our_own_clock(tmp_path):
-    beat = refresh.Beat(tmp_path, "inferencer")
+    beat = refresh.Beat(tmp_path / "inferencer.beat", "inferencer")
     with pytest.raises(refresh.PeerError, match=r"PEER_SILENT: no sign of life of the inferencer") as caught:
         refresh.wait_for_peer(beat, 0.3)(lambda: None, "version 2")
     assert caught.value.status == 8
@@ -370,7 +370,7 @@ def test_waiting_ends_when_the_peer_is_silent_by_our_own_clock(tmp_path):
 def test_a_heart_beats_only_while_there_is_progress(tmp_path):
     import time
 
-    beat, progress = refresh.Beat(tmp_path, "trainer"), 0
+    beat, progress = refresh.Beat(tmp_path / "trainer.beat", "trainer"), 0
     with beat.beating(lambda: progress):
         time.sleep(2.5 * refresh.BEAT_SECONDS)
         first = beat.read()

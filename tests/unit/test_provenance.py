@@ -8,7 +8,8 @@ import pytest
 import hardneg as hn
 from hardneg.errors import ArtifactError, InputError, SettingsError
 from hardneg.experiment.folder import write_settings
-from hardneg.experiment.provenance import PLACES, remember_collection
+from hardneg.experiment.layout import PLACES
+from hardneg.experiment.provenance import remember_collection
 from worlds.tiny_world import tiny_collection
 
 

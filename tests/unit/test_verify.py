@@ -14,7 +14,7 @@ from hardneg.config import Settings
 from hardneg.data.formats.trec import sidecar_of, write_run
 from hardneg.errors import ArtifactError, InputError
 from hardneg.experiment.folder import open_experiment
-from hardneg.experiment.results_manifest import SEAL
+from hardneg.experiment.layout import SEAL
 from hardneg.process import threads as runtime
 from hardneg.records import Run
 from hardneg.search.runs import save_run

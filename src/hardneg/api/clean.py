@@ -10,13 +10,15 @@ from typing import Any
 
 from hardneg.api.inputs import Place
 from hardneg.arguments import checked
+from hardneg.data.tokens import KIND as TOKENS
 from hardneg.errors import ArtifactError
-from hardneg.experiment.folder import SETTINGS
-from hardneg.experiment.results_manifest import RESULTS
+from hardneg.experiment.layout import SETTINGS, Layout
+from hardneg.search.bm25 import KIND as BM25
+from hardneg.search.embedding_store import KIND as EMBEDDINGS
 from hardneg.storage.artifacts import is_published, lease, read_manifest, remove
-from hardneg.storage.disk import settle, stale_below
+from hardneg.storage.disk import stale_below, sweep_below
 
-EMBEDDINGS, DERIVED = "cache/embeddings", ("cache/tokens", "cache/bm25")
+DERIVED = (TOKENS, BM25)
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,8 @@ def clean(experiment: Place, *, delete: bool = False) -> dict[str, Any]:
     ArtifactError : this is no experiment.
     """
     folder = Path(experiment)
-    parts = sorted(path for path in folder.glob("seed-*") if (path / SETTINGS).is_file()) or [folder]
-    if not (parts[0] / SETTINGS).is_file():
+    parts = [seed.path for seed in Layout(folder).seeds() if seed.settings.is_file()] or [folder]
+    if not Layout(parts[0]).settings.is_file():
         what = f"there is no {SETTINGS} here, so this is no experiment"
         raise ArtifactError("NOT_EXPERIMENT", what, "give an experiment's folder", path=folder)
     with contextlib.ExitStack() as stack:
@@ -57,12 +59,12 @@ def clean(experiment: Place, *, delete: bool = False) -> dict[str, Any]:
         items = [item for part in parts for item in superfluous(part)]
         if delete:
             for part in parts:
-                put_right(part)
+                sweep_below(part)
             for item in items:
                 remove(Path(item.path))
     return {
         "experiment": str(folder),
-        "finished": all((part / RESULTS).is_file() for part in parts),
+        "finished": all(Layout(part).results.is_file() for part in parts),
         "items": [asdict(item) for item in items],
         "bytes": sum(item.bytes for item in items),
         "deleted": delete,
@@ -73,15 +75,9 @@ def clean(experiment: Place, *, delete: bool = False) -> dict[str, Any]:
 def holding_all(folder: Path) -> Iterator[None]:
     """Hold an experiment and each of its roles, which may run without a supervisor."""
     with contextlib.ExitStack() as stack:
-        for place in (folder, *sorted(path.parent for path in folder.glob("roles/*/.lock"))):
+        for place in (folder, *Layout(folder).roles_taken()):
             stack.enter_context(lease(place))
         yield
-
-
-def put_right(folder: Path) -> None:
-    """Put old artefacts back where nothing has taken their place."""
-    for leftover, role, place in list(stale_below(folder)):
-        settle(leftover, role, place)
 
 
 def superfluous(folder: Path) -> Iterator[Item]:
@@ -89,18 +85,18 @@ def superfluous(folder: Path) -> Iterator[Item]:
     for leftover, _, place in stale_below(folder):
         if leftover.exists():
             yield item(leftover, "temporary", f"left by a process that died while it worked at {place.name}")
-    if not (folder / RESULTS).is_file():
+    layout = Layout(folder)
+    if not layout.results.is_file():
         return
-    stores = sorted(folder.glob(f"{EMBEDDINGS}/[!.]*"))
+    stores = layout.stores(EMBEDDINGS)
     final = final_digests(folder) if stores else set()
     yield from (embeddings(store, final) for store in stores)
     for derived in DERIVED:
-        for store in sorted(folder.glob(f"{derived}/[!.]*")):
-            yield item(store, Path(derived).name, "made again when it is asked for")
-    for model in sorted(folder.glob("episodes/*/model")):
-        checkpoints = model.with_name("checkpoint")
-        if is_published(model) and checkpoints.is_dir():
-            yield item(checkpoints, "checkpoints", "the episode is over, and its model stands")
+        for store in layout.stores(derived):
+            yield item(store, derived, "made again when it is asked for")
+    for episode in layout.episodes():
+        if is_published(episode.model) and episode.checkpoints.is_dir():
+            yield item(episode.checkpoints, "checkpoints", "the episode is over, and its model stands")
 
 
 def embeddings(store: Path, final: set[str]) -> Item:
@@ -114,7 +110,7 @@ def final_digests(folder: Path) -> set[str]:
     """What the embeddings of the final model name it by."""
     from hardneg.models.loading import load_encoder
 
-    encoder = load_encoder(str(folder / "model"))
+    encoder = load_encoder(str(Layout(folder).model))
     return {encoder.digest("query"), encoder.digest("passage")}
 
 

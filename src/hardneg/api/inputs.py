@@ -11,6 +11,7 @@ from hardneg.config import nearest
 from hardneg.data.collection import Collection
 from hardneg.data.importing import open_data
 from hardneg.errors import Faults, HardnegError, SettingsError
+from hardneg.experiment.layout import Layout
 from hardneg.process.distributed import rank
 from hardneg.storage.artifacts import SettingsClash, cache_root, check_writable, lease
 from hardneg.storage.lease import holding as holding
@@ -113,6 +114,6 @@ def check_new(out: Path) -> None:
 
 def check_free(experiment: Path) -> None:
     """Refuse an experiment's folder that another process works in, before anything slow is loaded."""
-    if rank() == 0 and (experiment / ".lock").is_file():
+    if rank() == 0 and Layout(experiment).lock.is_file():
         with lease(experiment):
             pass

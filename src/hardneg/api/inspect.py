@@ -12,6 +12,7 @@ from hardneg.api.inputs import Data, Place, at_least, collection_of
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.errors import InputError, SettingsError
+from hardneg.experiment.layout import Layout
 from hardneg.experiment.provenance import collection_within
 from hardneg.keyed_random import key, permutation
 from hardneg.negatives.facts import entries_of, realized, stats
@@ -19,9 +20,6 @@ from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import NegativePool, load_pool
 from hardneg.records import Int64
 from hardneg.storage.artifacts import is_published
-
-POOLS = ("episodes/*/negatives", "episodes/*/negatives/v*", "versions/v*")  # where experiments keep them
-SETTINGS = "settings.json"
 
 
 @checked
@@ -88,15 +86,16 @@ def last_pool(path: Path) -> Path:
         )
     if is_published(path, POOL):
         return path
-    pools = [pool for places in POOLS for pool in path.glob(places) if is_published(pool, POOL)]
+    layout = Layout(path)
+    pools = [pool for pool in layout.pools() if is_published(pool, POOL)]
     if pools:
         return max(
             pools, key=lambda pool: [int(number) for number in re.findall(r"\d+", str(pool.relative_to(path)))]
         )
-    if seeds := sorted(path.glob("seed-*")):
+    if seeds := layout.seeds():
         what = f"this holds the experiments of {len(seeds)} seeds"
-        raise SettingsError("SEVERAL_SEEDS", what, f"give one of them, such as {seeds[0]}", path=path)
-    if (path / SETTINGS).is_file():
+        raise SettingsError("SEVERAL_SEEDS", what, f"give one of them, such as {seeds[0].path}", path=path)
+    if layout.settings.is_file():
         what = "this experiment has no pool: it mined none yet, or takes its negatives anew at every step"
         raise SettingsError(
             "NO_POOL", what, "mine one with the trained model: hardneg mine --model EXP/model", path=path

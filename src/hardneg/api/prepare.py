@@ -13,15 +13,13 @@ from hardneg.data.training_data import DEFAULT_SPLITS, Splits, TrainingData, cho
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.evaluation.answers import check_answers
 from hardneg.evaluation.measures import bases_of, parse_measures
-from hardneg.experiment.folder import SETTINGS
+from hardneg.experiment.layout import BEFORE_SETTINGS, Layout
 from hardneg.models.source import ModelSource
 from hardneg.process.distributed import world_size
 from hardneg.process.progress import note
 from hardneg.process.threads import pick_device
 from hardneg.recipes.settings import Recipe, TrainingSettings
 from hardneg.storage.artifacts import SettingsClash
-
-LOG, CACHE, ROLES = "log.txt", "cache", "roles"  # what stands in an experiment's folder before its settings do
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,12 +126,13 @@ def check_processes(recipe: Recipe, settings: TrainingSettings, role: str | None
 def check_experiment(out: Path, seeds: int) -> None:
     """Refuse a place that cannot be written to, or that holds anything but such an experiment."""
     check_folder(out)
-    one, several = (out / SETTINGS).is_file(), any(out.glob("seed-*"))
+    layout = Layout(out)
+    one, several = layout.settings.is_file(), bool(layout.seeds())
     fix = "give a new folder, or the number of seeds it was made with"
     if one and seeds > 1:
         raise ArtifactError("ONE_SEED", "this holds an experiment of one seed", fix, path=out)
     if several and not one and seeds == 1:
         raise ArtifactError("SEVERAL_SEEDS", "this holds the experiments of several seeds", fix, path=out)
     others = [] if one or several or not out.is_dir() else [path for path in out.iterdir() if path.name[0] != "."]
-    if any(path.name not in (LOG, CACHE, ROLES) for path in others):
+    if any(path.name not in BEFORE_SETTINGS for path in others):
         raise SettingsClash(out)

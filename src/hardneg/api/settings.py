@@ -12,6 +12,7 @@ from hardneg.arguments import checked
 from hardneg.config import build, read_overrides, read_preset, read_toml
 from hardneg.errors import Faults, HardnegError
 from hardneg.experiment.folder import read_settings
+from hardneg.experiment.layout import Layout
 from hardneg.process.hardware import Precision, best_precision
 from hardneg.process.progress import note
 from hardneg.process.threads import pick_device
@@ -78,9 +79,9 @@ def going_on(out: Place | None, usual: Precision) -> str:
 
     Where nobody asked for another: a machine of another kind would refuse to go on, for precision decides results.
     """
-    for place in [] if out is None else [Path(out), *sorted(Path(out).glob("seed-*"))]:
+    for place in [] if out is None else [Layout(Path(out)), *Layout(Path(out)).seeds()]:
         try:
-            begun = read_settings(place)["result_settings"].get("precision")
+            begun = read_settings(place.path)["result_settings"].get("precision")
         except (HardnegError, OSError):  # none is there, or it is damaged, which is said when it is opened
             continue
         if begun in get_args(Precision):

@@ -10,7 +10,7 @@ from typing import Any
 
 from hardneg.api.inputs import Data, Place
 from hardneg.api.overrides import overridden
-from hardneg.api.prepare import CACHE, prepare
+from hardneg.api.prepare import prepare
 from hardneg.api.retrievers import matching_index
 from hardneg.data.training_data import Splits, TrainingData
 from hardneg.diagnostics.results import evaluate_states, is_measured
@@ -19,6 +19,7 @@ from hardneg.diagnostics.timeline import draw_timeline
 from hardneg.errors import SettingsError
 from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment.folder import open_experiment
+from hardneg.experiment.layout import Layout
 from hardneg.experiment.provenance import remember_collection
 from hardneg.experiment.results_manifest import write_results
 from hardneg.experiment.snapshot import State
@@ -37,7 +38,6 @@ from hardneg.recipes.starting_model import as_it_came, say_what_differs, startin
 from hardneg.recipes.untrained import cuts_of, cuts_of_sample, from_own, lengths_of
 from hardneg.storage.artifacts import read_manifest
 
-TIMELINE = "timeline.png"
 Execute = Callable[[Path, TrainingSettings], dict[str, Any]]
 
 
@@ -87,7 +87,7 @@ def train_seeds(execute: Execute, place: Path, settings: TrainingSettings, count
     results = {}
     for seed in range(settings.seed, settings.seed + count):
         note(f"seed {seed}")
-        results[seed] = execute(place / f"seed-{seed}", settings.model_copy(update={"seed": seed}))
+        results[seed] = execute(Layout(place).seed(seed).path, settings.model_copy(update={"seed": seed}))
     pooled = pool_seeds(results)
     if is_leader():
         write_results(place, pooled)
@@ -115,7 +115,7 @@ def train_once(
     warn_if_emulated(settings.precision, source.device_here)
     given = open_given(recipe, negatives, data, settings)
     if index_folder is not None:  # its texts are compared now: what is wrong must not become an input
-        texts = partial(texts_digest, encoder, data.collection, cache or out / CACHE)
+        texts = partial(texts_digest, encoder, data.collection, cache or Layout(out).cache)
         given["index"] = matching_index(index_folder, encoder, encoder.digest("passage"), texts)
     inputs = inputs_of(data, encoder, negatives, given)
     roles = settings.roles if role is None else [role]
@@ -168,7 +168,7 @@ def train_once(
                     untrained=partial(untrained_encoder, source, settings),
                 )
             if jobs:
-                draw_timeline(experiment / TIMELINE, experiment.timing)
+                draw_timeline(experiment.layout.timeline, experiment.timing)
         return by_leader(lambda: dict(experiment.results))
 
 

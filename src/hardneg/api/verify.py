@@ -17,10 +17,11 @@ from hardneg.data.formats.trec import SIDECAR, verify_run
 from hardneg.data.tokens import KIND as TOKENS
 from hardneg.data.tokens import TokenStore
 from hardneg.errors import ArtifactError, HardnegError, InputError
-from hardneg.experiment.folder import SETTINGS, read_settings
+from hardneg.experiment.folder import read_settings
+from hardneg.experiment.layout import JOURNAL, METRICS, RESULTS, SEAL, SETTINGS
 from hardneg.experiment.metrics import Metrics
 from hardneg.experiment.results_manifest import KIND as EXPERIMENT
-from hardneg.experiment.results_manifest import METRICS, RESULTS, SEAL, VERSIONS, check_made, read_seal
+from hardneg.experiment.results_manifest import check_made, read_seal
 from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import load_pool
 from hardneg.process.progress import track
@@ -214,7 +215,7 @@ FILES: dict[str, tuple[str, Check]] = {
     SEAL: (EXPERIMENT, check_sealed),
     SETTINGS: ("settings", check_settings),
     METRICS: ("metrics", check_rows),
-    VERSIONS: ("journal", check_rows),
+    JOURNAL: ("journal", check_rows),
     RESULTS: ("results", check_json),
 }
 

@@ -1,6 +1,6 @@
 """Results as plain tables for a terminal; nothing is computed here.
 
-Without rich: its tables wrap or cut cells at the width of a terminal, and a pipe has to give whole lines.
+Without rich: its tables take 50 times as long (1,000 rows of ``verify``: 0.76 s, not 0.014), for the same lines.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hardneg.experiment.layout import Layout
 from hardneg.experiment.names import shown
 
 
@@ -131,7 +132,7 @@ def results_table(results: Mapping[str, Any], out: Path) -> str:
         parts.append(forgetting_table(results["forgetting"]))
     kept = f" ({sentence(results['kept']).removeprefix('model/ is ')})" if "kept" in results else ""
     index = f"\nindex:      {found['kind']} {found['digest'][:12]}" if (found := results.get("index")) else ""
-    parts.append(f"experiment: {out}\nmodel:      {out / 'model'}{kept}{index}")
+    parts.append(f"experiment: {out}\nmodel:      {Layout(out).model}{kept}{index}")
     return "\n\n".join(parts)
 
 
@@ -175,7 +176,7 @@ def pooled_table(results: Mapping[str, Any], out: Path) -> str:
             parts.append(f"{split}, mean ± deviation over seeds {results['seeds']}\n{states_table(means)}")
     if results.get("forgetting"):
         parts.append(forgetting_table([pooled_values(step) for step in results["forgetting"]]))
-    return "\n\n".join([*parts, f"experiments: {out}/seed-*"])
+    return "\n\n".join([*parts, f"experiments: {Layout(out).all_seeds}"])
 
 
 def pooled_values(values: Mapping[str, Any]) -> dict[str, str]:

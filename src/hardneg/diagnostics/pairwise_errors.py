@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from hardneg.errors import InputError
+from hardneg.experiment.layout import errors_of
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.process.progress import Tick, silent, track
 from hardneg.records import Float32, Int32, Int64, Positives, Qrels, owners, spans
@@ -133,7 +134,7 @@ def errors_of_state(state: State, splits: Mapping[str, Qrels]) -> dict[str, dict
 
 def kept_errors(state: State, name: str, positives: Positives) -> PairwiseErrors | None:
     """The errors that stand beside a state's run ``name``; counted now if it still has embeddings."""
-    path = state.folder / f"{name}-errors"
+    path = errors_of(state.folder, name)
     if not isinstance(state, Snapshot):
         return load_errors(path) if is_published(path, KIND) else None
     if state.index is not None or state.chunks is not None or not len(positives.passage_rows):

@@ -22,6 +22,7 @@ from hardneg.evaluation.answers import check_answers, evaluate_with_answers
 from hardneg.evaluation.measures import Evaluation, Measure
 from hardneg.evaluation.significance import bootstrap_interval, holm, randomization_test
 from hardneg.experiment.folder import Experiment
+from hardneg.experiment.layout import trec_run
 from hardneg.experiment.names import BM25, FINAL, LAST, STARTED, UNTRAINED, shown
 from hardneg.experiment.snapshot import ArchivedState, Snapshot, State
 from hardneg.models.bi_encoder import BiEncoder
@@ -39,7 +40,6 @@ from hardneg.training.stage import RETRIEVER
 log = logging.getLogger(__name__)
 
 PUBLISHED = (BM25, UNTRAINED, FINAL)  # the states whose runs are written for people
-CURVE, MODEL = "learning_curve.png", "model"
 Runs = Mapping[str, Mapping[str, Run]]  # by state, and then by what was searched
 NO_LENGTHS: Mapping[str, Any] = MappingProxyType({})
 
@@ -114,11 +114,11 @@ def evaluate_states(
         "kept": choice.as_json(),
     }
     results |= ({"lengths": lengths} if lengths else {}) | ({"index": seen.index} if seen.index else {})
-    write_runs(experiment / "runs", seen.runs, data)
+    write_runs(experiment.layout.trec_runs, seen.runs, data)
     draw_curve(experiment, results, measures[0], seen.steps, seen.within)
     save_encoder(
         kept.encoder,
-        experiment / MODEL,
+        experiment.layout.model,
         card=model_card(about, data, results, settings),
         metadata=card_metadata(data, results, base_model),
         inputs=read_manifest(seen.places[choice.state]).inputs if choice.state in seen.places else {"step": "0"},
@@ -215,7 +215,7 @@ def kept_state(
         encoder,
         last.collection,
         FINAL,
-        experiment / f"{FINAL}/runs",
+        experiment.layout.runs_of(FINAL),
         last.cache,
         encoding=last.encoding,
         timed=last.timed,
@@ -358,7 +358,7 @@ def write_runs(folder: Path, runs: Runs, data: TrainingData) -> None:
     for split in list(judged_splits(data))[:1]:
         for state in PUBLISHED:
             try:
-                write_run(folder / f"{state}.{split}.trec.gz", runs[state][split], queries, passages, tag=state)
+                write_run(trec_run(folder, state, split), runs[state][split], queries, passages, tag=state)
             except InputError as fault:
                 log.warning("no run files are written: %s", fault)
                 return
@@ -387,7 +387,7 @@ def draw_curve(
         values.pop(FINAL, None)
     rows = [row for row in experiment.metrics.read() if row["model"] == RETRIEVER]
     episodes = sorted({row["episode"] for row in rows})
-    models = {episode: experiment / f"episodes/{episode}/model" for episode in episodes[:-1]}
+    models = {episode: experiment.layout.episode(episode).model for episode in episodes[:-1]}
     ends = {episode: int(read_manifest(model).inputs["step"]) for episode, model in models.items()}
     curve = learning_curve(rows, ends)
     borders, begins = iter(curve.borders), dict(zip(curve.episodes, curve.borders, strict=False))
@@ -396,5 +396,10 @@ def draw_curve(
     }
     places = [(steps or placed)[s] for s in values]
     draw_learning_curve(
-        experiment / CURVE, curve, places, list(values.values()), label=f"{split} {measure}", baseline=baseline
+        experiment.layout.curve,
+        curve,
+        places,
+        list(values.values()),
+        label=f"{split} {measure}",
+        baseline=baseline,
     )

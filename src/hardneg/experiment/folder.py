@@ -18,8 +18,9 @@ from typing import Any
 from hardneg import __version__
 from hardneg.config import Settings, differences
 from hardneg.errors import ArtifactError
+from hardneg.experiment.layout import SETTINGS, Layout
 from hardneg.experiment.metrics import Metrics
-from hardneg.experiment.results_manifest import METRICS, RESULTS, SEAL, check_seal, is_sealed, seal, write_results
+from hardneg.experiment.results_manifest import check_seal, is_sealed, seal, write_results
 from hardneg.process.distributed import is_leader
 from hardneg.process.memory import peak_memory
 from hardneg.storage.artifacts import (
@@ -32,9 +33,7 @@ from hardneg.storage.artifacts import (
 from hardneg.storage.disk import append_lines, sweep_below
 from hardneg.storage.safe_read import as_written
 
-SETTINGS = "settings.json"
 FORMAT = 2  # of an experiment; 2: rows of metrics and checkpoints name the model that they are of
-TIMING = "timing.jsonl"
 BEGIN = "begin"  # a row that says on what an execution computes
 
 
@@ -42,9 +41,9 @@ class Experiment:
     """One execution of a recipe in a folder of its own. Make one with :func:`open_experiment`."""
 
     def __init__(self, path: Path, cache: Path) -> None:
-        self.path, self.cache = path, cache
+        self.path, self.cache, self.layout = path, cache, Layout(path)
         self.shares_cache = path not in cache.parents
-        self.metrics = Metrics(path / METRICS)
+        self.metrics = Metrics(self.layout.metrics)
 
     def __truediv__(self, name: str) -> Path:
         return self.path / name
@@ -63,7 +62,7 @@ class Experiment:
             times = {"stage": stage, "begun": round(when, 3), "seconds": seconds}
             row = {**times, "peak_mib": peak_memory() >> 20, **facts}
             if is_leader():
-                append_lines(self.path / TIMING, json.dumps(row).encode() + b"\n")
+                append_lines(self.layout.timing, json.dumps(row).encode() + b"\n")
 
     def begin(self, where: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
         """Note in ``timing.jsonl`` on what an execution computes; what is other than before: {name: (then, now)}.
@@ -80,10 +79,10 @@ class Experiment:
     @property
     def timing(self) -> list[dict[str, Any]]:
         """What was measured so far; a torn line is none."""
-        if not (self.path / TIMING).is_file():
+        if not self.layout.timing.is_file():
             return []
         rows = []
-        for line in (self.path / TIMING).read_text("utf-8").splitlines():
+        for line in self.layout.timing.read_text("utf-8").splitlines():
             with contextlib.suppress(ValueError):
                 rows.append(json.loads(line))
         return rows
@@ -91,10 +90,10 @@ class Experiment:
     @property
     def results(self) -> Any:
         """What a finished experiment measured, or None; what it vouches for is verified."""
-        if not (self.path / RESULTS).is_file():
+        if not self.layout.results.is_file():
             return None
         check_seal(self.path)
-        return read_json(self.path / RESULTS)
+        return read_json(self.layout.results)
 
     def finish(self, results: Mapping[str, Any]) -> None:
         """Write ``results.json`` and seal it: the experiment is finished."""
@@ -102,8 +101,8 @@ class Experiment:
 
     def reopen(self) -> None:
         """The experiment is not finished any more (it is being extended)."""
-        remove(self.path / SEAL)
-        remove(self.path / RESULTS)
+        remove(self.layout.seal)
+        remove(self.layout.results)
 
 
 @contextlib.contextmanager
@@ -129,17 +128,18 @@ def open_experiment(
     BusyError : another process holds the folder (exit 6).
     ArtifactError : the folder holds another experiment: settings or inputs differ (exit 4).
     """
-    experiment = Experiment(path, cache or path / "cache")
+    layout = Layout(path)
+    experiment = Experiment(path, cache or layout.cache)
     if not is_leader():
         yield experiment
         return
-    with lease(path), log_file(path / "log.txt"):
+    with lease(path), log_file(layout.log):
         sweep_below(path)
         record = record_of(recipe, settings, inputs)
-        if (path / SETTINGS).is_file():
+        if layout.settings.is_file():
             if check_same(read_settings(path), record, grows, path):
                 experiment.reopen()
-            elif (path / RESULTS).is_file() and not is_sealed(path):  # we died in between
+            elif layout.results.is_file() and not is_sealed(path):  # we died in between
                 seal(path)
         write_settings(path, record)
         yield experiment
@@ -160,13 +160,13 @@ def join_experiment(
     ------
     ArtifactError : the folder holds another experiment (exit 4).
     """
-    record = record_of(recipe, settings, inputs)
-    with log_file(path / "log.txt"):
-        if (path / SETTINGS).is_file():
+    record, layout = record_of(recipe, settings, inputs), Layout(path)
+    with log_file(layout.log):
+        if layout.settings.is_file():
             check_same(read_settings(path), record, (), path)
         else:
             write_settings(path, record)
-        yield Experiment(path, cache or path / "cache")
+        yield Experiment(path, cache or layout.cache)
 
 
 def record_of(recipe: str, settings: Settings, inputs: Mapping[str, str]) -> dict[str, Any]:
@@ -212,7 +212,7 @@ def other_inputs(changed: Sequence[str], path: Path) -> ArtifactError:
 def write_settings(path: Path, record: Mapping[str, Any]) -> None:
     """Write ``settings.json``, its own digest in it."""
     content = {**record, "hardneg": __version__}
-    write_json(path / SETTINGS, {**content, "digest": digest_json(content)})
+    write_json(Layout(path).settings, {**content, "digest": digest_json(content)})
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -222,14 +222,15 @@ def read_settings(path: Path) -> dict[str, Any]:
     ------
     ArtifactError : they are damaged, or no experiment's.
     """
-    raw = read_json(path / SETTINGS)
+    file = Layout(path).settings
+    raw = read_json(file)
     if not isinstance(raw, dict) or not {"recipe", "inputs", "result_settings"} <= set(raw):
         what = f"the {SETTINGS} here is not that of an experiment"
-        raise ArtifactError("NOT_EXPERIMENT", what, "give a new folder", path=path / SETTINGS)
-    whole = as_written((path / SETTINGS).read_bytes(), raw)
+        raise ArtifactError("NOT_EXPERIMENT", what, "give a new folder", path=file)
+    whole = as_written(file.read_bytes(), raw)
     if raw.pop("digest", None) != digest_json(raw) or not whole:
         what = "the settings are not as they were written"
-        raise ArtifactError("CORRUPT", what, "restore the file, or give a new folder", path=path / SETTINGS)
+        raise ArtifactError("CORRUPT", what, "restore the file, or give a new folder", path=file)
     return raw
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from hardneg.data.collection import Collection
 from hardneg.errors import ArtifactError, HardnegError, SettingsError
-from hardneg.experiment.folder import SETTINGS, read_settings
+from hardneg.experiment.folder import read_settings
+from hardneg.experiment.layout import Layout
 from hardneg.process.distributed import is_leader
 from hardneg.storage.artifacts import MANIFEST, read_json, write_json
 
-PLACES = "places.json"  # telemetry, as it holds an absolute path: no digest knows it
 FIX = "give it with --data"
 
 
@@ -19,13 +19,13 @@ def remember_collection(experiment: Path, collection: Collection) -> None:
     """Note where the collection lies now."""
     places = {"collection": str(collection.path.absolute())}
     if is_leader() and places_of(experiment) != places:
-        write_json(experiment / PLACES, places)
+        write_json(Layout(experiment).places, places)
 
 
 def places_of(experiment: Path) -> dict[str, str]:
     """What an experiment remembers; nothing where that is missing or damaged."""
     with contextlib.suppress(HardnegError, FileNotFoundError):
-        found = read_json(experiment / PLACES)
+        found = read_json(Layout(experiment).places)
         if isinstance(found, dict) and isinstance(found.get("collection"), str):
             return found
     return {}
@@ -39,7 +39,7 @@ def collection_within(path: Path) -> Collection:
     SettingsError : nobody remembers where it is, or it is not there any more.
     ArtifactError : another one is there now.
     """
-    inside = [place for place in (path.absolute(), *path.absolute().parents) if (place / SETTINGS).is_file()]
+    inside = [place for place in (path.absolute(), *path.absolute().parents) if Layout(place).settings.is_file()]
     place = places_of(inside[0]).get("collection") if inside else None
     if place is None:
         raise SettingsError("NO_DATA", "nothing here says where the collection is", FIX, path=path)

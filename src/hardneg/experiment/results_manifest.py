@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hardneg.errors import ArtifactError
+from hardneg.experiment.layout import JOURNAL, METRICS, PASSING, RESULTS, Layout
 from hardneg.storage.artifacts import (
     Manifest,
     artifacts_below,
@@ -21,14 +22,13 @@ from hardneg.storage.artifacts import (
 )
 
 KIND = "experiment"
-SEAL = "seal.json"
-RESULTS, METRICS, VERSIONS = "results.json", "metrics.jsonl", "versions.jsonl"
-PASSING = {"cache", "models", "checkpoint", "roles"}  # folders of what an experiment may delete again
+SEALED = (RESULTS, METRICS, JOURNAL)  # files that it vouches for, where they are there
 
 
 def write_results(folder: Path, results: Mapping[str, Any]) -> None:
     """Write ``results.json`` and seal it; the seal of other results goes with them."""
-    with publish_file(folder / RESULTS, sidecar=folder / SEAL) as stream:
+    layout = Layout(folder)
+    with publish_file(layout.results, sidecar=layout.seal) as stream:
         stream.write(json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n")
     seal(folder)
 
@@ -42,20 +42,20 @@ def seal(folder: Path) -> None:
     }
     files = {
         name: ((folder / name).stat().st_size, digest_file(folder / name))
-        for name in (RESULTS, METRICS, VERSIONS)
+        for name in SEALED
         if (folder / name).is_file()
     }
-    write_json(folder / SEAL, Manifest(KIND, inputs=made, files=files).as_json())
+    write_json(Layout(folder).seal, Manifest(KIND, inputs=made, files=files).as_json())
 
 
 def is_sealed(folder: Path) -> bool:
     """Whether the manifest of a finished experiment stands there."""
-    return (folder / SEAL).is_file()
+    return Layout(folder).seal.is_file()
 
 
 def read_seal(folder: Path) -> Manifest:
     """The manifest of a finished experiment, itself verified."""
-    return read_manifest_file(folder / SEAL)
+    return read_manifest_file(Layout(folder).seal)
 
 
 def check_seal(folder: Path) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 from hardneg.experiment.folder import Experiment
 from hardneg.training.stage import RETRIEVER
 
-FOLDER = "tensorboard"
 PLACES = ("step", "episode")  # where a row stands, not what it says
 
 
@@ -20,7 +19,7 @@ def tensorboard_writer(experiment: Experiment, wanted: bool) -> Iterator[None]:
     if not wanted:
         yield
         return
-    board = Board(experiment / FOLDER)
+    board = Board(experiment.layout.tensorboard)
     experiment.metrics.mirror = board
     try:
         yield

@@ -138,8 +138,9 @@ def ance_tele(
         start = base() if settings.start == "scratch" else miner
         miner = train_episode(settings, data, pool, start, episode, experiment)
         state.discard()
-        model = settings.last_model if episode == settings.episodes else f"episodes/{episode}/model"
-        yield from passed(settings, experiment, episode, before=steps_made(experiment / model))
+        last = experiment / settings.last_model
+        model = last if episode == settings.episodes else experiment.layout.episode(episode).model
+        yield from passed(settings, experiment, episode, before=steps_made(model))
     yield state_of_episode(settings, data, experiment, miner, settings.episodes + 1, settings.episodes)
 
 
@@ -156,10 +157,10 @@ def episode_pool(
 
     It does not depend on how many episodes follow, so its settings do not say.
     """
-    path = experiment / f"episodes/{episode}/negatives"
+    path = experiment.layout.episode(episode).negatives
     inputs = {"collection": data.collection.digest, "miner": state.digest}
     if previous is not None:
-        inputs["previous"] = read_manifest(experiment / f"episodes/{episode - 1}/negatives").digest
+        inputs["previous"] = read_manifest(experiment.layout.episode(episode - 1).negatives).digest
     if not is_current(path, POOL, inputs):
         with experiment.timed("mine", episode=episode):
             contains = answers_of(data, experiment.cache)
@@ -255,9 +256,10 @@ def train_episode(
         micro_queries=settings.micro_queries,
     )
     horizon = settings.horizon(len(batches.positions))
-    models = {f"episodes/{episode}/model": settings.stop(horizon)}
+    folder = experiment.layout.episode(episode)
+    models = {folder.model: settings.stop(horizon)}
     if episode == settings.episodes:
-        models[settings.last_model] = horizon
+        models[experiment / settings.last_model] = horizon
     retriever = retriever_of(
         settings,
         experiment,
@@ -281,11 +283,11 @@ def train_episode(
         episode=episode,
         horizon=horizon,
         stop=max(models.values()),
-        start=f"episodes/{settings.start_episode if settings.start == 'scratch' else episode}/runs",
+        start=experiment.layout.episode(settings.start_episode if settings.start == "scratch" else episode).runs,
     )
-    inputs = {"pool": read_manifest(experiment / f"episodes/{episode}/negatives").digest}
+    inputs = {"pool": read_manifest(folder.negatives).digest}
     MeasuredStage(settings, data, experiment, retriever, passing, episode=episode, inputs=inputs).advance()
-    return load_encoder(str(experiment / [*models][-1]), device=start.device)
+    return load_encoder(str([*models][-1]), device=start.device)
 
 
 ABOUT = "ANCE-Tele (Sun et al., 2022)"

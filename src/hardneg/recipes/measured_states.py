@@ -18,6 +18,7 @@ from hardneg.errors import Interrupted
 from hardneg.evaluation.answers import evaluate_with_answers
 from hardneg.evaluation.measures import Measure, parse_measures
 from hardneg.experiment.folder import Experiment
+from hardneg.experiment.layout import run_of
 from hardneg.experiment.snapshot import ArchivedState, Snapshot
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.saving import save_encoder
@@ -30,23 +31,18 @@ from hardneg.training.stage import Trainee, inputs_of
 
 log = logging.getLogger(__name__)
 
-KIND, RECORD = "measured", "measured"
+KIND = "measured"
 Place = tuple[int, int]  # (episode, step of it)
-
-
-def folder_of(experiment: Experiment, episode: int, step: int) -> Path:
-    """Where a state that training passes is kept."""
-    return experiment / f"states/{episode}-{step}"
 
 
 def runs_there(experiment: Experiment, episode: int, step: int) -> Path:
     """Where its runs are kept."""
-    return folder_of(experiment, episode, step) / "runs"
+    return experiment.layout.state(step, episode).runs
 
 
 def weights_there(experiment: Experiment, episode: int, step: int) -> Path:
     """Where its weights stand, if it may be the best."""
-    return folder_of(experiment, episode, step) / "model"
+    return experiment.layout.state(step, episode).model
 
 
 def value_of(run: Run, data: TrainingData, measure: Measure, cache: Path) -> float:
@@ -63,7 +59,7 @@ class Passing:
     Parameters
     ----------
     horizon, stop : steps of the stage's schedule, and how many of them are made.
-    start : folder of the runs of the state that the stage begins with: what patience compares with at first.
+    start : the runs of the state that the stage begins with: what patience compares with at first.
     besides : steps that are looked at for their weights alone; patience does not count them.
     runs : (experiment, episode, step) -> where the runs of a state are kept.
     weights : whether weights are kept here; if not, the recipe does so.
@@ -80,7 +76,7 @@ class Passing:
         episode: int,
         horizon: int,
         stop: int,
-        start: str,
+        start: Path,
         besides: Iterable[int] = (),
         runs: Callable[[Experiment, int, int], Path] = runs_there,
         weights: bool = True,
@@ -101,7 +97,7 @@ class Passing:
         self.inputs = inputs
         self.values = by_leader(self._found)
         if self.settings.patience:
-            self.origin = self._value(self._state(encoder, 0, self.experiment / self.start))
+            self.origin = self._value(self._state(encoder, 0, self.start))
         known = [step for step in self.steps if self.end is None or step <= self.end]
         return next((step for step in known if (self.episode, step) not in self.values), None)
 
@@ -142,8 +138,7 @@ class Passing:
 
     def _state(self, encoder: BiEncoder, step: int, runs: Path) -> Snapshot:
         name = self.settings.name_of_step(self.episode, step)
-        folder = str(runs.relative_to(self.experiment.path))
-        state = state_of(self.settings, self.data, self.experiment, encoder, name, folder, step)
+        state = state_of(self.settings, self.data, self.experiment, encoder, name, runs, step)
         state.asked = "dev"
         return self.with_index(state)
 
@@ -156,33 +151,35 @@ class Passing:
         return {**self.inputs, "step": str(step)}
 
     def _record(self, state: Snapshot, step: int) -> None:
-        path = folder_of(self.experiment, self.episode, step) / RECORD
-        with publish(path, KIND, inputs=self._inputs_of(step), replace=True) as draft:
-            runs = state.folder.relative_to(self.experiment.path)
-            draft.facts |= {"model": state.digest, "name": state.name, "runs": runs.as_posix()}
+        layout = self.experiment.layout
+        with publish(
+            layout.state(step, self.episode).record, KIND, inputs=self._inputs_of(step), replace=True
+        ) as draft:
+            runs = layout.relative(state.folder)
+            draft.facts |= {"model": state.digest, "name": state.name, "runs": runs}
 
     def _found(self) -> dict[Place, float]:
         """What was measured in all stages; of this one, what came from something else or is not due is deleted."""
         found = {}
-        for place in places(self.experiment):
-            folder = folder_of(self.experiment, *place)
+        for place in self.experiment.layout.passed():
+            state = self.experiment.layout.state(place[1], place[0])
             ours = place[0] == self.episode
             if ours and (place[1] not in self.steps or not self._is_current(place[1])):
-                remove(folder)
+                remove(state.path)
                 continue
-            if is_published(folder / RECORD):
-                run = load_run(self.experiment / read_manifest(folder / RECORD).facts["runs"] / "dev")
+            if is_published(state.record):
+                run = load_run(run_of(self.experiment / read_manifest(state.record).facts["runs"], "dev"))
                 found[place] = value_of(run, self.data, self.settings.steering, self.experiment.cache)
         return found
 
     def _is_current(self, step: int) -> bool:
-        path = folder_of(self.experiment, self.episode, step) / RECORD
+        path = self.experiment.layout.state(step, self.episode).record
         return not is_published(path) or dict(read_manifest(path).inputs) == self._inputs_of(step)
 
     def _forget_weights(self) -> None:
         """Delete the weights of all states but the best one of all stages; of equals the earlier is the best."""
         best = max(sorted(self.values), key=lambda place: self.values[place], default=None)
-        for place in places(self.experiment):
+        for place in self.experiment.layout.passed():
             if place != best and place in self.values:
                 remove(weights_there(self.experiment, *place))
 
@@ -251,14 +248,6 @@ class MeasuredStage:
             self.over = True
 
 
-def places(experiment: Experiment) -> list[Place]:
-    """(episode, step) of every state that training passed and that left anything, in order."""
-    found = [path.name.split("-") for path in experiment.path.glob("states/*-*") if path.is_dir()]
-    return sorted(
-        (int(parts[0]), int(parts[1])) for parts in found if len(parts) == 2 and all(map(str.isdigit, parts))
-    )
-
-
 def passed(
     settings: TrainingSettings,
     experiment: Experiment,
@@ -275,7 +264,7 @@ def passed(
     after, before : steps between which they were.
     single : training is one long run, whose steps the states count.
     """
-    for place in by_leader(places, experiment):
+    for place in by_leader(experiment.layout.passed):
         if place[0] == episode and after < place[1] < before:
             yield ArchivedState(
                 settings.name_of_step(*place),

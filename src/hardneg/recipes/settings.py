@@ -15,6 +15,7 @@ from hardneg.data.training_data import Labels, TrainingData
 from hardneg.errors import SettingsError
 from hardneg.evaluation.measures import Measure, parse_measures
 from hardneg.experiment.folder import Experiment
+from hardneg.experiment.layout import LAST_MODEL, MODEL
 from hardneg.experiment.names import UNTRAINED
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.models.bi_encoder import BiEncoder
@@ -133,7 +134,7 @@ class TrainingSettings(Settings):
     @property
     def last_model(self) -> str:
         """Where the model after the last step stands: what ``model`` holds is chosen only then."""
-        return "model" if self.keep == "last" else "last/model"
+        return MODEL if self.keep == "last" else LAST_MODEL
 
     @property
     def last_state(self) -> str:
@@ -220,12 +221,12 @@ def state_of(
     experiment: Experiment,
     encoder: BiEncoder,
     name: str,
-    folder: str,
+    runs: Path,
     step: int | None = None,
     trained_on: Path | None = None,
     kept_at: Path | None = None,
 ) -> Snapshot:
-    """A state of the model in an experiment, whose runs are kept in ``folder`` of it.
+    """A state of the model in an experiment, whose runs are kept in ``runs``.
 
     Embeddings of the pretrained model stay in a cache that is shared: other experiments start from it too.
     """
@@ -233,7 +234,7 @@ def state_of(
         encoder,
         data.collection,
         name,
-        experiment / folder,
+        runs,
         experiment.cache,
         encoding=settings.encoding,
         timed=experiment.timed,
@@ -253,12 +254,13 @@ def state_of_episode(
     episodes: int,
 ) -> Snapshot:
     """The state before ``episode`` of so many; one past the last is the final state."""
-    before = None if episode == settings.first_episode else experiment / f"episodes/{episode - 1}/negatives"
+    built_on = experiment.layout.episode(episode - 1)
+    before = None if episode == settings.first_episode else built_on.negatives
     if episode > episodes:
         return final_state(settings, data, experiment, encoder, trained_on=before)
     name = f"episode-{episode - 1}" if before else UNTRAINED
-    kept_at = experiment / f"episodes/{episode - 1}/model" if before else None
-    runs = f"episodes/{episode}/runs"
+    kept_at = built_on.model if before else None
+    runs = experiment.layout.episode(episode).runs
     return state_of(settings, data, experiment, encoder, name, runs, trained_on=before, kept_at=kept_at)
 
 
@@ -272,7 +274,8 @@ def final_state(
 ) -> Snapshot:
     """The state after the last step."""
     name, kept_at = settings.last_state, experiment / settings.last_model
-    return state_of(settings, data, experiment, encoder, name, f"{name}/runs", step, trained_on, kept_at)
+    runs = experiment.layout.runs_of(name)
+    return state_of(settings, data, experiment, encoder, name, runs, step, trained_on, kept_at)
 
 
 def retriever_of(
@@ -283,15 +286,15 @@ def retriever_of(
     objective: Objective,
     batches: Callable[[int], Batch],
     schedule: Schedule,
-    models: Mapping[str, int],
-    passing: Mapping[str, int] | None = None,
+    models: Mapping[Path, int],
+    passing: Mapping[Path, int] | None = None,
     facts: Callable[[int], Mapping[str, Any]] = lambda step: {},
 ) -> Trainee:
     """The retriever as a stage trains it.
 
     Parameters
     ----------
-    models, passing : where in the experiment it is kept, and after how many steps; those of ``passing`` only where
+    models, passing : where it is kept, and after how many steps; those of ``passing`` only where
         training does not end before.
     """
     return Trainee(
@@ -301,8 +304,8 @@ def retriever_of(
         batches,
         schedule,
         save_encoder,
-        models={experiment / name: step for name, step in models.items()},
-        passing={experiment / name: step for name, step in (passing or {}).items()},
+        models=models,
+        passing=passing or {},
         optimizer=settings.make_optimizer,
         clip=settings.clip,
         facts=facts,
@@ -322,7 +325,7 @@ def stage_of(
     """The stage of an episode in an experiment; see :class:`~hardneg.training.stage.Stage`."""
     return Stage(
         trainees,
-        experiment / f"episodes/{episode}/checkpoint",
+        experiment.layout.episode(episode).checkpoints,
         experiment.metrics,
         episode=episode,
         seed=settings.seed,

@@ -87,7 +87,7 @@ def static_negatives(
     settings: Star, state: Snapshot, data: TrainingData, experiment: Experiment, given: NegativePool | None
 ) -> NegativePool:
     """The top ``depth`` of the warm-up model without D+, or what was given."""
-    path, collection = experiment / "episodes/1/negatives", data.collection
+    path, collection = experiment.layout.episode(1).negatives, data.collection
     inputs = {"collection": collection.digest, "splits": data.digest, "miner": state.digest}
     if not is_current(path, POOL, inputs):
         with experiment.timed("mine", episode=1):
@@ -120,7 +120,7 @@ def train(
         settings,
         experiment,
         start,
-        models={settings.last_model: settings.stop(queries)},
+        models={experiment / settings.last_model: settings.stop(queries)},
         schedule=linear(settings.learning_rate, warmup=settings.warmup, horizon=settings.horizon(queries)),
         objective=group_objective(
             with_pool_positives(data, pool), start, experiment.cache, loss, in_batch=True, **settings.of_objective
@@ -143,9 +143,9 @@ def train(
         episode=1,
         horizon=settings.horizon(queries),
         stop=settings.stop(queries),
-        start="episodes/1/runs",
+        start=experiment.layout.episode(1).runs,
     )
-    inputs = {"pool": read_manifest(experiment / "episodes/1/negatives").digest}
+    inputs = {"pool": read_manifest(experiment.layout.episode(1).negatives).digest}
     MeasuredStage(settings, data, experiment, retriever, passing, episode=1, inputs=inputs).advance()
     return load_encoder(str(experiment / settings.last_model), device=start.device)
 

@@ -93,7 +93,7 @@ def as_it_came(
     own: Own, settings: TrainingSettings, data: TrainingData, experiment: Experiment
 ) -> Iterator[Snapshot]:
     """The model as it came; it leaves the embeddings of the side that training starts from too."""
-    state = state_of(settings, data, experiment, own.load(), UNTRAINED, f"{UNTRAINED}/runs")
+    state = state_of(settings, data, experiment, own.load(), UNTRAINED, experiment.layout.runs_of(UNTRAINED))
     state.asked = "judged"
     yield state
     state.discard(*own.sides)

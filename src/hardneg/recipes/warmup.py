@@ -124,7 +124,7 @@ def warmup(
         state.discard()
         pool = leader_first(mixture_pool, settings, data, experiment, episode, given)
         encoder = train_episode(settings, data, pool, encoder, experiment, episode)
-        made = steps_made(experiment / f"episodes/{episode}/model")
+        made = steps_made(experiment.layout.episode(episode).model)
         yield from passed(settings, experiment, episode, before=made)
     yield state_of_episode(settings, data, experiment, encoder, len(settings.mixtures) + 1, len(settings.mixtures))
 
@@ -133,7 +133,7 @@ def mixture_pool(
     settings: Warmup, data: TrainingData, experiment: Experiment, episode: int, given: NegativePool | None
 ) -> NegativePool:
     """All negatives that the mined sources of an episode offer; none for training in the batch alone."""
-    path, sources = experiment / f"episodes/{episode}/negatives", settings.mined(episode)
+    path, sources = experiment.layout.episode(episode).negatives, settings.mined(episode)
     collection = data.collection
     inputs = {"collection": collection.digest, "splits": data.digest, "sources": "+".join(sources)}
     if not is_current(path, POOL, inputs):
@@ -199,9 +199,10 @@ def train_episode(
     )
     positions = trainable(pool, settings.drawn(episode))
     horizon = settings.horizon(len(positions), episode)
-    models = {f"episodes/{episode}/model": settings.stop(horizon)}
+    folder = experiment.layout.episode(episode)
+    models = {folder.model: settings.stop(horizon)}
     if episode == len(settings.mixtures):
-        models[settings.last_model] = settings.stop(horizon)
+        models[experiment / settings.last_model] = settings.stop(horizon)
     retriever = retriever_of(
         settings,
         experiment,
@@ -235,11 +236,11 @@ def train_episode(
         episode=episode,
         horizon=horizon,
         stop=settings.stop(horizon),
-        start=f"episodes/{episode}/runs",
+        start=folder.runs,
     )
-    inputs = {"pool": read_manifest(experiment / f"episodes/{episode}/negatives").digest}
+    inputs = {"pool": read_manifest(folder.negatives).digest}
     MeasuredStage(settings, data, experiment, retriever, passing, episode=episode, inputs=inputs).advance()
-    return load_encoder(str(experiment / [*models][-1]), device=start.device)
+    return load_encoder(str([*models][-1]), device=start.device)
 
 
 def plan(

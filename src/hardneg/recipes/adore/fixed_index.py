@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from hardneg.experiment import layout
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.snapshot import Snapshot
 from hardneg.process.memory import require
@@ -12,8 +13,6 @@ from hardneg.search.ann import KIND, open_index
 from hardneg.search.ann_building import build_index, choose, memory_of
 from hardneg.search.retrieve import Index, StoredIndex
 from hardneg.storage.artifacts import is_current
-
-PLACE = "index"  # in an experiment that builds its own
 
 
 def check_options(kind: str, n: int, dim: int, options: Mapping[str, int]) -> None:
@@ -32,7 +31,7 @@ def check_options(kind: str, n: int, dim: int, options: Mapping[str, int]) -> No
 
 def build_once(state: Snapshot, experiment: Experiment, kind: str, options: Mapping[str, int]) -> Index:
     """The experiment's own index over a state's passages, built unless it stands there."""
-    path = experiment / PLACE
+    path = experiment.layout.index
     inputs = {"embeddings": state.passages.digest, **state.passages.manifest.inputs}
     if not is_current(path, KIND, inputs):
         with experiment.timed("index"):
@@ -49,5 +48,4 @@ def with_index(state: Snapshot, index: Index) -> Iterator[Snapshot]:
     """The state as an index retrieves it, named after the index's kind; none over the embeddings themselves."""
     if about := index.describe():
         kind = about["kind"]
-        folder = state.folder.with_name(f"{state.folder.name}-{kind}")
-        yield state.with_index(index, f"{state.name}/{kind}", folder)
+        yield state.with_index(index, f"{state.name}/{kind}", layout.with_index(state.folder, kind))

@@ -63,7 +63,7 @@ class FixedNegatives:
         if self.source == "random":
             return
         version, since = divmod(made, self.refresh_every or made + 1)
-        path = self.experiment / f"episodes/1/negatives/v{version:04d}"
+        path = self.experiment.layout.episode(1).version(version)
         if since == 0:
             self._mine(version, path)
         if since == 0 or self.pool is None:
@@ -88,7 +88,7 @@ class FixedNegatives:
         encoder, state = self.state.encoder, self.state
         inputs = {"collection": self.data.collection.digest, "miner": encoder.digest()}
         if version:
-            runs = f"episodes/1/runs-v{version:04d}"
+            runs = self.experiment.layout.episode(1).version_runs(version)
             state = state_of(self.settings, self.data, self.experiment, encoder, f"v{version}", runs)
         if not is_current(path, KIND, inputs):
             with self.experiment.timed("mine", version=version):

@@ -138,32 +138,22 @@ def adore(
         inputs, its results and the model's manifest name it by its digest, which a resume must find again.
     """
     start = base().untied()
-    state = state_of(settings, data, experiment, start, UNTRAINED, "episodes/1/runs", 0)
+    state = state_of(settings, data, experiment, start, UNTRAINED, experiment.layout.episode(1).runs, 0)
     yield state
     fixed = passage_index(settings, state, experiment) if index is None else index
     yield from with_index(state, fixed)
     encoder = train(settings, data, start, state, fixed, experiment)
     made = steps_made(experiment / settings.last_model)
     for step in (step for step in settings.measured(len(data.train)) if step < made):
-        place = experiment / kept_at(step)
-        kept, name = load_encoder(str(place), device=start.device), settings.name_of_step(1, step)
-        between = state_of(settings, data, experiment, kept, name, runs_at(step), step, kept_at=place)
+        place, name = experiment.layout.state(step), settings.name_of_step(1, step)
+        kept = load_encoder(str(place.model), device=start.device)
+        between = state_of(settings, data, experiment, kept, name, place.runs, step, kept_at=place.model)
         yield between
         yield from with_index(between, fixed)
         between.discard("query")
     final = final_state(settings, data, experiment, encoder, made)
     yield from with_index(final, fixed)
     yield final
-
-
-def kept_at(step: int) -> str:
-    """Where the model after so many steps is kept."""
-    return f"states/{step}/model"
-
-
-def runs_at(step: int) -> str:
-    """Where its runs are kept."""
-    return f"states/{step}/runs"
 
 
 def passage_index(settings: Adore, state: Snapshot, experiment: Experiment) -> Index:
@@ -206,8 +196,8 @@ def train(
         settings,
         experiment,
         encoder,
-        models={settings.last_model: horizon},
-        passing={kept_at(step): step for step in settings.measured(len(data.train))},
+        models={experiment / settings.last_model: horizon},
+        passing={experiment.layout.state(step).model: step for step in settings.measured(len(data.train))},
         schedule=linear(settings.learning_rate, warmup=settings.warmup, horizon=horizon),
         objective=list_objective(settings, encoder, queries, retrieval),
         batches=QueryBatches(
@@ -237,8 +227,8 @@ def passing_of(settings: Adore, data: TrainingData, index: Index, experiment: Ex
         episode=1,
         horizon=horizon,
         stop=horizon,
-        start="episodes/1/runs",
-        runs=lambda experiment, episode, step: experiment / runs_at(step),
+        start=experiment.layout.episode(1).runs,
+        runs=lambda experiment, episode, step: experiment.layout.state(step).runs,
         weights=False,  # every measured state keeps its own
         with_index=lambda state: next(with_index(state, index), state),
         lasting=lambda step: True,

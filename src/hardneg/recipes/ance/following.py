@@ -11,8 +11,8 @@ import torch
 from hardneg.data.training_data import TrainingData
 from hardneg.errors import PeerError
 from hardneg.experiment.folder import Experiment
+from hardneg.experiment.layout import number_of, versions_in
 from hardneg.experiment.names import UNTRAINED
-from hardneg.experiment.results_manifest import VERSIONS
 from hardneg.experiment.snapshot import GEOMETRY, ArchivedState, Snapshot
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
@@ -39,24 +39,23 @@ from hardneg.training.checkpoint import checkpoints
 Supervisor = Callable[[int], bool]  # complete versions -> whether training goes on; raises if a role failed
 
 EPISODE = 1  # all steps are of one stage; a refresh begins an episode for diagnostics only
-CHECKPOINTS = f"episodes/{EPISODE}/checkpoint"
 
 DONE = (-1, -1)  # in place of a job
 
 
 def versions_of(experiment: Experiment) -> Versions:
     """Where versions of the negatives stand."""
-    return Versions(experiment / "versions")
+    return Versions(experiment.layout.versions)
 
 
 def exported(experiment: Experiment, step: int) -> Path:
     """Where the trainer publishes the model of a step for mining."""
-    return experiment / f"models/step-{step:07d}"
+    return experiment.layout.exported(step)
 
 
 def beat_of(experiment: Experiment, role: str) -> Beat:
     """The heart of a role."""
-    return Beat(experiment / "roles", role)
+    return Beat(experiment.layout.beat(role), role)
 
 
 def name_of(version: int) -> str:
@@ -64,20 +63,20 @@ def name_of(version: int) -> str:
     return UNTRAINED if version == 0 else f"refresh-{version}"
 
 
-def runs_of(version: int) -> str:
+def runs_of(experiment: Experiment, version: int) -> Path:
     """Where the runs of the state behind a version are kept."""
-    return f"episodes/{version}/runs"
+    return experiment.layout.episode(version).runs
 
 
 def newest_export(experiment: Experiment) -> int:
     """The step of the newest published model; 0 where there is none yet."""
-    steps = [int(path.name[5:]) for path in experiment.path.glob("models/step-*") if is_published(path)]
+    steps = [step for step, path in experiment.layout.exports() if is_published(path)]
     return max(steps, default=0)
 
 
 def is_trained(experiment: Experiment, steps: int) -> bool:
     """Whether the final model, that of so many steps, is there."""
-    models = [experiment / "last/model", experiment / "model"]  # the first where the best is kept
+    models = [experiment.layout.last_model, experiment.layout.model]  # the first where the best is kept
     return any(is_published(model) and read_manifest(model).inputs.get("step") == str(steps) for model in models)
 
 
@@ -103,12 +102,13 @@ def state_behind(
     trained_on: Path | None = None,
 ) -> Snapshot:
     """The state that mines a version, by the model of a step."""
-    return state_of(settings, data, experiment, miner, name_of(version), runs_of(version), step, trained_on)
+    runs = runs_of(experiment, version)
+    return state_of(settings, data, experiment, miner, name_of(version), runs, step, trained_on)
 
 
 def archived_state(experiment: Experiment, version: int, step: int, trained_on: Path | None) -> ArchivedState:
     """The state behind a version that was mined before."""
-    return ArchivedState(name_of(version), experiment / runs_of(version), step=step, trained_on=trained_on)
+    return ArchivedState(name_of(version), runs_of(experiment, version), step=step, trained_on=trained_on)
 
 
 def used_before(mode: Mode, experiment: Experiment, step: int, every: int, version: int) -> Path | None:
@@ -167,7 +167,7 @@ def step_of(experiment: Experiment, version: int) -> int:
 
 def geometry_of(experiment: Experiment, version: int) -> Path:
     """What is kept of the state behind a version whatever else is deleted."""
-    return experiment / runs_of(version) / GEOMETRY
+    return runs_of(experiment, version) / GEOMETRY
 
 
 def tidy(experiment: Experiment, *, used: Path | None, keep: int | None) -> None:
@@ -183,26 +183,21 @@ def tidy(experiment: Experiment, *, used: Path | None, keep: int | None) -> None
     versions = versions_of(experiment)
     newest = versions.newest()
     mined = -1 if newest is None else versions.step(newest)
-    for path in experiment.path.glob("models/step-*"):
-        if int(path.name[5:]) <= mined:
+    for step, path in experiment.layout.exports():
+        if step <= mined:
             remove(path)
     if newest is None or keep is None or used is None:
         return
     oldest = min(number_of(used), newest - keep + 1, needed_from(experiment))
-    for path in versions.folder.glob("v[0-9]*"):
-        if is_published(path) and number_of(path) < oldest:
+    for number, path in versions_in(versions.folder):
+        if is_published(path) and number < oldest:
             remove(path)
-
-
-def number_of(version: Path) -> int:
-    """The number of the version at a path."""
-    return int(version.name[1:])
 
 
 def needed_from(experiment: Experiment) -> int:
     """The oldest version that training asks for when it goes on from its oldest checkpoint."""
-    kept, journal = checkpoints(experiment / CHECKPOINTS), experiment / VERSIONS
-    step = int(kept[0].name[5:]) if kept else 0
+    kept, journal = checkpoints(experiment.layout.episode(EPISODE).checkpoints), experiment.layout.journal
+    step = number_of(kept[0]) if kept else 0
     return in_force(read_rows(journal, lines_of(journal)[0]), step) or 0
 
 

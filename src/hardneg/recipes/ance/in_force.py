@@ -7,7 +7,6 @@ from typing import TypeVar
 
 from hardneg.data.training_data import TrainingData
 from hardneg.experiment.folder import Experiment
-from hardneg.experiment.results_manifest import VERSIONS
 from hardneg.negatives.pool import NegativePool, load_pool
 from hardneg.process.distributed import by_leader
 from hardneg.recipes.ance.following import versions_of
@@ -39,7 +38,7 @@ class VersionInForce:
         self.data = data
         self.follow = Follower(
             versions_of(experiment),
-            Journal(experiment / VERSIONS, made=by_leader(lambda: experiment.metrics.steps) - 1),
+            Journal(experiment.layout.journal, made=by_leader(lambda: experiment.metrics.steps) - 1),
             mode,
             every=every,
             wait=timed_wait(experiment, wait),

@@ -227,7 +227,7 @@ def trainer(
         settings,
         experiment,
         encoder,
-        models={settings.last_model: settings.steps},
+        models={experiment / settings.last_model: settings.steps},
         schedule=schedule_of(settings, len(data.train), in_force.begun),
         objective=group_objective(
             data,
@@ -258,7 +258,7 @@ def passing_of(settings: Ance, data: TrainingData, experiment: Experiment) -> Pa
     every = settings.refresh_every
 
     def runs(experiment: Experiment, episode: int, step: int) -> Path:
-        behind = experiment / runs_of(step // every)
+        behind = runs_of(experiment, step // every)
         return runs_there(experiment, episode, step) if step % every else behind
 
     return Passing(
@@ -268,7 +268,7 @@ def passing_of(settings: Ance, data: TrainingData, experiment: Experiment) -> Pa
         episode=EPISODE,
         horizon=settings.steps,
         stop=settings.steps,
-        start=runs_of(0),
+        start=runs_of(experiment, 0),
         besides=range(every, settings.steps, every) if settings.keep == "best" else (),
         runs=runs,
         lasting=lambda step: step % every == 0,

@@ -27,6 +27,7 @@ from hardneg.data.training_data import Splits, choose_splits
 from hardneg.errors import Interrupted, PeerError, SettingsError
 from hardneg.evaluation.measures import bases_of, parse_measures
 from hardneg.experiment.folder import join_experiment
+from hardneg.experiment.layout import Layout
 from hardneg.experiment.provenance import remember_collection
 from hardneg.experiment.tensorboard import tensorboard_writer
 from hardneg.models.source import ModelSource
@@ -124,7 +125,7 @@ def take_role(recipe: Recipe, job: Job) -> None:
     assert data.digest == job.inputs["splits"]
     source = ModelSource(**dict(job.source) | {"allow_code": tuple(job.source["allow_code"])})
     with (
-        lease(out / "roles" / job.role),
+        lease(Layout(out).role(job.role)),
         join_experiment(
             out,
             recipe=recipe.name,

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
 from hardneg.errors import ArtifactError, PeerError
+from hardneg.experiment.layout import version_in, versions_in
 from hardneg.process.distributed import by_leader, is_leader
 from hardneg.process.progress import pulse
 from hardneg.process.signals import stop_flag
@@ -40,7 +41,7 @@ class Versions:
 
     def path(self, version: int) -> Path:
         """Where a version stands, or will."""
-        return self.folder / f"v{version:04d}"
+        return version_in(self.folder, version)
 
     def is_complete(self, version: int) -> bool:
         """Whether a version is there, whole."""
@@ -48,7 +49,7 @@ class Versions:
 
     def newest(self) -> int | None:
         """The number of the newest complete version."""
-        found = [int(path.name[1:]) for path in self.folder.glob("v[0-9]*") if is_published(path)]
+        found = [number for number, path in versions_in(self.folder) if is_published(path)]
         return max(found, default=None)
 
     def step(self, version: int) -> int:
@@ -264,8 +265,8 @@ def no_wait(ready: Callable[[], Any], what: str) -> Any:
 class Beat(Heartbeat):
     """The heart of a role; observers judge it by their own clock."""
 
-    def __init__(self, folder: Path, name: str) -> None:
-        super().__init__(folder / f"{name}.beat")
+    def __init__(self, path: Path, name: str) -> None:
+        super().__init__(path)
         self.name = name
 
     @contextmanager

@@ -1,0 +1,315 @@
+"""Every path of an experiment's folder: no other module names one.
+
+Paths are functions of what stands there (an episode, a step, a version), so a reader finds what a recipe wrote
+without knowing the recipe. Loads no torch.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from hardneg.storage.lease import LOCK
+
+# Files of the folder itself.
+SETTINGS = "settings.json"
+RESULTS = "results.json"
+SEAL = "seal.json"
+METRICS = "metrics.jsonl"
+JOURNAL = "versions.jsonl"  # from which step on each version of the negatives was in force
+TIMING = "timing.jsonl"
+LOG = "log.txt"
+PLACES = "places.json"  # telemetry, as it holds an absolute path: no digest knows it
+CURVE = "learning_curve.png"
+TIMELINE = "timeline.png"
+
+# Folders.
+MODEL = "model"  # the model that is the result
+LAST_MODEL = "last/model"  # that after the last step, where another may be the result
+CACHE = "cache"
+ROLES = "roles"
+RUNS = "runs"  # of a state; of the folder itself: those written for people
+EXPORTS, CHECKPOINT = "models", "checkpoint"
+PASSING = frozenset({CACHE, EXPORTS, CHECKPOINT, ROLES})  # what an experiment may delete again
+BEFORE_SETTINGS = frozenset({LOG, CACHE, ROLES})  # what may stand here before the settings do
+
+
+@dataclass(frozen=True)
+class EpisodeFolder:
+    """What an episode leaves."""
+
+    path: Path
+
+    @property
+    def model(self) -> Path:
+        """The model that the next episode builds on."""
+        return self.path / "model"
+
+    @property
+    def negatives(self) -> Path:
+        """Its pool, or the folder of :meth:`version`."""
+        return self.path / "negatives"
+
+    @property
+    def runs(self) -> Path:
+        """The runs of the state that it begins with."""
+        return self.path / RUNS
+
+    @property
+    def checkpoints(self) -> Path:
+        """The checkpoints of its stage."""
+        return self.path / CHECKPOINT
+
+    def version(self, number: int) -> Path:
+        """A pool that was mined within the episode."""
+        return version_in(self.negatives, number)
+
+    def version_runs(self, number: int) -> Path:
+        """The runs that this pool was mined from."""
+        return self.path / f"{RUNS}-v{number:04d}"
+
+
+@dataclass(frozen=True)
+class StateFolder:
+    """What a state that training passes leaves."""
+
+    path: Path
+
+    @property
+    def model(self) -> Path:
+        """Its weights, if they are kept."""
+        return self.path / "model"
+
+    @property
+    def runs(self) -> Path:
+        """Its runs."""
+        return self.path / RUNS
+
+    @property
+    def record(self) -> Path:
+        """That it was measured."""
+        return self.path / "measured"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The paths of the experiment at ``path``."""
+
+    path: Path
+
+    def __truediv__(self, name: str | Path) -> Path:
+        return self.path / name
+
+    def relative(self, place: Path) -> str:
+        """A path of the experiment as its files name it, wherever the experiment lies."""
+        return place.relative_to(self.path).as_posix()
+
+    # ------------------------------------------------------------ files and folders of the whole
+
+    @property
+    def settings(self) -> Path:
+        """What the experiment is."""
+        return self.path / SETTINGS
+
+    @property
+    def results(self) -> Path:
+        """What it measured."""
+        return self.path / RESULTS
+
+    @property
+    def seal(self) -> Path:
+        """The manifest of what a finished one vouches for."""
+        return self.path / SEAL
+
+    @property
+    def metrics(self) -> Path:
+        """A row for every logged step."""
+        return self.path / METRICS
+
+    @property
+    def journal(self) -> Path:
+        """From which step on each version of the negatives was in force."""
+        return self.path / JOURNAL
+
+    @property
+    def timing(self) -> Path:
+        """What took how long."""
+        return self.path / TIMING
+
+    @property
+    def lock(self) -> Path:
+        """What the process holds that works here."""
+        return self.path / LOCK
+
+    @property
+    def log(self) -> Path:
+        """What the library logged."""
+        return self.path / LOG
+
+    @property
+    def places(self) -> Path:
+        """Where the collection lies."""
+        return self.path / PLACES
+
+    @property
+    def curve(self) -> Path:
+        """The learning curve."""
+        return self.path / CURVE
+
+    @property
+    def timeline(self) -> Path:
+        """What trainer and inferencer did when."""
+        return self.path / TIMELINE
+
+    @property
+    def tensorboard(self) -> Path:
+        """The metrics for TensorBoard."""
+        return self.path / "tensorboard"
+
+    @property
+    def cache(self) -> Path:
+        """Derived stores, where no other place is named."""
+        return self.path / CACHE
+
+    @property
+    def model(self) -> Path:
+        """The model that is the result."""
+        return self.path / MODEL
+
+    @property
+    def last_model(self) -> Path:
+        """The model after the last step, where another may be the result."""
+        return self.path / LAST_MODEL
+
+    @property
+    def trec_runs(self) -> Path:
+        """Runs as TREC files, for people."""
+        return self.path / RUNS
+
+    @property
+    def index(self) -> Path:
+        """The index of an experiment that builds its own."""
+        return self.path / "index"
+
+    def stores(self, kind: str) -> list[Path]:
+        """The derived stores of a kind that are in the experiment's own cache."""
+        return sorted(self.cache.glob(f"{kind}/[!.]*"))
+
+    # ------------------------------------------------------------ episodes and states
+
+    def episode(self, number: int) -> EpisodeFolder:
+        """What an episode leaves."""
+        return EpisodeFolder(self.path / f"episodes/{number}")
+
+    def episodes(self) -> list[EpisodeFolder]:
+        """Those that are there, in order."""
+        found = [path for path in self.path.glob("episodes/*") if path.name.isdigit()]
+        return [EpisodeFolder(path) for path in sorted(found, key=lambda path: int(path.name))]
+
+    def state(self, step: int, episode: int | None = None) -> StateFolder:
+        """What the state after so many steps (of an episode) leaves."""
+        return StateFolder(self.path / ("states/" + (f"{step}" if episode is None else f"{episode}-{step}")))
+
+    def passed(self) -> list[tuple[int, int]]:
+        """(episode, step) of every state that training passed and that left anything, in order."""
+        found = [path.name.split("-") for path in self.path.glob("states/*-*") if path.is_dir()]
+        return sorted(
+            (int(parts[0]), int(parts[1])) for parts in found if len(parts) == 2 and all(map(str.isdigit, parts))
+        )
+
+    def runs_of(self, name: str) -> Path:
+        """The runs of a state that belongs to no episode, such as ``final``."""
+        return self.path / name / RUNS
+
+    def pools(self) -> list[Path]:
+        """Every folder where a pool may stand."""
+        places = ("episodes/*/negatives", "episodes/*/negatives/v*", "versions/v*")
+        return [path for place in places for path in self.path.glob(place)]
+
+    # ------------------------------------------------------------ asynchronous negatives
+
+    @property
+    def versions(self) -> Path:
+        """Versions of the negatives; see :func:`version_in`."""
+        return self.path / "versions"
+
+    def exported(self, step: int) -> Path:
+        """The model of a step, published to mine with."""
+        return self.path / f"{EXPORTS}/step-{step:07d}"
+
+    def exports(self) -> list[tuple[int, Path]]:
+        """(step, place) of every model that is published to mine with, in order."""
+        return sorted((number_of(path), path) for path in self.path.glob(f"{EXPORTS}/step-*"))
+
+    @property
+    def roles(self) -> Path:
+        """What roles write that work beside each other."""
+        return self.path / ROLES
+
+    def role(self, name: str) -> Path:
+        """The folder that the process holds which has this role."""
+        return self.roles / name
+
+    def beat(self, role: str) -> Path:
+        """The sign of life of a role."""
+        return self.roles / f"{role}.beat"
+
+    def roles_taken(self) -> list[Path]:
+        """The folders of roles that a process holds, or held."""
+        return sorted(path.parent for path in self.roles.glob(f"*/{LOCK}"))
+
+    # ------------------------------------------------------------ several seeds
+
+    def seed(self, seed: int) -> Layout:
+        """The experiment of one seed among several."""
+        return Layout(self.path / f"seed-{seed}")
+
+    def seeds(self) -> list[Layout]:
+        """Those that are there."""
+        return [Layout(path) for path in sorted(self.path.glob("seed-*"))]
+
+    @property
+    def all_seeds(self) -> Path:
+        """What names them all, for people."""
+        return self.path / "seed-*"
+
+
+def version_in(folder: Path, number: int) -> Path:
+    """Where a version of negatives stands in a folder of versions, or will."""
+    return folder / f"v{number:04d}"
+
+
+def versions_in(folder: Path) -> list[tuple[int, Path]]:
+    """(number, place) of every version in a folder of versions, in order."""
+    return sorted((number_of(path), path) for path in folder.glob("v[0-9]*"))
+
+
+def number_of(place: Path) -> int:
+    """The number at the end of a version's, a model's or a checkpoint's name."""
+    return int(re.findall(r"\d+", place.name)[-1])
+
+
+def with_index(runs: Path, kind: str) -> Path:
+    """The runs of a state as an index of this kind retrieves it, beside its exact ones."""
+    return runs.with_name(f"{runs.name}-{kind}")
+
+
+def errors_of(runs: Path, split: str) -> Path:
+    """A state's pairwise errors on a split, beside its runs."""
+    return runs / f"{split}-errors"
+
+
+def informative_of(runs: Path) -> Path:
+    """A state's share of training negatives that are still near, beside its runs."""
+    return runs / "informative"
+
+
+def run_of(runs: Path, name: str) -> Path:
+    """One run of a state."""
+    return runs / name
+
+
+def trec_run(folder: Path, state: str, split: str) -> Path:
+    """The run of a state on a split that is written for people."""
+    return folder / f"{state}.{split}.trec.gz"
