@@ -11,9 +11,9 @@ from hardneg.data.collection import Collection
 from hardneg.errors import ArtifactError
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.process.distributed import by_leader
-from hardneg.records import Int32, Run, Side
+from hardneg.records import Int32, Run, Side, VectorsByRow
 from hardneg.search.retrieve import Index
-from hardneg.search.retriever import CachedRetriever, QueriesOnDemand, Vectors
+from hardneg.search.retriever import CachedRetriever, QueriesOnDemand
 from hardneg.search.runs import load_run
 from hardneg.storage.artifacts import is_current, publish, read_manifest
 
@@ -61,7 +61,7 @@ class Snapshot(CachedRetriever):
         other.name, other.folder = name, folder
         return other
 
-    def _queries(self, *, searching: bool) -> Vectors:
+    def _queries(self, *, searching: bool) -> VectorsByRow:
         if self.asked == "dev":
             return QueriesOnDemand(self, searching=searching)
         return super()._queries(searching=searching)
