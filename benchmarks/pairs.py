@@ -1,8 +1,8 @@
 """Pairs a second: training steps of 32 pairs in the batch, and of 32 queries with 1 positive and 4 negatives.
 
 A run is several steps as each tool makes them for its users, dropout on: sentence-transformers' trainer reads
-texts in every step, hardneg reads tokens of its store. Same model, texts, length, precision and threads; before the
-first step both compute the same loss.
+texts in every step, hardneg reads tokens of its store. Same model, texts, length, precision and threads; before
+the first step both compute the same loss.
 """
 
 from __future__ import annotations

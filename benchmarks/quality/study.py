@@ -84,7 +84,8 @@ class Study:
     def environment(self) -> dict[str, str]:
         """Of a contender's process; what it may read is the same for all."""
         fixed = dict.fromkeys(VARIABLES, str(self.threads))
-        return os.environ | fixed | {"TOKENIZERS_PARALLELISM": "true", "HF_HUB_OFFLINE": "1"}
+        more = {"TOKENIZERS_PARALLELISM": "true", "HF_HUB_OFFLINE": "1", "QUALITY_PARENT": str(os.getpid())}
+        return os.environ | fixed | more
 
     def run(self, cell: Cell, place: Sequence[int]) -> Outcome | None:
         """Run a cell, unless it is there; None where it fails."""
@@ -181,10 +182,8 @@ def told(outcome: Outcome) -> str:
 
 def exam(words: Sequence[str]) -> int:
     """The process that examines a model."""
-    from quality.contender import die_with_parent
     from quality.exam import examine
 
-    die_with_parent()
     data, model, cache, out = words
     values, digest = examine(Path(data), None if model == "bm25" else Path(model), Path(cache))
     Path(out).write_text(json.dumps({"queries": packed_all(values), "collection": digest}))
