@@ -142,6 +142,7 @@ class Study:
             try:
                 return process.wait(timeout=patience)
             except subprocess.TimeoutExpired:
+                say(f"{log.parent.name}: stopped after {patience:.0f} s")
                 return -signal.SIGKILL
             finally:
                 process.kill()
