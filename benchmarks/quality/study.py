@@ -148,13 +148,16 @@ class Study:
                 process.kill()
                 process.wait()
 
-    def run_all(self, cells: Iterable[Cell]) -> None:
-        """Run cells, as many at a time as there are places; at Ctrl-C no further one begins."""
+    def run_all(self, cells: Iterable[Cell]) -> bool:
+        """Run cells, as many at a time as there are places, and tell whether all ended well.
+
+        At Ctrl-C no further one begins.
+        """
         free: SimpleQueue[Sequence[int]] = SimpleQueue()
         for place in self.places:
             free.put(place)
 
-        def one(cell: Cell) -> None:
+        def one(cell: Cell) -> bool:
             place, begun = free.get(), time.perf_counter()
             try:
                 outcome = self.run(cell, place)
@@ -162,10 +165,11 @@ class Study:
                 free.put(place)
             if outcome is not None:
                 say(f"{cell.name}: {told(outcome)} ({time.perf_counter() - begun:.0f} s in all)")
+            return outcome is not None
 
         with ThreadPoolExecutor(len(self.places)) as pool:
             try:
-                list(pool.map(one, cells))
+                return all(list(pool.map(one, cells)))
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
@@ -274,7 +278,7 @@ def study_of(chosen: argparse.Namespace) -> Study:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run what is missing, keep it, and make the page."""
+    """Run what is missing, keep it, and make the page; 1 where a cell failed."""
     chosen = command_line().parse_args(words)
     cells = cells_of(chosen)
     known = ({} if chosen.anew else read_kept(chosen.kept)) | read_cells(chosen.out)
@@ -282,12 +286,13 @@ def main(words: Sequence[str]) -> int:
     if chosen.list or chosen.estimate:
         show(cells, missing, chosen)
         return 0
+    well = True
     try:
         if not chosen.only_report and missing:
-            study_of(chosen).run_all(missing)
+            well = study_of(chosen).run_all(missing)
     finally:
         finish(chosen)
-    return 0
+    return 0 if well else 1
 
 
 def show(cells: Sequence[Cell], missing: Sequence[Cell], chosen: argparse.Namespace) -> None:
