@@ -126,7 +126,14 @@ def train_once(
         return {}
     own, own_settings = as_it_came(source, settings, encoder)
     with open_experiment(
-        out, recipe=recipe.name, settings=settings, inputs=inputs, cache=cache, grows=settings.may_grow
+        out,
+        recipe=recipe.name,
+        settings=settings,
+        inputs=inputs,
+        data=data,
+        source=source,
+        cache=cache,
+        grows=settings.may_grow,
     ) as experiment:
         remember_collection(out, data.collection)
         if by_leader(lambda: is_measured(experiment.results, measures)):

@@ -85,7 +85,7 @@ def from_own(
         yield from as_it_came(own, settings, data, experiment)
     for state in states():
         if state.name == UNTRAINED:
-            state.name = STARTED
+            state.name, state.kind = STARTED, "untrained-as-trained"
         yield state
 
 
@@ -93,7 +93,8 @@ def as_it_came(
     own: Own, settings: TrainingSettings, data: TrainingData, experiment: Experiment
 ) -> Iterator[Snapshot]:
     """The model as it came; it leaves the embeddings of the side that training starts from too."""
-    state = state_of(settings, data, experiment, own.load(), UNTRAINED, experiment.layout.runs_of(UNTRAINED))
+    runs = experiment.layout.runs_of(UNTRAINED)
+    state = state_of(settings, data, experiment, own.load(), UNTRAINED, runs, kind="untrained")
     state.asked = "judged"
     yield state
     state.discard(*own.sides)
