@@ -1,5 +1,5 @@
 # make install | demo | test | test-precision | test-alone | test-slow | chaos | fuzz | crash | flips | lint | bench | bench-import
-# make study-ablation | study-ance | study-star-adore | study-first | study-openqa | study-indexes
+# make study-ablation | study-ance | study-star-adore | study-first | study-openqa | study-indexes | study-quality
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # For machines whose default index serves CUDA builds of torch: make TORCH_INDEX=https://…/cpu demo
 TORCH_INDEX ?=
@@ -13,7 +13,7 @@ DATA ?= pydocs
 OPTIONS ?=
 
 .PHONY: install demo test test-precision test-alone test-slow chaos fuzz crash flips lint bench bench-import
-.PHONY: study-ablation study-ance study-star-adore study-first study-openqa study-indexes clean
+.PHONY: study-ablation study-ance study-star-adore study-first study-openqa study-indexes study-quality clean
 
 install: $(VENV)/.dev
 
@@ -123,6 +123,12 @@ study-indexes: $(VENV)/.base
 	@echo "ten indexes of one collection (about 10 minutes on 2 old cores); what is kept or stands there is not made again"
 	$(BIN)/python studies/indexes.py --out $(or $(STUDY),runs/indexes) --data $(DATA) \
 		--kept $(STUDIES)/indexes.jsonl --report docs/indexes.md $(OPTIONS)
+
+study-quality: $(VENV)/.dev
+	@echo "hardneg and sentence-transformers in equal time: days on 2 cores; OPTIONS=--estimate says how many hours are missing"
+	@echo "(make DATA=pydocs,qa:FOLDER,beir:FOLDER STUDY=folder OPTIONS='--minutes 10 --seeds 1'); what is finished is not run again"
+	$(BIN)/python benchmarks/quality --out $(or $(STUDY),runs/quality) --data $(DATA) --jobs $(JOBS) \
+		--kept $(STUDIES)/quality.jsonl --report $(STUDIES)/quality.md $(OPTIONS)
 
 clean:
 	rm -rf $(VENV) $(DEMO) build dist src/*.egg-info .pytest_cache .ruff_cache .mypy_cache

@@ -65,13 +65,21 @@ def check_fields(record: Any) -> None:
 def values_of(
     signature: inspect.Signature, given: Mapping[str, Any], hints: Mapping[str, Any]
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Each argument that was given and has an annotation: name, value and annotation."""
+    """Each argument that was given and has an annotation: name, value and annotation.
+
+    Of ``**options: Unpack[Options]`` the options are those of that dict.
+    """
     for name, value in given.items():
         if name not in hints:
             continue
         kind = signature.parameters[name].kind
         if kind is inspect.Parameter.VAR_POSITIONAL:
             yield from ((name, one, hints[name]) for one in value)
+        elif kind is inspect.Parameter.VAR_KEYWORD and typing.get_origin(hints[name]) is typing.Unpack:
+            fields = typing.get_type_hints(*typing.get_args(hints[name]))
+            if unknown := [other for other in value if other not in fields]:
+                raise TypeError(f"got an unexpected keyword argument {unknown[0]!r}")  # as Python says it
+            yield from ((other, one, fields[other]) for other, one in value.items())
         elif kind is inspect.Parameter.VAR_KEYWORD:
             yield from ((other, one, hints[name]) for other, one in value.items())
         else:

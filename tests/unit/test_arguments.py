@@ -14,7 +14,6 @@ from hardneg.data.collection import Collection
 from hardneg.data.training_data import Labels
 from hardneg.errors import HardnegError, InputError, SettingsError
 from hardneg.recipes import estimate
-from hardneg.storage import disk
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 
@@ -51,27 +50,24 @@ WRONG = {
     "a class": dict,
     "an object": Odd(),
 }
-NOT_CALLED = {"HardnegError", "__version__"}  # an exception and a string
+NOT_CALLED = {"HardnegError", "Retriever", "__version__"}  # an exception, what a function opens, and a string
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    root = tmp_path_factory.mktemp("world")
-    collection = tiny_collection(root / "collection")
+def world(world):
+    root, (collection, model) = world.root, world
     run = root / "run.trec"
     run.write_text("".join(f"test-{i:02d} Q0 p{i:03d} 1 1.0 made\n" for i in range(16)))
     pool = hn.mine(collection, None, root / "pool", sources=["random"], count=4, cache=root / "cache")
-    model = tiny_model(root / "model", collection)
     hn.encode(collection, model, root / "embeddings", cache=root / "cache", device="cpu", dtype="float32")
     (root / "beir").mkdir()
     return SimpleNamespace(root=root, collection=collection, run=run, pool=pool, model=model, cache=root / "cache")
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch, tmp_path):
+def quick(no_flush, monkeypatch, tmp_path):
     """Training itself is looked at elsewhere, and so is the time that it takes."""
     monkeypatch.chdir(tmp_path)  # a text is a path there
-    monkeypatch.setattr(disk, "sync", lambda path: None)
     monkeypatch.setattr(training, "train_seeds", lambda *given: {})
     monkeypatch.setattr(estimate, "time_stages", lambda *given: ({"encode": 0.0, "search": 0.0}, 0.0))
 
@@ -159,11 +155,18 @@ def cases(world, new):
         ),
         "plan": (hn.plan, {"recipe": "ance", **training_of, "estimate": False, "settings": None, "config": None}),
         "pool_stats": (hn.pool_stats, {"pool": world.pool}),
+        "open_retriever": (
+            lambda **given: hn.open_retriever(**given).close(),
+            {**basic, "embeddings": None, "index": None, "query_length": 12, "prompts": None, "allow_bin": False},
+        ),
         "search_split": (
             hn.search_split,
             {**common, "out": new / "r.trec", "bm25": True, "model": None, "split": "test", "k": 3},
         ),
-        "search_text": (hn.search_text, {**common, "text": "words", "bm25": True, "model": None, "k": 2}),
+        "search_text": (
+            hn.search_text,
+            {**common, "text": "words", "bm25": True, "model": None, "retriever": None, "k": 2},
+        ),
         "settings_of": (
             hn.settings_of,
             {"recipe": "ance", "preset": "demo", "learning_rate": 1e-5, "mode": "sync"},

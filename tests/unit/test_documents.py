@@ -17,7 +17,7 @@ from hardneg.models.saving import save_encoder
 from hardneg.models.tokenizing import token_store
 from hardneg.negatives.mining import mine_candidates, positive_scores
 from hardneg.records import TextTemplate, offsets_of
-from hardneg.search import embeddings, retrieve
+from hardneg.search import retrieve, retriever
 from hardneg.search.ann import FaissIndex
 from hardneg.search.ann_building import build_index
 from hardneg.search.exact import ExactIndex
@@ -28,10 +28,8 @@ from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    root = tmp_path_factory.mktemp("documents")
-    collection = tiny_collection(root / "collection")
-    return root, collection, tiny_model(root / "model", collection, dropout=0.0)
+def world(calm):
+    return calm.root, *calm
 
 
 # ---------------------------------------------------------------- cutting
@@ -232,9 +230,10 @@ def test_shards_made_apart_serve_a_search(world, tmp_path, monkeypatch):
     _, collection, model = world
     save_encoder(load_encoder(model, chunks=3, passage_length=5), tmp_path / "model")
     ours, place = str(tmp_path / "model"), tmp_path / "emb"
-    monkeypatch.setattr(embeddings, "encode_store", partial(embeddings.encode_store, shard_rows=64))
     options = {"token_budget": 512, "cache": tmp_path / "cache", "device": "cpu"}
-    parts = [hn.encode(collection, ours, place, shard=f"{i}/2", **options) for i in (0, 1)]
+    with monkeypatch.context() as patch:
+        patch.setattr(retriever, "encode_store", partial(retriever.encode_store, shard_rows=64))
+        parts = [hn.encode(collection, ours, place, shard=f"{i}/2", **options) for i in (0, 1)]
     assert [part["complete"] for part in parts] == [False, True]
     assert parts[-1]["vectors"] > 1.5 * collection.n_passages
     state, rows = snapshot_of(world, tmp_path, passages_at=place), np.arange(20, dtype=np.int32)

@@ -30,7 +30,7 @@ COLLECTIVES = {
 }
 ROOMS = {"warmup", "ance_tele", "ance", "star", "adore"}  # of the recipes; what else stands there they share
 WITHOUT_TORCH = ("ground", "data", "evaluation", "negatives")
-NEEDS_TORCH = {"losses", "negatives.mining", "negatives.labels"}  # the last two ask a state of the model
+NEEDS_TORCH = {"losses"}
 
 
 def name_of(path):

@@ -1,216 +1,263 @@
-"""A state of the model: its runs against brute force, published once, and redone when something else is asked."""
+"""A retriever: a model over a collection that loads once, answers many times, and may be asked by many threads."""
 
-from contextlib import contextmanager
+import ast
+import inspect
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
 
 import numpy as np
 import pytest
 import torch
 
-from hardneg.errors import ArtifactError
+import hardneg as hn
+from architecture import floors
+from hardneg.api import retrievers
+from hardneg.errors import ArtifactError, SettingsError
 from hardneg.experiment.snapshot import Snapshot
 from hardneg.models.loading import load_encoder
-from hardneg.models.tokenizing import token_store
-from hardneg.search.embeddings import encode_store
-from hardneg.search.retriever import Encoding
-from hardneg.storage.artifacts import load_array, read_manifest
+from hardneg.search import ann, embedding_store, retriever
+from hardneg.search.ann import open_index
+from hardneg.search.ann_building import build_index
+from hardneg.search.retrieve import StoredIndex
+from hardneg.search.retriever import CachedRetriever, Encoding, Retriever
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
-ENCODING = Encoding(token_budget=512)
+ROWS = np.array([3, 90, 41, 7], np.int32)
+ANCHORS = np.array([100, 7, 4, 55], np.int32)
+TEXTS = ["ba be", "bo bu da", "du", "fa fe fi"]
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
     root = tmp_path_factory.mktemp("world")
     collection = tiny_collection(root / "collection")
-    return collection, load_encoder(tiny_model(root / "model", collection))
+    return root, collection, tiny_model(root / "model", collection)
 
 
 @pytest.fixture
-def snapshot(world, tmp_path):
-    def make(encoder=None, **options):
-        collection, ours = world
-        options = {"encoding": ENCODING, **options}
-        return Snapshot(encoder or ours, collection, "state", tmp_path / "runs", tmp_path / "cache", **options)
+def make(world, tmp_path):
+    def retriever_of(kind="exact", precision="float32", **settings):
+        _, collection, model = world
+        made = Retriever(
+            load_encoder(model, device="cpu", **settings),
+            collection,
+            tmp_path / "cache",
+            encoding=Encoding(token_budget=512, precision=precision),
+        )
+        if kind == "exact":
+            return made
+        if not (tmp_path / f"index-{kind}").exists():
+            build_index(made.passages, tmp_path / f"index-{kind}", kind, {"lists": 8, "probes": 3})
+        return made.through(open_index(tmp_path / f"index-{kind}"))
 
-    return make
-
-
-def brute_force(vectors, passages, k):
-    """Rows and scores of the k best by float64 products of the stored vectors, ties by row."""
-    products = vectors.astype(np.float64) @ passages.astype(np.float64).T
-    scores = products.astype(np.float32)
-    order = np.array([sorted(range(len(passages)), key=lambda row, s=s: (-s[row], row))[:k] for s in scores])
-    return order, np.take_along_axis(scores, order, 1)
-
-
-def equals(run, order, scores):
-    assert run.passage_rows.reshape(order.shape).tolist() == order.tolist()
-    np.testing.assert_allclose(run.scores.reshape(order.shape), scores, rtol=1e-6)
+    return retriever_of
 
 
-def times(folder):
-    return {file: file.stat().st_mtime_ns for file in folder.rglob("*") if file.is_file()}
+def same(a, b):
+    assert (a.unit, a.collection) == (b.unit, b.collection)
+    for name in ("query_rows", "offsets", "passage_rows", "scores"):
+        np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_search_equals_brute_force(snapshot, world, dtype):
-    state = snapshot(encoding=Encoding(512, dtype))
-    rows = np.array([3, 90, 41], np.int32)
-    run = state.search("query", rows, 30)
-    assert run.query_rows.tolist() == rows.tolist()
-    assert np.diff(run.offsets).tolist() == [30] * 3
-    assert run.collection == world[0].digest
-    assert state.passages.as_matrix().dtype == dtype
-    equals(run, *brute_force(state.queries.rows(rows), state.passages.as_matrix(), 30))
+QUESTIONS = {
+    "queries": lambda asked: asked.search_queries(ROWS, 20),
+    "one query": lambda asked: asked.search_queries(ROWS[:1], 5),
+    "as trained": lambda asked: asked.search_queries(ROWS[::-1], 20, as_trained=True),
+    "passages": lambda asked: asked.search_passages(ROWS, ANCHORS, 10),
+    "texts": lambda asked: asked.search_texts(TEXTS, 15),
+    "one text": lambda asked: asked.search_texts(TEXTS[1:2], 3),
+}
 
 
-def test_neighbours_are_those_of_the_passage_for_its_owner(snapshot):
-    state = snapshot()
-    owners, anchors = np.array([5, 5, 9], np.int32), np.array([100, 7, 4], np.int32)
-    run = state.neighbours("lookahead", owners, anchors, 10)
-    assert run.query_rows.tolist() == [5, 5, 9]
-    matrix = state.passages.as_matrix()
-    equals(run, *brute_force(matrix[anchors], matrix, 10))
+@pytest.mark.parametrize("held", [True, False])
+@pytest.mark.parametrize("world_of", [("exact", {}), ("ivf", {}), ("exact", {"chunks": 3, "passage_length": 5})])
+def test_many_threads_get_what_one_gets(make, world_of, held):
+    kind, settings = world_of
+    settings = {"query_length": 4, "search_query_length": 6, **settings}
+    alone = make(kind, **settings)
+    expected = {name: ask(alone) for name, ask in QUESTIONS.items()}
+    asked, count = make(kind, **settings), 4
+    if held:
+        asked.hold()
+    together = Barrier(count)
+
+    def ask(number):
+        together.wait()
+        names = np.random.default_rng(number).permutation([*QUESTIONS] * 2)
+        return [(name, QUESTIONS[name](asked)) for name in names]
+
+    with ThreadPoolExecutor(count) as pool:
+        for answers in pool.map(ask, range(count)):
+            for name, run in answers:
+                same(run, expected[name])
+    asked.close()
 
 
-def test_vectors_are_those_of_the_encoder_alone(snapshot, world):
-    collection, encoder = world
-    state = snapshot(encoding=Encoding(512, "float32"))
-    for side, found in (("query", state.queries), ("passage", state.passages)):
-        store = token_store(encoder, collection, state.cache, side)
-        for row in (0, 17, 64):
-            with torch.no_grad():
-                alone = encoder.encode(store.read(np.array([row])), side)
-            torch.testing.assert_close(torch.tensor(found.rows(np.array([row]))), alone, rtol=1e-5, atol=1e-5)
+def test_threads_are_let_in_one_at_a_time(make, monkeypatch):
+    """The test above could pass by luck: here a second thread inside would be seen."""
+    asked, inside, seen = make(), [], []
+    real = Retriever._search
+
+    def slow(self, *given):
+        inside.append(1)
+        seen.append(len(inside))
+        time.sleep(0.01)
+        found = real(self, *given)
+        inside.pop()
+        return found
+
+    monkeypatch.setattr(Retriever, "_search", slow)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda name: QUESTIONS[name](asked), [*QUESTIONS] * 2))
+    assert seen == [1] * 2 * len(QUESTIONS)
 
 
-def test_a_published_run_is_not_made_again(snapshot):
-    state, rows = snapshot(), np.arange(4, dtype=np.int32)
-    state.search("query", rows, 20)
-    before = times(state.folder)
-    state.discard()
-    again = snapshot()
-    run = again.search("query", rows, 20)
-    shallower = again.search("query", rows, 5)
-    assert times(state.folder) == before
-    assert "queries" not in again.__dict__, "nothing was encoded"
-    assert shallower.passage_rows.tolist() == run.cut(5).passage_rows.tolist()
-    assert np.diff(shallower.offsets).tolist() == [5] * 4
+def test_every_public_method_is_guarded():
+    unguarded = {"through", "queries_as", "shortened", "search", "neighbours", "inputs_of"}  # which ask others
+    for kind in (Retriever, CachedRetriever):
+        for name, value in vars(kind).items():
+            if inspect.isfunction(value) and not name.startswith("_") and name not in unguarded:
+                assert hasattr(value, "__wrapped__"), name
+    assert hasattr(CachedRetriever._run, "__wrapped__")
 
 
-def test_the_geometry_of_the_corpus_outlives_its_embeddings(snapshot):
-    state = snapshot()
-    state.save_corpus_stats()
-    mean, before = state.passages.mean.copy(), times(state.folder)
-    state.discard()
-    again = snapshot()
-    again.save_corpus_stats()
-    assert times(state.folder) == before
-    assert "passages" not in again.__dict__, "nothing was encoded"
-    assert np.array_equal(load_array(state.folder / "geometry" / "mean.npy"), mean)
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_held_retriever_answers_alike_and_gives_the_encoder_back(make, precision):
+    asked = make(precision=precision)
+    asked.encoder.train()
+    before = {name: value.clone() for name, value in asked.encoder.state_dict().items()}
+    expected = {name: ask(asked) for name, ask in QUESTIONS.items()}
+    with asked as held:
+        assert held is asked
+        assert torch.is_grad_enabled()
+        assert held.encoder.digest() == held.digest
+        for name, ask in QUESTIONS.items():
+            same(ask(held), expected[name])
+            assert torch.is_grad_enabled()
+    assert torch.is_grad_enabled()
+    assert asked.encoder.training
+    for name, value in asked.encoder.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    same(QUESTIONS["texts"](asked), expected["texts"])
 
 
-@pytest.mark.parametrize("change", ["deeper", "others", "order", "encoding", "model"])
-def test_another_question_is_answered_anew(snapshot, world, tmp_path, change):
-    rows = np.arange(4, dtype=np.int32)
-    snapshot().search("query", rows, 20)
-    before = read_manifest(tmp_path / "runs/query").digest
-    if change == "model":
-        encoder = load_encoder(str(world[1].towers[0].transformer.name_or_path), scale=2.0)
-        run = snapshot(encoder).search("query", rows, 20)
-    else:
-        asked = {"others": rows + 1, "order": rows[::-1]}.get(change, rows)
-        encoding = Encoding(token_budget=640) if change == "encoding" else ENCODING
-        run = snapshot(encoding=encoding).search("query", asked, 25 if change == "deeper" else 20)
-        assert run.query_rows.tolist() == asked.tolist()
-    assert read_manifest(tmp_path / "runs/query").digest != before
-    assert np.diff(run.offsets).tolist() == [25 if change == "deeper" else 20] * 4
+def counting(monkeypatch, place, name, counts):
+    real = getattr(place, name)
+
+    def call(*given, **options):
+        counts[name] = counts.get(name, 0) + 1
+        return real(*given, **options)
+
+    monkeypatch.setattr(place, name, call)
 
 
-def test_more_than_there_is_gives_all(snapshot, world):
-    run = snapshot().search("query", np.arange(2, dtype=np.int32), 1000)
-    assert np.diff(run.offsets).tolist() == [world[0].n_passages] * 2
-    assert sorted(run.hits(0)[0].tolist()) == list(range(world[0].n_passages))
+@pytest.mark.parametrize("by", ["embeddings", "cache", "index"])
+def test_a_resident_retriever_opens_everything_once(world, tmp_path, monkeypatch, by):
+    _, collection, model = world
+    options = {"cache": tmp_path / "cache", "device": "cpu"}
+    hn.encode(collection, model, tmp_path / "embeddings", **options)
+    hn.index(tmp_path / "embeddings", tmp_path / "index", kind="flat")
+    given = {} if by == "cache" else {by: tmp_path / by}
+    expected = hn.search_text(collection, TEXTS[0], model=model, **given, **options)
+    counts = {}
+    counting(monkeypatch, retrievers, "open_encoder", counts)
+    counting(monkeypatch, retriever, "StoredIndex", counts)
+    counting(monkeypatch, retriever, "token_store", counts)
+    counting(monkeypatch, retrievers, "open_index", counts)
+    with hn.open_retriever(collection, model, **given, **options) as asked:
+        opened = dict(counts)
+        assert opened["open_encoder"] == 1
+        assert opened.get("StoredIndex", 0) == (by != "index")
+        assert opened.get("open_index", 0) == (by == "index")
+        for text in TEXTS:
+            hn.search_text(asked.collection, text, retriever=asked)
+        assert hn.search_text(asked.collection, TEXTS[0], retriever=asked) == expected
+        assert counts == opened, "nothing is opened again"
+        facts = hn.search_split(asked.collection, tmp_path / "a.trec", retriever=asked, k=9)
+    hn.search_split(collection, tmp_path / "b.trec", model=model, k=9, **given, **options)
+    assert facts["hits"] == 16 * 9
+    assert (tmp_path / "a.trec").read_bytes() == (tmp_path / "b.trec").read_bytes()
+    assert counts["open_encoder"] == 2, "the model is loaded where none is open"
 
 
-def test_discard_deletes_embeddings_and_keeps_runs(snapshot, tmp_path):
-    state = snapshot()
-    state.search("query", np.arange(2, dtype=np.int32), 5)
-    kept = times(tmp_path / "runs")
-    assert len(list((tmp_path / "cache/embeddings").iterdir())) == 2
-    state.discard()
-    assert not list((tmp_path / "cache/embeddings").iterdir())
-    assert times(tmp_path / "runs") == kept
-    state.discard()  # nothing is there any more
-    assert len(state.passages.as_matrix()) == 120
-
-
-def test_states_of_different_weights_do_not_share_embeddings(snapshot, world, tmp_path):
-    other = load_encoder(str(world[1].towers[0].transformer.name_or_path))
-    with torch.no_grad():
-        next(other.parameters()).mul_(1.01)
-    a, b = snapshot(), snapshot(other)
-    assert a.digest != b.digest
-    assert not np.array_equal(a.passages.as_matrix(), b.passages.as_matrix())
-    assert len(list((tmp_path / "cache/embeddings").iterdir())) == 2
-
-
-def test_the_digest_is_of_the_state_it_was_made_from(snapshot, world):
-    encoder = load_encoder(str(world[1].towers[0].transformer.name_or_path))
-    state = snapshot(encoder)
-    before = state.digest
-    with torch.no_grad():
-        next(encoder.parameters()).mul_(1.01)
-    assert state.digest == before
-
-
-def test_queries_may_be_longer_in_search(snapshot, world):
-    encoder = load_encoder(str(world[1].towers[0].transformer.name_or_path), query_length=4)
-    short = snapshot(encoder)
-    name = str(encoder.towers[0].transformer.name_or_path)
-    long = snapshot(load_encoder(name, query_length=4, search_query_length=32))
-    whole = snapshot()
-    assert not np.array_equal(short.queries.as_matrix(), long.queries.as_matrix())
-    assert np.array_equal(whole.queries.as_matrix(), long.queries.as_matrix())
-    assert np.array_equal(whole.passages.as_matrix(), long.passages.as_matrix())
-
-
-def test_given_embeddings_must_be_of_this_model(snapshot, world, tmp_path):
-    collection, encoder = world
-    store = token_store(encoder, collection, tmp_path / "cache", "passage")
-    encode_store(encoder, store, tmp_path / "given", side="passage", budget=512)
-    state = snapshot(passages_at=tmp_path / "given")
-    assert np.array_equal(state.passages.as_matrix(), snapshot().passages.as_matrix())
-    other = load_encoder(str(encoder.towers[0].transformer.name_or_path), pooling="mean")
-    with pytest.raises(ArtifactError, match="OTHER_MODEL"):
-        _ = snapshot(other, passages_at=tmp_path / "given").passages
-
-
-def test_stages_are_measured(snapshot):
+def test_weights_are_not_copied_again_for_each_answer(make, monkeypatch):
+    asked = make(precision="bfloat16").hold()
+    weights = {tensor.data_ptr() for tensor in asked.encoder.parameters()}
     seen = []
-
-    @contextmanager
-    def timed(stage, **facts):
-        seen.append((stage, facts))
-        yield facts
-
-    snapshot(timed=timed).search("query", np.arange(3, dtype=np.int32), 5)
-    assert [stage for stage, _ in seen] == ["encode", "encode", "search"]
-    assert seen[-1][1] == {"run": "query", "queries": 3, "k": 5}
-
-
-def test_search_texts_is_a_search_of_the_collections_own(snapshot, world):
-    state = snapshot()
-    texts = world[0].query_texts.take(np.array([3, 8]))
-    found = state.search_texts(texts, 10)
-    expected = state.search("query", np.array([3, 8], np.int32), 10)
-    assert found.query_rows.tolist() == [0, 1]
-    assert found.passage_rows.tolist() == expected.passage_rows.tolist()
+    real = type(asked.encoder).encode
+    monkeypatch.setattr(
+        type(asked.encoder),
+        "encode",
+        lambda self, *given: (
+            seen.append({tensor.data_ptr() for tensor in self.parameters()}) or real(self, *given)
+        ),
+    )
+    asked.search_texts(TEXTS, 3)
+    asked.search_texts(TEXTS, 3)
+    asked.close()
+    assert seen == [weights, weights]
 
 
-def test_the_mode_of_the_encoder_is_put_back(snapshot, world):
-    encoder = load_encoder(str(world[1].towers[0].transformer.name_or_path))
-    encoder.train()
-    a = snapshot(encoder).passages.as_matrix()
-    assert encoder.training
-    assert np.array_equal(a, snapshot().passages.as_matrix())  # without dropout
+def test_a_retriever_of_another_collection_is_refused(world, tmp_path):
+    _, collection, model = world
+    other = hn.Collection.from_lists(
+        [("p1", "a text"), ("p2", "another")], {"q": "words"}, {"test": {"q": ["p1"]}}, to=tmp_path / "other"
+    )
+    with hn.open_retriever(other, model, cache=tmp_path / "cache", device="cpu") as asked:
+        with pytest.raises(ArtifactError, match="OTHER_COLLECTION: the retriever was opened over another"):
+            hn.search_text(collection, "words", retriever=asked)
+        for besides in ({"model": model}, {"bm25": True}, {"index": "somewhere"}, {"query_length": 3}):
+            with pytest.raises(SettingsError, match="TWO_SEARCHERS"):
+                hn.search_text(other, "words", retriever=asked, **besides)
+
+
+def test_a_retriever_knows_nothing_of_experiments(make):
+    experiment = {"name", "step", "episode", "trained_on", "asked", "kept_at", "keeps", "folder"}
+    assert not experiment & vars(make()).keys()
+    assert not experiment & {*inspect.signature(Retriever).parameters}
+    assert issubclass(Snapshot, CachedRetriever)
+
+
+def test_an_index_is_opened_by_the_kind_of_its_manifest(make, tmp_path, monkeypatch):
+    made = make("ivf")
+    assert made.index.describe() == {
+        "kind": "ivf",
+        "options": {"lists": 8, "probes": 3},
+        "digest": made.index.digest,
+    }
+    exact = StoredIndex(made.passages)
+    assert exact.describe() == {}
+    assert exact.digest == made.passages.digest
+    assert exact.made_from()["encoder"] == made.index.made_from()["encoder"] == made.sides["passage"]
+    monkeypatch.setitem(ann.OPENERS, embedding_store.KIND, lambda path: f"opened {path.name}")
+    assert open_index(made.passages.path) == f"opened {made.passages.path.name}"
+    monkeypatch.undo()
+    with pytest.raises(ArtifactError):
+        open_index(made.passages.path)  # embeddings are no index
+    with pytest.raises(ArtifactError):
+        open_index(tmp_path / "nothing")
+
+
+def asks_for_a_kind(tree):
+    """What a module says of indexes that only their floor may: the class, or a comparison with a kind."""
+    for node in ast.walk(tree):
+        if "FaissIndex" in (getattr(node, "id", ""), getattr(node, "name", "")):
+            yield ast.unparse(node)
+        if isinstance(node, ast.Compare) and "about" in ast.unparse(node) and "kind" in ast.unparse(node):
+            yield ast.unparse(node)
+        if isinstance(node, ast.Attribute) and ast.unparse(node).endswith("index.manifest"):
+            yield ast.unparse(node)
+
+
+def test_nothing_above_search_asks_what_an_index_is():
+    source, above = Path(hn.__file__).parent, floors()
+    names = [*above]
+    for floor in names[names.index("search") + 1 :]:
+        for module in above[floor]:
+            path = source / f"{module.replace('.', '/')}.py"
+            path = path if path.is_file() else source / module.replace(".", "/") / "__init__.py"
+            assert [*asks_for_a_kind(ast.parse(path.read_text("utf-8")))] == [], module
+    seen = "if isinstance(index, FaissIndex) or about['kind'] == 'pq': index.manifest.digest"
+    assert len([*asks_for_a_kind(ast.parse(seen + "\n"))]) == 3  # or the test could not fail

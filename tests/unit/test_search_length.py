@@ -29,11 +29,9 @@ SHORT, LONG = 3, 5  # [CLS], one or three words, [SEP]
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world(calm):
     """A collection whose queries have three words, and a model that is trained on one of them."""
-    root = tmp_path_factory.mktemp("world")
-    collection = tiny_collection(root / "collection")
-    folder = tiny_model(root / "model", collection, dropout=0.0)
+    root, (collection, folder) = calm.root, calm
     encoder = load_encoder(folder, folder, query_length=SHORT, search_query_length=LONG)
     save_encoder(encoder, root / "untied")
     save_encoder(load_encoder(folder, query_length=SHORT, search_query_length=LONG), root / "tied")
@@ -118,12 +116,12 @@ class Watched(Snapshot):
         self.searching = name
         return super()._run(name, *args, **options)
 
-    def _search(self, vectors, query_rows, passages, k):
+    def _search(self, index, vectors, query_rows, k):
         for length, queries in ((SHORT, self.training_queries), (LONG, self.queries)):
             if np.array_equal(np.asarray(vectors), queries.rows(query_rows)):
                 store = self._embeddings("query", searching=length == LONG)[0]
                 self.longest[self.searching] = int(store.lengths.max())
-        return super()._search(vectors, query_rows, passages, k)
+        return super()._search(index, vectors, query_rows, k)
 
 
 def scores_of(encoder, collection, length, folder):

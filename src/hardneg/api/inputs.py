@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from hardneg.config import nearest
 from hardneg.data.collection import Collection
@@ -19,6 +19,26 @@ from hardneg.storage.lease import holding as holding
 Data = str | Path | Collection
 Place = str | Path
 Word = TypeVar("Word", bound=str)
+
+
+class Reading(TypedDict, total=False):
+    """How a model is read: the options of every function that takes one, beside the model itself.
+
+    Attributes
+    ----------
+    passage_model : what encodes passages, if that is another model.
+    allow_bin, prompts : see :func:`~hardneg.models.loading.load_encoder`.
+    query_length, passage_length : tokens to cut at, in place of the model's own. What searches embeddings must be
+        told the same as what made them.
+    device : ``cpu``, ``cuda``, ``cuda:1``, ...; without it CUDA where there is one.
+    """
+
+    passage_model: Place | None
+    allow_bin: bool
+    prompts: str | None
+    query_length: int | None
+    passage_length: int | None
+    device: str | None
 
 
 def one_of(option: str, value: str, choices: Sequence[Word]) -> Word:

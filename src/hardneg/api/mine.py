@@ -7,12 +7,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from hardneg.api.external import given_digest, open_given
 from hardneg.api.inputs import (
     Data,
     Place,
+    Reading,
     all_at_once,
     at_least,
     cache_at,
@@ -29,8 +30,9 @@ from hardneg.errors import SettingsError
 from hardneg.models.source import ModelSource
 from hardneg.negatives.candidates import ALL, Filters
 from hardneg.negatives.labels import answers_of, current_positives
-from hardneg.negatives.mining import SOURCES, TELEPORTED, Corpus, mine_pool
+from hardneg.negatives.mining import SOURCES, TELEPORTED, Corpus, Miner, mine_pool
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
+from hardneg.records import Run
 from hardneg.storage.artifacts import read_manifest
 
 
@@ -40,7 +42,6 @@ def mine(
     model: Place | None,
     out: Place,
     *,
-    passage_model: Place | None = None,
     split: str = "train",
     sources: Sequence[str] = ("query", "lookahead"),
     depth: int = 200,
@@ -52,12 +53,8 @@ def mine(
     filters: Filters = ALL,
     labels: Labels = BY_QRELS,
     seed: int = 42,
-    allow_bin: bool = False,
-    prompts: str | None = None,
-    query_length: int | None = None,
-    passage_length: int | None = None,
     cache: Place | None = None,
-    device: str | None = None,
+    **reading: Unpack[Reading],
 ) -> NegativePool:
     """Mine negatives once, for any trainer, publish them as a pool at ``out`` and return it.
 
@@ -73,8 +70,9 @@ def mine(
     file : what the source ``file`` takes: a run, a pool, or JSON of negatives by passage id (Tevatron's, DPR's) or
         as token ids (ANCE-Tele's ``split*.hn.json``, a file or their folder; they need ``model``).
     filters : bounds on rank, score and margin to the positive's score.
-    query_length, passage_length : tokens to cut at, in place of the model's own.
     labels : what makes a passage a positive; by answers, those that contain one are no negatives.
+    reading : ``passage_model``, ``allow_bin``, ``prompts``, ``query_length``, ``passage_length``, ``device``: how
+        the model is read, see :class:`~hardneg.api.inputs.Reading`.
 
     Raises
     ------
@@ -92,48 +90,85 @@ def mine(
         partial(check_mix, sources, model, previous),
         partial(check_file_source, sources, file),
     )
-    source = None
-    if model is not None:
-        source = ModelSource.at(
-            model,
-            passage_model,
-            allow_bin=allow_bin,
-            device=device,
-            prompts=prompts,
-            query_length=query_length,
-            passage_length=passage_length,
-        )
+    source = None if model is None else ModelSource.at(model, **reading)
     with holding(out, folder):
-        collection = collection_of(data, cache)
-        parts = data_of(collection, split, labels)
-        before = None if previous is None else load_pool(Path(previous), collection=collection.digest)
-        inputs = {"collection": collection.digest}
-        if previous is not None:
-            inputs["previous"] = read_manifest(Path(previous)).digest
-        given = None
-        if file is not None:
-            given = open_given(Path(file), collection, parts.train, source, cache=folder)
-            inputs["file"] = given_digest(Path(file))
-        corpus: Any = Corpus(collection, folder)
-        if needs_model:
-            assert source is not None
-            corpus = retriever_with_runs(source, collection, folder)
-            inputs["model"] = corpus.digest
-        contains = answers_of(parts, folder)
-        pool = mine_pool(
-            corpus,
-            current_positives(corpus, parts, depth, contains),
-            before,
-            episode=1 if before is None else before.episode + 1,
-            size=count * len(set(TELEPORTED) & set(sources)),
-            filters=filters,
-            contains=contains,
-            given=given,
-            **settings,
-        )
+        parts = data_of(collection_of(data, cache), split, labels)
+        start = open_start(parts, folder, source, needs_model=needs_model, previous=previous, file=file)
+        pool = mine_from(start, parts, folder, filters=filters, **settings)
         besides = {"split": split, "filters": dataclasses.asdict(filters), **dataclasses.asdict(labels)}
-        save_pool(pool, out, settings={**settings, **besides}, inputs=inputs)
+        save_pool(pool, out, settings={**settings, **besides}, inputs=start.inputs)
     return pool
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """What is mined from, opened.
+
+    Attributes
+    ----------
+    corpus : the collection, with a model over it if one is needed.
+    before : the pool of the round before.
+    given : what the source ``file`` draws from.
+    inputs : digests of all of it.
+    """
+
+    corpus: Miner | Corpus
+    before: NegativePool | None
+    given: Run | NegativePool | None
+    inputs: Mapping[str, str]
+
+
+def open_start(
+    parts: TrainingData,
+    cache: Path,
+    source: ModelSource | None,
+    *,
+    needs_model: bool,
+    previous: Place | None,
+    file: Place | None,
+) -> Start:
+    """Open what is mined from; parameters as of :func:`mine`."""
+    collection = parts.collection
+    before = None if previous is None else load_pool(Path(previous), collection=collection.digest)
+    inputs = {"collection": collection.digest}
+    if previous is not None:
+        inputs["previous"] = read_manifest(Path(previous)).digest
+    given = None
+    if file is not None:
+        given = open_given(Path(file), collection, parts.train, source, cache=cache)
+        inputs["file"] = given_digest(Path(file))
+    if not needs_model:
+        return Start(Corpus(collection, cache), before, given, inputs)
+    assert source is not None
+    retriever = retriever_with_runs(source, collection, cache)
+    return Start(retriever, before, given, inputs | {"model": retriever.digest})
+
+
+def mine_from(
+    start: Start,
+    parts: TrainingData,
+    cache: Path,
+    *,
+    sources: Sequence[str],
+    count: int,
+    depth: int,
+    **settings: Any,
+) -> NegativePool:
+    """Mine and mix; other settings as of :func:`~hardneg.negatives.mining.mine_pool`."""
+    contains = answers_of(parts, cache)
+    return mine_pool(
+        start.corpus,
+        current_positives(start.corpus, parts, depth, contains),
+        start.before,
+        sources=sources,
+        count=count,
+        depth=depth,
+        episode=1 if start.before is None else start.before.episode + 1,
+        size=count * len(set(TELEPORTED) & set(sources)),
+        contains=contains,
+        given=start.given,
+        **settings,
+    )
 
 
 def data_of(collection: Collection, split: str, labels: Labels) -> TrainingData:

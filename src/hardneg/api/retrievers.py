@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import Unpack
 
-from hardneg.api.inputs import Place
+from hardneg.api.inputs import Data, Place, Reading, cache_at, collection_of
+from hardneg.arguments import checked
 from hardneg.data.collection import Collection
+from hardneg.errors import SettingsError
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import open_encoder
 from hardneg.models.source import ModelSource
@@ -16,6 +19,40 @@ from hardneg.search.ann import check_index, open_index
 from hardneg.search.retrieve import Index
 from hardneg.search.retriever import CachedRetriever, Encoding, Retriever
 from hardneg.storage.artifacts import digest_json
+
+
+@checked
+def open_retriever(
+    data: Data,
+    model: Place,
+    *,
+    embeddings: Place | None = None,
+    index: Place | None = None,
+    cache: Place | None = None,
+    **reading: Unpack[Reading],
+) -> Retriever:
+    """A model over a collection, opened once to answer many times, from several threads if need be.
+
+    Its methods ``search_queries``, ``search_texts`` and ``search_passages`` return runs of rows;
+    :func:`search_text` and :func:`search_split` take it as ``retriever=``. Close it, or use ``with``.
+
+    Parameters
+    ----------
+    embeddings : the corpus as :func:`encode` embedded it with this model; else it is embedded into the cache now.
+    index : search this index instead, which :func:`index` built over this model's embeddings.
+    reading : ``passage_model``, ``allow_bin``, ``prompts``, ``query_length``, ``passage_length``, ``device``: how
+        the model is read, see :class:`~hardneg.api.inputs.Reading`.
+
+    Raises
+    ------
+    SettingsError : both embeddings and an index are named; the model cannot be read so.
+    ArtifactError : the embeddings or the index are damaged, or of another model or collection.
+    """
+    if embeddings is not None and index is not None:
+        what = "embeddings and an index cannot both be searched"
+        raise SettingsError("TWO_SEARCHERS", what, "give one of them")
+    collection, source = collection_of(data, cache), ModelSource.at(model, **reading)
+    return retriever_for(source, collection, cache_at(cache), embeddings=embeddings, index=index).hold()
 
 
 def retriever_for(

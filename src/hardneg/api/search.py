@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, Unpack, runtime_checkable
 
 from hardneg.api.inputs import (
     Data,
     Place,
+    Reading,
     at_least,
     cache_at,
     check_file,
@@ -21,11 +24,10 @@ from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.data.formats.trec import write_run
 from hardneg.data.training_data import named_split
-from hardneg.errors import SettingsError
+from hardneg.errors import ArtifactError, SettingsError
 from hardneg.models.source import ModelSource
 from hardneg.process.distributed import shard_of
-from hardneg.process.progress import track
-from hardneg.records import Run, Side
+from hardneg.records import Int32, Run, Side
 from hardneg.search.bm25 import bm25_run, bm25_texts
 
 
@@ -35,17 +37,12 @@ def encode(
     model: Place,
     out: Place,
     *,
-    passage_model: Place | None = None,
     side: Side = "passage",
     shard: str | None = None,
     dtype: Literal["float16", "float32"] = "float16",
     token_budget: int = 16384,
-    allow_bin: bool = False,
-    prompts: str | None = None,
-    query_length: int | None = None,
-    passage_length: int | None = None,
     cache: Place | None = None,
-    device: str | None = None,
+    **reading: Unpack[Reading],
 ) -> dict[str, Any]:
     """Embed one side of a collection into shards at ``out``; the same call resumes an interrupted one.
 
@@ -54,9 +51,8 @@ def encode(
     shard : ``i/n``: this process makes every n-th shard from the i-th; whoever finishes last joins them. Without
         it, all of them (under ``torchrun``, those of this rank).
     token_budget : tokens of a batch.
-    prompts : see :func:`~hardneg.models.loading.load_encoder`.
-    query_length, passage_length : tokens to cut at, in place of the model's own; what searches these embeddings
-        must be told the same.
+    reading : ``passage_model``, ``allow_bin``, ``prompts``, ``query_length``, ``passage_length``, ``device``: how
+        the model is read, see :class:`~hardneg.api.inputs.Reading`.
 
     Returns
     -------
@@ -79,37 +75,12 @@ def encode(
         from hardneg.models.loading import open_encoder
         from hardneg.models.tokenizing import token_store
         from hardneg.process.hardware import best_precision
-        from hardneg.process.memory import require
-        from hardneg.search.ann import traits
-        from hardneg.search.embeddings import encode_store, encoding_memory
+        from hardneg.search.retriever import Encoding, encode_side
 
-        source = ModelSource.at(
-            model,
-            passage_model,
-            allow_bin=allow_bin,
-            device=device,
-            prompts=prompts,
-            query_length=query_length,
-            passage_length=passage_length,
-        )
-        encoder = open_encoder(source)
+        source = ModelSource.at(model, **reading)
+        encoder, encoding = open_encoder(source), Encoding(token_budget, dtype, best_precision(source.device_here))
         store = token_store(encoder, collection, folder, side, searching=True)
-        require(encoding_memory(encoder, token_budget, len(store)), "encoding", encoder.device.type)
-        ids = collection.query_ids if side == "query" else collection.passage_ids
-        texts = "queries" if side == "query" else "passages"
-        with encoder.inference(best_precision(source.device_here)), track(f"encoding {texts}", "tokens") as tick:
-            made = encode_store(
-                encoder,
-                store,
-                place,
-                side=side,
-                budget=token_budget,
-                dtype=dtype,
-                shard=part,
-                name=lambda row: ids[store.document(row)],
-                facts=traits(encoder, side),
-                progress=tick,
-            )
+        made = encode_side(encoder, collection, store, place, side=side, encoding=encoding, shard=part)
     if made is None:
         return {"embeddings": str(out), "complete": False}
     return {"embeddings": str(out), "complete": True, "vectors": made.n, "dim": made.dim, "digest": made.digest}
@@ -121,28 +92,26 @@ def search_split(
     out: Place,
     *,
     model: Place | None = None,
-    passage_model: Place | None = None,
     bm25: bool = False,
+    retriever: Resident | None = None,
     embeddings: Place | None = None,
     index: Place | None = None,
     split: str = "test",
     k: int = 1000,
-    allow_bin: bool = False,
-    prompts: str | None = None,
-    query_length: int | None = None,
-    passage_length: int | None = None,
     cache: Place | None = None,
-    device: str | None = None,
+    **reading: Unpack[Reading],
 ) -> dict[str, Any]:
     """Search the queries of a split and write a TREC run file at ``out``, replacing what was there.
 
     Parameters
     ----------
     out : ``.gz`` by name.
-    model, bm25 : what searches: one of the two.
+    model, bm25, retriever : what searches: one of them. A ``retriever`` is one that
+        :func:`~hardneg.api.retrievers.open_retriever` opened over the same collection; nothing is loaded again.
     embeddings : the corpus as :func:`encode` embedded it with this model; else it is embedded into the cache.
     index : search this index instead, which :func:`index` built over this model's embeddings.
-    query_length, passage_length : tokens to cut at, in place of the model's own.
+    reading : ``passage_model``, ``allow_bin``, ``prompts``, ``query_length``, ``passage_length``, ``device``: how
+        the model is read, see :class:`~hardneg.api.inputs.Reading`.
     k : hits of a query; all passages where there are fewer.
 
     Returns
@@ -152,30 +121,16 @@ def search_split(
     Raises
     ------
     SettingsError : a setting is wrong.
-    ArtifactError : the embeddings are damaged, or of another model or collection.
+    ArtifactError : the embeddings are damaged, or of another model or collection; the retriever is of another
+        collection.
     """
     at_least("k", k)
-    check_searcher(model, bm25, embeddings, index)
+    chosen = Searched(model, bm25, retriever, embeddings, index)
+    chosen.check(reading)
     check_file(Path(out))
-    collection, folder = collection_of(data, cache), cache_at(cache)
+    collection = collection_of(data, cache)
     rows = named_split(collection, split).query_rows
-    if bm25:
-        run = bm25_run(collection, rows, k, folder)
-    else:
-        from hardneg.api.retrievers import retriever_for
-
-        assert model is not None
-        source = ModelSource.at(
-            model,
-            passage_model,
-            allow_bin=allow_bin,
-            device=device,
-            prompts=prompts,
-            query_length=query_length,
-            passage_length=passage_length,
-        )
-        retriever = retriever_for(source, collection, folder, embeddings=embeddings, index=index)
-        run = retriever.search_queries(rows, k)
+    run = chosen.open(collection, cache_at(cache), reading).search_queries(rows, k)
     write_run(Path(out), run, collection.query_ids, collection.passage_ids)
     return {"run": str(out), "queries": len(run), "hits": len(run.scores)}
 
@@ -186,46 +141,30 @@ def search_text(
     text: str,
     *,
     model: Place | None = None,
-    passage_model: Place | None = None,
     bm25: bool = False,
+    retriever: Resident | None = None,
     embeddings: Place | None = None,
     index: Place | None = None,
     k: int = 5,
-    allow_bin: bool = False,
-    prompts: str | None = None,
-    query_length: int | None = None,
-    passage_length: int | None = None,
     cache: Place | None = None,
-    device: str | None = None,
+    **reading: Unpack[Reading],
 ) -> list[dict[str, Any]]:
     """The best ``k`` passages for one text; parameters as for :func:`search_split`.
+
+    Whoever asks often opens a retriever once, and gives it and its collection:
+    ``search_text(retriever.collection, text, retriever=retriever)``.
 
     Returns
     -------
     For each hit ``rank`` (from 1), ``score``, ``passage_id``, ``title`` and ``text``.
     """
     at_least("k", k)
-    check_searcher(model, bm25, embeddings, index)
+    chosen = Searched(model, bm25, retriever, embeddings, index)
+    chosen.check(reading)
     if not text.strip():
         raise SettingsError("NO_TEXT", "there is nothing to search for", "give a text that is not blank")
-    collection, folder = collection_of(data, cache), cache_at(cache)
-    if bm25:
-        return hits_of(collection, bm25_texts(collection, [text], k, folder))
-
-    from hardneg.api.retrievers import retriever_for
-
-    assert model is not None
-    source = ModelSource.at(
-        model,
-        passage_model,
-        allow_bin=allow_bin,
-        device=device,
-        prompts=prompts,
-        query_length=query_length,
-        passage_length=passage_length,
-    )
-    retriever = retriever_for(source, collection, folder, embeddings=embeddings, index=index)
-    return hits_of(collection, retriever.search_texts([text], k))
+    collection = collection_of(data, cache)
+    return hits_of(collection, chosen.open(collection, cache_at(cache), reading).search_texts([text], k))
 
 
 def hits_of(collection: Collection, run: Run) -> list[dict[str, Any]]:
@@ -237,16 +176,83 @@ def hits_of(collection: Collection, run: Run) -> list[dict[str, Any]]:
     ]
 
 
-def check_searcher(model: Place | None, bm25: bool, embeddings: Place | None, index: Place | None) -> None:
-    """Either a model or BM25 searches; a model over embeddings or over an index."""
-    if (model is None) != bm25:
-        what = "there is nothing to search with" if model is None else "a model and BM25 cannot both search"
-        raise SettingsError(
-            "NO_MODEL" if model is None else "TWO_SEARCHERS", what, "give either --model or --bm25"
-        )
-    if bm25 and (embeddings is not None or index is not None):
-        what = "BM25 searches neither embeddings nor an index of them"
-        raise SettingsError("TWO_SEARCHERS", what, "give --model instead of --bm25, or leave them out")
-    if embeddings is not None and index is not None:
-        what = "embeddings and an index cannot both be searched"
-        raise SettingsError("TWO_SEARCHERS", what, "give either --embeddings or --index")
+# ---------------------------------------------------------------- what searches
+
+
+@runtime_checkable
+class Resident(Protocol):
+    """A retriever that is open: what :class:`~hardneg.search.retriever.Retriever` is to whoever searches."""
+
+    @property
+    def collection(self) -> Collection:
+        """What is searched."""
+        ...
+
+    def search_queries(self, query_rows: Int32, k: int) -> Run:
+        """The run of these queries of the collection, ``k`` deep."""
+        ...
+
+    def search_texts(self, texts: Sequence[str], k: int) -> Run:
+        """The run of texts; its query rows count from 0."""
+        ...
+
+
+@dataclass(frozen=True)
+class Bm25:
+    """BM25 over a collection, as a retriever; its statistics live in the cache."""
+
+    collection: Collection
+    cache: Path
+
+    def search_queries(self, query_rows: Int32, k: int) -> Run:
+        """See :class:`Resident`."""
+        return bm25_run(self.collection, query_rows, k, self.cache)
+
+    def search_texts(self, texts: Sequence[str], k: int) -> Run:
+        """See :class:`Resident`."""
+        return bm25_texts(self.collection, texts, k, self.cache)
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What is to search, as it was named: see :func:`search_split`."""
+
+    model: Place | None
+    bm25: bool
+    retriever: Resident | None
+    embeddings: Place | None
+    index: Place | None
+
+    def check(self, reading: Reading) -> None:
+        """Refuse none or two of a model, BM25 and a retriever; and embeddings or an index that do not fit it."""
+        stored = self.embeddings is not None or self.index is not None
+        if self.retriever is not None:
+            if self.model is not None or self.bm25 or stored or any(reading.values()):
+                what = "an open retriever searches, and a model or what belongs to one is named besides"
+                raise SettingsError("TWO_SEARCHERS", what, "give the retriever alone")
+            return
+        if (self.model is None) != self.bm25:
+            none = self.model is None
+            what = "there is nothing to search with" if none else "a model and BM25 cannot both search"
+            raise SettingsError("NO_MODEL" if none else "TWO_SEARCHERS", what, "give either --model or --bm25")
+        if self.bm25 and stored:
+            what = "BM25 searches neither embeddings nor an index of them"
+            raise SettingsError("TWO_SEARCHERS", what, "give --model instead of --bm25, or leave them out")
+        if self.embeddings is not None and self.index is not None:
+            what = "embeddings and an index cannot both be searched"
+            raise SettingsError("TWO_SEARCHERS", what, "give either --embeddings or --index")
+
+    def open(self, collection: Collection, cache: Path, reading: Reading) -> Resident:
+        """What searches this collection; a retriever that is open already must be one of it."""
+        if self.retriever is not None:
+            if self.retriever.collection.digest != collection.digest:
+                what = "the retriever was opened over another collection"
+                raise ArtifactError("OTHER_COLLECTION", what, "give its own", path=collection.path)
+            return self.retriever
+        if self.model is None:
+            return Bm25(collection, cache)
+
+        from hardneg.api.retrievers import retriever_for
+
+        source = ModelSource.at(self.model, **reading)
+        return retriever_for(source, collection, cache, embeddings=self.embeddings, index=self.index)

@@ -196,11 +196,6 @@ def mine_candidates(
     contains : drops candidates that contain an answer.
     given : for the source ``file``: a run, whose hits are mined like those of a search, or a pool, whose entries
         are taken as they are.
-
-    Notes
-    -----
-    Lists are searched ``max |D+| + 16`` deeper than ``depth``; where positives and copies of them still leave a
-    list short, all are searched twice as deep.
     """
     collection = corpus.collection
     if source == "random":
@@ -229,14 +224,7 @@ def mine_candidates(
             contains=contains,
         )
     search, list_anchors = searcher(corpus, positives, source, anchors)
-    k = training_depth(collection, positives, depth)
-    run = search(k)
-    while k < collection.n_passages and len(
-        starved(run, positives, depth=depth, searched=k, text_keys=collection.text_keys)
-    ):
-        k = min(2 * k, collection.n_passages)
-        log.info("%s: some lists are short of %d candidates; searching %d deep", source, depth, k)
-        run = search(k)
+    run = deep_enough(search, source, positives, collection, depth)
     if contains is not None:  # all at once: it is asked block by block
         contains(run.query_rows[owners(run.offsets)], run.passage_rows)
     return sample_source(
@@ -253,6 +241,25 @@ def mine_candidates(
         anchors=list_anchors,
         contains=contains,
     )
+
+
+def deep_enough(
+    search: Callable[[int], Run], source: str, positives: Positives, collection: Collection, depth: int
+) -> Run:
+    """The run of a source, so deep that ``depth`` candidates are left where there are so many passages.
+
+    Lists are searched ``max |D+| + 16`` deeper than ``depth``; where positives and copies of them still leave a
+    list short, all are searched twice as deep.
+    """
+    k = training_depth(collection, positives, depth)
+    run = search(k)
+    while k < collection.n_passages and len(
+        starved(run, positives, depth=depth, searched=k, text_keys=collection.text_keys)
+    ):
+        k = min(2 * k, collection.n_passages)
+        log.info("%s: some lists are short of %d candidates; searching %d deep", source, depth, k)
+        run = search(k)
+    return run
 
 
 def training_depth(collection: Collection, positives: Positives, depth: int) -> int:

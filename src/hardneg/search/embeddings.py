@@ -138,16 +138,7 @@ def encode_store(
     if len(tokens) == 0:
         raise InputError("NOTHING_TO_ENCODE", "there are no texts", "give at least one")
     shard_rows = shard_rows or rows_of_shard(len(tokens))
-    origin = BuildKey(
-        {"encoder": encoder.digest(side), "tokens": tokens.digest},
-        {
-            "side": side,
-            "budget": budget,
-            "dtype": dtype,
-            "precision": encoder.precision,
-            "shard_rows": shard_rows,
-        },
-    )
+    origin = key_of(encoder, tokens, side, budget=budget, dtype=dtype, shard_rows=shard_rows)
     shards = plan_shards(path, len(tokens), shard_rows)
     made = {shard.folder for shard in shards if shard.is_made(origin)}
     if is_published(path):
@@ -155,17 +146,30 @@ def encode_store(
         origin.check(path, embeddings.manifest)
         return embeddings
     todo = [shard for shard in shards[i::n] if shard.folder not in made]
-    with disk_faults(path):
-        make_folder(path)
-        check_writable(path)
-        sweep(path)
-    rows = sum(shard.stop - shard.start for shard in todo)
-    require_space(path, rows * encoder.dim * np.dtype(dtype).itemsize)
+    make_room(path, sum(shard.stop - shard.start for shard in todo) * encoder.dim * np.dtype(dtype).itemsize)
     _encode_shards(encoder, tokens, todo, origin, name, progress)
     if not all(is_published(shard.folder, SHARD_KIND) for shard in shards):
         return None
     finish(path, shards, origin, facts or {})
     return Embeddings.open(path)
+
+
+def key_of(
+    encoder: Encoder, tokens: Tokens, side: Side, *, budget: int, dtype: Dtype, shard_rows: int
+) -> BuildKey:
+    """What makes the embeddings of these tokens by this encoder, as it computes now."""
+    inputs = {"encoder": encoder.digest(side), "tokens": tokens.digest}
+    how = {"side": side, "budget": budget, "dtype": dtype, "precision": encoder.precision}
+    return BuildKey(inputs, {**how, "shard_rows": shard_rows})
+
+
+def make_room(path: Path, size: int) -> None:
+    """Make the folder of a store, without what interrupted work left in it, where ``size`` bytes more fit."""
+    with disk_faults(path):
+        make_folder(path)
+        check_writable(path)
+        sweep(path)
+    require_space(path, size)
 
 
 def rows_of_shard(n: int) -> int:

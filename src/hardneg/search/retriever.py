@@ -7,7 +7,7 @@ import copy
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
@@ -24,7 +24,7 @@ from hardneg.models.tokenizing import texts_digest, token_store
 from hardneg.process.distributed import barrier, by_leader, member
 from hardneg.process.hardware import Precision
 from hardneg.process.memory import require
-from hardneg.process.progress import track
+from hardneg.process.progress import Tick, silent, track
 from hardneg.records import Float32, Int32, Int64, Run, Side, owners, take_spans
 from hardneg.search.ann import traits
 from hardneg.search.embedding_store import VERSION
@@ -32,7 +32,7 @@ from hardneg.search.embeddings import Dtype, Embeddings, discard, encode_store, 
 from hardneg.search.retrieve import Index, StoredIndex, dot_products, index_run
 from hardneg.search.runs import KIND, load_run, save_run
 from hardneg.search.vectors import as_tensor
-from hardneg.storage.artifacts import digest_json, is_current, read_manifest
+from hardneg.storage.artifacts import digest_json, is_current, is_published, read_manifest
 
 AT_ONCE = 256  # queries that are encoded together where not all are
 Timed = Callable[..., contextlib.AbstractContextManager[Any]]
@@ -52,6 +52,50 @@ class Encoding:
     token_budget: int = 16384
     dtype: Dtype = "float16"
     precision: Precision = "float32"
+
+
+def encode_side(
+    encoder: BiEncoder,
+    collection: Collection,
+    store: TokenStore,
+    path: Path,
+    *,
+    side: Side,
+    encoding: Encoding,
+    shard: tuple[int, int],
+    counted: Tick = silent,
+) -> Embeddings | None:
+    """Encode one side of a collection, whose tokens are in ``store``, into ``path``, or do what is left of it.
+
+    Parameters
+    ----------
+    counted : is told (tokens encoded so far, all of them) besides; what was encoded before is in neither.
+    shard : (i, n): this process makes shards i, i + n, ...; None comes back while others have some to make.
+
+    Raises
+    ------
+    ResourceError : a batch does not fit into the memory that may be used; and what ``encode_store`` raises.
+    """
+    require(encoding_memory(encoder, encoding.token_budget, len(store)), "encoding", encoder.device.type)
+    ids, texts = (collection.query_ids, "queries") if side == "query" else (collection.passage_ids, "passages")
+    with encoder.inference(encoding.precision), track(f"encoding {texts}", "tokens") as tick:
+
+        def progress(done: int, total: int) -> None:
+            counted(done, total)
+            tick(done, total)
+
+        return encode_store(
+            encoder,
+            store,
+            path,
+            side=side,
+            budget=encoding.token_budget,
+            dtype=encoding.dtype,
+            shard=shard,
+            name=lambda row: ids[store.document(row)],
+            facts=traits(encoder, side),
+            progress=progress,
+        )
 
 
 class Vectors(Protocol):
@@ -183,7 +227,7 @@ class Retriever:
         as_trained : queries are as long as training steps read them, not as long as search does.
         """
         index = self._searched()  # first: the embeddings may be given, and wrong
-        return self._hits(index, self.queries_as(as_trained).rows(query_rows), query_rows, k)
+        return self._search(index, self.queries_as(as_trained).rows(query_rows), query_rows, k)
 
     @one_at_a_time
     def search_passages(self, owners: Int32, anchors: Int32, k: int) -> Run:
@@ -192,23 +236,29 @@ class Retriever:
         A positive encoded as a passage is its own row of the corpus embeddings, so nothing is encoded again.
         """
         index = self._searched()
-        return self._hits(index, self.passage_vectors(anchors), owners, k)
+        return self._search(index, self.passage_vectors(anchors), owners, k)
 
     @one_at_a_time
-    def search_texts(self, texts: list[str], k: int) -> Run:
+    def search_texts(self, texts: Sequence[str], k: int) -> Run:
         """The run of texts that are no queries of the collection; its query rows count from 0."""
-        tokens = token_batch(texts, [], self.encoder.search_template("query"), self.encoder.tokenizer("query"))
+        tokens = token_batch(
+            list(texts), [], self.encoder.search_template("query"), self.encoder.tokenizer("query")
+        )
         with self.encoder.inference(self.encoding.precision):
             vectors = self.encoder.encode(tokens, "query").cpu().numpy()
-        return self._hits(self._searched(), vectors, np.arange(len(texts), dtype=np.int32), k)
+        return self._search(self._searched(), vectors, np.arange(len(texts), dtype=np.int32), k)
 
     def _searched(self) -> Index:
         """What is searched: the index, or the embeddings of the corpus."""
         if self.index is not None:
             return self.index
-        return self._exact or StoredIndex(self.passages, self.encoder.device, resident=True)
+        return (
+            self._exact
+            if self._exact is not None
+            else StoredIndex(self.passages, self.encoder.device, resident=True)
+        )
 
-    def _hits(self, index: Index, vectors: NDArray[Any], query_rows: Int32, k: int) -> Run:
+    def _search(self, index: Index, vectors: NDArray[Any], query_rows: Int32, k: int) -> Run:
         asked = as_tensor(vectors), query_rows, k, self.collection.digest
         with track("searching", "queries") as tick:
             return index_run(index, *asked, documents=self.chunks, progress=tick)
@@ -280,31 +330,23 @@ class Retriever:
 
     def _embed(self, side: Side, *, searching: bool = True) -> Embeddings:
         store, path = self._embeddings(side, searching=searching)
-        ids = self.collection.query_ids if side == "query" else self.collection.passage_ids
-        require(
-            encoding_memory(self.encoder, self.encoding.token_budget, len(store)),
-            "encoding",
-            self.encoder.device.type,
-        )
-        with (
-            self.timed("encode", side=side, tokens=int(store.lengths.sum())),
-            self.encoder.inference(self.encoding.precision),
-            track(f"encoding {'queries' if side == 'query' else 'passages'}", "tokens") as tick,
-        ):
-            embeddings = encode_store(
+        with self.timed("encode", side=side, tokens=0, cached=is_published(path)) as facts:
+
+            def counted(done: int, total: int) -> None:
+                facts["tokens"] = done  # not those of the store: it may be cached, whole or in part
+
+            made = encode_side(
                 self.encoder,
+                self.collection,
                 store,
                 path,
                 side=side,
-                budget=self.encoding.token_budget,
-                dtype=self.encoding.dtype,
+                encoding=self.encoding,
                 shard=member(),
-                name=lambda row: ids[store.document(row)],
-                facts=traits(self.encoder, side),
-                progress=tick,
+                counted=counted,
             )
             barrier()  # other processes may have shards to make
-        return embeddings or Embeddings.open(path)
+        return made or Embeddings.open(path)
 
     def _embeddings(self, side: Side, *, searching: bool = True) -> tuple[TokenStore, Path]:
         """The token store of a side, and where its embeddings live: keyed by digests, never by a name."""
@@ -396,7 +438,7 @@ class CachedRetriever(Retriever):
             def search() -> None:  # all have encoded, one searches
                 vectors = queries.rows(query_rows) if anchors is None else self.passage_vectors(anchors)
                 with self.timed("search", run=path.name, queries=len(query_rows), k=k):
-                    run = self._hits(self._searched(), vectors, query_rows, k)
+                    run = self._search(self._searched(), vectors, query_rows, k)
                 save_run(run, path, inputs=inputs, settings={"k": k})
 
             by_leader(search)

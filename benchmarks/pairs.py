@@ -1,0 +1,64 @@
+"""Pairs a second: training steps of 32 pairs in the batch, and of 32 queries with 1 positive and 4 negatives.
+
+A run is several steps as each tool makes them for its users, dropout on: sentence-transformers' trainer reads
+texts in every step, hardneg reads tokens of its store. Same model, texts, length, precision and threads; before
+the first step both compute the same loss.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import train
+from contest import Contest, Run, main
+
+LENGTH, QUERIES, STEPS = 64, 32, 4
+WIDTHS = {"pairs-32": 1, "pairs-32x5": 5}  # passages of a query
+GOALS = {"pairs-32": 2.5}
+NEAR = {"float32": 1e-4, "bfloat16": 0.05}  # of the losses, relative: bfloat16 has three digits
+
+
+def hardneg(size: Mapping[str, Any]) -> Run:
+    return train.hardneg(size, size["precision"])
+
+
+def sentence_transformers(size: Mapping[str, Any]) -> Run:
+    return train.sentence_transformers(size, bf16=size["precision"] == "bfloat16")
+
+
+def gate(found: dict[str, dict[str, np.ndarray]]) -> dict[str, float]:
+    """Everyone computes the same loss of the same batch before the first step."""
+    losses = {name: float(arrays["loss"]) for name, arrays in found.items()}
+    ours = next(iter(losses.values()))
+    near = NEAR["bfloat16" if "bfloat16" in " ".join(found) else "float32"]
+    for name, loss in losses.items():
+        assert abs(loss / ours - 1) < near, (name, loss, ours)
+    return {"loss": round(ours, 5)}
+
+
+def contests() -> list[Contest]:
+    from hardneg.process.hardware import best_precision
+
+    precision = best_precision("cpu")
+    peer = f"sentence-transformers {precision}"
+    contenders = {f"hardneg {precision}": "pairs:hardneg", peer: "pairs:sentence_transformers"}
+    common = {"queries": QUERIES, "steps": STEPS, "length": LENGTH, "precision": precision}
+    return [
+        Contest(
+            name,
+            contenders,
+            {**common, "passages": width},
+            gate,
+            (QUERIES * STEPS, "pairs/s"),
+            goals={peer: GOALS[name]} if name in GOALS else None,
+        )
+        for name, width in WIDTHS.items()
+    ]
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        raise SystemExit(main(contests()))

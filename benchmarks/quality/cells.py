@@ -1,0 +1,190 @@
+"""A cell of the study: one contender, on one collection, from one start, in so many minutes, with one seed.
+
+What a cell came to is one small file without texts or ids. A study that is killed goes on with the next cell whose
+file is missing.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from outcomes import Values, packed, unpacked, zipped
+
+from hardneg.storage.artifacts import publish_file
+
+FULL = "full"
+AS_IS, ANEW = "as-is", "anew"
+UNTRAINED, BM25 = "untrained", "bm25"
+REFERENCES = (UNTRAINED, BM25)
+MEASURES = ("nDCG@10", "RR@10", "R@100")  # the first one chooses on dev
+LARGE = 200_000  # bytes beyond which the kept file is compressed
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """What tells a cell from all others.
+
+    Attributes
+    ----------
+    collection : what people call it.
+    size : ``full``, or how many training queries were drawn at random.
+    start : the model as it is, or with its top layers drawn anew.
+    minutes : from texts to model; 0 for what is not trained.
+    """
+
+    collection: str
+    size: str
+    start: str
+    contender: str
+    minutes: float
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        called = self.collection.replace(":", "-").replace("/", "-")
+        return f"{called}.{self.size}.{self.start}.{self.minutes:g}min.{self.contender}.seed-{self.seed}"
+
+    @property
+    def reference(self) -> bool:
+        """Whether it is not trained."""
+        return self.contender in REFERENCES
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a cell came to.
+
+    Attributes
+    ----------
+    cell : which one.
+    seconds : from the start of the contender's process to its model.
+    stages : seconds by what they were spent on.
+    runs : what each run of the contender was: point, steps, seconds, dev by state.
+    chosen : point, state and dev of the model, and the dev of the model before training.
+    facts : versions, processor, threads, lengths, precision.
+    queries : the test measures of every query, in the order of their ids, packed.
+    collection : digest of the collection, whose test queries all sizes share.
+    """
+
+    cell: Cell
+    seconds: float
+    stages: dict[str, float]
+    runs: list[dict[str, Any]]
+    chosen: dict[str, Any]
+    facts: dict[str, Any]
+    queries: dict[str, Any]
+    collection: str
+    version: int = field(default=1)
+
+    def values(self, measure: str) -> Values:
+        """A measure of every test query."""
+        return unpacked(self.queries[measure])
+
+    @property
+    def over(self) -> bool:
+        """Whether it took more than a twentieth longer than it had."""
+        return self.cell.minutes > 0 and self.seconds > 63 * self.cell.minutes
+
+    def as_json(self) -> str:
+        """One line."""
+        return json.dumps(asdict(self), ensure_ascii=False, sort_keys=True)
+
+
+def of_json(line: str) -> Outcome:
+    """What a line says."""
+    known = json.loads(line)
+    return Outcome(**{**known, "cell": Cell(**known["cell"])})
+
+
+def packed_all(values: dict[str, Values]) -> dict[str, Any]:
+    """Measures of every query, in few characters."""
+    return {measure: packed(of_query, measure) for measure, of_query in values.items()}
+
+
+# ---------------------------------------------------------------- files
+
+
+def file_of(folder: Path, cell: Cell) -> Path:
+    """Where a cell's outcome stands."""
+    return folder / "cells" / f"{cell.name}.json.gz"
+
+
+def write(folder: Path, outcome: Outcome) -> None:
+    """Keep what a cell came to; there is never half of a file."""
+    path = file_of(folder, outcome.cell)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with publish_file(path) as stream:
+        stream.write(gzip.compress(outcome.as_json().encode(), mtime=0))
+
+
+def read_cells(folder: Path) -> dict[Cell, Outcome]:
+    """All cells of a study's folder."""
+    found = (of_json(gzip.decompress(path.read_bytes()).decode()) for path in folder.glob("cells/*.json.gz"))
+    return {one.cell: one for one in found}
+
+
+def read_kept(path: Path | None) -> dict[Cell, Outcome]:
+    """The cells of a kept file, compressed or not; none where there is no file."""
+    found = [] if path is None else [place for place in (path, zipped(path)) if place.is_file()]
+    if not found:
+        return {}
+    data = found[0].read_bytes()
+    lines = (gzip.decompress(data) if found[0].suffix == ".gz" else data).decode().splitlines()
+    return {one.cell: one for one in map(of_json, lines)}
+
+
+def save_kept(path: Path, outcomes: Iterable[Outcome]) -> None:
+    """Write a line each, in order; compressed, without a time, where that is much."""
+    data = "".join(one.as_json() + "\n" for one in sorted(outcomes, key=lambda one: one.cell)).encode()
+    large = len(data) > LARGE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with publish_file(zipped(path) if large else path) as stream:
+        stream.write(gzip.compress(data, mtime=0) if large else data)
+    (path if large else zipped(path)).unlink(missing_ok=True)
+
+
+# ---------------------------------------------------------------- which ones
+
+
+def all_cells(
+    collections: Sequence[str],
+    sizes: Sequence[str],
+    starts: Sequence[str],
+    minutes: Sequence[float],
+    contenders: Sequence[str],
+    seeds: Sequence[int],
+) -> list[Cell]:
+    """The cells of a study: what is not trained, then seed by seed; contenders of one comparison stand together.
+
+    So a drift of the machine meets those alike that are compared, and a study that is stopped has whole
+    comparisons.
+    """
+    cells = [Cell(name, FULL, AS_IS, BM25, 0, 0) for name in collections]
+    cells += [Cell(name, FULL, start, UNTRAINED, 0, 0) for name in collections for start in starts]
+    cells += [
+        Cell(name, size, start, contender, budget, seed)
+        for seed in seeds
+        for budget in sorted(minutes)
+        for start in starts
+        for size in sizes
+        for name in collections
+        for contender in contenders
+    ]
+    return cells
+
+
+def hours(cells: Iterable[Cell], jobs: int = 1, besides: float = 60.0) -> float:
+    """Hours that cells take; ``besides`` seconds go to each for its test and its start."""
+    return sum(60 * cell.minutes + besides for cell in cells) / 3600 / jobs
+
+
+def processors() -> list[int]:
+    """The processors that this process may use."""
+    return sorted(os.sched_getaffinity(0))

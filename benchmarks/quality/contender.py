@@ -1,0 +1,64 @@
+"""A contender's process: it gets an order, spends its time by the rule, and hands in a model and what it did."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from quality import ours, peers
+from quality.clock import Clock
+from quality.rule import GRID, Point, Result, compete
+
+CONTENDERS = (*peers.CONTENDERS, *ours.CONTENDERS)
+
+
+def serve(path: Path) -> None:
+    """Train as the order says; ``result.json`` and ``model`` stand in its folder at the end."""
+    order: dict[str, Any] = json.loads(path.read_text())
+    folder = Path(order["folder"])
+    clock = Clock(order["begun"], order["budget"], folder / "log.jsonl")
+    grid = [Point(*point) for point in order["grid"]] if order.get("grid") else GRID
+    set_threads(order["threads"])
+    clock.spend("import", clock.elapsed)
+    kind = peers.Peer if order["contender"] in peers.CONTENDERS else ours.Ours
+    result = compete(kind(order, clock).train, clock, grid)
+    hand_in(result, Path(order["base"]), folder / "model")
+    seconds = clock.elapsed
+    facts = {"seconds": seconds, "stages": clock.stages, "chosen": result.chosen, "runs": result.runs}
+    (folder / "result.json").write_text(json.dumps(facts))
+
+
+def hand_in(result: Result, base: Path, model: Path) -> None:
+    """Put the model where it is looked for."""
+    shutil.copytree(result.model or base, model)
+
+
+def set_threads(threads: int) -> None:
+    """As many as the environment says, whatever a library would choose."""
+    import torch
+
+    assert os.environ["OMP_NUM_THREADS"] == str(threads)
+    torch.set_num_threads(threads)
+
+
+def die_with_parent() -> None:
+    """So that a study that is killed leaves nobody behind who takes processor time (Linux)."""
+    import ctypes
+    import signal
+
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+def main(arguments: list[str]) -> int:
+    """The command line of the process: the order's file."""
+    die_with_parent()
+    serve(Path(arguments[0]))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,102 @@
+"""What contenders are given, made before any clock runs: a collection with its splits, and a model to start from.
+
+The collection has the splits train, dev and test: all train, choose and are judged by the same queries. The model
+is a sentence-transformers folder whose texts are cut at one length: all read the same tokens.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quality.cells import ANEW, FULL, Cell
+
+LENGTH = 64
+DEV = 500  # queries that choose, at most
+ANEW_LAYERS, ANEW_SEED = 3, 0
+SPLITS_SEED = 0  # of the queries held out for dev where a collection has none
+
+
+def collection_folder(data: str, size: str, seed: int, folder: Path) -> Path:
+    """The canonical collection of a size; a random part is of that seed."""
+    from hardneg.api.inputs import collection_of
+    from hardneg.data.collection import Collection
+
+    place = folder / (FULL if size == FULL else f"{size}-{seed}")
+    if (place / "manifest.json").is_file():
+        return place
+    whole = collection_of(data)
+    splits = splits_of(whole, size, seed)
+    asked = {name for judged in splits.values() for name in judged}
+    rows = range(whole.n_passages)
+    names = whole.passage_ids.take(rows)
+    passages = zip(names, whole.titles.take(rows), whole.texts.take(rows), strict=True)
+    rows = range(whole.n_queries)
+    every = zip(whole.query_ids.take(rows), whole.query_texts.take(rows), strict=True)
+    queries = [(name, text) for name, text in every if name in asked]
+    Collection.from_lists(passages, queries, splits, to=place, allow_empty=True)
+    return place
+
+
+def splits_of(whole: Any, size: str, seed: int) -> dict[str, dict[str, dict[str, int]]]:
+    """Judgements by split and query: train cut to a size, dev to ``DEV`` queries, test whole."""
+    from hardneg.data.training_data import choose_splits
+
+    parts = choose_splits(whole, seed=SPLITS_SEED)
+    assert parts.dev is not None
+    assert parts.test is not None
+    train, dev, test = (judged(whole, part) for part in (parts.train, parts.dev, parts.test))
+    train = train if size == FULL else drawn(train, int(size), seed)
+    return {"train": train, "dev": drawn(dev, DEV, SPLITS_SEED), "test": test}
+
+
+def judged(whole: Any, part: Any) -> dict[str, dict[str, int]]:
+    """Grades by ids of queries and passages; of positives 1."""
+    names = whole.query_ids.take(part.query_rows)
+    ends = part.offsets.tolist()
+    grades = getattr(part, "grades", np.ones(len(part.passage_rows), np.int32)).tolist()
+    passages = whole.passage_ids.take(part.passage_rows)
+    return {
+        name: dict(zip(passages[a:b], grades[a:b], strict=True))
+        for name, a, b in zip(names, ends[:-1], ends[1:], strict=True)
+    }
+
+
+def drawn(queries: dict[str, Any], n: int, seed: int) -> dict[str, Any]:
+    """So many of them at random, in order of their ids."""
+    names = sorted(queries)
+    chosen = np.random.default_rng(seed).permutation(len(names))[:n]
+    return {names[i]: queries[names[i]] for i in sorted(chosen.tolist())}
+
+
+def base_folder(model: str, start: str, length: int, folder: Path) -> Path:
+    """The model to start from: normalised vectors, texts cut at ``length``, top layers drawn anew or not."""
+    place = folder / f"{start}-{length}"
+    if (place / "modules.json").is_file():
+        return place
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize
+
+    from hardneg.models.pretrained import locate
+    from hardneg.models.reinit import layers_of, reinitialize
+
+    base = SentenceTransformer(str(locate(model)), device="cpu")
+    base.max_seq_length = length
+    if not isinstance(base[-1], Normalize):
+        base.append(Normalize())
+    if start == ANEW:
+        transformer = base[0].auto_model
+        reinitialize(transformer, min(ANEW_LAYERS, len(layers_of(transformer)) - 1), seed=ANEW_SEED)
+    draft = folder / f".{start}-{length}"
+    base.save_pretrained(str(draft))
+    draft.rename(place)
+    return place
+
+
+def places_of(cell: Cell, data: str, model: str, length: int, folder: Path) -> tuple[Path, Path]:
+    """Collection and model of a cell."""
+    called = cell.collection.replace(":", "-").replace("/", "-")
+    collection = collection_folder(data, cell.size, cell.seed, folder / "data" / called)
+    return collection, base_folder(model, cell.start, length, folder / "models")

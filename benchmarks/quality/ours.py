@@ -1,0 +1,148 @@
+"""hardneg's contenders: ``finetune`` presets as the command runs them, told how long, how fast and how warm."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from quality.cells import MEASURES, UNTRAINED
+from quality.clock import Clock
+from quality.rule import Point, Run
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One ``hardneg train``: its recipe, what differs from the preset, its share of a run's steps."""
+
+    recipe: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    share: float = 1.0
+    schedules: float = 1.0  # steps that are made by steps of the schedule: episodes make more
+
+
+TELE = 1.5  # of two episodes the first makes half of a schedule
+CONTENDERS: dict[str, tuple[Stage, ...]] = {
+    "hardneg-warmup": (Stage("warmup"),),
+    "hardneg-star": (Stage("star"),),
+    "hardneg-ance": (Stage("ance"),),
+    "hardneg-tele": (Stage("ance-tele", schedules=TELE),),
+    "hardneg-tele-anew": (Stage("ance-tele", {"start": "scratch"}, schedules=TELE),),
+    "hardneg-adore": (Stage("warmup", share=0.7), Stage("adore", share=0.3)),
+}
+
+
+class Ours:
+    """Trains by one of them.
+
+    Parameters
+    ----------
+    order : ``contender``, ``data``, ``base``, ``folder``, ``seed``, ``precision``, ``batch`` (None: the preset's).
+    """
+
+    def __init__(self, order: Mapping[str, Any], clock: Clock) -> None:
+        self.order, self.clock = order, clock
+        self.stages = CONTENDERS[order["contender"]]
+        self.folder = Path(order["folder"])
+        with clock.stage("import"):
+            import hardneg.api.recipes  # noqa: F401  # what the commands load
+
+    def train(self, point: Point, steps: int, looks: int, name: str) -> Run:
+        """A run: its stages one after the other, each from the best model of the one before."""
+        begun, model, found = time.time(), str(self.order["base"]), []
+        for number, stage in enumerate(self.stages):
+            out = self.folder / f"{name}-{number}"
+            found.append(self._stage(stage, model, out, point, max(3, round(steps * stage.share)), looks))
+            model = str(out / "model")
+        for number in range(len(self.stages) - 1):
+            shutil.rmtree(self.folder / f"{name}-{number}")
+        return told(found, self.folder / f"{name}-{len(self.stages) - 1}", point, time.time() - begun, self.clock)
+
+    def _stage(self, stage: Stage, model: str, out: Path, point: Point, steps: int, looks: int) -> dict[str, Any]:
+        import hardneg as hn
+
+        horizon = max(1, int(steps / stage.schedules))
+        batch = {} if self.order.get("batch") is None else {"queries_per_step": self.order["batch"]}
+        results = hn.train(
+            stage.recipe,
+            self.order["data"],
+            model,
+            out,
+            preset="finetune",
+            splits=hn.Splits(test="none"),
+            cache=self.folder / "cache",
+            learning_rate=point.rate,
+            scale=point.scale,
+            min_steps=horizon,
+            max_steps=horizon,
+            measure_every=max(1, math.ceil(horizon / looks)),
+            measures=" ".join(MEASURES[:2]),
+            seed=self.order["seed"],
+            precision=self.order["precision"],
+            **stage.settings,
+            **batch,
+        )
+        return {"kept": results["kept"], "timing": timing_of(out)}
+
+
+def timing_of(out: Path) -> list[dict[str, Any]]:
+    """What took how long, in order."""
+    return [json.loads(line) for line in (out / "timing.jsonl").read_text().splitlines()]
+
+
+def told(found: list[dict[str, Any]], out: Path, point: Point, seconds: float, clock: Clock) -> Run:
+    """What a run of several stages came to, with what a step and a measurement took in it."""
+    rows = [row for one in found for row in one["timing"]]
+    by_stage: dict[str, float] = {}
+    for row in rows:
+        by_stage[row["stage"]] = by_stage.get(row["stage"], 0.0) + row["seconds"]
+    for stage, spent in by_stage.items():
+        clock.spend(stage, spent)
+    clock.spend("everything else", seconds - sum(by_stage.values()))
+    steps = sum(row["steps"] for row in rows if row["stage"] == "train")
+    gaps = gaps_of(rows)
+    encodings = [row["seconds"] for row in rows if row["stage"] == "encode" and row["side"] == "passage"]
+    look = min(gaps) if gaps else max(encodings, default=0.0)
+    fixed = max(0.0, seconds - by_stage.get("train", 0.0) - sum(gaps))
+    dev = dev_of([one["kept"]["of"] for one in found])
+    best = max((name for name in dev if name != UNTRAINED), key=lambda name: dev[name])
+    return Run(
+        point,
+        steps,
+        1 + len(gaps),
+        dev,
+        best,
+        dev[best],
+        out / "model",
+        seconds,
+        fixed,
+        by_stage.get("train", 0.0) / max(steps, 1),
+        look,
+        {"stages": {name: round(value, 3) for name, value in by_stage.items()}},
+    )
+
+
+def dev_of(stages: list[dict[str, float]]) -> dict[str, float]:
+    """Dev by state of a run's stages; what a later stage begins with is the best of the one before, and known."""
+    dev = dict(stages[0])
+    for number, of in enumerate(stages[1:], 2):
+        dev |= {f"stage-{number}-{state}": value for state, value in of.items() if state != UNTRAINED}
+    return dev
+
+
+def gaps_of(rows: list[dict[str, Any]]) -> list[float]:
+    """Seconds between two pieces of training that nothing but a measurement parts."""
+    trained = [row for row in rows if row["stage"] in ("train", "mine")]
+    return [
+        second["begun"] - first["begun"] - first["seconds"]
+        for first, second in itertools.pairwise(trained)
+        if first["stage"] == second["stage"] == "train"
+        and first["episode"] == second["episode"]
+        and second["first_step"] == first["first_step"] + first["steps"]
+    ]

@@ -1,0 +1,315 @@
+"""The page: every figure, interval and p value from kept outcomes alone."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from harness import difference, insert, paired, table
+from outcomes import Values
+
+from hardneg.evaluation.significance import holm
+from quality.cells import AS_IS, BM25, FULL, MEASURES, UNTRAINED, Cell, Outcome
+from quality.rule import GRID, LEAST, LOOKING, LOOKS, PACE_STEPS
+
+BEGIN, END = "<!-- tables: written by benchmarks/quality -->\n", "<!-- end of tables -->\n"
+OURS, THEIRS, PLAINEST = "hardneg-", "st-", "st-in-batch"
+STARTS = {AS_IS: "the model as it is", "anew": "its top three layers drawn anew"}
+
+RATES = " and ".join(f"{rate:g}" for rate in sorted({point.rate for point in GRID}))
+SCALES = " and ".join(f"{scale:g}" for scale in sorted({point.scale for point in GRID}))
+HEADING = f"""# Quality in equal time: who trains the better retriever in the same minutes
+
+**Question.** On the same processors, from the same model and the same pairs of texts: does hardneg give a better
+retriever in 10, 30 and 60 minutes than sentence-transformers does?
+
+`make study-quality` runs the cells that are not kept and makes every figure below from what is kept (test query
+by test query, without texts) in seconds. `OPTIONS=--only-report` runs nothing, `OPTIONS=--estimate` says how many
+hours the missing cells take, `OPTIONS=--list` which they are, `OPTIONS="--only '*.10min.*seed-1'"` chooses.
+
+## Rules
+
+- **Clock.** From the start of a contender's process to its model: imports, tokens, mining, every measurement on
+  dev. The test is not in it: one search examines all models afterwards, once. A cell that took over 5 % more
+  than its time is marked *over*.
+- **Equal.** Base model, training pairs, dev queries (at most 500), corpus, the length at which texts are cut,
+  precision, threads. sentence-transformers gets titles and texts joined as hardneg joins them, its batch
+  sampler without duplicates, weight decay, warm-up and clipping as hardneg's presets have them, and the best
+  state on dev (nDCG@10, whole corpus). Contenders take turns; processors are not shared.
+- **Grid.** Rate {RATES} by scale (1 / temperature) {SCALES}, counted in the time. After a pace run of
+  {PACE_STEPS} steps half of what is left goes to the points, an equal share and a whole schedule each; the best
+  on dev gets the other half, begun anew. With equal shares the model that counts would have a quarter of the
+  time. Where a share is less than {LEAST} steps the first point gets all of it.
+- **Dev.** At most {LOOKS} measurements a run, in at most {LOOKING:.0%} of its time. The model before training
+  can be the result.
+- **Done once.** sentence-transformers' contenders mine the negatives of the starting model once for all points;
+  hardneg's commands share a cache, which is what they offer.
+- **Not ours to choose.** hardneg's contenders are `--preset finetune` of each recipe, with steps, rate, scale
+  and the number of measurements set by the rule. What `mine_hard_negatives` leaves out for want of negatives
+  stays out.
+- **Tests.** Values of a query are averaged over seeds. The best peer is the one with the highest mean on test,
+  to our disadvantage. Interval: bootstrap over queries, 95 %; p: two-sided paired randomisation test; Holm over
+  all tests of this page. An interval is of these trained models, not of the way of training.
+
+Mining looks at the whole corpus, passages of test queries included, as all these tools do; no test query is seen.
+"""
+EMPTY = "Nothing is measured yet."
+
+
+@dataclass(frozen=True)
+class Group:
+    """The cells that are compared: same data, start and time."""
+
+    collection: str
+    size: str
+    start: str
+    minutes: float
+
+    @property
+    def title(self) -> str:
+        """Of its table."""
+        pairs = "all training queries" if self.size == FULL else f"{self.size} training queries, drawn at random"
+        return f"{self.collection}, {pairs}, {STARTS[self.start]}, {self.minutes:g} minutes"
+
+
+Known = Mapping[Cell, Outcome]
+
+
+def write(path: Path, outcomes: Iterable[Outcome], kept: Path | None = None) -> None:
+    """Make the page; what people wrote around the tables stays."""
+    insert(path, tables({one.cell: one for one in outcomes}), BEGIN, END, HEADING)
+
+
+def tables(known: Known) -> str:
+    """All tables."""
+    groups = groups_of(known)
+    if not groups:
+        return EMPTY
+    tests = tests_of(known, groups)
+    parts = ["## Result\n\n" + summary(tests)]
+    for group in groups:
+        told = [row for row in tests if row.group == group]
+        parts.append(f"## {group.title}\n\n{figures(known, group)}")
+        parts += [tests_table(told)] if told else []
+    parts += ["## Where the time goes\n\n" + times(known), "## Machine\n\n" + machines(known)]
+    return "\n\n".join(parts)
+
+
+def groups_of(known: Known) -> list[Group]:
+    """What is compared, in order."""
+    cells = (cell for cell in known if not cell.reference)
+    return sorted(
+        {Group(c.collection, c.size, c.start, c.minutes) for c in cells},
+        key=lambda g: (g.collection, g.size != FULL, g.start != AS_IS, g.minutes),
+    )
+
+
+def of_contender(known: Known, group: Group, contender: str) -> list[Outcome]:
+    """The cells of a contender in a group, seed by seed."""
+    same = (
+        one
+        for cell, one in known.items()
+        if cell.contender == contender
+        and (cell.collection, cell.size, cell.start, cell.minutes)
+        == (group.collection, group.size, group.start, group.minutes)
+    )
+    return sorted(same, key=lambda one: one.cell.seed)
+
+
+def reference(known: Known, group: Group, contender: str) -> list[Outcome]:
+    """What is not trained."""
+    start = AS_IS if contender == BM25 else group.start
+    one = known.get(Cell(group.collection, FULL, start, contender, 0, 0))
+    return [] if one is None else [one]
+
+
+def contenders_of(known: Known, group: Group) -> list[str]:
+    """Who has a cell in a group: peers first."""
+    names = {c.contender for c in known if not c.reference and of_contender(known, group, c.contender)}
+    return sorted(names, key=lambda name: (name.startswith(OURS), name))
+
+
+def mean_values(found: Sequence[Outcome], measure: str) -> Values:
+    """A measure of every query, averaged over seeds."""
+    values: Values = np.mean([one.values(measure) for one in found], axis=0)
+    return values
+
+
+# ---------------------------------------------------------------- figures
+
+
+def figures(known: Known, group: Group) -> str:
+    """Means over seeds, and what they took."""
+    lines = []
+    for contender in (BM25, UNTRAINED, *contenders_of(known, group)):
+        trained = contender not in (BM25, UNTRAINED)
+        found = (of_contender if trained else reference)(known, group, contender)
+        if found:
+            lines.append([contender, *row_of(found, trained)])
+    return table(["", "seeds", *MEASURES, "dev nDCG@10", "steps", "seconds", "kept"], lines)
+
+
+def row_of(found: Sequence[Outcome], trained: bool) -> list[str]:
+    """The figures of a contender."""
+    means = [spread([float(one.values(measure).mean()) for one in found]) for measure in MEASURES]
+    if not trained:
+        return ["", *means, "", "", "", ""]
+    late = " (over)" if any(one.over for one in found) else ""
+    steps = [max((run["steps"] for run in one.runs), default=0) for one in found]
+    return [
+        ", ".join(str(one.cell.seed) for one in found),
+        *means,
+        f"{np.mean([one.chosen['dev'] for one in found]):.4f}",
+        f"{np.mean(steps):.0f}",
+        f"{np.mean([one.seconds for one in found]):.0f}{late}",
+        "; ".join(sorted({kept(one.chosen) for one in found})),
+    ]
+
+
+def kept(chosen: Mapping[str, Any]) -> str:
+    """Which point was chosen."""
+    return f"{chosen['rate']:g}, {chosen['scale']:g}" if chosen["trained"] else "untrained"
+
+
+def spread(values: Sequence[float]) -> str:
+    """A mean, with the standard deviation where there are several."""
+    return f"{np.mean(values):.4f}" + (f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else "")
+
+
+# ---------------------------------------------------------------- tests
+
+
+@dataclass(frozen=True)
+class Tested:
+    """One of ours against another, on the seeds that both have."""
+
+    group: Group
+    contender: str
+    against: str
+    peer: bool  # whether the other is the best peer
+    seeds: Sequence[int]
+    test: Mapping[str, Any]
+    holm: float = 1.0
+
+
+def tests_of(known: Known, groups: Sequence[Group]) -> list[Tested]:
+    """All tests of the page, corrected together."""
+    found = [one for group in groups for one in tests_of_group(known, group, MEASURES[0])]
+    corrected = holm([one.test["p"] for one in found])
+    return [Tested(**{**vars(one), "holm": float(p)}) for one, p in zip(found, corrected, strict=True)]
+
+
+def tests_of_group(known: Known, group: Group, measure: str) -> list[Tested]:
+    """Each of ours against the best peer, the plainest one and the model before training."""
+    names = contenders_of(known, group)
+    peer = best_peer(known, group, measure)
+    others = list(
+        dict.fromkeys([*([peer] if peer else []), *([PLAINEST] if PLAINEST in names else []), UNTRAINED])
+    )
+    pairs = itertools.product([name for name in names if name.startswith(OURS)], others)
+    tests = (tested(known, group, a, b, b == peer, measure) for a, b in pairs)
+    return [one for one in tests if one is not None]
+
+
+def best_peer(known: Known, group: Group, measure: str) -> str | None:
+    """The peer with the highest mean on test."""
+    peers = [name for name in contenders_of(known, group) if name.startswith(THEIRS)]
+    means = {name: mean_values(of_contender(known, group, name), measure).mean() for name in peers}
+    return max(means, key=lambda name: means[name], default=None)
+
+
+def tested(known: Known, group: Group, a: str, b: str, peer: bool, measure: str) -> Tested | None:
+    """One against another; None where they share no seed."""
+    x = {one.cell.seed: one for one in of_contender(known, group, a)}
+    y = {one.cell.seed: one for one in of_contender(known, group, b)}
+    if b == UNTRAINED:
+        y = {seed: one for seed in x for one in reference(known, group, b)}
+    seeds = sorted(set(x) & set(y))
+    if not seeds:
+        return None
+    check_same([*(x[seed] for seed in seeds), *(y[seed] for seed in seeds)])
+    values = [mean_values([cells[seed] for seed in seeds], measure) for cells in (x, y)]
+    return Tested(group, a, b, peer, seeds, paired(*values))
+
+
+def check_same(found: Sequence[Outcome]) -> None:
+    """Refuse to compare what was not asked the same, or not under the same conditions."""
+    if len({one.collection for one in found}) > 1:
+        raise SystemExit(f"{found[0].cell.name}: the collection has changed since; run its cells anew (--anew)")
+    for name in ("threads", "precision", "length", "model"):
+        if len({str(one.facts[name]) for one in found}) > 1:
+            raise SystemExit(f"{found[0].cell.name} and another: different {name}; run its cells anew (--anew)")
+
+
+def tests_table(tests: Sequence[Tested]) -> str:
+    """The tests of a group."""
+    lines = [
+        [
+            one.contender,
+            f"{one.against}{' (best peer)' if one.peer else ''}",
+            ", ".join(map(str, one.seeds)),
+            difference(one.test),
+            f"{one.test['p']:.2g}",
+            f"{one.holm:.2g}",
+        ]
+        for one in tests
+    ]
+    return table(["", "against", "seeds", f"{MEASURES[0]}, 95 % interval", "p", "p, Holm"], lines)
+
+
+def summary(tests: Sequence[Tested]) -> str:
+    """For each of ours: in how many comparisons it is better or worse than chance allows."""
+    lines = []
+    for contender in sorted({one.contender for one in tests}):
+        mine = [one for one in tests if one.contender == contender]
+        kinds = {
+            "best peer": [one for one in mine if one.peer],
+            PLAINEST: [one for one in mine if one.against == PLAINEST],
+            UNTRAINED: [one for one in mine if one.against == UNTRAINED],
+        }
+        lines.append([contender, *(verdict(found) for found in kinds.values())])
+    return table(["", "against the best peer", f"against {PLAINEST}", f"against {UNTRAINED}"], lines)
+
+
+def verdict(tests: Sequence[Tested]) -> str:
+    """Counts at 0.05 after Holm's correction."""
+    better = sum(one.holm < 0.05 and one.test["difference"] > 0 for one in tests)
+    worse = sum(one.holm < 0.05 and one.test["difference"] < 0 for one in tests)
+    return f"better {better}, worse {worse}, open {len(tests) - better - worse}" if tests else "not run"
+
+
+# ---------------------------------------------------------------- time and machine
+
+
+def times(known: Known) -> str:
+    """The mean share of each stage in a contender's time; what it does besides is the rest."""
+    lines = []
+    for contender in sorted({cell.contender for cell in known if not cell.reference}):
+        found = [one for cell, one in known.items() if cell.contender == contender]
+        total = sum(one.seconds for one in found)
+        stages: dict[str, float] = {}
+        for stage, seconds in itertools.chain.from_iterable(one.stages.items() for one in found):
+            stages[stage] = stages.get(stage, 0.0) + seconds
+        shares = sorted(stages.items(), key=lambda item: -item[1])
+        text = ", ".join(f"{stage} {seconds / total:.0%}" for stage, seconds in shares if seconds > 0.005 * total)
+        lines.append([contender, len(found), text])
+    return table(["", "cells", "of its time"], lines)
+
+
+def machines(known: Known) -> str:
+    """What the cells ran on."""
+    names = ("threads", "at_a_time", "precision", "length", "model")
+    lines = {}
+    for one in known.values():
+        machine = one.facts["machine"]
+        libraries = ("hardneg", "sentence-transformers", "torch", "transformers")
+        versions = ", ".join(f"{name} {machine['versions'].get(name, '?')}" for name in libraries)
+        features = " ".join(machine["features"])
+        row = [machine["cpu"], features, *(str(one.facts[name]) for name in names), versions]
+        lines[tuple(row)] = [*row, lines.get(tuple(row), [0])[-1] + 1]
+    heads = ["processor", "instructions", *(name.replace("_", " ") for name in names), "versions", "cells"]
+    return table(heads, list(lines.values()))

