@@ -59,11 +59,13 @@ def test_a_new_experiment_says_what_it_is(tmp_path):
     record = read_json(path / "settings.json")
     assert record.pop("digest") == digest_json(record)
     assert record == {
-        "format": 2,
+        "format": 3,
         "recipe": "demo",
         "settings": {"episodes": 3, "alpha": 0.5, "extra": [], "log_every": 3},
         "result_settings": {"episodes": 3, "alpha": 0.5, "extra": []},
         "inputs": INPUTS,
+        "splits": None,
+        "base_model": None,
         "hardneg": __version__,
     }
 
@@ -118,7 +120,7 @@ def test_one_of_the_old_form_is_refused_in_one_line_and_left_as_it_is(tmp_path):
     with pytest.raises(ArtifactError) as fault:
         start(path)
     (line,) = fault.value.lines
-    what = "FORMAT_VERSION: this experiment has format version 1, this hardneg goes on with 2; give a new folder"
+    what = "FORMAT_VERSION: this experiment has format version 1, this hardneg goes on with 3; give a new folder"
     assert line.startswith(f"{path}: {what}")
     assert fault.value.status == 4
     assert (path / "settings.json").read_bytes() == before

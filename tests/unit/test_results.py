@@ -24,6 +24,7 @@ from hardneg.diagnostics.search_state import evaluation_depth
 from hardneg.diagnostics.seeds import pool_seeds, spread
 from hardneg.evaluation.measures import Evaluation, parse_measures
 from hardneg.experiment.folder import Experiment
+from hardneg.experiment.states import StateRecord
 from worlds.tiny_records import run_of
 
 RR = parse_measures("RR@10 R@1")
@@ -271,7 +272,13 @@ def test_the_curve_shows_the_measure_of_every_state_at_its_step(tmp_path, monkey
         "episode-1": {"RR@10": 0.5},
         "final": {"RR@10": 0.6},
     }
-    draw_curve(experiment, {"test": found}, RR[0], {})
+    records = {
+        "bm25": StateRecord("bm25", "bm25"),
+        "untrained": StateRecord("untrained", "untrained"),
+        "episode-1": StateRecord("episode-1", "episode", episode=1, step=2),
+        "final": StateRecord("final", "final", episode=2, step=2),
+    }
+    draw_curve(experiment, {"test": found}, RR[0], records)
     path, curve, places, states = drawn["args"]
     assert path == tmp_path / "learning_curve.png"
     assert curve.borders == (0, 2, 4)
@@ -287,5 +294,7 @@ def test_states_of_one_long_run_stand_at_their_steps(tmp_path, monkeypatch):
     experiment.metrics.append(metrics([3.0, 2.0, 1.0]))
     monkeypatch.setattr(module, "draw_learning_curve", lambda *args, **named: drawn.update(args=args))
     found = {state: {"RR@10": 0.5} for state in ("bm25", "untrained", "refresh-1", "final")}
-    draw_curve(experiment, {"test": found}, RR[0], {"untrained": 0, "refresh-1": 2, "final": 3})
+    steps = {"bm25": 0, "untrained": 0, "refresh-1": 2, "final": 3}
+    records = {name: StateRecord(name, "version", episode=1, step=step) for name, step in steps.items()}
+    draw_curve(experiment, {"test": found}, RR[0], records)
     assert drawn["args"][2] == [0, 2, 3]

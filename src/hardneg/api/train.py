@@ -67,7 +67,14 @@ def train_once(task: Task) -> dict[str, Any]:
         return {}
     own, own_settings = as_it_came(source, settings, encoder)
     with open_experiment(
-        out, recipe=task.recipe.name, settings=settings, inputs=inputs, cache=task.cache, grows=settings.may_grow
+        out,
+        recipe=task.recipe.name,
+        settings=settings,
+        inputs=inputs,
+        data=task.data,
+        source=source,
+        cache=task.cache,
+        grows=settings.may_grow,
     ) as experiment:
         remember_collection(out, task.data.collection)
         if by_leader(lambda: is_measured(experiment.results, parse_measures(settings.measures))):

@@ -58,6 +58,24 @@ BY_QRELS = Labels()
 
 
 @dataclass(frozen=True)
+class ChosenSplits:
+    """Which splits were chosen, so that the same are opened again.
+
+    Attributes
+    ----------
+    train, dev, test : names; None: there is none, or dev is held out.
+    held_out : training queries that are dev's instead; 0: none.
+    seed : of the draw of these.
+    """
+
+    train: str
+    dev: str | None
+    test: str | None
+    held_out: int = 0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
 class TrainingData:
     """A collection with the splits and the labels that a recipe uses."""
 
@@ -68,6 +86,7 @@ class TrainingData:
     held_out: int = 0  # training queries moved to dev because there was no dev split
     labels: Labels = BY_QRELS
     chosen: str = ""  # one line for the log: which splits were chosen, and why
+    names: ChosenSplits | None = None  # None: they were not chosen by name
 
     @cached_property
     def train(self) -> Positives:
@@ -156,21 +175,38 @@ def choose_splits(
             "NO_POSITIVES", f"no query of split '{train}' has a positive", others(collection, "train")
         )
     testing, test_said = choose_test(collection, test, basis)
-    held_out = 0
+    held_out, dev_name = 0, None
     if dev == NONE:
         developing, dev_said = None, NONE
     elif dev != AUTO:
-        developing = measurable_split(collection, dev, "dev", basis)
+        developing, dev_name = measurable_split(collection, dev, "dev", basis), dev
         dev_said = f"'{dev}' ({len(developing):,})"
     else:
-        found, dev_said = find_dev(collection, {train, test}, basis)
-        if found is None:
-            training, found = hold_out(training, collection.query_ids, seed=seed)
-            held_out = len(found)
+        dev_name, dev_said = find_dev(collection, {train, test}, basis)
+        if dev_name is None:
+            training, developing = hold_out(training, collection.query_ids, seed=seed)
+            held_out = len(developing)
             dev_said = f"{held_out:,} training queries are held out{dev_said} (--dev none to keep them)"
-        developing = found
+        else:
+            developing = collection.qrels(dev_name)
+    names = ChosenSplits(train, dev_name, None if testing is None else test, held_out, seed)
     chosen = f"splits: train '{train}' ({len(training):,} queries); dev {dev_said}; test {test_said}"
-    return TrainingData(collection, training.positives(), developing, testing, held_out, chosen=chosen)
+    positives = training.positives()
+    return TrainingData(collection, positives, developing, testing, held_out, chosen=chosen, names=names)
+
+
+def open_splits(collection: Collection, names: ChosenSplits) -> TrainingData:
+    """The splits that :func:`choose_splits` chose before, opened again by their names.
+
+    Raises
+    ------
+    SettingsError : one does not exist.
+    """
+    training = named_split(collection, names.train)
+    dev, test = (None if name is None else named_split(collection, name) for name in (names.dev, names.test))
+    if names.held_out:
+        training, dev = hold_out(training, collection.query_ids, seed=names.seed)
+    return TrainingData(collection, training.positives(), dev, test, names.held_out, names=names)
 
 
 def choose_test(collection: Collection, name: str, basis: frozenset[Basis]) -> tuple[Qrels | None, str]:
@@ -185,8 +221,8 @@ def choose_test(collection: Collection, name: str, basis: frozenset[Basis]) -> t
     return qrels, f"'{name}' ({len(qrels):,})"
 
 
-def find_dev(collection: Collection, taken: set[str], basis: frozenset[Basis]) -> tuple[Qrels | None, str]:
-    """The first usable split with a dev split's name (None: there is none), and a phrase for the log.
+def find_dev(collection: Collection, taken: set[str], basis: frozenset[Basis]) -> tuple[str | None, str]:
+    """The name of the first usable split of ``DEV_NAMES`` (None: there is none), and a phrase for the log.
 
     The phrase also says why splits with such a name were passed over.
     """
@@ -197,7 +233,7 @@ def find_dev(collection: Collection, taken: set[str], basis: frozenset[Basis]) -
         qrels = collection.qrels(name)
         missing = missing_in(collection, qrels, basis)
         if name not in taken and not missing:
-            return qrels, f"'{name}' ({len(qrels):,}){passed}"
+            return name, f"'{name}' ({len(qrels):,}){passed}"
         passed += f", for '{name}' has no {missing}" if missing else f", for '{name}' is used already"
     return None, passed
 

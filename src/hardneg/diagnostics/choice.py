@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from hardneg.experiment.names import FINAL, LAST, UNTRAINED
+from hardneg.experiment.names import LAST, UNTRAINED
 from hardneg.process.progress import say
 from hardneg.training.stage import steps_made
 
@@ -66,17 +66,16 @@ def choose(
     return Choice(best, step, measure if dev else None, dev)
 
 
-def with_final(found: Mapping[str, T], last: str, chosen: str) -> dict[str, T]:
+def with_final(found: Mapping[str, T], names: Mapping[str, str], chosen: str) -> dict[str, T]:
     """Copy a mapping by state, and append the value of the chosen state under the name ``final``.
 
     Parameters
     ----------
-    last : the name of the state after the last step in ``found``. If this state is chosen, it is renamed.
+    names : the names of the chosen state, and of what an index retrieves of it, to their new ones. If the state
+        after the last step is chosen, it is renamed.
     """
-    old = last if chosen == LAST else chosen
-    theirs = {name: value for name, value in found.items() if name == old or name.startswith(f"{old}/")}
-    rest = {name: value for name, value in found.items() if chosen != LAST or name not in theirs}
-    return rest | {FINAL + name.removeprefix(old): value for name, value in theirs.items()}
+    rest = {name: value for name, value in found.items() if chosen != LAST or name not in names}
+    return rest | {new: found[name] for name, new in names.items() if name in found}
 
 
 # ---------------------------------------------------------------- for people

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -22,9 +22,10 @@ from hardneg.evaluation.answers import check_answers, evaluate_with_answers
 from hardneg.evaluation.measures import Evaluation, Measure
 from hardneg.evaluation.significance import bootstrap_interval, holm, randomization_test
 from hardneg.experiment.folder import Experiment
-from hardneg.experiment.layout import trec_run
+from hardneg.experiment.layout import Layout, trec_run
 from hardneg.experiment.names import BM25, FINAL, LAST, STARTED, UNTRAINED, shown
-from hardneg.experiment.snapshot import ArchivedState, Snapshot, State
+from hardneg.experiment.snapshot import Snapshot, State, record_of, settled
+from hardneg.experiment.states import StateRecord
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
@@ -84,10 +85,11 @@ def evaluate_states(
     seen = Seen()
     if is_leader():
         seen.runs[BM25] = bm25_judged(data, experiment.cache, evaluation_depth(measures))
+        seen.records[BM25] = StateRecord(BM25, "bm25", asked="judged")
         note_state(BM25, seen.runs[BM25], data, measures, experiment.cache)
     for state in states:
         found, errors = search_state(state, data, measures, depth=depth, contains=contains)
-        seen.note(state, found, errors)
+        seen.note(state, record_of(state, experiment.layout), found, errors)
         if is_leader():
             if (share := informative_of(state, found, data, contains)) is not None:
                 seen.informative[state.name] = share
@@ -96,17 +98,23 @@ def evaluate_states(
                 note_cost(seen.runs, how, data, measures, experiment.cache)
     assert isinstance(state, Snapshot)
     last, seen.places[LAST] = state.name, seen.places.pop(state.name)
-    choice = by_leader(
-        lambda: choose(keep, dev_values(seen.runs, seen.places, last, data, measures, experiment), seen.places)
-    )
+    choice = by_leader(lambda: choose(keep, dev_values(seen, last, data, measures, experiment), seen.places))
     kept = kept_state(choice, state, experiment, seen.places, untrained)
     chosen = last if choice.state == LAST else choice.state
     missing = by_leader(lambda: set(judged_splits(data)) - set(seen.runs[chosen]))
     looked = search_state(kept, data, measures, depth=depth, contains=contains) if missing else None
     if not is_leader():
         return
-    seen = seen.with_final(last, choice.state, looked)
-    results = summarize(data, seen.runs, measures, cache=experiment.cache, seed=seed, first_episode=first_episode)
+    seen = seen.with_final(last, choice.state, looked, experiment.layout)
+    results = summarize(
+        data,
+        seen.runs,
+        measures,
+        cache=experiment.cache,
+        seed=seed,
+        first_episode=first_episode,
+        indexed=seen.indexed,
+    )
     results |= {
         "pairwise_errors": by_split(seen.errors),
         "informative": seen.informative,
@@ -114,7 +122,7 @@ def evaluate_states(
     }
     results |= ({"lengths": lengths} if lengths else {}) | ({"index": seen.index} if seen.index else {})
     write_runs(experiment.layout.trec_runs, seen.runs, data)
-    draw_curve(experiment, results, measures[0], seen.steps, seen.within)
+    draw_curve(experiment, results, measures[0], seen.records)
     save_encoder(
         kept.encoder,
         experiment.layout.model,
@@ -123,7 +131,7 @@ def evaluate_states(
         inputs=read_manifest(seen.places[choice.state]).inputs if choice.state in seen.places else {"step": "0"},
         replace=True,
     )
-    experiment.finish(results)
+    experiment.finish(results, [*seen.records.values()])
     report(results["kept"])
 
 
@@ -134,50 +142,66 @@ class Seen:
     Attributes
     ----------
     runs, errors : the runs and the pairwise errors, by what was searched.
-    steps, within : how many steps made a state: of all, or (episode, steps of it).
+    records : what it was, in the order of training.
     places : where its weights stand, if they do.
     informative : its share of training negatives that are still near.
-    index : the index that was trained for, if there is one.
     """
 
     runs: dict[str, Mapping[str, Run]] = field(default_factory=dict)
     errors: dict[str, dict[str, Any]] = field(default_factory=dict)
-    steps: dict[str, int] = field(default_factory=dict)
-    within: dict[str, tuple[int, int]] = field(default_factory=dict)
+    records: dict[str, StateRecord] = field(default_factory=dict)
     places: dict[str, Path] = field(default_factory=dict)
     informative: dict[str, float] = field(default_factory=dict)
-    index: dict[str, Any] = field(default_factory=dict)
 
-    def note(self, state: State, runs: Mapping[str, Run], errors: dict[str, Any]) -> None:
+    def note(self, state: State, record: StateRecord, runs: Mapping[str, Run], errors: dict[str, Any]) -> None:
         """Take in what one state was."""
+        self.records[state.name] = record
         self.runs[state.name], self.errors[state.name] = runs, errors
-        if isinstance(state, Snapshot) and state.index is not None:
-            self.index = self.index or state.index.describe()
-        if state.step is not None:
-            self.steps[state.name] = state.step
-        if isinstance(state, ArchivedState) and state.within is not None:
-            self.within[state.name] = state.within
         if state.kept_at is not None:
             self.places[state.name] = state.kept_at
 
-    def with_final(self, last: str, chosen: str, looked: tuple[Mapping[str, Run], dict[str, Any]] | None) -> Seen:
-        """What was seen, with the state that is kept as ``final``.
+    @property
+    def index(self) -> Mapping[str, Any] | None:
+        """The index that was trained for, if there is one."""
+        return next((record.index for record in self.records.values() if record.index), None)
+
+    @property
+    def indexed(self) -> set[str]:
+        """The states that are others, as an index retrieves them."""
+        return {name for name, record in self.records.items() if record.of is not None}
+
+    def with_final(
+        self, last: str, chosen: str, looked: tuple[Mapping[str, Run], dict[str, Any]] | None, layout: Layout
+    ) -> Seen:
+        """What was seen, with the state that is kept as ``final``, and the records settled.
 
         Parameters
         ----------
-        last, chosen : see :func:`~hardneg.diagnostics.choice.with_final`.
+        last : what the state after the last step is called.
+        chosen : the state that is kept.
         looked : runs and errors of the kept state, if it was looked at again.
         """
-        runs, errors = with_final(self.runs, last, chosen), with_final(self.errors, last, chosen)
+        old = last if chosen == LAST else chosen
+        ours = [record.name for record in self.records.values() if old in (record.name, record.of)]
+        names = {name: FINAL + name.removeprefix(old) for name in ours}
+        runs, errors = with_final(self.runs, names, chosen), with_final(self.errors, names, chosen)
         if looked:
             runs[FINAL], errors[FINAL] = looked
-        steps, informative = with_final(self.steps, last, chosen), with_final(self.informative, last, chosen)
-        return replace(self, runs=runs, errors=errors, steps=steps, informative=informative)
+        informative = with_final(self.informative, names, chosen)
+        records = with_final({name: settled(one, layout) for name, one in self.records.items()}, names, chosen)
+        model = layout.relative(layout.model)
+        for new in names.values():
+            records[new] = replace(records[new], name=new, model=model)
+            kind = "final" if new == FINAL else records[new].kind
+            records[new] = replace(records[new], kind=kind, of=names.get(records[new].of or ""))
+        if looked:
+            runs_there = layout.relative(layout.runs_of(FINAL))
+            records[FINAL] = replace(records[FINAL], runs=runs_there, asked="judged")
+        return replace(self, runs=runs, errors=errors, records=records, informative=informative)
 
 
 def dev_values(
-    runs: Runs,
-    places: Mapping[str, Path],
+    seen: Seen,
     last: str,
     data: TrainingData,
     measures: Sequence[Measure],
@@ -190,9 +214,10 @@ def dev_values(
     if data.dev is None:
         return str(measures[0]), {}
     found: dict[str, float] = {}
-    for name in (name for name in runs if name in (UNTRAINED, last, *places) and "/" not in name):
-        through = next((other for other in runs if other.startswith(f"{name}/")), name)
-        means = score(runs[through]["dev"], data.dev, data, measures[:1], experiment.cache).means
+    kept = (UNTRAINED, last, *seen.places)
+    for name in (name for name, record in seen.records.items() if name in kept and record.of is None):
+        through = next((other.name for other in seen.records.values() if other.of == name), name)
+        means = score(seen.runs[through]["dev"], data.dev, data, measures[:1], experiment.cache).means
         found[LAST if name == last else name] = next(iter(means.values()))
     return str(measures[0]), found
 
@@ -219,6 +244,7 @@ def kept_state(
         encoding=last.encoding,
         timed=last.timed,
         asked="judged",
+        kind="final",
     )
 
 
@@ -285,12 +311,14 @@ def summarize(
     cache: Path,
     seed: int,
     first_episode: int = 1,
+    indexed: Collection[str] = (),
 ) -> dict[str, Any]:
     """The results of an experiment: the content of ``results.json``.
 
     Parameters
     ----------
     runs : by state (``bm25``, ``untrained``, ``episode-1``, ..., ``final``), the runs by name.
+    indexed : the states that are others, as an index retrieves them.
     """
     results: dict[str, Any] = {}
     for split, qrels in judged_splits(data).items():
@@ -301,7 +329,7 @@ def summarize(
             pairs = [(FINAL, other) for other in (UNTRAINED, BM25)]
             results["compared_on"] = split
             results["comparisons"] = compare_states(evaluations, pairs, seed=seed)
-    trained = {s: found["train"] for s, found in runs.items() if "train" in found and "/" not in s}
+    trained = {s: found["train"] for s, found in runs.items() if "train" in found and s not in indexed}
     if LAST in trained:  # the final one is one of those before
         trained.pop(FINAL, None)
     return {**results, "forgetting": forgetting(data, trained, answers_of(data, cache), first=first_episode)}
@@ -367,18 +395,16 @@ def draw_curve(
     experiment: Experiment,
     results: Mapping[str, Any],
     measure: Measure,
-    steps: Mapping[str, int],
-    within: Mapping[str, tuple[int, int]] = MappingProxyType({}),
+    records: Mapping[str, StateRecord],
 ) -> None:
     """Draw the loss of all steps and the measure of every state, on dev (on test where there is no dev).
 
     Parameters
     ----------
-    steps : by state, how many optimiser steps made it; a state that is absent stands at the next border.
-    within : by state, of which episode and of how many of its steps, where it stands at none.
+    records : by state, which step of which episode made it; before any, it stands where the curve begins.
     """
     split = "dev" if "dev" in results else "test"
-    values = {s: found[str(measure)] for s, found in results.get(split, {}).items() if "/" not in s}
+    values = {s: found[str(measure)] for s, found in results.get(split, {}).items() if records[s].of is None}
     baseline = values.pop(BM25, None)
     if STARTED in values:  # from which the steps begin
         values.pop(UNTRAINED, None)
@@ -389,11 +415,8 @@ def draw_curve(
     models = {episode: experiment.layout.episode(episode).model for episode in episodes[:-1]}
     ends = {episode: int(read_manifest(model).inputs["step"]) for episode, model in models.items()}
     curve = learning_curve(rows, ends)
-    borders, begins = iter(curve.borders), dict(zip(curve.episodes, curve.borders, strict=False))
-    placed = {
-        s: begins[within[s][0]] + within[s][1] if s in within else next(borders) for s in values if not steps
-    }
-    places = [(steps or placed)[s] for s in values]
+    begins = dict(zip(curve.episodes, curve.borders, strict=False))
+    places = [begins.get(records[s].episode or 0, 0) + records[s].step for s in values]
     draw_learning_curve(
         experiment.layout.curve,
         curve,

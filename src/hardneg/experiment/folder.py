@@ -7,6 +7,7 @@ stages are deterministic; ``timing.jsonl`` and ``log.txt`` are telemetry, which 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import logging
 import time
@@ -16,10 +17,13 @@ from typing import Any
 
 from hardneg import __version__
 from hardneg.config import Settings, differences
+from hardneg.data.training_data import ChosenSplits, TrainingData
 from hardneg.errors import ArtifactError
 from hardneg.experiment.layout import SETTINGS, Layout
 from hardneg.experiment.metrics import Metrics
 from hardneg.experiment.results_manifest import check_seal, is_sealed, seal, write_results
+from hardneg.experiment.states import StateRecord
+from hardneg.models.source import ModelSource
 from hardneg.process.distributed import is_leader
 from hardneg.process.memory import peak_memory
 from hardneg.storage.artifacts import (
@@ -32,7 +36,8 @@ from hardneg.storage.artifacts import (
 from hardneg.storage.disk import append_lines, sweep_below
 from hardneg.storage.safe_read import as_written
 
-FORMAT = 2  # of an experiment; 2: rows of metrics and checkpoints name the model that they are of
+FORMAT = 3  # of an experiment; 2: metrics and checkpoints name their model; 3: its splits, base and states
+SPLITS, BASE = "splits", "base_model"  # of settings.json: what was trained and judged on, and from which model
 BEGIN = "begin"  # the rows that describe the machine of an execution
 
 
@@ -94,14 +99,15 @@ class Experiment:
         check_seal(self.path)
         return read_json(self.layout.results)
 
-    def finish(self, results: Mapping[str, Any]) -> None:
-        """Write ``results.json`` and seal it: the experiment is finished."""
-        write_results(self.path, results)
+    def finish(self, results: Mapping[str, Any], states: Sequence[StateRecord] = ()) -> None:
+        """Write ``states.jsonl`` and ``results.json`` and seal them: the experiment is finished."""
+        write_results(self.path, results, states)
 
     def reopen(self) -> None:
         """Mark the experiment as not finished, because it is being extended."""
         remove(self.layout.seal)
         remove(self.layout.results)
+        remove(self.layout.states)
 
 
 @contextlib.contextmanager
@@ -111,6 +117,8 @@ def open_experiment(
     recipe: str,
     settings: Settings,
     inputs: Mapping[str, str],
+    data: TrainingData | None = None,
+    source: ModelSource | None = None,
     cache: Path | None = None,
     grows: Sequence[str] = (),
 ) -> Iterator[Experiment]:
@@ -119,6 +127,7 @@ def open_experiment(
     Parameters
     ----------
     inputs : digests of what the experiment starts from (collection, model).
+    data, source : what it is trained and judged on, and from which model, so that figures can be made again.
     cache : the folder of token stores and other caches; default ``path/cache``.
     grows : integer settings that may grow on a finished experiment (``episodes``).
 
@@ -134,7 +143,7 @@ def open_experiment(
         return
     with lease(path), log_file(layout.log):
         sweep_below(path)
-        record = record_of(recipe, settings, inputs)
+        record = record_of(recipe, settings, inputs, data, source)
         if layout.settings.is_file():
             if check_same(read_settings(path), record, grows, path):
                 experiment.reopen()
@@ -151,6 +160,8 @@ def join_experiment(
     recipe: str,
     settings: Settings,
     inputs: Mapping[str, str],
+    data: TrainingData | None = None,
+    source: ModelSource | None = None,
     cache: Path | None = None,
 ) -> Iterator[Experiment]:
     """Work in an experiment's folder together with other processes; the first of them begins the experiment.
@@ -159,7 +170,7 @@ def join_experiment(
     ------
     ArtifactError : the folder holds another experiment (exit 4).
     """
-    record, layout = record_of(recipe, settings, inputs), Layout(path)
+    record, layout = record_of(recipe, settings, inputs, data, source), Layout(path)
     with log_file(layout.log):
         if layout.settings.is_file():
             check_same(read_settings(path), record, (), path)
@@ -168,14 +179,27 @@ def join_experiment(
         yield Experiment(path, cache or layout.cache)
 
 
-def record_of(recipe: str, settings: Settings, inputs: Mapping[str, str]) -> dict[str, Any]:
-    """The record that identifies an experiment, as ``settings.json`` stores it."""
+def record_of(
+    recipe: str,
+    settings: Settings,
+    inputs: Mapping[str, str],
+    data: TrainingData | None = None,
+    source: ModelSource | None = None,
+) -> dict[str, Any]:
+    """What an experiment is, as its folder keeps it.
+
+    The digests in ``inputs`` decide what the splits and the model are; their names may change.
+    """
+    names = None if data is None or data.names is None else dataclasses.asdict(data.names)
+    base = None if source is None else {"model": source.model, "passage_model": source.passage_model}
     return {
         "format": FORMAT,
         "recipe": recipe,
         "settings": settings.model_dump(mode="json"),
         "result_settings": settings.result_values(),
         "inputs": dict(inputs),
+        SPLITS: names,
+        BASE: base,
     }
 
 
@@ -184,10 +208,7 @@ def check_same(old: Mapping[str, Any], new: Mapping[str, Any], grows: Sequence[s
 
     Settings are compared before inputs: a setting may be the reason why a digest differs, and tells more.
     """
-    if (form := old.get("format", 1)) != FORMAT:
-        what = f"this experiment has format version {form}, this hardneg goes on with {FORMAT}"
-        fix = "give a new folder, or go on with the hardneg that began it"
-        raise ArtifactError("FORMAT_VERSION", what, fix, path=path)
+    check_format(old, path)
     if changed := differences({"recipe": old["recipe"]}, {"recipe": new["recipe"]}):
         raise other_inputs(changed, path)
     before, now = dict(old["result_settings"]), dict(new["result_settings"])
@@ -200,6 +221,22 @@ def check_same(old: Mapping[str, Any], new: Mapping[str, Any], grows: Sequence[s
     if changed := differences(dict(old["inputs"]), dict(new["inputs"])):
         raise other_inputs(changed, path)
     return bool(grown)
+
+
+def check_format(record: Mapping[str, Any], path: Path) -> None:
+    """Refuse an experiment that was begun by a version which kept other files."""
+    if (form := record.get("format", 1)) != FORMAT:
+        what = f"this experiment has format version {form}, this hardneg goes on with {FORMAT}"
+        fix = "give a new folder, or go on with the hardneg that began it"
+        raise ArtifactError("FORMAT_VERSION", what, fix, path=path)
+
+
+def splits_of(record: Mapping[str, Any], path: Path) -> ChosenSplits:
+    """The splits that an experiment's settings name; raises :class:`ArtifactError` where they name none."""
+    check_format(record, path)
+    if not isinstance(record.get(SPLITS), Mapping):
+        raise ArtifactError("NOT_EXPERIMENT", "it does not name its splits", "train it again", path=path)
+    return ChosenSplits(**record[SPLITS])
 
 
 def other_inputs(changed: Sequence[str], path: Path) -> ArtifactError:

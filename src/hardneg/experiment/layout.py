@@ -17,6 +17,7 @@ SETTINGS = "settings.json"
 RESULTS = "results.json"
 SEAL = "seal.json"
 METRICS = "metrics.jsonl"
+STATES = "states.jsonl"
 JOURNAL = "versions.jsonl"  # from which step on each version of the negatives was in force
 TIMING = "timing.jsonl"
 LOG = "log.txt"
@@ -126,6 +127,11 @@ class Layout:
     def metrics(self) -> Path:
         """A row for every logged step."""
         return self.path / METRICS
+
+    @property
+    def states(self) -> Path:
+        """A line for every state of the model."""
+        return self.path / STATES
 
     @property
     def journal(self) -> Path:

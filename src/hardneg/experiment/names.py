@@ -1,6 +1,15 @@
-"""The names of states of the model in results, and the names that people are shown for them."""
+"""The names of states of the model in results, their kinds, and the names that people are shown for them."""
 
 from __future__ import annotations
+
+from typing import Literal
+
+# What a state is. episode: what the next episode mines with; version: behind a version of refreshed negatives;
+# passing: measured on the way; indexed: another state, as an index retrieves it.
+Kind = Literal[
+    "bm25", "untrained", "untrained-as-trained", "passing", "episode", "version", "last", "final", "indexed"
+]
+Asked = Literal["all", "judged", "dev"]  # judged: dev and test, no training queries; dev: that alone
 
 BM25 = "bm25"
 FINAL = "final"  # the state in `model/`

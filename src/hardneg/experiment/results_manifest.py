@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hardneg.errors import ArtifactError
-from hardneg.experiment.layout import JOURNAL, METRICS, PASSING, RESULTS, Layout
+from hardneg.experiment.layout import JOURNAL, METRICS, PASSING, RESULTS, STATES, Layout
+from hardneg.experiment.states import StateRecord, states_text
 from hardneg.storage.artifacts import (
     Manifest,
     artifacts_below,
@@ -22,12 +23,15 @@ from hardneg.storage.artifacts import (
 )
 
 KIND = "experiment"
-SEALED = (RESULTS, METRICS, JOURNAL)  # the files that a seal covers, if they exist
+SEALED = (RESULTS, METRICS, STATES, JOURNAL)  # the files that a seal covers, if they exist
 
 
-def write_results(folder: Path, results: Mapping[str, Any]) -> None:
-    """Write ``results.json`` and seal it; the seal of earlier results is removed together with them."""
+def write_results(folder: Path, results: Mapping[str, Any], states: Sequence[StateRecord] = ()) -> None:
+    """Write ``states.jsonl``, if there are any, and ``results.json``; seal them, after the old seal is gone."""
     layout = Layout(folder)
+    if states:
+        with publish_file(layout.states, sidecar=layout.seal) as stream:
+            stream.write(states_text(states))
     with publish_file(layout.results, sidecar=layout.seal) as stream:
         stream.write(json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n")
     seal(folder)

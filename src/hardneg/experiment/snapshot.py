@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from hardneg.data.collection import Collection
 from hardneg.errors import ArtifactError
+from hardneg.experiment.layout import Layout, run_of
+from hardneg.experiment.names import Asked, Kind
+from hardneg.experiment.states import StateRecord
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.process.distributed import by_leader
 from hardneg.records import Int32, Run, Side, VectorsByRow
 from hardneg.search.retrieve import Index
 from hardneg.search.retriever import CachedRetriever, QueriesOnDemand
 from hardneg.search.runs import load_run
-from hardneg.storage.artifacts import is_current, publish, read_manifest
+from hardneg.storage.artifacts import is_current, is_published, publish, read_manifest
+from hardneg.training.stage import steps_made
 
 GEOMETRY = "geometry"
-Asked = Literal["all", "judged", "dev"]  # judged: dev and test, no training queries; dev: that alone
 
 
 class Snapshot(CachedRetriever):
@@ -33,6 +37,8 @@ class Snapshot(CachedRetriever):
     trained_on : the pool that the model was trained on last.
     asked : which queries the state is searched for when it is examined. A state asked for dev embeds only those.
     kept_at : where its weights stand; None: nowhere, or not yet.
+    kind : what it is.
+    episode : of the stage that made it; None: none did.
     options : as of :class:`~hardneg.search.retriever.Retriever`.
     """
 
@@ -49,16 +55,20 @@ class Snapshot(CachedRetriever):
         trained_on: Path | None = None,
         asked: Asked = "all",
         kept_at: Path | None = None,
+        kind: Kind = "passing",
+        episode: int | None = None,
         **options: Any,
     ) -> None:
         super().__init__(encoder, collection, folder, cache, **options)
         self.name, self.step, self.keeps = name, step, keeps
         self.trained_on, self.asked, self.kept_at = trained_on, asked, kept_at
+        self.kind, self.episode, self.of = kind, episode, ""
 
     def with_index(self, index: Index, name: str, folder: Path) -> Snapshot:
         """The state called ``name`` of this model, as ``index`` retrieves it; ``folder`` is for its runs."""
         other = self.through(index)
         other.name, other.folder = name, folder
+        other.kind, other.of = "indexed", self.name
         return other
 
     def _queries(self, *, searching: bool) -> VectorsByRow:
@@ -91,8 +101,7 @@ class ArchivedState:
 
     Parameters
     ----------
-    name, folder, step, trained_on, asked, kept_at : as of the :class:`Snapshot` that it was.
-    within : (episode, step of it) that made it, where ``step`` is None.
+    name, folder, step, trained_on, asked, kept_at, kind, episode : as of the :class:`Snapshot` that it was.
     """
 
     def __init__(
@@ -104,9 +113,10 @@ class ArchivedState:
         trained_on: Path | None = None,
         asked: Asked = "all",
         kept_at: Path | None = None,
-        within: tuple[int, int] | None = None,
+        kind: Kind = "passing",
+        episode: int | None = None,
     ) -> None:
-        self.kept_at, self.within = kept_at, within
+        self.kept_at, self.kind, self.episode = kept_at, kind, episode
         self.name, self.folder, self.step = name, folder, step
         self.trained_on, self.asked = trained_on, asked
 
@@ -130,3 +140,31 @@ class ArchivedState:
 
 
 State = Snapshot | ArchivedState
+
+
+def record_of(state: State, layout: Layout) -> StateRecord:
+    """What a state is, as far as it says so itself; :func:`settled` adds what stands on the disk."""
+    index = state.index.describe() if isinstance(state, Snapshot) and state.index is not None else None
+    return StateRecord(
+        state.name,
+        state.kind,
+        of=state.of or None if isinstance(state, Snapshot) else None,
+        episode=state.episode,
+        step=-1 if state.step is None else state.step,
+        model=None if state.kept_at is None else layout.relative(state.kept_at),
+        pool=None if state.trained_on is None else layout.relative(state.trained_on),
+        runs=layout.relative(state.folder),
+        index=index or None,
+        asked=state.asked,
+    )
+
+
+def settled(record: StateRecord, layout: Layout) -> StateRecord:
+    """A record with the digest that its runs name, the step of its weights, and no weights that are gone."""
+    model = None if record.model is None or not is_published(layout / record.model) else record.model
+    step = record.step
+    if step < 0:
+        step = 0 if model is None else steps_made(layout / model)
+    runs = [] if record.runs is None else [run_of(layout / record.runs, name) for name in ("query", "dev", "test")]
+    digest = next((read_manifest(run).inputs["model"] for run in runs if is_published(run)), None)
+    return replace(record, model=model, step=step, digest=digest)

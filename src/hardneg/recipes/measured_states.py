@@ -298,22 +298,20 @@ def passed(
     *,
     after: int = 0,
     before: int,
-    single: bool = False,
 ) -> Iterator[ArchivedState]:
     """The states of a stage that were measured on the way, in order.
 
     Parameters
     ----------
     after, before : steps between which they were.
-    single : training is one long run, whose steps the states count.
     """
     for place in by_leader(experiment.layout.passed):
         if place[0] == episode and after < place[1] < before:
             yield ArchivedState(
                 settings.name_of_step(*place),
                 runs_there(experiment, *place),
-                step=place[1] if single else None,
+                step=place[1],
                 asked="dev",
                 kept_at=weights_there(experiment, *place),
-                within=None if single else place,
+                episode=place[0],
             )

@@ -17,7 +17,7 @@ from hardneg.errors import SettingsError
 from hardneg.evaluation.measures import Measure, bases_of, parse_measures
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.layout import LAST_MODEL, MODEL
-from hardneg.experiment.names import UNTRAINED
+from hardneg.experiment.names import UNTRAINED, Kind
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.encoder_settings import EncoderSettings
@@ -167,7 +167,7 @@ class TrainingSettings(Settings):
         return MODEL if self.keep == "last" else LAST_MODEL
 
     @property
-    def last_state(self) -> str:
+    def last_state(self) -> Literal["final", "last"]:
         """What the state after the last step is called: it is final, unless that is chosen only then."""
         return "final" if self.keep == "last" else "last"
 
@@ -271,6 +271,9 @@ def state_of(
     step: int | None = None,
     trained_on: Path | None = None,
     kept_at: Path | None = None,
+    *,
+    kind: Kind = "passing",
+    episode: int | None = None,
 ) -> Snapshot:
     """A state of the model in an experiment, whose runs are kept in ``runs``.
 
@@ -288,6 +291,8 @@ def state_of(
         keeps=name == UNTRAINED and experiment.shares_cache,
         trained_on=trained_on,
         kept_at=kept_at,
+        kind=kind,
+        episode=episode,
     )
 
 
@@ -303,11 +308,15 @@ def state_of_episode(
     built_on = experiment.layout.episode(episode - 1)
     before = None if episode == settings.first_episode else built_on.negatives
     if episode > episodes:
-        return final_state(settings, data, experiment, encoder, trained_on=before)
+        return final_state(settings, data, experiment, encoder, trained_on=before, episode=episode - 1)
     name = f"episode-{episode - 1}" if before else UNTRAINED
     kept_at = built_on.model if before else None
     runs = experiment.layout.episode(episode).runs
-    return state_of(settings, data, experiment, encoder, name, runs, trained_on=before, kept_at=kept_at)
+    kind: Kind = "episode" if before else "untrained"
+    number = episode - 1 if before else None
+    return state_of(
+        settings, data, experiment, encoder, name, runs, None, before, kept_at, kind=kind, episode=number
+    )
 
 
 def final_state(
@@ -317,11 +326,15 @@ def final_state(
     encoder: BiEncoder,
     step: int | None = None,
     trained_on: Path | None = None,
+    *,
+    episode: int = 1,
 ) -> Snapshot:
-    """The state after the last step."""
+    """The state after the last step, which is of this episode."""
     name, kept_at = settings.last_state, experiment / settings.last_model
     runs = experiment.layout.runs_of(name)
-    return state_of(settings, data, experiment, encoder, name, runs, step, trained_on, kept_at)
+    return state_of(
+        settings, data, experiment, encoder, name, runs, step, trained_on, kept_at, kind=name, episode=episode
+    )
 
 
 def retriever_of(

@@ -89,7 +89,7 @@ def from_own(
 def started(state: State) -> State:
     """A state of a recipe which does not start from the model as it came: its first one says so."""
     if state.name == UNTRAINED:
-        state.name = STARTED
+        state.name, state.kind = STARTED, "untrained-as-trained"
     return state
 
 
@@ -97,7 +97,8 @@ def as_it_came(
     own: Own, settings: TrainingSettings, data: TrainingData, experiment: Experiment
 ) -> Iterator[Snapshot]:
     """The model as it came; it leaves the embeddings of the side that training starts from too."""
-    state = state_of(settings, data, experiment, own.load(), UNTRAINED, experiment.layout.runs_of(UNTRAINED))
+    runs = experiment.layout.runs_of(UNTRAINED)
+    state = state_of(settings, data, experiment, own.load(), UNTRAINED, runs, kind="untrained")
     state.asked = "judged"
     yield state
     state.discard(*own.sides)

@@ -145,7 +145,9 @@ def adore(
         inputs, its results and the model's manifest name it by its digest, which a resume must find again.
     """
     start = base().untied()
-    state = state_of(settings, data, experiment, start, UNTRAINED, experiment.layout.episode(1).runs, 0)
+    state = state_of(
+        settings, data, experiment, start, UNTRAINED, experiment.layout.episode(1).runs, 0, kind="untrained"
+    )
     yield state
     fixed = passage_index(settings, state, experiment) if index is None else index
     yield from with_index(state, fixed)
@@ -154,7 +156,9 @@ def adore(
     for step in (step for step in settings.measured_steps(settings.episode_of(data)) if step < made):
         place, name = experiment.layout.state(step), settings.name_of_step(1, step)
         kept = load_encoder(str(place.model), device=start.device)
-        between = state_of(settings, data, experiment, kept, name, place.runs, step, kept_at=place.model)
+        between = state_of(
+            settings, data, experiment, kept, name, place.runs, step, kept_at=place.model, episode=1
+        )
         yield between
         yield from with_index(between, fixed)
         between.discard("query")

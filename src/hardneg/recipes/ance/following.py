@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -63,6 +64,11 @@ def name_of(version: int) -> str:
     return UNTRAINED if version == 0 else f"refresh-{version}"
 
 
+def made_by(version: int) -> dict[str, Any]:
+    """The kind of the state behind a version, and the episode that made it."""
+    return {"kind": "version", "episode": EPISODE} if version else {"kind": "untrained"}
+
+
 def runs_of(experiment: Experiment, version: int) -> Path:
     """Where the runs of the state behind a version are kept."""
     return experiment.layout.episode(version).runs
@@ -102,13 +108,15 @@ def state_behind(
     trained_on: Path | None = None,
 ) -> Snapshot:
     """The state that mines a version, by the model of a step."""
-    runs = runs_of(experiment, version)
-    return state_of(settings, data, experiment, miner, name_of(version), runs, step, trained_on)
+    runs, name = runs_of(experiment, version), name_of(version)
+    return state_of(settings, data, experiment, miner, name, runs, step, trained_on, **made_by(version))
 
 
 def archived_state(experiment: Experiment, version: int, step: int, trained_on: Path | None) -> ArchivedState:
     """The state behind a version that was mined before."""
-    return ArchivedState(name_of(version), runs_of(experiment, version), step=step, trained_on=trained_on)
+    return ArchivedState(
+        name_of(version), runs_of(experiment, version), step=step, trained_on=trained_on, **made_by(version)
+    )
 
 
 def used_before(mode: Mode, experiment: Experiment, step: int, every: int, version: int) -> Path | None:

@@ -191,7 +191,7 @@ def alternate(
         if training.over:
             end = steps_made(experiment / settings.last_model)
         until = min(step + settings.refresh_every, end)
-        yield from passed(settings, experiment, EPISODE, after=step, before=until, single=True)
+        yield from passed(settings, experiment, EPISODE, after=step, before=until)
 
 
 # ---------------------------------------------------------------- the trainer

@@ -109,6 +109,8 @@ def take_role(recipe: Recipe, job: Job) -> None:
             recipe=recipe.name,
             settings=settings,
             inputs=job.inputs,
+            data=data,
+            source=source,
             cache=Path(job.cache) if job.cache else None,
         ) as experiment,
         beat_of(experiment, job.role).beating(lambda: progress.beats),

@@ -1,0 +1,62 @@
+"""An experiment from its folder alone: the data it was trained and judged on, and the runs of its states.
+
+What is made of these are the figures of ``results.json``, bit for bit, without any model. Loads no torch but for
+answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hardneg.api.inputs import Data, Place, collection_of
+from hardneg.arguments import checked
+from hardneg.data.training_data import TrainingData, labelled, open_splits
+from hardneg.errors import ArtifactError
+from hardneg.experiment.folder import read_settings, splits_of
+from hardneg.experiment.layout import Layout, run_of
+from hardneg.experiment.provenance import collection_within
+from hardneg.experiment.states import StateRecord
+from hardneg.records import Run
+from hardneg.search.runs import load_run
+from hardneg.storage.artifacts import is_published
+
+
+@checked
+def experiment_data(experiment: Place, data: Data | None = None, *, cache: Place | None = None) -> TrainingData:
+    """The training queries, dev and test of an experiment, opened again.
+
+    Parameters
+    ----------
+    data : the collection, if it is not where the experiment remembers it to be.
+    cache : where a foreign convention of ``data`` is imported to.
+
+    Raises
+    ------
+    SettingsError : the collection is gone, and no other place of it is given.
+    ArtifactError : this is no experiment, or one of an older format; the collection is another one.
+    """
+    folder = Path(experiment)
+    record = read_settings(folder)
+    names = splits_of(record, folder)
+    collection = collection_within(folder) if data is None else collection_of(data, cache)
+    same(record, "collection", collection.digest, folder)
+    opened = open_splits(collection, names)
+    same(record, "splits", opened.digest, folder)
+    return labelled(opened, record["result_settings"])
+
+
+def same(record: Mapping[str, Any], what: str, digest: str, folder: Path) -> None:
+    """Refuse what is not that of the experiment, by its digest."""
+    if digest != (was := record["inputs"][what]):
+        said = f"the {what} of this experiment was another one (digest {was:.12}, this one's {digest:.12})"
+        raise ArtifactError("INPUT_CHANGED", said, "give it with --data", path=folder)
+
+
+def run_of_state(experiment: Place, state: StateRecord, name: str) -> Run | None:
+    """A run of a state as it was published: ``dev``, ``test``, ``query`` or ``lookahead``; None: there is none."""
+    if state.runs is None:
+        return None
+    place = run_of(Layout(Path(experiment)) / state.runs, name)
+    return load_run(place) if is_published(place) else None

@@ -1,0 +1,81 @@
+"""``states.jsonl``: what every state of the model was, and where its runs, weights and negatives stand.
+
+It is read without any model, and without knowing the recipe that wrote it. Loads no torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hardneg.errors import ArtifactError
+from hardneg.experiment.layout import Layout
+from hardneg.experiment.names import Asked, Kind
+
+
+@dataclass(frozen=True)
+class StateRecord:
+    """One state of the model; paths are relative to the experiment's folder.
+
+    Attributes
+    ----------
+    name : under which results are kept.
+    kind : what it is; see :data:`~hardneg.experiment.names.Kind`.
+    of : the state that an index retrieves here; None: nothing but the embeddings was searched.
+    episode, step : the stage that made it, and after how many of its steps; None and 0 before any training.
+    model : its weights; None: they are not kept.
+    digest : identity of the model; None: no run says it.
+    pool : the negatives that it was trained on last, which may be deleted since.
+    runs : the folder of its runs; None: they are made anew (BM25).
+    index : kind, options and digest of the index.
+    asked : which queries it was searched for.
+    """
+
+    name: str
+    kind: Kind
+    of: str | None = None
+    episode: int | None = None
+    step: int = 0
+    model: str | None = None
+    digest: str | None = None
+    pool: str | None = None
+    runs: str | None = None
+    index: Mapping[str, Any] | None = None
+    asked: Asked = "all"
+
+
+FIELDS = {field.name for field in dataclasses.fields(StateRecord)}
+
+
+def states_text(records: Iterable[StateRecord]) -> bytes:
+    """The content of ``states.jsonl``: a line for each state, in the order of training."""
+    return "".join(json.dumps(dataclasses.asdict(record)) + "\n" for record in records).encode()
+
+
+def read_states(folder: str | Path) -> list[StateRecord]:
+    """The states of a finished experiment, in the order of training; BM25 first, the result last.
+
+    Raises
+    ------
+    ArtifactError : there are none, for the experiment is not finished; or a line is damaged.
+    """
+    path = Layout(Path(folder)).states
+    if not path.is_file():
+        what = "no states are here"
+        raise ArtifactError("MISSING_FILE", what, "give the folder of a finished experiment", path=path)
+    return [_record(path, number, line) for number, line in enumerate(path.read_bytes().splitlines(), 1)]
+
+
+def _record(path: Path, number: int, line: bytes) -> StateRecord:
+    try:
+        row = json.loads(line)
+        if set(row) != FIELDS:
+            raise ValueError("not a state")
+        return StateRecord(**row)
+    except (ValueError, TypeError) as fault:
+        what = f"not the record of a state ({fault})"
+        raise ArtifactError("BAD_JSON", what, "run the experiment again", path=path, line=number) from fault
