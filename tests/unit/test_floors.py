@@ -122,6 +122,14 @@ def test_formats_know_only_the_shared_readers():
         assert set(imports_of(TREES[name])) & formats <= SHARED_READERS, name
 
 
+def test_diagnostics_are_functions_of_what_they_are_given():
+    # only these open what a state left on the disk, and publish what they found there
+    opening = {f"diagnostics.{name}" for name in ("informative", "pairwise_errors", "search_state", "results")}
+    asks = {"search.retriever", "experiment.snapshot", "experiment.folder", "experiment.layout", "models.loading"}
+    found = {module for module in FLOORS["insight"] if asks & set(imports_of(TREES[module]))}
+    assert found == opening
+
+
 def test_only_the_top_package_imports_by_name():
     # what the tests above cannot see
     for name, tree in TREES.items():
