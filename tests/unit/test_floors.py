@@ -131,6 +131,14 @@ def test_recipes_of_the_catalogue_stand_on_their_floor():
     assert set(HOMES) <= set(FLOORS["recipes"])
 
 
+def test_diagnostics_are_functions_of_what_they_are_given():
+    # only these open what a state left on the disk, and publish what they found there
+    opening = {f"diagnostics.{name}" for name in ("informative", "pairwise_errors", "search_state", "results")}
+    asks = {"search.retriever", "experiment.snapshot", "experiment.folder", "experiment.layout", "models.loading"}
+    found = {module for module in FLOORS["insight"] if asks & set(imports_of(TREES[module]))}
+    assert found == opening
+
+
 def test_nothing_but_public_names_and_recipes_is_imported_by_name():
     # what the tests above cannot see
     for name, tree in TREES.items():
