@@ -40,7 +40,7 @@ def gate(found: dict[str, dict[str, np.ndarray]]) -> dict[str, float]:
 
 
 def contests() -> list[Contest]:
-    from hardneg.models.capacity import best_precision
+    from hardneg.process.hardware import best_precision
 
     precision = best_precision("cpu")
     peer = f"sentence-transformers {precision}"

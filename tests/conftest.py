@@ -38,6 +38,30 @@ def in_float32(monkeypatch):
     monkeypatch.setenv("HARDNEG_PRECISION", "float32")
 
 
+@pytest.fixture
+def no_flush(monkeypatch):
+    """Flushing to the disk is most of the time of a small collection."""
+    from hardneg.storage import disk
+
+    monkeypatch.setattr(disk, "sync", lambda path: None)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """A tiny collection and the folder of a tiny model; ``root`` is where they lie."""
+    from worlds.tiny_world import tiny_world
+
+    return tiny_world(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory):
+    """The same without dropout."""
+    from worlds.tiny_world import tiny_world
+
+    return tiny_world(tmp_path_factory.mktemp("calm"), dropout=0.0)
+
+
 @pytest.fixture(scope="session")
 def shared_data():
     """The folder of real collections; the test is skipped where it is absent."""

@@ -259,7 +259,7 @@ def processors_of(jobs: int, threads: int | None) -> list[list[int]]:
 
 def study_of(chosen: argparse.Namespace) -> Study:
     """The study of a command line."""
-    from hardneg.models.capacity import best_precision
+    from hardneg.process.hardware import best_precision
 
     return Study(
         chosen.out.absolute(),

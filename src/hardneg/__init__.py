@@ -1,10 +1,15 @@
 """hardneg: train dense retrievers with hard negatives, and see what training does to them.
 
-Importing this loads no third-party package; each name loads what it needs when it is first used. ``__init__.pyi``
-lists the names. Everywhere, ``data`` is a canonical collection's folder, ``[format:]SOURCE`` or an open
-:class:`~hardneg.data.collection.Collection`; ``model`` is a folder, a hub name or ``package:NAME``; ``cache`` is
-where derived stores live (default ``$HARDNEG_CACHE``, else ``~/.cache/hardneg``); ``device`` is ``cpu``, ``cuda``,
-``cuda:1``, ... (default: CUDA where there is one). Faults are raised as :class:`~hardneg.errors.HardnegError`.
+``import hardneg`` loads no other package; each name loads what it needs when it is first used. ``__init__.pyi``
+lists the names. These arguments mean the same in all functions:
+
+- ``data``: a canonical collection's folder, ``[format:]SOURCE``, or an open
+  :class:`~hardneg.data.collection.Collection`;
+- ``model``: a folder, a hub name, or ``package:NAME``;
+- ``cache``: the folder of token stores and other caches (default ``$HARDNEG_CACHE``, else ``~/.cache/hardneg``);
+- ``device``: ``cpu``, ``cuda``, ``cuda:1``, ... (default: CUDA if there is one).
+
+Faults are raised as :class:`~hardneg.errors.HardnegError`.
 """
 
 from __future__ import annotations

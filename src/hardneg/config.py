@@ -1,4 +1,4 @@
-"""Strict typed settings: presets, files and overrides in; every fault at once, with the nearest valid key.
+"""Strict typed settings, built from presets, files and overrides. All faults are reported together.
 
 A field is a *result* setting unless it is marked *operational*: changing a result setting changes what an
 experiment computes, so a resume refuses it; operational settings (memory, logging, paths) may change freely.
@@ -29,14 +29,14 @@ else:
 S = TypeVar("S", bound="Settings")
 
 MOST = 64 << 10  # bytes of a settings file: reading takes the square of a key's length
-PARTED = {  # presets that once stood for both of two: random negatives of the batch, and of the corpus
+PARTED = {  # presets of earlier versions that are now two: random negatives of the batch, and of the corpus
     ("warmup", f"{before}random"): (f"{before}in-batch", f"{before}corpus-random")
     for before in ("bm25-", "bm25-to-", "bm25-to-bm25-")
 }
 
 
 class Origins(dict[str, str]):
-    """Where the values of settings come from, by setting; equal settings may come from anywhere."""
+    """Where the value of each setting comes from, by name. It plays no part when settings are compared."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Origins)
@@ -44,18 +44,18 @@ class Origins(dict[str, str]):
     __hash__ = None
 
 
-class Telling(ModelMetaclass):
-    """Settings that are made by ``Name(...)`` raise the faults that :func:`build` raises."""
+class SettingsType(ModelMetaclass):
+    """The metaclass of settings: ``Name(...)`` raises the same faults as :func:`build`."""
 
     def __call__(self, *args: Any, **values: Any) -> Any:
-        """An instance; raises :class:`~hardneg.errors.Faults`."""
+        """Make an instance of the settings class; raises :class:`~hardneg.errors.Faults`."""
         try:
             return super().__call__(*args, **values)
         except ValidationError as fault:
             raise Faults([describe(cast(type[Settings], self), error) for error in fault.errors()]) from None
 
 
-class Settings(BaseModel, metaclass=Telling):
+class Settings(BaseModel, metaclass=SettingsType):
     """Base of all settings classes: unknown keys, wrong types, NaN and Inf are faults."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
@@ -67,7 +67,7 @@ class Settings(BaseModel, metaclass=Telling):
         return self._origins.get(name, "as set" if name in self.model_fields_set else "by default")
 
     def coming_from(self, origins: Mapping[str, str]) -> None:
-        """Remember where values come from."""
+        """Record where the values of some settings come from, by setting."""
         self._origins.update(origins)
 
     def result_values(self) -> dict[str, Any]:
@@ -93,13 +93,13 @@ def is_operational(settings: type[Settings], name: str) -> bool:
 
 
 def read_presets(recipe: str) -> dict[str, dict[str, Any]]:
-    """All presets of a recipe: name -> values."""
+    """Read all presets of a recipe: a mapping from a preset's name to its values."""
     text = resources.files("hardneg").joinpath("presets", f"{recipe}.toml").read_text("utf-8")
     return tomllib.loads(text)
 
 
 def read_preset(recipe: str, name: str) -> dict[str, Any]:
-    """The values of one preset."""
+    """Read the values of one preset of a recipe; raises :class:`SettingsError` for an unknown preset."""
     presets = read_presets(recipe)
     if (recipe, name) in PARTED:
         batch, corpus = PARTED[recipe, name]
@@ -112,7 +112,7 @@ def read_preset(recipe: str, name: str) -> dict[str, Any]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The values of a settings file."""
+    """Read the values of a TOML settings file; raises :class:`InputError` or :class:`SettingsError`."""
     try:
         with reading(path), open(path, "rb") as stream:
             data = stream.read(MOST + 1)
@@ -133,7 +133,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def read_overrides(assignments: Sequence[str]) -> dict[str, Any]:
-    """``key=value`` texts as nested values, later ones on top; a value is TOML, and a bare word is a string.
+    """Parse ``key=value`` texts into nested values; later texts win. A value is TOML; a bare word is a string.
 
     Raises
     ------
@@ -157,7 +157,7 @@ def read_overrides(assignments: Sequence[str]) -> dict[str, Any]:
 
 
 def read_value(text: str) -> Any:
-    """One TOML value; what is not TOML is a string."""
+    """Parse one TOML value; a text that is not TOML stays a string."""
     try:
         values = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):
@@ -185,24 +185,24 @@ def build(settings: type[S], *layers: Mapping[str, Any]) -> S:
     for layer in layers:
         values = merge(values, layer)
     try:
-        return settings.model_validate_json(json.dumps(values, default=plain))
+        return settings.model_validate_json(json.dumps(values, default=as_text))
     except ValidationError as fault:
         raise Faults([describe(settings, error) for error in fault.errors()]) from None
-    except (RecursionError, TypeError, ValueError):  # a mapping by what is no name, a list within itself
+    except (RecursionError, TypeError, ValueError):  # such as a mapping whose keys are no strings, or a cycle
         what = f"a value of {brief(values)} is nested too deeply or is no setting"
         raise SettingsError("BAD_SETTING", what, "give a plain value") from None
 
 
-def plain(value: Any) -> str:
-    """What is no JSON, as text."""
+def as_text(value: Any) -> str:
+    """The text form of a value that JSON cannot hold."""
     try:
         return str(value)
-    except Exception:  # the text form of what a user made may do anything
+    except Exception:  # ``__str__`` of a user's class may raise anything
         return brief(value)
 
 
 def describe(settings: type[Settings], error: Any) -> HardnegError:
-    """One validation error as one line."""
+    """The fault (one line) for one of pydantic's validation errors."""
     name = ".".join(str(part) for part in error["loc"]) or "settings"
     if error["type"] == "extra_forbidden":
         return SettingsError(
@@ -210,16 +210,16 @@ def describe(settings: type[Settings], error: Any) -> HardnegError:
         )
     if error["type"] == "missing":
         return SettingsError("MISSING_SETTING", f"'{name}' has no default", f"give it: --set {name}=...")
-    found = f"{name} = {json.dumps(error['input'], default=plain):.80}"
+    found = f"{name} = {json.dumps(error['input'], default=as_text):.80}"
     expected = error["msg"].removeprefix("Input should ")
     if expected != error["msg"]:
         return SettingsError("BAD_SETTING", found, f"it should {expected}")
-    message = error["msg"].removeprefix("Value error, ")  # of a check of our own
+    message = error["msg"].removeprefix("Value error, ")  # pydantic's prefix for our own validators
     return SettingsError("BAD_SETTING", f"{found}: {message[:1].lower()}{message[1:]}", "give a valid value")
 
 
 def known_keys(settings: type[BaseModel], prefix: str = "") -> list[str]:
-    """All keys of a settings class, nested ones dotted."""
+    """The names of all settings of a class; nested settings are written with dots."""
     keys: list[str] = []
     for name, field in settings.model_fields.items():
         keys.append(prefix + name)
@@ -229,7 +229,7 @@ def known_keys(settings: type[BaseModel], prefix: str = "") -> list[str]:
 
 
 def nearest(word: str, known: Sequence[str] | Mapping[str, Any]) -> str:
-    """Advice that names the nearest valid word."""
+    """Advice for an unknown word: the nearest known one, or all known ones."""
     names = list(known)
     close = difflib.get_close_matches(word, names, 1, 0.5)
     return f"did you mean '{close[0]}'?" if close else f"known are: {', '.join(sorted(names))}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-LONGEST = 1500  # characters of what is wrong: the value found may be a whole file
+LONGEST = 1500  # characters of "what is wrong"; it quotes the value found, which may be a whole file
 
 
 class HardnegError(Exception):
@@ -18,9 +18,9 @@ class HardnegError(Exception):
     Parameters
     ----------
     code : upper-case name, listed under its exit status in ``docs/errors.md``.
-    what : what is wrong, with the value found.
+    what : what is wrong, with the value that was found.
     fix : what the reader can do about it.
-    path, line : the file and its own 1-based line, where there is one.
+    path, line : the file, and the line in it (from 1), if the fault has a place.
     """
 
     status = 70
@@ -45,13 +45,13 @@ class HardnegError(Exception):
 
 
 class SettingsError(HardnegError):
-    """Usage or settings (exit 2)."""
+    """A command is used wrongly, or a setting is wrong (exit 2)."""
 
     status = 2
 
 
 class InputError(HardnegError):
-    """Input data (exit 3)."""
+    """The user's input data are wrong (exit 3)."""
 
     status = 3
 
@@ -63,7 +63,7 @@ class ArtifactError(HardnegError):
 
 
 class ResourceError(HardnegError):
-    """Disk, memory or permission (exit 5)."""
+    """The disk, the memory or a permission does not suffice (exit 5)."""
 
     status = 5
 
@@ -75,7 +75,7 @@ class BusyError(HardnegError):
 
 
 class NumericError(HardnegError):
-    """NaN, Inf or a zero vector (exit 7)."""
+    """A number is NaN or Inf, or a vector is zero (exit 7)."""
 
     status = 7
 
@@ -93,7 +93,7 @@ class TrustError(HardnegError):
 
 
 class Interrupted(HardnegError):
-    """Stopped by a signal; the same command resumes (exit 75)."""
+    """The command was stopped by a signal; the same command resumes it (exit 75)."""
 
     status = 75
 

@@ -31,7 +31,7 @@ def _mix(x: UInt64) -> UInt64:
 
 
 def hash64(base: int, *columns: NDArray[np.integer]) -> UInt64:
-    """One 64-bit word for each element of the broadcast ``columns``: the element's random number."""
+    """Random 64-bit words: one for each element of the broadcast ``columns``, a function of it and ``base``."""
     with np.errstate(over="ignore"):
         state: UInt64 = np.asarray(np.uint64(base))
         for column in columns:
@@ -55,12 +55,12 @@ def smallest(words: UInt64, offsets: NDArray[np.int64], counts: NDArray[np.integ
     bits = np.uint64(len(offsets).bit_length())
     keys = (owner.astype(np.uint64) << (np.uint64(64) - bits)) | (words >> bits)
     order = np.argsort(keys)  # one sort of words, several times faster than two stable ones
-    if (np.diff(keys[order]) == 0).any():  # the bits cut off decide: rare, and then exact
+    if (np.diff(keys[order]) == 0).any():  # rare: two keys differ only in the bits that were cut off
         order = np.lexsort((words, owner))
     rank = np.arange(len(words)) - offsets[owner]
     return order[rank < np.asarray(counts)[owner]]
 
 
 def permutation(base: int, n: int) -> NDArray[np.int64]:
-    """A permutation of range(n), keyed."""
+    """A permutation of range(n) [n], decided by the key ``base``."""
     return np.argsort(hash64(base, np.arange(n)), kind="stable")

@@ -23,13 +23,13 @@ def contrastive(scores: Tensor, targets: Tensor, masked: Tensor, *, scale: float
     ----------
     scores : [B, P] raw scores.
     targets : [B] int64, the column of each query's positive.
-    masked : [B, P] bool, columns left out; the target's own column stays whatever it says.
+    masked : [B, P] bool, the columns to leave out; the target's own column always stays.
     scale : factor from scores to logits (1 / temperature).
 
     Returns
     -------
-    [B] losses in nats (ANCE-Tele, Eq. 3 with l the cross entropy, over scores as its Eq. 1, every other passage of
-    the batch a negative).
+    [B] losses in nats. This is ANCE-Tele's Eq. 3 with the cross entropy as l and scores as in its Eq. 1; every
+    other passage of the batch is a negative.
     """
     logits = scores.float() * scale
     own = torch.zeros_like(masked).scatter_(1, targets[:, None], True)
@@ -43,7 +43,7 @@ def contrastive(scores: Tensor, targets: Tensor, masked: Tensor, *, scale: float
 def pairwise_nll(positive: Tensor, negative: Tensor) -> Tensor:
     """``-log softmax([positive, negative])[0]`` of every pair, in nats (ANCE, Eq. 3, its log-softmax form).
 
-    The same as :func:`ranknet`: the two papers give one function two names.
+    Its values equal those of :func:`ranknet`: two papers give one function two names.
     """
     return softplus(negative - positive)
 
@@ -68,7 +68,7 @@ def over_pairs(scores: Tensor, targets: Tensor, masked: Tensor, loss: PairLoss, 
 
     Parameters
     ----------
-    scores, targets, masked, scale : as of :func:`contrastive`; what is masked is no negative.
+    scores, targets, masked, scale : as in :func:`contrastive`; a masked column is no negative.
 
     Returns
     -------
@@ -86,8 +86,8 @@ def hardest(scores: Tensor, targets: Tensor, masked: Tensor, *, own: int = 0) ->
 
     Parameters
     ----------
-    own : so many columns behind each query's positive hold negatives mined for it; they are left too, and the
-        highest-scored one is that of the others.
+    own : number of columns right after each query's positive that hold negatives mined for it. The mask leaves
+        these too, and looks for the highest-scored negative among all other columns.
     """
     left = masked.scatter(1, targets[:, None], True)
     column = torch.arange(masked.shape[1], device=masked.device)[None, :]
@@ -103,10 +103,11 @@ def star(
 
     Parameters
     ----------
-    scores, targets, masked, scale : as of :func:`contrastive`; what is masked is no negative.
-    own : [B, P] the columns of each query's own hard negatives.
-    alpha : None: the mean over all pairs, as the published code has it, in which own pairs are few; a number: that
-        times the mean over the other pairs, plus the mean over the own ones (Eq. 13).
+    scores, targets, masked, scale : as in :func:`contrastive`; a masked column is no negative.
+    own : [B, P] bool, the columns of each query's own hard negatives.
+    alpha : None: the mean over all pairs, as in the published code, where pairs with own negatives are few. A
+        number: ``alpha`` times the mean over the other pairs, plus the mean over pairs with own negatives
+        (Eq. 13).
 
     Returns
     -------
@@ -133,19 +134,20 @@ def lambda_rank(
     cut: int,
     weighted: bool = True,
 ) -> Tensor:
-    """RankNet of each pair of a positive and a negative, weighed by what swapping them is worth.
+    """RankNet of each (positive, negative) pair, weighted by how much swapping the two changes the measure.
 
     LambdaRank (Burges, 2010), as ADORE uses it (Zhan et al., 2021, Eq. 15, with the sign put right).
 
     Parameters
     ----------
-    scores : [B, n] of each query's list.
-    positive, valid : [B, n] bool: which entries are relevant; which are entries at all.
-    ranks : [B, n] from 1.
-    relevant : [B] relevant passages of each query, in the list or not; nDCG's ideal needs them.
-    measure : ``RR``: the difference of reciprocal ranks; ``nDCG``: that of discounts over the ideal.
-    cut : k of the measure; entries below it are worth nothing.
-    weighted : False weighs every pair alike (the ablation, RankNet).
+    scores : [B, n] the scores of each query's list.
+    positive, valid : [B, n] bool: which entries are relevant; which are entries and not padding.
+    ranks : [B, n] rank of each entry, from 1.
+    relevant : [B] number of relevant passages of each query, in the list or not; nDCG's ideal needs it.
+    measure : ``RR``: a pair's weight is the difference of reciprocal ranks; ``nDCG``: the difference of discounts
+        divided by the ideal.
+    cut : k of the measure; ranks beyond it are worth nothing.
+    weighted : False gives every pair the same weight (the ablation, RankNet).
 
     Returns
     -------
@@ -160,7 +162,7 @@ def lambda_rank(
 
 
 def rank_worth(ranks: Tensor, relevant: Tensor, *, measure: RankMeasure, cut: int) -> Tensor:
-    """[B, n] what a relevant passage at each rank adds to RR@cut (alone) or to nDCG@cut (gains 0 and 1)."""
+    """How much a relevant passage at each rank [B, n] adds to RR@cut (if alone) or nDCG@cut (gains 0 and 1)."""
     ranks = ranks.float()
     if measure == "RR":
         return torch.where(ranks <= cut, 1.0 / ranks, 0.0)

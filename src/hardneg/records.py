@@ -32,14 +32,14 @@ def offsets_of(lengths: NDArray[np.integer]) -> Int64:
 
 
 def owners(offsets: Int64) -> Int64:
-    """For each element, the index of the span it lies in."""
+    """The index of the span that each element lies in; ``offsets`` [n + 1] delimit the spans."""
     return np.repeat(np.arange(len(offsets) - 1, dtype=np.int64), spans(offsets))
 
 
 def take_spans(offsets: Int64, rows: NDArray[np.integer]) -> tuple[Int64, Int64]:
-    """Element indices of the spans ``rows``, concatenated in that order, and their new offsets."""
+    """Element indices of the spans at ``rows`` [m], in that order, and the offsets [m + 1] of the result."""
     starts = offsets[rows]
-    lengths = offsets[1:][rows] - starts  # not the spans of all: there may be millions
+    lengths = offsets[1:][rows] - starts  # of these spans only: there may be millions in all
     new = offsets_of(lengths)
     index = (starts - new[:-1]).repeat(lengths)
     index += np.arange(new[-1])
@@ -84,8 +84,8 @@ class Run:
 class Qrels:
     """Relevance judgements, ragged by query; ``query_rows`` ascending.
 
-    The positives of a query stand in the order of their source, for the first may be trained on alone. A query of
-    a split without judgements has an empty span, so the record also says who is in the split.
+    The positives of a query keep the order of their source, because some recipes train on the first one only.
+    A query without judgements has an empty span, so the record also says which queries are in the split.
     """
 
     query_rows: Int32  # [Q]
@@ -102,7 +102,7 @@ class Qrels:
         return Qrels(self.query_rows[queries], offsets, self.passage_rows[index], self.grades[index])
 
     def positives(self, minimum: int = 1) -> Positives:
-        """Passages judged at ``minimum`` or higher, as D+(q) of every query."""
+        """The positives D+(q) of every query: its passages of grade ``minimum`` or higher."""
         keep = self.grades >= minimum
         lengths = np.bincount(owners(self.offsets)[keep], minlength=len(self.query_rows))
         return Positives(self.query_rows, offsets_of(lengths), self.passage_rows[keep])
@@ -120,7 +120,7 @@ class Positives:
         return len(self.query_rows)
 
     def of(self, i: int) -> Int32:
-        """Passage rows of the i-th query."""
+        """The positives of the i-th query, as passage rows."""
         return self.passage_rows[self.offsets[i] : self.offsets[i + 1]]
 
     def select(self, queries: NDArray[np.integer]) -> Positives:
@@ -140,7 +140,7 @@ class Positives:
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """Sequences of token ids, flat and without padding; special tokens are in."""
+    """Sequences of token ids, flat and without padding; special tokens are included."""
 
     ids: Int32  # [T]
     offsets: Int64  # [n + 1]
@@ -151,7 +151,7 @@ class TokenBatch:
 
     @property
     def lengths(self) -> Int64:
-        """Tokens of each sequence [n]."""
+        """Number of tokens of each sequence [n]."""
         return spans(self.offsets)
 
     def take(self, rows: NDArray[np.integer]) -> TokenBatch:
@@ -162,13 +162,13 @@ class TokenBatch:
 
 @dataclass(frozen=True)
 class TextTemplate:
-    """How one side's text becomes a token sequence (all of it is saved with the model)."""
+    """How the texts of one side become token sequences. All fields are saved with the model."""
 
     side: Side
     max_length: int  # special tokens included
     prompt: str = ""
     use_titles: bool = True
     title_join: Literal["sep", "space"] = "sep"
-    chunks: int = 1  # a longer text becomes so many sequences at most, each of max_length
-    max_characters: int = 0  # of a text, title included; what follows is cut off. 0: none
+    chunks: int = 1  # a longer text is cut into at most this many sequences, each of max_length tokens
+    max_characters: int = 0  # a text, title included, is cut after this many characters; 0: no limit
     tokenizer: str = field(default="", compare=True)  # digest

@@ -6,7 +6,7 @@ import re
 import shutil
 
 import hardneg
-from faults.injected import temporaries
+from faults.injected import LINE, TELEMETRY, temporaries
 from hardneg.api.verify import verify_places
 from hardneg.storage.artifacts import MANIFEST
 from hardneg.storage.disk import GONE, NEW, TEMPORARY
@@ -14,9 +14,7 @@ from hardneg.training.checkpoint import checkpoints
 
 GHOST = 2**22 + 1  # a process number that no kernel gives away: what is left belongs to nobody alive
 UNREAD = re.compile(rf"{re.escape(TEMPORARY)}({NEW}|{GONE})-[^/]*-{GHOST}@[^/]*")
-TELEMETRY = {"timing.jsonl", "log.txt", ".lock", "learning_curve.png"}
 REFUSED, STOPPED = 5, 75  # exit statuses
-LINE = re.compile(r"(\S.*: )?[A-Z][A-Z0-9_]+: .+; .+")
 
 
 # ---------------------------------------------------------------- what stands in a folder

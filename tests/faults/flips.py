@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 import hardneg as hn
-from faults.injected import fault_of
+from faults.injected import TELEMETRY, fault_of
 from hardneg.api.inputs import collection_of
 from hardneg.data.formats.trec import read_run, sidecar_of
 from hardneg.data.tokens import TokenStore
@@ -40,7 +40,7 @@ from hardneg.training.checkpoint import checkpoints, latest_checkpoint, restore
 from worlds.tiny_world import COMMON, SETTINGS, tiny_collection, tiny_model
 
 SMALL = SETTINGS | {"episodes": 2, "steps": 4, "checkpoint_every": 2, "queries_per_step": 4}
-TELEMETRY = ("timing.jsonl", "log.txt", ".lock", "learning_curve.png", "timeline.png", "places.json")
+TELLING = (*TELEMETRY, "timeline.png", "places.json")  # of which nobody keeps a digest
 STATUS = 4
 
 
@@ -112,7 +112,7 @@ def with_sidecar(path):
 
 def plain_files(path):
     """What an experiment holds beside its artefacts, but for telemetry."""
-    return sorted(file for file in path.iterdir() if file.is_file() and file.name not in TELEMETRY)
+    return sorted(file for file in path.iterdir() if file.is_file() and file.name not in TELLING)
 
 
 ANCE = COMMON | {"refresh_every": 2, "refreshes": 1, "warmup": 1, "mode": "sync", "measures": "RR@10"}

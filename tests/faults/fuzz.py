@@ -32,6 +32,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
+from faults.injected import LINE
 from faults.mutations import mutate
 from formats.samples import (
     BEIR,
@@ -52,7 +53,6 @@ from hardneg.errors import HardnegError
 from hardneg.storage import artifacts, disk
 
 SECONDS = 10  # of computing; by the clock, six times as many
-LINE = re.compile(r"(\S.*: )?[A-Z][A-Z0-9_]+: \S.*; \S.*")
 LONGEST = 2500  # characters of a fault's line: ten ids may be long
 
 

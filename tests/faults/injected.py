@@ -3,12 +3,27 @@
 import contextlib
 import errno
 import os
+import re
 import subprocess
 import sys
 
 from hardneg.errors import HardnegError
 from hardneg.storage import disk
 from hardneg.storage.disk import TEMPORARY
+
+# What a command says of a fault, and what it writes for people alone, which differs from run to run.
+LINE = re.compile(r"(?:(?P<path>\S.*?)(?::(?P<line>\d+))?: )?(?P<code>[A-Z][A-Z0-9_]+): \S.*; \S.*")
+TELEMETRY = ("timing.jsonl", "log.txt", ".lock", "learning_curve.png")
+
+
+class Payload:
+    """Leaves a mark where it is unpickled."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return open, (str(self.mark), "w")
 
 
 def tree(folder):

@@ -12,6 +12,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from faults.injected import TELEMETRY
 from hardneg.training.checkpoint import checkpoints
 
 CHILDREN = multiprocessing.get_context("forkserver")
@@ -28,7 +29,6 @@ CHILDREN.set_forkserver_preload(
     ]
 )
 CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate"}
-TELEMETRY = ("timing.jsonl", "log.txt", ".lock", "learning_curve.png")
 WRITING = os.O_WRONLY | os.O_RDWR
 WORKERS = 2
 

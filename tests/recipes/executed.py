@@ -73,29 +73,3 @@ def watched():
         torch.set_num_threads(1)
         yield batches
     torch.set_num_threads(threads)
-
-
-class Power(BaseException):
-    """It went."""
-
-
-@contextmanager
-def power_cut(at):
-    """While the block runs, the power goes when so many steps are made: after a turn, or before the next step."""
-    advance, watch = Stage.advance, Stage.watch
-
-    def advancing(self, name, until, **options):
-        advance(self, name, until, **options)
-        if self.made[name] == at:
-            raise Power
-
-    def watching(name, step, batch):
-        if step == at:
-            raise Power
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Stage, "advance", advancing)
-        patch.setattr(Stage, "watch", staticmethod(watching))
-        with pytest.raises(Power):
-            yield
-    assert (Stage.advance, Stage.watch) == (advance, watch)

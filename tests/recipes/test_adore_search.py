@@ -12,6 +12,7 @@ import pytest
 
 import hardneg as hn
 from calls import spied, uncalled
+from faults.power import assert_resumes
 from hardneg.api.recipes import settings_of
 from hardneg.diagnostics import pairwise_errors
 from hardneg.diagnostics.pairwise_errors import load_errors
@@ -201,27 +202,10 @@ def test_static_negatives_are_what_was_retrieved_at_the_newest_refresh(run_state
     assert done.metrics[3]["overlap"] > done.metrics[2]["overlap"]
 
 
-def test_refreshed_negatives_resume_to_the_same_bytes(run_states, tmp_path, monkeypatch):
-    from hardneg.training import stage
-
-    class Power(BaseException):
-        pass
-
+def test_refreshed_negatives_resume_to_the_same_bytes(run_states, tmp_path):
     settings = SMALL | {"steps": 7, "negatives": "static", "refresh_every": 3, "measure_every": 4}
-    whole, real = run_states(RECIPE, **settings), stage.save_checkpoint
-
-    def failing(folder, made, *args, **named):
-        real(folder, made, *args, **named)
-        if made == {"retriever": 4}:
-            raise Power
-
-    monkeypatch.setattr(stage, "save_checkpoint", failing)
-    with pytest.raises(Power):
-        run_states(RECIPE, path=tmp_path, **settings)
-    monkeypatch.undo()
-    run_states(RECIPE, path=tmp_path, **settings)
-    for name in ("model/query/model.safetensors", "states/4/model/query/model.safetensors", "metrics.jsonl"):
-        assert (tmp_path / name).read_bytes() == (whole.path / name).read_bytes()
+    files = ("model/query/model.safetensors", "states/4/model/query/model.safetensors", "metrics.jsonl")
+    assert_resumes(partial(run_states, RECIPE, **settings), tmp_path, after=4, files=files)
 
 
 def test_only_static_negatives_are_refreshed():

@@ -6,10 +6,10 @@ import time
 
 import numpy as np
 import pytest
-from executed import power_cut
 from reference_pairs import SlowPairs, nll
 from reference_tele import SlowEncoder
 
+from faults.power import power_cut
 from hardneg import settings_of
 from hardneg.api.inspect import last_pool
 from hardneg.data.training_data import choose_splits

@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from executed import power_cut
 
 import hardneg as hn
+from faults.power import power_cut
 from hardneg.errors import ArtifactError
 from hardneg.storage.artifacts import remove
 from hardneg.training.checkpoint import checkpoints

@@ -10,14 +10,13 @@ from reference_tele import SlowEncoder, SlowTele
 from safetensors.torch import load_file
 
 import hardneg as hn
+from faults.injected import TELEMETRY
 from hardneg.data.training_data import choose_splits
 from hardneg.errors import HardnegError
 from hardneg.models.loading import load_encoder
 from hardneg.storage.artifacts import read_manifest
 from hardneg.training.checkpoint import checkpoints
 from worlds.tiny_world import SETTINGS, one_thread  # noqa: F401
-
-TELEMETRY = ("timing.jsonl", "log.txt", ".lock", "learning_curve.png")
 
 
 def files_of(path):

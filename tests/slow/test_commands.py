@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from faults.injected import LINE
 from hardneg.data.importing import open_data
 from worlds.tiny_world import tiny_collection, tiny_model
 
@@ -34,7 +35,6 @@ SETTINGS = {
     "measures": "RR@10 R@100",
 }
 LONG = SETTINGS | {"steps": 100000, "stop_step": 50000}
-LINE = re.compile(r"(\S.*: )?[A-Z][A-Z0-9_]+: .+; .+")
 
 
 def settings(values):

@@ -19,12 +19,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from faults.injected import LINE, Payload
 from formats.samples import BEIR, files
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 pytestmark = pytest.mark.slow
 
-LINE = re.compile(r"(?:(?P<path>\S.*?)(?::(?P<line>\d+))?: )?(?P<code>[A-Z][A-Z0-9_]+): \S.*; \S.*")
 SETTINGS = {
     "episodes": 1,
     "queries_per_step": 8,
@@ -93,10 +93,8 @@ def succeeds(hardneg):
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    root = tmp_path_factory.mktemp("world")
-    collection = tiny_collection(root / "collection")
-    return collection, Path(tiny_model(root / "model", collection))
+def world(world):
+    return world.collection, Path(world.model)
 
 
 def changed_model(world, folder, **changes):
@@ -331,16 +329,6 @@ def test_vectors_that_are_nearly_all_alike_are_warned_of_loudly_and_in_the_log(w
 
 
 # ---------------------------------------------------------------- trust
-
-
-class Payload:
-    """Leaves a mark where it is unpickled."""
-
-    def __init__(self, mark):
-        self.mark = mark
-
-    def __reduce__(self):
-        return open, (str(self.mark), "w")
 
 
 def test_code_of_a_local_model_is_never_run(world, tmp_path):

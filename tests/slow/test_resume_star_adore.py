@@ -12,7 +12,7 @@ import pytest
 
 import hardneg as hn
 from faults.killed import Runner, check_equal, check_kills, contents, said
-from worlds.tiny_world import COMMON, tiny_collection, tiny_model
+from worlds.tiny_world import COMMON
 
 pytestmark = pytest.mark.slow
 
@@ -26,13 +26,6 @@ VARIANTS = {
     "adore-static": ("adore", ADORE | {"negatives": "static", "refresh_every": 3}),
 }
 KILLS = {"training": 2, "anywhere": 1}
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    root = tmp_path_factory.mktemp("world")
-    collection = tiny_collection(root / "collection")
-    return collection, tiny_model(root / "model", collection)
 
 
 @pytest.fixture(scope="module", params=VARIANTS)

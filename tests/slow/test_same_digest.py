@@ -10,14 +10,8 @@ import pytest
 from formats import conventions
 from formats.conventions import Plain, otherwise, write
 from hardneg.data.importing import import_collection
-from hardneg.storage import disk
 
-pytestmark = [pytest.mark.slow, pytest.mark.shared]
-
-
-@pytest.fixture(autouse=True)
-def no_flush(monkeypatch):
-    monkeypatch.setattr(disk, "sync", lambda path: None)
+pytestmark = [pytest.mark.slow, pytest.mark.shared, pytest.mark.usefixtures("no_flush")]
 
 
 def opened(folder, name):

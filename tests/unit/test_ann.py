@@ -34,10 +34,8 @@ OPTIONS = {
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    root = tmp_path_factory.mktemp("ann")
-    collection = tiny_collection(root / "collection")
-    model = tiny_model(root / "model", collection)
+def world(world):
+    root, (collection, model) = world.root, world
     hn.encode(collection, model, root / "embeddings", cache=root / "cache", device="cpu", token_budget=512)
     return root, collection, model, Embeddings.open(root / "embeddings")
 

@@ -33,13 +33,6 @@ SMALL = {
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    root = tmp_path_factory.mktemp("world")
-    collection = tiny_collection(root / "collection")
-    return collection, tiny_model(root / "model", collection)
-
-
-@pytest.fixture(scope="module")
 def trained(world, tmp_path_factory):
     collection, model = world
     out = tmp_path_factory.mktemp("trained") / "exp"

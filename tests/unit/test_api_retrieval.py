@@ -12,14 +12,6 @@ from hardneg.negatives.pool import SOURCES, load_pool
 from hardneg.storage.artifacts import read_manifest
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    root = tmp_path_factory.mktemp("world")
-    collection = tiny_collection(root / "collection")
-    return collection, tiny_model(root / "model", collection)
-
-
 # ---------------------------------------------------------------- mining
 
 

@@ -14,7 +14,6 @@ from hardneg.data.collection import Collection
 from hardneg.data.training_data import Labels
 from hardneg.errors import HardnegError, InputError, SettingsError
 from hardneg.recipes import estimate
-from hardneg.storage import disk
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 
@@ -55,23 +54,20 @@ NOT_CALLED = {"HardnegError", "Retriever", "__version__"}  # an exception, what 
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    root = tmp_path_factory.mktemp("world")
-    collection = tiny_collection(root / "collection")
+def world(world):
+    root, (collection, model) = world.root, world
     run = root / "run.trec"
     run.write_text("".join(f"test-{i:02d} Q0 p{i:03d} 1 1.0 made\n" for i in range(16)))
     pool = hn.mine(collection, None, root / "pool", sources=["random"], count=4, cache=root / "cache")
-    model = tiny_model(root / "model", collection)
     hn.encode(collection, model, root / "embeddings", cache=root / "cache", device="cpu", dtype="float32")
     (root / "beir").mkdir()
     return SimpleNamespace(root=root, collection=collection, run=run, pool=pool, model=model, cache=root / "cache")
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch, tmp_path):
+def quick(no_flush, monkeypatch, tmp_path):
     """Training itself is looked at elsewhere, and so is the time that it takes."""
     monkeypatch.chdir(tmp_path)  # a text is a path there
-    monkeypatch.setattr(disk, "sync", lambda path: None)
     monkeypatch.setattr(training, "train_seeds", lambda *given: {})
     monkeypatch.setattr(estimate, "time_stages", lambda *given: ({"encode": 0.0, "search": 0.0}, 0.0))
 

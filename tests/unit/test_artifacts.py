@@ -204,6 +204,47 @@ def test_another_artefact_that_comes_first_stays(tmp_path):
     assert temporaries(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    "moment",
+    [
+        lambda place, to: to.name.startswith(".tmp-old"),  # ours is about to move the old one aside
+        lambda place, to: to == place,  # the old one is aside: ours is about to come
+    ],
+)
+@pytest.mark.parametrize("ends", ["publishes", "only moved it aside"])
+def test_processes_that_replace_at_the_same_moment_are_both_done(tmp_path, monkeypatch, moment, ends):
+    place, theirs, came = make(tmp_path / "pool", "old"), make(tmp_path / "elsewhere", "theirs"), []
+
+    def other(action, to, data):
+        """Another process, which replaces at the same moment: the old one is aside, its own is there or is not."""
+        if action == "rename" and not came and moment(place, to):
+            came.append(to)
+            if place.exists():
+                os.rename(place, tmp_path / "theirs aside")
+            if ends == "publishes":
+                os.rename(theirs, place)
+
+    monkeypatch.setattr(disk, "watch", other)
+    assert text_of(make(place, "new", replace=True)) == "new"
+    assert len(came) == 1
+    verify(place)
+    assert temporaries(tmp_path) == []
+
+
+def test_two_that_come_first_at_the_same_moment_clash(tmp_path, monkeypatch):
+    theirs = make(tmp_path / "elsewhere", "theirs")
+
+    def other(action, to, data):
+        if action == "rename" and to == tmp_path / "pool":
+            os.rename(theirs, to)
+
+    monkeypatch.setattr(disk, "watch", other)
+    with pytest.raises(ArtifactError, match="EXISTS"):
+        make(tmp_path / "pool", "ours")
+    assert text_of(tmp_path / "pool") == "theirs"
+    assert temporaries(tmp_path) == []
+
+
 @contextlib.contextmanager
 def largest_file(size):
     """No file of this process may grow beyond ``size`` bytes: a full disk, made by the system itself."""

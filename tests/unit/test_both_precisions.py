@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import hardneg as hn
+from faults.power import power_cut_after_checkpoint
 from hardneg.api.recipes import RECIPES
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.models.loading import load_encoder
@@ -17,7 +18,6 @@ from hardneg.process import hardware, progress
 from hardneg.process.hardware import best_precision
 from hardneg.search.embedding_store import Embeddings
 from hardneg.storage.artifacts import MANIFEST, Manifest, read_manifest, write_json
-from hardneg.training import stage
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 COMMON = {"queries_per_step": 8, "depth": 10, "seed": 7, "token_budget": 512, "measures": "RR@10"}
@@ -28,13 +28,6 @@ OF_RECIPES = {
     "star": {"steps": 3},
     "adore": {"steps": 3, "cut": 10, "warmup": 1},
 }
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    root = tmp_path_factory.mktemp("world")
-    collection = tiny_collection(root / "collection")
-    return collection, tiny_model(root / "model", collection)
 
 
 def train(recipe, world, out, **changes):
@@ -180,29 +173,12 @@ def test_embeddings_of_an_earlier_form_are_refused_by_their_version(world, tmp_p
 # ---------------------------------------------------------------- an experiment on two machines
 
 
-class Power(BaseException):
-    """It went."""
-
-
-def interrupted(monkeypatch, world, out):
-    """An experiment that stops at its first checkpoint."""
-    real = stage.save_checkpoint
-
-    def failing(*args, **named):
-        real(*args, **named)
-        raise Power
-
-    with monkeypatch.context() as patch:
-        patch.setattr(stage, "save_checkpoint", failing)
-        with pytest.raises(Power):
-            train("star", world, out, checkpoint_every=1)
-
-
 @pytest.mark.parametrize(("first", "then"), [("bfloat16", "float32"), ("float32", "bfloat16")])
 def test_an_experiment_goes_on_in_its_own_precision(world, tmp_path, monkeypatch, capsys, first, then):
     monkeypatch.setenv("HARDNEG_PRECISION", first)
     train("star", world, tmp_path / "whole", checkpoint_every=1)
-    interrupted(monkeypatch, world, tmp_path / "exp")
+    with power_cut_after_checkpoint():
+        train("star", world, tmp_path / "exp", checkpoint_every=1)
     monkeypatch.setenv("HARDNEG_PRECISION", then)
     monkeypatch.setattr(progress, "enabled", True)
     train("star", world, tmp_path / "exp", checkpoint_every=1)
@@ -217,7 +193,8 @@ def test_an_experiment_goes_on_in_its_own_precision(world, tmp_path, monkeypatch
 
 def test_the_command_goes_on_in_it_too(run, world, tmp_path, monkeypatch):
     monkeypatch.setenv("HARDNEG_PRECISION", "bfloat16")
-    interrupted(monkeypatch, world, tmp_path / "exp")
+    with power_cut_after_checkpoint():
+        train("star", world, tmp_path / "exp", checkpoint_every=1)
     shutil.copytree(tmp_path / "exp", tmp_path / "api")
     monkeypatch.setenv("HARDNEG_PRECISION", "float32")
     sets = [f"--set={name}={value}" for name, value in (COMMON | OF_RECIPES["star"]).items()]

@@ -13,6 +13,7 @@ import pytest
 import torch
 import typer
 
+from faults.injected import LINE
 from hardneg import __version__, cli
 from hardneg.cli.application import application
 from hardneg.data.training_data import Labels
@@ -29,14 +30,6 @@ COMMANDS = (
     *("verify", "clean", "doctor"),
     *(f"train {recipe}" for recipe in RECIPES),
 )
-LINE = re.compile(r"(\S.*: )?[A-Z][A-Z0-9_]+: .+; .+")
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    root = tmp_path_factory.mktemp("world")
-    collection = tiny_collection(root / "collection")
-    return collection, tiny_model(root / "model", collection)
 
 
 # ---------------------------------------------------------------- help

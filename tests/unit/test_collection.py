@@ -7,7 +7,9 @@ from hardneg.data import building, checks, text
 from hardneg.data.collection import Collection, hold_out
 from hardneg.data.text import IdColumn, TextColumn, TextColumnWriter, as_hashes
 from hardneg.errors import ArtifactError, InputError, SettingsError
-from hardneg.storage import artifacts, disk
+from hardneg.storage import artifacts
+
+pytestmark = pytest.mark.usefixtures("no_flush")
 
 PASSAGES = [("p2", "Two", "second text"), ("p1", "", "first text"), ("p10", "Ten", "second text")]
 QUERIES = {"q2": "what is two", "q10": "what is ten", "Q": "asked by nobody"}
@@ -25,12 +27,6 @@ def columns(tmp_path, strings, kind=TextColumn):
     if kind is IdColumn:
         text.write_id_table(draft, "c", "c", as_hashes(hashes))
     return kind.open(tmp_path, "c"), as_hashes(hashes)
-
-
-@pytest.fixture(autouse=True)
-def no_flush(monkeypatch):
-    """Flushing to the disk is most of the time of a small collection."""
-    monkeypatch.setattr(disk, "sync", lambda path: None)
 
 
 @pytest.fixture(params=["blake2b", "colliding"])

@@ -12,7 +12,8 @@ from hardneg.data.collection import Collection
 from hardneg.data.formats import arrays, lines
 from hardneg.data.importing import detect, import_collection
 from hardneg.errors import InputError, SettingsError
-from hardneg.storage import disk
+
+pytestmark = pytest.mark.usefixtures("no_flush")
 
 ODD = [
     ("p1", "A title", 'a lone " quote'),
@@ -30,12 +31,6 @@ GRADED = Plain(
     {"train": [("q2", "who?", []), ("q1", 'what is "it"', [])], "test": [("q3", "why", [])]},
     {"train": {"q2": {"p3": 2, "p1": 0}, "q1": {"10": 1}}, "test": {"q3": {"p2": 3, "p1": -1}}},
 )
-
-
-@pytest.fixture(autouse=True)
-def no_flush(monkeypatch):
-    """Flushing to the disk is most of the time of a small collection."""
-    monkeypatch.setattr(disk, "sync", lambda path: None)
 
 
 def from_lists(plain, to):

@@ -28,10 +28,8 @@ from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    root = tmp_path_factory.mktemp("documents")
-    collection = tiny_collection(root / "collection")
-    return root, collection, tiny_model(root / "model", collection, dropout=0.0)
+def world(calm):
+    return calm.root, *calm
 
 
 # ---------------------------------------------------------------- cutting

@@ -16,19 +16,15 @@ import shutil
 import numpy as np
 import pytest
 
+from faults.injected import LINE, Payload
 from formats.samples import BEIR, MSMARCO, QA, RUN, TREC, files
 from hardneg.negatives.pool import DTYPES, NegativePool, save_pool
 from hardneg.storage import artifacts, disk
 
-LINE = r"(?:(?P<path>\S.*?)(?::(?P<line>\d+))?: )?(?P<code>[A-Z][A-Z0-9_]+): \S.*; \S.*"
+pytestmark = pytest.mark.usefixtures("no_flush")
+
 HEADER = "query-id\tcorpus-id\tscore\n"
 FORMATS = {"beir": BEIR, "qa": QA, "msmarco": MSMARCO}
-
-
-@pytest.fixture(autouse=True)
-def no_flush(monkeypatch):
-    """Flushing to the disk is most of the time of a small collection."""
-    monkeypatch.setattr(disk, "sync", lambda path: None)
 
 
 def everything(folder):
@@ -45,7 +41,7 @@ def refused(hardneg, tmp_path):
         before = everything(tmp_path)
         status, out, err = hardneg(*arguments)
         assert (out, err.count("\n")) == ("", 1), err
-        match = re.fullmatch(LINE, err.rstrip("\n"))
+        match = LINE.fullmatch(err.rstrip("\n"))
         assert match, err
         assert everything(tmp_path) == before
         return status, match
@@ -443,16 +439,6 @@ def test_a_place_in_use_is_no_place_to_write_to(refused, collection, tmp_path):
 
 
 # ---------------------------------------------------------------- trust
-
-
-class Payload:
-    """Leaves a mark where it is unpickled."""
-
-    def __init__(self, mark):
-        self.mark = mark
-
-    def __reduce__(self):
-        return open, (str(self.mark), "w")
 
 
 def seal(folder):

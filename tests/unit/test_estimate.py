@@ -32,10 +32,8 @@ from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    root = tmp_path_factory.mktemp("world")
-    collection = tiny_collection(root / "collection")
-    return choose_splits(collection), load_encoder(tiny_model(root / "model", collection))
+def world(world):
+    return choose_splits(world.collection), load_encoder(world.model)
 
 
 @pytest.fixture(scope="module")

@@ -19,13 +19,12 @@ FORMATS = ("sentence-transformers", "tevatron", "flagembedding", "dpr", "token-i
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    root = tmp_path_factory.mktemp("world")
-    collection = tiny_collection(root / "collection")
+def world(world):
+    root, (collection, model) = world.root, world
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HARDNEG_CACHE", str(root / "cache"))
         hn.mine(collection, None, root / "pool", sources=["bm25", "random"], count=3, depth=10)
-    return collection, root / "pool", tiny_model(root / "model", collection)
+    return collection, root / "pool", model
 
 
 @pytest.fixture

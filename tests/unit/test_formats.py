@@ -15,13 +15,9 @@ from hardneg.data.collection import Collection
 from hardneg.data.formats import lines
 from hardneg.data.importing import import_collection, open_data
 from hardneg.errors import ArtifactError, InputError, ResourceError, SettingsError
-from hardneg.storage import artifacts, disk
+from hardneg.storage import artifacts
 
-
-@pytest.fixture(autouse=True)
-def no_flush(monkeypatch):
-    """Flushing to the disk is most of the time of a small collection."""
-    monkeypatch.setattr(disk, "sync", lambda path: None)
+pytestmark = pytest.mark.usefixtures("no_flush")
 
 
 CORPUS = [

@@ -25,10 +25,8 @@ BUDGET = 64  # tokens: about six passages
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    root = tmp_path_factory.mktemp("world")
-    collection = tiny_collection(root / "collection")
-    return collection, tiny_model(root / "model", collection), root / "cache"
+def world(world):
+    return *world, world.root / "cache"
 
 
 def encoder_of(world, *, dropout, untied=False):

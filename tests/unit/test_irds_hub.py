@@ -11,16 +11,12 @@ from formats.conventions import Plain, beir, tevatron_1
 from hardneg.data.collection import Collection
 from hardneg.data.importing import import_collection, open_data
 from hardneg.errors import InputError, SettingsError
-from hardneg.storage import disk
+
+pytestmark = pytest.mark.usefixtures("no_flush")
 
 PASSAGES = [("a", "T", "one"), ("b", "", "two"), ("c", "U", "three")]
 QUERIES = {"train": [("q1", "x", ["yes"])], "dev": [("q2", "y", [])]}
 QRELS = {"train": {"q1": {"b": 1}}, "dev": {"q2": {"c": 1, "a": 1}}}
-
-
-@pytest.fixture(autouse=True)
-def no_flush(monkeypatch):
-    monkeypatch.setattr(disk, "sync", lambda path: None)
 
 
 def plain(answers=True):

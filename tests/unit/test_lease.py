@@ -14,7 +14,7 @@ import pytest
 
 from faults.injected import dead_pid, fate, fault_of, run_python
 from hardneg.errors import BusyError, ResourceError
-from hardneg.storage.lease import Heartbeat, Observer, holding, lease, waiting
+from hardneg.storage.lease import Heartbeat, Observer, holding, lease
 
 HOLDER = """
 import sys, time
@@ -189,7 +189,7 @@ def test_whoever_waits_comes_when_the_holder_is_gone(tmp_path):
     holder = threading.Thread(target=hold)
     holder.start()
     held.wait()
-    with waiting(tmp_path):
+    with lease(tmp_path, wait=True):
         order.append("second")
     holder.join()
     assert order == ["first", "second"]

@@ -16,12 +16,10 @@ SHORT = {"query_length": 4, "passage_length": 6}
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    root = tmp_path_factory.mktemp("world")
-    collection = tiny_collection(root / "collection")
-    model = tiny_model(root / "model", collection)
-    save_encoder(load_encoder(model, **SHORT), root / "short")
-    return collection, model, str(root / "short")
+def world(world):
+    short = world.root / "short"
+    save_encoder(load_encoder(world.model, **SHORT), short)
+    return *world, str(short)
 
 
 def lines(path):

@@ -9,10 +9,8 @@ from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    root = tmp_path_factory.mktemp("world")
-    collection = tiny_collection(root / "collection")
-    return collection, tiny_model(root / "model", collection), root / "cache"
+def world(world):
+    return *world, world.root / "cache"
 
 
 def tokens_of(collection, encoder, side, row):

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, BertConfig, BertForMaskedLM
 
+from faults.injected import Payload
 from hardneg.errors import HardnegError, InputError, SettingsError, TrustError
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.encoder_settings import EncoderSettings
@@ -155,17 +156,13 @@ def test_bin_weights_of_every_module_need_the_same_permission(bert, tmp_path):
     assert load_encoder(str(folder), allow_bin=True).digest() == expected
 
 
-class Payload:
-    def __reduce__(self):
-        return exec, ("raise SystemExit('ran')",)
-
-
-def test_a_pickle_is_never_run(copied):
+def test_a_pickle_is_never_run(copied, tmp_path):
     (copied / "model.safetensors").unlink()
     for save in (torch.save, lambda value, path: path.write_bytes(pickle.dumps(value, protocol=2))):
-        save({"embeddings.word_embeddings.weight": Payload()}, copied / "pytorch_model.bin")
+        save({"embeddings.word_embeddings.weight": Payload(tmp_path / "mark")}, copied / "pytorch_model.bin")
         with pytest.raises(TrustError, match="UNSAFE_PICKLE"):
             load_encoder(str(copied), allow_bin=True)
+    assert not (tmp_path / "mark").exists()
 
 
 def break_weights(folder):

@@ -7,15 +7,10 @@ import pytest
 import hardneg as hn
 from hardneg.data.collection import Collection
 from hardneg.errors import InputError
-from hardneg.storage import disk
+
+pytestmark = pytest.mark.usefixtures("no_flush")
 
 QUERIES = 10
-
-
-@pytest.fixture(autouse=True)
-def no_flush(monkeypatch):
-    """Flushing to the disk is most of the time of a small collection."""
-    monkeypatch.setattr(disk, "sync", lambda path: None)
 
 
 def run_file(path, queries, split="test"):

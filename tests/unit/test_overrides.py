@@ -34,11 +34,9 @@ CHANGES = {
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    root = tmp_path_factory.mktemp("overriding")
-    collection = tiny_collection(root / "collection")
+def world(world):
     plain = load_encoder(
-        tiny_model(root / "plain", collection),
+        world.model,
         pooling="mean",
         normalize=True,
         scale=20.0,
@@ -46,8 +44,8 @@ def world(tmp_path_factory):
         query_length=40,
         passage_length=40,
     )
-    save_encoder(plain, root / "model")
-    return collection, str(root / "model")
+    save_encoder(plain, world.root / "settled")
+    return world.collection, str(world.root / "settled")
 
 
 def lines_of(model, preset=None, **changes):

@@ -20,11 +20,9 @@ RUN = 8 * QUERIES * 100  # bytes of a run of the training queries, which is kept
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    root = tmp_path_factory.mktemp("world")
-    collection = tiny_collection(root / "collection")
-    model = tiny_model(root / "model", collection)
-    return choose_splits(collection), {"tied": load_encoder(model), "untied": load_encoder(model, model)}
+def world(world):
+    encoders = {"tied": load_encoder(world.model), "untied": load_encoder(world.model, world.model)}
+    return choose_splits(world.collection), encoders
 
 
 @pytest.fixture

@@ -16,9 +16,7 @@ from architecture import floors
 from hardneg.api import retrievers
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.experiment.snapshot import Snapshot
-from hardneg.models import loading
 from hardneg.models.loading import load_encoder
-from hardneg.recipes import model_source
 from hardneg.search import ann, embedding_store, retriever
 from hardneg.search.ann import open_index
 from hardneg.search.ann_building import build_index
@@ -164,13 +162,13 @@ def test_a_resident_retriever_opens_everything_once(world, tmp_path, monkeypatch
     given = {} if by == "cache" else {by: tmp_path / by}
     expected = hn.search_text(collection, TEXTS[0], model=model, **given, **options)
     counts = {}
-    counting(monkeypatch, model_source, "load_encoder", counts)
+    counting(monkeypatch, retrievers, "open_encoder", counts)
     counting(monkeypatch, retriever, "StoredIndex", counts)
     counting(monkeypatch, retriever, "token_store", counts)
     counting(monkeypatch, retrievers, "open_index", counts)
     with hn.open_retriever(collection, model, **given, **options) as asked:
         opened = dict(counts)
-        assert opened["load_encoder"] == 1
+        assert opened["open_encoder"] == 1
         assert opened.get("StoredIndex", 0) == (by != "index")
         assert opened.get("open_index", 0) == (by == "index")
         for text in TEXTS:
@@ -181,7 +179,7 @@ def test_a_resident_retriever_opens_everything_once(world, tmp_path, monkeypatch
     hn.search_split(collection, tmp_path / "b.trec", model=model, k=9, **given, **options)
     assert facts["hits"] == 16 * 9
     assert (tmp_path / "a.trec").read_bytes() == (tmp_path / "b.trec").read_bytes()
-    assert counts["load_encoder"] == 2, "the model is loaded where none is open"
+    assert counts["open_encoder"] == 2, "the model is loaded where none is open"
 
 
 def test_weights_are_not_copied_again_for_each_answer(make, monkeypatch):
@@ -263,7 +261,3 @@ def test_nothing_above_search_asks_what_an_index_is():
             assert [*asks_for_a_kind(ast.parse(path.read_text("utf-8")))] == [], module
     seen = "if isinstance(index, FaissIndex) or about['kind'] == 'pq': index.manifest.digest"
     assert len([*asks_for_a_kind(ast.parse(seen + "\n"))]) == 3  # or the test could not fail
-
-
-def test_what_loads_a_model_is_still_called_so():
-    assert model_source.load_encoder is loading.load_encoder  # the tests above patch it by its name

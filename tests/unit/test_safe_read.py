@@ -6,19 +6,9 @@ import pickle
 import numpy as np
 import pytest
 
-from faults.injected import flip
+from faults.injected import Payload, flip
 from hardneg.errors import ArtifactError, HardnegError, InputError, ResourceError, TrustError
 from hardneg.storage.safe_read import load_array, read_json, undisturbed
-
-
-class Payload:
-    """Makes a file when it is unpickled."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return (open, (str(self.path), "w"))
 
 
 @pytest.mark.parametrize("mmap", [True, False])

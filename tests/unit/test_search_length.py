@@ -29,11 +29,9 @@ SHORT, LONG = 3, 5  # [CLS], one or three words, [SEP]
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world(calm):
     """A collection whose queries have three words, and a model that is trained on one of them."""
-    root = tmp_path_factory.mktemp("world")
-    collection = tiny_collection(root / "collection")
-    folder = tiny_model(root / "model", collection, dropout=0.0)
+    root, (collection, folder) = calm.root, calm
     encoder = load_encoder(folder, folder, query_length=SHORT, search_query_length=LONG)
     save_encoder(encoder, root / "untied")
     save_encoder(load_encoder(folder, query_length=SHORT, search_query_length=LONG), root / "tied")

@@ -14,10 +14,8 @@ RUNS = {"all": ["train", "lookahead", "test", "dev"], "judged": ["test", "dev"],
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    root = tmp_path_factory.mktemp("world")
-    collection = tiny_collection(root / "collection")
-    return collection, load_encoder(tiny_model(root / "model", collection)), root / "cache"
+def world(world):
+    return world.collection, load_encoder(world.model), world.root / "cache"
 
 
 @pytest.mark.parametrize("asked", RUNS)

@@ -17,11 +17,9 @@ from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    root = tmp_path_factory.mktemp("world")
-    collection = tiny_collection(root / "collection")
-    encoder = load_encoder(tiny_model(root / "model", collection, dropout=0.0), normalize=True)
-    return encoder, [token_store(encoder, collection, root / "cache", side) for side in ("query", "passage")]
+def world(calm):
+    encoder, cache = load_encoder(calm.model, normalize=True), calm.root / "cache"
+    return encoder, [token_store(encoder, calm.collection, cache, side) for side in ("query", "passage")]
 
 
 class Exchange:

@@ -19,10 +19,8 @@ ENCODING = Encoding(token_budget=512)
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    root = tmp_path_factory.mktemp("world")
-    collection = tiny_collection(root / "collection")
-    return collection, load_encoder(tiny_model(root / "model", collection))
+def world(world):
+    return world.collection, load_encoder(world.model)
 
 
 @pytest.fixture
@@ -197,6 +195,26 @@ def test_stages_are_measured(snapshot):
     snapshot(timed=timed).search("query", np.arange(3, dtype=np.int32), 5)
     assert [stage for stage, _ in seen] == ["encode", "encode", "search"]
     assert seen[-1][1] == {"run": "query", "queries": 3, "k": 5}
+
+
+def test_vectors_from_the_cache_are_not_counted_as_encoded(snapshot, world):
+    seen = []
+
+    @contextmanager
+    def timed(stage, **facts):
+        yield facts
+        seen.append((facts["side"], facts["tokens"], facts["cached"]))
+
+    first = snapshot(timed=timed)
+    first.passages, first.queries  # noqa: B018
+    again = snapshot(timed=timed)
+    again.passages, again.queries  # noqa: B018
+    tokens = {
+        side: int(token_store(world[1], world[0], first.cache, side).lengths.sum())
+        for side in ("passage", "query")
+    }
+    assert seen[:2] == [("passage", tokens["passage"], False), ("query", tokens["query"], False)]
+    assert seen[2:] == [("passage", 0, True), ("query", 0, True)]
 
 
 def test_search_texts_is_a_search_of_the_collections_own(snapshot, world):

@@ -9,17 +9,12 @@ from hardneg.data.collection import Collection
 from hardneg.data.importing import import_collection
 from hardneg.data.training_data import choose_splits
 from hardneg.errors import HardnegError, InputError, SettingsError
-from hardneg.storage import disk
 from worlds.tiny_world import SETTINGS, one_thread, tiny_collection, tiny_model  # noqa: F401
+
+pytestmark = pytest.mark.usefixtures("no_flush")
 
 BY_ANSWERS = frozenset({"answers"})
 PASSAGES = [(f"p{i}", f"text {i}") for i in range(40)]
-
-
-@pytest.fixture(autouse=True)
-def no_flush(monkeypatch):
-    """Flushing to the disk is most of the time of a small collection."""
-    monkeypatch.setattr(disk, "sync", lambda path: None)
 
 
 def collection(to, judged, answers=None):
@@ -92,13 +87,6 @@ def test_what_measures_go_by_decides(tmp_path):
 
 
 # ---------------------------------------------------------------- folders as they are published
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    root = tmp_path_factory.mktemp("world")
-    collection = tiny_collection(root / "collection")
-    return collection, tiny_model(root / "model", collection)
 
 
 def rows(collection, split):

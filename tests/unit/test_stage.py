@@ -37,13 +37,6 @@ class Rows:
         return [self]
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory):
-    root = tmp_path_factory.mktemp("world")
-    collection = tiny_collection(root / "collection")
-    return collection, tiny_model(root / "model", collection)
-
-
 @pytest.fixture(autouse=True)
 def unstopped(monkeypatch):
     monkeypatch.setattr(stop_flag, "signal", None)

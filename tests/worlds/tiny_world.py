@@ -1,6 +1,7 @@
 """A tiny world for recipes: a generated collection and settings that train on it in about a second."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -46,6 +47,23 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+class World(NamedTuple):
+    """A collection and a model's folder."""
+
+    collection: Collection
+    model: str
+
+    @property
+    def root(self) -> Path:
+        return Path(self.model).parent
+
+
+def tiny_world(root: Path, *, dropout: float = 0.1) -> World:
+    """A tiny collection and a tiny model that knows its words, below ``root``."""
+    collection = tiny_collection(root / "collection")
+    return World(collection, tiny_model(root / "model", collection, dropout=dropout))
 
 
 def tiny_collection(folder: Path) -> Collection:

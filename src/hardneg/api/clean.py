@@ -16,7 +16,7 @@ from hardneg.experiment.layout import SETTINGS, Layout
 from hardneg.search.bm25 import KIND as BM25
 from hardneg.search.embedding_store import KIND as EMBEDDINGS
 from hardneg.storage.artifacts import is_published, lease, read_manifest, remove
-from hardneg.storage.disk import settle, stale_below
+from hardneg.storage.disk import stale_below, sweep_below
 
 DERIVED = (TOKENS, BM25)
 
@@ -59,7 +59,7 @@ def clean(experiment: Place, *, delete: bool = False) -> dict[str, Any]:
         items = [item for part in parts for item in superfluous(part)]
         if delete:
             for part in parts:
-                put_right(part)
+                sweep_below(part)
             for item in items:
                 remove(Path(item.path))
     return {
@@ -78,12 +78,6 @@ def holding_all(folder: Path) -> Iterator[None]:
         for place in (folder, *Layout(folder).roles_taken()):
             stack.enter_context(lease(place))
         yield
-
-
-def put_right(folder: Path) -> None:
-    """Put old artefacts back where nothing has taken their place."""
-    for leftover, role, place in list(stale_below(folder)):
-        settle(leftover, role, place)
 
 
 def superfluous(folder: Path) -> Iterator[Item]:

@@ -1,4 +1,4 @@
-"""The command line: arguments to a command, faults to one line each and an exit status."""
+"""The command line: runs the command that the arguments name; a fault becomes one line and an exit status."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from hardneg.process.system import check_system
 
 app = application()
 
-INTERRUPTED = 130  # what typer makes of a KeyboardInterrupt
-OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")  # how torch says it
+INTERRUPTED = 130  # typer's exit status for a KeyboardInterrupt
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")  # torch's words for it
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; faults are one line each on stderr, and the exit status says which kind."""
+    """Run the command line; each fault is one line on stderr, and the exit status says its kind."""
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The exit status of a command."""
+    """Run a command and return its exit status."""
     set_logging()
     signal.signal(signal.SIGTERM, interrupt)
     words = [word for word in arguments if word != "--debug"]
@@ -40,7 +40,7 @@ def run(arguments: Sequence[str]) -> int:
             raise KeyboardInterrupt
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
-    except BrokenPipeError:  # whoever read our output has seen enough
+    except BrokenPipeError:  # the program that reads our output has stopped, as ``head`` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except typer.Exit as done:
@@ -56,7 +56,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def describe(fault: BaseException) -> tuple[list[str], int]:
-    """The lines and the exit status of a fault."""
+    """The lines to print for a fault, and its exit status."""
     if isinstance(fault, HardnegError):
         return fault.lines, fault.status
     if hasattr(fault, "format_message"):  # click's usage errors, or those of the copy that typer carries
@@ -73,12 +73,12 @@ def describe(fault: BaseException) -> tuple[list[str], int]:
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
-    """Stop at SIGTERM as at Ctrl-C."""
+    """Stop at SIGTERM in the same way as at Ctrl-C."""
     raise KeyboardInterrupt
 
 
 def usage_line(fault: Any) -> str:
-    """A usage error as one line."""
+    """One line for a usage error of typer."""
     text = " ".join(fault.format_message().split()).rstrip(".")
     context = getattr(fault, "ctx", None)
     name = context.command_path if context else "hardneg"
@@ -86,7 +86,7 @@ def usage_line(fault: Any) -> str:
 
 
 def set_logging() -> None:
-    """Warnings go to stderr; everything the package logs goes to the log file of an experiment too."""
+    """Send warnings to stderr; the log file of an experiment also gets all that the package logs."""
     terminal = logging.StreamHandler(sys.stderr)
     terminal.setLevel(logging.WARNING)
     terminal.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))

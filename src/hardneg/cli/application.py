@@ -1,4 +1,4 @@
-"""Every command of ``hardneg``, by name and in the order of help, with the example at the end of its help."""
+"""All commands of ``hardneg`` in the order of the help, each with the example that ends its help."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
 
 
 def application(recipes: Iterable[RecipeFacts] = CATALOGUE) -> typer.Typer:
-    """The command line, which trains by these recipes."""
+    """Make the command line; ``hardneg train`` gets a command for each of these recipes."""
     app = typer.Typer(
         add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, epilog=train.EXAMPLE
     )

@@ -1,4 +1,4 @@
-"""The commands: options to calls, results to stdout. What is heavy is imported inside the command."""
+"""Commands around collections, pools and runs. A command imports what takes long to load when it runs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def import_command(
     on_duplicate: Annotated[str, typer.Option(help="error, or first: keep the first of equal ids.")] = "error",
     as_json: JsonOption = False,
 ) -> None:
-    """Read a collection of any convention into the canonical form."""
+    """Read a collection of any format into the canonical form."""
     begin()
     from hardneg.api.inputs import check_new, one_of
     from hardneg.cli.tables import facts_table
@@ -69,7 +69,7 @@ def mine(
     reading: Reading,
     split: Annotated[str, typer.Option(help="Split whose queries get negatives.")] = "train",
     sources: Annotated[str, typer.Option(help="Any of random,bm25,query,lookahead,file.")] = "query,lookahead",
-    depth: Annotated[int, typer.Option(min=1, help="How far down a run one mines.")] = 200,
+    depth: Annotated[int, typer.Option(min=1, help="Number of hits of a run to mine from.")] = 200,
     count: Annotated[int, typer.Option(min=1, help="Negatives of each source for a query.")] = 30,
     previous: Annotated[Path | None, typer.Option(help="The pool before, for momentum.")] = None,
     file: Annotated[Path | None, typer.Option(help="Run, pool or JSON for the source file.")] = None,
@@ -81,7 +81,9 @@ def mine(
     absolute_margin: Annotated[
         float | None, typer.Option(help="Least distance below the positive's score.")
     ] = None,
-    relative_margin: Annotated[float | None, typer.Option(help="The same, as a share of that score.")] = None,
+    relative_margin: Annotated[
+        float | None, typer.Option(help="Least distance below it, as a share of the positive's score.")
+    ] = None,
     labels: LabelsOption = "qrels",
     seed: SeedOption = 42,
     cache: CacheOption = None,

@@ -1,4 +1,4 @@
-"""Commands that give our data to other tools."""
+"""``hardneg export``: writes negatives for other tools."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ from hardneg.cli.options import (
 def export(
     pool: Annotated[Path, typer.Argument(help="A pool, or an experiment (its last pool).")],
     data: DataOption,
-    out: Annotated[Path, typer.Option(help="The file; .gz by name.")],
+    out: Annotated[Path, typer.Option(help="The file; gzip if its name ends in .gz.")],
     format: Annotated[str, typer.Option(help="sentence-transformers, tevatron, flagembedding, dpr or token-ids.")],
-    negatives: Annotated[int | None, typer.Option(min=1, help="As many of each query, drawn by --seed.")] = None,
+    negatives: Annotated[
+        int | None, typer.Option(min=1, help="Negatives of a query, drawn by --seed (default: all).")
+    ] = None,
     seed: SeedOption = 42,
     model: MaybeModel = None,
     allow_bin: AllowBin = False,

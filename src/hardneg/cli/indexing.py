@@ -1,4 +1,4 @@
-"""``hardneg index``."""
+"""The command ``hardneg index``."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def index(
     embeddings: Annotated[Path, typer.Argument(help="Passage embeddings made by encode.")],
     out: Annotated[Path, typer.Option(help="The folder of the index.")],
     kind: Annotated[str, typer.Option(help="flat, ivf, hnsw, pq or ivfpq.")] = "flat",
-    lists: Annotated[int | None, typer.Option(min=1, help="ivf, ivfpq: clusters.")] = None,
-    probes: Annotated[int | None, typer.Option(min=1, help="ivf, ivfpq: clusters that a search looks at.")] = None,
+    lists: Annotated[int | None, typer.Option(min=1, help="ivf, ivfpq: number of clusters.")] = None,
+    probes: Annotated[int | None, typer.Option(min=1, help="ivf, ivfpq: clusters searched for a query.")] = None,
     links: Annotated[int | None, typer.Option(min=1, help="hnsw: links of a passage.")] = None,
     ef_build: Annotated[int | None, typer.Option(min=1, help="hnsw: candidates while building.")] = None,
     ef: Annotated[int | None, typer.Option(min=1, help="hnsw: candidates of a search.")] = None,
@@ -48,8 +48,8 @@ def index(
 ) -> None:
     """Build an approximate or compressed index, and print its recall.
 
-    What is left open is chosen by the size of the corpus. Recall is measured with drawn passages as queries, or
-    with the queries of --data and --split, encoded by --model.
+    Options that are not given are chosen by the size of the corpus. Recall is measured with random passages as
+    queries, or with the queries of --data and --split, encoded by --model.
     """
     options: dict[str, Any] = {
         "lists": lists,

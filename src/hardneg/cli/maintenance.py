@@ -1,4 +1,4 @@
-"""``hardneg verify``, ``clean`` and ``doctor``."""
+"""The commands ``hardneg verify``, ``clean`` and ``doctor``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def clean(
     allow_code: AllowCode = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List what an experiment need not keep; with --yes, delete it."""
+    """List the files that a finished experiment does not need any more; with --yes, delete them."""
     begin(code=allow_code)
     from hardneg.api.clean import clean as execute
     from hardneg.cli.tables import cleaning_text
@@ -41,7 +41,7 @@ def clean(
 
 
 def doctor(as_json: JsonOption = False) -> None:
-    """Show what this machine and installation offer, and what is missing."""
+    """Show versions, devices, threads and memory of this machine, and which packages are missing."""
     from hardneg.api.doctor import doctor as execute
     from hardneg.cli.tables import doctor_text
 

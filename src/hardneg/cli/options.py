@@ -1,4 +1,4 @@
-"""What the commands share: options, what runs before them, and how results are shown."""
+"""Shared parts of the commands: options, the setup before a command, and the output of results."""
 
 from __future__ import annotations
 
@@ -21,48 +21,49 @@ AllowBin = Annotated[bool, typer.Option("--allow-bin", help="Read .bin weights, 
 AllowCode = Annotated[
     list[str] | None,
     typer.Option(
-        "--allow-code", metavar="REVISION", help="Run the code that a model brings, at this commit or digest."
+        "--allow-code", metavar="REVISION", help="Run the Python code of a model at this commit or digest."
     ),
 ]
 PromptsOption = Annotated[
-    str | None, typer.Option("--prompts", help="Take prompts and lengths of a family of models: e5, bge, gte.")
+    str | None, typer.Option("--prompts", help="Use the prompts and lengths of a model family: e5, bge, gte.")
 ]
 QueryLength = Annotated[
-    int | None, typer.Option("--query-length", min=3, help="Tokens to cut queries at (default: the model's own).")
+    int | None, typer.Option("--query-length", min=3, help="Most tokens of a query (default: the model's own).")
 ]
 PassageLength = Annotated[
     int | None,
-    typer.Option("--passage-length", min=3, help="Tokens to cut passages at (default: the model's own)."),
+    typer.Option("--passage-length", min=3, help="Most tokens of a passage (default: the model's own)."),
 ]
 SplitOption = Annotated[str, typer.Option(help="Split of the judgements.")]
 QrelsOption = Annotated[Path | None, typer.Option(help="A qrels file, instead of --data.")]
-PerQueryOption = Annotated[Path | None, typer.Option(help="Write values by query here (JSONL).")]
-MeasuresOption = Annotated[str, typer.Option(help="In ir_measures notation.")]
-CacheOption = Annotated[Path | None, typer.Option(help="Where derived stores live.")]
+PerQueryOption = Annotated[Path | None, typer.Option(help="Write each query's values to this file (JSONL).")]
+MeasuresOption = Annotated[str, typer.Option(help="Measures, in ir_measures notation.")]
+CacheOption = Annotated[Path | None, typer.Option(help="The folder of token stores and other caches.")]
 DeviceOption = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ... (default: CUDA if there is one).")]
 ThreadsOption = Annotated[int | None, typer.Option(min=1, help="CPU threads (default: OMP_NUM_THREADS, or all).")]
-MaxRam = Annotated[str | None, typer.Option("--max-ram", help="Memory to keep under: 512M, 8G, ...")]
-MaxVram = Annotated[str | None, typer.Option("--max-vram", help="The same of a CUDA device.")]
+MaxRam = Annotated[str | None, typer.Option("--max-ram", help="Most memory to use: 512M, 8G, ...")]
+MaxVram = Annotated[str | None, typer.Option("--max-vram", help="Most memory of a CUDA device to use.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-SeedOption = Annotated[int, typer.Option(min=0, help="Of every random draw.")]
+SeedOption = Annotated[int, typer.Option(min=0, help="Seed of all random draws.")]
 
-LabelsOption = Annotated[str, typer.Option(help="qrels, or answers: what contains one is no negative.")]
+LabelsOption = Annotated[str, typer.Option(help="qrels, or answers: no passage with an answer is a negative.")]
 
 ExperimentOption = Annotated[Path, typer.Option("--out", help="The experiment's folder.")]
-PresetOption = Annotated[str | None, typer.Option(help="Settings that come with the recipe, by name.")]
+PresetOption = Annotated[str | None, typer.Option(help="Name of a preset: settings that come with the recipe.")]
 ConfigOption = Annotated[Path | None, typer.Option(help="A TOML file of settings.")]
 Assignments = Annotated[
-    list[str] | None, typer.Option("--set", help="key=value; may be repeated, wins over the others.")
+    list[str] | None,
+    typer.Option("--set", help="key=value: a setting; may be repeated, wins over --preset and --config."),
 ]
-SeedsOption = Annotated[int, typer.Option(min=1, help="Execute with this many seeds.")]
+SeedsOption = Annotated[int, typer.Option(min=1, help="Train this many times, each with another seed.")]
 TrainSplit = Annotated[str, typer.Option(help="Split to train on.")]
-DevSplit = Annotated[str, typer.Option(help="Dev split; auto holds queries out if there is none; none.")]
+DevSplit = Annotated[str, typer.Option(help="Dev split, or none; auto finds one or holds queries out.")]
 TestSplit = Annotated[str, typer.Option(help="Test split, or none.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the settings, stop.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the settings, and stop.")]
 Estimate = Annotated[bool, typer.Option("--estimate", help="Print time, disk and memory, and stop.")]
 
 
-Reading = dict[str, Any]  # what the model options say, by name
+Reading = dict[str, Any]  # the values of the model options, by name
 
 
 def model_options(
@@ -73,11 +74,11 @@ def model_options(
     query_length: QueryLength = None,
     passage_length: PassageLength = None,
 ) -> None:
-    """The options that say how a model is read, in the order of help."""
+    """Declare the options that say how a model is loaded, in the order of the help."""
 
 
 def reads_model(command: Callable[..., None]) -> Callable[..., None]:
-    """A command with the :func:`model_options` where its parameter ``reading`` stands, which gets them by name."""
+    """Give a command the :func:`model_options` in place of its parameter ``reading``, which gets their values."""
     options = parameters_of(model_options)
 
     @functools.wraps(command)
@@ -89,22 +90,22 @@ def reads_model(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def parameters_of(command: Callable[..., None]) -> list[inspect.Parameter]:
-    """The parameters of a command, by keyword, with annotations that are read."""
+    """The parameters of a command as keyword parameters, with evaluated annotations."""
     found = inspect.signature(command, eval_str=True).parameters.values()
     return [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in found]
 
 
 def with_parameters(command: Callable[..., None], parameters: Sequence[inspect.Parameter]) -> Callable[..., None]:
-    """A command of ``**given``, which typer is to take for one of these parameters."""
+    """Give a command of ``**given`` the signature with these parameters, so that typer reads them."""
     command.__dict__["__signature__"] = inspect.Signature(parameters)
     command.__annotations__ = {one.name: one.annotation for one in parameters}
     return command
 
 
 def begin(*, resumable: bool = False, code: list[str] | None = None) -> None:
-    """Report progress from now on; what is resumable stops at a signal where nothing is lost, the rest at once.
+    """Turn progress on, and prepare for signals: a resumable command stops where nothing is lost, others at once.
 
-    ``code``: revisions at which models may run code of their own.
+    ``code``: revisions at which models may run their own code.
     """
     from hardneg.process import progress
     from hardneg.process.cpu import wait_asleep_if_crowded
@@ -132,15 +133,15 @@ def tune(threads: int | None, max_ram: str | None, max_vram: str | None = None) 
 
 
 def show(text: str) -> None:
-    """Results go to stdout."""
+    """Print a result to stdout."""
     sys.stdout.write(text + "\n")
 
 
 def show_result(result: Any, as_json: bool, table: Callable[[Any], str]) -> None:
-    """A result, for machines or for people."""
+    """Print a result as JSON, or as the text that ``table`` makes of it."""
     show(json.dumps(result, ensure_ascii=False) if as_json else table(result))
 
 
 def example(*lines: str) -> str:
-    """The end of a command's help: one command over some lines, which are not wrapped."""
+    """The example that ends a command's help: one command, written over these lines without wrapping."""
     return "\b\nExample:\n  " + " \\\n      ".join(lines)

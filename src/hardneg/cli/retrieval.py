@@ -1,4 +1,4 @@
-"""``hardneg encode`` and ``hardneg search``."""
+"""The commands ``hardneg encode`` and ``hardneg search``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def encode(
     *,
     reading: Reading,
     queries: Annotated[bool, typer.Option("--queries", help="Encode the queries, not the passages.")] = False,
-    shard: Annotated[str | None, typer.Option(help="i/n: this process's part of the work.")] = None,
+    shard: Annotated[str | None, typer.Option(help="i/n: encode only part i (from 0) of n parts.")] = None,
     dtype: Annotated[str, typer.Option(help="float16 or float32.")] = "float16",
     token_budget: Annotated[int, typer.Option(min=16, help="Tokens of a batch.")] = 16384,
     cache: CacheOption = None,
@@ -76,8 +76,10 @@ def search(
     index: Annotated[Path | None, typer.Option(help="An index made by index, instead of exact search.")] = None,
     split: Annotated[str, typer.Option(help="Split whose queries are searched.")] = "test",
     query: Annotated[str | None, typer.Option(help="Search this text and print the hits.")] = None,
-    k: Annotated[int | None, typer.Option("--k", min=1, help="Hits of a query (1000; 5 with --query).")] = None,
-    out: Annotated[Path | None, typer.Option(help="The run file (TREC; .gz by name).")] = None,
+    k: Annotated[
+        int | None, typer.Option("--k", min=1, help="Hits for each query (default: 1000; 5 with --query).")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run file (TREC; gzip if its name ends in .gz).")] = None,
     cache: CacheOption = None,
     device: DeviceOption = None,
     threads: ThreadsOption = None,

@@ -1,4 +1,4 @@
-"""``hardneg train``: a command for each recipe, made from what the recipe says of itself."""
+"""The commands ``hardneg train RECIPE``, made from the catalogue of recipes."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ from hardneg.cli.options import (
 )
 from hardneg.recipes.catalogue import ANCE_TELE, RecipeFacts, RecipeOption
 
-EXAMPLE = example(*ANCE_TELE.example)  # of those who do not say which recipe
-AFTER_SPLITS, AFTER_MODEL = "test", "prompts"  # the shared options that a recipe's own stand behind
+EXAMPLE = example(*ANCE_TELE.example)  # shown where no recipe is named
+AFTER_SPLITS, AFTER_MODEL = "test", "prompts"  # a recipe's own options follow these shared ones in the help
 
 
 def train_commands(recipes: Iterable[RecipeFacts]) -> typer.Typer:
-    """The commands that train, one for each of these recipes."""
+    """Make the command ``train`` with a subcommand for each of these recipes."""
     app = typer.Typer(rich_markup_mode=None)
     app.callback(invoke_without_command=True)(train)
     for facts in recipes:
@@ -61,7 +61,7 @@ def train(context: typer.Context) -> None:
 
 
 def command_of(facts: RecipeFacts) -> Callable[..., None]:
-    """The command of a recipe: the options that all share, and its own among them."""
+    """Make the command of a recipe: it has the options that all recipes share, and the recipe's own."""
     options = {option.name: option for option in (*facts.options, *facts.model_options)}
 
     def command(**given: Any) -> None:
@@ -81,7 +81,7 @@ def command_of(facts: RecipeFacts) -> Callable[..., None]:
 
 
 def parameter_of(option: RecipeOption) -> inspect.Parameter:
-    """An option of one recipe as typer reads it."""
+    """The parameter by which typer reads an option of a recipe."""
     shown = typer.Option(option.typed, min=option.least, help=option.help)
     kind: Any = option.kind
     annotation = Annotated[kind | None, shown]
@@ -116,7 +116,13 @@ def run(
     values: dict[str, Any],
     arguments: dict[str, Any],
 ) -> None:
-    """What every command of a recipe does: these options, and the settings and arguments that its own give."""
+    """Train by a recipe: its settings and arguments come from the shared options and from the recipe's own.
+
+    Parameters
+    ----------
+    values : settings that the recipe's own options give.
+    arguments : other arguments of the recipe that its own options give.
+    """
     begin(resumable=True, code=allow_code)
     from hardneg.api.inputs import check_free
     from hardneg.process.distributed import rank
@@ -144,13 +150,13 @@ def run(
         show_result(plan, as_json, estimate_text if estimate else settings_text)
         return
     results = recipes.train(recipe, data, model, out, **common)
-    if not results or rank():  # one of several: whoever runs the whole shows the results
+    if not results or rank():  # one role or process of several: another one shows the results
         return
     show_result(results, as_json, lambda found: results_table(found, out))
 
 
 def role() -> None:
-    """Be one role of an experiment, as the supervisor says on standard input."""
+    """Run one role of an experiment; the supervisor describes it on standard input."""
     import sys
 
     begin(resumable=True)

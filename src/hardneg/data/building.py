@@ -1,7 +1,7 @@
-"""Writes a source into a draft of a canonical collection: every record checked, no text kept in memory.
+"""Writes a source into a draft of a canonical collection; checks every record and keeps no text in memory.
 
-``content/`` holds what the collection is (its digest covers that and nothing else), ``derived/`` what follows
-from it.
+``content/`` holds the collection itself, and its digest covers nothing else. ``derived/`` holds what can be
+computed from the content.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def build(source: Source, draft: Draft, rules: Rules) -> None:
 
 
 def write_passages(records: Iterator[PassageRecord], draft: Draft, policy: ImportPolicy) -> int:
-    """Write the passages in source order; returns how many."""
+    """Write the passages in source order; returns their number."""
     hashes, keys, places = stream_passages(records, draft, policy)
     column = TextColumn.open(draft.path, PASSAGE_IDS)
     first = first_rows(column, hashes)
@@ -127,7 +127,7 @@ def refuse_repeated(
 
 
 class Arrivals(NamedTuple):
-    """Queries as they arrived, one record for each of a query's splits."""
+    """Queries in the order they were read; a query has one record for each of its splits."""
 
     id_hashes: UInt64  # [n]
     content: UInt64  # [n] hash of text and answers
@@ -140,7 +140,7 @@ class Arrivals(NamedTuple):
 def write_queries(
     records: Iterator[QueryRecord], draft: Draft, policy: ImportPolicy
 ) -> tuple[int, dict[str, NDArray[np.integer]]]:
-    """Write the queries ascending by the bytes of their ids; returns how many, and the rows of each split."""
+    """Write the queries, ascending by the bytes of their ids; returns their number and the rows of each split."""
     new = stream_queries(records, draft, policy)
     column = TextColumn.open(draft.path, QUERY_IDS)
     first = first_rows(column, new.id_hashes)
@@ -191,7 +191,7 @@ def stream_queries(records: Iterator[QueryRecord], draft: Draft, policy: ImportP
 
 
 def repeated_queries(first: Int64, new: Arrivals) -> NDArray[np.bool_]:
-    """Which records [n] repeat a query: twice in one split, or with another text or answers than before."""
+    """Whether each record [n] repeats a query: in the same split, or with another text or other answers."""
     _, originals = np.unique(first * len(new.names) + new.splits, return_index=True)
     again = np.ones(len(first), bool)
     again[originals] = False
@@ -204,7 +204,10 @@ def repeated_queries(first: Int64, new: Arrivals) -> NDArray[np.bool_]:
 def write_qrels(
     records: Iterator[JudgementRecord], members: dict[str, NDArray[np.integer]], draft: Draft, policy: ImportPolicy
 ) -> dict[str, Any]:
-    """Write each split's judgements and ``members`` (queries it has in any case); returns its counts."""
+    """Write each split's judgements; returns the counts of each split.
+
+    ``members`` are the queries, by split, that belong to it whether or not they are judged.
+    """
     codes = {name: code for code, name in enumerate(members)}
     judged, places = read_judgements(records, codes, draft, policy)
     facts = {}
@@ -225,7 +228,10 @@ def write_qrels(
 def read_judgements(
     records: Iterator[JudgementRecord], codes: dict[str, int], draft: Draft, policy: ImportPolicy
 ) -> tuple[Int32, SourceLines]:
-    """Judgements [4, n]: split code, query row, passage row (-1: unknown), grade; ``codes`` grows."""
+    """Read judgements as [4, n]: split code, query row, passage row (-1: unknown), grade.
+
+    ``codes`` numbers the splits; a split that it lacks is added.
+    """
     query_ids = IdColumn.open(draft.path, QUERY_IDS, QUERY_TABLE)
     passage_ids = IdColumn.open(draft.path, PASSAGE_IDS, PASSAGE_TABLE)
     places, unknown = SourceLines(), Unknown()
@@ -244,7 +250,7 @@ def read_judgements(
 
 
 def sorted_known(triples: Int32, origins: Int64) -> tuple[Int32, Int64]:
-    """The (query row, passage row, grade) [3, n] of known rows, by query and passage, then by origin."""
+    """Triples (query row, passage row, grade) [3, n] without unknown rows, sorted by query, passage, origin."""
     known = (triples[:2] >= 0).all(axis=0)
     triples, origins = triples[:, known], origins[known]
     order = np.lexsort((triples[1], triples[0]))
@@ -254,7 +260,7 @@ def sorted_known(triples: Int32, origins: Int64) -> tuple[Int32, Int64]:
 def without_repeated(
     triples: Int32, origins: Int64, places: SourceLines, policy: ImportPolicy
 ) -> tuple[Int32, Int64]:
-    """The sorted triples [3, n] with one judgement a pair, and their places ``origins`` [n]."""
+    """Keep one judgement of each (query, passage) pair of the sorted triples [3, n], and its origin."""
     again = np.zeros(len(origins), bool)
     again[1:] = (triples[:2, 1:] == triples[:2, :-1]).all(axis=0)
     if again.any():
@@ -265,9 +271,10 @@ def without_repeated(
 
 
 def in_source_order(triples: Int32, origins: Int64) -> Int32:
-    """The sorted triples [3, n] with the positives of each query before the rest, as their source has them.
+    """Put the positives of each query first, in the order of their source; ``triples`` [3, n] come sorted.
 
-    The order of the rest means nothing, so it stays by passage: no digest is to tell two sources apart by it.
+    The order of the other judgements means nothing. They stay sorted by passage, so that the digest does not
+    depend on it.
     """
     queries, passages, grades = triples
     rest = grades < 1
@@ -276,6 +283,6 @@ def in_source_order(triples: Int32, origins: Int64) -> Int32:
 
 
 def qrels_of(triples: Int32, queries: Int32) -> Qrels:
-    """The record of triples [3, n] sorted by query; every one of the ascending ``queries`` [Q] is in it."""
+    """Triples [3, n], sorted by query, as a record of all the ascending ``queries`` [Q], judged or not."""
     lengths = np.bincount(np.searchsorted(queries, triples[0]), minlength=len(queries))
     return Qrels(queries, offsets_of(lengths), triples[1], triples[2])

@@ -1,4 +1,4 @@
-"""What every imported record is held to, whatever convention it came in, and how a fault names its place."""
+"""The checks that every imported record must pass, in any format, and how a fault names the record's place."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hardneg.errors import InputError
 from hardneg.records import Int32
 
 MAX_ROWS = 2**31 - 1
-NAMED = 10  # unknown ids that are spelled out
+NAMED = 10  # number of unknown ids that a message lists
 GRADE_LIMIT = 2**31
 SPLIT_NAME = re.compile(r"\w[\w.-]*")
 
@@ -26,7 +26,7 @@ OnDuplicate = Literal["error", "first"]
 
 @dataclass(frozen=True)
 class Rules:
-    """What an import lets pass."""
+    """Which faulty records an import accepts, as the user chose."""
 
     allow_empty: bool = False
     allow_unjudged: bool = False
@@ -35,7 +35,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class ImportPolicy:
-    """What an import lets pass: a fault is raised, or counted under a name where the rules allow it."""
+    """Applies the rules of an import: raises a fault, or counts it under a name if the rules allow it."""
 
     rules: Rules
     counts: Counter[str] = field(default_factory=Counter)
@@ -45,11 +45,11 @@ class ImportPolicy:
         self._let(self.rules.allow_empty, fault, f"empty_{kind}_texts", 1)
 
     def duplicates(self, fault: InputError, kind: str, total: int) -> None:
-        """Raise the fault of records that were there before, or count all ``total`` of them."""
+        """Raise the fault of records whose id came before, or count all ``total`` of them."""
         self._let(self.rules.on_duplicate == "first", fault, f"{kind}_duplicates", total)
 
     def unknown(self, fault: InputError, total: int) -> None:
-        """Raise the fault of judgements of ids that are not there, or count all ``total`` of them."""
+        """Raise the fault of judgements that name unknown ids, or count all ``total`` of them."""
         self._let(self.rules.allow_unjudged, fault, "unknown_judgements", total)
 
     def _let(self, allowed: bool, fault: InputError, name: str, total: int) -> None:
@@ -70,19 +70,19 @@ class SourceLines:
         self.starts: list[int] = []
 
     def add(self, path: Path | None, line: int | None) -> None:
-        """Remember the next record's place."""
+        """Store the file and line of the next record."""
         if not self.files or path is not self.files[-1]:
             self.files.append(path)
             self.starts.append(len(self.lines))
         self.lines.append(-1 if line is None else line)
 
     def of(self, row: int) -> tuple[Path | None, int | None]:
-        """File and line of a record; None where it has none."""
+        """The file and line of a record; None where it has none."""
         file = int(np.searchsorted(self.starts, row, side="right")) - 1
         return self.files[file], None if self.lines[row] < 0 else self.lines[row]
 
     def duplicate(self, what: str, first: int, row: int, total: int) -> InputError:
-        """The fault of a record that was there before; both places are named."""
+        """The fault of a record whose id came before; the message names both places."""
         before, line = self.of(first)
         place = f"line {line} of {before.name}" if before and line else f"record {first + 1}"
         path, line = self.of(row)
@@ -101,7 +101,7 @@ def fault_of(record: Any, code: str, what: str, fix: str) -> InputError:
 
 
 def encoded(value: str, name: str, record: PassageRecord | QueryRecord) -> bytes:
-    """UTF-8 of a field, which holds neither a NUL nor half of a surrogate pair."""
+    """Encode a field as UTF-8; raises a fault if it has a NUL or half of a surrogate pair."""
     try:
         data = value.encode()
     except UnicodeEncodeError as fault:
@@ -116,7 +116,7 @@ def encoded(value: str, name: str, record: PassageRecord | QueryRecord) -> bytes
 
 
 def encoded_id(record: PassageRecord | QueryRecord, kind: str) -> bytes:
-    """UTF-8 of an id, which is not blank."""
+    """Encode an id as UTF-8; raises a fault if it is blank."""
     data = encoded(record.id, f"{kind} id", record)
     if not data or record.id.isspace():
         raise fault_of(record, "EMPTY_ID", f"the {kind} id is empty", "give every record an id")
@@ -124,7 +124,7 @@ def encoded_id(record: PassageRecord | QueryRecord, kind: str) -> bytes:
 
 
 def encoded_text(record: PassageRecord | QueryRecord, kind: str, policy: ImportPolicy) -> bytes:
-    """UTF-8 of a text, which is not blank unless the rules allow it."""
+    """Encode a text as UTF-8; raises a fault if it is blank and the rules do not allow that."""
     data = encoded(record.text, f"{kind} text", record)
     if not data or record.text.isspace():
         what = f"the text of {kind} {record.id!r:.80} is empty"
@@ -134,7 +134,7 @@ def encoded_text(record: PassageRecord | QueryRecord, kind: str, policy: ImportP
 
 
 def check_room(n: int, kind: str) -> None:
-    """Rows are 32-bit."""
+    """Refuse more records than 32-bit rows can number."""
     if n > MAX_ROWS:
         raise InputError("TOO_MANY", f"more than {MAX_ROWS:,} {kind}", "import a part of them")
 
@@ -143,13 +143,13 @@ def check_room(n: int, kind: str) -> None:
 
 
 def check_split(name: str) -> None:
-    """A split's name becomes a file's name."""
+    """Refuse the name of a split that cannot be a file's name."""
     if not SPLIT_NAME.fullmatch(name):
         raise InputError("BAD_SPLIT", f"a split is named {name!r:.60}", "use letters, digits, dots, - and _")
 
 
 def grades_of(batch: list[JudgementRecord]) -> Int32:
-    """The grades of a batch [n]: integers of 32 bits."""
+    """The grades of a batch [n]; raises a fault if one does not fit 32 bits."""
     try:
         grades: NDArray[np.float64] = np.array([record.grade for record in batch], dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
@@ -170,7 +170,7 @@ def _number(value: Any) -> float:
 
 
 class Unknown:
-    """Judgements that name ids which are not there: the first few and the total."""
+    """Judgements that name unknown ids: the first few of them, and their number."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -178,7 +178,7 @@ class Unknown:
         self.first: JudgementRecord | None = None
 
     def add(self, batch: list[JudgementRecord], query_rows: Int32, passage_rows: Int32) -> None:
-        """Count those of a batch whose query or passage row is -1."""
+        """Count the judgements of a batch whose query or passage row is -1."""
         unknown = np.flatnonzero((query_rows < 0) | (passage_rows < 0))
         self.total += len(unknown)
         for i in unknown[: NAMED - len(self.named)].tolist():
@@ -189,7 +189,7 @@ class Unknown:
             self.named.append(f"{query if query_rows[i] < 0 else passage} ({record.split}{line})")
 
     def fault(self) -> InputError:
-        """One line that names them."""
+        """One fault that lists the first unknown ids and says how many judgements name one."""
         what = f"{self.total:,} judgements name ids that are not there: {', '.join(self.named)}"
         what += ", …" if self.total > len(self.named) else ""
         fix = "import the missing records too, or drop and count these by hardneg import --allow-unjudged"

@@ -48,7 +48,7 @@ from hardneg.storage.artifacts import (
 )
 
 KIND = "collection"
-READING = 2  # grows when the same source is read into other content; caches of before are passed over
+READING = 2  # raised when the same source gives other content; collections cached before are then not used
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,7 @@ class Collection:
 
     Attributes
     ----------
-    digest : identity of ids, titles, texts, queries, qrels and answers; of nothing else.
+    digest : SHA-256 of ids, titles, texts, queries, qrels and answers, and of nothing else.
     splits : names, ascending.
     passage_ids, titles, texts : columns by passage row, in source order.
     query_ids, query_texts : columns by query row, ascending by the bytes of the id.
@@ -121,7 +121,7 @@ class Collection:
         queries : text by id, or (id, text) or mappings with ``id`` and ``text``.
         qrels : by split and query id, either {passage id: grade} or a list of passage ids (grade 1).
         answers : by query id.
-        to : the folder to publish; without it, one of the user's cache that belongs to this content.
+        to : the folder to publish; by default a folder of the user's cache, named after the content.
         allow_empty, allow_unjudged, on_duplicate : as for an import.
 
         Raises
@@ -140,12 +140,12 @@ class Collection:
 
     @property
     def n_passages(self) -> int:
-        """Number of passages."""
+        """The number of passages of the collection."""
         return len(self.passage_ids)
 
     @property
     def n_queries(self) -> int:
-        """Number of queries, of all splits and of none."""
+        """The number of queries, with those that are in no split."""
         return len(self.query_ids)
 
     @property
@@ -159,7 +159,7 @@ class Collection:
         return self.answer_texts.take(np.arange(*span))
 
     def qrels(self, split: str) -> Qrels:
-        """The judgements of a split: of all its queries, judged or not."""
+        """The judgements of a split; a query without judgements is in it too."""
         if split not in self.splits:
             there = f"there are {', '.join(self.splits)}" if self.splits else "import it with judgements"
             raise SettingsError("UNKNOWN_SPLIT", f"no split {split!r}", there, path=self.path)
@@ -190,10 +190,11 @@ def publish_source(source: Source, to: Path, rules: Rules, *, replace: bool = Fa
 def hold_out(
     qrels: Qrels, ids: IdColumn, *, seed: int, most: int = 500, share: float = 0.1
 ) -> tuple[Qrels, Qrels]:
-    """Part a split into (train, dev) where a collection has no dev split.
+    """Split the queries of ``qrels`` into (train, dev), for a collection without a dev split.
 
-    Dev is min(``most``, ``share``) of the queries, at least one of two or more: those of the smallest hash of
-    the seed and the query's id, so that neither rows nor the source's order matter.
+    Dev gets at most ``most`` queries and at most the share ``share`` of them, but one at least if there are two.
+    It gets the queries with the smallest hashes of seed and query id, so that the order of the source does not
+    matter.
     """
     n = len(qrels)
     count = min(most, max(int(n * share), min(1, n // 2)))

@@ -1,4 +1,4 @@
-"""Id spaces: string ids by row and rows by id, whether they stand in a collection or only in some files."""
+"""Id spaces map string ids to rows and rows to ids, for the ids of a collection or of some files."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def byte_ranks(ids: Sequence[str]) -> Int32:
 
 
 def extend(space: IdSpace, ids: list[str]) -> tuple[IdSpace, Int32]:
-    """The space with those of the distinct ``ids`` that it lacks put behind, and the row of each id."""
+    """Append those of the distinct ``ids`` [n] that a space lacks; returns the new space and the ids' rows [n]."""
     rows = np.array(space.rows(ids), np.int32)
     unknown = np.flatnonzero(rows < 0)
     if not len(unknown):

@@ -1,4 +1,4 @@
-"""From a foreign convention to a canonical collection, and from the user's ``DATA`` to an open one."""
+"""Imports a collection of any format into the canonical one, and opens what the user names as ``DATA``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NAMES: Mapping[str, Callable[[str], Source]] = {
     "hf": hub.records,
 }
 FORMATS = (*FOLDERS, *NAMES)
-# Files that a convention has, and a pattern that some file fits; the first that holds counts.
+# How a format is recognised: files that must be there, and a pattern that one file matches. The first hit counts.
 SIGNS: Sequence[tuple[str, tuple[set[str], str]]] = (
     ("beir", ({"corpus.jsonl", "queries.jsonl"}, ".*")),
     ("dpr", ({dpr.PASSAGES}, ".*")),
@@ -60,16 +60,16 @@ def import_collection(
     on_duplicate: OnDuplicate = "error",
     replace: bool = False,
 ) -> Collection:
-    """Read a collection in a foreign convention, check every record, and publish it in the canonical form.
+    """Read a collection of any format, check every record, and publish it in the canonical form.
 
     Parameters
     ----------
     source : ``[format:]PLACE``, or a source made by a format's ``records``.
     to : the folder to publish.
     format : the convention of a place that does not name its own; ``auto`` looks at the files.
-    allow_empty : keep empty texts, counted.
-    allow_unjudged : drop judgements that name unknown ids, counted.
-    on_duplicate : ``first`` keeps the first of equal ids, counted; ``error`` refuses them.
+    allow_empty : keep and count empty texts instead of refusing them.
+    allow_unjudged : drop and count judgements that name unknown ids instead of refusing them.
+    on_duplicate : ``first`` keeps the first record of an id and counts the others; ``error`` refuses them.
     replace : replace a collection that stands at ``to``.
 
     Raises
@@ -90,7 +90,7 @@ def import_collection(
 
 
 def open_data(data: str | Path, *, cache: Path | None = None) -> Collection:
-    """Open a canonical folder, or import ``[format:]PLACE`` into the cache unless the same is there."""
+    """Open a canonical folder, or import ``[format:]PLACE`` into the cache, unless it was imported before."""
     if (Path(data) / MANIFEST).is_file():
         return Collection.open(data)
     source, rules = find_source(str(data)), Rules()
@@ -100,7 +100,7 @@ def open_data(data: str | Path, *, cache: Path | None = None) -> Collection:
             with lease(place.with_suffix(".lock")):
                 if not is_published(place, KIND):
                     publish_source(source, place, rules)
-        except BusyError:  # another process imports the same
+        except BusyError:  # another process imports the same collection
             time.sleep(WAIT_SECONDS)
     return Collection.open(place)
 
@@ -120,7 +120,7 @@ def find_source(data: str, format: str = "auto") -> Source:
 
 
 def detect(data: str) -> str:
-    """The convention of a folder, by the names of its files."""
+    """The format of a folder, recognised by the names of its files."""
     prefix, colon, _ = data.partition(":")
     if colon and not Path(data).exists():
         raise unknown_format(prefix)
@@ -136,7 +136,7 @@ def detect(data: str) -> str:
 
 
 def existing_folder(data: str) -> Path:
-    """The folder a user named."""
+    """The folder that the user named; raises :class:`InputError` if it does not exist."""
     folder = Path(data)
     if not folder.is_dir():
         raise InputError("NOT_FOUND", "no such folder", "check the path", path=folder)
@@ -144,7 +144,7 @@ def existing_folder(data: str) -> Path:
 
 
 def unknown_format(name: str) -> SettingsError:
-    """The fault of a format that does not exist, with the nearest that does."""
+    """The fault of an unknown format; it names the nearest known one."""
     near = difflib.get_close_matches(name, FORMATS, 1)
     fix = f"did you mean {near[0]}?" if near else f"use one of {', '.join(FORMATS)}"
     return SettingsError("UNKNOWN_FORMAT", f"no format is called {name!r:.60}", fix)

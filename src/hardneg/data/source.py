@@ -1,4 +1,4 @@
-"""What a format yields: streams of records that still know the file and line they came from."""
+"""Sources: what a format reads from a place, as streams of records that know their file and line."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class PassageRecord(NamedTuple):
 
 
 class QueryRecord(NamedTuple):
-    """One query.
+    """One query, with its text and answers.
 
-    ``split`` puts it into a split whether or not it has judgements; "" leaves that to the judgements. A query
-    of several splits is yielded once for each, with the same text and answers.
+    ``split`` names a split that the query is in, whether or not it has judgements there; "": the judgements
+    decide. A query of several splits is yielded once for each, with the same text and answers.
     """
 
     id: str
@@ -41,7 +41,7 @@ class QueryRecord(NamedTuple):
 
 
 class JudgementRecord(NamedTuple):
-    """One judged pair of a split."""
+    """One judgement: the grade of a passage for a query, in a split."""
 
     split: str
     query_id: str
@@ -53,14 +53,14 @@ class JudgementRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class Source:
-    """A collection in some convention, read as three streams; each call starts a stream from its beginning.
+    """A collection in some format, read as three streams; each call starts a stream from its beginning.
 
     Parameters
     ----------
-    format : name of the convention.
+    format : name of the format.
     passages, queries, judgements : functions that yield records in source order.
     inputs : digests of what the streams read, by name; equal inputs mean an equal collection.
-    ignored : fields that were seen and not used, counted while streaming.
+    ignored : number of times that each unused field was seen, counted while streaming.
     """
 
     format: str
@@ -72,7 +72,7 @@ class Source:
 
 
 def file_digests(folder: Path, files: Iterable[Path]) -> dict[str, str]:
-    """SHA-256 of each file by its name, as seen from ``folder``."""
+    """SHA-256 of each file, by its path relative to ``folder``."""
     digests = {}
     for file in files:
         with reading(file):
@@ -81,7 +81,7 @@ def file_digests(folder: Path, files: Iterable[Path]) -> dict[str, str]:
 
 
 def not_loaded(name: str, fault: Exception) -> InputError:
-    """The fault of data that another package fetches, and could not."""
+    """The fault of a data set that another package failed to load."""
     what = " ".join(f"{type(fault).__name__}: {fault}".split())
     return InputError("NOT_LOADED", f"{name} cannot be loaded ({what:.300})", "check its name and the network")
 
@@ -103,7 +103,7 @@ def source_from_lists(
 
     Raises
     ------
-    InputError : one of them is of another shape; the first that is wrong is named.
+    InputError : a list has another shape; the message names the first item that is wrong.
     """
     told = [passage_record(passage) for passage in items_of(passages, "passages", PASSAGE_FORM)]
     pairs = [query_pair(query) for query in items_of(queries, "queries", "text by id, or (id, text) pairs")]
@@ -120,7 +120,7 @@ def source_from_lists(
 
 
 def items_of(given: Any, name: str, form: str) -> list[Any]:
-    """The items of a list, or of a mapping as pairs."""
+    """The items of a list; a mapping gives its (key, value) pairs."""
     if isinstance(given, Mapping):
         return list(given.items())
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
@@ -138,7 +138,7 @@ def judgement_records(qrels: Judged) -> Iterator[JudgementRecord]:
 
 
 def check_qrels(qrels: Any) -> None:
-    """Refuse judgements that are not by split, query and passage."""
+    """Refuse judgements that are not given by split, query and passage."""
     if not isinstance(qrels, Mapping):
         raise InputError("WRONG_TYPE", f"qrels are given as {described(qrels)}", QRELS_FORM)
     for split, judged in qrels.items():
@@ -152,7 +152,7 @@ def check_qrels(qrels: Any) -> None:
 
 
 def is_graded(graded: Any) -> bool:
-    """Whether these are passage ids, with grades or without; a grade's range is looked at as in any format."""
+    """Whether ``graded`` is a list of passage ids, or grades by passage id; ranges of grades are checked later."""
     if isinstance(graded, str | bytes) or not isinstance(graded, Mapping | Sequence | Set):
         return False
     return all(isinstance(passage_id, str) for passage_id in graded)

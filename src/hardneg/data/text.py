@@ -1,4 +1,4 @@
-"""Columns of strings on disk, memory-mapped: texts and ids at rest are no Python objects.
+"""Columns of strings on disk, memory-mapped, so that texts and ids cost no Python objects until they are read.
 
 A column is one UTF-8 blob and int64 offsets. An id column also finds the row of an id, by a sorted table of
 64-bit hashes that all processes of a machine share, and knows every id's rank in byte order.
@@ -26,7 +26,7 @@ COPIED = 1 << 12  # strings held at a time when a column is rewritten
 
 
 def hash_bytes(data: bytes) -> bytes:
-    """Eight bytes that stand for ``data``: equal for equal data."""
+    """An eight-byte hash of ``data``."""
     return blake2b(data, digest_size=8).digest()
 
 
@@ -36,7 +36,7 @@ def hash_strings(strings: Sequence[str]) -> UInt64:
 
 
 def as_hashes(digests: bytes | bytearray) -> UInt64:
-    """Joined results of :func:`hash_bytes` as numbers [n]."""
+    """Concatenated results of :func:`hash_bytes` as numbers [n]."""
     return np.frombuffer(bytes(digests), dtype="<u8").astype(np.uint64)
 
 
@@ -102,7 +102,7 @@ def _map(folder: Path, name: str) -> tuple[mmap.mmap | bytes, Int64]:
 
 
 class TextColumnWriter:
-    """Writes a column as its strings arrive; a context manager, the column stands when the block ends."""
+    """A context manager that writes a column string by string; the column is complete when the block ends."""
 
     def __init__(self, draft: Draft, name: str) -> None:
         self.draft, self.name = draft, name
@@ -126,7 +126,7 @@ class TextColumnWriter:
 
 
 def rewrite(draft: Draft, name: str, rows: NDArray[np.integer]) -> None:
-    """Replace a written column by its ``rows``, in that order."""
+    """Rewrite a column so that it holds the strings at ``rows``, in that order."""
     column = TextColumn.open(draft.path, name)
     with TextColumnWriter(draft, f"{name}.new") as writer:
         for start in range(0, len(rows), COPIED):
@@ -163,7 +163,7 @@ class IdColumn(TextColumn):
         found = np.full(len(wanted), -1, np.int32)
         place = np.searchsorted(self.hashes, hashes)
         pending = np.arange(len(wanted))
-        while len(pending):  # a second round only for unequal ids of equal hash
+        while len(pending):  # a second round happens only if different ids have equal hashes
             within = pending[place[pending] < len(self.hashes)]
             pending = within[self.hashes[place[within]] == hashes[within]]
             candidates = self.owners[place[pending]]
@@ -178,7 +178,7 @@ class IdColumn(TextColumn):
 
 
 def write_id_table(draft: Draft, name: str, table: str, hashes: UInt64) -> None:
-    """Write what an id column ``name`` needs to find rows, given the hash of each of its (unequal) ids."""
+    """Write the table by which the id column ``name`` finds rows, given the hashes [n] of its distinct ids."""
     order = np.argsort(hashes, kind="stable")
     ranks = byte_ranks(TextColumn.open(draft.path, name))
     draft.array(f"{table}.hashes.npy", hashes[order])
@@ -187,7 +187,7 @@ def write_id_table(draft: Draft, name: str, table: str, hashes: UInt64) -> None:
 
 
 def first_rows(column: TextColumn, hashes: UInt64) -> Int64:
-    """For each row [n], the first row that holds the same string; itself, where none comes before."""
+    """The first row that holds the same string as each row [n]: the row itself if none before it does."""
     order = np.argsort(hashes, kind="stable")
     sorted_hashes = hashes[order]
     starts = np.flatnonzero(np.r_[True, sorted_hashes[1:] != sorted_hashes[:-1]]) if len(order) else order
@@ -204,8 +204,8 @@ def first_rows(column: TextColumn, hashes: UInt64) -> Int64:
 def byte_ranks(column: TextColumn) -> Int32:
     """Rank [n] of every string in ascending order of its UTF-8 bytes; equal strings share the lowest rank.
 
-    Eight bytes are compared at a time, and only what is still tied is looked at again. Zero stands for the
-    end of a string, so strings must not hold NUL.
+    Eight bytes are compared at a time, and only strings that still tie are compared further. Zero stands for
+    the end of a string, so strings must not hold NUL.
     """
     ranks = np.zeros(len(column), np.int64)
     pending = np.arange(len(column), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Token stores: all texts of one side as token ids, tokenised once and read by row, without padding."""
+"""Token stores: the token ids of all texts of one side, tokenised once and read by row, without padding."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
+from tokenizers.models import WordLevel
 
 from hardneg.errors import BusyError, SettingsError
 from hardneg.process.progress import Tick, silent
@@ -35,7 +36,7 @@ WAIT_SECONDS = 0.2
 
 
 class Column(Protocol):
-    """Strings by row."""
+    """A column of strings that are read by row."""
 
     def __len__(self) -> int: ...
 
@@ -44,31 +45,31 @@ class Column(Protocol):
 
 
 class Texts(Protocol):
-    """What is tokenised: a collection."""
+    """The texts that a token store is made from; a collection has this form."""
 
     @property
     def digest(self) -> str:
-        """Identity of the collection."""
+        """The digest of the collection."""
 
     @property
     def titles(self) -> Column:
-        """By passage row; empty strings where there is none."""
+        """The titles by passage row; a passage without a title has an empty one."""
 
     @property
     def texts(self) -> Column:
-        """By passage row."""
+        """The texts by passage row."""
 
     @property
     def query_texts(self) -> Column:
-        """By query row."""
+        """The texts of the queries by query row."""
 
 
 @dataclass(frozen=True, eq=False)
 class TokenStore:
-    """Token ids of every text of one side, special tokens included; memory-mapped.
+    """The token ids of every text of one side, special tokens included; memory-mapped.
 
-    The ids of sequence i are ``ids[offsets[i]:offsets[i + 1]]``. A sequence is a text, or where the template
-    cuts documents into chunks one of those: document d has the sequences ``first[d]`` to ``first[d + 1] - 1``.
+    The ids of sequence i are ``ids[offsets[i]:offsets[i + 1]]``. A sequence is a whole text, unless the template
+    cuts documents into chunks: then document d has the sequences ``first[d]`` to ``first[d + 1] - 1``.
     """
 
     ids: NDArray[np.unsignedinteger]  # [T] uint16, uint32 for vocabularies above 65 536
@@ -89,15 +90,18 @@ class TokenStore:
 
     @property
     def lengths(self) -> Int64:
-        """Tokens of each row [n]."""
+        """Number of tokens of each sequence [n]."""
         return spans(self.offsets)
 
     def document(self, sequence: int) -> int:
-        """The row of the text that a sequence is of."""
+        """The row of the text that a sequence belongs to."""
         return sequence if self.first is None else int(np.searchsorted(self.first, sequence, side="right")) - 1
 
     def read_documents(self, rows: NDArray[np.integer]) -> tuple[TokenBatch, Int64 | None]:
-        """All sequences of these texts, in that order, and how they are dealt out [rows + 1]; None: one each."""
+        """All sequences of the texts at ``rows`` [n], in that order, and the offsets [n + 1] of each text's.
+
+        The offsets are None where every text is one sequence.
+        """
         if self.first is None:
             return self.read(rows), None
         index, offsets = take_spans(self.first, rows)
@@ -117,18 +121,19 @@ def tokenize(
     *,
     progress: Tick = silent,
 ) -> TokenStore:
-    """The token store of one side of ``source``: opened when the cache has it, else made there.
+    """Open the token store of one side of ``source`` in the cache; make it first if it is not there.
 
     A passage is ``[CLS] title [SEP] text [SEP]`` when it has a title that the template uses, else
-    ``[CLS] text [SEP]``, with the tokenizer's own special tokens; the prompt comes first. A line break in a title
-    becomes a separator too (``url [SEP] title`` of MS MARCO's documents). What exceeds the template's length is
-    cut before the last special token, or with ``chunks`` goes on in further sequences, each with its own special
-    tokens; prompt and title stand in the first alone. An empty text is one sequence of nothing but special tokens.
+    ``[CLS] text [SEP]``, with the tokenizer's own special tokens. The prompt comes before the text. A line break
+    in a title becomes a separator too (``url [SEP] title`` of MS MARCO's documents). A sequence longer than the
+    template's length is cut before its last special token. With ``chunks`` the rest goes into further sequences,
+    each with its own special tokens; only the first one has prompt and title. An empty text becomes one sequence
+    of special tokens.
 
     Parameters
     ----------
-    cache : folder of derived stores; this one's key is the digest of collection, template and tokenizer.
-    progress : called with the number of texts done and of all.
+    cache : the folder of token stores; a store's key is the digest of collection, template and tokenizer.
+    progress : called with the number of texts done and the number of all.
 
     Raises
     ------
@@ -141,15 +146,15 @@ def tokenize(
             with lease(cache / "leases" / path.name):
                 if not is_published(path, KIND):
                     _build(path, source, template, tokenizer, progress)
-        except BusyError:  # another process makes the same
+        except BusyError:  # another process makes the same store
             time.sleep(WAIT_SECONDS)
     return TokenStore.open(path)
 
 
 def token_batch(texts: list[str], titles: list[str], template: TextTemplate, tokenizer: Tokenizer) -> TokenBatch:
-    """The token sequences of a few texts that stand in no collection; ``titles`` may be empty.
+    """The token sequences of a few texts that are in no collection; ``titles`` may be empty.
 
-    Where the template cuts documents into chunks these are the chunks of all of them.
+    If the template cuts documents into chunks, every chunk is a sequence of the result.
     """
     strings = _strings(template, tokenizer)(titles, texts)
     encodings, _ = _sequences(_truncating(tokenizer, template.max_length), strings, template.chunks)
@@ -168,12 +173,12 @@ def cut_texts(
 
 
 def tokenizer_digest(tokenizer: Tokenizer) -> str:
-    """Digest of what decides the ids: everything but the truncation and padding set at the moment."""
+    """Digest of everything in a tokenizer that decides token ids: all but its truncation and padding."""
     return digest_json({**json.loads(tokenizer.to_str()), "truncation": None, "padding": None})
 
 
 def plain_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
-    """A copy that neither truncates nor pads, whatever its file says."""
+    """A copy of a tokenizer that neither truncates nor pads, whatever its file says."""
     copy = Tokenizer.from_str(tokenizer.to_str())
     copy.no_truncation()
     copy.no_padding()
@@ -198,10 +203,23 @@ def separator(tokenizer: Tokenizer) -> str:
     return str(encoding.tokens[text_end])
 
 
+def post_processed(tokenizer: Tokenizer, text: str, pair: str | None = None) -> Encoding:
+    """One or two texts of a single token each, and the special tokens that the tokenizer puts around them."""
+    probe = Tokenizer(WordLevel({"a": 0}, unk_token="a"))  # whatever the vocabulary, every text is one token here
+    if tokenizer.post_processor is not None:
+        probe.post_processor = tokenizer.post_processor
+    return probe.encode(text, pair)
+
+
+def special_around(tokenizer: Tokenizer) -> tuple[int, int]:
+    """How many special tokens the tokenizer puts before and after a text."""
+    mask = post_processed(tokenizer, "a").special_tokens_mask
+    return mask.index(0), mask[::-1].index(0)
+
+
 def without_special(batch: TokenBatch, tokenizer: Tokenizer) -> TokenBatch:
     """The sequences without the special tokens before and after their texts."""
-    mask = tokenizer.encode("a").special_tokens_mask
-    before, after = mask.index(0), mask[::-1].index(0)
+    before, after = special_around(tokenizer)
     lengths = batch.lengths - before - after
     offsets = offsets_of(lengths)
     index = np.arange(offsets[-1]) + np.repeat(batch.offsets[:-1] + before - offsets[:-1], lengths)
@@ -209,7 +227,7 @@ def without_special(batch: TokenBatch, tokenizer: Tokenizer) -> TokenBatch:
 
 
 def joined_passages(titles: list[str], texts: list[str], join: str) -> list[str]:
-    """Each passage as one string; a passage without a title is its text."""
+    """Each passage as one string: title, ``join`` and text, or the text alone if it has no title."""
     return [title + join + text if title else text for title, text in zip(titles, texts, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""What a recipe trains and is judged on: training queries with positives, dev and test judgements."""
+"""The data of a recipe: training queries with their positives, and the judgements of dev and test."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from hardneg.storage.artifacts import digest_json
 
 NONE = "none"
 AUTO = "auto"
-DEV_NAMES = ("dev", "dev.small", "validation", "valid", "val")  # what is a dev split by its name, in this order
-Basis = Literal["qrels", "answers"]  # what a measure goes by
+DEV_NAMES = ("dev", "dev.small", "validation", "valid", "val")  # names of dev splits, looked for in this order
+Basis = Literal["qrels", "answers"]  # what decides whether a hit is relevant
 BY_JUDGEMENTS: frozenset[Basis] = frozenset({"qrels"})
 NO_ROWS = np.zeros(0, np.int32)
 
 
 @dataclass(frozen=True)
 class Labels:
-    """What makes a passage a positive of a training query.
+    """How a passage becomes a positive of a training query.
 
     Attributes
     ----------
-    labels : ``qrels``: its judgement. ``answers`` (open-domain question answering): its judgement too, but no
-        passage that contains an answer is a negative, and a query without a judged positive has the best passage
-        with an answer that a model finds, which may be another one for every model.
-    use_positive_ctxs : False: judgements are not looked at, only answers.
-    require_gold : leave queries without a judged positive out.
+    labels : ``qrels``: judged passages are positives. ``answers`` (open-domain question answering): judged
+        passages are positives, and no passage that contains an answer is a negative. A query without a judged
+        positive gets the highest-ranked passage with an answer, which may be another one for each model.
+    use_positive_ctxs : False ignores judgements and uses answers only.
+    require_gold : leave out queries without a judged positive.
     answer_mode : whether answers are strings or patterns.
     """
 
@@ -59,7 +59,7 @@ BY_QRELS = Labels()
 
 @dataclass(frozen=True)
 class TrainingData:
-    """A collection seen by a recipe."""
+    """A collection with the splits and the labels that a recipe uses."""
 
     collection: Collection
     all_train: Positives  # all training queries, with their judged positives if they have any
@@ -67,17 +67,18 @@ class TrainingData:
     test: Qrels | None
     held_out: int = 0  # training queries moved to dev because there was no dev split
     labels: Labels = BY_QRELS
-    chosen: str = ""  # one line for people: which splits these are
+    chosen: str = ""  # one line for the log: which splits were chosen, and why
 
     @cached_property
     def train(self) -> Positives:
         """The queries that can be trained on, with their judged positives.
 
-        By judgements, these have one or more; by answers they may have none, if they have an answer.
+        With labels by judgements each has one or more. With labels by answers, a query that has an answer may have
+        none.
 
         Raises
         ------
-        InputError : there is no such query.
+        InputError : no query can be trained on.
         """
         labels, positives = self.labels, self.all_train
         if not labels.use_positive_ctxs:
@@ -92,7 +93,7 @@ class TrainingData:
 
     @property
     def digest(self) -> str:
-        """Which queries train and judge, by which judgements."""
+        """Digest of the queries and judgements of train, dev and test."""
         parts = {"train": self.all_train, "dev": self.dev, "test": self.test}
         return digest_json(
             {
@@ -133,14 +134,15 @@ def choose_splits(
     seed: int = 0,
     basis: frozenset[Basis] = BY_JUDGEMENTS,
 ) -> TrainingData:
-    """The splits by name; none is taken that has nothing to measure by.
+    """Choose the splits for train, dev and test by name; dev and test must have something to measure by.
 
     Parameters
     ----------
-    dev : a split's name; ``auto``: the first of ``DEV_NAMES`` that can be measured on and does not train or test,
-        else min(500, 10 %) of the training queries, held out by a seeded hash of their id; ``none``: no dev.
-    test : a split's name, or ``none``; the default is skipped where it is absent or cannot be measured on.
-    basis : what the measures go by: dev and test have queries with all of it.
+    dev : a split's name. ``auto``: the first of ``DEV_NAMES`` that can be measured on and is not used already; if
+        there is none, min(500, 10 %) of the training queries, held out by a seeded hash of their ids. ``none``: no
+        dev split.
+    test : a split's name, or ``none``; the default ``test`` is skipped if it is absent or cannot be measured on.
+    basis : what the measures need: judgements, answers or both. Dev and test must have queries with all of it.
 
     Raises
     ------
@@ -172,7 +174,7 @@ def choose_splits(
 
 
 def choose_test(collection: Collection, name: str, basis: frozenset[Basis]) -> tuple[Qrels | None, str]:
-    """The split that judges, if there is one, and what to say of it."""
+    """The judgements of the test split (None: there is none), and a phrase for the log."""
     if name == NONE:
         return None, NONE
     if name == "test" and name not in collection.splits:
@@ -184,7 +186,10 @@ def choose_test(collection: Collection, name: str, basis: frozenset[Basis]) -> t
 
 
 def find_dev(collection: Collection, taken: set[str], basis: frozenset[Basis]) -> tuple[Qrels | None, str]:
-    """The first split that is one for dev by its name, and what to say of it, or why those before it are none."""
+    """The first usable split with a dev split's name (None: there is none), and a phrase for the log.
+
+    The phrase also says why splits with such a name were passed over.
+    """
     passed = ""
     for name in DEV_NAMES:
         if name not in collection.splits:
@@ -198,7 +203,7 @@ def find_dev(collection: Collection, taken: set[str], basis: frozenset[Basis]) -
 
 
 def measurable_split(collection: Collection, name: str, use: str, basis: frozenset[Basis]) -> Qrels:
-    """The judgements of a split that the user named, which has what the measures go by."""
+    """The judgements of a split that the user named; raises :class:`InputError` if it cannot be measured on."""
     qrels = named_split(collection, name)
     missing = missing_in(collection, qrels, basis)
     what = f"split '{name}' has {len(qrels):,} queries and no {missing} to measure by"
@@ -210,7 +215,7 @@ def measurable_split(collection: Collection, name: str, use: str, basis: frozens
 
 
 def missing_in(collection: Collection, qrels: Qrels, basis: frozenset[Basis]) -> str:
-    """What a split lacks of what measures go by: "judgements", "answers" or nothing."""
+    """Which part of ``basis`` a split lacks: "judgements", "answers" or nothing ("")."""
     if "qrels" in basis and not (qrels.grades > 0).any():
         return "judgements"
     if "answers" in basis and not has_answer(collection, qrels).any():
@@ -219,7 +224,7 @@ def missing_in(collection: Collection, qrels: Qrels, basis: frozenset[Basis]) ->
 
 
 def others(collection: Collection, use: str, basis: frozenset[Basis] = BY_JUDGEMENTS) -> str:
-    """Advice that names the splits which have what is missing."""
+    """Advice for a split that cannot be used: the names of splits that can."""
     able = [name for name in collection.splits if not missing_in(collection, collection.qrels(name), basis)]
     none = "" if use == "train" else f", or --{use} none"
     return (
@@ -228,7 +233,7 @@ def others(collection: Collection, use: str, basis: frozenset[Basis] = BY_JUDGEM
 
 
 def labelled(data: TrainingData, settings: Mapping[str, Any]) -> TrainingData:
-    """The data with the labels that a recipe's settings name; those of a recipe that names none stay."""
+    """Set the labels that a recipe's settings name; a label setting that the recipe lacks keeps its value."""
     named = {field.name: settings[field.name] for field in fields(Labels) if field.name in settings}
     labels = replace(data.labels, **named)
     labels.check()
@@ -244,7 +249,7 @@ def has_answer(collection: Collection, positives: Positives | Qrels) -> NDArray[
 
 
 def named_split(collection: Collection, name: str) -> Qrels:
-    """The judgements of a split."""
+    """The judgements of the split ``name``; raises :class:`SettingsError` if there is no such split."""
     if name not in collection.splits and collection.splits:
         what = f"there is no split '{name:.80}'"
         raise SettingsError("UNKNOWN_SPLIT", what, nearest(name, collection.splits))

@@ -38,18 +38,24 @@ def model_card(about: str, data: TrainingData, results: Mapping[str, Any], setti
 
 def card_metadata(data: TrainingData, results: Mapping[str, Any], base_model: str | None) -> dict[str, Any]:
     """The head of a model card: what hubs read of its origin and its results."""
+    from huggingface_hub import EvalResult, ModelCardData
+
     found = [
-        {
-            "task": {"type": "text-retrieval", "name": "Retrieval"},
-            "dataset": {"type": "hardneg", "name": f"collection {data.collection.digest[:12]}", "split": split},
-            "metrics": [
-                {"type": name, "name": name, "value": value} for name, value in results[split][FINAL].items()
-            ],
-        }
+        EvalResult(
+            task_type="text-retrieval",
+            task_name="Retrieval",
+            dataset_type="hardneg",
+            dataset_name=f"collection {data.collection.digest[:12]}",
+            dataset_split=split,
+            metric_type=name,
+            metric_name=name,
+            metric_value=value,
+        )
         for split in splits_of(results)
+        for name, value in results[split][FINAL].items()
     ]
-    index = {"model-index": [{"name": "model", "results": found}]} if found else {}
-    return ({"base_model": base_model} if base_model else {}) | index
+    head = ModelCardData(base_model=base_model, model_name="model", eval_results=found or None)
+    return {name: value for name, value in head.to_dict().items() if name != "model_name"}
 
 
 def splits_of(results: Mapping[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Which state of training is the result: the last one, or the best on dev; and what is said of it."""
+"""Chooses the state that is the result, the last or the best on dev, and puts the choice into words."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Choice:
 
     Attributes
     ----------
-    state : its name; ``last`` is that after the last step.
-    step : after how many steps of its stage it was.
-    measure : what it was chosen by; None where there is no dev split.
-    dev : that measure on dev of every state that could be chosen, in their order.
+    state : the state's name; ``last`` is the state after the last step.
+    step : the number of steps of its stage that were made.
+    measure : the measure that decided; None if there is no dev split.
+    dev : state -> this measure on dev, for all states that could be chosen, in order.
     """
 
     state: str
@@ -36,11 +36,11 @@ class Choice:
 
     @property
     def beats_untrained(self) -> bool:
-        """Whether it does better on dev than the model as it came."""
+        """Whether the chosen state does better on dev than the untrained model."""
         return self.state != UNTRAINED and self.dev[self.state] > self.dev[UNTRAINED]
 
     def as_json(self) -> dict[str, Any]:
-        """What ``results.json`` says of it."""
+        """The choice as ``results.json`` stores it."""
         known = {"state": self.state, "step": self.step}
         if self.measure is None:
             return known
@@ -51,26 +51,27 @@ class Choice:
 def choose(
     keep: Literal["best", "last"], measured: tuple[str, Mapping[str, float]], places: Mapping[str, Path]
 ) -> Choice:
-    """The state to keep.
+    """Choose the state to keep.
 
     Parameters
     ----------
-    measured : the measure, and what it is on dev of every state that can be kept, in the order of training; none
-        where there is no dev split.
-    places : where the weights of the states stand.
+    keep : the best state on dev, or the last one.
+    measured : the measure's name, and its value on dev by state in the order of training (empty without a dev
+        split).
+    places : state -> the folder with its weights.
     """
     measure, dev = measured
-    best = max(dev, key=lambda name: dev[name]) if keep == "best" else LAST  # of equals the first
+    best = max(dev, key=lambda name: dev[name]) if keep == "best" else LAST  # the first of equal ones
     step = 0 if best == UNTRAINED else steps_made(places[best])
     return Choice(best, step, measure if dev else None, dev)
 
 
 def with_final(found: Mapping[str, T], last: str, chosen: str) -> dict[str, T]:
-    """What was found by state, with that of the chosen one as ``final`` at the end.
+    """Copy a mapping by state, and append the value of the chosen state under the name ``final``.
 
     Parameters
     ----------
-    last : what the state after the last step is called in ``found``. If it is the chosen one, it is renamed.
+    last : the name of the state after the last step in ``found``. If this state is chosen, it is renamed.
     """
     old = last if chosen == LAST else chosen
     theirs = {name: value for name, value in found.items() if name == old or name.startswith(f"{old}/")}
@@ -82,7 +83,7 @@ def with_final(found: Mapping[str, T], last: str, chosen: str) -> dict[str, T]:
 
 
 def sentence(kept: Mapping[str, Any]) -> str:
-    """Which state ``model/`` is, in one line."""
+    """One line that says which state ``model/`` holds."""
     names = {UNTRAINED: "the untrained model as it came", LAST: f"the last state (step {kept['step']:,})"}
     said = f"model/ is {names.get(kept['state'], kept['state'])}"
     if "dev" not in kept:
@@ -93,7 +94,7 @@ def sentence(kept: Mapping[str, Any]) -> str:
 
 
 def warning(kept: Mapping[str, Any]) -> str | None:
-    """What has to be said loudly: that training has not made the model better."""
+    """A warning if training has not made the model better on dev; else None."""
     if kept.get("beats_untrained", True):
         return None
     best = kept["of"][UNTRAINED]
@@ -109,7 +110,7 @@ def warning(kept: Mapping[str, Any]) -> str | None:
 
 
 def report(kept: Mapping[str, Any]) -> None:
-    """Log which state it is, and warn if it is no better than the untrained model."""
+    """Log which state was chosen, and warn if it is no better than the untrained model."""
     say(sentence(kept))
     if text := warning(kept):
         log.warning("%s", text)

@@ -1,4 +1,4 @@
-"""The learning curve of an experiment: loss over all steps, and how each state of the model does."""
+"""The learning curve of an experiment: the loss of every step, and a measure of each state of the model."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ Float64 = NDArray[np.float64]
 
 INCHES, DOTS = (9.0, 4.5), 150
 LOSS, MEASURE, FAINT = "#4878a8", "#c44e34", "#808080"
-HALO = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}  # behind labels
+HALO = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}  # the box behind a label
 
 
 @dataclass(frozen=True)
 class LearningCurve:
-    """What is drawn; steps count on from episode to episode."""
+    """The data of a learning curve; steps are counted on from episode to episode."""
 
     steps: NDArray[np.int64]  # [n] from 1
     losses: Float64  # [n]
-    episodes: tuple[int, ...]  # their numbers
-    borders: tuple[int, ...]  # steps made before the first (0), after it, after the second, ...
+    episodes: tuple[int, ...]  # the numbers of the episodes
+    borders: tuple[int, ...]  # steps made before the first episode (0), after it, after the second, ...
 
 
 def learning_curve(rows: Sequence[Mapping[str, Any]], ends: Mapping[int, int]) -> LearningCurve:
-    """The curve of logged steps.
+    """Make the learning curve of the logged steps.
 
     Parameters
     ----------
     rows : lines of ``metrics.jsonl``: ``episode``, ``step`` (from 1) and ``loss``, ascending.
-    ends : by episode, the step whose model the next one builds on; later steps of that episode are left out.
-        An episode that it does not name counts whole.
+    ends : episode -> the step whose model the next episode starts from; later steps of the episode are left out.
+        An episode that is not named here is used whole.
     """
     kept = [row for row in rows if row["step"] <= ends.get(row["episode"], row["step"])]
-    made = {row["episode"]: row["step"] for row in kept}  # the last one of each stays
+    made = {row["episode"]: row["step"] for row in kept}  # the last row of an episode decides
     borders = tuple(itertools.accumulate(made.values(), initial=0))
     before = dict(zip(made, borders[:-1], strict=True))
     steps = np.array([before[row["episode"]] + row["step"] for row in kept], np.int64)
@@ -48,7 +48,7 @@ def learning_curve(rows: Sequence[Mapping[str, Any]], ends: Mapping[int, int]) -
 
 
 def smooth(values: Float64, width: int) -> Float64:
-    """Means of ``values`` [n] over a window of ``width`` around each; at the ends, over what there is of it."""
+    """The mean [n] of ``values`` [n] in a window of ``width`` around each; the window is cut at both ends."""
     totals = np.concatenate([[0.0], np.cumsum(values)])
     at = np.arange(len(values))
     low, high = np.maximum(at - width // 2, 0), np.minimum(at + (width + 1) // 2, len(values))
@@ -68,10 +68,10 @@ def draw_learning_curve(
 
     Parameters
     ----------
-    places : steps before each state of the model; the curve's borders, where a state stands at each.
-    states : the measure of each.
-    label : what it measures, such as "dev RR@10".
-    baseline : BM25's value.
+    places : the number of steps before each state of the model; often the curve's borders.
+    states : the measure of each state.
+    label : the measure's name, such as "dev RR@10".
+    baseline : BM25's value of this measure.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -86,7 +86,7 @@ def draw_learning_curve(
 
 
 def _draw_losses(axes: Any, curve: LearningCurve) -> None:
-    """The loss of every step, faint, and its moving mean within each episode."""
+    """Draw the loss of every step (faint) and its moving mean within each episode."""
     width = max(curve.borders[-1] // 40, 1)
     for start, stop in itertools.pairwise(curve.borders):
         inside = (curve.steps > start) & (curve.steps <= stop)
@@ -115,7 +115,7 @@ def _draw_losses(axes: Any, curve: LearningCurve) -> None:
 def _draw_states(
     axes: Any, places: Sequence[int], states: Sequence[float], label: str, baseline: float | None
 ) -> None:
-    """The measure of every state, with its value, and BM25's as a line."""
+    """Draw the measure of every state with its value, and BM25's as a line."""
     if baseline is not None:
         axes.axhline(baseline, color=MEASURE, linewidth=1, linestyle="--", alpha=0.6)
         axes.annotate(

@@ -1,7 +1,7 @@
-"""Forgetting: training queries that a model answered better before it was trained further.
+"""Forgetting: training queries that a model answered better before further training.
 
 Figures 4 and 8 and Table 9 of Sun et al., "Reduce Catastrophic Forgetting of Dense Retrieval Training with
-Teleportation Negatives", EMNLP 2022. Compared are raw runs of all training queries, before positives are dropped.
+Teleportation Negatives", EMNLP 2022. The runs of all training queries are compared, with positives in them.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ Float64 = NDArray[np.float64]
 
 
 def reciprocal_ranks(run: Run, positives: Positives, depth: int = 100) -> Float64:
-    """Reciprocal rank of the best positive of every query [Q]; 0 where none is among the first ``depth`` hits."""
+    """Reciprocal rank of the best positive of every query [Q]; 0 if none is among the first ``depth`` hits."""
     rank = first_relevant_rank(run, positives, depth)
     return np.where(rank > 0, 1.0 / np.maximum(rank, 1), 0.0)
 
 
 def forgetting_rate(before: Float64, after: Float64) -> float:
-    """Share of the queries whose reciprocal rank [Q] fell."""
+    """The share of queries whose reciprocal rank [Q] fell."""
     return float(np.mean(after < before))
 
 
 def learned_share(before: Float64, after: Float64) -> float:
-    """Share of the queries whose reciprocal rank [Q] rose."""
+    """The share of queries whose reciprocal rank [Q] rose."""
     return float(np.mean(after > before))
 
 
 def forgetting(
     data: TrainingData, runs: Mapping[str, Run], contains: Contains | None = None, *, first: int = 1
 ) -> list[dict[str, Any]]:
-    """Shares of the training queries forgotten and learned from each state of the model to the next.
+    """The shares of training queries forgotten and learned from each state of the model to the next.
 
-    A query is forgotten when its MRR@100 fell below that of the state before (ANCE-Tele, Fig. 4). The ``first``
-    episode, whatever its number, is set against the pretrained model. With ``contains``, a hit that contains an
-    answer counts as much as a judged one: what is a positive in training may differ between the states.
+    A query is forgotten if its MRR@100 fell below that of the state before (ANCE-Tele, Fig. 4). The first episode,
+    whose number is ``first``, is compared with the pretrained model. With ``contains``, a hit that contains an
+    answer counts like a judged positive, because the positives of training may differ between states.
 
     Parameters
     ----------
-    runs : what the states found for the training queries, by their names and in their order.
+    runs : state -> run of the training queries, in the order of training.
     """
     ranks = {name: reciprocal_ranks(run, relevant(run, data, contains)) for name, run in runs.items()}
     return [
@@ -74,5 +74,5 @@ def sample_queries(query_rows: Int32, count: int = 10, *, seed: int) -> Int64:
 
 
 def trajectories(reciprocals: Sequence[Float64], positions: Int64) -> Float64:
-    """Reciprocal ranks of some queries over the episodes [count, episodes]."""
+    """The reciprocal ranks of the queries at ``positions`` [count] in every episode [count, episodes]."""
     return np.stack([values[positions] for values in reciprocals], axis=1)

@@ -1,4 +1,4 @@
-"""How many of the negatives that a model was trained on are still near the query when it has learned from them."""
+"""Informative negatives: how many of a model's negatives are still near their query after training on them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ DEPTH = 100
 
 
 def informative_share(pool: NegativePool, run: Run, data: TrainingData, positives: Positives) -> float:
-    """Mean over queries of the share of a query's negatives that are among its first 100 now (ANCE, Section 6.3).
+    """Mean over queries of the share of a query's negatives that are among its first 100 hits (ANCE, Section 6.3).
 
     Parameters
     ----------
-    pool : what was trained on; queries without negatives do not count.
-    run : what the model finds now for the training queries.
-    positives : D+(q), which are none of the 100.
+    pool : the negatives of training; queries without negatives do not count.
+    run : the run of the trained model for the training queries.
+    positives : D+(q); they do not count among the 100.
     """
     keys = data.collection.text_keys
     now = candidates(run, positives, source="query", episode=pool.episode, depth=DEPTH, text_keys=keys)
@@ -35,14 +35,14 @@ def informative_share(pool: NegativePool, run: Run, data: TrainingData, positive
 
 
 def pairs_of(pool: NegativePool) -> NDArray[np.int64]:
-    """[P] one number for each query and negative of a pool."""
+    """One number for each (query, negative) pair of a pool [P]."""
     return pool.query_rows[owners(pool.offsets)].astype(np.int64) << 32 | pool.passage_rows
 
 
 def share_of_state(state: State, run: Run, data: TrainingData, positives: Positives) -> float | None:
-    """The share of the negatives that a state was trained on last; None where there are none.
+    """The informative share for the negatives that a state was trained on last; None if it had none.
 
-    It is kept beside the state's runs, for it outlives those negatives.
+    The share is stored beside the state's runs, because the negatives may be deleted later.
     """
     path = informative_of(state.folder)
     if state.trained_on is None:

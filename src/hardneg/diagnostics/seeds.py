@@ -1,4 +1,4 @@
-"""Several executions of an experiment that differ in their seeds, pooled."""
+"""Pools the results of an experiment that was run with several seeds."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ SHARES = ("forgotten", "learned", "train_mrr_100")
 
 
 def pool_seeds(results: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    """Mean, standard deviation and values over seeds: of every measure of every state, and of forgetting.
+    """Mean, standard deviation and values over seeds, for every measure of every state and for forgetting.
 
-    States that only some seeds have, such as the last one where another was kept, are left out.
-    Forgetting is pooled between states that all seeds went through; asynchronous ones may differ.
+    A state that not all seeds have is left out (such as the last one, if another was kept). Forgetting is pooled
+    between states that all seeds went through; asynchronous runs may go through different ones.
     """
     seeds = sorted(results)
     pooled: dict[str, Any] = {"seeds": seeds}
@@ -38,6 +38,6 @@ def pool_seeds(results: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
-    """Mean, sample standard deviation (0 of one value) and the values themselves."""
+    """The mean, the sample standard deviation (0 for a single value) and the values themselves."""
     deviation = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
     return {"mean": float(np.mean(values)), "std": deviation, "values": list(values)}

@@ -1,4 +1,4 @@
-"""What trainer and inferencer did when: whether they really worked at the same time."""
+"""The timeline of an experiment: when the trainer and the inferencer worked, and whether at the same time."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ LANES = ("inferencer", "trainer")
 
 
 def draw_timeline(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Draw the stages of an experiment as bars over time, a lane each for training and for mining.
+    """Draw the stages of an experiment as bars over time, with one lane for training and one for mining.
 
     Parameters
     ----------
-    rows : lines of ``timing.jsonl``: ``stage``, ``begun`` (seconds) and ``seconds``; others are passed over.
+    rows : lines of ``timing.jsonl`` with ``stage``, ``begun`` (seconds) and ``seconds``; other lines are ignored.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""Answers instead of judgements: which passages contain one, remembered on disk, and the measure Answer@k."""
+"""Answers instead of judgements: which passages contain an answer (cached on disk), and the measure Answer@k."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from hardneg.records import Int32, Int64, Qrels, Run, offsets_of, owners, spans
 from hardneg.storage.artifacts import digest_json, is_published, load_array, open_artifact, publish
 
 KIND = "answers"
-RULES = {"rule": "1", "regex": regex.__version__, "unicode": unicodedata.unidata_version}  # what decides a match
+RULES = {"rule": "1", "regex": regex.__version__, "unicode": unicodedata.unidata_version}  # these decide a match
 CHUNK = 1 << 20  # pairs that a process is given at a time
-ALONE = 1 << 17  # so few pairs are done before another process has begun
+ALONE = 1 << 17  # up to so many pairs are matched before another process could start
 ROW = (1 << 32) - 1
 
 
 class AnswerBook:
-    """Which passages of a collection contain an answer to which of its queries.
+    """A cache on disk of which passages of a collection contain an answer to which of its queries.
 
-    Every pair is looked at once: what was found is kept in the cache, for this and any other process.
+    Each (query, passage) pair is matched only once; all processes share the cache.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class AnswerBook:
         self.pairs, self.found = np.zeros(0, np.int64), np.zeros(0, bool)
 
     def contains(self, query_rows: Int32, passage_rows: Int32) -> Bool:
-        """Whether each passage [n] contains an answer of its query [n]; unknown rows are of no passage."""
+        """Whether each passage [n] contains an answer of its query [n]; False for rows outside the collection."""
         asked = (query_rows < self.collection.n_queries) & (passage_rows < self.collection.n_passages)
         asked[asked] = self.answered[query_rows[asked]]
         pairs = query_rows[asked].astype(np.int64) << 32 | passage_rows[asked]
@@ -71,7 +71,7 @@ class AnswerBook:
         return np.asarray(self.pairs[at] == pairs)
 
     def _read(self) -> None:
-        """Take in the pages that have come since, be they written by others."""
+        """Read the pages of the cache that were written since the last read, by any process."""
         names = {path.name for path in self.folder.glob("*") if path.name[0] != "." and is_published(path, KIND)}
         pairs, found = [self.pairs], [self.found]
         for name in sorted(names - self.pages):
@@ -83,15 +83,15 @@ class AnswerBook:
         self.found = np.concatenate(found)[first]
 
     def _write(self, pairs: Int64, found: Bool) -> None:
-        """Keep what was found for these pairs, ascending."""
+        """Write a page of the cache: ascending pairs [n] and whether each was found to match [n]."""
         name = hashlib.sha256(pairs.tobytes()).hexdigest()[:32]
         with publish(self.folder / name, KIND, inputs=self.inputs, replace=True) as draft:
             draft.array("pairs.npy", pairs)
             draft.array("found.npy", found)
 
     def _match(self, pairs: Int64) -> Bool:
-        """Look at the passages, in several processes where it pays."""
-        pairs = pairs[np.argsort(pairs & ROW, kind="stable")]  # what is asked of a passage, together
+        """Match pairs [n], in several processes where that is faster; returns whether each matches [n]."""
+        pairs = pairs[np.argsort(pairs & ROW, kind="stable")]  # by passage, so that each is read once
         rows = (pairs >> 32).astype(np.int32), (pairs & ROW).astype(np.int32)
         found = np.concatenate([*self._match_chunks(*rows)])
         return np.asarray(found[np.argsort(pairs)])
@@ -113,7 +113,10 @@ class AnswerBook:
                 pool.shutdown(cancel_futures=True)
 
     def _match_apart(self, query_rows: Int32, passage_rows: Int32) -> Bool:
-        """Look at the passages in a process of its own: threads would wait for each other."""
+        """Match pairs in another process, because threads would wait for each other.
+
+        Not by loky: two processes answer after 3.5 s, not 2.5, and a killed parent's lived on for over 30 s.
+        """
         command = [sys.executable, "-P", "-m", "hardneg.evaluation.matching"]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         job = request(self.collection.path, query_rows, passage_rows, self.mode)
@@ -126,9 +129,10 @@ class AnswerBook:
 def judge_by_answers(
     book: AnswerBook, run: Run, query_rows: Int32, depth: int, *, id_rank: Int32 | None = None
 ) -> Qrels:
-    """Judgements of these queries (ascending): of the first ``depth`` hits, those that contain an answer.
+    """Judgements made from answers: of the first ``depth`` hits of each query [Q], those that contain an answer.
 
-    With ``id_rank``, which may rank ties otherwise than they stand, also the hits that tie with the last of them.
+    ``query_rows`` [Q] ascend. With ``id_rank`` ties may rank in another order than the run has. So hits that tie
+    with the last of the first ``depth`` are judged too.
     """
     index = np.flatnonzero(_may_count(run, depth, ties=id_rank is not None))
     owner = run.query_rows[owners(run.offsets)[index]]
@@ -142,7 +146,7 @@ def judge_by_answers(
 
 
 def _may_count(run: Run, depth: int, *, ties: bool) -> Bool:
-    """Which hits [n] may be among the first ``depth`` of their list."""
+    """Whether each hit [n] may be among the first ``depth`` of its list, in some order of ties."""
     owner = owners(run.offsets)
     rank = np.arange(len(owner)) - run.offsets[owner]
     inside = rank < depth
@@ -156,11 +160,11 @@ def _may_count(run: Run, depth: int, *, ties: bool) -> Bool:
 
 
 def check_answers(measures: Sequence[Measure], collection: Collection | None) -> None:
-    """Refuse measures that look for answers where there are none.
+    """Refuse measures that look for answers if there are no answers.
 
     Raises
     ------
-    SettingsError : there is no collection at all.
+    SettingsError : no collection is given.
     InputError : the collection has no answers.
     """
     wanted = [measure for measure in measures if measure.by_answers]
@@ -185,12 +189,13 @@ def evaluate_with_answers(
 
     Parameters
     ----------
-    qrels : whose queries are scored: by judgements those with a relevant passage, by answers those with an answer.
-    cache : where it is kept which passages contain which answers.
+    qrels : the queries to score. Measures by judgements count queries with a relevant passage; measures by
+        answers count queries with an answer.
+    cache : the folder of the answer cache (:class:`AnswerBook`).
 
     Raises
     ------
-    SettingsError, InputError : as :func:`check_answers` and :func:`evaluate`.
+    SettingsError, InputError : where :func:`check_answers` or :func:`evaluate` raise them.
     """
     check_answers(measures, collection)
     judged = [measure for measure in measures if not measure.by_answers]
@@ -205,7 +210,7 @@ def evaluate_with_answers(
 def _by_answers(
     run: Run, qrels: Qrels, measures: Sequence[Measure], book: AnswerBook, id_rank: Int32 | None
 ) -> Evaluation:
-    """The evaluation of Answer measures of one mode."""
+    """The evaluation of Answer measures that share a mode (strings or patterns)."""
     rows = qrels.query_rows[book.answered[qrels.query_rows]]
     if not len(rows):
         what = f"{measures[0]} looks for answers, and no query of the split has one"

@@ -1,4 +1,4 @@
-"""Comparisons of runs: paired tests, wins and losses, overlap, and where two rankings part."""
+"""Comparisons of runs: paired tests, wins and losses, overlap, and the first rank where two runs differ."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hardneg.evaluation.judged import locate
 from hardneg.evaluation.significance import bootstrap_interval, holm, paired_t_test, randomization_test
 from hardneg.records import Int32, Int64, Qrels, Run, owners
 
-_NONE = -1  # where a ranking has ended
+_NONE = -1  # fills the ranks after a list has ended
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,11 @@ class Comparison:
     a: str
     b: str
     measure: str
-    difference: float  # mean of a less mean of b
+    difference: float  # mean of a minus mean of b
     interval: tuple[float, float]  # 95 %, bootstrapped over queries
-    p: float  # randomisation test
-    p_holm: float  # the same, adjusted for all pairs compared together
-    p_t: float  # paired t-test
+    p: float  # of the randomisation test
+    p_holm: float  # ``p`` adjusted (Holm) for all pairs compared together
+    p_t: float  # of the paired t-test
     wins: int  # queries where a is better
     ties: int
     losses: int
@@ -45,7 +45,7 @@ def compare_runs(
 
     Parameters
     ----------
-    values : for each run, its value for every query [Q], of the same queries in the same order.
+    values : for each run, the measure of every query [Q]; all runs have the same queries in the same order.
     """
     pairs = list(itertools.combinations(range(len(names)), 2))
     tests = [randomization_test(values[i], values[j], permutations=permutations, seed=seed) for i, j in pairs]
@@ -68,7 +68,7 @@ def compare_runs(
 
 
 def overlap(a: Run, b: Run, depth: int = 100) -> float:
-    """Mean over queries of |A∩B| / depth on the first ``depth`` hits; a query that one run lacks counts 0."""
+    """Mean over queries of |A∩B| / depth, for the first ``depth`` hits; a query that one run lacks counts as 0."""
     queries = np.union1d(a.query_rows, b.query_rows)
     both = np.sort(np.hstack([top_rows(a, queries, depth), top_rows(b, queries, depth)]), axis=1)
     shared = (both[:, 1:] == both[:, :-1]) & (both[:, 1:] != _NONE)
@@ -76,7 +76,7 @@ def overlap(a: Run, b: Run, depth: int = 100) -> float:
 
 
 def top_rows(run: Run, queries: Int32, depth: int) -> Int32:
-    """The first hits of each query, in the run's order [Q, depth]; -1 where there are no more."""
+    """The first ``depth`` hits of each query [Q, depth], in the run's order; -1 after the last hit."""
     place = locate(run.query_rows, queries)
     starts = np.where(place < 0, 0, run.offsets[place])
     ends = np.where(place < 0, 0, run.offsets[place + 1])
@@ -89,15 +89,15 @@ def top_rows(run: Run, queries: Int32, depth: int) -> Int32:
 
 @dataclass(frozen=True)
 class Parting:
-    """Where two runs first disagree, query by query."""
+    """The first rank at which two runs differ, for each query."""
 
     rank: Int64  # [Q] from 1; 0 where the first hits are all the same
-    passages: Int32  # [Q, 2] the hit of each run there; -1 where it has none
-    grades: Int32  # [Q, 2] their grades; -1 where unjudged
+    passages: Int32  # [Q, 2] the hit of each run at this rank; -1 if it has none
+    grades: Int32  # [Q, 2] their grades; -1 if unjudged
 
 
 def first_disagreement(a: Run, b: Run, queries: Int32, qrels: Qrels, depth: int = 100) -> Parting:
-    """The first rank at which two runs differ, and what each ranks there, for ``queries`` [Q]."""
+    """The first rank at which two runs differ for each of ``queries`` [Q], and the hits of both at this rank."""
     tops = np.stack([top_rows(run, queries, depth) for run in (a, b)], axis=2)  # [Q, depth, 2]
     differs = tops[:, :, 0] != tops[:, :, 1]
     at = np.argmax(differs, axis=1)
@@ -107,7 +107,7 @@ def first_disagreement(a: Run, b: Run, queries: Int32, qrels: Qrels, depth: int 
 
 
 def _grades(qrels: Qrels, queries: Int32, passages: Int32) -> Int32:
-    """Grade of the passages [Q, m] of each query [Q]; -1 where unjudged."""
+    """The grades of ``passages`` [Q, m] for ``queries`` [Q]; -1 if unjudged."""
     keys = (owners(qrels.offsets) << 32) | qrels.passage_rows
     order = np.argsort(keys, kind="stable")
     place = locate(qrels.query_rows, queries)[:, None]

@@ -1,4 +1,4 @@
-"""The judged hits of a run and their ranks: few of a run's hits are judged, and measures need no others."""
+"""The judged hits of a run and their ranks. Measures need no other hits, and few hits are judged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hardneg.records import Float32, Int32, Int64, Qrels, Run, offsets_of, owner
 
 _BLOCK = 1 << 18  # hits looked at together: the temporaries stay in the processor's cache
 _PAIRS = 1 << 22  # comparisons held in memory together
-_FLAGS = 32  # flags for each judgement: three of a hundred unjudged hits are looked up in vain
+_FLAGS = 32  # flags for each judgement; with 32, about 3 % of the unjudged hits are looked up in vain
 _MAX_FLAGS = 1 << 26  # bytes
 
 
@@ -27,7 +27,7 @@ class JudgedHits:
     returned: Int64  # [Q] hits of each query, judged or not
 
     def top(self, rel: int, cutoff: int) -> tuple[Int64, Int64]:
-        """Query and rank of the hits of grade ``rel`` or higher among the first ``cutoff``."""
+        """Query and rank of the hits with grade ``rel`` or higher among the first ``cutoff`` of each query."""
         keep = (self.grade >= rel) & (self.rank < cutoff)
         return self.query[keep], self.rank[keep]
 
@@ -41,12 +41,12 @@ class JudgedHits:
 
 
 def judged_hits(run: Run, qrels: Qrels, *, id_rank: Int32 | None) -> JudgedHits:
-    """Find the judged hits of the qrels' queries, and their ranks.
+    """Find the judged hits of the qrels' queries, and the rank of each.
 
     Parameters
     ----------
-    id_rank : [passages] decides ties between equal scores, the greater first, and hits may come in any order.
-        None takes the hits in the order they have.
+    id_rank : [passages] rank of each passage's id. Hits are then ranked by score, and ties by ``id_rank``, the
+        greater first; they may come in any order. None takes the hits in the order they have.
     """
     place = locate(run.query_rows, qrels.query_rows)
     present = np.flatnonzero(place >= 0)
@@ -63,7 +63,7 @@ def judged_hits(run: Run, qrels: Qrels, *, id_rank: Int32 | None) -> JudgedHits:
 
 
 def locate(rows: Int32, wanted: Int32) -> Int64:
-    """Position in ``rows`` of each wanted row, or -1."""
+    """The position in ``rows`` [m] of each wanted row [n]; -1 if it is not there."""
     if not len(rows):
         return np.full(len(wanted), -1, np.int64)
     order = np.argsort(rows, kind="stable")
@@ -80,9 +80,9 @@ def _blocks(queries: Int64, returned: Int64) -> Iterator[Int64]:
 
 @dataclass(frozen=True)
 class _Judgements:
-    """Exact lookup of (query, passage) pairs, behind hashed flags that turn away nearly all the rest.
+    """Exact lookup of (query, passage) pairs; hashed flags first exclude nearly all pairs that are not judged.
 
-    Each query has its own stretch of flags, so that the hits of a block meet flags that are in the cache.
+    Each query has its own range of flags, so that the flags for a block of hits fit into the processor's cache.
     """
 
     keys: Int64  # [n] sorted
@@ -102,7 +102,10 @@ class _Judgements:
         return cls(keys[index], index, bits, flags)
 
     def find(self, queries: Int64, offsets: Int64, passages: Int32) -> tuple[Int64, Int64, Int64]:
-        """Judged hits of these queries, whose hits ``offsets`` delimit: index, index of the query, judgement."""
+        """The judged hits of some queries: index of the hit, index of its query, and judgement (all [m]).
+
+        ``offsets`` delimit the hits of each query in ``passages``.
+        """
         slots = np.repeat(queries << self.bits, spans(offsets))
         slots += _hash(passages, self.bits)
         hits = np.flatnonzero(self.flags.take(slots, mode="clip"))  # without a second pass that checks bounds
@@ -133,7 +136,7 @@ class _Block:
 
     @classmethod
     def of(cls, run: Run, queries: Int64, place: Int64) -> _Block:
-        """The hits of the queries at ``place`` in the run; without a copy where they are neighbours."""
+        """The hits of the queries at ``place`` in the run; they are not copied if they are neighbours there."""
         if np.all(np.diff(place) == 1):
             offsets = run.offsets[place[0] : place[-1] + 2]
             span = slice(offsets[0], offsets[-1])
@@ -142,7 +145,7 @@ class _Block:
         return cls(queries, offsets, run.passage_rows[index], run.scores[index])
 
     def match(self, lookup: _Judgements, id_rank: Int32 | None) -> tuple[Int64, Int64, Int64]:
-        """Query, rank and judgement of the judged hits."""
+        """Query, rank and judgement of the block's judged hits (all [m])."""
         hits, local, judgements = lookup.find(self.queries, self.offsets, self.passages)
         rank = hits - self.offsets[local]
         if id_rank is not None:
@@ -151,7 +154,7 @@ class _Block:
         return self.queries[local], rank, judgements
 
     def unsettled(self, hits: Int64, local: Int64) -> Int64:
-        """Which hits may not rank where they stand: their query is out of order, or a neighbour ties."""
+        """Whether each hit [m] may rank elsewhere than it stands: its list is not sorted, or a neighbour ties."""
         rising = np.flatnonzero(self.scores[1:] > self.scores[:-1]) + 1
         above = np.searchsorted(self.offsets, rising, side="right") - 1
         disordered = np.zeros(len(self.queries), np.bool_)
@@ -167,7 +170,7 @@ class _Block:
         return np.flatnonzero(disordered[local] | tied)
 
     def count_better(self, hits: Int64, local: Int64, id_rank: Int32) -> Int64:
-        """Number of hits of the same query that rank before each of these hits."""
+        """The number of hits that rank before each of these hits [m] in its list."""
         counts = [np.empty(0, np.int64)]
         step = max(1, _PAIRS // int(spans(self.offsets).max(initial=1)))
         for start in range(0, len(hits), step):

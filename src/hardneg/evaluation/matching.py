@@ -1,11 +1,11 @@
 """Whether a passage contains an answer (Karpukhin et al., "Dense Passage Retrieval", 2020, released code).
 
-A passage contains an answer when its text, without the title, has the answer's tokens in a row. Both are
-NFD-normalised, cut into runs of letters, digits and marks and into other single characters, and lower-cased.
-An answer without a token is in no passage, where the released code finds it in all. Where data come with
-patterns for answers, a pattern is searched in the normalised text instead, whatever its case.
+A passage contains an answer if the answer's tokens occur one after the other in its text (without the title). Both
+texts are NFD-normalised and lower-cased; a token is a run of letters, digits and marks, or any other character.
+An answer without tokens is in no passage (the released code finds it in all). If a data set gives patterns as
+answers, a pattern is searched in the normalised text instead, ignoring case.
 
-``python -m hardneg.evaluation.matching`` is one of several processes that share a large job.
+``python -m hardneg.evaluation.matching`` runs one of several processes that share a large job.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import sys
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -44,29 +44,29 @@ def tokens_of(text: str) -> list[str]:
 
 
 def spelled(tokens: Sequence[str]) -> str:
-    """Tokens between blanks. No token holds a blank, so tokens in a row are a piece of this text."""
+    """Join tokens with blanks, so that consecutive tokens become a substring; no token holds a blank."""
     return f" {' '.join(tokens)} "
 
 
 def folded(text: str) -> str:
-    """A normalised text whose characters are lower-cased one by one; sigma alone would look at its neighbours."""
+    """Lower-case a normalised text character by character, as sigma's lower case depends on its neighbours."""
     return text.lower().replace("ς", "σ")
 
 
 class Passage:
-    """The text of a passage, in the forms in which answers are looked for; made when they are needed."""
+    """The text of a passage in the forms that matching needs; a form is made when it is first used."""
 
     def __init__(self, text: str) -> None:
         self.text = normalized(text)
 
     @cached_property
     def folded(self) -> str:
-        """What every token of a contained answer is a piece of."""
+        """The text, folded: every token of an answer that the passage contains is a substring of it."""
         return folded(self.text)
 
     @cached_property
     def spelled(self) -> str:
-        """The tokens; they cost more than a dozen looks at the text."""
+        """The tokens joined with blanks; making them costs more than a dozen searches in the text."""
         return spelled([token.lower() for token in TOKEN.findall(self.text)])
 
 
@@ -101,16 +101,16 @@ Answer = Tokens | Pattern
 
 
 def read_answers(texts: Sequence[str], mode: Mode) -> list[Answer]:
-    """The answers of a query, ready to be looked for; those that are in no passage are left out.
+    """Prepare the answers of a query for matching; those that can match no passage are left out.
 
-    These are answers without a token, and patterns that are none.
+    An answer without tokens and an invalid pattern match no passage.
     """
     found = [read_answer(text, mode) for text in texts]
     return [answer for answer in found if answer is not None]
 
 
 def read_answer(text: str, mode: Mode) -> Answer | None:
-    """One answer; None if it is in no passage."""
+    """Prepare one answer for matching; None if it can match no passage."""
     tokens = tokens_of(text)
     if not tokens:
         return None
@@ -137,7 +137,7 @@ def is_any_in(answers: Sequence[Answer], passage: Passage) -> bool:
 
 
 def match_pairs(collection: Collection, query_rows: Int32, passage_rows: Int32, mode: Mode) -> Bool:
-    """Whether each passage [n] contains an answer of its query [n]; each passage is read and cut up once."""
+    """Whether each passage [n] contains an answer of its query [n]; each passage is read and tokenised once."""
     found = np.zeros(len(query_rows), bool)
     known: dict[int, list[Answer]] = {}
     order = np.argsort(passage_rows, kind="stable")
@@ -155,16 +155,16 @@ def match_pairs(collection: Collection, query_rows: Int32, passage_rows: Int32, 
 
 
 def request(path: Path, query_rows: Int32, passage_rows: Int32, mode: Mode) -> bytes:
-    """What such a process reads: a line that says what follows, and the rows."""
+    """The bytes that a matching process reads: a line that describes the job, then the rows of its pairs."""
     head = json.dumps({"path": str(path), "mode": mode, "pairs": len(query_rows)}).encode()
     return head + b"\n" + query_rows.astype(np.int32).tobytes() + passage_rows.astype(np.int32).tobytes()
 
 
-def serve(stream: IO[bytes], out: IO[bytes], match: Callable[..., Bool] = match_pairs) -> None:
-    """Answer one :func:`request`: a byte for each pair."""
+def serve(stream: IO[bytes], out: IO[bytes]) -> None:
+    """Read one :func:`request` from ``stream`` and write a byte for each of its pairs (1: match) to ``out``."""
     head = json.loads(stream.readline())
-    rows = np.frombuffer(stream.read(), np.int32).reshape(2, head["pairs"])
-    out.write(match(Collection.open(head["path"]), *rows, head["mode"]).tobytes())
+    queries, passages = np.frombuffer(stream.read(), np.int32).reshape(2, head["pairs"])
+    out.write(match_pairs(Collection.open(head["path"]), queries, passages, head["mode"]).tobytes())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Measures of a run against qrels, computed by arrays and equal to trec_eval query by query.
+"""Measures of a run against qrels, computed with arrays; the values equal trec_eval's for every query.
 
 Hits rank by score (float32) descending, ties by passage id descending; the means run over the queries that
 have a relevant passage in the qrels, and a query the run lacks scores 0.
@@ -42,12 +42,12 @@ _ANY_GRADE = int(np.iinfo(np.int32).min)
 
 @dataclass(frozen=True)
 class Measure:
-    """A measure as a value; its text form (``AP(rel=2)@100``) is that of ir_measures and parses back."""
+    """A measure with its parameters; its text form (``AP(rel=2)@100``) is ir_measures' and parses back."""
 
     name: str  # RR, R, nDCG, AP, P, Success, Judged or Answer
-    cutoff: int | None = None  # hits that count; None: the whole run
-    rel: int = 1  # lowest grade taken as relevant, by the binary measures
-    mode: Literal["string", "regex"] = "string"  # what answers are, for Answer
+    cutoff: int | None = None  # k, the number of hits that count; None: all
+    rel: int = 1  # the lowest grade that binary measures take as relevant
+    mode: Literal["string", "regex"] = "string"  # for Answer: whether answers are strings or patterns
 
     def __str__(self) -> str:
         option = "" if self.rel == 1 else f"(rel={self.rel})"
@@ -56,12 +56,12 @@ class Measure:
 
     @property
     def by_answers(self) -> bool:
-        """Whether it looks for answers in texts, and not at judgements."""
+        """Whether the measure looks for answers in texts and not at judgements."""
         return self.name == "Answer"
 
     @property
     def depth(self) -> int:
-        """Number of hits that count."""
+        """The number of hits of each query that count."""
         return _WHOLE_RUN if self.cutoff is None else self.cutoff
 
     @classmethod
@@ -111,30 +111,30 @@ def parse_measures(text: str) -> tuple[Measure, ...]:
 
 
 def bases_of(measures: Sequence[Measure]) -> frozenset[Basis]:
-    """What these measures go by: judgements, answers or both."""
+    """What these measures need: judgements, answers or both."""
     return frozenset("answers" if measure.by_answers else "qrels" for measure in measures)
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Values of each measure, query by query."""
+    """The values of each measure for each query."""
 
     query_rows: Int32  # [Q] ascending; the queries with a relevant passage (or an answer, for Answer)
     values: Mapping[str, Float64]  # measure -> [Q]; NaN where the measure does not count the query
-    missing: int  # of these, queries that the run lacks (they score 0)
-    unjudged: int  # queries of the run without a relevant passage in the qrels (left out)
+    missing: int  # number of ``query_rows`` that the run lacks (they score 0)
+    unjudged: int  # number of the run's queries without a relevant passage in the qrels (left out)
 
     def of(self, name: str) -> Float64:
-        """Values of the queries that a measure counts, ascending by query."""
+        """The values of a measure for the queries that it counts, ascending by query."""
         return self.values[name][~np.isnan(self.values[name])]
 
     @property
     def means(self) -> dict[str, float]:
-        """Mean of each measure over the queries that it counts."""
+        """The mean of each measure over the queries that it counts."""
         return {name: float(self.of(name).mean()) for name in self.values}
 
     def as_json(self) -> dict[str, Any]:
-        """Means and counts, for machines; ``counted`` only where measures count different queries."""
+        """Means and counts as JSON; ``counted`` is there only if the measures count different queries."""
         counted = {name: len(self.of(name)) for name in self.values}
         several = {"counted": counted} if len(set(counted.values())) > 1 else {}
         return {
@@ -147,7 +147,7 @@ class Evaluation:
 
 
 def joined(parts: Sequence[Evaluation], run: Run, names: Sequence[str]) -> Evaluation:
-    """One evaluation of a run from several, with the measures in the order of ``names``."""
+    """Join several evaluations of one run into one, with the measures in the order of ``names``."""
     rows = np.unique(np.concatenate([part.query_rows for part in parts]))
     values = {}
     for part in parts:
@@ -165,7 +165,7 @@ def evaluate(run: Run, qrels: Qrels, measures: Sequence[Measure], *, id_rank: In
     Parameters
     ----------
     id_rank : [passages] rank of each passage's id in ascending bytewise order, which decides ties. None takes
-        the run's hits in the order they have: right for a run read from a file, which has this order already.
+        the run's hits in the order they have; this is right for a run from a file, which is in that order.
 
     Notes
     -----
@@ -176,7 +176,7 @@ def evaluate(run: Run, qrels: Qrels, measures: Sequence[Measure], *, id_rank: In
 
     Raises
     ------
-    InputError : the qrels name no relevant passage at all.
+    InputError : the qrels have no relevant passage.
     """
     judged = qrels.select(np.flatnonzero(_relevant(qrels, 1)))
     if not len(judged):
@@ -188,9 +188,9 @@ def evaluate(run: Run, qrels: Qrels, measures: Sequence[Measure], *, id_rank: In
 
 
 def first_relevant_rank(run: Run, positives: Positives, depth: int) -> Int64:
-    """Rank (from 1) of the best positive of each query [Q]; 0 where none is among the first ``depth`` hits.
+    """Rank (from 1) of the best positive of each query [Q]; 0 if none is among the first ``depth`` hits.
 
-    Ties are broken as search does, by row ascending, whatever order the run's file had.
+    Ties are ranked by ascending row, as search does, whatever their order in the run.
     """
     rows = max(run.passage_rows.max(initial=0), positives.passage_rows.max(initial=0)) + 1
     grades = np.ones(len(positives.passage_rows), np.int32)
@@ -198,7 +198,7 @@ def first_relevant_rank(run: Run, positives: Positives, depth: int) -> Int64:
     hits = judged_hits(run, qrels, id_rank=-np.arange(rows, dtype=np.int32))
     query, rank = hits.top(1, depth)
     first = np.zeros(len(positives), np.int64)
-    first[query[::-1]] = rank[::-1] + 1  # the last one written is the best
+    first[query[::-1]] = rank[::-1] + 1  # the last value written for a query is its best rank
     return first
 
 
@@ -206,14 +206,14 @@ def first_relevant_rank(run: Run, positives: Positives, depth: int) -> Int64:
 
 
 def _relevant(qrels: Qrels, rel: int) -> Int64:
-    """Number of relevant passages of each query."""
+    """Number of passages of grade ``rel`` or higher of each query [Q]."""
     return spans(qrels.positives(rel).offsets)
 
 
 def _reciprocal_rank(hits: JudgedHits, measure: Measure) -> Float64:
     query, rank = hits.top(measure.rel, measure.depth)
     values = np.zeros(len(hits.qrels))
-    values[query[::-1]] = 1.0 / (rank[::-1] + 1)  # the last one written is the best
+    values[query[::-1]] = 1.0 / (rank[::-1] + 1)  # the last value written for a query is its best
     return values
 
 
@@ -231,7 +231,7 @@ def _precision(hits: JudgedHits, measure: Measure) -> Float64:
 
 
 def success(hits: JudgedHits, measure: Measure) -> Float64:
-    """Whether a relevant passage is among the first hits [Q]."""
+    """Whether a relevant passage is among the first k hits of each query [Q], as 0 or 1."""
     return (_found(hits, measure) > 0).astype(np.float64)
 
 

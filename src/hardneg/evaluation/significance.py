@@ -1,9 +1,9 @@
 """Paired tests over queries: whether one system is better than another by more than chance.
 
 The randomisation test is Fisher's, as recommended for retrieval by Smucker, Allan and Carterette, "A Comparison of
-Statistical Significance Tests for Information Retrieval Evaluation", CIKM 2007. It and the bootstrap are our own:
-``scipy.stats.permutation_test`` takes 45 times as long for 100,000 permutations of 830 queries, and keyed numbers
-give the same p and interval with every version of a library.
+Statistical Significance Tests for Information Retrieval Evaluation", CIKM 2007. The test and the bootstrap are our
+own code: ``scipy.stats.permutation_test`` takes 45 times as long for 100,000 permutations of 830 queries, and
+keyed random numbers give the same p and interval with every version of a library.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from hardneg import keyed_random
 
 Float64 = NDArray[np.float64]
 
-EXACT = 16  # differing queries up to which all 2^n sign patterns are counted
+EXACT = 16  # up to so many queries with a difference, all 2^n patterns of signs are counted
 _BITS = 64  # signs that one random word holds
 _BLOCK = 1 << 20  # draws held in memory together
 
 
 def randomization_test(a: Float64, b: Float64, *, permutations: int = 100_000, seed: int) -> float:
-    """Two-sided p of the mean difference, under random exchange of the two systems' values query by query.
+    """Two-sided p of the mean difference when the two systems' values are exchanged at random, query by query.
 
-    Exact when at most 16 queries differ; else (count + 1) / (permutations + 1), with ties counted.
+    The p-value is exact if at most 16 queries differ; else it is (count + 1) / (permutations + 1), ties counted.
 
     Parameters
     ----------
     a, b : [Q] values of the same queries.
     """
     differences = np.subtract(a, b, dtype=np.float64)
-    differences = differences[differences != 0]  # a sign changes nothing at 0
-    limit = abs(differences.sum()) - 1e-9 * np.abs(differences).sum()  # sums equal but for rounding are ties
+    differences = differences[differences != 0]  # the sign of 0 has no effect
+    limit = abs(differences.sum()) - 1e-9 * np.abs(differences).sum()  # sums that differ by rounding are ties
     if len(differences) <= EXACT:
         return float(np.mean(np.abs(_all_sums(differences)) >= limit))
     count = np.sum(np.abs(_random_sums(differences, permutations, seed)) >= limit)
@@ -41,7 +41,7 @@ def randomization_test(a: Float64, b: Float64, *, permutations: int = 100_000, s
 
 
 def _all_sums(differences: Float64) -> Float64:
-    """Sums [2^n] under every pattern of signs."""
+    """The sums [2^n] of the differences [n] under every pattern of signs."""
     sums = np.zeros(1)
     for difference in differences:
         sums = np.concatenate([sums + difference, sums - difference])
@@ -49,7 +49,10 @@ def _all_sums(differences: Float64) -> Float64:
 
 
 def _random_sums(differences: Float64, permutations: int, seed: int) -> Float64:
-    """Sums [permutations] under random signs: eight differences at a time, by a table of their 256 sums."""
+    """The sums [permutations] of the differences [n] under random signs.
+
+    Eight differences are summed at a time, by a table of their 256 possible sums.
+    """
     base = keyed_random.key(seed, "significance/randomization")
     padded = np.zeros(-(-len(differences) // _BITS) * _BITS)
     padded[: len(differences)] = differences
@@ -62,7 +65,7 @@ def _random_sums(differences: Float64, permutations: int, seed: int) -> Float64:
 
 
 def paired_t_test(a: Float64, b: Float64) -> float:
-    """Two-sided p of Student's paired t-test; 1 where there is no difference, or a single query."""
+    """Two-sided p of Student's paired t-test for values [Q]; 1 if nothing differs or there is only one query."""
     differences = np.subtract(a, b, dtype=np.float64)
     if len(differences) < 2 or differences.mean() == 0:
         return 1.0
@@ -88,7 +91,7 @@ def holm(pvalues: Sequence[float] | Float64) -> Float64:
 def bootstrap_interval(
     values: Float64, *, level: float = 0.95, samples: int = 10_000, seed: int
 ) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean of ``values`` [Q] (or of differences), over queries."""
+    """Percentile bootstrap interval (low, high) of the mean of ``values`` [Q] or differences, over queries."""
     base, n = keyed_random.key(seed, "significance/bootstrap"), len(values)
     means = np.empty(samples)
     step = max(1, _BLOCK // n)

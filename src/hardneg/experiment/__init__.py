@@ -1,1 +1,1 @@
-"""An experiment: its folder, the stages between a collection and results, and what they need to know."""
+"""An experiment's folder: settings, inputs, metrics, timing, results, and their checks."""

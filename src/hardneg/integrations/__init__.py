@@ -1,1 +1,1 @@
-"""Use beside other tools: evaluation by mteb, boards and trackers of experiments."""
+"""Connections to other tools: evaluation by mteb, and trackers that follow an experiment's metrics."""

@@ -1,4 +1,4 @@
-"""The metrics of an experiment as they are written, for whatever tracks them; training calls nothing back."""
+"""Follows the metrics of an experiment while they are written, for any tracker. Training needs no callback."""
 
 from __future__ import annotations
 
@@ -17,29 +17,30 @@ from hardneg.experiment.layout import Layout
 
 @checked
 def follow(experiment: str | Path, *, wait: bool = True, poll: float = 1.0) -> Iterator[dict[str, Any]]:
-    """Tail the metrics: yield the rows of ``metrics.jsonl``, one a step of a model, as they are written.
+    """Tail the metrics: yield the rows of ``metrics.jsonl`` as they are written, one for each step of a model.
 
-    The reader is another process, or a thread. A resumed experiment makes some steps again, to the same figures;
-    each is yielded once.
+    Call it in another process or thread than training. A resumed experiment makes some steps again, with the same
+    figures; each step is yielded once.
 
     Parameters
     ----------
-    experiment : its folder; with several seeds, that of one of them.
-    wait : until the experiment is finished, also for it to begin; else only for what is there now.
-    poll : seconds between two looks.
+    experiment : the experiment's folder; with several seeds, the folder of one of them.
+    wait : True waits for the experiment to begin and yields until it is finished; False yields the rows that are
+        there now.
+    poll : seconds between two reads of the file.
 
     Raises
     ------
-    InputError : without ``wait``, there are no metrics.
+    InputError : ``wait`` is False and there are no metrics.
     """
     folder = Path(experiment)
     layout = Layout(folder)
     if not wait and not layout.metrics.is_file():
         raise InputError("NOT_FOUND", "no metrics are here", "give an experiment's folder", path=folder)
-    last: dict[str, tuple[int, int]] = {}  # by model
+    last: dict[str, tuple[int, int]] = {}  # model -> (episode, step) of its last row
     with closing(Tail(layout.metrics)) as tail:
         while True:
-            finished = layout.results.is_file()  # before the rows: none comes after
+            finished = layout.results.is_file()  # looked at before the rows are read: none comes later
             for line in tail.read():
                 row = json.loads(line)
                 model, now = row["model"], (row["episode"], row["step"])
@@ -52,14 +53,14 @@ def follow(experiment: str | Path, *, wait: bool = True, poll: float = 1.0) -> I
 
 
 class Tail:
-    """Whole lines that a file has gained; all of them again where it was replaced by another."""
+    """Reads the complete lines that were added to a file; reads it from its beginning if it was replaced."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.stream: BinaryIO | None = None  # stays open, so that no other file gets the number of this one
+        self.stream: BinaryIO | None = None  # stays open, so that no other file gets this one's inode number
 
     def read(self) -> list[bytes]:
-        """The lines since the last look."""
+        """The complete lines that were added since the last call."""
         if self.stream is None or self._is_replaced():
             self.close()
             if not self.path.is_file():
@@ -75,7 +76,7 @@ class Tail:
         return not self.path.is_file() or not os.path.samestat(self.path.stat(), os.fstat(self.stream.fileno()))
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file, if it is open."""
         if self.stream is not None:
             self.stream.close()
             self.stream = None

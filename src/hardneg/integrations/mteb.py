@@ -1,6 +1,6 @@
-"""An encoder as mteb evaluates one: the encoder protocol of mteb 2.x, which also takes the calls of 1.x.
+"""An encoder for mteb: the encoder protocol of mteb 2.x, which also accepts the calls of mteb 1.x.
 
-Nothing here needs mteb, except the model's metadata, for which mteb itself asks.
+Only the model's metadata needs mteb, and mteb itself asks for them.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ class MtebEncoder:
 
     Parameters
     ----------
-    model : a folder, ``package:NAME`` or a hub name, as everywhere; or an encoder that is loaded already.
-    revision : what mteb files the results under; default the digest of the model, so that no two mix.
-    device : as everywhere.
+    model : a folder, ``package:NAME`` or a hub name; or an encoder that is loaded already.
+    revision : the revision under which mteb stores results; by default the digest of the model, so that results of
+        two models never mix.
+    device : ``cpu``, ``cuda``, ``cuda:1``, ...; by default CUDA if there is one.
     token_budget : tokens of a batch; mteb's own ``batch_size`` is not used.
-    options : as of :func:`~hardneg.models.loading.load_encoder`.
+    options : options of :func:`~hardneg.models.loading.load_encoder`.
 
     Raises
     ------
-    SettingsError, InputError, TrustError : as of ``load_encoder``; the model cuts documents into chunks.
+    SettingsError, InputError, TrustError : ``load_encoder`` raises them; or the model cuts documents into chunks.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class MtebEncoder:
         self.token_budget = token_budget
 
     def encode(self, inputs: Iterable[Any], *, prompt_type: Any = None, **ignored: Any) -> Float32:
-        """Vectors [n, dim] of mteb's batches, or of plain texts.
+        """Encode mteb's batches, or plain texts, as vectors [n, dim].
 
         Parameters
         ----------
@@ -94,12 +95,12 @@ class MtebEncoder:
         return _matrix(embeddings1) @ _matrix(embeddings2).T
 
     def similarity_pairwise(self, embeddings1: Array, embeddings2: Array) -> Tensor:
-        """Scores [n] of pairs."""
+        """Scores [n] of the pairs of rows of two arrays of vectors [n, dim]."""
         return (_matrix(embeddings1) * _matrix(embeddings2)).sum(dim=-1)
 
     @property
     def mteb_model_meta(self) -> Any:
-        """What mteb files the results under: name and revision, and the little that is known besides."""
+        """The metadata under which mteb stores results: name, revision, and the few other facts that are known."""
         from mteb.models import ModelMeta
 
         settings = self.encoder.settings
@@ -116,11 +117,11 @@ class MtebEncoder:
 
 
 def read_texts(inputs: Iterable[Any], side: Side) -> Iterator[tuple[str, str]]:
-    """(title, text) of everything in mteb's inputs, whatever they are made of; queries have no titles."""
+    """The (title, text) of every item of mteb's inputs, in any of their forms; queries have no titles."""
     for item in inputs:
         if isinstance(item, str):
             yield "", item
-        elif side == "passage" and "body" in item:  # in batches of mteb 2.x ``text`` is both of them joined
+        elif side == "passage" and "body" in item:  # in batches of mteb 2.x, ``text`` is title and body joined
             yield from _pairs(item, "body")
         elif isinstance(item["text"], str):
             yield (item.get("title") or "" if side == "passage" else ""), item["text"]

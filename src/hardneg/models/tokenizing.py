@@ -1,14 +1,18 @@
-"""The token sequences that an encoder reads: kept in a store, made once for each tokenizer and template."""
+"""The token sequences that a model reads: kept in a store, made once for each tokenizer and template."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from tokenizers import Tokenizer
+
 from hardneg.data.collection import Collection
+from hardneg.data.token_pairs import PairForm, PairStore, PairTemplate
 from hardneg.data.tokens import TokenStore, tokenize
 from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.tower import Tower
 from hardneg.process.progress import track
-from hardneg.records import Side
+from hardneg.records import Side, TextTemplate
 
 
 def token_store(
@@ -19,8 +23,27 @@ def token_store(
     Training steps and search read the same one, but for queries where ``searching`` takes longer ones.
     """
     template = encoder.search_template(side) if searching else encoder.template(side)
-    with track(f"tokenising {'queries' if side == 'query' else 'passages'}", "texts") as tick:
-        return tokenize(collection, template, encoder.tokenizer(side), cache, progress=tick)
+    return store_of(template, encoder.tokenizer(side), collection, cache)
+
+
+def pair_store(tower: Tower, template: PairTemplate, collection: Collection, cache: Path) -> PairStore:
+    """The pairs that a tower reads, from the token stores of both sides, which are made unless they are there.
+
+    Raises
+    ------
+    SettingsError : the tokenizer has no form for pairs, or a query may leave no room for its passage.
+    """
+    template.check(form := PairForm.of(tower.tokenizer))
+    queries, passages = (
+        store_of(side, tower.tokenizer, collection, cache) for side in (template.query, template.passage)
+    )
+    return PairStore(queries, passages, form, template.max_length)
+
+
+def store_of(template: TextTemplate, tokenizer: Tokenizer, collection: Collection, cache: Path) -> TokenStore:
+    """The token store of a template, made where there is none."""
+    with track(f"tokenising {'queries' if template.side == 'query' else 'passages'}", "texts") as tick:
+        return tokenize(collection, template, tokenizer, cache, progress=tick)
 
 
 def texts_digest(encoder: BiEncoder, collection: Collection, cache: Path) -> str:

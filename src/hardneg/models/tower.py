@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 KIND = "model"  # of a published folder
+TYPES = "token_type_ids"  # what transformers calls them
 
 # What a transformer's configuration says about its origin rather than its function.
 ORIGIN = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version")
@@ -95,11 +96,12 @@ class Tower(nn.Module):
     def takes_types(self) -> bool:
         """Whether the transformer is told which tokens of a pair are of the second text, as BERT is.
 
-        It is where the tokenizer hands token types out and the transformer has more than one, unlike RoBERTa.
+        Transformer and tokenizer.json decide, and what the tokenizer's settings say outright. The class of the
+        tokenizer is not asked: whether transformers' general one hands types out changed between its versions.
         """
-        told = "token_type_ids" in self.pretrained_tokenizer.model_input_names
+        named = self.pretrained_tokenizer.init_kwargs.get("model_input_names") or [TYPES]
         several = (getattr(self.transformer.config, "type_vocab_size", 0) or 0) > 1
-        return told and several and "token_type_ids" in inspect.signature(self.transformer.forward).parameters
+        return TYPES in named and several and TYPES in inspect.signature(self.transformer.forward).parameters
 
     def pooled(self, tokens: TokenBatch, pooling: Pooling) -> Tensor:
         """One vector a sequence [n, h], in the order of the batch: float32, on the transformer's device, no head.

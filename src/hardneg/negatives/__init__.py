@@ -1,1 +1,1 @@
-"""Negative sources, pools and the teleportation mix."""
+"""Where negatives come from (sources), how sources are mixed, and the pools that hold each query's negatives."""

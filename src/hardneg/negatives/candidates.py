@@ -1,7 +1,7 @@
-"""Candidates: what may be drawn from ranked lists, without positives, copies of them and filtered hits.
+"""Candidates: the hits of a run that may become negatives, without positives, copies of them and filtered hits.
 
-Every list-based source is the same thing, a run: BM25's, the model's for the query, the model's for the
-positive passage, or one read from a file.
+Every source that ranks passages is a run: BM25's, the model's for the query, the model's for the positive passage
+(lookahead), or one read from a file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hardneg.keyed_random import UInt64
 from hardneg.negatives.pool import SOURCES, NegativePool, blocks, kept_offsets, matches
 from hardneg.records import Float32, Int32, Int64, Positives, Run, offsets_of, owners, spans, take_spans
 
-Contains = Callable[[Int32, Int32], NDArray[np.bool_]]  # queries [n], passages [n] -> whether an answer is in them
+Contains = Callable[[Int32, Int32], NDArray[np.bool_]]  # queries [n], passages [n] -> does each contain an answer
 
 SLACK = 16  # hits searched beyond depth + max |D+|, for passages that repeat a positive's text
 
@@ -27,10 +27,10 @@ SLACK = 16  # hits searched beyond depth + max |D+|, for passages that repeat a 
 class Filters:
     """Which candidates of a list may be drawn; all bounds are inclusive.
 
-    The window is of ranks as stored with the entries (in the list as searched). Margins are to the score
-    ``p`` of the query's positive: a candidate stays if its score is at most ``p - absolute_margin`` and at
-    most ``p - relative_margin * |p|``, which is ``p * (1 - relative_margin)`` for a positive p and stays
-    below p for a negative one.
+    Bounds on ranks mean ranks in the list as searched, which entries store. Margins mean distances to the score
+    ``p`` of the query's positive: a candidate stays if its score is at most ``p - absolute_margin`` and at most
+    ``p - relative_margin * |p|``. The latter is ``p * (1 - relative_margin)`` if p is positive, and is below p
+    if p is negative.
     """
 
     rank_from: int = 1
@@ -51,7 +51,7 @@ class Filters:
         return self.absolute_margin is not None or self.relative_margin is not None
 
     def accept(self, ranks: Int32, scores: Float32, positive: Float32 | None) -> NDArray[np.bool_]:
-        """Which hits [n] pass; ``positive`` [n] is the score of each hit's positive, needed for margins."""
+        """Whether each hit [n] passes; margins need ``positive`` [n], the score of the positive of its query."""
         keep = ranks >= self.rank_from
         if self.rank_to is not None:
             keep &= ranks <= self.rank_to
@@ -70,17 +70,17 @@ ALL = Filters()
 
 
 def search_depth(depth: int, positives: Positives) -> int:
-    """Hits to search so that ``depth`` remain without the positives (one at least) and a few copies of them."""
+    """The depth to search at so that ``depth`` hits remain without positives and a few copies of them."""
     return depth + int(spans(positives.offsets).max(initial=1)) + SLACK
 
 
 def is_known(
     positives: Positives, owner: Int64, rows: NDArray[np.integer], text_keys: UInt64 | None = None
 ) -> NDArray[np.bool_]:
-    """Whether each passage of ``rows`` [n] is in D+ of the query at position ``owner`` [n].
+    """Whether each passage of ``rows`` [n] is a positive (in D+) of the query at position ``owner`` [n].
 
-    With ``text_keys`` (uint64 [n_passages], equal for equal texts), also whether its text is that of one of
-    them.
+    With ``text_keys`` (uint64 [n_passages], equal for equal texts), a passage with the text of a positive counts
+    too.
     """
     positive_keys = positives.passage_rows if text_keys is None else text_keys[positives.passage_rows]
     keys = rows if text_keys is None else text_keys[rows]
@@ -97,7 +97,7 @@ def is_known(
 
 
 def without_known(pool: NegativePool, text_keys: UInt64 | None = None) -> NegativePool:
-    """The pool without its queries' positives and passages of the same text."""
+    """Remove from a pool the positives of its queries, and passages with the same text."""
     known = np.zeros(len(pool.passage_rows), bool)
     for start, stop in blocks(pool.offsets):
         span = slice(pool.offsets[start], pool.offsets[stop])
@@ -108,7 +108,7 @@ def without_known(pool: NegativePool, text_keys: UInt64 | None = None) -> Negati
 
 
 def without_answers(pool: NegativePool, contains: Contains | None) -> NegativePool:
-    """The pool without the passages that contain an answer of their query; None: as it is."""
+    """Remove from a pool the passages that contain an answer of their query; with None nothing is removed."""
     if contains is None:
         return pool
     return pool.keep(~contains(np.repeat(pool.query_rows, spans(pool.offsets)), pool.passage_rows))
@@ -126,16 +126,16 @@ def candidates(
     positive_scores: Float32 | None = None,
     anchors: Int32 | None = None,
 ) -> NegativePool:
-    """Everything that may be drawn from the lists of a run, as a pool of the queries of ``positives``.
+    """All hits of a run that may be drawn as negatives, as a pool of the queries of ``positives``.
 
-    Of each list: drop all of D+(q) and exact text duplicates of it, cut to ``depth`` (None: no cut), then
-    filter. A query without a list has no candidates.
+    Each list loses the positives D+(q) and passages with exactly their text, is cut to ``depth`` (None: not cut),
+    and is then filtered. A query without a list has no candidates.
 
     Parameters
     ----------
-    run : the lists; ``run.query_rows`` says which query each belongs to. For lookahead, the list of a query
-        is that of its anchor (a positive, searched as a passage), and a query may have one list for each
-        anchor. A passage in two of them is a candidate of both.
+    run : the lists; ``run.query_rows`` says which query each belongs to. For lookahead, a list holds the
+        neighbours of an anchor (a positive of the query, searched as a passage), and a query may have one list for
+        each anchor. A passage in two lists is a candidate of both.
     text_keys : uint64 [n_passages], equal for equal texts; None tells passages apart by row only.
     positive_scores : [Q] the score of each query's positive on the scale of the run; needed for margins.
     anchors : [len(run)] passage row of each list's anchor; by default the first positive (lookahead), else
@@ -150,7 +150,7 @@ def candidates(
     if anchors is None and len(np.unique(run.query_rows)) < len(run):
         raise InputError("REPEATED_QUERY", "a query has two lists in the run", "keep one list a query")
     lists, by_query = matches(run.query_rows, positives.query_rows)
-    query = owners(by_query)  # of each list
+    query = owners(by_query)  # the query of each list
     index, by_list = take_spans(run.offsets, lists)
     which = owners(by_list)
     owner = query[which]
@@ -182,7 +182,7 @@ def candidates(
 
 
 def _of_hits(positive_scores: Float32 | None, owner: Int64) -> Float32:
-    """The score of each hit's positive."""
+    """The score [n] of the positive of each hit's query."""
     if positive_scores is None:
         raise InputError("NO_POSITIVE_SCORES", "a margin needs the positives' scores", "give positive_scores")
     if not np.isfinite(positive_scores).all():
@@ -205,7 +205,7 @@ def starved(
 ) -> Int64:
     """Positions of the run's lists that must be searched deeper than ``searched`` hits.
 
-    Dropping D+ and its copies has left them fewer than ``depth`` candidates, and the search had more to give.
+    Without D+ and copies of it, these lists have fewer than ``depth`` candidates, and deeper hits may exist.
     """
     found, by_list = matches(positives.query_rows, run.query_rows)
     lists = np.flatnonzero((spans(by_list) > 0) & (spans(run.offsets) >= searched))

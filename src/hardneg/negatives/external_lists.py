@@ -1,4 +1,4 @@
-"""Negatives made elsewhere as a pool: lists of passage ids, and of token ids that are found in the corpus."""
+"""Turns lists of negatives that other tools made (passage ids or token ids) into a pool."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from hardneg.records import Int32, Int64, Positives, TokenBatch, offsets_of, spa
 log = logging.getLogger(__name__)
 
 BLOCK = 4096  # records whose ids are looked up together
-NAMED = 10  # unknown ids that a fault spells out
+NAMED = 10  # number of unknown ids that a message lists
 
 
 class Lists(NamedTuple):
-    """The negatives of some queries as rows; -1 stands for a passage or query that is not there."""
+    """The negatives of some queries as rows; -1 stands for a passage or query that is not in the collection."""
 
     query_rows: Int32  # [Q]
     offsets: Int64  # [Q + 1]
@@ -33,9 +33,9 @@ class Lists(NamedTuple):
 
 
 def given_pool(lists: Lists, positives: Positives, collection: str) -> NegativePool:
-    """The lists as a pool of the queries of ``positives`` (source ``file``, no rank, no score), copies joined.
+    """The lists as a pool of the queries of ``positives``; entries have source ``file``, no rank and no score.
 
-    Lists of other queries are left out, and counted in the log.
+    Several lists of one query are joined. Lists of other queries are left out; the log says how many.
     """
     position = np.full(int(max(lists.query_rows.max(initial=0), positives.query_rows.max(initial=0))) + 1, -1)
     position[positives.query_rows] = np.arange(len(positives))
@@ -66,7 +66,7 @@ def given_pool(lists: Lists, positives: Positives, collection: str) -> NegativeP
 
 
 def rows_of_ids(records: Iterable[IdList], queries: IdSpace, passages: IdSpace) -> Lists:
-    """The lists as rows; raises :class:`InputError` where passages are unknown."""
+    """Look up the ids of lists; raises :class:`InputError` if a passage is unknown."""
     records = iter(records)
     query_rows, lengths, rows = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
     while block := list(islice(records, BLOCK)):
@@ -88,20 +88,20 @@ def rows_of_ids(records: Iterable[IdList], queries: IdSpace, passages: IdSpace) 
 
 
 @dataclass(frozen=True)
-class Hashed:
-    """Token lists as numbers: a few bytes each, however long they are."""
+class HashedLists:
+    """Lists of token ids as 64-bit hashes, which take little memory however long the texts are."""
 
     query_ids: Sequence[str | None]  # [Q]
     queries: UInt64  # [Q] hash of the query's tokens
-    query_length: int  # of the longest, at least 1
+    query_length: int  # tokens of the longest query, at least 1
     offsets: Int64  # [Q + 1]
     negatives: UInt64  # [n] hash of each list
-    length: int  # of the longest, at least 1
-    places: Sequence[tuple[Path, int]]  # [Q]
+    length: int  # tokens of the longest negative, at least 1
+    places: Sequence[tuple[Path, int]]  # [Q] file and line
 
 
 def sequence_hashes(ids: Int32, offsets: Int64) -> UInt64:
-    """A 64-bit hash of each token sequence [n]: the sum of a random word for each token at its place."""
+    """A 64-bit hash of each token sequence [n]: the sum of a random word for each (token, position)."""
     lengths = spans(offsets)
     at = np.arange(offsets[-1] - offsets[0]) - np.repeat(offsets[:-1] - offsets[0], lengths)
     words = hash64(key(0, "sequence"), ids, at)
@@ -111,8 +111,8 @@ def sequence_hashes(ids: Int32, offsets: Int64) -> UInt64:
     return hash64(key(0, "length"), sums[starts[1:]] - sums[starts[:-1]], lengths)
 
 
-def hash_lists(records: Iterable[TokenList]) -> Hashed:
-    """Read token lists, keeping a hash of each."""
+def hash_lists(records: Iterable[TokenList]) -> HashedLists:
+    """Read lists of token ids and keep only a hash of each sequence."""
     records = iter(records)
     ids: list[str | None] = []
     places: list[tuple[Path, int]] = []
@@ -129,7 +129,9 @@ def hash_lists(records: Iterable[TokenList]) -> Hashed:
         longest_query = max(longest_query, int(asked.lengths.max(initial=0)))
         longest = max(longest, int(given.lengths.max(initial=0)))
     offsets = offsets_of(np.concatenate(lengths))
-    return Hashed(ids, np.concatenate(queries), longest_query, offsets, np.concatenate(negatives), longest, places)
+    return HashedLists(
+        ids, np.concatenate(queries), longest_query, offsets, np.concatenate(negatives), longest, places
+    )
 
 
 def _flat(block: Sequence[TokenList]) -> list[list[int]]:
@@ -137,31 +139,31 @@ def _flat(block: Sequence[TokenList]) -> list[list[int]]:
 
 
 def batch(lists: Sequence[Sequence[int]]) -> TokenBatch:
-    """Token lists as one batch."""
+    """Join lists of token ids into one batch."""
     lengths = np.array([len(tokens) for tokens in lists], np.int64)
     flat = np.fromiter(chain.from_iterable(lists), np.int32, int(lengths.sum()))
     return TokenBatch(flat, offsets_of(lengths))
 
 
 def find(table: UInt64, rows: Int32, wanted: UInt64) -> Int32:
-    """The row of the first of ``table`` [T] that equals each of ``wanted`` [n], -1 where none does."""
+    """For each of ``wanted`` [n], the value of ``rows`` [T] where ``table`` [T] first equals it; -1 if nowhere."""
     order = np.argsort(table, kind="stable")
     place = np.minimum(np.searchsorted(table, wanted, sorter=order), len(table) - 1)
     found = order[place]
     return np.where(table[found] == wanted, rows[found], np.int32(-1)).astype(np.int32)
 
 
-def rows_of_tokens(hashed: Hashed, queries: IdSpace, by_tokens: Int32, found: Int32) -> Lists:
-    """The lists as rows.
+def rows_of_tokens(hashed: HashedLists, queries: IdSpace, by_tokens: Int32, found: Int32) -> Lists:
+    """Turn hashed lists into rows, given which queries and passages have the same tokens.
 
     Parameters
     ----------
-    by_tokens : [Q] row of the query of the same tokens, -1 where there is none.
-    found : [n] row of the passage of the same tokens, likewise.
+    by_tokens : [Q] row of the query with the same tokens; -1 if there is none.
+    found : [n] row of the passage with the same tokens; -1 if there is none.
 
     Raises
     ------
-    InputError : lists that are of no passage: another tokenizer or another corpus made them.
+    InputError : some token lists match no passage, because another tokenizer or another corpus made them.
     """
     if (missing := np.flatnonzero(found < 0)).size:
         at = int(np.searchsorted(hashed.offsets, missing[0], side="right")) - 1
@@ -179,7 +181,7 @@ def rows_of_tokens(hashed: Hashed, queries: IdSpace, by_tokens: Int32, found: In
 
 
 def with_first(batch: TokenBatch, first: int, length: int) -> TokenBatch:
-    """The sequences with one token put before each, none longer than ``length``."""
+    """Put the token ``first`` before each sequence; cut sequences to ``length`` tokens."""
     lengths = np.minimum(batch.lengths + 1, length)
     offsets = offsets_of(lengths)
     at = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)

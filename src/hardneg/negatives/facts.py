@@ -1,4 +1,4 @@
-"""What a pool is like, for people and logs: counts, shares, and its entries one by one."""
+"""Descriptions of a pool for people and logs: counts, shares, and the entries of a query."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hardneg.records import spans
 
 
 class Entry(NamedTuple):
-    """One negative, for reading; what its source does not know is None."""
+    """One negative with its provenance, for display; a field that its source does not know is None."""
 
     passage_row: int
     source: str
@@ -23,7 +23,7 @@ class Entry(NamedTuple):
 
 
 def realized(pool: NegativePool) -> dict[str, float]:
-    """Mean entries a query by part: each new source, and ``momentum``. Their ratio is the realised mix."""
+    """The mean number of entries a query has from each new source and from ``momentum``: the realised mix."""
     new = np.bincount(pool.sources[~pool.momentum], minlength=len(SOURCES))
     parts = {name: int(n) for name, n in zip(SOURCES, new, strict=True) if n}
     parts["momentum"] = int(np.count_nonzero(pool.momentum))
@@ -31,7 +31,7 @@ def realized(pool: NegativePool) -> dict[str, float]:
 
 
 def stats(pool: NegativePool) -> dict[str, Any]:
-    """Counts that describe a pool (``per_source`` counts momentum entries under their first source)."""
+    """Counts that describe a pool; ``per_source`` counts momentum entries under the source that drew them."""
     lengths, n = spans(pool.offsets), len(pool.passage_rows)
     counts = np.bincount(pool.sources, minlength=len(SOURCES)).tolist()
     return {

@@ -1,7 +1,7 @@
 """Drawing training groups: for each query one positive and N negatives of its pool.
 
-Pure functions of the pool, the seed and the epoch: a resumed experiment or another worker draws alike, and
-nothing is kept between steps.
+All functions are pure functions of the pool, the seed and the epoch. So a resumed experiment or another worker
+draws the same groups, and no state is kept between steps.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from hardneg.records import Int32, Int64, spans, take_spans
 
 @dataclass(frozen=True)
 class Groups:
-    """One training group a query: B queries, one positive and N negatives each."""
+    """Training groups: B queries, each with one positive and N negatives."""
 
     query_rows: Int32  # [B]
     positive_rows: Int32  # [B]
-    negative_rows: Int32  # [B, N]; a passage that stands twice in the pool can fill two columns
+    negative_rows: Int32  # [B, N]; a passage that is twice in the pool can fill two columns
     sources: NDArray[np.uint8]  # [B, N] index into pool.SOURCES
     momentum: NDArray[np.bool_]  # [B, N]
 
 
 def usable(pool: NegativePool, size: int = 1) -> Int64:
-    """Positions of the queries that have a positive and, for a ``size`` above 0, a negative.
+    """Positions of the queries that have a positive and, if ``size`` is above 0, a negative.
 
-    The others are skipped and counted.
+    Callers skip and count the other queries.
     """
     return np.flatnonzero((spans(pool.positive_offsets) > 0) & (spans(pool.offsets) >= min(size, 1)))
 
 
 def epoch_order(query_rows: Int32, *, seed: int, episode: int, epoch: int) -> Int64:
-    """A permutation of the training queries [Q], by the hash of their rows."""
+    """A permutation of the training queries [Q]: positions, sorted by a keyed hash of their rows."""
     return np.argsort(hash64(key(seed, "epoch", episode, epoch), query_rows), kind="stable")
 
 
@@ -50,13 +50,13 @@ def draw_groups(
     rotate: bool = True,
     fresh: bool = False,
 ) -> Groups:
-    """One positive and ``size`` negatives for each of the ``queries`` (usable positions [B]).
+    """Draw one positive and ``size`` negatives for each of the ``queries`` (usable positions [B]).
 
-    The entries of a query are shuffled once an episode; epoch t takes the window ``[t * size, (t + 1) *
-    size)`` modulo their number, so that an entry returns only after all others (ANCE-Tele). With ``fresh``
-    every epoch has its own shuffle and takes its beginning: a uniform draw at every visit (ANCE, STAR). Fewer
-    entries than ``size`` are drawn with replacement. ``rotate`` goes through the positives epoch by epoch,
-    from a random one; otherwise the first is taken.
+    The entries of a query are shuffled once an episode. Epoch t takes the window ``[t * size, (t + 1) * size)``
+    modulo their number, so that an entry returns only after all others (ANCE-Tele). With ``fresh`` every epoch
+    shuffles again and takes the first ``size``: a uniform draw at every visit (ANCE, STAR). If a query has fewer
+    entries than ``size``, they are drawn with replacement. With ``rotate`` the positive changes from epoch to
+    epoch, beginning with a random one; otherwise it is always the first.
     """
     index, offsets = take_spans(pool.offsets, queries)
     lengths = spans(offsets)
@@ -83,7 +83,10 @@ def draw_groups(
 def _positive_rows(
     pool: NegativePool, queries: NDArray[np.integer], epoch: int, seed: int, rotate: bool, episode: int
 ) -> Int32:
-    """The positive of each query in this epoch [B]; a pool that is refreshed within an ``episode`` goes on."""
+    """The positive of each query in this epoch [B].
+
+    The rotation depends on ``episode`` and not on the pool: a refresh within an episode does not restart it.
+    """
     first = pool.positive_offsets[queries]
     if not rotate:
         return pool.positive_rows[first]

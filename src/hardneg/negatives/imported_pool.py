@@ -1,4 +1,4 @@
-"""Negatives that were made elsewhere, as those of an episode: a pool as it is, or the source ``file``."""
+"""Uses negatives from outside an experiment in an episode: a whole pool, or lists as the source ``file``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def drop_untrainable(pool: NegativePool, contains: Contains | None) -> NegativePool:
-    """The pool without queries that lack a positive or a negative; as it is without ``contains``."""
+    """Remove the queries without a positive or a negative from a pool; without ``contains`` nothing is removed."""
     if contains is None:
         return pool
     lacking = int(np.count_nonzero(spans(pool.positive_offsets) == 0))
@@ -38,9 +38,10 @@ def import_pool(
     text_keys: UInt64,
     contains: Contains | None = None,
 ) -> NegativePool:
-    """The pool of ``episode`` made of one from elsewhere: for the queries of ``positives``, without these.
+    """Make the pool of ``episode`` from a pool of another experiment, for the queries of ``positives``.
 
-    Entries keep how many episodes older than their pool they are. With ``contains``, as for :func:`mine_pool`.
+    Positives and copies of them are removed. An entry that was k episodes older than the given pool is k episodes
+    older than ``episode``. ``contains`` is used as in :func:`mine_pool`.
     """
     ours = without_answers(without_known(given.align(positives), text_keys), contains)
     ours = replace(ours, episode=episode, episodes=ours.episodes + np.int32(episode - given.episode))
@@ -59,7 +60,11 @@ def from_file(
     filters: Filters,
     contains: Contains | None,
 ) -> NegativePool:
-    """The source ``file``: hits of a run as of any search, or entries of a pool as they are, without positives."""
+    """Draw the negatives of the source ``file`` from a run or a pool that the user gave, without positives.
+
+    A run is treated as the run of a search: ``depth`` and ``filters`` apply. The entries of a pool are taken as
+    they are.
+    """
     if filters.margin:
         raise SettingsError(
             "NO_MARGIN", "a file does not say the positives' scores", "filter by rank or max_score"

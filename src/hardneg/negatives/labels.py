@@ -1,4 +1,4 @@
-"""Labels by answers: which passages are positives of a training query when a text that answers it is one."""
+"""Labels by answers: finds positives of training queries among the passages that contain an answer."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from hardneg.negatives.pool import NegativePool
 from hardneg.records import Int32, Int64, Positives, Run, offsets_of, owners, spans
 from hardneg.search.bm25 import bm25_run
 
-DEPTH = 100  # of the reciprocal rank of training queries
+DEPTH = 100  # k of the reciprocal rank of training queries
 
 
 def answers_of(data: TrainingData, cache: Path) -> Contains | None:
-    """What tells whether a passage contains an answer; None where labels are judgements."""
+    """The function that tells whether a passage contains an answer; None if the labels are judgements."""
     if data.labels.labels == "qrels":
         return None
     return AnswerBook(data.collection, cache, data.labels.answer_mode).contains
@@ -30,8 +30,8 @@ def current_positives(
 ) -> Positives:
     """The positives of all training queries, as this model sees them.
 
-    A query without a judged one has the highest-ranked passage that contains an answer, among the first ``depth``
-    hits of its run, or none. Without a model, BM25 ranks (Karpukhin et al., 2020, Section 4.1).
+    A query without a judged positive gets the highest-ranked passage that contains an answer, among the first
+    ``depth`` hits of its run, or none. Without a model, BM25 ranks (Karpukhin et al., 2020, Section 4.1).
     """
     judged = data.train
     if contains is None or (spans(judged.offsets) > 0).all():
@@ -45,11 +45,11 @@ def current_positives(
 
 
 def with_answers(run: Run, judged: Positives, contains: Contains, depth: int) -> Positives:
-    """``judged``, and for queries without any the best of the first ``depth`` hits that contains an answer.
+    """Give each query of ``judged`` without a positive the best of its first ``depth`` hits that has an answer.
 
     Parameters
     ----------
-    run : a list for each query of ``judged``, in its order.
+    run : one list for each query of ``judged``, in the same order.
     """
     assert np.array_equal(run.query_rows, judged.query_rows)
     best = run.cut(depth)
@@ -61,7 +61,7 @@ def with_answers(run: Run, judged: Positives, contains: Contains, depth: int) ->
 
 
 def merged(judged: Positives, query: Int64, passage_rows: Int32) -> Positives:
-    """``judged`` and, behind them, these passages [n] for the queries at these positions [n]."""
+    """Append passages [n] to the positives of the queries at the positions ``query`` [n]."""
     owner = np.concatenate([owners(judged.offsets), query])
     order = np.argsort(owner, kind="stable")
     rows = np.concatenate([judged.passage_rows, passage_rows])[order]
@@ -69,12 +69,12 @@ def merged(judged: Positives, query: Int64, passage_rows: Int32) -> Positives:
 
 
 def with_pool_positives(data: TrainingData, pool: NegativePool) -> TrainingData:
-    """``data`` with a pool's positives in place of its own: by answers, every episode may have others."""
+    """Replace the positives of ``data`` by those of a pool; with labels by answers each episode has its own."""
     return replace(data, all_train=pool.positives, labels=BY_QRELS)
 
 
 def relevant(run: Run, data: TrainingData, contains: Contains | None) -> Positives:
-    """What counts as found in a run of all training queries: judged positives, and hits that contain an answer."""
+    """The passages that count as relevant in a run of all training queries: positives, and hits with an answer."""
     judged = data.train
     if contains is None:
         return judged

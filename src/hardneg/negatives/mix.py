@@ -24,7 +24,7 @@ Mode = Literal["weighted", "accumulate"]
 
 
 class Quotas(NamedTuple):
-    """How many entries each query is to get from each part, all [Q]."""
+    """How many entries each query should get from each part (all [Q])."""
 
     query: Int64
     lookahead: Int64
@@ -32,17 +32,18 @@ class Quotas(NamedTuple):
 
 
 def nearest(x: NDArray[np.floating] | float) -> NDArray[np.int64]:
-    """``x`` rounded to the nearest integer, halves up; what binary fractions lack of a half is forgiven."""
+    """Round to the nearest integer, halves up; a value that is a half but for binary rounding counts as one."""
     return np.floor(np.asarray(x) + (0.5 + 1e-9)).astype(np.int64)
 
 
 def quotas(old: Int64, *, size: int, alpha: float, beta: float, mode: Mode = "weighted") -> Quotas:
-    """Entries wanted from each part (ANCE-Tele, Appendix C.2).
+    """The number of entries wanted from each part of the mix (ANCE-Tele, Appendix C.2).
 
-    The newly mined part has ``size`` = 2n entries, ``nearest(size * beta)`` of them lookahead. Momentum is
-    ``nearest(size * alpha / (1 - alpha))``; a query whose ``old`` [Q] entries are fewer gives all of them,
-    and its new part shrinks to ``nearest(old * (1 - alpha) / alpha)``. A query without old entries is as in
-    episode 1: a whole new part, no momentum. ``accumulate`` takes all old entries and never shrinks.
+    The newly mined part has ``size`` = 2n entries; ``nearest(size * beta)`` of them are lookahead negatives.
+    Momentum has ``nearest(size * alpha / (1 - alpha))`` entries. If a query has fewer ``old`` [Q] entries, all of
+    them are used, and its new part shrinks to ``nearest(old * (1 - alpha) / alpha)``. A query without old entries
+    gets what it gets in episode 1: a whole new part and no momentum. ``accumulate`` takes all old entries and
+    never shrinks the new part.
     """
     new = np.full(len(old), size, np.int64)
     if mode == "accumulate":
@@ -85,7 +86,7 @@ def teleport(
     text_keys: UInt64 | None = None,
     filters: Filters = ALL,
 ) -> NegativePool:
-    """The training pool of an episode: query + lookahead + momentum + extra sources, overlaps kept.
+    """Make the training pool of an episode: query + lookahead + momentum + extra sources, keeping repeats.
 
     Parameters
     ----------
@@ -93,15 +94,16 @@ def teleport(
         and episode of ``query``.
     momentum : the previous episode's training pool (None in episode 1). It loses the positives of ``query``
         and passages of the same text before it is counted and drawn from; its entries keep their provenance.
-    alpha, beta : in [0, 1); 0 is the ablation without momentum, without lookahead.
-    size : 2n, the entries of the newly mined part; see :func:`quotas`.
-    extra : pools that are drawn already, one a source; they join whole, outside alpha and beta.
+    alpha, beta : in [0, 1); alpha 0 is the ablation without momentum, beta 0 the one without lookahead.
+    size : 2n, the number of entries of the newly mined part; see :func:`quotas`.
+    extra : pools of further sources, already drawn. All their entries are added; alpha and beta do not count them.
     dedup : keep only the first entry of each passage, in the pool's order.
     text_keys : uint64 [n_passages], equal for equal texts.
-    filters : rank window and highest score, for momentum too. Margins are to a score of the model that mined, so
-        they were kept when an entry was drawn first.
+    filters : the rank window and the highest score, applied to momentum too. Margins are not applied here: they
+        need the scores of the model that mined, and were applied when the entry was first drawn.
 
-    A source that falls short is not filled from another: the shortfall is logged, with the realised mix.
+    If a source has too few entries, no other source fills the gap. The log tells the shortfall and the realised
+    mix.
 
     Raises
     ------

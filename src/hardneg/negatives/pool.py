@@ -1,7 +1,7 @@
 """Negative pools: for every training query, the sampled negatives with the provenance of each.
 
-A pool holds rows and numbers only, never text or tokens. The entries of a query are a multiset: a passage
-found by two sources stands twice and so weighs twice in training.
+A pool holds rows and numbers, never texts or tokens. The entries of a query are a multiset: a passage that two
+sources found is there twice and so counts twice in training.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ SOURCES = (
     "lookahead",
     "file",
     "dynamic",
-)  # the order is the file format
+)  # files store the position in this order, so new sources go to the end
 KIND = "negatives"
 ENTRY_ARRAYS = ("passage_rows", "sources", "ranks", "scores", "episodes", "anchors")
-BLOCK = 1 << 17  # entries worked on at a time, so that temporaries stay in the cache
+BLOCK = 1 << 17  # entries processed at a time, so that temporary arrays fit into the processor's cache
 
 DTYPES: Mapping[str, type[np.generic]] = {
     "query_rows": np.int32,
@@ -58,15 +58,15 @@ class NegativePool:
 
     query_rows: Int32  # [Q], distinct
     positive_offsets: Int64  # [Q + 1]
-    positive_rows: Int32  # D+(q) as used for training
+    positive_rows: Int32  # the positives D+(q) that training uses
     offsets: Int64  # [Q + 1]
     passage_rows: Int32  # [n]
     sources: NDArray[np.uint8]  # [n] index into SOURCES
-    ranks: Int32  # [n] from 1, in the list as searched, positives included; 0 where there is no list
-    scores: Float32  # [n] the score of the list; NaN where there is none
+    ranks: Int32  # [n] from 1, in the list as searched, positives included; 0 if the source has no list
+    scores: Float32  # [n] the score in the list; NaN if there is none
     episodes: Int32  # [n] the episode whose mining drew the entry
     anchors: Int32  # [n] the positive whose neighbour a lookahead entry is; -1 otherwise
-    episode: int  # of the pool; entries of older episodes are momentum
+    episode: int  # the episode that trains on the pool; entries of older episodes are momentum
     collection: str = ""  # digest of the collection the rows belong to
 
     def __len__(self) -> int:
@@ -74,7 +74,7 @@ class NegativePool:
 
     @property
     def positives(self) -> Positives:
-        """The positives of every query."""
+        """The positives of every query, as one record."""
         return Positives(self.query_rows, self.positive_offsets, self.positive_rows)
 
     @property
@@ -83,11 +83,11 @@ class NegativePool:
         return self.episodes < self.episode
 
     def take(self, index: NDArray[np.integer], offsets: Int64) -> NegativePool:
-        """The entries at ``index``, which ``offsets`` [Q + 1] deal out to the same queries."""
+        """The pool with the entries at ``index`` [m]; ``offsets`` [Q + 1] say which belong to each query."""
         return replace(self, offsets=offsets, **{name: getattr(self, name)[index] for name in ENTRY_ARRAYS})
 
     def keep(self, mask: NDArray[np.bool_]) -> NegativePool:
-        """The entries where ``mask`` [n] is true."""
+        """The pool with only the entries where ``mask`` [n] is true."""
         return self.take(np.flatnonzero(mask), kept_offsets(mask, self.offsets))
 
     def select(self, queries: NDArray[np.integer]) -> NegativePool:
@@ -95,9 +95,9 @@ class NegativePool:
         return self.align(self.positives.select(queries))
 
     def align(self, positives: Positives) -> NegativePool:
-        """The pool of the queries of ``positives``, in their order and with their positives.
+        """The pool for the queries of ``positives``, in that order and with those positives.
 
-        A query that the pool does not know has no entries.
+        A query that this pool lacks has no entries in the result.
         """
         entries = self
         if not np.array_equal(self.query_rows, positives.query_rows):
@@ -113,7 +113,7 @@ class NegativePool:
 
 
 def matches(table: Int32, wanted: Int32) -> tuple[Int64, Int64]:
-    """Positions in ``table`` [T] of each value of ``wanted`` [Q], ascending, and their offsets [Q + 1]."""
+    """The positions in ``table`` [T] of each value of ``wanted`` [Q], ascending, and their offsets [Q + 1]."""
     order = np.argsort(table, kind="stable")
     ordered = table[order]
     first = np.searchsorted(ordered, wanted, "left")
@@ -123,19 +123,19 @@ def matches(table: Int32, wanted: Int32) -> tuple[Int64, Int64]:
 
 
 def kept_offsets(mask: NDArray[np.bool_], offsets: Int64) -> Int64:
-    """Offsets of the spans that remain of ``offsets`` when only elements where ``mask`` is true are kept."""
+    """The offsets [Q + 1] of the spans after the elements where ``mask`` [n] is false are removed."""
     return offsets_of(mask.view(np.uint8))[offsets]
 
 
 def blocks(offsets: Int64, size: int = BLOCK) -> Iterator[tuple[int, int]]:
-    """Consecutive ranges of queries with about ``size`` entries each (one empty range for no queries)."""
+    """Consecutive ranges (begin, end) of queries with about ``size`` entries each; one empty range if none."""
     inner = np.searchsorted(offsets, np.arange(size, offsets[-1], size))
     cuts = np.unique(np.concatenate([[0], inner, [len(offsets) - 1]])).tolist()
     yield from pairwise(cuts) if len(cuts) > 1 else [(0, 0)]
 
 
 def concatenate(pools: Sequence[NegativePool]) -> NegativePool:
-    """One pool of the queries of several (at least one); no query may be in two of them."""
+    """Join pools of different queries into one; there is at least one pool, and no query is in two of them."""
     arrays: dict[str, Any] = {name: np.concatenate([getattr(pool, name) for pool in pools]) for name in DTYPES}
     for name in ("offsets", "positive_offsets"):
         arrays[name] = offsets_of(np.concatenate([spans(getattr(pool, name)) for pool in pools]))
@@ -158,7 +158,7 @@ def repeats(pool: NegativePool) -> NDArray[np.bool_]:
 
 
 def shortfall(pool: NegativePool, wanted: int | NDArray[np.integer]) -> dict[str, int]:
-    """How many queries have fewer entries than ``wanted`` (one number, or [Q]), and how many are missing."""
+    """The number of queries with fewer entries than ``wanted`` (one number, or [Q]), and of missing entries."""
     missing = np.maximum(wanted - spans(pool.offsets), 0)
     return {"queries": int(np.count_nonzero(missing)), "entries": int(missing.sum())}
 
@@ -167,7 +167,7 @@ def shortfall(pool: NegativePool, wanted: int | NDArray[np.integer]) -> dict[str
 
 
 def empty_pool(positives: Positives, episode: int, collection: str) -> NegativePool:
-    """A pool of these queries without a negative."""
+    """A pool of the queries of ``positives`` that has no negatives."""
     entries: dict[str, Any] = {name: np.zeros(0, DTYPES[name]) for name in ENTRY_ARRAYS}
     return NegativePool(
         query_rows=positives.query_rows,

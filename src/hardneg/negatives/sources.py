@@ -1,4 +1,4 @@
-"""Negative sources: a pool of negatives sampled from a run, or from the whole corpus."""
+"""Draws a pool of negatives from a run, or at random from the whole corpus."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ log = logging.getLogger(__name__)
 
 
 def draw_entries(pool: NegativePool, counts: int | NDArray[np.integer], *, seed: int) -> NegativePool:
-    """``counts`` (one number, or [Q]) entries of every query without replacement; all where there are fewer.
+    """Draw ``counts`` (one number, or [Q]) entries of every query without replacement; all if there are fewer.
 
-    All entries of a query are drawn alike. The random number of an entry is a function of (seed, the pool's
-    episode, query, passage, source, mining episode, anchor), so a draw does not depend on which other queries are
-    in the pool, nor on its order.
+    All entries of a query are equally likely. The random number of an entry is a function of (seed, the pool's
+    episode, query, passage, source, mining episode, anchor). So a draw depends neither on the other queries of
+    the pool nor on its order.
     """
     wanted = np.broadcast_to(np.asarray(counts), len(pool))
     base = key(seed, "draw", pool.episode)
@@ -54,11 +54,11 @@ def sample_source(
     anchors: Int32 | None = None,
     contains: Contains | None = None,
 ) -> NegativePool:
-    """``count`` negatives of every query (None: all candidates), drawn from :func:`candidates`.
+    """Draw ``count`` negatives of every query (None: all candidates) from the :func:`candidates` of a run.
 
-    With ``contains``, candidates that contain an answer are dropped after the cut to ``depth``, as in the code of
-    ANCE-Tele: no list is searched deeper for them. If fewer remain, all are taken, and the shortfall is logged.
-    Memory beyond the result is bounded.
+    With ``contains``, candidates that contain an answer are dropped after the cut to ``depth``, as in ANCE-Tele's
+    code; no list is searched deeper to replace them. If fewer than ``count`` remain, all are taken, and the log
+    tells the shortfall. Memory beyond the result is bounded.
     """
     lists, by_query = matches(run.query_rows, positives.query_rows)
     hits = offsets_of(spans(run.offsets)[lists])[by_query]
@@ -85,7 +85,7 @@ def sample_source(
 
 
 def _select_lists(run: Run, lists: Int64) -> Run:
-    """The run of the lists at these positions."""
+    """The run with only the lists at the positions ``lists``."""
     index, offsets = take_spans(run.offsets, lists)
     return replace(
         run,
@@ -97,7 +97,7 @@ def _select_lists(run: Run, lists: Int64) -> Run:
 
 
 def log_shortfall(part: str, pool: NegativePool, wanted: int | NDArray[np.integer]) -> None:
-    """Say how many queries of this part got fewer negatives than ``wanted``, if any did."""
+    """Log how many queries got fewer negatives than ``wanted`` from the source ``part``, if any did."""
     missing = shortfall(pool, wanted)
     if missing["queries"]:
         log.info("%s: %d queries fall short, by %d negatives", part, missing["queries"], missing["entries"])
@@ -115,10 +115,10 @@ def random_source(
     collection: str = "",
     contains: Contains | None = None,
 ) -> NegativePool:
-    """``count`` passages of every query, uniform over the corpus without D+(q) and its text duplicates.
+    """Draw ``count`` random passages for every query: uniform over the corpus without D+(q) and copies of it.
 
-    With ``contains``, those of them that contain an answer are dropped, and not drawn again. Every ``epoch`` draws
-    others; None: one draw for all.
+    With ``contains``, drawn passages that contain an answer are dropped and not replaced. Each ``epoch`` has its
+    own draw; None: all epochs share one.
     """
     base = key(seed, "draw/random", episode, *([] if epoch is None else [epoch]))
     chosen = [np.zeros((0, count), np.int32)]
@@ -149,10 +149,10 @@ def random_source(
 
 
 def _random_rows(positives: Positives, n_passages: int, count: int, base: int, text_keys: UInt64 | None) -> Int32:
-    """Distinct acceptable rows [Q, count], ascending, ``n_passages`` standing for none.
+    """Distinct random rows [Q, count] that are acceptable, ascending; ``n_passages`` fills missing ones.
 
-    The first ``count`` acceptable ones of a fixed number of trials; where they do not suffice (a tiny corpus,
-    or one full of copies of a positive), a draw from the whole corpus.
+    These are the first ``count`` acceptable rows of a fixed number of trials. If these are too few (a tiny corpus,
+    or one full of copies of a positive), the rows are drawn from the whole corpus.
     """
     trials = np.arange(2 * count + SLACK)
     rows = below(hash64(base, positives.query_rows[:, None], trials[None, :]), n_passages)
@@ -172,7 +172,7 @@ def _random_rows(positives: Positives, n_passages: int, count: int, base: int, t
 
 
 def _from_corpus(positives: Positives, n_passages: int, count: int, base: int, text_keys: UInt64 | None) -> Int64:
-    """Up to ``count`` acceptable rows of the whole corpus for one query, ascending."""
+    """Up to ``count`` random acceptable rows for one query, from the whole corpus, ascending."""
     rows = np.arange(n_passages)
     rows = rows[~is_known(positives, np.zeros(n_passages, np.int64), rows, text_keys)]
     words = hash64(base, positives.query_rows, rows, np.array([-1]))  # -1: no trial's number

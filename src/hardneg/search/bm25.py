@@ -22,7 +22,7 @@ from hardneg.process.progress import counted
 from hardneg.records import Float32, Int32, Int64, Run, offsets_of
 from hardneg.search.runs import check_request
 from hardneg.storage.artifacts import digest_json, is_published, load_array, open_artifact, publish, read_json
-from hardneg.storage.lease import waiting
+from hardneg.storage.lease import lease
 
 KIND = "bm25"
 ARRAYS = ("offsets", "rows", "scores")
@@ -93,7 +93,7 @@ def open_bm25(collection: Passages, cache: Path) -> Bm25Index:
     inputs = {"collection": collection.digest}
     path = cache / KIND / digest_json([inputs, settings])[:32]
     if not is_published(path, KIND):
-        with waiting(cache / "leases" / path.name):  # another process may make the same
+        with lease(cache / "leases" / path.name, wait=True):  # another process may make the same
             if not is_published(path, KIND):
                 _publish(path, collection, settings, inputs)
     open_artifact(path, KIND)

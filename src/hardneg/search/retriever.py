@@ -24,7 +24,7 @@ from hardneg.models.tokenizing import texts_digest, token_store
 from hardneg.process.distributed import barrier, by_leader, member
 from hardneg.process.hardware import Precision
 from hardneg.process.memory import require
-from hardneg.process.progress import track
+from hardneg.process.progress import Tick, silent, track
 from hardneg.records import Float32, Int32, Int64, Run, Side, owners, take_spans
 from hardneg.search.ann import traits
 from hardneg.search.embedding_store import VERSION
@@ -32,7 +32,7 @@ from hardneg.search.embeddings import Dtype, Embeddings, discard, encode_store, 
 from hardneg.search.retrieve import Index, StoredIndex, dot_products, index_run
 from hardneg.search.runs import KIND, load_run, save_run
 from hardneg.search.vectors import as_tensor
-from hardneg.storage.artifacts import digest_json, is_current, read_manifest
+from hardneg.storage.artifacts import digest_json, is_current, is_published, read_manifest
 
 AT_ONCE = 256  # queries that are encoded together where not all are
 Timed = Callable[..., contextlib.AbstractContextManager[Any]]
@@ -63,11 +63,13 @@ def encode_side(
     side: Side,
     encoding: Encoding,
     shard: tuple[int, int],
+    counted: Tick = silent,
 ) -> Embeddings | None:
     """Encode one side of a collection, whose tokens are in ``store``, into ``path``, or do what is left of it.
 
     Parameters
     ----------
+    counted : is told (tokens encoded so far, all of them) besides; what was encoded before is in neither.
     shard : (i, n): this process makes shards i, i + n, ...; None comes back while others have some to make.
 
     Raises
@@ -77,6 +79,11 @@ def encode_side(
     require(encoding_memory(encoder, encoding.token_budget, len(store)), "encoding", encoder.device.type)
     ids, texts = (collection.query_ids, "queries") if side == "query" else (collection.passage_ids, "passages")
     with encoder.inference(encoding.precision), track(f"encoding {texts}", "tokens") as tick:
+
+        def progress(done: int, total: int) -> None:
+            counted(done, total)
+            tick(done, total)
+
         return encode_store(
             encoder,
             store,
@@ -87,7 +94,7 @@ def encode_side(
             shard=shard,
             name=lambda row: ids[store.document(row)],
             facts=traits(encoder, side),
-            progress=tick,
+            progress=progress,
         )
 
 
@@ -323,9 +330,20 @@ class Retriever:
 
     def _embed(self, side: Side, *, searching: bool = True) -> Embeddings:
         store, path = self._embeddings(side, searching=searching)
-        with self.timed("encode", side=side, tokens=int(store.lengths.sum())):
+        with self.timed("encode", side=side, tokens=0, cached=is_published(path)) as facts:
+
+            def counted(done: int, total: int) -> None:
+                facts["tokens"] = done  # not those of the store: it may be cached, whole or in part
+
             made = encode_side(
-                self.encoder, self.collection, store, path, side=side, encoding=self.encoding, shard=member()
+                self.encoder,
+                self.collection,
+                store,
+                path,
+                side=side,
+                encoding=self.encoding,
+                shard=member(),
+                counted=counted,
             )
             barrier()  # other processes may have shards to make
         return made or Embeddings.open(path)

@@ -7,6 +7,7 @@ written last, and one rename publishes it. Readers trust a manifest, never a fil
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -241,17 +242,31 @@ def seal(draft: Draft, kind: str, settings: Mapping[str, Any], inputs: Mapping[s
 def swap(draft: Path, path: Path, *, replace: bool) -> None:
     """Rename the finished draft to its place; an old artefact steps aside, and is deleted or comes back."""
     aside = disk.temporary(path, disk.OLD)
-    if path.exists() and not replace:  # it came meanwhile
-        raise SettingsClash(path)
     try:
-        if path.exists():
-            disk.rename(path, aside)
-        disk.rename(draft, path)
+        while not _take_place(draft, path, aside, replace=replace):
+            disk.delete(aside)  # what another process published since has replaced it
         disk.sync(path.parent)
     except BaseException:
         if not draft.exists():
             disk.rename(path, draft)
-        if aside.exists():
+        if aside.exists() and not path.exists():
             disk.rename(aside, path)
+        disk.forget(aside)
         raise
     disk.delete(aside)
+
+
+def _take_place(draft: Path, path: Path, aside: Path, *, replace: bool) -> bool:
+    """Rename the draft to its place; False where another process published there at the same moment."""
+    if path.exists():
+        if not replace:
+            raise SettingsClash(path)
+        with contextlib.suppress(FileNotFoundError):  # it steps aside for another process just now
+            disk.rename(path, aside)
+    try:
+        disk.rename(draft, path)
+    except OSError as fault:
+        if fault.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        return False
+    return True

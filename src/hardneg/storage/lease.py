@@ -20,15 +20,18 @@ from hardneg.storage.os_errors import disk_faults
 log = logging.getLogger(__name__)
 
 LOCK = ".lock"
-WAIT_SECONDS = 0.2  # between two looks whether a holder is gone
 NAME_SECONDS = 1.0  # how long a new holder may take to write its name
 
 
 @contextlib.contextmanager
-def lease(directory: Path) -> Iterator[None]:
+def lease(directory: Path, *, wait: bool = False) -> Iterator[None]:
     """Hold ``directory`` for this process; a dead holder is forgotten.
 
     The lock is the kernel's (``flock``), so it cannot outlive its process; the file only says who holds it.
+
+    Parameters
+    ----------
+    wait : until no other process holds it. The kernel wakes who waits; filelock would ask again and again.
 
     Raises
     ------
@@ -40,7 +43,7 @@ def lease(directory: Path) -> Iterator[None]:
         handle = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         with disk_faults(directory):
-            if not _locked(handle):
+            if not _locked(handle, wait=wait):
                 fix = "wait for it or stop it"
                 raise BusyError("IN_USE", f"in use by {_holder(handle)}", fix, path=directory)
             point("write", directory / LOCK)
@@ -51,22 +54,9 @@ def lease(directory: Path) -> Iterator[None]:
         os.close(handle)
 
 
-@contextlib.contextmanager
-def waiting(directory: Path) -> Iterator[None]:
-    """Hold ``directory`` as :func:`lease` does, once no other process does."""
-    with contextlib.ExitStack() as stack:
-        while True:
-            try:
-                stack.enter_context(lease(directory))
-                break
-            except BusyError:
-                time.sleep(WAIT_SECONDS)
-        yield
-
-
-def _locked(handle: int) -> bool:
+def _locked(handle: int, *, wait: bool) -> bool:
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
     return True

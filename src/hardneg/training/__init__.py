@@ -1,1 +1,1 @@
-"""Optimisers, the training loop, checkpoints."""
+"""Batches, objectives, optimisers, the training loop, checkpoints, and the stage that joins them."""

@@ -1,4 +1,4 @@
-"""Training groups as arrays: which passages a step scores, which pairs of it are no negatives."""
+"""Training groups as arrays: which passages a step scores, and which (query, passage) pairs are no negatives."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hardneg.training.sharing import shared
 
 log = logging.getLogger(__name__)
 
-PROBE_EVERY = 50  # steps between two whose gradient is looked at by source and layer
+PROBE_EVERY = 50  # every so many steps, the gradient is measured by source and by layer
 
 Bool = NDArray[np.bool_]
 
@@ -36,10 +36,10 @@ class GroupBatch:
     """Queries with one positive and N hard negatives each; the positive stands in column 0."""
 
     query_rows: Int32  # [b]
-    passage_rows: Int32  # [b, 1 + N]
-    step_queries: int  # queries of the whole optimiser step, over which the loss is a mean
-    micro_queries: int | None = None  # queries of a micro-batch; None: all at once
-    sources: NDArray[np.uint8] | None = None  # [b, N] of the negatives; only of steps whose gradient is looked at
+    passage_rows: Int32  # [b, 1 + N], flattened to b * (1 + N) columns of scores
+    step_queries: int  # queries of the whole optimiser step; the loss is their mean
+    micro_queries: int | None = None  # queries of a micro-batch; None: the step is one micro-batch
+    sources: NDArray[np.uint8] | None = None  # [b, N] of the negatives; only if the step's gradient is measured
 
     def micro(self) -> Sequence[GroupBatch]:
         """The micro-batches, in order."""
@@ -56,27 +56,27 @@ class GroupBatch:
         ]
 
     def distinct(self) -> tuple[Int32, Int64]:
-        """The distinct passages [u], and for every column of the flattened groups its place among them."""
+        """The distinct passages [u], and the place of every column [b * (1 + N)] among them."""
         rows, place = np.unique(self.passage_rows, return_inverse=True)
         return rows, place.reshape(-1).astype(np.int64)
 
     def targets(self) -> Int64:
-        """The column of each query's positive among the flattened groups [b]."""
+        """The column of each query's positive [b]."""
         return np.arange(len(self.query_rows), dtype=np.int64) * self.passage_rows.shape[1]
 
 
 class PoolBatches:
-    """The batch of every step: a keyed shuffle of the queries every epoch, a window of each one's pool.
+    """The batch of every step: queries in a shuffled order of each epoch, and a window of each query's pool.
 
     Parameters
     ----------
-    queries_per_step : B; the last step of an epoch takes what is left.
-    negatives : N for each query; queries of the pool that have none are skipped, and counted in the log.
-    rotate : go through a query's positives epoch by epoch, instead of taking the first.
+    queries_per_step : B; the last step of an epoch has the queries that are left.
+    negatives : N, the negatives of each query. Queries without a negative are skipped; the log counts them.
+    rotate : change a query's positive from epoch to epoch, instead of always taking the first.
 
     Raises
     ------
-    InputError : no query is left.
+    InputError : no query has a negative.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class PoolBatches:
         return self.positions[epoch_order(rows, seed=self.seed, episode=self.pool.episode, epoch=epoch)]
 
     def __call__(self, step: int) -> GroupBatch:
-        """The groups of one step (from 0)."""
+        """The batch of step ``step`` (from 0)."""
         epoch, place = divmod(step, math.ceil(len(self.positions) / self.queries_per_step))
         chosen = self.order_of_epoch(epoch)[place * self.queries_per_step :][: self.queries_per_step]
         groups = draw_groups(self.pool, chosen, epoch, size=self.negatives, seed=self.seed, rotate=self.rotate)
@@ -109,11 +109,11 @@ class PoolBatches:
 
 
 def trainable(pool: NegativePool, negatives: int) -> Int64:
-    """Positions of a pool's queries that can train with so many negatives; the others are counted in the log.
+    """Positions of the queries of a pool that can train with so many negatives; the log counts the others.
 
     Raises
     ------
-    InputError : there is none.
+    InputError : no query can train.
     """
     positions = usable(pool, negatives)
     if not len(positions):
@@ -125,17 +125,17 @@ def trainable(pool: NegativePool, negatives: int) -> Int64:
 
 
 class VisitBatches:
-    """The batch of every step when negatives are drawn afresh at every visit, and may change between steps.
+    """The batch of every step, with negatives drawn anew at every visit of a query from a pool that may change.
 
     Parameters
     ----------
-    positives : D+(q) of the training queries; the order of an epoch depends on nothing but their rows, the seed
-        and the ``episode``.
-    pool_at : step -> the pool in force, of these queries.
-    negatives : N for each query; 0 takes none.
-    positions : of the queries that make an epoch, where the pool never changes: those that can train with it. Else
-        all do, and a step goes without those that have no negative in the pool in force; where that leaves
-        none, the next ones that have some take their places.
+    positives : D+(q) of the training queries. The order of an epoch depends only on their rows, the seed and the
+        ``episode``.
+    pool_at : step -> the pool in force at this step, of these queries.
+    negatives : N, the negatives of each query; 0 takes none.
+    positions : positions of the queries of an epoch, if the pool never changes: those that can train with it.
+        None: an epoch has all queries, and a step leaves out those without a negative in the pool in force. If no
+        query of the step has one, the next queries that do take their places.
 
     Raises
     ------
@@ -166,13 +166,13 @@ class VisitBatches:
         return self.positions[epoch_order(self.rows, seed=self.seed, episode=self.episode, epoch=epoch)]
 
     def _usable(self, pool: NegativePool) -> Int64:
-        """The queries that can train with the pool in force; looked for once."""
+        """The queries that can train with the pool in force; computed once for each pool."""
         if self.seen is None or self.seen[0] is not pool:
             self.seen = pool, usable(pool, self.negatives)
         return self.seen[1]
 
     def _chosen(self, pool: NegativePool, epoch: int, first: int) -> Int64:
-        """The queries of the step that begins at the ``first`` place of an epoch."""
+        """The queries [b] of the step that begins at the place ``first`` of an epoch."""
         order, size, able = self.order_of_epoch(epoch), self.queries_per_step, self._usable(pool)
         chosen = order[first : first + size]
         chosen = chosen[np.isin(chosen, able)]
@@ -182,7 +182,7 @@ class VisitBatches:
         return following[np.isin(following, trainable(pool, self.negatives))][:size]
 
     def __call__(self, step: int) -> GroupBatch:
-        """The groups of one step (from 0)."""
+        """The batch of step ``step`` (from 0)."""
         pool = self.pool_at(step)
         epoch, place = divmod(step, math.ceil(len(self.positions) / self.queries_per_step))
         chosen = self._chosen(pool, epoch, place * self.queries_per_step)
@@ -195,19 +195,19 @@ class VisitBatches:
 
 
 class KnownPositives:
-    """Which passages are positives of a query, by identity or by equal text.
+    """Tells which passages are positives of a query, or have the text of one.
 
     Parameters
     ----------
     positives : D+(q) of the training queries, ascending by query row.
-    text_keys : [n_passages] a key of each passage's text, equal for equal texts.
+    text_keys : uint64 [n_passages], equal for equal texts.
     """
 
     def __init__(self, positives: Positives, text_keys: NDArray[np.uint64]) -> None:
         self.positives, self.text_keys = positives, text_keys
 
     def mask(self, query_rows: Int32, passage_rows: Int32) -> Bool:
-        """[b, p] whether passage j is a positive of query i, or has the text of one."""
+        """Whether passage j is a positive of query i, or has the text of one [b, p]."""
         known = self.positives.select(np.searchsorted(self.positives.query_rows, query_rows))
         keys = self.text_keys[known.passage_rows]
         mask = np.zeros((len(query_rows), len(passage_rows)), bool)
@@ -216,11 +216,11 @@ class KnownPositives:
 
 
 def masked_columns(batch: GroupBatch, known: KnownPositives | None, *, in_batch: bool) -> Bool:
-    """[b, b * (1 + N)] the columns that are no negatives of a query (its own positive's column included).
+    """The mask [b, b * (1 + N)] of columns that are no negatives of a query; the column of its positive is masked.
 
     Parameters
     ----------
-    known : the known-positive mask; None leaves every pair in, as published.
+    known : masks known positives; None masks none of them, as in the published code.
     in_batch : whether other queries' passages serve as negatives.
     """
     queries, width = batch.passage_rows.shape
@@ -235,12 +235,12 @@ def masked_columns(batch: GroupBatch, known: KnownPositives | None, *, in_batch:
 
 
 def source_columns(batch: GroupBatch) -> dict[str, Bool]:
-    """By source, [b, b * (1 + N)] the pairs of a query and a negative of its own from there; and ``in_batch``."""
+    """By source, the mask [b, b * (1 + N)] of queries' own negatives from it; ``in_batch``: those of others."""
     assert batch.sources is not None
     queries, width = batch.passage_rows.shape
     own = np.zeros((queries, queries, width), np.uint8)
     own[np.arange(queries), np.arange(queries), 1:] = batch.sources + 1
-    own[np.arange(queries), np.arange(queries), 0] = 255  # the positive
+    own[np.arange(queries), np.arange(queries), 0] = 255  # a positive has no source
     flat = own.reshape(queries, queries * width)
     found = {SOURCES[code]: flat == code + 1 for code in np.unique(batch.sources).tolist()}
     return found | {"in_batch": flat == 0}
@@ -255,14 +255,14 @@ def group_scores(
     *,
     cache_tokens: int | None = None,
 ) -> Tensor:
-    """[b, b * (1 + N)] float32 raw scores of every query and every column; each passage is encoded once.
+    """Raw float32 scores [b, b * (1 + N)] of every query and every column; each distinct passage is encoded once.
 
-    Where passages are documents of several chunks, a score is that of the best one (ANCE, MaxP). Several processes
-    encode a share each, and all of them get all scores.
+    If passages are documents of several chunks, a document has the score of its best chunk (ANCE, MaxP). If there
+    are several processes, each encodes a part, and all get all scores.
 
     Parameters
     ----------
-    cache_tokens : encode in chunks of so many tokens (gradient cache); None: at once.
+    cache_tokens : encode in chunks of so many tokens (gradient cache); None: all at once.
     """
 
     def encode(tokens: TokenBatch, side: Side) -> Tensor:
@@ -280,12 +280,12 @@ def group_scores(
 
 
 def best_chunks(scores: Tensor, chunks: Int64) -> Tensor:
-    """[b, documents] the highest score of each document's chunks; equal chunks share its gradient.
+    """The highest score of each document's chunks [b, documents]; chunks that tie share the gradient.
 
     Parameters
     ----------
-    scores : [b, chunks in all].
-    chunks : [documents + 1] where each document's chunks begin.
+    scores : [b, C] the scores of all chunks.
+    chunks : [documents + 1] offsets of each document's chunks.
     """
     owner = upload(owners(chunks), scores.device).expand(len(scores), -1)
     best = scores.new_full((len(scores), len(chunks) - 1), float("-inf"))

@@ -1,6 +1,6 @@
-"""Exact training state, published whole: weights, optimiser, position.
+"""Checkpoints: the exact training state (weights, optimisers, position) as one published folder.
 
-Dropout and data order are keyed by step, so no generator state is needed.
+Dropout and the order of the data are keyed by step, so no state of a random generator is needed.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ def save_checkpoint(
     facts: Mapping[str, Any] | None = None,
     keep: int = 2,
 ) -> Path:
-    """Publish the state after so many steps of each model in ``folder``; only the newest ``keep`` up to it stay.
+    """Publish a checkpoint in ``folder``; ``made`` is the number of steps of each model. Returns its path.
 
-    Later ones were passed over when this state was reached again, so they go. A folder is called by the steps of
-    all models together, of which no two checkpoints of a stage have as many.
+    Of this checkpoint and the older ones, the newest ``keep`` stay. Checkpoints of later steps are deleted:
+    training did not resume from them, and has reached this state again. A folder is named by the sum of the steps
+    of all models, which differs between any two checkpoints of a stage.
     """
     path = folder / f"step-{sum(made.values()):07d}"
     with publish(path, KIND, settings={}, inputs=inputs, replace=True) as draft:
@@ -52,7 +53,7 @@ def save_checkpoint(
 
 
 def file_of(name: str, part: str) -> str:
-    """The file of a model's ``weights``, or of its ``optimizer``."""
+    """The name of the file with a model's ``weights`` or its ``optimizer``, as ``part`` says."""
     return f"{name}.{part}.safetensors"
 
 
@@ -64,11 +65,11 @@ def checkpoints(folder: Path) -> list[Path]:
 def latest_checkpoint(
     folder: Path, inputs: Mapping[str, str], limits: Sequence[Mapping[str, int]] = ()
 ) -> Path | None:
-    """The newest whole checkpoint from these ``inputs``; damaged ones are skipped, loudly.
+    """The newest undamaged checkpoint made from these ``inputs``; damaged ones are skipped with a warning.
 
     Parameters
     ----------
-    limits : positions (steps made, by model) that the checkpoint must not be behind, in any of the models named.
+    limits : positions (steps made, by model) that the checkpoint must not be behind, for any model named in them.
     """
     for path in reversed(checkpoints(folder)):
         try:
@@ -86,7 +87,7 @@ def latest_checkpoint(
 def restore(
     path: Path, models: Mapping[str, nn.Module], optimizers: Mapping[str, torch.optim.Optimizer]
 ) -> dict[str, int]:
-    """Put a checkpoint's state back; the number of steps that were made of each model."""
+    """Load a checkpoint into models and optimisers; returns the number of steps made of each model."""
     manifest = open_artifact(path, KIND)
     for name, model in models.items():
         model.load_state_dict(load_file(path / file_of(name, "weights")), strict=True)
@@ -95,7 +96,7 @@ def restore(
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
-    """The parameters and buffers on the CPU, each of its own memory."""
+    """The parameters and buffers of a model on the CPU; no two of the tensors share memory."""
     return {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
 
 
@@ -110,7 +111,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Put back what :func:`optimizer_tensors` gave."""
+    """Load the tensors that :func:`optimizer_tensors` returned into an optimiser."""
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         number, name = key.split(".", 1)

@@ -11,12 +11,12 @@ from hardneg.records import Side, TokenBatch
 
 
 def cached(encode: Encode, budget: int) -> Encode:
-    """``encode`` in chunks of at most ``budget`` tokens, of which one at a time is held for the gradient.
+    """Make ``encode`` work in chunks of at most ``budget`` tokens, and hold one chunk at a time for the gradient.
 
-    The vectors of all chunks are made first, and nothing else of them is kept. In the backward pass, once the
-    gradient of the vectors is there, every chunk is encoded again, with the same draws of dropout, and passed
-    through backwards. Loss and gradient are those of the whole at once; it costs a second forward pass. Of a batch
-    that is a single chunk there is nothing to save, and it is encoded once.
+    The forward pass encodes all chunks and keeps only their vectors. When the backward pass knows the gradient of
+    the vectors, it encodes each chunk again, with the same dropout, and passes the gradient through it. Loss and
+    gradient are those of one whole batch, at the cost of a second forward pass. A batch that is a single chunk is
+    encoded only once.
     """
 
     def encode_cached(tokens: TokenBatch, side: Side) -> Tensor:
@@ -29,7 +29,7 @@ def cached(encode: Encode, budget: int) -> Encode:
             torch.manual_seed(seeds[number])
             return encode(tokens.take(plan[number]), side)
 
-        # With gradient here too, though it is let go at once: without one, other kernels may round differently.
+        # Autograd stays on, although the graph is dropped at once: other kernels without it may round differently.
         chunks = [encode_chunk(number).detach() for number in range(len(plan))]
         places = [upload(rows, chunks[0].device) for rows in plan]
         vectors = chunks[0].new_empty(len(tokens), chunks[0].shape[1])

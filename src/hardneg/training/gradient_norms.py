@@ -1,4 +1,4 @@
-"""Norms of a step's gradient: by thirds of the layers, and by the source of the negatives that caused it."""
+"""Norms of a step's gradient: by thirds of the layers, and by the source of the negatives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ THIRDS = ("bottom", "middle", "top")
 
 
 def layers_of(model: nn.Module) -> list[list[nn.Parameter]]:
-    """The parameters of every transformer layer, from the bottom; towers share the numbers of their layers."""
+    """The parameters of every transformer layer, from the bottom; layer i of two towers is one item."""
     found: dict[int, list[nn.Parameter]] = defaultdict(list)
     for name, parameter in model.named_parameters():
         if match := LAYER.search(name):
@@ -25,9 +25,9 @@ def layers_of(model: nn.Module) -> list[list[nn.Parameter]]:
 
 
 def layer_norms(layers: Sequence[Sequence[nn.Parameter]]) -> dict[str, Tensor]:
-    """The gradient's norm of a layer, its mean over each third of the layers, and that of the last (ANCE, Fig. 4).
+    """The norm of a layer's gradient: its mean over each third of the layers, and the last layer's (ANCE, Fig. 4).
 
-    Nothing where there are fewer than three layers or no gradient.
+    The result is empty if there are fewer than three layers or there is no gradient.
     """
     norms = [norm([p.grad for p in layer if p.grad is not None]) for layer in layers]
     if len(norms) < len(THIRDS) or any(one is None for one in norms):
@@ -38,7 +38,7 @@ def layer_norms(layers: Sequence[Sequence[nn.Parameter]]) -> dict[str, Tensor]:
 
 
 def norm(gradients: Sequence[Tensor]) -> Tensor | None:
-    """The norm of several tensors together; None of none."""
+    """The norm of several tensors taken as one vector; None if there are no tensors."""
     if not gradients:
         return None
     return torch.linalg.vector_norm(torch.stack(list(torch._foreach_norm(list(gradients)))))
@@ -47,15 +47,16 @@ def norm(gradients: Sequence[Tensor]) -> Tensor | None:
 def source_norms(
     loss: Tensor, scores: Tensor, parameters: Iterable[nn.Parameter], columns: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """The norm of the gradient that the negatives of each source cause, over all parameters.
+    """The norm, over all parameters, of the gradient that the negatives of each source cause.
 
-    One backward pass a source: the derivative of the loss by the scores, where only this source's pairs are left.
-    The parameters' own gradients are as they were afterwards.
+    Each source takes one backward pass, which starts from the derivative of the loss by the scores with all pairs
+    of other sources set to 0. The gradients that the parameters hold are restored afterwards.
 
     Parameters
     ----------
-    loss : of the whole micro-batch; ``scores`` [b, p] that it was made from.
-    columns : by source, [b, p] bool: the pairs whose passage is a negative from it.
+    loss : the loss of the whole micro-batch.
+    scores : [b, p] the scores that ``loss`` was computed from.
+    columns : by source, [b, p] bool: the pairs whose passage is a negative from this source.
     """
     (by_score,) = torch.autograd.grad(loss, scores, retain_graph=True)
     trained = [p for p in parameters if p.requires_grad]

@@ -1,4 +1,4 @@
-"""The training loop, a generator: a recipe asks for steps and does between them what it needs."""
+"""The training loop, a generator of optimiser steps; between two steps its caller can do other work."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from hardneg.errors import NumericError
 from hardneg.process.distributed import add_gradients, member
 from hardneg.training.optim import Schedule
 
-RING = 64  # batches whose query ids are kept to name, should a loss not be finite
+RING = 64  # the queries of so many batches are remembered, to name them if a loss is not finite
 
 
 @dataclass(frozen=True)
 class StepOutput:
-    """What an objective makes of one micro-batch."""
+    """The result of an objective for one micro-batch: its loss and facts for the metrics."""
 
     loss: Tensor  # sum over the micro-batch's queries, divided by the queries of the whole step
     facts: dict[str, Tensor] = field(default_factory=dict)
 
 
 class Batch(Protocol):
-    """What the loop needs of a batch: the queries it holds, by row, and its micro-batches."""
+    """What the loop needs of a batch: the rows of its queries, and its micro-batches."""
 
     @property
     def query_rows(self) -> Any:
-        """Rows of the queries."""
+        """The rows of the batch's queries."""
         ...
 
     def micro(self) -> Sequence[Any]:
-        """The parts of the batch, in order; their losses add up."""
+        """The micro-batches, in order; the step's loss is the sum of theirs."""
         ...
 
 
@@ -44,15 +44,15 @@ Objective = Callable[[Any], StepOutput]
 
 @dataclass(frozen=True)
 class Step:
-    """One optimiser step that was made. ``loss`` and ``grad_norm`` stay on the device until they are read."""
+    """One finished optimiser step. ``loss`` and ``grad_norm`` stay on the device until they are read."""
 
-    index: int  # 0-based; the step that was made
+    index: int  # the number of the step, from 0
     loss: Tensor
     learning_rate: float
     grad_norm: Tensor  # before clipping
     queries: int
     facts: dict[str, Tensor]
-    confirm: Callable[[], None]  # raises if this step or one before it was not finite; call it before saving
+    confirm: Callable[[], None]  # raises if this step or an earlier one was not finite; call it before saving
 
 
 def train_steps(
@@ -69,19 +69,19 @@ def train_steps(
     check_every: int = 10,
     probe: Callable[[int], dict[str, Tensor]] = lambda index: {},
 ) -> Iterator[Step]:
-    """Make the optimiser steps ``start`` to ``stop - 1``, yielding after each.
+    """Make the optimiser steps ``start`` to ``stop - 1``, and yield after each.
 
     Parameters
     ----------
     objective : micro-batch -> :class:`StepOutput`; belongs to the recipe.
     batches : step -> batch; a pure function, so that any step can be made again.
-    optimizer : its ``step`` does nothing where its ``found_inf`` is 1, as in torch's fused kernels.
+    optimizer : its ``step`` must do nothing if its ``found_inf`` is 1, as in torch's fused kernels.
     schedule : step -> learning rate.
-    seed : dropout of a step is keyed by (seed, step), and by the process: a resumed run draws the same.
-    clip : largest norm of the whole gradient.
-    check_every : from the first loss or gradient that is not finite, the weights stay as they are; it is
-        reported within this many steps, so that no step waits for the device.
-    probe : what to note of a step's whole gradient, before it is clipped.
+    seed : the dropout of a step is keyed by (seed, step) and by the process, so a resumed run draws the same.
+    clip : the largest norm of the whole gradient.
+    check_every : from the first loss or gradient that is not finite, the weights no longer change. The fault is
+        raised within this many steps, so that not every step waits for the device.
+    probe : called before the gradient is clipped; returns what the metrics should say of it.
 
     Raises
     ------
@@ -109,13 +109,13 @@ def train_steps(
 
 
 def dropout_seed(seed: int, step: int) -> int:
-    """What a step's dropout is drawn from; where several processes share a step, each draws for its own part."""
+    """The seed of a step's dropout; if several processes share a step, each has its own."""
     process = member()[0]
     return keyed_random.key(seed, "dropout", step, *([process] if process else [])) >> 1
 
 
 def backward(objective: Objective, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-    """Accumulate the gradient of all micro-batches; the step's loss (detached) and the facts, summed."""
+    """Accumulate the gradient of all micro-batches; returns the sums of their losses (detached) and facts."""
     total: Tensor | None = None
     facts: dict[str, Tensor] = {}
     for part in batch.micro():
@@ -129,7 +129,7 @@ def backward(objective: Objective, batch: Batch) -> tuple[Tensor, dict[str, Tens
 
 
 class Guard:
-    """Freezes the weights at the first step that is not finite, without waiting for the device."""
+    """Freezes the weights from the first loss or gradient that is not finite, without waiting for the device."""
 
     def __init__(self, every: int) -> None:
         self.every = every
@@ -138,21 +138,21 @@ class Guard:
         self.sound: Tensor | None = None  # whether all steps so far were finite
 
     def watch(self, index: int, batch: Batch, optimizer: torch.optim.Optimizer, finite: Tensor) -> None:
-        """Gate the coming update, and all later ones, by ``finite``, a bool on the device."""
+        """Make the coming update, and all later ones, depend on ``finite``, a bool on the device."""
         self.sound = finite if self.sound is None else self.sound & finite
         optimizer.found_inf = (~self.sound).float()  # type: ignore[attr-defined]  # fused kernels skip the update
         self.ring.append((index, batch.query_rows, finite))
         self.unread += 1
 
     def is_due(self) -> bool:
-        """Whether it is time to look."""
+        """Whether the flags should be read now."""
         return self.unread >= self.every
 
     def read(self) -> None:
-        """Look at the flags since the last look."""
+        """Read the flags of the steps since the last read; raises :class:`NotFinite` for the first bad step."""
         recent = list(self.ring)[-self.unread :] if self.unread else []
         self.unread = 0
-        if self.sound is None or bool(self.sound):  # one look at the device, not one a step
+        if self.sound is None or bool(self.sound):  # waits for the device once, and not at every step
             return
         for index, query_rows, finite in recent:
             if not bool(finite):
@@ -160,7 +160,7 @@ class Guard:
 
 
 class NotFinite(NumericError):
-    """A step whose loss or gradient was not finite; the recipe names its queries by id."""
+    """A step's loss or gradient was not finite; the stage adds the ids of the step's queries."""
 
     def __init__(self, step: int, query_rows: list[int]) -> None:
         shown = ", ".join(str(row) for row in query_rows[:8])

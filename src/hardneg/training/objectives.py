@@ -1,4 +1,4 @@
-"""What a step minimises: a loss over the scores of its training groups."""
+"""Objectives: what a step minimises, as a loss over the scores of its training groups."""
 
 from __future__ import annotations
 
@@ -34,15 +34,16 @@ def group_objective(
     cache_tokens: int | None = None,
     mask_known_positives: bool = True,
 ) -> Objective:
-    """The mean of ``loss`` over a step's queries; known positives are no negatives.
+    """Make the objective that is the mean of ``loss`` over a step's queries.
 
     Parameters
     ----------
-    cache : where the token stores live.
+    cache : the folder of the token stores.
     in_batch : whether other queries' passages serve as negatives.
-    precision : of the transformers' products.
-    cache_tokens : tokens of a chunk of the gradient cache; None: there is none.
-    mask_known_positives : False lets known positives be negatives, as published.
+    precision : of the transformers' matrix products.
+    cache_tokens : tokens of a chunk of the gradient cache; None: no gradient cache.
+    mask_known_positives : True: a known positive of a query is never its negative. False: it may be one, as in the
+        published code.
     """
     queries = token_store(encoder, data.collection, cache, "query")
     passages = token_store(encoder, data.collection, cache, "passage")
@@ -66,14 +67,14 @@ def group_objective(
 def group_loss(
     name: LossName, *, scale: float, margin: float = 1.0, only_hardest: bool = False, own: int = 0
 ) -> GroupLoss:
-    """A loss by its name.
+    """The loss of the given name, as a function of scores.
 
     Parameters
     ----------
     scale : factor from scores to logits.
-    margin : of ``hinge``.
-    only_hardest : of the batch, leave each query nothing but its highest-scored negative (NCE), beside the ``own``
-        negatives that were mined for it.
+    margin : the margin of ``hinge``.
+    only_hardest : use only each query's highest-scored negative of the batch (NCE), beside its ``own`` mined ones.
+    own : number of mined negatives of each query.
     """
     pairs: dict[str, PairLoss] = {
         "pairwise_nll": pairwise_nll,

@@ -22,7 +22,7 @@ def adamw(model: nn.Module, *, weight_decay: float = 0.0) -> torch.optim.Optimiz
 
 
 def groups_of(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """The trained parameters: matrices are decayed, biases and layer norms are not."""
+    """The trained parameters in two groups: matrices are decayed, biases and layer norms are not."""
     trained = [p for p in model.parameters() if p.requires_grad]
     return [
         {"params": [p for p in trained if p.ndim >= 2], "weight_decay": weight_decay},
@@ -33,8 +33,8 @@ def groups_of(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
 class Lamb(torch.optim.Optimizer):
     """LAMB (You et al., 2020) as ANCE and STAR run it: no bias correction, weight norms clamped to [0, 10].
 
-    ``update = m / (sqrt(v) + eps) + decay * w``; ``w -= lr * ratio * update`` with ``ratio = |w| / |update|`` of
-    each tensor, 1 where either norm is 0. Like torch's fused kernels, it does nothing where ``found_inf`` is 1.
+    ``update = m / (sqrt(v) + eps) + decay * w``; ``w -= lr * ratio * update`` with ``ratio = |w| / |update|`` for
+    each tensor, or 1 if either norm is 0. Like torch's fused kernels, a step does nothing if ``found_inf`` is 1.
     """
 
     found_inf: torch.Tensor | None = None
@@ -58,7 +58,7 @@ class Lamb(torch.optim.Optimizer):
         means = [self.state[p]["exp_avg"] for p in weights]
         squares = [self.state[p]["exp_avg_sq"] for p in weights]
         rate = torch.tensor(group["lr"])
-        if self.found_inf is not None:  # nothing may change then: neither the moments nor the weights
+        if self.found_inf is not None:  # if it is 1, neither the moments nor the weights may change
             sound = 1.0 - self.found_inf.reshape(())
             gradients = [torch.where(sound > 0, g, 0.0) for g in gradients]
             beta1, beta2 = 1.0 - (1.0 - beta1) * sound, 1.0 - (1.0 - beta2) * sound
@@ -80,7 +80,7 @@ class Lamb(torch.optim.Optimizer):
 
 
 def lamb(model: nn.Module, *, weight_decay: float = 0.0) -> torch.optim.Optimizer:
-    """:class:`Lamb`; biases and layer norms are not decayed."""
+    """Make a :class:`Lamb` optimiser for a model; biases and layer norms are not decayed."""
     return Lamb(groups_of(model, weight_decay))
 
 
@@ -109,11 +109,11 @@ def linear(peak: float, *, warmup: float, horizon: int) -> Schedule:
 
 
 def cyclical(cycle: Schedule, begun: Callable[[int], int]) -> Schedule:
-    """``cycle`` from its beginning wherever one begins, as ANCE's code re-warms when new negatives take effect.
+    """Restart the schedule ``cycle`` at each new cycle, as ANCE's code re-warms when new negatives take effect.
 
     Parameters
     ----------
-    cycle : the rate of the steps since a cycle began; it may be cut short by the next one.
-    begun : step -> the first step of the cycle that it is in. Asked once the step's batch is made.
+    cycle : the learning rate by steps since the cycle began; the next cycle may begin before it ends.
+    begun : step -> the first step of its cycle. It is called after the step's batch is made.
     """
     return lambda step: cycle(step - begun(step))

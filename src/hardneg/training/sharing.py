@@ -1,4 +1,4 @@
-"""One batch over several processes: each encodes its share, and all score the whole."""
+"""Shares a batch between processes: each encodes a part of the sequences, and all compute all scores."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from hardneg.records import Int64, Side, TokenBatch
 
 
 def shared(encode: Encode) -> Encode:
-    """``encode`` with the sequences dealt out over the processes of the group; ``encode`` itself without one.
+    """Make ``encode`` split the sequences between the processes of the group; without a group, return ``encode``.
 
-    Every process gets all vectors, in order, and makes the same loss of them. Its gradient is complete for its own
-    share, so the backward pass needs no exchange; :func:`hardneg.process.distributed.add_gradients` sums over
-    the shares.
+    Every process gets all vectors, in order, and computes the same loss. Its gradient is complete for the
+    sequences that it encoded, so the backward pass needs no exchange. At the end
+    :func:`hardneg.process.distributed.add_gradients` adds up the gradients of all processes.
     """
     own, size = member()
     if size == 1:
@@ -36,18 +36,18 @@ def shared(encode: Encode) -> Encode:
 
 
 def deal(lengths: Int64, size: int) -> list[Int64]:
-    """The positions of each process's share: about as many tokens each, some of them perhaps none."""
+    """Split sequences of ``lengths`` [n] into ``size`` lists of positions with about as many tokens, or none."""
     order = np.argsort(-lengths, kind="stable")
     return [order[first::size] for first in range(size)]
 
 
 def gather(own: Tensor, sizes: Sequence[int]) -> Tensor:
-    """The rows of all processes [sum(sizes), dim], with gradient to ``own``.
+    """Collect the rows of all processes [sum(sizes), dim]; gradients flow back to the rows ``own`` only.
 
-    What is computed from them must be the same in every process: the gradient of the own rows is taken as it is
-    found here, and not added up with what the others find for them.
+    Every process must compute the same from the result: the gradient of ``own`` is the one found in this process,
+    and is not added to what other processes find for these rows.
     """
-    if not own.requires_grad:  # an empty share; its loss is differentiated all the same
+    if not own.requires_grad:  # a share without sequences; the loss needs a gradient all the same
         own.requires_grad_()
     rows: Tensor = _Gather.apply(own, sizes)
     return rows

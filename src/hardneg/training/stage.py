@@ -1,9 +1,9 @@
 """One stage of training: named models that are trained in turn, and one checkpoint for all of them.
 
-A recipe asks for the steps of one model after the other (:meth:`Stage.advance`), and between two turns it does
-what it likes: measure, search, mine. Killed at any moment and run again, the stage goes on from its newest
-checkpoint and ends in the same bytes. A step that was made before the checkpoint is not made again, so a recipe
-can ask for all turns from the first.
+A recipe asks for steps of one model or another (:meth:`Stage.advance`). Between two turns it may measure, search
+or mine. A stage that was killed at any moment continues from its newest checkpoint when it is run again, and ends
+in the same bytes. It does not repeat steps before the checkpoint, so a recipe always asks for all turns from the
+first.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hardneg.training.gradient_norms import layer_norms, layers_of
 from hardneg.training.loop import Batch, NotFinite, Objective, Step, train_steps
 from hardneg.training.optim import Optimizers, Schedule, adamw
 
-READ_EVERY = 10  # steps between two looks at the device
+READ_EVERY = 10  # losses are read from the device once in so many steps
 RETRIEVER = "retriever"  # the model of a recipe that trains only one
 
 Timed = Callable[..., contextlib.AbstractContextManager[Any]]
@@ -36,14 +36,14 @@ Save = Callable[..., None]  # (model, path, inputs=, replace=): publishes a mode
 
 
 class Rows(Protocol):
-    """Where a stage writes what its steps measured; ``Metrics`` of an experiment."""
+    """Where a stage writes the metrics of its steps; an experiment's ``Metrics`` has this form."""
 
     def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Add rows, and flush them."""
+        """Append rows to the metrics and flush them."""
         ...
 
     def truncate(self, episode: int, made: Mapping[str, int], *, sha256: str | None = None) -> None:
-        """Drop the rows of steps that are not made, by the model that made them."""
+        """Drop the rows of an episode's steps beyond ``made``, the number of steps of each model."""
         ...
 
     def digest(self) -> str:
@@ -57,13 +57,14 @@ class Trainee:
 
     Attributes
     ----------
-    name : of the model in metrics and checkpoints.
-    model : has a ``digest()``, as a :class:`~hardneg.models.bi_encoder.BiEncoder` has.
-    schedule : its step, from 0, to its learning rate.
-    batches : its step, from 0, to the batch; a pure function.
+    name : the model's name in metrics and checkpoints.
+    model : the model; it has a ``digest()``, as a :class:`~hardneg.models.bi_encoder.BiEncoder` has.
+    schedule : step of this model (from 0) -> learning rate.
+    batches : step of this model (from 0) -> batch; a pure function.
     save : publishes the model in a folder.
-    models : where the model is kept, and after how many of its steps; at the end, where training ends before.
-    passing : the same of models on the way; none where training ends before.
+    models : folder -> number of steps: the model is saved there after so many steps, or at the end of training if
+        it ends earlier.
+    passing : folder -> number of steps, for states on the way; they are not saved if training ends earlier.
     facts : what else the metrics say of a step.
     """
 
@@ -81,11 +82,11 @@ class Trainee:
 
     @property
     def kept(self) -> dict[Path, int]:
-        """Where the model is kept in all, and after how many steps."""
+        """All folders in which the model is saved, and after how many steps."""
         return {**self.passing, **self.models}
 
     def until(self, end: int | None) -> Trainee:
-        """The same, known to end after ``end`` steps; None: nothing is known."""
+        """A copy of the trainee for training that ends after ``end`` steps; None: the end is not known."""
         if end is None:
             return self
         passing = {path: step for path, step in self.passing.items() if step < end}
@@ -93,49 +94,50 @@ class Trainee:
 
 
 class Watch(Protocol):
-    """An observer of all stages, for tests: told of a batch just before a model is trained on it."""
+    """An observer of all stages, for tests; it is called just before a model is trained on a batch."""
 
     def __call__(self, name: str, step: int, batch: Batch) -> None:
-        """Be told the trainee's name, its step (from 0) and the batch."""
+        """Receive the trainee's name, its step (from 0) and the batch."""
         ...
 
 
 def steps_made(model: Path) -> int:
-    """After how many steps of its stage a published model was made."""
+    """The number of steps of its stage after which a published model was made."""
     return int(read_manifest(model).inputs["step"])
 
 
 def start_of(name: str) -> str:
-    """What the inputs of a checkpoint call the model that a trainee began as."""
+    """The name, among the inputs of a checkpoint, of the model that a trainee starts from."""
     return "start" if name == RETRIEVER else f"start-{name}"
 
 
 def inputs_of(trainees: Sequence[Trainee], inputs: Mapping[str, str]) -> dict[str, str]:
-    """What a stage is made from: ``inputs``, and the models that the trainees begin as, by their digests."""
+    """All inputs of a stage by digest: ``inputs``, and the models that the trainees start from."""
     models: dict[str, Any] = {trainee.name: trainee.model for trainee in trainees}
     return dict(inputs) | {start_of(name): str(model.digest()) for name, model in models.items()}
 
 
 class Stage:
-    """The training of one episode, from wherever it stands.
+    """The training of one episode; it resumes from the newest checkpoint.
 
     Parameters
     ----------
     trainees : the models; each has its own optimiser, schedule and count of steps.
-    folder : where checkpoints are published.
-    rows : where the metrics go.
-    episode, seed : dropout is keyed by both, by the model's name, and by its step.
-    inputs : digests of what is trained on.
-    before : positions (steps made, by model) at which a recipe has something to make that is not there yet. A
-        checkpoint behind any of them is of no use.
-    timed : measures a block, as ``Experiment.timed`` does.
-    query_id : a query's row to its id, for messages.
-    checkpoint_every : steps of a model between two checkpoints.
+    folder : the folder in which checkpoints are published.
+    rows : the metrics.
+    episode, seed : the dropout of a step is keyed by both, by the model's name, and by the step.
+    inputs : digests of the data that is trained on.
+    before : positions (steps made, by model) at which the recipe still has to make something. The stage does not
+        resume from a checkpoint behind one of them.
+    timed : measures the time of a block, as ``Experiment.timed`` does.
+    query_id : row of a query -> its id, for messages.
+    checkpoint_every : number of steps of a model between two checkpoints.
 
     Attributes
     ----------
-    made : steps that are made, by model.
-    finished : every model that is to be kept is there; no step is made, and the weights are those of the start.
+    made : the number of steps made, by model.
+    finished : whether every model to be saved is there already; then no step is made, and the weights are those of
+        the start.
     """
 
     watch: ClassVar[Watch | None] = None
@@ -168,20 +170,20 @@ class Stage:
             self._resume([*before, *({name: step} for name, _, step in self.missing)])
 
     def at(self, **made: int) -> bool:
-        """Whether exactly these steps of these models are made: the weights are those of this position."""
+        """Whether exactly these numbers of steps are made, so that the weights are those of this position."""
         return not self.finished and all(self.made[name] == steps for name, steps in made.items())
 
     def advance(self, name: str, until: int, *, checkpoint: bool = True) -> None:
-        """Make the steps of a model, until so many are made in all.
+        """Make steps of a model until ``until`` steps are made in all.
 
         Parameters
         ----------
-        checkpoint : whether the end of this turn is one to resume from, besides those that are due.
+        checkpoint : whether to publish a checkpoint at the end of this turn, besides the regular ones.
 
         Raises
         ------
         NumericError : a loss or gradient was not finite; names the model, the step and the queries.
-        Interrupted : asked to stop; a checkpoint was published first.
+        Interrupted : the process was asked to stop; a checkpoint was published first.
         """
         if self.finished or self.made[name] >= until:
             return
@@ -207,7 +209,7 @@ class Stage:
                 raise
 
     def end(self, name: str) -> None:
-        """End the training of a model here: what was to be kept of a later step is kept now."""
+        """End the training of a model at this step; a model that was to be saved at a later step is saved now."""
         trainee, made = self.trainees[name], self.made[name]
         later = [path for path, step in trainee.models.items() if step > made]
         if self.finished or not later:
@@ -219,11 +221,11 @@ class Stage:
     # ------------------------------------------------------------ where it stands
 
     def _made_by(self, step: int) -> dict[str, str]:
-        """What makes the model after so many steps, for its manifest."""
+        """The inputs that the manifest of the model after ``step`` steps names."""
         return {**self.inputs, "step": str(step)}
 
     def _missing(self) -> list[tuple[str, Path, int]]:
-        """(name, path, step) of every model that is to be kept and is not there."""
+        """The (name, path, step) of every model that is to be saved and is not there."""
         return [
             (trainee.name, path, step)
             for trainee in self.trainees.values()
@@ -232,14 +234,14 @@ class Stage:
         ]
 
     def _resume(self, limits: Sequence[Mapping[str, int]]) -> None:
-        """Put the newest checkpoint back that is not behind any of these positions, and drop later metrics."""
+        """Load the newest checkpoint that is not behind any of these positions, and drop later metrics."""
         found = by_leader(latest_checkpoint, self.folder, self.inputs, limits)
         if found:
             self.made = restore(found, self._models, self.optimizers)
             self.saved = dict(self.made)
         known = read_manifest(found).facts["metrics"] if found else None
         self.rows.truncate(self.episode, self.made, sha256=known)
-        for trainee in self.trainees.values():  # killed between the checkpoint and the model of the same step
+        for trainee in self.trainees.values():  # if killed between the checkpoint and the model of one step
             self._keep(trainee)
 
     @property
@@ -272,14 +274,14 @@ class Stage:
         return batch
 
     def _add(self, trainee: Trainee, step: Step) -> None:
-        """Take a step in; it is written with others, so that no step waits for the device."""
+        """Remember a step; rows are written several at a time, so that not every step waits for the device."""
         self.made[trainee.name] = step.index + 1
         self.log.append((trainee, step))
         if len(self.log) >= READ_EVERY:
             self._settle()
 
     def _settle(self) -> None:
-        """Write the steps that are not written, if they are finite: nothing is published without its metrics."""
+        """Write the metrics of remembered steps if these are finite. Whatever is published has its metrics."""
         for _, step in self.log[-1:]:
             step.confirm()
         self.rows.append([self._row(*entry) for entry in self.log])
@@ -300,7 +302,7 @@ class Stage:
         }
 
     def save(self) -> None:
-        """Publish a checkpoint of this position, unless it is there."""
+        """Publish a checkpoint of this position, unless there is one."""
         self._settle()
         if self.finished or self.saved == self.made:
             return
@@ -317,7 +319,7 @@ class Stage:
         self.saved = dict(self.made)
 
     def _keep(self, trainee: Trainee) -> None:
-        """Publish the model where it is to be kept after as many steps as are made."""
+        """Publish the model in the folders where it is to be saved after this number of steps."""
         made = self.made[trainee.name]
         for name, path, step in self.missing:
             if (name, step) == (trainee.name, made):
@@ -328,12 +330,12 @@ class Stage:
         by_leader(trainee.save, trainee.model, path, inputs=self._made_by(step), replace=True)
 
     def _called(self, name: str) -> str:
-        """A model's name in a title; the only one has none."""
+        """A model's name for titles of progress; empty if the stage has only one model."""
         return f" the {name}" if len(self.trainees) > 1 else ""
 
     @contextlib.contextmanager
     def _naming_queries(self, model: str) -> Iterator[None]:
-        """Put ids in place of rows of queries in the fault of a step that is not finite, and name the model."""
+        """Turn the fault of a step that is not finite into one that names the model and the queries by id."""
         try:
             yield
         except NotFinite as fault:

@@ -1,1 +1,1 @@
-"""One file a convention; formats do not know each other."""
+"""Readers of the formats in which collections come: one file for each, and none imports another."""

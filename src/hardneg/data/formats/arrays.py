@@ -1,4 +1,4 @@
-"""JSON files of many objects: an array of any length, or one object a line. Neither is ever held whole."""
+"""JSON files of many objects: an array of any length, or one object a line. A file is read piece by piece."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from hardneg.errors import InputError
 
 _DECODE = json.JSONDecoder().raw_decode
 _BLANKS = re.compile(r"[ \t\r\n]*")
-_TAIL = 16  # characters: a number, word or escape that is cut off breaks so near the end
+_TAIL = 16  # a JSON fault within so many characters of the end may come from a value that is cut off
 
 
 def read_records(path: Path) -> Iterator[tuple[int, Fields]]:
-    """The objects of a file, each with the line it begins on: of an array, or one a line."""
+    """The objects of a file (an array of them, or one a line), each with the number of the line it begins on."""
     with closing(read_chunks(path)) as chunks:
         is_array = next(chunks, b"").removeprefix(BOM).lstrip().startswith(b"[")
     return _read_array(path) if is_array else read_objects(path)
 
 
 class _Window:
-    """The part of a file's text that is read and not yet used: from ``at`` on, which is on line ``line``."""
+    """The text of a file that is read and not yet parsed: ``text`` from ``at`` on, which is on line ``line``."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.text, self.at, self.line = path, "", 0, 1
         self.chunks = _text_chunks(path)
 
     def grow(self) -> bool:
-        """Read at least as much again as is there; False where the file ends."""
+        """Read as much again as the window holds, or more; False at the end of the file."""
         parts, wanted = [self.text[self.at :]], len(self.text) - self.at
         while wanted >= 0 and (chunk := next(self.chunks, "")):
             parts.append(chunk)
@@ -55,7 +55,7 @@ class _Window:
                 return self.text[self.at : self.at + 1]
 
     def value(self) -> Any:
-        """The next JSON value."""
+        """Parse and return the next JSON value; raises :class:`InputError` if it is not valid."""
         while True:
             try:
                 value, end = _DECODE(self.text, self.at)
@@ -77,7 +77,7 @@ class _Window:
         raise InputError("LONG_LINE", what, "check the record", path=self.path, line=self.line)
 
     def fault(self, what: str) -> InputError:
-        """A fault at this place."""
+        """A fault at the place where the window stands."""
         return InputError("BAD_JSON", what, "write an array of objects", path=self.path, line=self.line)
 
 
@@ -106,7 +106,7 @@ def _text_chunks(path: Path) -> Iterator[str]:
         try:
             text = decoder.decode(chunk, final=not chunk)
         except UnicodeDecodeError as fault:
-            bytes_ = fault.object  # the chunk, after what was left of the one before
+            bytes_ = fault.object  # the chunk, with the incomplete end of the chunk before it in front
             begin = bytes_.rfind(b"\n", 0, fault.start) + 1
             byte = fault.start - begin + 1 + (0 if begin else column - (len(bytes_) - len(chunk)))
             line += bytes_.count(b"\n", 0, fault.start)

@@ -1,7 +1,7 @@
 """BEIR folders: ``corpus.jsonl``, ``queries.jsonl``, ``qrels/<split>.tsv``; each may end in ``.gz``.
 
 Layout of Thakur et al., "BEIR: A Heterogeneous Benchmark for Zero-shot Evaluation of Information Retrieval
-Models", 2021. Splits are the qrels files; a query that no qrels name is kept, outside every split.
+Models", 2021. Each file in ``qrels`` is a split. A query that no qrels file names is kept, outside all splits.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SPLITS = r"(?P<split>[^.].*)\.tsv"
 
 
 def records(folder: Path) -> Source:
-    """The collection in a BEIR folder; raises :class:`InputError` where a file is missing."""
+    """The collection in a BEIR folder; raises :class:`InputError` if a file is missing."""
     corpus, queries = find_file(folder, "corpus.jsonl"), find_file(folder, "queries.jsonl")
     splits = find_splits(folder / "qrels", SPLITS)
     if not splits:

@@ -1,4 +1,4 @@
-"""Passages inside the records of queries, as DPR and Tevatron write them: whole, or by their ids."""
+"""Passages inside the records of queries, as DPR and Tevatron write them: with their texts, or by their ids."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ IDS = ("docid", "passage_id", "psg_id", "doc_id", "_id", "id")  # what the id of
 QUERY_IDS = ("query_id", "qid", "id")
 ANSWERS = ("answers", "answer")
 
-Records = tuple[Path, Iterable[tuple[int, Fields]]]  # where they stand, and each with its line
+Records = tuple[Path, Iterable[tuple[int, Fields]]]  # a file, and (line, fields) of each of its records
 
 
 class Place(NamedTuple):
-    """Where a record stands."""
+    """The file and line of a record."""
 
     path: Path
     line: int
@@ -35,7 +35,7 @@ class Context(NamedTuple):
 
 
 def contexts_of(fields: Fields, name: str, place: Place) -> list[Context]:
-    """The passages in a field; none when it is missing or null.
+    """The passages in the field ``name``; none if it is missing or null.
 
     A passage without an id gets one from its title and text.
     """
@@ -46,7 +46,7 @@ def contexts_of(fields: Fields, name: str, place: Place) -> list[Context]:
 
 
 def positives_of(fields: Fields, names: Sequence[str], place: Place) -> list[str]:
-    """The distinct ids of the passages in some fields, in their order."""
+    """The distinct ids of the passages in the fields ``names``, in their order."""
     return list(dict.fromkeys(context.id for name in names for context in contexts_of(fields, name, place)))
 
 
@@ -62,14 +62,14 @@ def _digest(title: str, text: str) -> bytes:
 
 
 def read_files(paths: Iterable[Path]) -> list[Records]:
-    """The records of files, to be read when they are asked for."""
+    """The records of each file; a file is read when its records are iterated over."""
     return [(path, read_records(path)) for path in paths]
 
 
 def inline_passages(files: Iterable[Records], names: Sequence[str]) -> Iterator[PassageRecord]:
-    """Each passage in the fields ``names`` of all records once, in order of appearance.
+    """Each passage in the fields ``names`` of all records, once, in order of appearance.
 
-    A second text under one id is yielded too, for the import to refuse.
+    If an id appears with a second text, that one is yielded too, so that the import can refuse it.
     """
     seen: dict[str, bytes] = {}
     for path, records in files:
@@ -84,7 +84,7 @@ def inline_passages(files: Iterable[Records], names: Sequence[str]) -> Iterator[
 
 
 def given_text(context: Context, name: str, place: Place) -> str:
-    """The text of a passage, which must be there."""
+    """The text of a passage; raises :class:`InputError` if the record gives only its id."""
     if context.text is None:
         what = f"{name!r} names passage {context.id!r:.80} by its id, and no corpus is here"
         raise InputError("NO_CORPUS", what, "add the corpus to the folder", path=place.path, line=place.line)
@@ -92,7 +92,7 @@ def given_text(context: Context, name: str, place: Place) -> str:
 
 
 def query_id_of(fields: Fields, place: Place, default: str | None) -> str:
-    """The id of a record's query; without one ``default``, or a fault if that is None."""
+    """The id of a record's query, or ``default`` if it has none; with neither, raises :class:`InputError`."""
     for name in QUERY_IDS:
         if fields.get(name) is not None:
             return id_of(fields, name, *place)
@@ -100,7 +100,7 @@ def query_id_of(fields: Fields, place: Place, default: str | None) -> str:
 
 
 def answers_of(fields: Fields, place: Place) -> list[str]:
-    """The answers of a record's query: a list, or one string."""
+    """The answers of a record's query, which are written as a list or as one string."""
     name = next((name for name in ANSWERS if name in fields), ANSWERS[0])
     value = fields.get(name)
     return [value] if isinstance(value, str) else texts_of(fields, name, *place)

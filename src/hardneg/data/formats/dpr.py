@@ -1,13 +1,15 @@
-r"""DPR's data for open-domain questions, also as ANCE-Tele lays it out; each file may end in ``.gz``.
+r"""DPR's data for open-domain questions, also in ANCE-Tele's layout; each file may end in ``.gz``.
 
-Passages: ``psgs_w100.tsv`` with CSV quoting and the columns ``id``, ``text`` and ``title`` (also ``psg_id``,
-``psg``, ``psg_title``) of a header, or in this order without one. It lies in the folder or, as ANCE-Tele's folders
-share it, in ``wikipedia-corpus-index`` beside the folder; without it, those inside the records. Questions: an
-array or one object a line in ``<split>.json`` or ``<split>.jsonl``, with ``question``, and optionally ``qid``,
-``answers`` and ``positive_ctxs`` (ids, or passages with title and text: judgements of grade 1); or
-``<split>.qa.csv`` with ``question\tanswers``, the answers as a Python list. A name such as
-``biencoder-nq-train.json`` or ``nq-train-qrels.jsonl`` is that of the split ``train``. A question without an id is
-called ``<split>-<number>``, from 0.
+Passages: ``psgs_w100.tsv`` with CSV quoting. A header names the columns ``id``, ``text`` and ``title`` (also
+``psg_id``, ``psg``, ``psg_title``); without a header they stand in this order. The file lies in the folder or, as
+ANCE-Tele's folders share it, in ``wikipedia-corpus-index`` beside the folder. Without this file the passages are
+those inside the questions' records.
+
+Questions: ``<split>.json`` or ``<split>.jsonl``, an array or one object a line. Each has ``question``, and
+optionally ``qid``, ``answers`` and ``positive_ctxs``, the judgements of grade 1 (ids, or passages with texts).
+Or ``<split>.qa.csv`` with ``question\tanswers``, where the answers are a Python list. The split of
+``biencoder-nq-train.json`` or ``nq-train-qrels.jsonl`` is ``train``. A question without an id is called
+``<split>-<number>``, from 0.
 
 Karpukhin et al., "Dense Passage Retrieval for Open-Domain Question Answering", 2020.
 """
@@ -39,7 +41,7 @@ QUESTIONS = (
 
 
 def records(folder: Path) -> Source:
-    """The collection in such a folder; raises :class:`InputError` where a file is missing."""
+    """The collection in a folder of this format; raises :class:`InputError` if a file is missing."""
     splits = find_splits(folder, *QUESTIONS)
     if not splits:
         raise InputError("NOT_FOUND", "no <split>.json or .jsonl here", "add the questions", path=folder)
@@ -56,13 +58,16 @@ def records(folder: Path) -> Source:
 
 
 def find_passages(folder: Path) -> Path | None:
-    """The file of the passages, in the folder or beside it; None where they stand in the records."""
+    """The file of the passages, in the folder or beside it; None if the passages are inside the records."""
     places = [folder, folder.absolute().parent / BESIDE]
     return next((find_file(place, PASSAGES) for place in places if has_file(place, PASSAGES)), None)
 
 
 def _rows(corpus: Path, ignored: Counter[str]) -> Iterator[tuple[int, list[str]]]:
-    """Line, and id, title and text of each passage; a number cannot be a column's name, so that is a passage."""
+    """The line, and (id, title, text), of each passage.
+
+    A first line that begins with a number is a passage, because no column's name is a number; else it is a header.
+    """
     _, first = next(read_lines(corpus), (1, ""))
     begin = split_quoted(first, corpus, 1)
     if len(begin) != 3 or not begin[0].isdecimal():
@@ -111,7 +116,7 @@ def _judgements(splits: Mapping[str, Path]) -> Iterator[JudgementRecord]:
 
 
 def is_csv(path: Path) -> bool:
-    """Whether questions stand in this file as rows."""
+    """Whether this file of questions is a table (``.qa.csv``) and not JSON."""
     return path.name.removesuffix(".gz").endswith(CSV)
 
 
@@ -124,7 +129,7 @@ def _csv_questions(split: str, path: Path) -> Iterator[QueryRecord]:
 
 
 def _listed(text: str, path: Path, line: int) -> list[str]:
-    """The strings of a list as Python writes it; nothing is executed."""
+    """Parse a list of strings in Python's notation; nothing is executed."""
     try:
         value = undisturbed(lambda: ast.literal_eval(text))
     except (ValueError, SyntaxError, RecursionError, MemoryError):

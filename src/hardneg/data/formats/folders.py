@@ -1,4 +1,4 @@
-"""What the conventions share about folders: which files there are, their splits, and rows without a header."""
+"""Helpers that formats share: which files a folder has, their splits, and tables without a header."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hardneg.errors import InputError
 
 
 def find_file(folder: Path, *names: str) -> Path:
-    """The one file of a folder that has one of the ``names``, or one of them with ``.gz``."""
+    """The only file of a folder with one of the ``names``, plain or with ``.gz``; raises :class:`InputError`."""
     found = [path for name in names for path in (folder / name, folder / f"{name}.gz") if path.is_file()]
     if not found:
         raise InputError("NOT_FOUND", "no such file, nor one with .gz", "check the folder", path=folder / names[0])
@@ -32,8 +32,8 @@ def find_splits(folder: Path, *patterns: str) -> dict[str, Path]:
 
     Parameters
     ----------
-    patterns : regular expressions of file names without ``.gz``, each with a group ``split``; the first that fits
-        a name counts.
+    patterns : regular expressions of file names without ``.gz``, each with a group ``split``; the first one that
+        matches a name counts.
     """
     names = sorted({path.name.removesuffix(".gz") for path in folder.glob("*") if path.is_file()})
     found: dict[str, Path] = {}
@@ -49,7 +49,10 @@ def find_splits(folder: Path, *patterns: str) -> dict[str, Path]:
 
 
 def tab_rows(path: Path, widths: Sequence[int]) -> Iterator[tuple[int, list[str]]]:
-    """Line numbers and columns of a file without header or quoting; every line is as wide as the first."""
+    """The line number and columns of each line of a tab-separated file without header or quoting.
+
+    ``widths`` are the numbers of columns that are allowed; all lines must have as many as the first.
+    """
     width = None
     for line, text in read_lines(path):
         row = text.split("\t")
@@ -81,7 +84,7 @@ def trec_judgements(splits: Mapping[str, Path]) -> Iterator[JudgementRecord]:
 
 
 def distinct_queries(parts: Iterable[Iterable[QueryRecord]]) -> Iterator[QueryRecord]:
-    """The queries of several files; one that an earlier file has too, with the same text, is not yielded again."""
+    """The queries of several files; a query with the id and text of one in an earlier file is left out."""
     before: set[tuple[str, str, str]] = set()
     for part in parts:
         here = []

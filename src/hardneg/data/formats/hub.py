@@ -1,9 +1,9 @@
-"""``hf:<dataset>``: a dataset of the Hugging Face hub, or a folder of one. It needs the extra ``datasets``.
+"""``hf:<dataset>``: a dataset of the Hugging Face hub, or a folder with one. It needs the extra ``datasets``.
 
-Two layouts are read. That of MTEB and BEIR: the configurations ``corpus`` and ``queries`` with ``_id``, ``title``
-and ``text``, and judgements ``query-id``, ``corpus-id``, ``score`` in ``default`` or ``qrels``, or in a dataset of
-their own, ``<dataset>-qrels``. That of Tevatron: queries with their passages within. A split ``validation`` is
-called ``dev``. Where a fault names a line, it is a row of that split.
+Two layouts are read. In the layout of MTEB and BEIR, the configurations ``corpus`` and ``queries`` have ``_id``,
+``title`` and ``text``; judgements with ``query-id``, ``corpus-id`` and ``score`` are in ``default`` or ``qrels``,
+or in a dataset of their own, ``<dataset>-qrels``. In Tevatron's layout, a query's record holds its passages.
+A split ``validation`` is called ``dev``. If a message names a line, it means the row of the split.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Table = tuple[Path, Iterable[Fields]]
 
 
 def records(name: str) -> Source:
-    """The collection in a dataset.
+    """The collection in a dataset of the hub.
 
     Raises
     ------
-    SettingsError : the package is missing.
-    InputError : there is no such dataset, it cannot be fetched, or its layout is another.
+    SettingsError : the package ``datasets`` is missing.
+    InputError : there is no such dataset, it cannot be fetched, or it has another layout.
     """
     inputs: dict[str, str] = {}
     configs = _configs(name)
@@ -69,7 +69,7 @@ def records(name: str) -> Source:
 
 
 def package() -> Any:
-    """The package datasets."""
+    """Import and return the package ``datasets``; raises :class:`SettingsError` if it is missing."""
     try:
         import datasets
     except ImportError as fault:
@@ -82,12 +82,12 @@ def _configs(name: str) -> list[str]:
     datasets = package()
     try:
         return list(datasets.get_dataset_config_names(name))
-    except Exception as fault:  # of many kinds: no such name, no network, no permission
+    except Exception as fault:  # the package raises many kinds: no such name, no network, no permission
         raise not_loaded(f"hf:{name}", fault) from fault
 
 
 def _tables(name: str, config: str | None, inputs: dict[str, str]) -> dict[str, Table]:
-    """The rows of a configuration by split, and what names them in a fault; its digest joins ``inputs``."""
+    """The rows of a configuration by split, with the place that faults name; adds its digest to ``inputs``."""
     datasets = package()
     try:
         builder = datasets.load_dataset_builder(name, config)
@@ -102,7 +102,7 @@ def _tables(name: str, config: str | None, inputs: dict[str, str]) -> dict[str, 
 
 
 def numbered(rows: Iterable[Fields]) -> Iterator[tuple[int, Fields]]:
-    """Rows with their numbers, from 1."""
+    """Number the rows, from 1."""
     return enumerate(rows, 1)
 
 

@@ -1,8 +1,8 @@
-"""``ir_datasets:<id>``, or several ids with one corpus. It needs the extra ``ir-datasets``, which downloads.
+"""``ir_datasets:<id>``, or several ids that share a corpus. It needs the extra ``ir-datasets``, which downloads.
 
-``ir_datasets:beir/scifact/train,beir/scifact/test`` has the splits ``train`` and ``test``: what follows the name
-of the corpus names a split, with - for /, and where nothing follows it is ``test``. A query is in the splits that
-judge it.
+``ir_datasets:beir/scifact/train,beir/scifact/test`` has the splits ``train`` and ``test``: the part of an id after
+the corpus's name is the name of the split, with - for /. If there is no such part, the split is ``test``. A query
+is in the splits that judge it.
 
 MacAvaney et al., "Simplified Data Wrangling with ir_datasets", 2021.
 """
@@ -22,12 +22,12 @@ ONLY_SPLIT = "test"
 
 
 def records(ids: str) -> Source:
-    """The collection of some ids, separated by commas.
+    """The collection of some ids of the catalogue, separated by commas.
 
     Raises
     ------
-    SettingsError : the package is missing, or the ids are of several corpora.
-    InputError : no such id, or one without documents.
+    SettingsError : the package ``ir_datasets`` is missing, or the ids belong to several corpora.
+    InputError : an id does not exist, or has no documents.
     """
     catalogue = package()
     names = [name.strip() for name in ids.split(",")]
@@ -50,7 +50,7 @@ def records(ids: str) -> Source:
 
 
 def package() -> Any:
-    """The package ir_datasets."""
+    """Import and return the package ``ir_datasets``; raises :class:`SettingsError` if it is missing."""
     try:
         import ir_datasets
     except ImportError as fault:
@@ -71,7 +71,7 @@ def _load(catalogue: Any, name: str) -> Any:
 
 
 def _rows(name: str, rows: Callable[[], Iterable[Any]]) -> Iterator[Any]:
-    """Rows of the catalogue; whatever goes wrong in fetching them is told in one line."""
+    """The rows that ``rows`` fetches; any failure becomes an :class:`InputError` of one line."""
     try:
         yield from rows()
     except Exception as fault:

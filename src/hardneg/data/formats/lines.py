@@ -1,6 +1,6 @@
 """Lines of plain or gzipped UTF-8 files, read as a stream with every fault named by file and line.
 
-A byte-order mark, CRLF and a missing last newline change nothing. Nothing here knows a convention.
+A byte-order mark, CRLF and a missing last newline change nothing. Nothing here depends on a format.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hardneg.errors import InputError, ResourceError
 
 MAX_LINE = 64 << 20  # bytes
 MAX_EXPANSION = 200  # times a gzip file's size: text reaches 20, a bomb 1000
-FREE_EXPANSION = 64 << 20  # bytes that any gzip file may expand to
+FREE_EXPANSION = 64 << 20  # bytes; a gzip file may always expand to so many
 CHUNK = 1 << 20
 GZIP_MAGIC = b"\x1f\x8b"
 BOM = b"\xef\xbb\xbf"
@@ -31,7 +31,7 @@ Fields = Mapping[str, Any]
 
 
 def read_chunks(path: Path) -> Generator[bytes, None, None]:
-    """Blocks of a file's bytes, expanded when it is gzip, with faults of the file named."""
+    """Blocks of a file's bytes, unpacked if it is gzip; a read error becomes a fault that names the file."""
     try:
         with open(path, "rb") as raw:
             if raw.read(2) == GZIP_MAGIC:
@@ -104,7 +104,7 @@ def _split_lines(path: Path) -> Iterator[bytes]:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Each line of a file with its 1-based number, without its end."""
+    """Each line of a file with its number (from 1), without the line break."""
     for number, data in enumerate(_split_lines(path), start=1):
         if number == 1:
             data = data.removeprefix(BOM)
@@ -126,7 +126,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 def read_columns(
     path: Path, names: Sequence[str], ignored: Counter[str] | None = None, *, quoted: bool = False
 ) -> Iterator[tuple[int, list[str]]]:
-    """Rows of a tab-separated file with a header line: line number and the columns ``names``, in that order.
+    """The rows of a tab-separated file with a header line: line number, and the columns ``names`` in that order.
 
     Without ``quoted`` there is no quoting: a lone ``"`` is text. Other columns are counted in ``ignored``.
     """
@@ -153,9 +153,9 @@ def read_columns(
 
 
 def split_quoted(line: str, path: Path, number: int) -> list[str]:
-    """The tab-separated columns of a line with CSV quoting; a column that is quoted must end on its line.
+    """The tab-separated columns of a line with CSV quoting; a quoted column must end on its line.
 
-    A quote that is never closed would swallow the lines after it.
+    Otherwise a quote that is never closed would swallow the lines after it.
     """
     if '"' not in line:
         return line.split("\t")
@@ -172,7 +172,7 @@ def split_quoted(line: str, path: Path, number: int) -> list[str]:
 
 
 def empty_file(path: Path) -> InputError:
-    """The fault of a file without a record."""
+    """The fault of a file without any record."""
     return InputError("EMPTY_FILE", "the file holds no record", "fill or remove it", path=path)
 
 
@@ -186,7 +186,7 @@ _INTEGER = re.compile(r"([+-]?[0-9]{1,18})(?:\.0*)?", re.ASCII)
 
 
 def grade_of(text: str, path: Path, line: int) -> int:
-    """A relevance grade: an integer of 32 bits, also written as ``1.0``."""
+    """Parse a relevance grade: an integer of 32 bits, which may be written as ``1.0``."""
     match = _INTEGER.fullmatch(text)
     if match and -(2**31) <= (grade := int(match[1])) < 2**31:
         return grade
@@ -228,7 +228,7 @@ def _why_not_json(line: str, fault: Exception) -> str:
 
 
 def text_of(fields: Fields, name: str, path: Path, line: int, default: str | None = None) -> str:
-    """The string in a field; a missing or null one is ``default``, or a fault without it."""
+    """The string in a field. A missing or null field gives ``default``; if that is None, it is a fault."""
     value = fields.get(name)
     if isinstance(value, str):
         return value
@@ -238,7 +238,7 @@ def text_of(fields: Fields, name: str, path: Path, line: int, default: str | Non
 
 
 def id_of(fields: Fields, name: str, path: Path, line: int) -> str:
-    """The id in a field: a string, or an integer, which stands for its decimal spelling."""
+    """The id in a field: a string, or an integer, which is read as its decimal digits."""
     value = fields.get(name)
     if isinstance(value, str):
         return value
@@ -248,7 +248,7 @@ def id_of(fields: Fields, name: str, path: Path, line: int) -> str:
 
 
 def texts_of(fields: Fields, name: str, path: Path, line: int) -> list[str]:
-    """The strings in a field; none when it is missing or null."""
+    """The list of strings in a field; empty if the field is missing or null."""
     value = fields.get(name)
     if value is None:
         return []
@@ -258,7 +258,7 @@ def texts_of(fields: Fields, name: str, path: Path, line: int) -> list[str]:
 
 
 def ids_of(fields: Fields, name: str, path: Path, line: int) -> list[str]:
-    """The ids in a field (see :func:`id_of`); none when it is missing or null."""
+    """The list of ids in a field (see :func:`id_of`); empty if the field is missing or null."""
     value = fields.get(name)
     if value is None:
         return []

@@ -1,12 +1,12 @@
-r"""MS MARCO folders, of passages as ANCE-Tele lays them out, or of documents; each file may end in ``.gz``.
+r"""MS MARCO folders of passages (also in ANCE-Tele's layout) or of documents; each file may end in ``.gz``.
 
 Passages: ``corpus.tsv`` or the official ``collection.tsv`` with ``id\ttitle\ttext`` or ``id\ttext`` and no header.
-Documents: ``msmarco-docs.tsv`` with ``id\turl\ttitle\tbody``; url and title become the title, a line each, and
-where the lines meet an encoder puts its separator (``url [SEP] title [SEP] body``). Queries:
+Documents: ``msmarco-docs.tsv`` with ``id\turl\ttitle\tbody``. Url and title become the two lines of the title, and
+an encoder puts its separator between the lines (``url [SEP] title [SEP] body``). Queries:
 ``<split>.query.txt`` or the official ``queries.<split>.tsv`` and ``msmarco-doc<split>-queries.tsv``, with
 ``id\ttext``. Judgements:
-``qrels.<split>.tsv`` or ``msmarco-doc<split>-qrels.tsv``, with ``query 0 id grade``; they may judge queries that
-another split's file has (``qrels.dev.small.tsv`` those of ``dev.query.txt``), and the split is named after them.
+``qrels.<split>.tsv`` or ``msmarco-doc<split>-qrels.tsv``, with ``query 0 id grade``. The file names the split. It
+may judge queries of another split's file (``qrels.dev.small.tsv`` judges queries of ``dev.query.txt``).
 There is no quoting: a lone ``"`` is text.
 """
 
@@ -29,7 +29,7 @@ QRELS = (r"qrels\.(?P<split>[\w.-]+)\.(?:tsv|txt)", r"msmarco-doc(?P<split>\w+)-
 
 
 def records(folder: Path, *, documents: bool | None = None) -> Source:
-    """The collection in such a folder, of documents or passages (None: of what there is).
+    """The collection in an MS MARCO folder: documents, passages, or (None) whichever the folder has.
 
     Raises
     ------

@@ -1,8 +1,10 @@
-"""Negatives made elsewhere, a record for each query: by passage ids, or as token ids; files may end in ``.gz``.
+"""Lists of negatives that other tools made: a record for each query, with passage ids or token ids.
+
+Files may end in ``.gz``.
 
 By ids: Tevatron's records (``query_id``, and ``negative_passages`` with ``docid``, or ``negative_document_ids``)
 and DPR's (``qid``, ``negative_ctxs`` and ``hard_negative_ctxs`` with ``passage_id``). As token ids: ANCE-Tele's
-``split*.hn.json`` (``query``, ``positives``, ``negatives``, optionally ``qid``), lists without special tokens.
+``split*.hn.json`` (``query``, ``positives``, ``negatives``, optionally ``qid``); the lists have no special tokens.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ NAME = "split*.hn.json*"
 
 
 class IdList(NamedTuple):
-    """The negatives of a query, by passage id."""
+    """The negatives of a query as passage ids."""
 
     query_id: str
     negatives: list[str]
@@ -32,7 +34,7 @@ class IdList(NamedTuple):
 
 
 class TokenList(NamedTuple):
-    """The negatives of a query as token ids; ``query_id`` is None where only the query's tokens name it."""
+    """The negatives of a query as token ids; ``query_id`` is None if the record has only the query's tokens."""
 
     query_id: str | None
     query: list[int]
@@ -42,7 +44,7 @@ class TokenList(NamedTuple):
 
 
 def list_files(place: Path) -> list[Path]:
-    """The file itself, or a folder's ``split*.hn.json``."""
+    """The files of lists at ``place``: the file itself, or a folder's ``split*.hn.json``."""
     if place.is_file():
         return [place]
     found = sorted(place.glob(NAME))
@@ -60,7 +62,7 @@ def holds_tokens(path: Path) -> bool:
 
 
 def read_id_lists(paths: Iterable[Path]) -> Iterator[IdList]:
-    """The records of negatives by id."""
+    """Read lists of negatives that are passage ids."""
     for path in paths:
         for line, fields in read_records(path):
             place = Place(path, line)
@@ -73,7 +75,7 @@ def read_id_lists(paths: Iterable[Path]) -> Iterator[IdList]:
 
 
 def read_token_lists(paths: Iterable[Path]) -> Iterator[TokenList]:
-    """The records of negatives as token ids."""
+    """Read lists of negatives that are token ids."""
     for path in paths:
         for line, fields in read_records(path):
             query_id = None if fields.get("qid") is None else id_of(fields, "qid", path, line)
@@ -83,7 +85,7 @@ def read_token_lists(paths: Iterable[Path]) -> Iterator[TokenList]:
 
 
 def _lists(fields: Fields, name: str, value: object, path: Path, line: int) -> list[list[int]]:
-    """Lists of token ids: whole numbers from 0 on."""
+    """Check that a field holds lists of token ids: whole numbers, none below 0."""
     if isinstance(value, list) and all(map(_is_sequence, value)):
         return value
     what = f"the field {name!r} is {json.dumps(fields.get(name))[:60]}, not made of token ids"

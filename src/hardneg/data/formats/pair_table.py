@@ -1,4 +1,4 @@
-"""Files of lines that give a value to a query and a passage, as columns of numbers."""
+"""Tables of (query id, passage id, value), such as runs and qrels, read as columns of numbers."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ Float64 = NDArray[np.float64]
 Column = list[bytes]
 Parse = Callable[[Column, Sequence[int], Path], Float64]
 
-_BLOCK = 1 << 16  # lines parsed together, when one by one
-_NAMED = 10  # unknown ids that a fault lists
+_BLOCK = 1 << 16  # lines that are held together when lines are split one by one
+_NAMED = 10  # number of unknown ids that a fault lists
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Columns of such a file; the last one takes the rest of the line."""
+    """The columns of a pair table; the last one takes the rest of the line."""
 
     columns: str
-    places: tuple[int, int, int]  # of query id, passage id and value
-    separator: bytes | None = None  # None: blanks
-    skip: tuple[str, ...] = ()  # how lines begin that hold no record
+    places: tuple[int, int, int]  # the columns of query id, passage id and value, from 0
+    separator: bytes | None = None  # None: any blanks
+    skip: tuple[str, ...] = ()  # lines that begin with one of these are no records
 
     @property
     def width(self) -> int:
-        """Number of columns."""
+        """The number of columns of a line."""
         return len(self.columns.split())
 
 
 @dataclass(frozen=True)
 class Table:
-    """The entries of such a file, in its order."""
+    """The entries of a pair table, in the order of the file."""
 
     path: Path
     query_ids: list[str]  # distinct, in order of appearance
@@ -49,10 +49,10 @@ class Table:
     query: Int64  # [n] index into query_ids
     passage: Int64  # [n] index into passage_ids
     values: Float64  # [n]
-    lines: Int64  # [n]
+    lines: Int64  # [n] line numbers, from 1
 
     def repeats(self) -> tuple[Int64, Int64]:
-        """Entries of a query and passage that were there before, in file order, and those before them."""
+        """Entries [m] whose query and passage an earlier entry has, in file order, and the earlier entries [m]."""
         key = self.query * len(self.passage_ids) + self.passage
         order = np.argsort(key, kind="stable")
         again = np.flatnonzero(np.diff(key[order]) == 0)
@@ -61,13 +61,13 @@ class Table:
         return later[by_line], earlier[by_line]
 
     def fault(self, code: str, what: str, entry: int, before: int) -> InputError:
-        """The fault of an entry whose pair was there before."""
+        """The fault of an entry whose (query, passage) pair the earlier entry ``before`` has."""
         pair = f"query {self.query_ids[self.query[entry]]}, passage {self.passage_ids[self.passage[entry]]}"
         what = f"{pair}: {what} on line {self.lines[before]}"
         return InputError(code, what, "keep one of them", path=self.path, line=int(self.lines[entry]))
 
     def known(self, space: IdSpace, kind: str) -> Int32:
-        """Row of each distinct query or passage id; all must be known."""
+        """The row of each distinct query or passage id; raises :class:`InputError` if one is unknown."""
         ids, column = (self.query_ids, self.query) if kind == "query" else (self.passage_ids, self.passage)
         rows = space.rows(ids)
         unknown = np.flatnonzero(rows < 0)
@@ -80,7 +80,7 @@ class Table:
 
 
 def read_table(path: Path, layout: Layout, parse: Parse) -> Table:
-    """Read all lines; ``parse`` turns texts into values and names the line of a fault."""
+    """Read a pair table; ``parse`` turns the texts of values into numbers and names the line of a fault."""
     queries, passages = _numbering(), _numbering()
     parts: list[tuple[Int64, Int64, Float64, Int64]] = []
     for numbers, columns in _columns(path, layout):
@@ -94,7 +94,7 @@ def read_table(path: Path, layout: Layout, parse: Parse) -> Table:
 
 
 def _numbering() -> defaultdict[bytes, int]:
-    """A mapping that numbers new keys in order of appearance."""
+    """A mapping that gives each new key the next number, from 0."""
     return defaultdict(itertools.count().__next__)
 
 
@@ -106,7 +106,10 @@ def _codes(numbering: defaultdict[bytes, int], ids: Column) -> Int64:
 
 
 def _columns(path: Path, layout: Layout) -> Iterator[tuple[Sequence[int], list[Column]]]:
-    """Line numbers and columns of blocks of lines: at once while they are regular, then line by line."""
+    """Line numbers and columns of blocks of lines.
+
+    Blocks are split as a whole while all their lines are regular; from the first other block on, line by line.
+    """
     line = 1
     for block in _blocks(path):
         columns = _split_regular(block, layout)
@@ -118,7 +121,7 @@ def _columns(path: Path, layout: Layout) -> Iterator[tuple[Sequence[int], list[C
 
 
 def _blocks(path: Path) -> Iterator[bytes]:
-    """Blocks of whole lines; one that does not end with a line's end breaks off in a very long line."""
+    """Blocks of whole lines. If a line is too long for a block, the last block breaks off within it."""
     rest, bom = b"", BOM
     for chunk in read_chunks(path):
         cut = chunk.rfind(b"\n") + 1
@@ -134,7 +137,7 @@ def _blocks(path: Path) -> Iterator[bytes]:
 
 
 def _split_regular(block: bytes, layout: Layout) -> list[Column] | None:
-    """Columns of the lines if each has just so many words of clean text, else None."""
+    """The columns of a block; None if a line has another number of words or the text needs a closer look."""
     skipped = any(b"\n" + prefix.encode() in b"\n" + block for prefix in layout.skip)
     if layout.separator is not None or skipped or b"\0" in block or not _is_utf8(block):
         return None
@@ -153,7 +156,7 @@ def _is_utf8(block: bytes) -> bool:
 
 
 def _split_lines(path: Path, layout: Layout, start: int) -> Iterator[tuple[Sequence[int], list[Column]]]:
-    """Columns of the lines from ``start`` on, with every fault named."""
+    """Line numbers and columns of the lines from ``start`` on; a faulty line is named."""
     lines = itertools.islice(read_lines(path), start - 1, None)
     records = ((number, line) for number, line in lines if not line.startswith(layout.skip))
     while block := list(itertools.islice(records, _BLOCK)):

@@ -1,8 +1,8 @@
 """A collection from the docstrings of installed Python packages: real text on any machine, no download.
 
-The first paragraph of a docstring asks for the rest of it: "Return the larger of two numbers." is the query,
-what follows it is the passage, and the dotted name is the passage's title. Source files are parsed, never
-imported, so nothing of a package runs.
+The first paragraph of a docstring is a query ("Return the larger of two numbers."), the rest of the docstring is
+its positive passage, and the dotted name is the passage's title. Source files are parsed and never imported, so no
+code of a package runs.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 DEFAULT = ("matplotlib", "numpy", "scipy", "sklearn", "stdlib", "torch", "transformers")
 SHORTEST, LONGEST = 20, 200  # characters of a query
 
-_RULES = 1  # raised when the same sources would give other pairs
-_FILES_A_WORKER = 100  # fewer are read sooner than a process starts
+_RULES = 1  # raised when the same source files give other pairs than before
+_FILES_A_WORKER = 100  # fewer files are read sooner than a process starts
 
 _TESTS = re.compile(r"tests?|testing|idle_test|conftest|test(?:ing)?_\w*|\w*_test")
 _SECTION = (
@@ -58,7 +58,7 @@ _BLOCKS = (ast.stmt, ast.ExceptHandler, ast.match_case)
 
 @dataclass(frozen=True)
 class Entry:
-    """One docstring: the dotted name, the module it stands in, its first paragraph and the rest."""
+    """One docstring: its dotted name, its module, its first paragraph and the rest."""
 
     name: str
     module: str
@@ -67,10 +67,10 @@ class Entry:
 
 
 def records(packages: str) -> Source:
-    """The collection of ``<package>,<package>,...``, or of :data:`DEFAULT` where none is named.
+    """The collection of ``<package>,<package>,...``, or of :data:`DEFAULT` if none is named.
 
-    The title of a passage, and its id, is a dotted name. Files are parsed when a stream is first asked for.
-    Raises :class:`InputError` where a package is not installed or has no Python source.
+    The title and the id of a passage are its dotted name. Files are parsed when the first record is read.
+    Raises :class:`InputError` if a package is not installed or has no Python source.
     """
     pairs = functools.cache(lambda: pair(extract(packages_of(packages))))
 
@@ -93,16 +93,16 @@ def records(packages: str) -> Source:
 
 
 def packages_of(listed: str) -> tuple[str, ...]:
-    """The packages named in ``<package>,<package>,...``, sorted; if none is, those of ``DEFAULT`` that are here.
+    """The packages named in ``<package>,<package>,...``, sorted; by default the installed ones of ``DEFAULT``.
 
-    scikit-learn, which nothing here needs, comes with the extra ``demo``.
+    scikit-learn, which hardneg itself does not need, comes with the extra ``demo``.
     """
     named = tuple(sorted({name.strip() for name in listed.split(",")} - {""}))
     return named or tuple(name for name in DEFAULT if _roots(name))
 
 
 def fingerprint(packages: str) -> str:
-    """A digest of the files that :func:`records` would read: equal digests mean an equal collection."""
+    """A digest of the files that :func:`records` would read; equal digests mean equal collections."""
     files = files_of(packages_of(packages))
     digests = {module: digest_file(path) for module, path in files.items()}
     return digest_json([_RULES, sys.version_info[:2], digests])
@@ -127,7 +127,7 @@ def files_of(packages: Iterable[str]) -> dict[str, Path]:
 
 
 def _roots(package: str) -> list[Path]:
-    """The folders, or the one file, of a top-level package; looking such a name up runs nothing of it."""
+    """The folders, or the only file, of a top-level package; looking its name up runs none of its code."""
     if package == "stdlib":
         return [Path(sysconfig.get_path("stdlib"))]
     try:
@@ -186,7 +186,7 @@ def extract(packages: Iterable[str], *, workers: int | None = None) -> Iterator[
 
 
 def _read_apart(files: Sequence[tuple[str, str]]) -> tuple[list[Entry], int]:
-    """``_read`` in a process of its own."""
+    """Read files as :func:`_read` does, in another process."""
     # Not a process pool, which forks the caller with its threads or runs the caller's main module again.
     done = subprocess.run(
         [sys.executable, "-P", "-c", f"from {__name__} import serve; serve()"],
@@ -200,8 +200,8 @@ def _read_apart(files: Sequence[tuple[str, str]]) -> tuple[list[Entry], int]:
 
 
 def serve() -> None:
-    """The whole life of a worker: files from stdin, entries to stdout."""
-    gc.disable()  # collecting among millions of tree nodes takes as long as parsing, and finds nothing
+    """The work of another process: reads files named on stdin and writes their entries to stdout."""
+    gc.disable()  # looking for garbage among millions of tree nodes takes as long as parsing, and finds none
     entries, skipped = _read(json.load(sys.stdin))
     json.dump(([astuple(entry) for entry in entries], skipped), sys.stdout)
 
@@ -237,9 +237,9 @@ def _members(node: ast.AST, prefix: str) -> Iterator[tuple[str, str | None]]:
 
 
 def _entry(name: str, module: str, docstring: str) -> Entry | None:
-    """The docstring as query and text; None where the first paragraph is no sentence about the rest."""
+    """The docstring as an entry; None if its first paragraph does not make a query."""
     head, rest = _cut(docstring)
-    if _SIGNATURE.fullmatch(" ".join(head.split())):  # it only repeats the name and the arguments
+    if _SIGNATURE.fullmatch(" ".join(head.split())):  # the paragraph only repeats name and arguments
         head, rest = _cut(rest)
     query, text = _plain(head), _plain(rest)
     if not text or not SHORTEST <= len(query) <= LONGEST or query.count(" ") < 2:
@@ -250,13 +250,13 @@ def _entry(name: str, module: str, docstring: str) -> Entry | None:
 
 
 def _cut(docstring: str) -> tuple[str, str]:
-    """The first paragraph and the rest."""
+    """Split a docstring into its first paragraph and the rest."""
     head, *rest = _BREAK.split(docstring.strip(), maxsplit=1)
     return head, rest[0] if rest else ""
 
 
 def _plain(text: str) -> str:
-    """On one line, without markup of names and links, underlines and characters that are not text."""
+    """A text on one line, without the markup of names and links, underlines, and characters that are not text."""
     text = _ROLE.sub(r"\1", _LINK.sub(r"\1", _UNSAFE.sub(" ", text))).replace("`", "")
     return " ".join(_RULE.sub(" ", text).split())
 
@@ -265,18 +265,18 @@ def _plain(text: str) -> str:
 
 
 def split_of(module: str) -> str:
-    """The split of everything in a module: train, dev or test as 80 : 10 : 10, by a hash of its name."""
+    """The split of all entries of a module: train, dev or test (80 : 10 : 10), by a hash of the module's name."""
     tenth = int.from_bytes(sha256(module.encode()).digest()[:8], "little") % 10
     return {8: "dev", 9: "test"}.get(tenth, "train")
 
 
 def pair(entries: Iterable[Entry]) -> list[tuple[Entry, Entry]]:
-    """Each query with a positive, both as the first entry that has their words.
+    """The pairs (query, positive): each part is the first entry with its words.
 
-    Equal texts are one passage, equal queries one query. Nothing stands in two splits: a text, like a query,
-    belongs where it first occurs, and an entry between two splits is left out. So is one whose text another
-    name has taken, unless it asks the same or is another class's member of that name: a text that ``copy``
-    and ``deepcopy`` share does not answer, under the title of one, what the other does.
+    Equal texts are one passage, and equal queries one query. A query or text belongs to the split where it first
+    occurs; an entry whose query and text belong to two splits is left out. An entry is also left out if its text
+    first occurs under another name: a passage titled ``copy`` does not answer a query about ``deepcopy``, even if
+    both have one text. It stays if it has the same query as that name, or is another class's member of that name.
     """
     entries = list(entries)
     splits: dict[tuple[str, str], str] = {}

@@ -21,7 +21,7 @@ SPLITS = r"(?P<split>[^.].*)\.jsonl"
 
 
 def records(folder: Path) -> Source:
-    """The collection in a plain-QA folder; raises :class:`InputError` where a file is missing."""
+    """The collection in a plain-QA folder; raises :class:`InputError` if a file is missing."""
     corpus, splits = find_file(folder, "corpus.tsv"), find_splits(folder, SPLITS)
     if not splits:
         raise InputError("NOT_FOUND", "no <split>.jsonl here", "add the questions", path=folder)

@@ -1,9 +1,9 @@
-"""Tevatron's JSON Lines, of version 1 and 2; each file may end in ``.gz``.
+"""Tevatron's JSON Lines of versions 1 and 2; each file may end in ``.gz``.
 
-``<split>.jsonl`` has ``query_id``, ``query`` (2: ``query_text``), optionally ``answers``, and as judgements of
-grade 1 ``positive_passages`` with ``docid``, ``title`` and ``text`` (2: ``positive_document_ids``).
-``corpus.jsonl`` has ``docid``, ``text`` (also ``document_text``) and maybe ``title``; without that file the corpus
-is what stands in the records, negatives included. A query that has no positives is in its split nevertheless.
+``<split>.jsonl`` has ``query_id``, ``query`` (version 2: ``query_text``) and optionally ``answers``. Judgements of
+grade 1 are ``positive_passages`` with ``docid``, ``title`` and ``text`` (version 2: ``positive_document_ids``).
+``corpus.jsonl`` has ``docid``, ``text`` (also ``document_text``) and maybe ``title``. Without that file the corpus
+consists of the passages inside the records, negatives included. A query without positives is in its split too.
 
 Gao et al., "Tevatron: An Efficient and Flexible Toolkit for Dense Retrieval", 2022.
 """
@@ -39,7 +39,7 @@ USED_OF_CORPUS = frozenset({*IDS, "title", *PASSAGE_TEXTS})
 
 
 def records(folder: Path) -> Source:
-    """The collection in such a folder; raises :class:`InputError` where a file is missing."""
+    """The collection in a folder of this format; raises :class:`InputError` if a file is missing."""
     splits = find_splits(folder, SPLITS)
     if not splits:
         raise InputError("NOT_FOUND", "no <split>.jsonl here", "add the queries", path=folder)
@@ -78,7 +78,7 @@ def _queries(splits: Mapping[str, Path], used: frozenset[str], ignored: Counter[
 
 
 def _first_text(fields: Mapping[str, object], names: tuple[str, ...], place: Place) -> str:
-    """The string in the first of some fields that is there."""
+    """The string in the first of the fields ``names`` that the record has."""
     name = next((name for name in names if name in fields), names[0])
     return text_of(fields, name, *place)
 

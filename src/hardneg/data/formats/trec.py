@@ -45,9 +45,10 @@ _BEIR_QRELS = Layout("query-id corpus-id score", (0, 1, 2), b"\t", skip=("#", _B
 
 
 def read_run(path: Path, queries: IdSpace, passages: IdSpace, *, collection: str = "") -> Run:
-    """Read a TREC or MS MARCO run (there the score is minus the rank) whose ids must all be known.
+    """Read a TREC or MS MARCO run whose ids must all be known.
 
-    Queries ascend by row; hits are in trec_eval's order, as ``evaluate(..., id_rank=None)`` wants them.
+    A hit of an MS MARCO run has minus its rank as its score. The result has queries ascending by row, and hits in
+    trec_eval's order, as ``evaluate(..., id_rank=None)`` expects.
 
     Parameters
     ----------
@@ -55,8 +56,8 @@ def read_run(path: Path, queries: IdSpace, passages: IdSpace, *, collection: str
 
     Raises
     ------
-    InputError : a malformed line, a score that is no number, a passage twice for a query, or unknown ids.
-    ArtifactError : the file is not the one its sidecar describes.
+    InputError : a line is malformed, a score is no number, a query has a passage twice, or an id is unknown.
+    ArtifactError : the file is not the one that its sidecar describes.
     """
     collection, unit = _check_sidecar(path, collection)
     table = _read_run_table(path)
@@ -66,10 +67,10 @@ def read_run(path: Path, queries: IdSpace, passages: IdSpace, *, collection: str
 def read_runs(
     paths: Sequence[Path], queries: IdSpace, passages: IdSpace, *, collection: str = ""
 ) -> tuple[list[Run], IdSpace, IdSpace]:
-    """Read runs for evaluation, where an unknown passage is a hit without relevance.
+    """Read runs for evaluation, where a passage with an unknown id counts as not relevant.
 
-    Returns the runs and the id spaces of their rows: those given, with the unknown ids behind. Raises as
-    :func:`read_run` does, but for unknown ids.
+    Returns the runs and the id spaces of their rows, which are those given with the unknown ids appended. Raises
+    what :func:`read_run` raises, except for unknown ids.
     """
     runs = []
     for path in paths:
@@ -115,7 +116,7 @@ def _is_number(text: bytes) -> bool:
 
 
 def _run_of(table: Table, query_rows: Int32, passage_rows: Int32, unit: Unit, collection: str) -> Run:
-    with np.errstate(over="ignore"):  # a score beyond float32 ranks as infinite
+    with np.errstate(over="ignore"):  # a score beyond float32 becomes infinite and ranks as such
         scores = table.values.astype(np.float32)
     query = query_rows[table.query]
     order = _best_first(query, scores, table.passage, table.passage_ids)
@@ -124,7 +125,7 @@ def _run_of(table: Table, query_rows: Int32, passage_rows: Int32, unit: Unit, co
 
 
 def _best_first(query: NDArray[np.integer], scores: Float32, passage: Int64, ids: Sequence[str]) -> Int64:
-    """Order of hits by query, score descending and id descending; only the ids of tied hits are compared."""
+    """The order [n] of hits by query, score descending and id descending; only ids of tied hits are compared."""
     step = np.diff(query)
     in_order = np.all((step > 0) | ((step == 0) & (scores[1:] <= scores[:-1])))
     order = np.arange(len(query)) if in_order else np.lexsort((-scores, query))
@@ -139,7 +140,7 @@ def _best_first(query: NDArray[np.integer], scores: Float32, passage: Int64, ids
 
 
 def write_run(path: Path, run: Run, queries: IdSpace, passages: IdSpace, *, tag: str = "hardneg") -> None:
-    """Write a TREC run (gzip if so named) and its sidecar manifest, replacing what was there.
+    """Write a TREC run (gzip if its name ends in ``.gz``) and its sidecar manifest; replaces existing files.
 
     Raises
     ------
@@ -161,7 +162,7 @@ def write_run(path: Path, run: Run, queries: IdSpace, passages: IdSpace, *, tag:
 
 
 def _format(run: Run, queries: IdSpace, passages: IdSpace, tag: str) -> Iterator[bytes]:
-    """The lines of a run, some queries at a time."""
+    """The lines of a run as bytes, a block of queries at a time."""
     cuts = np.flatnonzero(np.diff(run.offsets[1:] // _BLOCK, prepend=0))
     for block in np.split(np.arange(len(run)), cuts):
         if len(block):
@@ -193,7 +194,7 @@ SIDECAR = ".manifest.json"
 
 
 def sidecar_of(path: Path) -> Path:
-    """Where the manifest of a run stands."""
+    """The path of the manifest beside a run's file."""
     return path.with_name(path.name + SIDECAR)
 
 
@@ -209,7 +210,7 @@ def verify_run(path: Path, digest: Callable[[Path], str] = digest_file) -> Manif
 
 
 def _check_sidecar(path: Path, collection: str) -> tuple[str, Unit]:
-    """Verify a run against its sidecar, if it has one; digest of its collection, and unit."""
+    """Check a run against its sidecar, if it has one; returns the digest of its collection, and its unit."""
     if not sidecar_of(path).is_file():
         return collection, "passage"
     manifest = verify_run(path, cached_digest)
@@ -224,11 +225,13 @@ def _check_sidecar(path: Path, collection: str) -> tuple[str, Unit]:
 
 
 def open_qrels(path: Path) -> tuple[Qrels, Vocabulary, Vocabulary]:
-    """Read TREC qrels (lines that begin with ``#`` are skipped) or BEIR qrels; their ids become the id spaces.
+    """Read TREC qrels (lines that begin with ``#`` are skipped) or BEIR qrels, without a collection.
+
+    Returns the judgements, and the spaces of query ids and of passage ids that occur in them.
 
     Raises
     ------
-    InputError : a malformed line, a grade that is no 32-bit integer (``1.0`` is one), or a pair judged twice with
+    InputError : a line is malformed, a grade is no 32-bit integer (``1.0`` is one), or a pair is judged twice with
         different grades.
     """
     table = _read_qrels_table(path)

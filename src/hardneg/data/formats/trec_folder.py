@@ -1,8 +1,8 @@
-r"""TREC's files where they stand in one folder: topics, qrels and a corpus; each may end in ``.gz``.
+r"""TREC's files in one folder: topics, qrels and a corpus; each may end in ``.gz``.
 
 Topics: ``topics.<split>.tsv``, ``queries.<split>.tsv`` (or ``.txt``) with ``id\ttext``. Judgements:
 ``qrels.<split>.txt`` (or ``.tsv``) with ``query 0 passage grade``; lines that begin with # are skipped.
-``topics.tsv`` and ``qrels.txt`` are those of the split ``test``. Corpus: ``corpus.tsv`` or ``collection.tsv`` with
+``topics.tsv`` and ``qrels.txt`` belong to the split ``test``. Corpus: ``corpus.tsv`` or ``collection.tsv`` with
 ``id\ttitle\ttext`` or ``id\ttext`` and no header, or ``corpus.jsonl`` with ``id`` (``_id``, ``docid``), ``text``
 (``contents``) and maybe ``title``. A topic is in the splits whose qrels judge it: TREC judges few of its topics,
 and only those count.
@@ -36,7 +36,7 @@ USED = frozenset({*IDS, *TEXTS, "title"})
 
 
 def records(folder: Path) -> Source:
-    """The collection in such a folder; raises :class:`InputError` where a file is missing."""
+    """The collection in a folder of this format; raises :class:`InputError` if a file is missing."""
     corpus = find_file(folder, *TABLES, OBJECTS)
     topics, qrels = _splits(folder, TOPICS, ALONE[0]), _splits(folder, QRELS, ALONE[1])
     for found, names in ((topics, "topics.<split>.tsv"), (qrels, "qrels.<split>.txt")):
@@ -54,7 +54,7 @@ def records(folder: Path) -> Source:
 
 
 def _splits(folder: Path, pattern: str, alone: tuple[str, ...]) -> dict[str, Path]:
-    """Files by split; or the one file that names none."""
+    """The files by split; a file whose name has no split is that of ``test``."""
     found = find_splits(folder, pattern)
     if not found and any(has_file(folder, name) for name in alone):
         return {ONLY_SPLIT: find_file(folder, *alone)}

@@ -1,0 +1,65 @@
+"""The power goes while a stage trains: at a step, or when a checkpoint stands."""
+
+from contextlib import contextmanager
+
+import pytest
+
+from hardneg.training import stage
+from hardneg.training.stage import Stage
+
+
+class Power(BaseException):
+    """It went."""
+
+
+@contextmanager
+def power_cut(at):
+    """While the block runs, the power goes when so many steps are made: after a turn, or before the next step."""
+    advance, watch = Stage.advance, Stage.watch
+
+    def advancing(self, name, until, **options):
+        advance(self, name, until, **options)
+        if self.made[name] == at:
+            raise Power
+
+    def watching(name, step, batch):
+        if step == at:
+            raise Power
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Stage, "advance", advancing)
+        patch.setattr(Stage, "watch", staticmethod(watching))
+        with pytest.raises(Power):
+            yield
+    assert (Stage.advance, Stage.watch) == (advance, watch)
+
+
+@contextmanager
+def power_cut_after_checkpoint(step=None):
+    """While the block runs, the power goes when the retriever's checkpoint of this step stands, or the first."""
+    save = stage.save_checkpoint
+
+    def failing(folder, made, *args, **named):
+        save(folder, made, *args, **named)
+        if step is None or made == {"retriever": step}:
+            raise Power
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stage, "save_checkpoint", failing)
+        with pytest.raises(Power):
+            yield
+    assert stage.save_checkpoint is save
+
+
+def assert_resumes(execute, tmp_path, *, after, files):
+    """``execute(path=…)``, cut off after the checkpoint of a step and begun again, leaves the bytes of one go."""
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    for path in (whole, broken):
+        path.mkdir()
+    execute(path=whole)
+    with power_cut_after_checkpoint(after):
+        execute(path=broken)
+    assert not (broken / files[0]).exists()
+    execute(path=broken)
+    for name in files:
+        assert (broken / name).read_bytes() == (whole / name).read_bytes(), name
