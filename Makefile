@@ -125,8 +125,8 @@ study-indexes: $(VENV)/.base
 		--kept $(STUDIES)/indexes.jsonl --report docs/indexes.md $(OPTIONS)
 
 study-quality: $(VENV)/.dev
-	@echo "hardneg and sentence-transformers in equal time: days on 2 cores; OPTIONS=--estimate says how many hours are missing"
-	@echo "(make DATA=pydocs,qa:FOLDER,beir:FOLDER STUDY=folder OPTIONS='--minutes 10 --seeds 1'); what is finished is not run again"
+	@echo "hardneg and sentence-transformers in equal time: a month on 2 cores as a whole (OPTIONS=--estimate)"
+	@echo "(make DATA=pydocs,qa:FOLDER,beir:FOLDER STUDY=folder OPTIONS='--sizes full --starts as-is --minutes 10': 20 hours)"
 	$(BIN)/python benchmarks/quality --out $(or $(STUDY),runs/quality) --data $(DATA) --jobs $(JOBS) \
 		--kept $(STUDIES)/quality.jsonl --report $(STUDIES)/quality.md $(OPTIONS)
 

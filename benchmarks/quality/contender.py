@@ -45,17 +45,8 @@ def set_threads(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def die_with_parent() -> None:
-    """So that a study that is killed leaves nobody behind who takes processor time (Linux)."""
-    import ctypes
-    import signal
-
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-
-
 def main(arguments: list[str]) -> int:
     """The command line of the process: the order's file."""
-    die_with_parent()
     serve(Path(arguments[0]))
     return 0
 

@@ -72,6 +72,7 @@ class Peer:
             from sentence_transformers import SentenceTransformer
         with clock.stage("load"):
             self.model = SentenceTransformer(order["base"], device="cpu")
+            self.model.model_card_data.generate_widget_examples = False  # they cost time, and serve nobody here
             self.start = copy.deepcopy(self.model.state_dict())
             self.pairs, self.corpus, self.dev = texts_of(order["data"])
             self.evaluator = evaluator_of(self.corpus, self.dev)

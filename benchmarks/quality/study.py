@@ -84,7 +84,8 @@ class Study:
     def environment(self) -> dict[str, str]:
         """Of a contender's process; what it may read is the same for all."""
         fixed = dict.fromkeys(VARIABLES, str(self.threads))
-        return os.environ | fixed | {"TOKENIZERS_PARALLELISM": "true", "HF_HUB_OFFLINE": "1"}
+        more = {"TOKENIZERS_PARALLELISM": "true", "HF_HUB_OFFLINE": "1", "QUALITY_PARENT": str(os.getpid())}
+        return os.environ | fixed | more
 
     def run(self, cell: Cell, place: Sequence[int]) -> Outcome | None:
         """Run a cell, unless it is there; None where it fails."""
@@ -141,18 +142,22 @@ class Study:
             try:
                 return process.wait(timeout=patience)
             except subprocess.TimeoutExpired:
+                say(f"{log.parent.name}: stopped after {patience:.0f} s")
                 return -signal.SIGKILL
             finally:
                 process.kill()
                 process.wait()
 
-    def run_all(self, cells: Iterable[Cell]) -> None:
-        """Run cells, as many at a time as there are places; at Ctrl-C no further one begins."""
+    def run_all(self, cells: Iterable[Cell]) -> bool:
+        """Run cells, as many at a time as there are places, and tell whether all ended well.
+
+        At Ctrl-C no further one begins.
+        """
         free: SimpleQueue[Sequence[int]] = SimpleQueue()
         for place in self.places:
             free.put(place)
 
-        def one(cell: Cell) -> None:
+        def one(cell: Cell) -> bool:
             place, begun = free.get(), time.perf_counter()
             try:
                 outcome = self.run(cell, place)
@@ -160,10 +165,11 @@ class Study:
                 free.put(place)
             if outcome is not None:
                 say(f"{cell.name}: {told(outcome)} ({time.perf_counter() - begun:.0f} s in all)")
+            return outcome is not None
 
         with ThreadPoolExecutor(len(self.places)) as pool:
             try:
-                list(pool.map(one, cells))
+                return all(list(pool.map(one, cells)))
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
@@ -181,10 +187,8 @@ def told(outcome: Outcome) -> str:
 
 def exam(words: Sequence[str]) -> int:
     """The process that examines a model."""
-    from quality.contender import die_with_parent
     from quality.exam import examine
 
-    die_with_parent()
     data, model, cache, out = words
     values, digest = examine(Path(data), None if model == "bm25" else Path(model), Path(cache))
     Path(out).write_text(json.dumps({"queries": packed_all(values), "collection": digest}))
@@ -274,7 +278,7 @@ def study_of(chosen: argparse.Namespace) -> Study:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run what is missing, keep it, and make the page."""
+    """Run what is missing, keep it, and make the page; 1 where a cell failed."""
     chosen = command_line().parse_args(words)
     cells = cells_of(chosen)
     known = ({} if chosen.anew else read_kept(chosen.kept)) | read_cells(chosen.out)
@@ -282,12 +286,13 @@ def main(words: Sequence[str]) -> int:
     if chosen.list or chosen.estimate:
         show(cells, missing, chosen)
         return 0
+    well = True
     try:
         if not chosen.only_report and missing:
-            study_of(chosen).run_all(missing)
+            well = study_of(chosen).run_all(missing)
     finally:
         finish(chosen)
-    return 0
+    return 0 if well else 1
 
 
 def show(cells: Sequence[Cell], missing: Sequence[Cell], chosen: argparse.Namespace) -> None:

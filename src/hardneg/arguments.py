@@ -1,6 +1,6 @@
-"""Arguments of the public functions, held to their annotations before anything is done with them.
+"""Checks the arguments of public functions against their annotations before anything is done with them.
 
-Whoever calls from Python gives lists and dicts of any shape; what is wrong is said as of a command: what was
+Callers from Python may give lists and dicts of any shape. A fault is one line, as on the command line: what was
 expected, and what was found.
 """
 
@@ -26,11 +26,11 @@ WORDS |= {type(None): "None", dict: "a mapping"}
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, which refuses arguments that are not of its annotations.
+    """Make a function refuse arguments that do not fit its annotations.
 
     Raises
     ------
-    SettingsError : an argument is of the wrong type (:class:`~hardneg.errors.Faults`: several are).
+    SettingsError : an argument has the wrong type (:class:`~hardneg.errors.Faults` if several have).
     """
     signature, known = inspect.signature(function), functools.cache(typing.get_type_hints)
 
@@ -50,13 +50,13 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def check_value(name: str, value: Any, hint: Any) -> None:
-    """Refuse a value that is not of an annotation; raises :class:`SettingsError`."""
+    """Refuse a value that does not fit the annotation ``hint``; raises :class:`SettingsError`."""
     if not fits(value, hint):
         raise refusal(name, value, hint)
 
 
 def check_fields(record: Any) -> None:
-    """Refuse fields of a dataclass that are not of their annotations; raises :class:`SettingsError`."""
+    """Refuse fields of a dataclass that do not fit their annotations; raises :class:`SettingsError`."""
     hints = typing.get_type_hints(type(record))
     for name, hint in hints.items():
         check_value(f"{type(record).__name__}: {name}", getattr(record, name), hint)
@@ -67,7 +67,7 @@ def values_of(
 ) -> Iterator[tuple[str, Any, Any]]:
     """Each argument that was given and has an annotation: name, value and annotation.
 
-    Of ``**options: Unpack[Options]`` the options are those of that dict.
+    For ``**options: Unpack[Options]`` the annotations are those of the dict ``Options``.
     """
     for name, value in given.items():
         if name not in hints:
@@ -87,7 +87,7 @@ def values_of(
 
 
 def refusal(name: str, value: Any, hint: Any) -> SettingsError:
-    """The fault of a value that is not what was expected."""
+    """The fault of a value that does not fit its annotation."""
     what = f"{name} is {described(value)}"
     if isinstance(value, str) and Path in typing.get_args(hint):
         return SettingsError("BAD_SETTING", what, "give a path, of characters that a file system takes")
@@ -95,14 +95,14 @@ def refusal(name: str, value: Any, hint: Any) -> SettingsError:
 
 
 def described(value: Any) -> str:
-    """A value as a line can hold it, with its type."""
+    """The text form of a value, cut to fit into a line, with its type."""
     if value is None:
         return "None"
     return f"{brief(value)} ({type(value).__name__})"
 
 
 def brief(value: Any) -> str:
-    """The beginning of a value's text form; its type where it has none."""
+    """The beginning of a value's text form; its type if the text form cannot be made."""
     try:
         return f"{value!r:.80}" if len(repr(value)) <= 80 else f"{repr(value)[:80]}…"
     except Exception:  # a repr of the user's may do anything
@@ -113,7 +113,7 @@ def brief(value: Any) -> str:
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of an annotation, element by element; what is no plain type fits by ``isinstance``."""
+    """Whether a value fits an annotation, element by element; other classes are compared by ``isinstance``."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any or isinstance(hint, TypeVar):
         return True
@@ -129,7 +129,7 @@ def fits(value: Any, hint: Any) -> bool:
 
 
 def is_plain(value: Any, hint: Any) -> bool:
-    """Whether a value is of a type; a number may be one of numpy's, and True is none."""
+    """Whether a value is of a type; a number may be one of numpy's, and ``True`` is no number."""
     if hint is bool:
         return type(value).__name__ in ("bool", "bool_")  # numpy's too
     if hint in (int, float):
@@ -140,16 +140,16 @@ def is_plain(value: Any, hint: Any) -> bool:
 
 
 def is_place(value: str | os.PathLike[str]) -> bool:
-    """Whether a path can be asked for: no system has a place of an empty name, or with a NUL in it."""
+    """Whether a path can exist: its name is not empty and has no NUL."""
     try:
         name = os.fsencode(value)
-    except UnicodeEncodeError:  # half of a surrogate pair
+    except UnicodeEncodeError:  # the path has half of a surrogate pair
         return False
     return name != b"" and b"\0" not in name
 
 
 def fits_inside(value: Any, origin: Any, inner: tuple[Any, ...]) -> bool:
-    """Whether what is inside a container is of its annotation."""
+    """Whether the items of a container fit its annotation."""
     if issubclass(origin, Mapping):
         return all(fits(key, inner[0]) and fits(one, inner[1]) for key, one in value.items())
     if origin is tuple and inner[-1:] != (...,):

@@ -6,7 +6,7 @@ Rows are int32; string ids live at the borders.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -172,3 +172,11 @@ class TextTemplate:
     chunks: int = 1  # a longer text is cut into at most this many sequences, each of max_length tokens
     max_characters: int = 0  # a text, title included, is cut after this many characters; 0: no limit
     tokenizer: str = field(default="", compare=True)  # digest
+
+
+class VectorsByRow(Protocol):
+    """Vectors that can be asked for by row, wherever they are kept."""
+
+    def rows(self, rows: NDArray[np.integer]) -> NDArray[Any]:
+        """Vectors [len(rows), dim] of these rows, in that order."""
+        ...

@@ -9,10 +9,10 @@ import pytest
 from executed import Executed, watched
 
 import hardneg as hn
-from hardneg.data.training_data import choose_splits
 from hardneg.experiment.folder import Experiment
 from hardneg.models.loading import load_encoder
 from hardneg.recipes import ance_tele
+from hardneg.recipes.adore.lists import Retrieval
 from hardneg.search.ann import FaissIndex
 from worlds.tiny_world import COMMON, SETTINGS, tiny_collection, tiny_model
 
@@ -60,7 +60,7 @@ def train_only(world, tmp_path_factory):
         settings = ance_tele.AnceTele(**(SETTINGS | {"store_dtype": "float32"} | changes))
         overrides = {name: changes[name] for name in ("pooling", "normalize", "scale") if name in changes}
         base = load_encoder(world.calm, passage_model, **overrides)
-        data = choose_splits(world.collection, dev="none", test="none")
+        data = settings.data_of(world.collection, hn.Splits(dev="none", test="none"), seed=0)
         path = tmp_path_factory.mktemp("experiment")
         with watched() as batches:
             for state in ance_tele.ance_tele(settings, data, partial(deepcopy, base), Experiment(path, cache)):
@@ -84,7 +84,7 @@ def run_states(world, tmp_path_factory):
     def run(recipe, *, path=None, base=None, given=None, index_folder=None, **changes):
         settings = recipe.settings(**(COMMON | changes))
         base = base or load_encoder(world.calm)
-        data = choose_splits(world.collection, dev="none", test="none")
+        data = settings.data_of(world.collection, hn.Splits(dev="none", test="none"), seed=0)
         experiment = Experiment(path or tmp_path_factory.mktemp("experiment"), cache)
         names = []
         with watched() as batches:
@@ -95,3 +95,16 @@ def run_states(world, tmp_path_factory):
         return Executed(experiment.path, settings.model_dump(), {"states": names}, batches)
 
     return run
+
+
+@pytest.fixture
+def watched_batches(monkeypatch):
+    """The queries of every step that is trained."""
+    batches, real = [], Retrieval.lists
+
+    def lists(self, batch, vectors):
+        batches.append(batch.query_rows.tolist())
+        return real(self, batch, vectors)
+
+    monkeypatch.setattr(Retrieval, "lists", lists)
+    return batches

@@ -75,16 +75,9 @@ class Trained:
 
 
 @pytest.fixture
-def train(world, tmp_path, monkeypatch):
+def train(world, tmp_path, watched_batches):
     """A function that trains and watches the queries of every step."""
-    batches, real = [], Retrieval.lists
-
-    def lists(self, batch, vectors):
-        batches.append(batch.query_rows.tolist())
-        return real(self, batch, vectors)
-
-    monkeypatch.setattr(Retrieval, "lists", lists)
-    return lambda **changes: Trained(world, tmp_path, batches, **changes)
+    return lambda **changes: Trained(world, tmp_path, watched_batches, **changes)
 
 
 @pytest.mark.usefixtures("in_float32")  # autocast rounds elsewhere than inference: the two agree nowhere else

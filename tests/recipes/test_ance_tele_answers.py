@@ -225,7 +225,7 @@ def run_recipe(qa, tmp_path_factory):
 
     def run(**changes):
         settings = ance_tele.AnceTele(**(QA | {"episodes": 1, "steps": 1} | changes))
-        data = choose_splits(qa.collection, dev="none", test="none")
+        data = settings.data_of(qa.collection, hn.Splits(dev="none", test="none"), seed=0)
         path = tmp_path_factory.mktemp("experiment")
         with watched() as batches:
             base = partial(load_encoder, qa.model)

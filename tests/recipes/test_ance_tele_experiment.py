@@ -14,6 +14,7 @@ from faults.injected import TELEMETRY
 from hardneg.data.training_data import choose_splits
 from hardneg.errors import HardnegError
 from hardneg.models.loading import load_encoder
+from hardneg.process import hardware
 from hardneg.storage.artifacts import read_manifest
 from hardneg.training.checkpoint import checkpoints
 from worlds.tiny_world import SETTINGS, one_thread  # noqa: F401
@@ -254,7 +255,7 @@ def half(execute):
     handler.emit = lambda record: told.append(record.getMessage())
     log.addHandler(handler)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hardneg.process.hardware.cpu_flags", lambda: {"avx512f"})
+        patch.setattr(hardware, "cpu_flags", lambda: {"avx512f"})
         done = execute(precision="bfloat16")
     log.removeHandler(handler)
     return done, "\n".join(told)

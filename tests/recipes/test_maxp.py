@@ -5,8 +5,8 @@ from functools import partial
 import pytest
 import torch
 from reference_pairs import SlowPairs, nll
+from reference_star import SlowStar
 from reference_tele import SlowEncoder, SlowTele
-from test_star import SlowStar
 
 from faults.power import assert_resumes
 from hardneg.data.training_data import choose_splits

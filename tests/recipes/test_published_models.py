@@ -6,11 +6,11 @@ Some steps of each recipe against slow loops, beyond the two of warm-up; the rat
 import numpy as np
 import pytest
 import torch
+from reference_adore import SlowAdore
+from reference_pairs import SlowPairs, nll
+from reference_star import SlowStar
 from reference_tele import HEAD, SlowEncoder, SlowLamb, SlowTele
 from safetensors.torch import load_file, save_file
-from test_adore import SlowAdore, watched_batches  # noqa: F401
-from test_star import SlowStar
-from test_warmup import SlowPairs, nll
 
 from hardneg.data.training_data import choose_splits
 from hardneg.models.loading import load_encoder
@@ -139,7 +139,7 @@ def check_weights(trained, towers):
             torch.testing.assert_close(ours[name], theirs[name], rtol=1e-3, atol=2e-5, msg=f"{side} {name}")
 
 
-def test_adore_trains_the_querys_tower_alone(run_states, world, published, base, watched_batches):  # noqa: F811
+def test_adore_trains_the_querys_tower_alone(run_states, world, published, base, watched_batches):
     settings = {"cut": 10, "steps": 4, "depth": 12}
     done = run_states(adore.RECIPE, base=base, **settings, **OPTIMISER)
     train = choose_splits(world.collection, dev="none").train

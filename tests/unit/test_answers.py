@@ -26,8 +26,9 @@ from hardneg.evaluation.matching import (
     tokens_of,
 )
 from hardneg.evaluation.measures import Measure, evaluate, parse_measures
-from hardneg.records import Qrels, Run, offsets_of
+from hardneg.records import Qrels
 from hardneg.storage.artifacts import is_published
+from worlds.tiny_records import run_of
 
 # ---------------------------------------------------------------- what contains an answer
 
@@ -249,14 +250,6 @@ def test_a_passage_is_cut_up_once(collection, monkeypatch):
 
 
 # ---------------------------------------------------------------- the measure
-
-
-def run_of(lists, scores=None):
-    lengths = [len(hits) for hits in lists.values()]
-    rows = np.array([row for hits in lists.values() for row in hits], np.int32)
-    if scores is None:
-        scores = [-rank for hits in lists.values() for rank in range(len(hits))]
-    return Run(np.array(list(lists), np.int32), offsets_of(np.array(lengths)), rows, np.array(scores, np.float32))
 
 
 def score(run, collection, tmp_path, text, split="test", id_rank=None):

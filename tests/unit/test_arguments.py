@@ -3,6 +3,7 @@
 import inspect
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TypedDict, Unpack
 
 import numpy as np
 import pytest
@@ -331,3 +332,24 @@ def test_a_checked_function_is_what_it_was():
     with pytest.raises(TypeError):
         held()
     assert expected(list[int] | None) == "a list of which each is an integer"
+
+
+class Options(TypedDict, total=False):
+    """Of a function that names them once for several."""
+
+    length: int | None
+    name: str
+
+
+def test_options_of_a_dict_are_checked_by_name():
+    @checked
+    def some(a: int, **options: Unpack[Options]) -> dict:
+        return {"a": a, **options}
+
+    assert some(1, length=None, name="x") == {"a": 1, "length": None, "name": "x"}
+    with pytest.raises(SettingsError, match=r"some: length is '3' \(str\); give an integer"):
+        some(1, length="3")
+    with pytest.raises(TypeError, match="unexpected keyword argument 'lenght'"):
+        some(1, lenght=3)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'modle'"):
+        hn.search_text("data", "text", modle="m")

@@ -7,25 +7,16 @@ import numpy as np
 import pytest
 
 from hardneg.errors import InputError
-from hardneg.negatives.pool import ENTRY_ARRAYS, NegativePool
-from hardneg.records import Positives, offsets_of
+from hardneg.records import Positives
 from hardneg.training.batches import PoolBatches, VisitBatches, trainable
+from worlds.tiny_records import pool_of
 
 
-def pool_of(lengths, *, positives=2, episode=1):
+def numbered(lengths, *, positives=2, episode=1):
     """Query i has passages 100 i, 100 i + 1, ... and positives 10 000 + 10 i, ..."""
-    n = sum(lengths)
-    rows = np.concatenate([100 * i + np.arange(length) for i, length in enumerate(lengths)]).astype(np.int32)
-    entries = {name: np.zeros(n, np.uint8 if name == "sources" else np.int32) for name in ENTRY_ARRAYS}
+    lists = [100 * i + np.arange(length) for i, length in enumerate(lengths)]
     good = [10_000 + 10 * i + np.arange(positives) for i in range(len(lengths))]
-    return NegativePool(
-        query_rows=np.arange(len(lengths), dtype=np.int32) * 3,
-        positive_offsets=offsets_of(np.full(len(lengths), positives)),
-        positive_rows=np.concatenate(good).astype(np.int32),
-        offsets=offsets_of(np.array(lengths)),
-        **(entries | {"passage_rows": rows, "scores": np.zeros(n, np.float32)}),
-        episode=episode,
-    )
+    return pool_of(lists, good, query_rows=np.arange(len(lengths)) * 3, episode=episode)
 
 
 def batches_of(pool, **changes):
@@ -33,7 +24,7 @@ def batches_of(pool, **changes):
 
 
 def test_every_query_once_an_epoch_and_the_last_step_takes_what_is_left():
-    batches = batches_of(pool_of([4] * 7))
+    batches = batches_of(numbered([4] * 7))
     steps = [batches(step) for step in range(9)]
     assert [len(step.query_rows) for step in steps] == [3, 3, 1] * 3
     assert [step.step_queries for step in steps] == [3, 3, 1] * 3
@@ -43,7 +34,7 @@ def test_every_query_once_an_epoch_and_the_last_step_takes_what_is_left():
 
 
 def test_any_step_by_itself_is_the_same():
-    pool = pool_of([4] * 7)
+    pool = numbered([4] * 7)
     straight = [batches_of(pool)(step) for step in range(8)]
     batches = batches_of(pool)
     for step in (7, 0, 5, 2, 7):
@@ -53,7 +44,7 @@ def test_any_step_by_itself_is_the_same():
 
 
 def test_groups_are_a_positive_and_entries_that_return_when_all_were_there():
-    batches = batches_of(pool_of([4] * 7))
+    batches = batches_of(numbered([4] * 7))
     drawn, positives = {}, {}
     for step in range(6):  # two epochs of two entries each: all four
         batch = batches(step)
@@ -66,7 +57,7 @@ def test_groups_are_a_positive_and_entries_that_return_when_all_were_there():
 
 
 def test_the_first_positive_only():
-    batches = batches_of(pool_of([4] * 7), rotate=False)
+    batches = batches_of(numbered([4] * 7), rotate=False)
     for step in range(6):
         batch = batches(step)
         assert batch.passage_rows[:, 0].tolist() == (10_000 + 10 * (batch.query_rows // 3)).tolist()
@@ -74,33 +65,34 @@ def test_the_first_positive_only():
 
 def test_seed_and_episode_change_the_order():
     rows = [
-        batches_of(pool_of([4] * 7, episode=e), seed=s)(0).query_rows.tolist() for s, e in ((5, 1), (6, 1), (5, 2))
+        batches_of(numbered([4] * 7, episode=e), seed=s)(0).query_rows.tolist()
+        for s, e in ((5, 1), (6, 1), (5, 2))
     ]
     assert len({tuple(row) for row in rows}) == 3
 
 
 def test_micro_batches_are_asked_for():
-    batch = batches_of(pool_of([4] * 7), micro_queries=2)(0)
+    batch = batches_of(numbered([4] * 7), micro_queries=2)(0)
     assert [len(part.query_rows) for part in batch.micro()] == [2, 1]
     assert [part.step_queries for part in batch.micro()] == [3, 3]
 
 
 def test_queries_without_negatives_are_skipped_and_counted(caplog):
     with caplog.at_level(logging.WARNING, "hardneg"):
-        batches = batches_of(pool_of([4, 0, 1, 0, 4]))
+        batches = batches_of(numbered([4, 0, 1, 0, 4]))
     assert "2 queries without negatives" in caplog.text
     assert batches.positions.tolist() == [0, 2, 4]
     assert sorted(batches(0).query_rows.tolist()) == [0, 6, 12]
 
 
 def test_without_hard_negatives_all_queries_train():
-    batches = batches_of(pool_of([0, 0, 0]), negatives=0)
+    batches = batches_of(numbered([0, 0, 0]), negatives=0)
     assert batches(0).passage_rows.shape == (3, 1)
 
 
 def test_nothing_to_train_on():
     with pytest.raises(InputError, match="NO_NEGATIVES: none of 3 training queries"):
-        batches_of(pool_of([0, 0, 0]))
+        batches_of(numbered([0, 0, 0]))
 
 
 # ---------------------------------------------------------------- negatives drawn at every visit
@@ -114,7 +106,7 @@ def visits_of(pool_at, first, **changes):
 
 
 def test_a_pool_that_never_changes_fills_every_step_with_queries_that_can_train():
-    pool = pool_of([4, 0, 4, 0, 0, 4, 4, 0, 4, 4])
+    pool = numbered([4, 0, 4, 0, 0, 4, 4, 0, 4, 4])
     batches = visits_of(lambda step: pool, pool, positions=trainable(pool, 2))
     steps = [batches(step) for step in range(4)]
     assert [len(step.query_rows) for step in steps] == [3, 3] * 2
@@ -123,7 +115,7 @@ def test_a_pool_that_never_changes_fills_every_step_with_queries_that_can_train(
 
 
 def test_a_step_whose_queries_have_no_negatives_takes_the_next_ones_that_have():
-    pools = [pool_of([4] * 9), pool_of([0] * 8 + [4]), pool_of([0] * 9)]
+    pools = [numbered([4] * 9), numbered([0] * 8 + [4]), numbered([0] * 9)]
     batches = visits_of(lambda step: pools[step // 3], pools[0])
     assert [len(batches(step).query_rows) for step in range(6)] == [3, 3, 3, 1, 1, 1]
     assert [batches(step).query_rows.tolist() for step in (3, 4, 5)] == [[24]] * 3
@@ -132,7 +124,7 @@ def test_a_step_whose_queries_have_no_negatives_takes_the_next_ones_that_have():
 
 
 def test_positives_go_round_while_versions_of_the_negatives_come():
-    versions = [pool_of([4] * 6, positives=3, episode=version) for version in range(4)]
+    versions = [numbered([4] * 6, positives=3, episode=version) for version in range(4)]
     batches = visits_of(lambda step: versions[step // 2 % 4], versions[0])
     seen = {}
     for step in range(8):  # four epochs, each with a version of its own
@@ -143,7 +135,7 @@ def test_positives_go_round_while_versions_of_the_negatives_come():
 
 
 def test_another_episode_has_another_order():
-    pool = pool_of([4] * 20)
+    pool = numbered([4] * 20)
     orders = [visits_of(lambda step: pool, pool, queries_per_step=20, episode=e)(0).query_rows for e in (1, 2)]
     assert orders[0].tolist() != orders[1].tolist()
     assert sorted(orders[0]) == sorted(orders[1])

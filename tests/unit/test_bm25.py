@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from hardneg.errors import ArtifactError, InputError, SettingsError
+from hardneg.search import bm25
 from hardneg.search.bm25 import K1, B, bm25_run, bm25_texts, open_bm25
 from hardneg.storage.artifacts import verify
 
@@ -116,7 +117,7 @@ def test_postings_are_those_of_bm25s_bit_by_bit(tmp_path, monkeypatch):
 
     c = random_collection(300, seed=2)
     c.texts[7] = "the"  # no term at all
-    monkeypatch.setattr("hardneg.search.bm25.POSTINGS", 100)
+    monkeypatch.setattr(bm25, "POSTINGS", 100)
     index = open_bm25(c, tmp_path)
     tokenizer = bm25s.tokenization.Tokenizer(stopwords="english", stemmer=Stemmer.Stemmer("english"))
     ids = list(tokenizer.streaming_tokenize(c.texts, update_vocab=True, allow_empty=False))
@@ -153,8 +154,8 @@ def test_blocks_and_few_postings_change_nothing(tmp_path, monkeypatch, sparse, b
     for k in (1, 9, 400):
         plain = bm25_run(c, rows, k, tmp_path)
         with monkeypatch.context() as patch:
-            patch.setattr("hardneg.search.bm25.SPARSE", sparse)
-            patch.setattr("hardneg.search.bm25.BLOCK", block)
+            patch.setattr(bm25, "SPARSE", sparse)
+            patch.setattr(bm25, "BLOCK", block)
             other = bm25_run(c, rows, k, tmp_path)
         for one, two in zip(vars(plain).values(), vars(other).values(), strict=True):
             np.testing.assert_array_equal(one, two)

@@ -12,30 +12,11 @@ from hardneg.negatives.candidates import (
     starved,
     without_known,
 )
-from hardneg.records import Positives, Run, offsets_of
+from hardneg.negatives.pool import blocks
+from hardneg.records import Run
+from worlds.tiny_records import positives_of, run_of
 
 N_PASSAGES = 60
-
-
-def run_of(lists, query_rows=None):
-    """A run of these lists; the hit at rank r scores 10 - r."""
-    rows = [row for hits in lists for row in hits]
-    scores = [9.0 - j for hits in lists for j in range(len(hits))]
-    return Run(
-        np.array(range(len(lists)) if query_rows is None else query_rows, np.int32),
-        offsets_of(np.array([len(hits) for hits in lists], np.int64)),
-        np.array(rows, np.int32),
-        np.array(scores, np.float32),
-        collection="c0ffee",
-    )
-
-
-def positives_of(lists, query_rows=None):
-    return Positives(
-        np.array(range(len(lists)) if query_rows is None else query_rows, np.int32),
-        offsets_of(np.array([len(rows) for rows in lists], np.int64)),
-        np.array([row for rows in lists for row in rows], np.int32),
-    )
 
 
 def mined(run, positives, *, source="query", episode=1, depth=None, **options):
@@ -57,7 +38,13 @@ def random_case(seed, n_queries=120, lists_per_query=1):
     keys = rng.integers(0, 40, N_PASSAGES).astype(np.uint64)
     anchors = rng.integers(0, N_PASSAGES, len(in_run)).astype(np.int32)
     scores = rng.normal(size=n_queries).astype(np.float32) * 9
-    return run_of(hits, in_run), positives_of(known, query_rows), keys, anchors, scores
+    return (
+        run_of(hits, query_rows=in_run, collection="c0ffee"),
+        positives_of(known, query_rows),
+        keys,
+        anchors,
+        scores,
+    )
 
 
 def slow_candidates(run, positives, depth, filters, keys, positive_scores):
@@ -219,7 +206,7 @@ def test_without_known_filters_a_pool_again(monkeypatch):
     raw = mined(run, positives_of([[] for _ in positives.query_rows], positives.query_rows))
     again = without_known(raw.align(positives), keys)
     assert as_lists(again) == as_lists(mined(run, positives, text_keys=keys)) != as_lists(raw)
-    monkeypatch.setattr("hardneg.negatives.pool.blocks.__defaults__", (10,))
+    monkeypatch.setattr(blocks, "__defaults__", (10,))
     assert as_lists(without_known(raw.align(positives), keys)) == as_lists(again)
 
 

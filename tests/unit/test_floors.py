@@ -11,6 +11,7 @@ import pytest
 
 import hardneg
 from architecture import floors, together
+from hardneg.recipes.catalogue import CATALOGUE
 
 SOURCE = Path(hardneg.__file__).parent
 
@@ -28,7 +29,9 @@ COLLECTIVES = {
     "exchange",
     "add_gradients",
 }
-ROOMS = {"warmup", "ance_tele", "ance", "star", "adore"}  # of the recipes; what else stands there they share
+HOMES = [facts.home.removeprefix("hardneg.") for facts in CATALOGUE]
+ROOMS = {home.split(".")[1] for home in HOMES}  # of the recipes; what else stands there they share
+BY_NAME = {"", "api.recipes"}  # import by name: public names of the stub, and recipes of the catalogue
 WITHOUT_TORCH = ("ground", "data", "evaluation", "negatives")
 NEEDS_TORCH = {"losses"}
 
@@ -122,11 +125,26 @@ def test_formats_know_only_the_shared_readers():
         assert set(imports_of(TREES[name])) & formats <= SHARED_READERS, name
 
 
-def test_only_the_top_package_imports_by_name():
+def test_recipes_of_the_catalogue_stand_on_their_floor():
+    # the functions import them by name, from above
+    assert len(ROOMS) == len(CATALOGUE) >= 5
+    assert set(HOMES) <= set(FLOORS["recipes"])
+
+
+def test_diagnostics_are_functions_of_what_they_are_given():
+    # only these open what a state left on the disk, and publish what they found there
+    opening = {f"diagnostics.{name}" for name in ("informative", "pairwise_errors", "search_state", "results")}
+    asks = {"search.retriever", "experiment.snapshot", "experiment.folder", "experiment.layout", "models.loading"}
+    found = {module for module in FLOORS["insight"] if asks & set(imports_of(TREES[module]))}
+    assert found == opening
+
+
+def test_nothing_but_public_names_and_recipes_is_imported_by_name():
     # what the tests above cannot see
     for name, tree in TREES.items():
         calls = [ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
-        assert name == "" or not [call for call in calls if call.endswith(("import_module", "__import__"))], name
+        found = [call for call in calls if call.endswith(("import_module", "__import__"))]
+        assert name in BY_NAME or not found, name
 
 
 @pytest.mark.parametrize("module", ORDER)

@@ -9,20 +9,7 @@ from hardneg.diagnostics.forgetting import (
     sample_queries,
     trajectories,
 )
-from hardneg.records import Positives, Run, offsets_of
-
-
-def positives_of(rows):
-    lengths = np.array([len(r) for r in rows])
-    flat = np.array([row for r in rows for row in sorted(r)], np.int32)
-    return Positives(np.arange(len(rows), dtype=np.int32), offsets_of(lengths), flat)
-
-
-def run_of(lists):
-    lengths = np.array([len(hits) for hits in lists])
-    rows = np.array([row for hits in lists for row, _ in hits], np.int32)
-    scores = np.array([score for hits in lists for _, score in hits], np.float32)
-    return Run(np.arange(len(lists), dtype=np.int32), offsets_of(lengths), rows, scores)
+from worlds.tiny_records import positives_of, run_of
 
 
 def test_by_hand():

@@ -9,31 +9,19 @@ import pytest
 
 from hardneg.keyed_random import hash64, key
 from hardneg.negatives.groups import draw_groups, epoch_order, usable
-from hardneg.negatives.pool import NegativePool
-from hardneg.records import offsets_of
+from worlds.tiny_records import pool_of
 
 
-def pool_of(lengths, n_positives, *, query_rows=None, episode=2):
-    """Query i has entries 100 i, 100 i + 1, … and positives -1 - 10 i, …; every third entry is momentum."""
-    lengths, n_positives = np.array(lengths), np.array(n_positives)
-    rows = np.concatenate([100 * i + np.arange(n) for i, n in enumerate(lengths)])
-    positive_rows = np.concatenate([9000 + 10 * i + np.arange(n) for i, n in enumerate(n_positives)])
-    return NegativePool(
-        query_rows=np.array(np.arange(len(lengths)) if query_rows is None else query_rows, np.int32),
-        positive_offsets=offsets_of(n_positives),
-        positive_rows=positive_rows.astype(np.int32),
-        offsets=offsets_of(lengths),
-        passage_rows=rows.astype(np.int32),
-        sources=(3 + rows % 2).astype(np.uint8),
-        ranks=np.ones(len(rows), np.int32),
-        scores=np.zeros(len(rows), np.float32),
-        episodes=np.where(rows % 3 == 0, 1, 2).astype(np.int32),
-        anchors=np.full(len(rows), -1, np.int32),
-        episode=episode,
-    )
+def numbered(lengths, n_positives, *, query_rows=None):
+    """Query i has entries 100 i, 100 i + 1, … and positives 9000 + 10 i, …; every third entry is momentum."""
+    lists = [100 * i + np.arange(n) for i, n in enumerate(lengths)]
+    positives = [9000 + 10 * i + np.arange(n) for i, n in enumerate(n_positives)]
+    rows = np.concatenate(lists)
+    sources, episodes = 3 + rows % 2, np.where(rows % 3 == 0, 1, 2)
+    return pool_of(lists, positives, query_rows=query_rows, source=sources, episode=2, episodes=episodes)
 
 
-POOL = pool_of([12, 3, 7, 120, 5], [1, 2, 3, 1, 4], query_rows=[50, 40, 30, 20, 10])
+POOL = numbered([12, 3, 7, 120, 5], [1, 2, 3, 1, 4], query_rows=[50, 40, 30, 20, 10])
 EVERY = np.arange(5)
 
 
@@ -104,7 +92,7 @@ def test_positives_rotate_through_all():
         rows = [int(draw_groups(POOL, np.array([i]), t, size=2, seed=1).positive_rows[0]) for t in range(8)]
         assert set(rows[: len(expected)]) == expected
         assert rows[len(expected) :] == rows[: 8 - len(expected)]
-    starts = pool_of([1] * 300, [2] * 300)
+    starts = numbered([1] * 300, [2] * 300)
     first = draw_groups(starts, np.arange(300), 0, size=1, seed=1).positive_rows % 10
     assert 100 < first.sum() < 200  # an episode that stops in its first epoch does not see first positives only
 
@@ -134,7 +122,7 @@ def test_shuffles_depend_on_seed_and_episode():
 
 
 def test_usable_queries_have_both():
-    pool = pool_of([2, 0, 4, 0], [1, 1, 0, 0])
+    pool = numbered([2, 0, 4, 0], [1, 1, 0, 0])
     assert usable(pool).tolist() == usable(pool, 3).tolist() == [0]
     assert usable(pool, 0).tolist() == [0, 1]
     groups = draw_groups(pool, usable(pool, 0), 0, size=0, seed=1)

@@ -18,6 +18,7 @@ from hardneg.data.tokens import token_batch
 from hardneg.errors import HardnegError, InputError, SettingsError
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.tensorboard import tensorboard_writer
+from hardneg.integrations import mteb as bridge
 from hardneg.integrations.mteb import MtebEncoder
 from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.loading import load_encoder
@@ -106,7 +107,7 @@ def test_nothing_has_no_vectors_and_windows_do_not_show(bert, encoder, monkeypat
     assert encoder.encode([], prompt_type="query").shape == (0, 64)
     texts = [f"{word} {i}" for i in range(7) for word in QUERIES]
     whole = encoder.encode(texts)
-    monkeypatch.setattr("hardneg.integrations.mteb.WINDOW", 3)
+    monkeypatch.setattr(bridge, "WINDOW", 3)
     assert encoder.encode(texts) == pytest.approx(whole, abs=1e-5)
 
 

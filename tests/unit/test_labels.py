@@ -18,7 +18,8 @@ from hardneg.negatives.imported_pool import import_pool
 from hardneg.negatives.labels import answers_of, current_positives, merged, relevant, with_answers
 from hardneg.negatives.mining import Corpus, mine_candidates, mine_pool
 from hardneg.negatives.sources import random_source, sample_source
-from hardneg.records import Positives, Run, offsets_of
+from hardneg.records import Positives
+from worlds.tiny_records import run_of
 
 # ---------------------------------------------------------------- the first positive
 
@@ -108,16 +109,8 @@ def test_queries_that_can_be_trained_on(collection, labels, rows, positives):
     assert [train.of(i).tolist() for i in range(len(train))] == positives
 
 
-def run_of(data, lists):
-    rows = np.array([row for hits in lists for row in hits], np.int32)
-    scores = np.array([-float(rank) for hits in lists for rank in range(len(hits))], np.float32)
-    return Run(
-        data.train.query_rows,
-        offsets_of(np.array([len(hits) for hits in lists])),
-        rows,
-        scores,
-        collection=data.collection.digest,
-    )
+def ranked(data, lists):
+    return run_of(lists, query_rows=data.train.query_rows, collection=data.collection.digest)
 
 
 LISTS = [[7, 0, 1, 2], [0, 3, 5, 1], [0, 1, 2, 3], [1, 0, 3, 2], [4, 2, 0, 1]]
@@ -126,17 +119,17 @@ LISTS = [[7, 0, 1, 2], [0, 3, 5, 1], [0, 1, 2, 3], [1, 0, 3, 2], [4, 2, 0, 1]]
 def test_a_query_without_a_judged_positive_has_the_best_that_contains_an_answer(collection, tmp_path):
     data = data_of(collection)
     contains = answers_of(data, tmp_path / "cache")
-    found = with_answers(run_of(data, LISTS), data.train, contains, 4)
+    found = with_answers(ranked(data, LISTS), data.train, contains, 4)
     assert [found.of(i).tolist() for i in range(5)] == [[1, 0], [3], [], [2], [4]]
     assert found.query_rows.tolist() == [0, 1, 2, 3, 4]
-    nearer = with_answers(run_of(data, LISTS), data.train, contains, 3)  # not below the mining depth
+    nearer = with_answers(ranked(data, LISTS), data.train, contains, 3)  # not below the mining depth
     assert [nearer.of(i).tolist() for i in range(5)] == [[1, 0], [3], [], [], [4]]
     assert [found.some().query_rows.tolist(), found.some().first().tolist()] == [[0, 1, 3, 4], [1, 3, 2, 4]]
 
 
 def test_judged_positives_can_be_ignored(collection, tmp_path):
     data = data_of(collection, use_positive_ctxs=False)
-    found = with_answers(run_of(data, LISTS[:4]), data.train, answers_of(data, tmp_path / "cache"), 4)
+    found = with_answers(ranked(data, LISTS[:4]), data.train, answers_of(data, tmp_path / "cache"), 4)
     assert [found.of(i).tolist() for i in range(4)] == [[0], [3], [], [2]]
 
 
@@ -185,7 +178,7 @@ def test_a_collection_may_hold_answers_alone(tmp_path):
 def labels(collection, tmp_path):
     """Data by answers, the run of its queries and what tells whether a passage contains an answer."""
     data = data_of(collection)
-    return data, run_of(data, LISTS), answers_of(data, tmp_path / "cache")
+    return data, ranked(data, LISTS), answers_of(data, tmp_path / "cache")
 
 
 def rows_of(pool):
@@ -267,7 +260,7 @@ def test_a_hit_that_contains_an_answer_counts_as_a_judged_one(labels):
     found = relevant(run, data, contains)
     assert [sorted(set(found.of(i).tolist())) for i in range(5)] == [[0, 1], [3, 5], [], [2], [4]]
     assert reciprocal_ranks(run, found).tolist() == [1 / 2, 1 / 2, 0, 1 / 4, 1]
-    better = run_of(data, [[0, 7, 1, 2], [1, 0, 5, 3], *LISTS[2:]])
+    better = ranked(data, [[0, 7, 1, 2], [1, 0, 5, 3], *LISTS[2:]])
     (row,) = forgetting(data, {"first": run, "second": better}, contains)
     assert row == {
         "episode": 1,

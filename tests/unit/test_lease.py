@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import os
 import signal
 import socket
@@ -70,7 +71,7 @@ def test_a_lease_that_the_file_system_cannot_give_is_not_called_busy(tmp_path, m
     def no_locks(handle, operation):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr("hardneg.storage.lease.fcntl.flock", no_locks)
+    monkeypatch.setattr(fcntl, "flock", no_locks)
     with pytest.raises(ResourceError, match=r"NOT_WRITABLE: cannot write \(No locks available\)"), lease(tmp_path):
         pass
 

@@ -14,21 +14,10 @@ from hardneg.errors import Faults, InputError, SettingsError
 from hardneg.evaluation import judged
 from hardneg.evaluation.compare import compare_runs, first_disagreement, overlap
 from hardneg.evaluation.measures import Measure, evaluate, first_relevant_rank, parse_measures
-from hardneg.records import Qrels, Run, offsets_of
+from hardneg.records import Qrels, offsets_of
+from worlds.tiny_records import run_of
 
 LIST = "RR@10 RR R@5 R(rel=2)@20 nDCG@10 nDCG AP AP@5 AP(rel=2)@20 P@5 Success@5 Success(rel=2)@1 Judged@10"
-
-
-def run_of(hits, unit="passage"):
-    """A run from {query row: [(passage row, score), ...]}, in the order given."""
-    flat = [hit for ranked in hits.values() for hit in ranked]
-    return Run(
-        np.array(list(hits), np.int32),
-        offsets_of(np.array([len(ranked) for ranked in hits.values()])),
-        np.array([row for row, _ in flat], np.int32),
-        np.array([score for _, score in flat], np.float32),
-        unit,
-    )
 
 
 def qrels_of(judged):

@@ -14,6 +14,7 @@ import torch
 from hardneg.errors import ResourceError, SettingsError
 from hardneg.process import memory
 from hardneg.process.memory import limit_memory, own_memory, parse_size, require, room
+from hardneg.search import exact
 from hardneg.search.exact import ExactIndex
 
 
@@ -87,7 +88,7 @@ def test_a_search_under_a_limit_gives_the_same_bits(monkeypatch):
     original = index._search_tile
     monkeypatch.setattr(index, "_search_tile", lambda part, *a: tiles.append(len(part)) or original(part, *a))
     fixed = (8 * index.slice + 32 * index.pairs) * 16
-    monkeypatch.setattr("hardneg.search.exact.room", lambda kind: fixed + (1 << 20))
+    monkeypatch.setattr(exact, "room", lambda kind: fixed + (1 << 20))
     found = index.search(queries, 50)
     assert len(tiles) > 10
     assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))

@@ -13,7 +13,7 @@ from hardneg.errors import SettingsError
 from hardneg.experiment.snapshot import Snapshot
 from hardneg.models.loading import load_encoder
 from hardneg.models.tokenizing import token_store
-from hardneg.negatives import candidates, sources
+from hardneg.negatives import candidates, mining, sources
 from hardneg.negatives import pool as pools
 from hardneg.negatives.facts import entries_of
 from hardneg.negatives.imported_pool import import_pool
@@ -145,7 +145,7 @@ def test_lists_that_copies_leave_short_are_searched_deeper(tmp_path, caplog):
 
     state.search = search
     with caplog.at_level(logging.INFO, "hardneg"), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hardneg.negatives.mining.DIAGNOSTIC_DEPTH", 1)
+        patch.setattr(mining, "DIAGNOSTIC_DEPTH", 1)
         pool = mine_candidates(state, train, "query", episode=1, depth=20)
     assert asked == [37, 74, 86]
     assert len(pool.passage_rows) == 20

@@ -11,39 +11,20 @@ import pytest
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.negatives.facts import entries_of, realized
 from hardneg.negatives.mix import quotas, teleport, union
-from hardneg.negatives.pool import SOURCES, NegativePool, concatenate
+from hardneg.negatives.pool import NegativePool, blocks, concatenate
 from hardneg.negatives.sources import draw_entries, random_source
-from hardneg.records import Positives, offsets_of
+from hardneg.records import Positives
+from worlds.tiny_records import pool_of
 
 HALF = {"alpha": 0.5, "beta": 0.5, "size": 60, "seed": 42}
-
-
-def pool_of(lists, source, *, episode, query_rows=None, positives=None, anchor=-1):
-    """A pool with all candidates of a source: these passages, ranked in this order."""
-    n = sum(map(len, lists))
-    ranks = [j + 1 for rows in lists for j in range(len(rows))]
-    positives = [[1000]] * len(lists) if positives is None else positives
-    return NegativePool(
-        query_rows=np.array(range(len(lists)) if query_rows is None else query_rows, np.int32),
-        positive_offsets=offsets_of(np.array([len(rows) for rows in positives], np.int64)),
-        positive_rows=np.array([row for rows in positives for row in rows], np.int32),
-        offsets=offsets_of(np.array([len(rows) for rows in lists], np.int64)),
-        passage_rows=np.array([row for rows in lists for row in rows], np.int32),
-        sources=np.full(n, SOURCES.index(source), np.uint8),
-        ranks=np.array(ranks, np.int32),
-        scores=-np.array(ranks, np.float32),
-        episodes=np.full(n, episode, np.int32),
-        anchors=np.full(n, anchor, np.int32),
-        episode=episode,
-    )
 
 
 def mined(episode, n_queries=5, depth=200, shift=37):
     """Candidates of the query and of lookahead; they overlap, and drift from episode to episode."""
     start = [i * 7 + episode * shift for i in range(n_queries)]
-    query = pool_of([list(range(s, s + depth)) for s in start], "query", episode=episode)
+    query = pool_of([list(range(s, s + depth)) for s in start], source="query", episode=episode)
     near = [list(range(s + 100, s + 100 + depth)) for s in start]
-    return query, pool_of(near, "lookahead", episode=episode, anchor=1000)
+    return query, pool_of(near, source="lookahead", episode=episode, anchor=1000)
 
 
 def parts(pool, i=0):
@@ -150,7 +131,7 @@ def test_ablations_are_the_same_rule():
 
 def test_extra_pools_join_whole_outside_alpha_and_beta():
     query, near = mined(1)
-    bm25 = draw_entries(pool_of([list(range(500, 600))] * 5, "bm25", episode=1), 30, seed=42)
+    bm25 = draw_entries(pool_of([list(range(500, 600))] * 5, source="bm25", episode=1), 30, seed=42)
     noise = random_source(query.positives, 900, count=30, seed=42, episode=1)
     pool = teleport(query, near, None, **HALF, extra=[bm25, noise])
     assert parts(pool) == {"query": 30, "lookahead": 30, "bm25": 30, "random": 30}
@@ -184,8 +165,8 @@ def test_momentum_is_drawn_evenly_from_all_earlier_episodes():
 
 
 def test_a_source_that_falls_short_is_not_filled_from_another(caplog):
-    query = pool_of([[1, 2, 3], list(range(100))], "query", episode=1)
-    near = pool_of([list(range(200, 300)), [7]], "lookahead", episode=1)
+    query = pool_of([[1, 2, 3], list(range(100))], source="query", episode=1)
+    near = pool_of([list(range(200, 300)), [7]], source="lookahead", episode=1)
     with caplog.at_level("INFO"):
         pool = teleport(query, near, None, **HALF)
     assert [parts(pool, i) for i in (0, 1)] == [{"query": 3, "lookahead": 30}, {"query": 30, "lookahead": 1}]
@@ -196,11 +177,11 @@ def test_a_source_that_falls_short_is_not_filled_from_another(caplog):
 
 def test_old_entries_are_counted_after_filtering():
     # Of 10 old entries one has become a positive and two share its text: 7 remain, so 7 new ones.
-    old = pool_of([list(range(10))], "query", episode=1)
+    old = pool_of([list(range(10))], source="query", episode=1)
     keys = np.arange(2000, dtype=np.uint64)
     keys[[4, 5]] = keys[3]
-    query = pool_of([list(range(100, 300))], "query", episode=2, positives=[[3]])
-    near = pool_of([list(range(300, 500))], "lookahead", episode=2, positives=[[3]])
+    query = pool_of([list(range(100, 300))], source="query", episode=2, positives=[[3]])
+    near = pool_of([list(range(300, 500))], source="lookahead", episode=2, positives=[[3]])
     pool = teleport(query, near, old, **HALF, text_keys=keys)
     assert parts(pool) == {"query": 3, "lookahead": 4, "momentum": 7}
     carried = [e.passage_row for e in entries_of(pool, 0) if e.momentum]
@@ -211,9 +192,9 @@ def test_old_entries_are_counted_after_filtering():
 
 
 def test_queries_follow_the_query_pool():
-    query = pool_of([[1, 2], [3, 4], [5]], "query", episode=2, query_rows=[7, 3, 5])
-    near = pool_of([[30], [70]], "lookahead", episode=2, query_rows=[3, 7])
-    old = pool_of([[500], [300]], "query", episode=1, query_rows=[5, 3])
+    query = pool_of([[1, 2], [3, 4], [5]], source="query", episode=2, query_rows=[7, 3, 5])
+    near = pool_of([[30], [70]], source="lookahead", episode=2, query_rows=[3, 7])
+    old = pool_of([[500], [300]], source="query", episode=1, query_rows=[5, 3])
     pool = teleport(query, near, old, alpha=0.5, beta=0.5, size=2, seed=1)
     assert pool.query_rows.tolist() == [7, 3, 5]
     # Query 7 has no old entries: as in episode 1. The others give their one, and the new part shrinks to one,
@@ -231,7 +212,7 @@ def test_workers_and_order_change_nothing(monkeypatch):
         query, near = (pool.select(part) for pool in mined(3))
         shards.append(teleport(query, near, episodes(2), **HALF))
     assert_same(concatenate(shards), whole.select(shuffled))
-    monkeypatch.setattr("hardneg.negatives.pool.blocks.__defaults__", (100,))
+    monkeypatch.setattr(blocks, "__defaults__", (100,))
     assert_same(episodes(3), whole)
 
 
@@ -240,7 +221,7 @@ def test_workers_and_order_change_nothing(monkeypatch):
 
 def test_overlaps_are_kept_unless_dedup():
     lists = [list(range(60))]
-    query, near = (pool_of(lists, name, episode=1) for name in ("query", "lookahead"))
+    query, near = (pool_of(lists, source=name, episode=1) for name in ("query", "lookahead"))
     pool = teleport(query, near, None, alpha=0.5, beta=0.5, size=120, seed=1)
     assert Counter(pool.passage_rows.tolist()) == dict.fromkeys(range(60), 2)
     once = teleport(query, near, None, alpha=0.5, beta=0.5, size=120, seed=1, dedup=True)
@@ -255,7 +236,7 @@ def test_overlaps_are_kept_unless_dedup():
 def test_union_equals_a_loop():
     rng = np.random.default_rng(0)
     pools = [
-        pool_of([rng.integers(0, 9, rng.integers(0, 5)).tolist() for _ in range(30)], name, episode=1)
+        pool_of([rng.integers(0, 9, rng.integers(0, 5)).tolist() for _ in range(30)], source=name, episode=1)
         for name in ("query", "lookahead", "bm25")
     ]
     mixed = union(pools)

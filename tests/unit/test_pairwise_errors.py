@@ -6,9 +6,9 @@ import torch
 
 from hardneg.diagnostics.pairwise_errors import PairwiseErrors, pairwise_errors
 from hardneg.errors import InputError
-from hardneg.records import Positives, offsets_of
 from hardneg.search.exact import ExactIndex
 from reference_ranking import slow_score
+from worlds.tiny_records import positives_of
 
 LAYOUTS = [(1, {}), (1, {"tile": 3, "chunk": 50}), (4, {"tile": 5, "chunk": 33}), (3, {"chunk": 1000})]
 
@@ -25,15 +25,10 @@ def slow_errors(queries, passages, positives):
     return errors
 
 
-def positives_of(*rows):
-    flat = np.concatenate([np.asarray(one, np.int32) for one in rows]).astype(np.int32)
-    return Positives(np.arange(len(rows), dtype=np.int32), offsets_of(np.array([len(r) for r in rows])), flat)
-
-
 def drawn_positives(queries, passages, most, seed=0):
     draw = np.random.default_rng(seed)
     return positives_of(
-        *(np.sort(draw.choice(passages, draw.integers(0, most + 1), replace=False)) for _ in range(queries))
+        [np.sort(draw.choice(passages, draw.integers(0, most + 1), replace=False)) for _ in range(queries)]
     )
 
 
@@ -54,7 +49,7 @@ def unit(shape, seed, dtype=np.float16):
 def test_by_hand():
     passages = np.array([[4, 0], [3, 0], [2, 0], [2, 1], [1, 0], [0, 1]], np.float32)
     # scores of the first query 4 3 2 2 1 0, of the second 0 0 0 1 0 1
-    positives = positives_of([2, 4], [4])
+    positives = positives_of([[2, 4], [4]])
     found = pairwise_errors(ExactIndex(passages), np.array([[1, 0], [0, 1]], np.float32), positives)
     # row 2: rows 0 and 1 are above, row 3 ties; row 4: rows 0, 1 and 3, as row 2 is relevant; then rows 3 and 5
     assert found.errors.tolist() == [2, 3, 2]
@@ -72,18 +67,18 @@ def test_equals_a_loop_over_all_pairs(dtype):
 
 def test_queries_without_positives_count_nowhere():
     queries, passages = unit((4, 8), 3), unit((60, 8), 4)
-    found = check(queries, passages, positives_of([], [5, 7], [], [59]))
+    found = check(queries, passages, positives_of([[], [5, 7], [], [59]]))
     assert found.as_json()["queries"] == 2
     assert found.mean() == found.errors.sum() / 2
     with pytest.raises(InputError, match="NO_POSITIVES"):
-        pairwise_errors(ExactIndex(passages), queries, positives_of([], [], [], []))
+        pairwise_errors(ExactIndex(passages), queries, positives_of([[], [], [], []]))
 
 
 def test_equal_scores_are_no_errors():
     passages = unit((8, 16), 5)[np.random.default_rng(6).integers(0, 8, 300)]
     check(unit((6, 16), 7), passages, drawn_positives(6, 300, 6, seed=8))
     alike = np.repeat(unit((1, 33), 9), 500, 0)
-    assert pairwise_errors(ExactIndex(alike), unit((2, 33), 10), positives_of([3], [400])).errors.tolist() == [
+    assert pairwise_errors(ExactIndex(alike), unit((2, 33), 10), positives_of([[3], [400]])).errors.tolist() == [
         0,
         0,
     ]
@@ -94,7 +89,7 @@ def test_scores_closer_than_a_float32_product_can_tell():
     base = unit((1, 130), 12, np.float32)
     passages = (base + 1e-7 * draw.standard_normal((400, 130))).astype(np.float32)
     queries = np.concatenate([base, unit((2, 130), 13, np.float32)])
-    positives = positives_of([7], [0, 100], [399])
+    positives = positives_of([[7], [0, 100], [399]])
     found = check(queries, passages, positives)
     products = torch.from_numpy(queries) @ torch.from_numpy(passages).T
     rough = [int((products[q] > products[q, p]).sum()) for q, p in [(0, 7), (2, 399)]]
@@ -105,7 +100,7 @@ def test_the_first_rank_agrees_with_search():
     queries, passages = unit((40, 32), 14), unit((3000, 32), 15)
     index = ExactIndex(passages)
     _, rows = index.search(torch.from_numpy(queries), 50)
-    found = pairwise_errors(index, queries, positives_of(*rows[:, 17:18].numpy()))
+    found = pairwise_errors(index, queries, positives_of(rows[:, 17:18].numpy()))
     assert (found.errors == 17).all()
 
 

@@ -22,27 +22,7 @@ from hardneg.negatives.pool import (
 )
 from hardneg.records import Positives, offsets_of
 from hardneg.storage import artifacts
-
-
-def pool_of(lists, positives=None, *, query_rows=None, episode=1, episodes=None, source=3):
-    """A pool with these passages for each query; ranks count from 1, scores fall from 0."""
-    positives = positives or [[90 + i] for i in range(len(lists))]
-    flat = [row for rows in lists for row in rows]
-    ranks = [j + 1 for rows in lists for j in range(len(rows))]
-    return NegativePool(
-        query_rows=np.array(range(len(lists)) if query_rows is None else query_rows, np.int32),
-        positive_offsets=offsets_of(np.array([len(p) for p in positives], np.int64)),
-        positive_rows=np.array([row for rows in positives for row in rows], np.int32),
-        offsets=offsets_of(np.array([len(rows) for rows in lists], np.int64)),
-        passage_rows=np.array(flat, np.int32),
-        sources=np.full(len(flat), source, np.uint8),
-        ranks=np.array(ranks, np.int32),
-        scores=-np.array(ranks, np.float32),
-        episodes=np.array([episode] * len(flat) if episodes is None else episodes, np.int32),
-        anchors=np.full(len(flat), -1, np.int32),
-        episode=episode,
-        collection="c0ffee",
-    )
+from worlds.tiny_records import pool_of
 
 
 def assert_same(a, b):
@@ -54,7 +34,9 @@ def as_lists(pool):
     return [pool.passage_rows[a:b].tolist() for a, b in zip(pool.offsets[:-1], pool.offsets[1:], strict=True)]
 
 
-POOL = pool_of([[5, 6, 5], [], [7], [8, 9]], [[1], [2, 3], [], [4]], query_rows=[40, 10, 30, 20])
+POOL = pool_of(
+    [[5, 6, 5], [], [7], [8, 9]], [[1], [2, 3], [], [4]], query_rows=[40, 10, 30, 20], collection="c0ffee"
+)
 
 
 # ---------------------------------------------------------------- parts

@@ -95,7 +95,6 @@ def options_of(function):
 
 
 def test_plan_and_train_have_one_signature():
-    assert options_of(training.plan).keys() - options_of(training.train).keys() == {"estimate"}
     assert options_of(hn.plan).keys() - options_of(hn.train).keys() == {"estimate"}
     kinds = {name: one.kind for name, one in inspect.signature(hn.train).parameters.items()}
     assert {name: one.kind for name, one in inspect.signature(hn.plan).parameters.items()} == kinds | {
@@ -131,7 +130,7 @@ def test_what_one_takes_or_refuses_the_other_does_too(world, tmp_path, monkeypat
     }
     options = {"device": "cpu", **options}
     taken = []
-    monkeypatch.setattr(training, "train_seeds", lambda execute, place, settings, count: taken.append(settings))
+    monkeypatch.setattr(training, "train_seeds", lambda task: taken.append(task.settings))
     said = []
     for run in (lambda *given, **named: hn.plan("ance", *given, **named), hn.train_ance):
         try:

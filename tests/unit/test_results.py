@@ -25,21 +25,9 @@ from hardneg.diagnostics.seeds import pool_seeds, spread
 from hardneg.evaluation.measures import Evaluation, parse_measures
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.states import StateRecord
-from hardneg.records import Run, offsets_of
+from worlds.tiny_records import run_of
 
 RR = parse_measures("RR@10 R@1")
-
-
-def run_of(lists):
-    """A run of the query rows and passage rows in ``lists``, scored 9, 8, ..."""
-    rows = [row for hits in lists.values() for row in hits]
-    scores = [9.0 - i for hits in lists.values() for i in range(len(hits))]
-    return Run(
-        np.array(list(lists), np.int32),
-        offsets_of(np.array([len(hits) for hits in lists.values()])),
-        np.array(rows, np.int32),
-        np.array(scores, np.float32),
-    )
 
 
 @pytest.fixture

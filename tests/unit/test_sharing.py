@@ -9,7 +9,7 @@ from hardneg.models.loading import load_encoder
 from hardneg.models.tokenizing import token_store
 from hardneg.process import distributed
 from hardneg.process.distributed import add_gradients, any_of, by_leader, is_leader, leader_first, member
-from hardneg.training import sharing
+from hardneg.training import batches, sharing
 from hardneg.training.batches import GroupBatch, group_scores, masked_columns
 from hardneg.training.loop import dropout_seed
 from hardneg.training.sharing import deal, gather, shared
@@ -155,7 +155,7 @@ def test_gradients_of_all_processes_add_up_to_that_of_one(
 
             return encode_shared
 
-        exchange.monkeypatch.setattr("hardneg.training.batches.shared", in_turn)
+        exchange.monkeypatch.setattr(batches, "shared", in_turn)
         encoder.zero_grad()
         loss = loss_of(encoder, stores, batch, cache_tokens=cache_tokens)
         assert loss.item() == pytest.approx(whole.item(), abs=1e-6)

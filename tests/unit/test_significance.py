@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from hardneg.evaluation import significance
 from hardneg.evaluation.significance import (
     EXACT,
     bootstrap_interval,
@@ -56,7 +57,7 @@ def test_sampled_agrees_with_exact(monkeypatch, shift):
     a = generator.random(14)
     b = a + generator.normal(shift, 0.3, 14)
     exact = randomization_test(a, b, seed=0)
-    monkeypatch.setattr("hardneg.evaluation.significance.EXACT", 0)
+    monkeypatch.setattr(significance, "EXACT", 0)
     sampled = [randomization_test(a, b, permutations=100_000, seed=seed) for seed in range(3)]
     error = 4 * math.sqrt(exact * (1 - exact) / 100_000) + 2e-5
     assert all(abs(p - exact) < error for p in sampled)
@@ -119,5 +120,5 @@ def test_bootstrap_interval():
 def test_blocks_of_the_bootstrap_change_nothing(monkeypatch):
     values = np.random.default_rng(8).random(50)
     whole = bootstrap_interval(values, samples=300, seed=3)
-    monkeypatch.setattr("hardneg.evaluation.significance._BLOCK", 170)
+    monkeypatch.setattr(significance, "_BLOCK", 170)
     assert bootstrap_interval(values, samples=300, seed=3) == whole

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from hardneg.keyed_random import hash64, key
+from hardneg.negatives import sources
 from hardneg.negatives.candidates import Filters, candidates
-from hardneg.negatives.pool import NegativePool, concatenate
+from hardneg.negatives.pool import NegativePool, blocks, concatenate
 from hardneg.negatives.sources import draw_entries, random_source, sample_source
 from hardneg.records import Positives, Run, offsets_of
 
@@ -45,8 +46,8 @@ def assert_same(a, b):
 
 
 def small_blocks(monkeypatch, size):
-    monkeypatch.setattr("hardneg.negatives.pool.blocks.__defaults__", (size,))
-    monkeypatch.setattr("hardneg.negatives.sources.BLOCK", size)
+    monkeypatch.setattr(blocks, "__defaults__", (size,))
+    monkeypatch.setattr(sources, "BLOCK", size)
 
 
 def assert_no_known(pool, positives, keys):

@@ -30,6 +30,7 @@ from hardneg.models.loading import load_encoder
 from hardneg.models.packing import ATTENTION
 from hardneg.models.pretrained import read_json_file, read_tensors
 from hardneg.models.saving import save_encoder
+from hardneg.models.source import ModelSource
 from hardneg.models.tokenizing import pair_store, token_store
 from hardneg.models.tower import Tower, TowerModel, publish_model, read_tower
 from hardneg.records import TextTemplate, TokenBatch, offsets_of
@@ -102,6 +103,10 @@ def both(request, folders):
     return plain, tower
 
 
+def tower_at(folder):
+    return read_tower(Path(folder), ModelSource.at(folder))[0]
+
+
 def alone(model, batch, typed):
     """Each sequence by itself, without a mask."""
     states = []
@@ -166,7 +171,7 @@ def test_a_tokenizer_whose_settings_leave_types_out_is_followed(bert):
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_pairs_from_stores_are_read_as_transformers_reads_two_texts(folders, family, tmp_path):
     """From texts to states by two ways: token stores and a tower, a tokenizer and a padded forward."""
-    tower, _ = read_tower(folders[family], allow_bin=False)
+    tower = tower_at(folders[family])
     library, plain = AutoTokenizer.from_pretrained(folders[family]), AutoModel.from_pretrained(folders[family])
     pairs = pair_store(tower, template(tower, 80, use_titles=False), STUB, tmp_path)
     query_rows, passage_rows = np.array([0, 1, 0, 1]), np.array([0, 1, 2, 3])
@@ -215,7 +220,7 @@ def save_scorer(scorer, path, *, inputs=None, replace=False):
 
 
 def load_scorer(folder):
-    tower, _ = read_tower(Path(folder), allow_bin=False)
+    tower = tower_at(folder)
     scorer = Scorer(ScorerSettings(**read_json_file(Path(folder) / "scorer.json")), tower)
     tower.head.load_state_dict(read_tensors(Path(folder) / "head.safetensors"))
     return scorer.eval()
@@ -247,7 +252,7 @@ def world(tmp_path_factory):
 def training(folder, world):
     """A stage of a scorer and a bi-encoder that train on each query's positive and three other passages."""
     collection, model, root = world
-    scorer, retriever = Scorer(ScorerSettings(), read_tower(Path(model), allow_bin=False)[0]), load_encoder(model)
+    scorer, retriever = Scorer(ScorerSettings(), tower_at(model)), load_encoder(model)
     pairs = pair_store(scorer.each_tower()[0], template(scorer.each_tower()[0], 60), collection, root / "cache")
     queries, passages = (token_store(retriever, collection, root / "cache", side) for side in SIDES)
     positives = collection.qrels("train").positives()
@@ -331,7 +336,7 @@ def test_a_scorer_goes_on_from_its_checkpoint(tmp_path, world):
 
 def test_the_digest_is_of_weights_head_settings_and_tokenizer(bert):
     def scorer(**settings):
-        return Scorer(ScorerSettings(**settings), read_tower(bert, allow_bin=False)[0])
+        return Scorer(ScorerSettings(**settings), tower_at(bert))
 
     digests = [scorer().digest(), scorer().digest(), scorer(max_length=61).digest()]
     changed = scorer()

@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 
+from hardneg.data.formats import lines as line_reader
 from hardneg.data.formats import pair_table, trec
 from hardneg.data.formats.trec import open_qrels, read_run, read_runs, write_run
 from hardneg.data.ids import Vocabulary, byte_ranks, extend
@@ -266,8 +267,8 @@ def test_many_unknown_ids_are_counted_and_ten_named(tmp_path):
 
 def test_a_very_long_line_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(pair_table, "CHUNK", 100)
-    monkeypatch.setattr("hardneg.data.formats.lines.CHUNK", 100)
-    monkeypatch.setattr("hardneg.data.formats.lines.MAX_LINE", 1000)
+    monkeypatch.setattr(line_reader, "CHUNK", 100)
+    monkeypatch.setattr(line_reader, "MAX_LINE", 1000)
     with pytest.raises(InputError, match=r":2: LONG_LINE"):
         read_run(file(tmp_path, b"q1 Q0 a 1 1 t\n" + b"x" * 5000), QUERIES, PASSAGES)
 
@@ -275,7 +276,7 @@ def test_a_very_long_line_is_refused(tmp_path, monkeypatch):
 @pytest.mark.parametrize("chunk", [7, 64, 1 << 20])
 def test_blocks_split_anywhere(tmp_path, monkeypatch, chunk):
     monkeypatch.setattr(pair_table, "CHUNK", chunk)
-    monkeypatch.setattr("hardneg.data.formats.lines.CHUNK", chunk)
+    monkeypatch.setattr(line_reader, "CHUNK", chunk)
     lines = [f"q{i % 3 + 1} Q0 p{i} 1 {i / 7} {'a b' if i == 77 else 't'}" for i in range(100)]
     passages = Vocabulary(f"p{i}" for i in range(100))
     run = read_run(file(tmp_path, "\n".join(lines)), QUERIES, passages)

@@ -14,6 +14,8 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 FEWEST = 4  # words of a first sentence
 # Beginnings that leave the reader to guess what is spoken of.
 PRONOUNS = re.compile(r"(?:It|They|Them|This|That|These|Those|The same|What it|What they)\b(?!-)")
+# The method of a protocol, described where the protocol is.
+REFERENCE = re.compile(r"See :(?:class|meth|func|attr|mod):`")
 # Riddles that have stood in a docstring or on a page.
 RIDDLES = ("none not whole", "made now at the latest", "says its recall")
 RIDDLES_OF_DOCSTRINGS = (*RIDDLES, "the same of ", "it is kept.")
@@ -45,6 +47,8 @@ def faults_of(source):
     """What is wrong with the words of a module, a line for each fault."""
     faults = []
     for name, line, docstring in documented(ast.parse(source)):
+        if REFERENCE.match(docstring):
+            continue
         sentence = first_sentence(docstring)
         if len(sentence.split()) < FEWEST:
             faults.append(f"{line}: {name}: fewer than {FEWEST} words: {sentence!r}")
@@ -95,6 +99,13 @@ class Index:
 
     def _helper(self):
         """It."""
+
+
+class Stored(Index):
+    """An index over stored vectors."""
+
+    def search(self):
+        """See :class:`Index`."""
 
 
 class _Hidden:

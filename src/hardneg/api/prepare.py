@@ -9,10 +9,11 @@ from typing import Any
 from hardneg.api.inputs import Data, Place, at_least, cache_at, check_folder, collection_of
 from hardneg.api.settings import recipe_settings
 from hardneg.arguments import checked
-from hardneg.data.training_data import DEFAULT_SPLITS, Splits, TrainingData, choose_splits
+from hardneg.data.collection import Collection
+from hardneg.data.training_data import DEFAULT_SPLITS, Splits, TrainingData
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.evaluation.answers import check_answers
-from hardneg.evaluation.measures import bases_of, parse_measures
+from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment.layout import BEFORE_SETTINGS, Layout
 from hardneg.models.source import ModelSource
 from hardneg.process.distributed import world_size
@@ -37,6 +38,23 @@ class Task:
     index_folder: Path | None
     cache: Path | None
     role: str | None
+    split_seed: int  # every seed holds out the same queries
+
+    @property
+    def place(self) -> Path:
+        """The experiment's folder; a plan may have none."""
+        assert self.out is not None
+        return self.out
+
+    @property
+    def stores(self) -> Path:
+        """Where derived stores live."""
+        return self.cache or Layout(self.place).cache
+
+    def seeded(self, seed: int) -> Task:
+        """The same as one of several, with a seed and a folder of its own."""
+        settings = self.settings.model_copy(update={"seed": seed})
+        return dataclasses.replace(self, settings=settings, out=Layout(self.place).seed(seed).path, seeds=1)
 
 
 @checked
@@ -85,7 +103,7 @@ def prepare(
     InputError : no query can be trained on, or a split that is named cannot be measured on.
     ArtifactError : ``out`` holds another experiment.
     """
-    place, count = None if out is None else Path(out), at_least("seeds", seeds)
+    place, count = path_of(out), at_least("seeds", seeds)
     if role is not None and count > 1:
         what = f"a role of {count} experiments at once"
         raise SettingsError("BAD_SETTING", what, "give each seed its own roles: --set seed=N, another --out")
@@ -95,25 +113,25 @@ def prepare(
     check_processes(recipe, chosen, role)
     if place is not None:
         check_experiment(place, count)
-    collection, measures = collection_of(data, cache), parse_measures(chosen.measures)
-    check_answers(measures, collection)
-    parts = choose_splits(collection, **dataclasses.asdict(splits), seed=chosen.seed, basis=bases_of(measures))
-    chosen.check_dev(parts.dev is not None)
-    chosen = chosen.for_data(len(parts.train))
-    note(parts.chosen)
-    return Task(
-        recipe,
-        chosen,
-        parts,
-        splits,
-        ModelSource.at(model, passage_model, allow_bin=allow_bin, device=pick_device(device)),
-        place,
-        count,
-        None if negatives is None else Path(negatives),
-        None if index_folder is None else Path(index_folder),
-        stores,
-        role,
-    )
+    source = ModelSource.at(model, passage_model, allow_bin=allow_bin, device=pick_device(device))
+    parts = open_splits(chosen, collection_of(data, cache), splits)
+    given, index = path_of(negatives), path_of(index_folder)
+    chosen, seed = chosen.for_data(len(parts.train)), chosen.seed
+    return Task(recipe, chosen, parts, splits, source, place, count, given, index, stores, role, seed)
+
+
+def path_of(place: Place | None) -> Path | None:
+    """A place that may be left out."""
+    return None if place is None else Path(place)
+
+
+def open_splits(settings: TrainingSettings, collection: Collection, splits: Splits) -> TrainingData:
+    """What trains and judges, labelled; it has all that the settings measure by."""
+    check_answers(parse_measures(settings.measures), collection)
+    data = settings.data_of(collection, splits, seed=settings.seed)
+    settings.check_dev(data.dev is not None)
+    note(data.chosen)
+    return data
 
 
 def check_processes(recipe: Recipe, settings: TrainingSettings, role: str | None) -> None:

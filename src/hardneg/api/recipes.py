@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 from hardneg.api import train as training
@@ -10,13 +11,10 @@ from hardneg.api.settings import recipe_settings
 from hardneg.arguments import checked
 from hardneg.config import nearest
 from hardneg.errors import SettingsError
-from hardneg.recipes import ance_tele, star, warmup
-from hardneg.recipes.adore import recipe as adore
-from hardneg.recipes.ance import recipe as ance
+from hardneg.recipes.catalogue import CATALOGUE
 from hardneg.recipes.settings import Recipe, TrainingSettings
 
-MODULES = (warmup, ance_tele, ance, star, adore)
-RECIPES = {module.RECIPE.name: module.RECIPE for module in MODULES}
+RECIPES: dict[str, Recipe] = {facts.name: importlib.import_module(facts.home).RECIPE for facts in CATALOGUE}
 
 
 def recipe_named(name: str) -> Recipe:
@@ -43,8 +41,27 @@ def plan(
 
 @checked
 def train(recipe: str, data: Data, model: Place, out: Place, **options: Any) -> dict[str, Any]:
-    """Train by a recipe and return the results; see :func:`~hardneg.api.train.train`."""
-    return training.train(recipe_named(recipe), data, model, out, **options)
+    """Run a recipe and return the results; the same call resumes, or extends what may grow (``episodes``).
+
+    Parameters
+    ----------
+    options : and all others as :func:`~hardneg.api.prepare.prepare` describes them.
+
+    Returns
+    -------
+    What ``results.json`` holds: ``test`` and ``dev``: measures by state; ``comparisons``; ``forgetting``;
+    ``pairwise_errors`` by split and state. Of several seeds: ``seeds``, and for every measure its ``mean``,
+    ``std`` and ``values``. Of a role: {}.
+
+    Raises
+    ------
+    As ``prepare``, and
+    ArtifactError : something in ``out`` is damaged; the index is damaged, of another model or other passages, or
+        not the one that the experiment began with.
+    BusyError : another process works in ``out``.
+    NumericError : a loss or gradient was not finite.
+    """
+    return training.train_seeds(training.prepare(recipe_named(recipe), data, model, out, **options))
 
 
 @checked

@@ -185,7 +185,7 @@ class Resident(Protocol):
 
     @property
     def collection(self) -> Collection:
-        """What is searched."""
+        """The collection that is searched."""
         ...
 
     def search_queries(self, query_rows: Int32, k: int) -> Run:

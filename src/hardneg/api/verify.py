@@ -195,13 +195,13 @@ def check_settings(file: Path, digest: Digest) -> tuple[int, int]:
 
 
 def check_rows(file: Path, digest: Digest) -> tuple[int, int]:
-    """Lines of JSON."""
+    """Check that a file holds lines of JSON."""
     Metrics(file).read()
     return 1, file.stat().st_size
 
 
 def check_json(file: Path, digest: Digest) -> tuple[int, int]:
-    """A JSON file."""
+    """Check that a file holds valid JSON."""
     read_json(file)
     return 1, file.stat().st_size
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from hardneg.data.formats.trec import write_run
-from hardneg.data.training_data import TrainingData, labelled
+from hardneg.data.training_data import TrainingData
 from hardneg.diagnostics.cards import card_metadata, model_card
 from hardneg.diagnostics.choice import Choice, choose, report, with_final
 from hardneg.diagnostics.curves import draw_learning_curve, learning_curve
@@ -80,7 +80,6 @@ def evaluate_states(
     keep : which state is the result: the last one, or the best on dev by the first measure.
     untrained : gives the model as it came.
     """
-    data = labelled(data, settings)
     check_answers(measures, data.collection)
     contains = answers_of(data, experiment.cache)
     seen = Seen()

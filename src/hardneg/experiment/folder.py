@@ -1,8 +1,7 @@
-"""The experiment folder: settings, stages, metrics and timing; the same command again resumes it.
+"""The experiment's folder: settings, stages, metrics and timing; the same command, run again, resumes it.
 
-Of several processes that train together rank 0 alone writes.
-``metrics.jsonl``, ``results.json`` and every published stage are deterministic; ``timing.jsonl`` and
-``log.txt`` are telemetry and stand outside every digest.
+If several processes train together, only rank 0 writes. ``metrics.jsonl``, ``results.json`` and all published
+stages are deterministic; ``timing.jsonl`` and ``log.txt`` are telemetry, which no digest covers.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from hardneg.storage.safe_read import as_written
 
 FORMAT = 3  # of an experiment; 2: metrics and checkpoints name their model; 3: its splits, base and states
 SPLITS, BASE = "splits", "base_model"  # of settings.json: what was trained and judged on, and from which model
-BEGIN = "begin"  # a row that says on what an execution computes
+BEGIN = "begin"  # the rows that describe the machine of an execution
 
 
 class Experiment:
@@ -55,9 +54,9 @@ class Experiment:
 
     @contextlib.contextmanager
     def timed(self, stage: str, **facts: Any) -> Iterator[dict[str, Any]]:
-        """Measure the block and note it in ``timing.jsonl``; the yielded facts are noted with it.
+        """Measure the time of a block and write it to ``timing.jsonl``, together with the yielded facts.
 
-        The peak of memory is that of this process so far.
+        The peak of memory in the row is that of this process since its start.
         """
         when, begun = time.time(), time.perf_counter()
         try:
@@ -70,11 +69,11 @@ class Experiment:
                 append_lines(self.layout.timing, json.dumps(row).encode() + b"\n")
 
     def begin(self, where: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-        """Note in ``timing.jsonl`` on what an execution computes; what is other than before: {name: (then, now)}.
+        """Write to ``timing.jsonl`` where an execution runs; returns the differences as {name: (then, now)}.
 
         Parameters
         ----------
-        where : what the last bits of results depend on and settings do not say, such as the number of threads.
+        where : facts on which the last bits of results depend, beside settings, such as the number of threads.
         """
         before: dict[str, Any] = next((row for row in reversed(self.timing) if row["stage"] == BEGIN), {})
         with self.timed(BEGIN, **where):
@@ -83,7 +82,7 @@ class Experiment:
 
     @property
     def timing(self) -> list[dict[str, Any]]:
-        """What was measured so far; a torn line is none."""
+        """The rows of ``timing.jsonl`` so far; an incomplete line is left out."""
         if not self.layout.timing.is_file():
             return []
         rows = []
@@ -94,7 +93,7 @@ class Experiment:
 
     @property
     def results(self) -> Any:
-        """What a finished experiment measured, or None; what it vouches for is verified."""
+        """The results of a finished experiment, after its seal is checked; None if it is not finished."""
         if not self.layout.results.is_file():
             return None
         check_seal(self.path)
@@ -105,7 +104,7 @@ class Experiment:
         write_results(self.path, results, states)
 
     def reopen(self) -> None:
-        """The experiment is not finished any more (it is being extended)."""
+        """Mark the experiment as not finished, because it is being extended."""
         remove(self.layout.seal)
         remove(self.layout.results)
         remove(self.layout.states)
@@ -123,13 +122,13 @@ def open_experiment(
     cache: Path | None = None,
     grows: Sequence[str] = (),
 ) -> Iterator[Experiment]:
-    """Hold the folder, check that it is this experiment, and yield it; in a group, rank 0 does so for all.
+    """Lock the folder, check that it is this experiment, and yield it; in a group, rank 0 does so for all.
 
     Parameters
     ----------
     inputs : digests of what the experiment starts from (collection, model).
     data, source : what it is trained and judged on, and from which model, so that figures can be made again.
-    cache : where derived stores live; default ``path/cache``.
+    cache : the folder of token stores and other caches; default ``path/cache``.
     grows : integer settings that may grow on a finished experiment (``episodes``).
 
     Raises
@@ -165,7 +164,7 @@ def join_experiment(
     source: ModelSource | None = None,
     cache: Path | None = None,
 ) -> Iterator[Experiment]:
-    """Work in an experiment's folder beside other processes; it is begun if nobody has begun it.
+    """Work in an experiment's folder together with other processes; the first of them begins the experiment.
 
     Raises
     ------
@@ -205,9 +204,9 @@ def record_of(
 
 
 def check_same(old: Mapping[str, Any], new: Mapping[str, Any], grows: Sequence[str], path: Path) -> bool:
-    """Whether the experiment grew; raises if it is another one, or was begun by a version that kept other files.
+    """Whether the experiment is extended; raises if it is another one, or was begun with another stored format.
 
-    Settings are compared before inputs: a setting may be why a digest differs, and says more.
+    Settings are compared before inputs: a setting may be the reason why a digest differs, and tells more.
     """
     check_format(old, path)
     if changed := differences({"recipe": old["recipe"]}, {"recipe": new["recipe"]}):
@@ -241,23 +240,23 @@ def splits_of(record: Mapping[str, Any], path: Path) -> ChosenSplits:
 
 
 def other_inputs(changed: Sequence[str], path: Path) -> ArtifactError:
-    """The fault of an experiment that was started from something else."""
+    """The fault of an experiment that was started from other inputs; ``changed`` names them."""
     what = "this experiment was started from something else: " + "; ".join(changed)
     return ArtifactError("INPUT_CHANGED", what, "restore the input, or give a new folder", path=path)
 
 
 def write_settings(path: Path, record: Mapping[str, Any]) -> None:
-    """Write ``settings.json``, its own digest in it."""
+    """Write ``settings.json`` with its own digest in it."""
     content = {**record, "hardneg": __version__}
     write_json(Layout(path).settings, {**content, "digest": digest_json(content)})
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """The settings of an experiment's folder, verified.
+    """Read and verify the settings of an experiment's folder.
 
     Raises
     ------
-    ArtifactError : they are damaged, or no experiment's.
+    ArtifactError : the settings are damaged, or the folder is no experiment.
     """
     file = Layout(path).settings
     raw = read_json(file)
@@ -272,25 +271,25 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 class LogFile(logging.FileHandler):
-    """A log that is no reason to stop: what cannot be written is left out."""
+    """A log file that never stops training: records that cannot be written are dropped."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record."""
+        """Write a record of the log to the file."""
         with contextlib.suppress(OSError):
             super().emit(record)
 
     def close(self) -> None:
-        """Close the file; what it still held may not fit."""
+        """Close the file; buffered records are dropped if the disk is full."""
         with contextlib.suppress(OSError):
             super().close()
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        """Say nothing."""
+        """Ignore a record that could not be written."""
 
 
 @contextlib.contextmanager
 def log_file(path: Path) -> Iterator[None]:
-    """Keep what the library logs in a file of the experiment."""
+    """While the block runs, write all that the library logs to a file of the experiment."""
     handler = LogFile(path, encoding="utf-8", delay=True)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     library = logging.getLogger("hardneg")

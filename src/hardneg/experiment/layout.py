@@ -1,7 +1,7 @@
-"""Every path of an experiment's folder: no other module names one.
+"""All paths of an experiment's folder; no other module spells one out.
 
-Paths are functions of what stands there (an episode, a step, a version), so a reader finds what a recipe wrote
-without knowing the recipe. Loads no torch.
+A path is a function of an episode, a step or a version, so a reader finds what a recipe wrote without knowing the
+recipe. The module loads no torch.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BEFORE_SETTINGS = frozenset({LOG, CACHE, ROLES})  # what may stand here before t
 
 @dataclass(frozen=True)
 class EpisodeFolder:
-    """What an episode leaves."""
+    """The paths of what an episode leaves in the folder."""
 
     path: Path
 
@@ -49,17 +49,17 @@ class EpisodeFolder:
 
     @property
     def negatives(self) -> Path:
-        """Its pool, or the folder of :meth:`version`."""
+        """The pool of the episode, or the folder of its versions (:meth:`version`)."""
         return self.path / "negatives"
 
     @property
     def runs(self) -> Path:
-        """The runs of the state that it begins with."""
+        """The runs of the state that the episode begins with."""
         return self.path / RUNS
 
     @property
     def checkpoints(self) -> Path:
-        """The checkpoints of its stage."""
+        """The folder of the checkpoints of the episode's stage."""
         return self.path / CHECKPOINT
 
     def version(self, number: int) -> Path:
@@ -73,23 +73,23 @@ class EpisodeFolder:
 
 @dataclass(frozen=True)
 class StateFolder:
-    """What a state that training passes leaves."""
+    """The paths of what a state on the way of training leaves in the folder."""
 
     path: Path
 
     @property
     def model(self) -> Path:
-        """Its weights, if they are kept."""
+        """The weights of the state, if they are kept."""
         return self.path / "model"
 
     @property
     def runs(self) -> Path:
-        """Its runs."""
+        """The folder of the state's runs."""
         return self.path / RUNS
 
     @property
     def record(self) -> Path:
-        """That it was measured."""
+        """The record of what was measured of the state."""
         return self.path / "measured"
 
 
@@ -110,17 +110,17 @@ class Layout:
 
     @property
     def settings(self) -> Path:
-        """What the experiment is."""
+        """The settings and inputs that identify the experiment."""
         return self.path / SETTINGS
 
     @property
     def results(self) -> Path:
-        """What it measured."""
+        """The results of a finished experiment."""
         return self.path / RESULTS
 
     @property
     def seal(self) -> Path:
-        """The manifest of what a finished one vouches for."""
+        """The seal: the manifest of a finished experiment."""
         return self.path / SEAL
 
     @property
@@ -140,32 +140,32 @@ class Layout:
 
     @property
     def timing(self) -> Path:
-        """What took how long."""
+        """The time that each stage took."""
         return self.path / TIMING
 
     @property
     def lock(self) -> Path:
-        """What the process holds that works here."""
+        """The lock that the process working here holds."""
         return self.path / LOCK
 
     @property
     def log(self) -> Path:
-        """What the library logged."""
+        """The log of the library's messages."""
         return self.path / LOG
 
     @property
     def places(self) -> Path:
-        """Where the collection lies."""
+        """The file that says where the collection lies."""
         return self.path / PLACES
 
     @property
     def curve(self) -> Path:
-        """The learning curve."""
+        """The picture of the learning curve."""
         return self.path / CURVE
 
     @property
     def timeline(self) -> Path:
-        """What trainer and inferencer did when."""
+        """The picture of when trainer and inferencer worked."""
         return self.path / TIMELINE
 
     @property
@@ -175,7 +175,7 @@ class Layout:
 
     @property
     def cache(self) -> Path:
-        """Derived stores, where no other place is named."""
+        """Token stores and other caches, if the user names no other place."""
         return self.path / CACHE
 
     @property
@@ -185,7 +185,7 @@ class Layout:
 
     @property
     def last_model(self) -> Path:
-        """The model after the last step, where another may be the result."""
+        """The model after the last step, if another one may be the result."""
         return self.path / LAST_MODEL
 
     @property
@@ -205,16 +205,16 @@ class Layout:
     # ------------------------------------------------------------ episodes and states
 
     def episode(self, number: int) -> EpisodeFolder:
-        """What an episode leaves."""
+        """The paths of an episode, by its number."""
         return EpisodeFolder(self.path / f"episodes/{number}")
 
     def episodes(self) -> list[EpisodeFolder]:
-        """Those that are there, in order."""
+        """The episodes that have a folder, in order."""
         found = [path for path in self.path.glob("episodes/*") if path.name.isdigit()]
         return [EpisodeFolder(path) for path in sorted(found, key=lambda path: int(path.name))]
 
     def state(self, step: int, episode: int | None = None) -> StateFolder:
-        """What the state after so many steps (of an episode) leaves."""
+        """The paths of the state after ``step`` steps (of an episode)."""
         return StateFolder(self.path / ("states/" + (f"{step}" if episode is None else f"{episode}-{step}")))
 
     def passed(self) -> list[tuple[int, int]]:
@@ -250,11 +250,11 @@ class Layout:
 
     @property
     def roles(self) -> Path:
-        """What roles write that work beside each other."""
+        """The folder of roles: processes of one experiment that work at the same time."""
         return self.path / ROLES
 
     def role(self, name: str) -> Path:
-        """The folder that the process holds which has this role."""
+        """The folder that the process with this role locks."""
         return self.roles / name
 
     def beat(self, role: str) -> Path:
@@ -272,17 +272,17 @@ class Layout:
         return Layout(self.path / f"seed-{seed}")
 
     def seeds(self) -> list[Layout]:
-        """Those that are there."""
+        """The experiments of single seeds that have a folder."""
         return [Layout(path) for path in sorted(self.path.glob("seed-*"))]
 
     @property
     def all_seeds(self) -> Path:
-        """What names them all, for people."""
+        """The pattern that names the folders of all seeds, for messages."""
         return self.path / "seed-*"
 
 
 def version_in(folder: Path, number: int) -> Path:
-    """Where a version of negatives stands in a folder of versions, or will."""
+    """The path of a version of the negatives in a folder of versions, whether or not it exists."""
     return folder / f"v{number:04d}"
 
 

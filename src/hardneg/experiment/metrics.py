@@ -1,4 +1,4 @@
-"""The metrics of an experiment: what every logged step measured, and nothing that a clock says."""
+"""The metrics of an experiment: the measurements of every logged step, without any times."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Mirror = Callable[[Sequence[Mapping[str, Any]]], None]
 
 
 class Metrics:
-    """``metrics.jsonl``: one object a logged step, in order of (episode, step)."""
+    """The file ``metrics.jsonl``: one object for each logged step, in order of (episode, step)."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.mirror: Mirror | None = None  # shown every row that is added
+        self.mirror: Mirror | None = None  # called with every row that is added
 
     def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Add rows and flush them to the disk, for a checkpoint that follows must not outlive them."""
+        """Add rows and flush them to the disk, so that no later checkpoint exists without them."""
         if not rows or not is_leader():
             return
         append_lines(self.path, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode())
@@ -32,7 +32,7 @@ class Metrics:
             self.mirror(rows)
 
     def read(self) -> list[dict[str, Any]]:
-        """All rows; a torn last line, left by a crash, is not one."""
+        """All rows; an incomplete last line, which a crash may leave, is left out."""
         if not self.path.is_file():
             return []
         *lines, _ = self.path.read_bytes().split(b"\n")
@@ -40,7 +40,7 @@ class Metrics:
 
     @property
     def steps(self) -> int:
-        """How many steps of the last episode were made, as far as was written."""
+        """The number of steps of the last episode, as far as their rows were written."""
         rows = self.read()
         return int(rows[-1]["step"]) if rows else 0
 
@@ -57,16 +57,16 @@ class Metrics:
         return digest_file(self.path)
 
     def truncate(self, episode: int, made: Mapping[str, int], *, sha256: str | None = None) -> None:
-        """Drop what came after these steps of ``episode``: it will be made again.
+        """Drop the rows after these steps of ``episode``, because the steps will be made again.
 
         Parameters
         ----------
-        made : steps that are made, by model; a model that is not named has made none.
-        sha256 : what the rest must be, where that is known.
+        made : the number of steps made, by model; a model that is not named has made none.
+        sha256 : the digest that the remaining rows must have; None: it is not known.
 
         Raises
         ------
-        ArtifactError : it is not; nothing is changed.
+        ArtifactError : the digest differs; nothing is changed.
         """
         if not is_leader():
             return

@@ -1,4 +1,4 @@
-"""The names of states of the model that results are kept under, their kinds, and what people see of them."""
+"""The names of states of the model in results, their kinds, and the names that people are shown for them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Kind = Literal[
 Asked = Literal["all", "judged", "dev"]  # judged: dev and test, no training queries; dev: that alone
 
 BM25 = "bm25"
-FINAL = "final"  # what `model/` holds
-LAST = "last"  # after the last step, where another state is kept
-UNTRAINED = "untrained"  # the model as it came, with its own settings
-STARTED = "untrained-as-trained"  # what training starts from, where settings make that another one
+FINAL = "final"  # the state in `model/`
+LAST = "last"  # the state after the last step, if another one is kept
+UNTRAINED = "untrained"  # the model that the user gave, with its own settings
+STARTED = "untrained-as-trained"  # the state that training starts from, if settings change the model
 SHOWN = {STARTED: "untrained, as trained on"}
 
 
 def shown(name: str) -> str:
-    """The name of a state for people; what an index retrieves has the kind of index behind it."""
+    """The name of a state for people; a state searched through an index gets the index's kind after its name."""
     state, slash, index = name.partition("/")
     return SHOWN.get(state, state) + slash + index

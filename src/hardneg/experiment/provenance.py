@@ -1,4 +1,4 @@
-"""Where the collection of an experiment lies. An experiment remembers it, but is no other one elsewhere."""
+"""The place of an experiment's collection. It is stored for convenience and does not identify the experiment."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ FIX = "give it with --data"
 
 
 def remember_collection(experiment: Path, collection: Collection) -> None:
-    """Note where the collection lies now."""
+    """Store the path where the collection lies now."""
     places = {"collection": str(collection.path.absolute())}
     if is_leader() and places_of(experiment) != places:
         write_json(Layout(experiment).places, places)
 
 
 def places_of(experiment: Path) -> dict[str, str]:
-    """What an experiment remembers; nothing where that is missing or damaged."""
+    """The places that an experiment stored; empty if the file is missing or damaged."""
     with contextlib.suppress(HardnegError, FileNotFoundError):
         found = read_json(Layout(experiment).places)
         if isinstance(found, dict) and isinstance(found.get("collection"), str):
@@ -32,12 +32,12 @@ def places_of(experiment: Path) -> dict[str, str]:
 
 
 def collection_within(path: Path) -> Collection:
-    """The collection of an experiment, or of the one that a pool is in.
+    """The collection of an experiment, or of the experiment that a pool belongs to.
 
     Raises
     ------
-    SettingsError : nobody remembers where it is, or it is not there any more.
-    ArtifactError : another one is there now.
+    SettingsError : the place of the collection is not stored, or the collection is no longer there.
+    ArtifactError : another collection is at this place now.
     """
     inside = [place for place in (path.absolute(), *path.absolute().parents) if Layout(place).settings.is_file()]
     place = places_of(inside[0]).get("collection") if inside else None

@@ -1,4 +1,4 @@
-"""What a finished experiment vouches for: a manifest over its results, its metrics and its artefacts."""
+"""The seal of a finished experiment: a manifest with the digests of its results, metrics and artefacts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hardneg.storage.artifacts import (
 )
 
 KIND = "experiment"
-SEALED = (RESULTS, METRICS, STATES, JOURNAL)  # files that it vouches for, where they are there
+SEALED = (RESULTS, METRICS, STATES, JOURNAL)  # the files that a seal covers, if they exist
 
 
 def write_results(folder: Path, results: Mapping[str, Any], states: Sequence[StateRecord] = ()) -> None:
@@ -38,7 +38,7 @@ def write_results(folder: Path, results: Mapping[str, Any], states: Sequence[Sta
 
 
 def seal(folder: Path) -> None:
-    """Write the manifest of what stands in a finished experiment."""
+    """Write the manifest of the files and artefacts of a finished experiment."""
     made = {
         path.relative_to(folder).as_posix(): read_manifest(path).digest
         for path in artifacts_below(folder)
@@ -53,32 +53,32 @@ def seal(folder: Path) -> None:
 
 
 def is_sealed(folder: Path) -> bool:
-    """Whether the manifest of a finished experiment stands there."""
+    """Whether the folder has the manifest of a finished experiment."""
     return Layout(folder).seal.is_file()
 
 
 def read_seal(folder: Path) -> Manifest:
-    """The manifest of a finished experiment, itself verified."""
+    """Read and verify the manifest of a finished experiment."""
     return read_manifest_file(Layout(folder).seal)
 
 
 def check_seal(folder: Path) -> None:
-    """Compare results and metrics with the manifest, where there is one.
+    """Compare results and metrics with the manifest, if there is one.
 
     Raises
     ------
-    ArtifactError : a file is damaged or gone.
+    ArtifactError : a file is damaged or missing.
     """
     if is_sealed(folder):
         check_files(folder, read_seal(folder), digest_file)
 
 
 def check_made(folder: Path) -> None:
-    """Compare the artefacts that a manifest vouches for with what stands there, by what theirs say.
+    """Compare the artefacts that the experiment's manifest names with the manifests of those in the folder.
 
     Raises
     ------
-    ArtifactError : one is gone, or another one.
+    ArtifactError : an artefact is missing, or is another one.
     """
     for name, digest in read_seal(folder).inputs.items():
         place = folder / name

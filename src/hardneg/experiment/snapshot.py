@@ -15,9 +15,9 @@ from hardneg.experiment.names import Asked, Kind
 from hardneg.experiment.states import StateRecord
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.process.distributed import by_leader
-from hardneg.records import Int32, Run, Side
+from hardneg.records import Int32, Run, Side, VectorsByRow
 from hardneg.search.retrieve import Index
-from hardneg.search.retriever import CachedRetriever, QueriesOnDemand, Vectors
+from hardneg.search.retriever import CachedRetriever, QueriesOnDemand
 from hardneg.search.runs import load_run
 from hardneg.storage.artifacts import is_current, is_published, publish, read_manifest
 from hardneg.training.stage import steps_made
@@ -71,7 +71,7 @@ class Snapshot(CachedRetriever):
         other.kind, other.of = "indexed", self.name
         return other
 
-    def _queries(self, *, searching: bool) -> Vectors:
+    def _queries(self, *, searching: bool) -> VectorsByRow:
         if self.asked == "dev":
             return QueriesOnDemand(self, searching=searching)
         return super()._queries(searching=searching)

@@ -51,7 +51,7 @@ def _kept(x: Tensor, keep: Tensor, scale: float) -> Tensor:
 
 
 class FastDropout(nn.Dropout):
-    """``nn.Dropout`` by :func:`drop`."""
+    """Dropout as ``nn.Dropout``, computed by :func:`drop`."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Any shape; the input itself outside of training."""

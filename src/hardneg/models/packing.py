@@ -83,7 +83,7 @@ class Layout:
 
 
 def upload(array: NDArray[Any], device: torch.device) -> Tensor:
-    """``array`` on ``device``. To a CUDA device it goes through pinned memory: from any other the driver waits."""
+    """Copy ``array`` to ``device``, to CUDA through pinned memory: the driver would wait for any other memory."""
     tensor = torch.from_numpy(array)
     if device.type != "cuda":
         return tensor.to(device)

@@ -27,7 +27,7 @@ from hardneg.negatives.imported_pool import drop_untrainable, from_file
 from hardneg.negatives.mix import Mode, teleport, union
 from hardneg.negatives.pool import NegativePool
 from hardneg.negatives.sources import random_source, sample_source
-from hardneg.records import Float32, Int32, Positives, Run, owners, spans
+from hardneg.records import Float32, Int32, Positives, Run, VectorsByRow, owners, spans
 from hardneg.search.bm25 import bm25_run
 
 log = logging.getLogger(__name__)
@@ -62,14 +62,6 @@ class Searcher(Protocol):
         ...
 
 
-class Vectors(Protocol):
-    """Vectors that can be asked for by row."""
-
-    def rows(self, rows: NDArray[np.integer]) -> NDArray[Any]:
-        """Vectors [len(rows), dim] of these rows, in that order."""
-        ...
-
-
 class Miner(Searcher, Protocol):
     """A model over a collection, as mining needs it: its runs, and for margins the scores of positives.
 
@@ -82,7 +74,7 @@ class Miner(Searcher, Protocol):
     cache: Path
 
     @property
-    def training_queries(self) -> Vectors:
+    def training_queries(self) -> VectorsByRow:
         """The queries, embedded as training steps read them."""
         ...
 

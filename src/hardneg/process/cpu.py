@@ -69,8 +69,9 @@ def wait_asleep_if_crowded() -> bool:
     """Where others keep processors busy, let threads sleep while they wait for one another; whether it does.
 
     OpenMP's threads spin. A search has thousands of short parallel parts, and while one of its threads waits for a
-    processor, the others spin for a whole time slice, in every part: "Beside other work" in docs/benchmarks.md has
-    figures. What the environment says is left alone, and nothing can be done once torch is loaded.
+    processor, the others spin for a whole time slice, in every part: "While other programs run" in
+    docs/benchmarks.md has figures. What the environment says is left alone, and nothing can be done once torch is
+    loaded.
     """
     if {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys() or "torch" in sys.modules or not _others_run():
         return False
@@ -81,7 +82,7 @@ def wait_asleep_if_crowded() -> bool:
 def _others_run(samples: int = 5) -> bool:
     """Whether anything but this thread runs or waits for a processor, each time that one looks."""
     for _ in range(samples):
-        try:  # psutil would look at every process: 40 ms instead of 0.02
+        try:  # psutil would look at every process: 31 ms, not 0.1
             running = int(Path("/proc/loadavg").read_text().split()[3].split("/")[0])
         except (OSError, IndexError, ValueError):
             return False

@@ -81,7 +81,7 @@ def say(message: str) -> None:
 
 
 def silent(done: int, total: int) -> None:
-    """Report nothing."""
+    """Ignore the progress that is reported."""
 
 
 class _Lines:

@@ -13,30 +13,28 @@ from typing import Any, Literal
 
 from pydantic import Field, PositiveInt, ValidationInfo, field_validator
 
-from hardneg.data.training_data import TrainingData, labelled
+from hardneg.data.training_data import TrainingData
 from hardneg.errors import SettingsError
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.models.bi_encoder import BiEncoder
-from hardneg.models.loading import load_encoder
 from hardneg.negatives.candidates import Contains
 from hardneg.negatives.imported_pool import import_pool
-from hardneg.negatives.labels import answers_of, current_positives, with_pool_positives
+from hardneg.negatives.labels import answers_of, current_positives
 from hardneg.negatives.mining import mine_pool
 from hardneg.negatives.mix import nearest
 from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
 from hardneg.process.distributed import leader_first
 from hardneg.recipes import catalogue
-from hardneg.recipes.estimate import Episode, describe_work, work_of
-from hardneg.recipes.measured_states import MeasuredStage, Passing, passed
-from hardneg.recipes.settings import Recipe, TrainingSettings, per_episode, retriever_of, state_of_episode
+from hardneg.recipes.estimate import describe_work, work_of
+from hardneg.recipes.measured_states import passed, train_on_pool
+from hardneg.recipes.settings import Episode, Recipe, TrainingSettings, per_episode, state_of_episode
 from hardneg.recipes.untrained import Own
 from hardneg.records import Positives
 from hardneg.storage.artifacts import is_current, read_manifest
 from hardneg.training.batches import PoolBatches
-from hardneg.training.objectives import group_loss, group_objective
-from hardneg.training.optim import linear
+from hardneg.training.objectives import group_loss
 from hardneg.training.stage import steps_made
 
 
@@ -107,6 +105,12 @@ class AnceTele(TrainingSettings):
         """Steps of an episode before the last."""
         return min(self.stop_step or max(int(nearest(self.stop_fraction * horizon)), 1), horizon)
 
+    def episode_of(self, queries: int, episode: int) -> Episode:
+        """What an episode does with so many queries: the last one runs whole."""
+        horizon, width = self.horizon(queries), self.passages_per_query(episode)
+        steps = horizon if episode == self.episodes else self.stop(horizon)
+        return Episode(episode, queries, steps, self.queries_per_step, width, horizon)
+
 
 def ance_tele(
     settings: AnceTele,
@@ -128,7 +132,6 @@ def ance_tele(
     base : makes the pretrained encoder; called whenever a fresh one is needed.
     given : negatives for the first episode, trained on instead of mined ones.
     """
-    data = labelled(data, settings.model_dump(mode="json"))
     miner, pool = base(), None
     for episode in range(settings.start_episode, settings.episodes + 1):
         state = state_of_episode(settings, data, experiment, miner, episode, settings.episodes)
@@ -211,18 +214,8 @@ def plan(
     own: Own | None = None,
 ) -> dict[str, Any]:
     """What the experiment would do, and with ``measure`` what it would take here."""
-    data = labelled(data, settings.model_dump(mode="json"))
-    horizon = settings.horizon(len(data.train))
-    episodes = [
-        Episode(
-            episode,
-            queries=len(data.train),
-            steps=horizon if episode == settings.episodes else settings.stop(horizon),
-            queries_per_step=settings.queries_per_step,
-            passages_per_query=settings.passages_per_query(episode),
-        )
-        for episode in range(settings.start_episode, settings.episodes + 1)
-    ]
+    numbers = range(settings.start_episode, settings.episodes + 1)
+    episodes = [settings.episode_of(len(data.train), episode) for episode in numbers]
     work = work_of(
         settings,
         data,
@@ -255,39 +248,23 @@ def train_episode(
         rotate=settings.positives == "rotate",
         micro_queries=settings.micro_queries,
     )
-    horizon = settings.horizon(len(batches.positions))
-    folder = experiment.layout.episode(episode)
-    models = {folder.model: settings.stop(horizon)}
+    planned = settings.episode_of(len(batches.positions), episode)
+    models = {experiment.layout.episode(episode).model: settings.stop(planned.scheduled)}
     if episode == settings.episodes:
-        models[experiment / settings.last_model] = horizon
-    retriever = retriever_of(
-        settings,
-        experiment,
-        start,
-        models=models,
-        schedule=linear(settings.learning_rate, warmup=settings.warmup, horizon=horizon),
-        objective=group_objective(
-            with_pool_positives(data, pool),
-            start,
-            experiment.cache,
-            group_loss("contrastive", scale=start.settings.scale),
-            in_batch=settings.in_batch,
-            **settings.of_objective,
-        ),
-        batches=batches,
-    )
-    passing = Passing(
+        models[experiment / settings.last_model] = planned.steps
+    return train_on_pool(
         settings,
         data,
         experiment,
-        episode=episode,
-        horizon=horizon,
-        stop=max(models.values()),
-        start=experiment.layout.episode(settings.start_episode if settings.start == "scratch" else episode).runs,
+        planned,
+        start,
+        pool,
+        batches=batches,
+        loss=group_loss("contrastive", scale=start.settings.scale),
+        in_batch=settings.in_batch,
+        models=models,
+        began=experiment.layout.episode(settings.start_episode).runs if settings.start == "scratch" else None,
     )
-    inputs = {"pool": read_manifest(folder.negatives).digest}
-    MeasuredStage(settings, data, experiment, retriever, passing, episode=episode, inputs=inputs).advance()
-    return load_encoder(str([*models][-1]), device=start.device)
 
 
 ABOUT = "ANCE-Tele (Sun et al., 2022)"

@@ -1,7 +1,7 @@
-"""The recipes as commands show them: their names, what their help says, and the options of their own.
+"""The recipes that there are, as commands show them: names, modules, what help says, and options of their own.
 
 A recipe's module loads torch, and help must not: so what help needs stands here, and the recipe takes it from
-here.
+here. This is the one place that lists recipes: commands and functions find them by it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class RecipeOption:
 
     Attributes
     ----------
-    name : the argument of :func:`~hardneg.api.train.train` that it gives, or the setting.
+    name : the argument of :func:`~hardneg.api.recipes.train` that it gives, or the setting.
     kind : of its value: str, int or Path.
     help : what it is, in a sentence.
     flag : how it is typed, where that is not the name.
@@ -74,6 +74,7 @@ class RecipeFacts:
     model_options : its own, after those of the model.
     notes : what to say of a preset, by its name.
     hint : what else help says.
+    module : under ``hardneg.recipes``, that holds its ``RECIPE``; where it is not said, its name.
     """
 
     name: str
@@ -83,6 +84,12 @@ class RecipeFacts:
     model_options: tuple[RecipeOption, ...] = REINIT
     notes: Mapping[str, str] = field(default_factory=dict)
     hint: str = ""
+    module: str = ""
+
+    @property
+    def home(self) -> str:
+        """The whole name of the module that holds its ``RECIPE``."""
+        return f"hardneg.recipes.{self.module or self.name.replace('-', '_')}"
 
     @property
     def takes_pool(self) -> bool:
@@ -126,6 +133,7 @@ ANCE = RecipeFacts(
     ("hardneg train ance --data DATA --model warm/model --preset passage", "--out EXP"),
     options=(ROLE,),
     hint="--set mode=sync, async or async-fixed.",
+    module="ance.recipe",
 )
 STAR = RecipeFacts(
     "star",
@@ -139,6 +147,7 @@ ADORE = RecipeFacts(
     ("hardneg train adore --data DATA --model star/model --preset passage", "--out EXP"),
     options=(INDEX,),
     model_options=(),
+    module="adore.recipe",
 )
 
 CATALOGUE = (ANCE_TELE, WARMUP, ANCE, STAR, ADORE)  # in the order of help

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, get_args
 
 import numpy as np
@@ -17,7 +17,7 @@ from hardneg.negatives.mining import training_depth
 from hardneg.process.hardware import Precision
 from hardneg.process.progress import clock
 from hardneg.recipes.microbenchmarks import TIMED_TOKENS, encode_seconds, search_seconds, spread, training_cost
-from hardneg.recipes.settings import TrainingSettings
+from hardneg.recipes.settings import Episode, TrainingSettings
 from hardneg.recipes.untrained import Own
 from hardneg.records import Side, TokenBatch
 
@@ -26,17 +26,6 @@ SAMPLE = 512  # texts looked at for lengths and tokenising speed
 DISK_RATE = 400e6  # bytes a second, to write or read with a digest
 HIT, ENTRY, POSTING = 8, 21, 8  # bytes of a run's hit, a pool's entry, a term in a passage
 BYTES = {"float16": 2, "float32": 4}
-
-
-@dataclass(frozen=True)
-class Episode:
-    """What one episode of a recipe would do."""
-
-    episode: int
-    queries: int
-    steps: int
-    queries_per_step: int
-    passages_per_query: int
 
 
 @dataclass(frozen=True)
@@ -74,7 +63,6 @@ def work_of(
     in_batch: bool,
 ) -> CostModel:
     """The work of an experiment with these settings; of ADORE all states on the way are among the ``states``."""
-    horizon = max(one.steps for one in episodes)
     return CostModel(
         data,
         episodes,
@@ -88,7 +76,7 @@ def work_of(
         token_budget=settings.token_budget,
         store_dtype=settings.store_dtype,
         precision=settings.precision,
-        passed=sum(len(settings.measured_steps(horizon, one.steps)) for one in episodes),
+        passed=sum(len(settings.measured_steps(one)) for one in episodes),
     )
 
 
@@ -124,7 +112,7 @@ def describe_work(
     facts = describe_counts(work, sample, seeds)
     if own is not None:
         facts["untrained"] = f"measured as it came, and {own.how}"
-    plan: dict[str, Any] = {"episodes": [asdict(episode) for episode in work.episodes], "facts": facts}
+    plan: dict[str, Any] = {"episodes": [episode.as_json() for episode in work.episodes], "facts": facts}
     if measure:
         stages, memory = time_stages(work, encoder, sample)
         if own is not None:

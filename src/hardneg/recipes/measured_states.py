@@ -21,12 +21,18 @@ from hardneg.experiment.folder import Experiment
 from hardneg.experiment.layout import run_of
 from hardneg.experiment.snapshot import ArchivedState, Snapshot
 from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
+from hardneg.negatives.labels import with_pool_positives
+from hardneg.negatives.pool import NegativePool
 from hardneg.process.distributed import by_leader
-from hardneg.recipes.settings import TrainingSettings, stage_of, state_of
+from hardneg.recipes.settings import Episode, TrainingSettings, retriever_of, stage_of, state_of
 from hardneg.records import Run
 from hardneg.search.runs import load_run
 from hardneg.storage.artifacts import is_published, publish, read_manifest, remove
+from hardneg.training.loop import Batch
+from hardneg.training.objectives import GroupLoss, group_objective
+from hardneg.training.optim import linear
 from hardneg.training.stage import Trainee, inputs_of
 
 log = logging.getLogger(__name__)
@@ -58,8 +64,9 @@ class Passing:
 
     Parameters
     ----------
-    horizon, stop : steps of the stage's schedule, and how many of them are made.
-    start : the runs of the state that the stage begins with: what patience compares with at first.
+    episode : what the stage makes.
+    start : folder of the runs of the state that the stage begins with: what patience compares with at first.
+        None: those of the episode.
     besides : steps that are looked at for their weights alone; patience does not count them.
     runs : (experiment, episode, step) -> where the runs of a state are kept.
     weights : whether weights are kept here; if not, the recipe does so.
@@ -72,21 +79,20 @@ class Passing:
         settings: TrainingSettings,
         data: TrainingData,
         experiment: Experiment,
+        episode: Episode,
         *,
-        episode: int,
-        horizon: int,
-        stop: int,
-        start: Path,
+        start: Path | None = None,
         besides: Iterable[int] = (),
         runs: Callable[[Experiment, int, int], Path] = runs_there,
         weights: bool = True,
         with_index: Callable[[Snapshot], Snapshot] = lambda state: state,
         lasting: Callable[[int], bool] = lambda step: False,
     ) -> None:
-        self.settings, self.data, self.experiment, self.episode = settings, data, experiment, episode
-        self.measured = settings.measured_steps(horizon, stop)
-        self.steps = sorted({*self.measured, *(step for step in besides if 0 < step < stop)})
-        self.start, self.runs, self.with_index, self.lasting = start, runs, with_index, lasting
+        self.settings, self.data, self.experiment, self.episode = settings, data, experiment, episode.episode
+        self.measured = settings.measured_steps(episode)
+        self.steps = sorted({*self.measured, *(step for step in besides if 0 < step < episode.steps)})
+        self.start = start or experiment.layout.episode(self.episode).runs
+        self.runs, self.with_index, self.lasting = runs, with_index, lasting
         self.keeps_weights = weights and settings.keep == "best"
         self.values: dict[Place, float] = {}
         self.origin = 0.0  # what the state that the stage begins with measures
@@ -246,6 +252,43 @@ class MeasuredStage:
         if self.passing.end == self.made:
             self.stage.end(self.name)
             self.over = True
+
+
+def train_on_pool(
+    settings: TrainingSettings,
+    data: TrainingData,
+    experiment: Experiment,
+    episode: Episode,
+    start: BiEncoder,
+    pool: NegativePool,
+    *,
+    batches: Callable[[int], Batch],
+    loss: GroupLoss,
+    in_batch: bool,
+    models: Mapping[Path, int],
+    began: Path | None = None,
+) -> BiEncoder:
+    """Train a model on the negatives of an episode, measured on the way; the model that it makes.
+
+    Parameters
+    ----------
+    pool : that of the episode, as it was read.
+    in_batch : whether the queries of a step share their passages.
+    models : where it is kept, and after how many steps; the last of them is returned.
+    began : folder of the runs of ``start``, if they are not those of the episode.
+    """
+    objective = group_objective(
+        with_pool_positives(data, pool), start, experiment.cache, loss, in_batch=in_batch, **settings.of_objective
+    )
+    schedule = linear(settings.learning_rate, warmup=settings.warmup, horizon=episode.scheduled)
+    retriever = retriever_of(
+        settings, experiment, start, models=models, schedule=schedule, objective=objective, batches=batches
+    )
+    passing = Passing(settings, data, experiment, episode, start=began)
+    number = episode.episode
+    inputs = {"pool": read_manifest(experiment.layout.episode(number).negatives).digest}
+    MeasuredStage(settings, data, experiment, retriever, passing, episode=number, inputs=inputs).advance()
+    return load_encoder(str([*models][-1]), device=start.device)
 
 
 def passed(

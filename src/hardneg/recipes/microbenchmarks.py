@@ -24,7 +24,7 @@ TIMED_QUERIES, TIMED_PASSAGES = 64, 8192  # searched to time it
 
 @dataclass(frozen=True)
 class TrainingCost:
-    """What it takes to train a batch."""
+    """The seconds and bytes that training on a batch takes."""
 
     token: float  # seconds of one, forward and backward
     update: float  # seconds of an optimiser step

@@ -11,9 +11,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveInt
 
 from hardneg.config import Settings, operational
-from hardneg.data.training_data import Labels, TrainingData
+from hardneg.data.collection import Collection
+from hardneg.data.training_data import Labels, Splits, TrainingData, choose_splits, labelled
 from hardneg.errors import SettingsError
-from hardneg.evaluation.measures import Measure, parse_measures
+from hardneg.evaluation.measures import Measure, bases_of, parse_measures
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.layout import LAST_MODEL, MODEL
 from hardneg.experiment.names import UNTRAINED, Kind
@@ -26,6 +27,35 @@ from hardneg.search.retriever import Encoding
 from hardneg.training.loop import Batch, Objective
 from hardneg.training.optim import Optimizers, Schedule, optimizers
 from hardneg.training.stage import RETRIEVER, Stage, Trainee
+
+
+@dataclasses.dataclass(frozen=True)
+class Episode:
+    """What one episode of a recipe does: its plan and its training count by the same.
+
+    Attributes
+    ----------
+    queries : that are trained on.
+    steps : that are made.
+    passages_per_query : its positive, and those that it does not share with the other queries of the step.
+    horizon : steps of its schedule; 0: as many as are made.
+    """
+
+    episode: int
+    queries: int
+    steps: int
+    queries_per_step: int
+    passages_per_query: int
+    horizon: int = 0
+
+    @property
+    def scheduled(self) -> int:
+        """Steps of its schedule."""
+        return self.horizon or self.steps
+
+    def as_json(self) -> dict[str, int]:
+        """What a plan shows of it."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if name != "horizon"}
 
 
 class TrainingSettings(Settings):
@@ -150,13 +180,29 @@ class TrainingSettings(Settings):
         enough = max(steps, self.min_steps or 1)
         return min(enough, self.max_steps or enough)
 
-    def measured_steps(self, horizon: int, stop: int) -> list[int]:
-        """The steps before ``stop`` of a schedule of ``horizon`` steps after which dev is measured."""
+    def measured_steps(self, episode: Episode) -> list[int]:
+        """The steps of an episode, before its last one, after which dev is measured."""
         if self.measure_every is None:
             return []
         share = isinstance(self.measure_every, float)
-        every = max(int(self.measure_every * horizon + 0.5), 1) if share else int(self.measure_every)
-        return list(range(every, stop, every))
+        every = max(int(self.measure_every * episode.scheduled + 0.5), 1) if share else int(self.measure_every)
+        return list(range(every, episode.steps, every))
+
+    def data_of(self, collection: Collection, splits: Splits, *, seed: int) -> TrainingData:
+        """What an experiment trains and is judged on: the splits, with positives as the settings label them.
+
+        Parameters
+        ----------
+        seed : of the queries that are held out, where there is no dev split.
+
+        Raises
+        ------
+        As :func:`~hardneg.data.training_data.choose_splits`, and
+        InputError : labels are by answers, and the collection has none.
+        """
+        basis = bases_of(parse_measures(self.measures))
+        data = choose_splits(collection, **dataclasses.asdict(splits), seed=seed, basis=basis)
+        return labelled(data, self.model_dump(mode="json"))
 
     def for_data(self, queries: int) -> TrainingSettings:
         """The settings of an experiment with so many training queries, where some follow from their number."""

@@ -14,27 +14,25 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from hardneg.data.training_data import TrainingData, labelled
+from hardneg.data.training_data import TrainingData
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.losses import star as star_loss
 from hardneg.models.bi_encoder import BiEncoder
-from hardneg.models.loading import load_encoder
 from hardneg.negatives.imported_pool import import_pool
-from hardneg.negatives.labels import answers_of, current_positives, with_pool_positives
+from hardneg.negatives.labels import answers_of, current_positives
 from hardneg.negatives.mining import mine_candidates
 from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
 from hardneg.process.distributed import leader_first
 from hardneg.recipes import catalogue
-from hardneg.recipes.estimate import Episode, describe_work, work_of
-from hardneg.recipes.measured_states import MeasuredStage, Passing, passed
-from hardneg.recipes.settings import Recipe, TrainingSettings, retriever_of, state_of_episode
+from hardneg.recipes.estimate import describe_work, work_of
+from hardneg.recipes.measured_states import passed, train_on_pool
+from hardneg.recipes.settings import Episode, Recipe, TrainingSettings, state_of_episode
 from hardneg.recipes.untrained import Own
-from hardneg.storage.artifacts import is_current, read_manifest
+from hardneg.storage.artifacts import is_current
 from hardneg.training.batches import VisitBatches, trainable
-from hardneg.training.objectives import GroupLoss, group_objective
-from hardneg.training.optim import linear
+from hardneg.training.objectives import GroupLoss
 from hardneg.training.stage import steps_made
 
 
@@ -52,9 +50,11 @@ class Star(TrainingSettings):
         """Steps of the schedule."""
         return self.steps or self.bounded(math.ceil(self.epochs * math.ceil(queries / self.queries_per_step)))
 
-    def stop(self, queries: int) -> int:
-        """Steps that are made of it."""
-        return min(self.stop_step or self.horizon(queries), self.horizon(queries))
+    def episode_of(self, queries: int) -> Episode:
+        """What training does with so many queries."""
+        horizon = self.horizon(queries)
+        steps = min(self.stop_step or horizon, horizon)
+        return Episode(1, queries, steps, self.queries_per_step, 1 + self.negatives_per_query, horizon)
 
 
 def star(
@@ -73,7 +73,6 @@ def star(
     ----------
     given : static hard negatives made elsewhere, instead of mined ones.
     """
-    data = labelled(data, settings.model_dump(mode="json"))
     state = state_of_episode(settings, data, experiment, base(), 1, 1)
     yield state
     pool = leader_first(static_negatives, settings, state, data, experiment, given)
@@ -114,40 +113,21 @@ def train(
 ) -> BiEncoder:
     """Train on static hard negatives and the reused batch; the model that it makes."""
     positions = trainable(pool, settings.negatives_per_query)
-    queries = len(positions)
-    loss = loss_of(settings, start.settings.scale)
-    retriever = retriever_of(
-        settings,
-        experiment,
-        start,
-        models={experiment / settings.last_model: settings.stop(queries)},
-        schedule=linear(settings.learning_rate, warmup=settings.warmup, horizon=settings.horizon(queries)),
-        objective=group_objective(
-            with_pool_positives(data, pool), start, experiment.cache, loss, in_batch=True, **settings.of_objective
-        ),
-        batches=VisitBatches(
-            data.train,
-            lambda step: pool,
-            queries_per_step=settings.queries_per_step,
-            negatives=settings.negatives_per_query,
-            seed=settings.seed,
-            positions=positions,
-            rotate=settings.positives == "rotate",
-            micro_queries=settings.micro_queries,
-        ),
+    episode = settings.episode_of(len(positions))
+    batches = VisitBatches(
+        data.train,
+        lambda step: pool,
+        queries_per_step=settings.queries_per_step,
+        negatives=settings.negatives_per_query,
+        seed=settings.seed,
+        positions=positions,
+        rotate=settings.positives == "rotate",
+        micro_queries=settings.micro_queries,
     )
-    passing = Passing(
-        settings,
-        data,
-        experiment,
-        episode=1,
-        horizon=settings.horizon(queries),
-        stop=settings.stop(queries),
-        start=experiment.layout.episode(1).runs,
+    loss, models = loss_of(settings, start.settings.scale), {experiment / settings.last_model: episode.steps}
+    return train_on_pool(
+        settings, data, experiment, episode, start, pool, batches=batches, loss=loss, in_batch=True, models=models
     )
-    inputs = {"pool": read_manifest(experiment.layout.episode(1).negatives).digest}
-    MeasuredStage(settings, data, experiment, retriever, passing, episode=1, inputs=inputs).advance()
-    return load_encoder(str(experiment / settings.last_model), device=start.device)
 
 
 def loss_of(settings: Star, scale: float) -> GroupLoss:
@@ -166,10 +146,9 @@ def plan(
     settings: Star, data: TrainingData, encoder: BiEncoder, *, seeds: int, measure: bool, own: Own | None = None
 ) -> dict[str, Any]:
     """What the experiment would do, and with ``measure`` what it would take here."""
-    data = labelled(data, settings.model_dump(mode="json"))
-    queries = len(data.train)
-    one = Episode(1, queries, settings.stop(queries), settings.queries_per_step, 1 + settings.negatives_per_query)
-    work = work_of(settings, data, [one], states=2, entries=settings.depth, in_batch=True)
+    work = work_of(
+        settings, data, [settings.episode_of(len(data.train))], states=2, entries=settings.depth, in_batch=True
+    )
     return describe_work(work, encoder, seeds=seeds, measure=measure, own=own)
 
 

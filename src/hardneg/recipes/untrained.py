@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from itertools import chain
 from typing import Any
 
 from hardneg.data.training_data import TrainingData
@@ -76,17 +78,19 @@ def from_own(
 ) -> Iterator[State]:
     """The states of a recipe; before them, if it is another, the model as it came, which dev and test alone judge.
 
-    Then what training starts from bears the name of what it is.
+    Then what training starts from bears the name of what it is. ``states`` is called when the first is asked for.
     """
-    if own is None:
-        yield from states()
-        return
-    if data.dev is not None or data.test is not None:
-        yield from as_it_came(own, settings, data, experiment)
-    for state in states():
-        if state.name == UNTRAINED:
-            state.name, state.kind = STARTED, "untrained-as-trained"
-        yield state
+    parts: list[Callable[[], Iterable[State]]] = [states if own is None else lambda: map(started, states())]
+    if own is not None and (data.dev is not None or data.test is not None):
+        parts.insert(0, partial(as_it_came, own, settings, data, experiment))
+    return chain.from_iterable(part() for part in parts)
+
+
+def started(state: State) -> State:
+    """A state of a recipe which does not start from the model as it came: its first one says so."""
+    if state.name == UNTRAINED:
+        state.name, state.kind = STARTED, "untrained-as-trained"
+    return state
 
 
 def as_it_came(
@@ -114,7 +118,7 @@ def cuts_of(encoder: BiEncoder, own: EncoderSettings, data: TrainingData, experi
 
 
 def cuts_of_sample(encoder: BiEncoder, own: EncoderSettings, data: TrainingData) -> list[Cut]:
-    """The same of some texts of each side, for a plan."""
+    """How many texts of each side are cut, estimated from some of them, for a plan."""
     return [sample_cut(encoder, data.collection, side, own_length(own, side), most=LOOKED_AT) for side in SIDES]
 
 

@@ -17,14 +17,13 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from hardneg.data.training_data import TrainingData, labelled
+from hardneg.data.training_data import TrainingData
 from hardneg.errors import SettingsError
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.snapshot import State
 from hardneg.models.bi_encoder import BiEncoder
-from hardneg.models.loading import load_encoder
 from hardneg.negatives.imported_pool import import_pool
-from hardneg.negatives.labels import answers_of, current_positives, with_pool_positives
+from hardneg.negatives.labels import answers_of, current_positives
 from hardneg.negatives.mining import Corpus, mine_candidates
 from hardneg.negatives.mix import union
 from hardneg.negatives.pool import KIND as POOL
@@ -32,15 +31,14 @@ from hardneg.negatives.pool import NegativePool, empty_pool, load_pool, save_poo
 from hardneg.negatives.sources import draw_entries
 from hardneg.process.distributed import leader_first
 from hardneg.recipes import catalogue
-from hardneg.recipes.estimate import Episode, describe_work, work_of
-from hardneg.recipes.measured_states import MeasuredStage, Passing, passed
-from hardneg.recipes.settings import Recipe, TrainingSettings, per_episode, retriever_of, state_of_episode
+from hardneg.recipes.estimate import describe_work, work_of
+from hardneg.recipes.measured_states import passed, train_on_pool
+from hardneg.recipes.settings import Episode, Recipe, TrainingSettings, per_episode, state_of_episode
 from hardneg.recipes.untrained import Own
 from hardneg.records import spans
-from hardneg.storage.artifacts import is_current, read_manifest
+from hardneg.storage.artifacts import is_current
 from hardneg.training.batches import VisitBatches, trainable
-from hardneg.training.objectives import LossName, group_loss, group_objective
-from hardneg.training.optim import linear
+from hardneg.training.objectives import LossName, group_loss
 from hardneg.training.stage import steps_made
 
 MINED, SHARED = ("bm25", "random", "file"), ("in_batch", "nce")
@@ -71,9 +69,11 @@ class Warmup(TrainingSettings):
             return per_episode(self.steps, episode)
         return self.bounded(math.ceil(self.epochs * math.ceil(queries / self.queries_per_step)))
 
-    def stop(self, horizon: int) -> int:
-        """Steps that are made of it."""
-        return min(self.stop_step or horizon, horizon)
+    def episode_of(self, queries: int, episode: int) -> Episode:
+        """What training on a mixture does with so many queries."""
+        horizon = self.horizon(queries, episode)
+        steps = min(self.stop_step or horizon, horizon)
+        return Episode(episode, queries, steps, self.queries_per_step, 1 + self.drawn(episode), horizon)
 
     def name_of_step(self, episode: int, step: int) -> str:
         """What a state on the way is called; of several mixtures, with the number of its own."""
@@ -117,7 +117,7 @@ def warmup(
     ----------
     given : the negatives of source ``file``.
     """
-    data, encoder = labelled(data, settings.model_dump(mode="json")), base()
+    encoder = base()
     for episode in range(1, len(settings.mixtures) + 1):
         state = state_of_episode(settings, data, experiment, encoder, episode, len(settings.mixtures))
         yield state
@@ -198,66 +198,40 @@ def train_episode(
         own=settings.drawn(episode),
     )
     positions = trainable(pool, settings.drawn(episode))
-    horizon = settings.horizon(len(positions), episode)
-    folder = experiment.layout.episode(episode)
-    models = {folder.model: settings.stop(horizon)}
+    planned = settings.episode_of(len(positions), episode)
+    models = {experiment.layout.episode(episode).model: planned.steps}
     if episode == len(settings.mixtures):
-        models[experiment / settings.last_model] = settings.stop(horizon)
-    retriever = retriever_of(
-        settings,
-        experiment,
-        start,
-        models=models,
-        schedule=linear(settings.learning_rate, warmup=settings.warmup, horizon=horizon),
-        objective=group_objective(
-            with_pool_positives(data, pool),
-            start,
-            experiment.cache,
-            loss,
-            in_batch=shared,
-            **settings.of_objective,
-        ),
-        batches=VisitBatches(
-            data.train,
-            lambda step: pool,
-            queries_per_step=settings.queries_per_step,
-            negatives=settings.drawn(episode),
-            seed=settings.seed,
-            positions=positions,
-            episode=episode,
-            rotate=settings.positives == "rotate",
-            micro_queries=settings.micro_queries,
-        ),
+        models[experiment / settings.last_model] = planned.steps
+    batches = VisitBatches(
+        data.train,
+        lambda step: pool,
+        queries_per_step=settings.queries_per_step,
+        negatives=settings.drawn(episode),
+        seed=settings.seed,
+        positions=positions,
+        episode=episode,
+        rotate=settings.positives == "rotate",
+        micro_queries=settings.micro_queries,
     )
-    passing = Passing(
+    return train_on_pool(
         settings,
         data,
         experiment,
-        episode=episode,
-        horizon=horizon,
-        stop=settings.stop(horizon),
-        start=folder.runs,
+        planned,
+        start,
+        pool,
+        batches=batches,
+        loss=loss,
+        in_batch=shared,
+        models=models,
     )
-    inputs = {"pool": read_manifest(folder.negatives).digest}
-    MeasuredStage(settings, data, experiment, retriever, passing, episode=episode, inputs=inputs).advance()
-    return load_encoder(str([*models][-1]), device=start.device)
 
 
 def plan(
     settings: Warmup, data: TrainingData, encoder: BiEncoder, *, seeds: int, measure: bool, own: Own | None = None
 ) -> dict[str, Any]:
     """What the experiment would do, and with ``measure`` what it would take here."""
-    data = labelled(data, settings.model_dump(mode="json"))
-    episodes = [
-        Episode(
-            episode,
-            queries=len(data.train),
-            steps=settings.stop(settings.horizon(len(data.train), episode)),
-            queries_per_step=settings.queries_per_step,
-            passages_per_query=1 + settings.drawn(episode),
-        )
-        for episode in range(1, len(settings.mixtures) + 1)
-    ]
+    episodes = [settings.episode_of(len(data.train), episode) for episode in range(1, len(settings.mixtures) + 1)]
     work = work_of(
         settings,
         data,

@@ -42,7 +42,7 @@ class Index(Protocol):
 
     @property
     def path(self) -> Path:
-        """Where it lies."""
+        """The folder in which the index lies."""
         ...
 
     def __len__(self) -> int: ...

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from hardneg.process.distributed import barrier, by_leader, member
 from hardneg.process.hardware import Precision
 from hardneg.process.memory import require
 from hardneg.process.progress import Tick, silent, track
-from hardneg.records import Float32, Int32, Int64, Run, Side, owners, take_spans
+from hardneg.records import Float32, Int32, Int64, Run, Side, VectorsByRow, owners, take_spans
 from hardneg.search.ann import traits
 from hardneg.search.embedding_store import VERSION
 from hardneg.search.embeddings import Dtype, Embeddings, discard, encode_store, encoding_memory
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 def untimed(stage: str, **facts: Any) -> contextlib.AbstractContextManager[Any]:
-    """Measure nothing."""
+    """Run a block without measuring its time."""
     return contextlib.nullcontext({})
 
 
@@ -96,14 +96,6 @@ def encode_side(
             facts=traits(encoder, side),
             progress=progress,
         )
-
-
-class Vectors(Protocol):
-    """Vectors that can be asked for by row."""
-
-    def rows(self, rows: NDArray[np.integer]) -> NDArray[Any]:
-        """Vectors [len(rows), dim] of these rows, in that order."""
-        ...
 
 
 # ---------------------------------------------------------------- one thread at a time
@@ -211,7 +203,7 @@ class Retriever:
         self.close()
 
     def through(self, index: Index) -> Self:
-        """The same model over the same collection, as ``index`` retrieves it."""
+        """A retriever of this model and collection that searches ``index`` instead."""
         other = copy.copy(self)
         other.index = index
         return other
@@ -286,7 +278,7 @@ class Retriever:
 
     @opened_once
     def passages(self) -> Embeddings:
-        """The corpus, embedded."""
+        """The embeddings of the corpus, made now if they are not there."""
         if self.passages_at is None:
             return self._embed("passage")
         given = Embeddings.open(self.passages_at)
@@ -299,20 +291,20 @@ class Retriever:
         return given
 
     @opened_once
-    def queries(self) -> Vectors:
+    def queries(self) -> VectorsByRow:
         """All queries of the collection, embedded as search reads them."""
         return self._queries(searching=True)
 
     @opened_once
-    def training_queries(self) -> Vectors:
+    def training_queries(self) -> VectorsByRow:
         """The queries of :attr:`queries`, embedded as training steps read them."""
         return self._queries(searching=False) if self.shortened(True) else self.queries
 
-    def queries_as(self, trained: bool) -> Vectors:
-        """:attr:`training_queries` or :attr:`queries`."""
+    def queries_as(self, trained: bool) -> VectorsByRow:
+        """The vectors :attr:`training_queries` if ``trained``, else :attr:`queries`."""
         return self.training_queries if trained else self.queries
 
-    def _queries(self, *, searching: bool) -> Vectors:
+    def _queries(self, *, searching: bool) -> VectorsByRow:
         return self._embed("query", searching=searching)
 
     # ------------------------------------------------------------ embeddings in the cache
@@ -431,7 +423,7 @@ class CachedRetriever(Retriever):
         asked = [query_rows.tolist(), None if anchors is None else anchors.tolist()]
         inputs, path = self.inputs_of(asked, as_trained=as_trained), self.folder / name
         if by_leader(lambda: not is_current(path, KIND, inputs) or read_manifest(path).settings["k"] < k):
-            queries: Vectors = self.queries_as(as_trained) if anchors is None else self.passages
+            queries: VectorsByRow = self.queries_as(as_trained) if anchors is None else self.passages
             if self.index is None:
                 _ = self.passages
 

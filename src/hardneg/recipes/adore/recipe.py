@@ -31,9 +31,9 @@ from hardneg.recipes.adore.fixed_index import build_once, check_options, exact_i
 from hardneg.recipes.adore.fixed_negatives import FixedNegatives
 from hardneg.recipes.adore.lists import Retrieval
 from hardneg.recipes.adore.query_batches import QueryBatch, QueryBatches, ranks_of
-from hardneg.recipes.estimate import Episode, describe_work, work_of
+from hardneg.recipes.estimate import describe_work, work_of
 from hardneg.recipes.measured_states import MeasuredStage, Passing
-from hardneg.recipes.settings import Recipe, TrainingSettings, final_state, retriever_of, state_of
+from hardneg.recipes.settings import Episode, Recipe, TrainingSettings, final_state, retriever_of, state_of
 from hardneg.recipes.untrained import Own
 from hardneg.search.ann_building import DEFAULTS, choose, code_bytes
 from hardneg.search.retrieve import Index
@@ -99,9 +99,16 @@ class Adore(TrainingSettings):
         """Steps of the schedule, all of which are made."""
         return self.steps or self.bounded(math.ceil(self.epochs * math.ceil(queries / self.queries_per_step)))
 
-    def measured(self, queries: int) -> list[int]:
-        """Steps after which the model is kept and measured, besides the last one."""
-        return self.measured_steps(self.horizon(queries), self.horizon(queries))
+    def episode_of(self, data: TrainingData) -> Episode:
+        """What training on these queries does: a query's list is as long as its source allows."""
+        queries, passages = len(data.train), data.collection.n_passages
+        depth = min(self.depth, passages)
+        width = {"dynamic": depth, "static": 1 + depth, "random": 1 + min(depth, passages // 2)}[self.negatives]
+        return Episode(1, queries, self.horizon(queries), self.queries_per_step, width)
+
+    def refreshes(self, steps: int) -> range:
+        """The steps, of so many, after which static negatives are mined anew."""
+        return range(self.refresh_every, steps, self.refresh_every) if self.refresh_every else range(0)
 
 
 def check(settings: Adore, data: TrainingData, encoder: BiEncoder) -> None:
@@ -146,7 +153,7 @@ def adore(
     yield from with_index(state, fixed)
     encoder = train(settings, data, start, state, fixed, experiment)
     made = steps_made(experiment / settings.last_model)
-    for step in (step for step in settings.measured(len(data.train)) if step < made):
+    for step in (step for step in settings.measured_steps(settings.episode_of(data)) if step < made):
         place, name = experiment.layout.state(step), settings.name_of_step(1, step)
         kept = load_encoder(str(place.model), device=start.device)
         between = state_of(
@@ -179,7 +186,7 @@ def train(
     """Train the query side; the passage side is not touched."""
     for parameter in encoder.tower("passage").parameters():
         parameter.requires_grad_(False)
-    horizon = settings.horizon(len(data.train))
+    episode = settings.episode_of(data)
     inputs = {"collection": data.collection.digest, "splits": data.digest}
     if settings.index == "given":  # of one built here, the inputs decide
         inputs["index"] = index.digest
@@ -200,9 +207,9 @@ def train(
         settings,
         experiment,
         encoder,
-        models={experiment / settings.last_model: horizon},
-        passing={experiment.layout.state(step).model: step for step in settings.measured(len(data.train))},
-        schedule=linear(settings.learning_rate, warmup=settings.warmup, horizon=horizon),
+        models={experiment / settings.last_model: episode.steps},
+        passing={experiment.layout.state(step).model: step for step in settings.measured_steps(episode)},
+        schedule=linear(settings.learning_rate, warmup=settings.warmup, horizon=episode.scheduled),
         objective=list_objective(settings, encoder, queries, retrieval),
         batches=QueryBatches(
             data.train,
@@ -212,26 +219,24 @@ def train(
         ),
         facts=retrieval.facts,
     )
-    passing = passing_of(settings, data, index, experiment, horizon) if settings.patience else None
+    passing = passing_of(settings, data, index, experiment, episode) if settings.patience else None
     training = MeasuredStage(settings, data, experiment, retriever, passing, episode=1, inputs=inputs)
-    refreshes = range(settings.refresh_every, horizon, settings.refresh_every) if settings.refresh_every else ()
-    for until in (*refreshes, horizon):
+    for until in (*settings.refreshes(episode.steps), episode.steps):
         if fixed is not None and not training.over and training.made < until:
             fixed.follow(training.made)
         training.advance(until)
     return load_encoder(str(experiment / settings.last_model), device=encoder.device)
 
 
-def passing_of(settings: Adore, data: TrainingData, index: Index, experiment: Experiment, horizon: int) -> Passing:
+def passing_of(
+    settings: Adore, data: TrainingData, index: Index, experiment: Experiment, episode: Episode
+) -> Passing:
     """What patience goes by: the state as it is searched for, whose passages are those of all states."""
     return Passing(
         settings,
         data,
         experiment,
-        episode=1,
-        horizon=horizon,
-        stop=horizon,
-        start=experiment.layout.episode(1).runs,
+        episode,
         runs=lambda experiment, episode, step: experiment.layout.state(step).runs,
         weights=False,  # every measured state keeps its own
         with_index=lambda state: next(with_index(state, index), state),
@@ -270,18 +275,15 @@ def plan(
     settings: Adore, data: TrainingData, encoder: BiEncoder, *, seeds: int, measure: bool, own: Own | None = None
 ) -> dict[str, Any]:
     """What the experiment would do, and with ``measure`` what it would take here."""
-    queries, passages = len(data.train), data.collection.n_passages
-    horizon, depth = settings.horizon(queries), min(settings.depth, passages)
-    width = {"dynamic": depth, "static": 1 + depth, "random": 1 + min(depth, passages // 2)}[settings.negatives]
-    one = Episode(1, queries, horizon, settings.queries_per_step, width)
-    kept = len(settings.measured(queries))
-    pools = 1 + (horizon - 1) // (settings.refresh_every or horizon) if settings.negatives == "static" else 0
+    one, passages = settings.episode_of(data), data.collection.n_passages
+    kept = len(settings.measured_steps(one))
+    pools = 1 + len(settings.refreshes(one.steps)) if settings.negatives == "static" else 0
     work = work_of(
         settings,
         data,
         [one],
         states=(2 + kept) * (1 if settings.index == "exact" else 2),  # through an index, and exactly
-        entries=depth,
+        entries=min(settings.depth, passages),
         in_batch=False,
     )
     work = replace(

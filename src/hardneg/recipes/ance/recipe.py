@@ -17,7 +17,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from hardneg.config import operational
-from hardneg.data.training_data import TrainingData, labelled
+from hardneg.data.training_data import TrainingData
 from hardneg.diagnostics.search_state import search_state
 from hardneg.errors import SettingsError
 from hardneg.evaluation.measures import parse_measures
@@ -48,9 +48,9 @@ from hardneg.recipes.ance.following import (
 )
 from hardneg.recipes.ance.in_force import VersionInForce
 from hardneg.recipes.ance.versions import Mode, Wait, no_wait, wait_for_peer
-from hardneg.recipes.estimate import Episode, describe_work, work_of
+from hardneg.recipes.estimate import describe_work, work_of
 from hardneg.recipes.measured_states import MeasuredStage, Passing, passed, runs_there, weights_there
-from hardneg.recipes.settings import Recipe, TrainingSettings, final_state, retriever_of
+from hardneg.recipes.settings import Episode, Recipe, TrainingSettings, final_state, retriever_of
 from hardneg.recipes.untrained import Own
 from hardneg.training.batches import VisitBatches
 from hardneg.training.objectives import LossName, group_loss, group_objective
@@ -97,6 +97,10 @@ class Ance(TrainingSettings):
         """Steps that are made."""
         return (self.refreshes + 1) * self.refresh_every
 
+    def episode_of(self, queries: int) -> Episode:
+        """What training on so many queries does; all versions together are one episode."""
+        return Episode(EPISODE, queries, self.steps, self.queries_per_step, 1 + self.negatives_per_query)
+
     def for_data(self, queries: int) -> Ance:
         """With ``epochs``, as many steps between refreshes as make them."""
         if self.epochs is None:
@@ -140,7 +144,6 @@ def ance(
     ----------
     working : in the asynchronous modes, what watches the two processes that run :func:`train` and :func:`infer`.
     """
-    data = labelled(data, settings.model_dump(mode="json"))
     if working is None:
         yield from alternate(settings, data, base, experiment)
     else:
@@ -227,7 +230,7 @@ def trainer(
         settings,
         experiment,
         encoder,
-        models={experiment / settings.last_model: settings.steps},
+        models={experiment / settings.last_model: settings.episode_of(len(data.train)).steps},
         schedule=schedule_of(settings, len(data.train), in_force.begun),
         objective=group_objective(
             data,
@@ -265,9 +268,7 @@ def passing_of(settings: Ance, data: TrainingData, experiment: Experiment) -> Pa
         settings,
         data,
         experiment,
-        episode=EPISODE,
-        horizon=settings.steps,
-        stop=settings.steps,
+        settings.episode_of(len(data.train)),
         start=runs_of(experiment, 0),
         besides=range(every, settings.steps, every) if settings.keep == "best" else (),
         runs=runs,
@@ -284,7 +285,6 @@ def be_trainer(
 ) -> None:
     """The trainer's role; it waits for an inferencer that gives no sign of life for ``patience`` seconds."""
     wait = wait_for_peer(beat_of(experiment, "inferencer"), patience)
-    data = labelled(data, settings.model_dump(mode="json"))
     training = trainer(settings, data, base(), experiment, wait)
     for until in range(settings.refresh_every, settings.steps + 1, settings.refresh_every):
         train(training, settings, experiment, until)
@@ -318,7 +318,6 @@ def infer(
 
     It waits for a trainer that gives no sign of life for ``patience`` seconds.
     """
-    data = labelled(data, settings.model_dump(mode="json"))
     measures, contains = parse_measures(settings.measures), answers_of(data, experiment.cache)
     wait = wait_for_peer(beat_of(experiment, "trainer"), patience)
     todo = partial(next_job, settings.mode, experiment, every=settings.refresh_every, refreshes=settings.refreshes)
@@ -338,9 +337,7 @@ def plan(
     settings: Ance, data: TrainingData, encoder: BiEncoder, *, seeds: int, measure: bool, own: Own | None = None
 ) -> dict[str, Any]:
     """What the experiment would do, and with ``measure`` what it would take here."""
-    data = labelled(data, settings.model_dump(mode="json"))
-    width = 1 + settings.negatives_per_query
-    one = Episode(EPISODE, len(data.train), settings.steps, settings.queries_per_step, width)
+    one = settings.episode_of(len(data.train))
     versions = settings.refreshes + 1 - (settings.mode == "async-fixed" and settings.refreshes > 0)  # 1 is 0 there
     work = work_of(settings, data, [one], states=versions + 1, entries=settings.depth, in_batch=settings.in_batch)
     kept = versions if settings.keep_versions is None else min(versions, settings.keep_versions + NEEDED)

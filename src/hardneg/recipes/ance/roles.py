@@ -21,11 +21,9 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from hardneg.data.collection import Collection
 from hardneg.data.importing import open_data
-from hardneg.data.training_data import Splits, choose_splits
+from hardneg.data.training_data import Splits
 from hardneg.errors import Interrupted, PeerError, SettingsError
-from hardneg.evaluation.measures import bases_of, parse_measures
 from hardneg.experiment.folder import join_experiment
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.provenance import remember_collection
@@ -35,7 +33,7 @@ from hardneg.process import progress
 from hardneg.process.cpu import tune
 from hardneg.process.memory import limit_memory, limit_of
 from hardneg.recipes.ance.following import beat_of
-from hardneg.recipes.settings import Recipe, TrainingSettings
+from hardneg.recipes.settings import Recipe
 from hardneg.recipes.starting_model import starting_encoder
 from hardneg.storage.artifacts import lease
 
@@ -65,40 +63,21 @@ class Job:
     max_vram: str | None = None
 
 
-def jobs_of(
-    recipe: Recipe,
-    roles: Sequence[str],
-    out: Path,
-    collection: Collection,
-    splits: Splits,
-    source: ModelSource,
-    settings: TrainingSettings,
-    inputs: Mapping[str, str],
-    cache: Path | None,
-    *,
-    split_seed: int,
-    supervised: bool,
-) -> list[Job]:
-    """The jobs of these roles, which share the threads and the memory of this process, and its CUDA devices."""
+def jobs_of(job: Job, roles: Sequence[str]) -> list[Job]:
+    """The job for each of these roles, which share the threads, memory and CUDA devices of this process."""
     import torch
 
-    share = max(len(roles), 1)
-    several = source.device == "cuda" and torch.cuda.device_count() >= share > 1
+    share, device = max(len(roles), 1), job.source["device"]
+    several = device == "cuda" and torch.cuda.device_count() >= share > 1
+    ram, vram = (None if limit is None else str(limit // share) for limit in map(limit_of, ("cpu", "cuda")))
     return [
-        Job(
-            recipe.name,
-            role,
-            str(out.absolute()),
-            str(collection.path.absolute()),
-            dataclasses.asdict(source) | {"device": f"cuda:{number}" if several else source.device},
-            settings.model_dump(mode="json"),
-            dataclasses.asdict(splits),
-            split_seed,
-            dict(inputs),
-            None if cache is None else str(cache.absolute()),
-            supervised,
-            max(torch.get_num_threads() // share, 1),
-            *(None if limit is None else str(limit // share) for limit in map(limit_of, ("cpu", "cuda"))),
+        dataclasses.replace(
+            job,
+            role=role,
+            source={**job.source, "device": f"cuda:{number}" if several else device},
+            threads=max(torch.get_num_threads() // share, 1),
+            max_ram=ram,
+            max_vram=vram,
         )
         for number, role in enumerate(roles)
     ]
@@ -119,9 +98,8 @@ def take_role(recipe: Recipe, job: Job) -> None:
     tune(job.threads)
     limit_memory(job.max_ram, job.max_vram)
     out, settings = Path(job.out), recipe.settings.model_validate(dict(job.settings), strict=False)
-    basis = bases_of(parse_measures(settings.measures))
     collection = open_data(job.data, cache=None if job.cache is None else Path(job.cache))
-    data = choose_splits(collection, **job.splits, seed=job.split_seed, basis=basis)
+    data = settings.data_of(collection, Splits(**job.splits), seed=job.split_seed)
     assert data.digest == job.inputs["splits"]
     source = ModelSource(**dict(job.source) | {"allow_code": tuple(job.source["allow_code"])})
     with (

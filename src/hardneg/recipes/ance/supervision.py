@@ -117,7 +117,7 @@ class Worker:
             self.process.wait()
 
     def forgive(self) -> None:
-        """It did something new: earlier failures do not count."""
+        """Forget earlier failures, because the worker has made progress."""
         self.failures = 0
 
     def stop(self) -> None:

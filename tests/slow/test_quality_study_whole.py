@@ -93,7 +93,7 @@ def check_cell(cell):
     assert set(cell["queries"]) == {"nDCG@10", "RR@10", "R@100"}
     assert cell["facts"]["threads"] == 1
     if cell["cell"]["minutes"]:
-        assert 0 < cell["seconds"] < 90
+        assert 0 < cell["seconds"] < 120  # the study ends who takes longer
         assert cell["chosen"]["dev"] >= cell["chosen"]["before"]
         assert {"import", "train"} <= set(cell["stages"])
         assert sum(cell["stages"].values()) <= cell["seconds"] + 1
