@@ -16,18 +16,9 @@ from hardneg.experiment.results_manifest import check_seal
 from hardneg.experiment.states import read_states
 from worlds.tiny_world import COMMON
 
-TELE = {
-    "episodes": 2,
-    "steps": 6,
-    "stop_step": 3,
-    "passages_reference": [4],
-    "count": 4,
-    "measures": "RR@10 R@100",
-}
-SPLITS = {
-    "dev": hn.Splits("train", "dev", "test"),
-    "held out": hn.Splits("train", "auto", "test"),
-}
+TELE = {"episodes": 2, "steps": 6, "stop_step": 3, "passages_reference": [4], "count": 4, "keep": "best"}
+TELE |= {"measure_every": 2, "measures": "RR@10 R@100"}
+SPLITS = hn.Splits("train", "dev", "test")
 
 
 @pytest.fixture(scope="module")
