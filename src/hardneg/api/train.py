@@ -14,7 +14,8 @@ from hardneg.api.overrides import overridden
 from hardneg.api.prepare import Task, prepare
 from hardneg.api.retrievers import matching_index
 from hardneg.data.training_data import TrainingData
-from hardneg.diagnostics.results import evaluate_states, is_measured
+from hardneg.diagnostics.results import EvaluationPlan, evaluate_states, is_measured
+from hardneg.diagnostics.search_state import bm25_judged
 from hardneg.diagnostics.seeds import pool_seeds
 from hardneg.diagnostics.timeline import draw_timeline
 from hardneg.errors import SettingsError
@@ -122,16 +123,19 @@ def run_recipe(
             from_own(own, settings, data, experiment, states),
             data,
             experiment,
-            parse_measures(settings.measures),
-            depth=settings.depth,
-            seed=settings.seed,
-            first_episode=settings.first_episode,
-            about=f"A dense retriever trained with hardneg by {recipe.about} from {source.name}.",
-            settings=settings.result_values(),
-            base_model=source.hub_name,
-            lengths=lengths_of(cuts),
-            how="" if own is None else own.how,
-            keep=settings.keep,
+            EvaluationPlan(
+                measures=parse_measures(settings.measures),
+                depth=settings.depth,
+                seed=settings.seed,
+                first_episode=settings.first_episode,
+                keep=settings.keep,
+                about=f"A dense retriever trained with hardneg by {recipe.about} from {source.name}.",
+                settings=settings.result_values(),
+                base_model=source.hub_name,
+                lengths=lengths_of(cuts),
+                how="" if own is None else own.how,
+            ),
+            bm25=partial(bm25_judged, data, experiment.cache),
             untrained=partial(untrained_encoder, source, settings),
         )
     if jobs:
