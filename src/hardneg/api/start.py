@@ -13,18 +13,20 @@ from hardneg.api.prepare import Task
 from hardneg.api.retrievers import matching_index
 from hardneg.data.training_data import TrainingData
 from hardneg.errors import SettingsError
-from hardneg.experiment.folder import Experiment
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.code import allowed_code
 from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.lengths import Cut
+from hardneg.models.source import ModelSource
 from hardneg.models.tokenizing import texts_digest
 from hardneg.negatives.pool import load_pool
 from hardneg.process.distributed import is_leader
+from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import say
-from hardneg.recipes.ance.roles import Job, jobs_of
+from hardneg.recipes.ance.roles import Job, jobs_of, take_role
 from hardneg.recipes.settings import Recipe, TrainingSettings
 from hardneg.recipes.starting_model import as_it_came, say_what_differs, starting_encoder
+from hardneg.recipes.training_run import TrainingRun
 from hardneg.recipes.untrained import Own, cuts_of
 from hardneg.storage.artifacts import read_manifest
 
@@ -113,12 +115,24 @@ def role_jobs(task: Task, inputs: Mapping[str, str], roles: Sequence[str]) -> li
     return jobs_of(job, roles)
 
 
-def say_start(task: Task, start: Start, encoder: BiEncoder, experiment: Experiment) -> list[Cut]:
-    """Say what differs from the model as it came, and from where the experiment began; what lengths cut."""
-    say_what_differs(experiment, task.source.device_here)
-    for line in overridden(task.settings, task.source, encoder):
+def be_role(task: Task, role: str) -> None:
+    """Be one role of an experiment, beside other processes, until there is nothing left to do."""
+    warn_if_emulated(task.settings.precision, task.source.device_here)
+    inputs = open_start(task, compare_texts=True)[1].inputs
+    take_role(task.recipe, *role_jobs(task, inputs, [role]))
+
+
+def say_start(training: TrainingRun, source: ModelSource, start: Start, encoder: BiEncoder) -> list[Cut]:
+    """Say what differs from the model as it came, and from where the experiment began; what lengths cut.
+
+    Parameters
+    ----------
+    encoder : the model that training starts from.
+    """
+    say_what_differs(training.experiment, source.device_here)
+    for line in overridden(training.settings, source, encoder):
         say(line)
-    cuts = cuts_of(encoder, start.own_settings, task.data, experiment) if is_leader() else []
+    cuts = cuts_of(encoder, start.own_settings, training.data, training.experiment) if is_leader() else []
     if cuts:
         say("; ".join(map(str, cuts)))
     return cuts

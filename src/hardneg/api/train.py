@@ -9,7 +9,7 @@ from typing import Any
 
 from hardneg.api.inputs import Data, Place
 from hardneg.api.prepare import Task, prepare
-from hardneg.api.start import open_start, role_jobs, say_start
+from hardneg.api.start import be_role, open_start, role_jobs, say_start
 from hardneg.diagnostics.results import evaluate_states, is_measured
 from hardneg.diagnostics.seeds import pool_seeds
 from hardneg.diagnostics.timeline import draw_timeline
@@ -22,7 +22,6 @@ from hardneg.experiment.tensorboard import tensorboard_writer
 from hardneg.process.distributed import by_leader, group, is_leader
 from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import note
-from hardneg.recipes.ance.roles import take_role
 from hardneg.recipes.ance.supervision import team
 from hardneg.recipes.estimate import describe_work
 from hardneg.recipes.settings import Recipe
@@ -33,7 +32,10 @@ from hardneg.recipes.untrained import cuts_of_sample, from_own, lengths_of
 
 @group()  # joined by all before one begins to write
 def train_seeds(task: Task) -> dict[str, Any]:
-    """The results of one experiment, or of several with a seed each, pooled."""
+    """The results of one experiment, or of several with a seed each, pooled; of a role: {}."""
+    if task.role is not None:
+        be_role(task, task.role)
+        return {}
     if task.seeds == 1:
         return train_once(task)
     results = {}
@@ -47,13 +49,10 @@ def train_seeds(task: Task) -> dict[str, Any]:
 
 
 def train_once(task: Task) -> dict[str, Any]:
-    """One experiment, from wherever it stands to its results; of a role, until there is nothing left to do."""
+    """One experiment, from wherever it stands to its results."""
     recipe, settings, data, source, out = task.recipe, task.settings, task.data, task.source, task.place
     warn_if_emulated(settings.precision, source.device_here)
     encoder, start = open_start(task, compare_texts=True)
-    if task.role is not None:
-        take_role(recipe, *role_jobs(task, start.inputs, [task.role]))
-        return {}
     jobs = role_jobs(task, start.inputs, settings.roles)
     with open_experiment(
         out,
@@ -69,9 +68,9 @@ def train_once(task: Task) -> dict[str, Any]:
         if by_leader(lambda: is_measured(experiment.results, parse_measures(settings.measures))):
             note(f"{out}: finished already")
             return by_leader(lambda: dict(experiment.results))
-        cuts = say_start(task, start, encoder, experiment)
-        del encoder  # from here on it would only take memory
         training = TrainingRun(settings, data, experiment)
+        cuts = say_start(training, source, start, encoder)
+        del encoder  # from here on it would only take memory
         with (
             contextlib.ExitStack() as stack,
             tensorboard_writer(experiment, settings.tensorboard and is_leader()),
@@ -135,6 +134,4 @@ def plan(
     planned = describe_work(work, encoder, seeds=task.seeds, measure=estimate, own=start.own)
     cuts = cuts_of_sample(encoder, start.own_settings, task.data)
     planned["facts"] |= {f"cut {cut.plural}": cut.told for cut in cuts}
-        f"cut {cut.plural}": cut.told for cut in cuts_of_sample(encoder, start.own_settings, task.data)
-    }
     return {"settings": task.settings.model_dump(mode="json"), **planned}

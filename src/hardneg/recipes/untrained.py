@@ -77,7 +77,7 @@ def from_own(own: Own | None, training: TrainingRun, states: Callable[[], Iterab
     data = training.data
     parts: list[Callable[[], Iterable[State]]] = [states if own is None else lambda: map(started, states())]
     if own is not None and (data.dev is not None or data.test is not None):
-        parts.insert(0, partial(as_it_came, own, training))
+        parts.insert(0, partial(state_as_it_came, own, training))
     return chain.from_iterable(part() for part in parts)
 
 
@@ -88,7 +88,7 @@ def started(state: State) -> State:
     return state
 
 
-def as_it_came(own: Own, training: TrainingRun) -> Iterator[Snapshot]:
+def state_as_it_came(own: Own, training: TrainingRun) -> Iterator[Snapshot]:
     """The model as it came; it leaves the embeddings of the side that training starts from too."""
     runs = training.experiment.layout.runs_of(UNTRAINED)
     state = training.state(own.load(), UNTRAINED, runs, kind="untrained")
