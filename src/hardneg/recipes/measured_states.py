@@ -275,7 +275,7 @@ def stage_on_pool(
     began : folder of the runs of ``encoder``, if they are not those of the episode.
     """
     schedule, number = training.schedule(episode.scheduled), episode.episode
-    retriever = training.retriever(encoder, objective, batches, schedule, models)
+    retriever = training.trainee(encoder, objective, batches, schedule, models)
     inputs = {"pool": read_manifest(training.experiment.layout.episode(number).negatives).digest}
     passing = Passing(training, episode, start=began)
     return MeasuredStage(training, retriever, passing, episode=number, inputs=inputs)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from torch import nn
+
 from hardneg.data.training_data import TrainingData
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.names import UNTRAINED, Kind
@@ -23,7 +25,7 @@ from hardneg.storage.artifacts import is_current
 from hardneg.training.loop import Batch, Objective
 from hardneg.training.objectives import GroupLoss, group_objective
 from hardneg.training.optim import Schedule, linear
-from hardneg.training.stage import RETRIEVER, Stage, Trainee
+from hardneg.training.stage import RETRIEVER, Save, Stage, Trainee
 
 S = TypeVar("S", bound=TrainingSettings)
 
@@ -182,30 +184,34 @@ class TrainingRun(Generic[S]):
             **self.settings.of_objective,
         )
 
-    def retriever(
+    def trainee(
         self,
-        encoder: BiEncoder,
+        model: nn.Module,
         objective: Objective,
         batches: Callable[[int], Batch],
         schedule: Schedule,
         models: Mapping[Path, int],
+        *,
+        name: str = RETRIEVER,
+        save: Save = save_encoder,
         **more: Any,
     ) -> Trainee:
-        """The retriever as a stage trains it; see :class:`~hardneg.training.stage.Trainee`.
+        """A model as a stage trains it, the retriever unless ``name`` says another.
 
         Parameters
         ----------
         models : where it is kept, and after how many steps.
-        more : ``passing`` and ``facts`` of the trainee.
+        save : publishes it.
+        more : ``passing`` and ``facts``, as :class:`~hardneg.training.stage.Trainee` takes them.
         """
         settings = self.settings
         return Trainee(
-            RETRIEVER,
-            encoder,
+            name,
+            model,
             objective,
             batches,
             schedule,
-            save_encoder,
+            save,
             models=models,
             optimizer=settings.make_optimizer,
             clip=settings.clip,

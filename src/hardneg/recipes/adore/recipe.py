@@ -201,7 +201,7 @@ def stage_of(
         given=None if fixed is None else fixed.of,
     )
     queries = token_store(encoder, data.collection, training.experiment.cache, "query")
-    retriever = training.retriever(
+    retriever = training.trainee(
         encoder,
         list_objective(settings, encoder, queries, retrieval),
         QueryBatches(

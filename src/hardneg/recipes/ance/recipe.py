@@ -215,7 +215,7 @@ def stage_of(training: TrainingRun[Ance], encoder: BiEncoder, wait: Wait) -> Mea
         stop_when_stale=settings.stale == "stop",
     )
     loss = group_loss(settings.loss, scale=encoder.settings.scale, margin=settings.margin)
-    retriever = training.retriever(
+    retriever = training.trainee(
         encoder,
         training.objective(encoder, loss, in_batch=settings.in_batch),
         VisitBatches(
