@@ -97,7 +97,7 @@ def open_encoder(source: ModelSource, **overrides: Any) -> BiEncoder:
     if len(folders) == 1 and (folders[0] / SETTINGS).is_file() and (folders[0] / QUERY).is_dir():
         _verify(folders[0])
         folders = [folders[0] / QUERY, folders[0] / PASSAGE]
-    parts = [_read(folder, source, overrides) for folder in folders]
+    parts = [_read(folder, source) for folder in folders]
     settings = replace(_merged(parts, overrides), **overrides)
     _check_lengths(parts, settings)
     for part in parts:
@@ -111,7 +111,7 @@ def _verify(folder: Path) -> None:
         open_artifact(folder, KIND)
 
 
-def _read(folder: Path, source: ModelSource, overrides: Mapping[str, Any]) -> Part:
+def _read(folder: Path, source: ModelSource) -> Part:
     _verify(folder)
     with usable(folder):
         part = (_read_st if (folder / MODULES).is_file() else _read_plain)(folder, source)

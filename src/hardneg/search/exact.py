@@ -24,10 +24,8 @@ from hardneg.search.codes import Codes, Coding
 from hardneg.search.pairs import Pairs
 from hardneg.search.proposals import SAFE, SLACK, Precision, Product, choose, loss, most_lost
 from hardneg.search.runs import check_request
-from hardneg.search.topk_selection import Candidates, Crowded, merge_topk
+from hardneg.search.topk_selection import Candidates, Crowded
 from hardneg.search.vectors import Vectors, as_tensor, check_norms, vector_norms
-
-__all__ = ["ExactIndex", "as_tensor", "exact_search", "merge_topk"]
 
 TILE = {"cpu": 1024, "cuda": 8192}  # queries of one pass over the passages
 CHUNK = {"cpu": 16384, "cuda": 65536}  # passages of one matrix product
@@ -36,19 +34,6 @@ PAIRS = {"cpu": 512, "cuda": 1 << 17}  # (query, passage) pairs scored at a time
 REPAID = 200  # passages whose rounding costs as much to measure as the candidates that a query is spared
 HELD = 96  # bytes that selecting takes for each passage held of a query, temporaries included
 LARGEST = 2.0**127  # scores stay below float32's largest number
-
-
-def exact_search(
-    queries: Vectors,
-    passages: Vectors | Sequence[Vectors],
-    k: int,
-    *,
-    tile: int | None = None,
-    chunk: int | None = None,
-    device: str | torch.device = "cpu",
-) -> tuple[Tensor, Tensor]:
-    """Search once; see :class:`ExactIndex`, which is the way to search several times."""
-    return ExactIndex(passages, tile=tile, chunk=chunk, device=device).search(torch.as_tensor(queries), k)
 
 
 class ExactIndex:
@@ -184,12 +169,12 @@ class ExactIndex:
         margin = product.margin(queries, pairs.norms, self.max_norm, max_loss).to(product.scores)
         held = product.capacity(k, len(self))
         with product.leave():
-            return Candidates(pairs, margin, k, len(self), held).best_of(self.products(queries, product))
+            return Candidates(pairs, margin, k, held).best_of(self.products(queries, product))
 
     def _search_coded(self, pairs: Pairs, queries: Tensor, k: int, codes: Codes) -> tuple[Tensor, Tensor] | None:
         """None where codes do not tell the passages apart."""
         if coded := codes.of(queries, pairs.norms):
-            candidates = Candidates(pairs, coded.margin, k, len(self), codes.capacity(k), settles=False)
+            candidates = Candidates(pairs, coded.margin, k, codes.capacity(k), settles=False)
             with contextlib.suppress(Crowded):
                 return candidates.best_of(codes.products(coded, self.given_chunk))
         self.coding.crowd()

@@ -18,14 +18,7 @@ from numpy.typing import NDArray
 
 from hardneg.errors import ArtifactError
 from hardneg.storage import disk
-from hardneg.storage.digests import (
-    cache_root,
-    cached_digest,
-    canonical_json,
-    digest_file,
-    digest_folder,
-    digest_json,
-)
+from hardneg.storage.digests import cache_root, cached_digest, canonical_json, digest_file, digest_json
 from hardneg.storage.disk import TEMPORARY, check_writable, publish_file, remove, write_json
 from hardneg.storage.lease import lease
 from hardneg.storage.manifest import (
@@ -54,7 +47,6 @@ __all__ = [
     "check_version",
     "check_writable",
     "digest_file",
-    "digest_folder",
     "digest_json",
     "disk_faults",
     "holds_pickle",

@@ -1,4 +1,4 @@
-"""Digests: the identity of values, files and folders, and where digests of large files are remembered."""
+"""Digests: the identity of values and files, and where digests of large files are remembered."""
 
 from __future__ import annotations
 
@@ -28,13 +28,6 @@ def digest_file(path: Path) -> str:
     """SHA-256 of a file's bytes."""
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def digest_folder(path: Path) -> str:
-    """Digest of a foreign folder (a model from elsewhere): that of its files' names and bytes."""
-    names = {p.relative_to(path): p for p in path.rglob("*") if p.is_file()}
-    seen = {name.as_posix(): p for name, p in names.items() if not any(part[0] == "." for part in name.parts)}
-    return digest_json({name: cached_digest(p) for name, p in seen.items()})
 
 
 def cache_root() -> Path:
