@@ -128,7 +128,10 @@ def open_index(path: str | Path) -> Index:
 
 
 def read_faiss(file: Path, manifest: Manifest) -> Any:
-    """The index in a file whose digest was checked; of the kind, size and metric that its manifest says."""
+    """Read faiss' index from a file whose digest was checked.
+
+    Its kind, number of rows, dimension and metric must be those of the manifest, else it is refused.
+    """
     kind, facts, faiss = manifest.settings["kind"], manifest.facts, load_faiss()
     fix = "build the index again"
     with reading(file), open(file, "rb") as stream:

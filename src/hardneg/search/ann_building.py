@@ -202,7 +202,10 @@ def make(kind: str, dim: int, options: Mapping[str, int]) -> Any:
 
 
 def quiet(index: Any) -> Any:
-    """Without faiss' warnings on stderr about few training passages: recall says what they cost."""
+    """Turn off faiss' warnings on stderr that an index has few training passages; returns the index.
+
+    The measured recall says what too few of them cost.
+    """
     for part in (index, getattr(index, "pq", index)):
         if hasattr(part, "cp"):
             part.cp.min_points_per_centroid = 1
@@ -229,7 +232,11 @@ def drawn(n: int, count: int, purpose: str) -> Int64:
 
 
 def recall(index: Any, embeddings: Embeddings, queries: Tensor | None = None) -> dict[str, Any]:
-    """Shares of the exact top 10 and top 100 that the index finds, and how many ``recall_of`` what."""
+    """Measure the index against exact search: ``recall``, and in ``recall_of`` how many queries of which kind.
+
+    ``recall`` is the share of the exact top 10 and top 100 that the index finds. Without ``queries`` [Q, dim],
+    passages are drawn to stand for them.
+    """
     of, vectors = ("passages", embeddings.rows) if queries is None else ("queries", queries.numpy().__getitem__)
     rows = drawn(embeddings.n if queries is None else len(queries), SAMPLED, "index/recall")
     sample = torch.from_numpy(vectors(rows).astype(embeddings.shards[0].dtype))

@@ -135,7 +135,7 @@ class ExactIndex:
         return largest
 
     def stored(self, queries: Tensor) -> Tensor:
-        """The queries as they are searched: rounded, on the device; refused as :meth:`search` says."""
+        """The queries [Q, dim] in the passages' dtype, on the index's device; refused as :meth:`search` says."""
         dim = self.shards[0].shape[1]
         if queries.shape[1] != dim:
             what = f"queries have dimension {queries.shape[1]}, passages {dim}"
@@ -188,7 +188,7 @@ class ExactIndex:
 
     @cached_property
     def max_loss(self) -> float:
-        """The largest norm of what rounding to bfloat16 takes from a passage; they are read once for it."""
+        """The largest norm of what rounding to bfloat16 takes from a passage; all passages are read for it."""
         parts = (part.to(self.device) for _, chunk in self._chunks() for part in chunk.split(self.slice))
         return max(float(loss(part, torch.bfloat16).max()) for part in parts)
 

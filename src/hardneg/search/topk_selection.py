@@ -166,7 +166,7 @@ class Candidates:
         self.count[ids] = self.count[ids].clamp(max=self.k)
 
     def _ranked(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """The k best [q, <= k] of what is held, by exact score; -inf where there are fewer."""
+        """Scores and rows [q, at most k] of the best held proposals, by exact score; -inf where there are less."""
         width = int(self.count[ids].max())
         values, rows = self.values[ids, :width], self.rows[ids, :width]
         scores = self.scorer.scores(ids, self._sums(ids, values, rows), rows)
@@ -221,7 +221,7 @@ def positions(mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def rank_keys(scores: Tensor, rows: Tensor) -> Tensor:
-    """int64 keys: larger for higher float32 scores, then for lower rows; scores hold no -0.0 or NaN."""
+    """Int64 keys that are larger for higher float32 scores, then for lower rows; no score is -0.0 or NaN."""
     bits = scores.view(torch.int32)
     ordered = torch.where(bits < 0, bits ^ LAST, bits).long()
     return (ordered << 32) | (LAST - rows.long())

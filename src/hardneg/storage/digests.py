@@ -36,7 +36,7 @@ def cache_root() -> Path:
 
 
 def cached_digest(path: Path) -> str:
-    """SHA-256 of a file, remembered by (device, inode, size, time of change) across processes."""
+    """The SHA-256 of a file; it is kept across processes by (device, inode, size, time of change)."""
     status = path.stat()
     if time.time_ns() - status.st_mtime_ns < SETTLED_NS:
         return digest_file(path)
