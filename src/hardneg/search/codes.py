@@ -43,10 +43,10 @@ ALIGNED = 4  # dimensions are filled up to a multiple: torch gets products of si
 
 @dataclass(frozen=True)
 class Coded:
-    """Queries as codes, and what their products mean.
+    """Queries as codes, and how sure their products are.
 
-    ``codes`` [Q or 2 Q, dim] int8: first, and second codes. ``margin`` [Q] float32: how far below others a passage
-    is out.
+    ``codes`` [Q or 2 Q, dim] int8 are the first codes, then the second ones. ``margin`` [Q] float32: a passage
+    whose product is that far below the k-th best is out.
     """
 
     codes: Tensor
@@ -83,7 +83,7 @@ class Codes:
         self.loss = float(max(losses)) * SLACK + self.dim**0.5 * 2.0**-14
 
     def capacity(self, k: int) -> int:
-        """Candidates of a query that are held: k, and what a wide margin lets through."""
+        """The number of candidates of a query that are held: k, and those that a wide margin lets through."""
         return min(HELD * k + 64, len(self.codes))
 
     def of(self, queries: Tensor, norms: Tensor) -> Coded | None:
@@ -125,7 +125,7 @@ class Codes:
 
 
 class Coding:
-    """Whether and when codes of an index's passages are made.
+    """The decision whether an index's passages are kept as codes, and when these are made.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ class Coding:
         self.made: Codes | None = None
 
     def codes(self) -> Codes:
-        """The codes of all passages; they are made now, if they were not before.
+        """The codes of all passages, which are made on the first call.
 
         Raises
         ------
@@ -168,7 +168,7 @@ class Coding:
         return self.codes()
 
     def crowd(self) -> None:
-        """Note that codes did not tell a query's passages apart; where they do not, they are given up."""
+        """Count a search whose codes did not tell the passages apart; after a few, codes are given up."""
         self.crowded += 1
         if self.crowded >= PATIENCE + self.searches // RARE:
             self.given_up, self.made = True, None

@@ -117,7 +117,7 @@ class ExactIndex:
         return scores, rows
 
     def fitting_tile(self, tile: int, held: int) -> int:
-        """The largest part of ``tile`` queries whose buffers, ``held`` candidates each, fit into memory."""
+        """The most queries, of ``tile``, whose buffers fit into memory; each query has ``held`` candidates."""
         fixed = (8 * self.slice + 32 * self.pairs) * self.shards[0].shape[1]
         each = 9 * min(self.chunk, len(self)) + HELD * held
         left = room(self.device.type)
@@ -154,7 +154,7 @@ class ExactIndex:
         return choose(precision, queries, together, passages=len(self), k=k, largest=largest)
 
     def _codes(self, product: Product, queries: int, k: int) -> Codes | None:
-        """Codes of the passages where they are to propose."""
+        """The passages as bytes where these shall propose hits for so many ``queries``; else None."""
         if self.precision == "int8" and self.max_norm < SAFE:
             return self.coding.codes()
         searchable = self.precision == "auto" and product.scores == torch.float32 and self.device.type == "cpu"
@@ -172,7 +172,7 @@ class ExactIndex:
             return Candidates(pairs, margin, k, held).best_of(self.products(queries, product))
 
     def _search_coded(self, pairs: Pairs, queries: Tensor, k: int, codes: Codes) -> tuple[Tensor, Tensor] | None:
-        """None where codes do not tell the passages apart."""
+        """The hits of one tile by way of codes; None where codes do not tell the passages apart."""
         if coded := codes.of(queries, pairs.norms):
             candidates = Candidates(pairs, coded.margin, k, codes.capacity(k), settles=False)
             with contextlib.suppress(Crowded):
@@ -181,7 +181,10 @@ class ExactIndex:
         return None
 
     def _loss_bound(self, queries: int) -> float:
-        """What rounding to bfloat16 can take from a passage: looked up where so many queries repay it."""
+        """A bound of what rounding to bfloat16 takes from any passage.
+
+        It is measured where so many ``queries`` repay that; else it follows from the largest norm.
+        """
         return (
             self.max_loss if queries * REPAID >= len(self) else most_lost(self.max_norm, self.shards[0].shape[1])
         )
@@ -198,7 +201,7 @@ class ExactIndex:
                 yield first + start, shard[start : start + self.chunk]
 
     def products(self, queries: Tensor, product: Product) -> Iterator[tuple[int, Tensor]]:
-        """Scores [Q, chunk] of one chunk after another, in a buffer that the next one overwrites."""
+        """Yield the first passage and the scores [Q, chunk] of each chunk; the next one overwrites the buffer."""
         left = product.operand(queries)
         vectors = left.new_empty(min(self.slice, len(self)), left.shape[1])
         buffer = left.new_empty(len(left) * min(self.chunk, len(self)), dtype=product.scores)
@@ -214,7 +217,7 @@ class ExactIndex:
             yield start, scores
 
     def vectors(self, rows: Tensor) -> Tensor:
-        """Stored vectors [n, dim] of passage ``rows`` [n]."""
+        """The stored vectors [n, dim] of passage ``rows`` [n], on the index's device."""
         if len(self.shards) == 1:
             return self.shards[0].index_select(0, rows.to(self.shards[0].device)).to(self.device)
         found = torch.empty(len(rows), self.shards[0].shape[1], dtype=self.shards[0].dtype, device=self.device)
