@@ -16,7 +16,7 @@ from hardneg.search.runs import check_request
 
 BLOCK = 1 << 18  # hits that are looked at together
 PAIRS = 1 << 13  # pairs whose vectors are held together
-EXACT = 1 << 23  # up to so many steps below it, float32 holds every whole number
+EXACT = 1 << 23  # float32 holds every whole number up to twice as many
 LARGEST = 2.0**100  # of a score; whole numbers below it are far from infinity
 
 
@@ -135,11 +135,11 @@ def check_scores(scores: Float32, query_rows: Int32, passage_rows: Int32) -> Non
 def below(lowest: Float32, offsets: Int64) -> Float32:
     """Falling scores [n] for lists of hits, those of list i all below ``lowest[i]`` [Q] and no two equal.
 
-    They are the whole numbers below it, or multiples of the smallest power of two that float32 tells apart there.
+    They are the whole numbers below it, or multiples of the smallest power of two that float32 tells apart there:
+    enough for lists of 2^23 hits.
     """
     lengths = spans(offsets)
-    reach = np.maximum(np.abs(lowest.astype(np.float64)) / EXACT, lengths / EXACT)
-    step = np.exp2(np.ceil(np.log2(np.maximum(reach, 1.0))))
+    step = np.exp2(np.ceil(np.log2(np.maximum(np.abs(lowest.astype(np.float64)) / EXACT, 1.0))))
     first = np.floor(lowest / step) * step
     places = np.arange(1, offsets[-1] + 1) - offsets[:-1].repeat(lengths)
     return (first.repeat(lengths) - places * step.repeat(lengths)).astype(np.float32)
