@@ -98,7 +98,7 @@ def open_encoder(source: ModelSource, **overrides: Any) -> BiEncoder:
     if len(folders) == 1 and (folders[0] / SETTINGS).is_file() and (folders[0] / QUERY).is_dir():
         _verify(folders[0])
         folders = [folders[0] / QUERY, folders[0] / PASSAGE]
-    parts = [_read(folder, source, overrides) for folder in folders]
+    parts = [_read(folder, source) for folder in folders]
     settings = replace(_merged(parts, overrides), **overrides)
     _check_lengths(parts, settings)
     for part in parts:
@@ -114,7 +114,7 @@ def _verify(folder: Path) -> None:
         open_artifact(folder, KIND)
 
 
-def _read(folder: Path, source: ModelSource, overrides: Mapping[str, Any]) -> Part:
+def _read(folder: Path, source: ModelSource) -> Part:
     _verify(folder)
     with usable(folder):
         part = (_read_st if (folder / MODULES).is_file() else _read_plain)(folder, source)
@@ -132,7 +132,7 @@ def _read(folder: Path, source: ModelSource, overrides: Mapping[str, Any]) -> Pa
 
 
 def _read_plain(folder: Path, source: ModelSource) -> Part:
-    """A Hugging Face folder; a head like that of the released ANCE checkpoints is found."""
+    """Read a Hugging Face folder; a head like that of the released ANCE checkpoints is recognised."""
     tower, unused = read_tower(folder, source)
     length = tower.longest
     settings = EncoderSettings(query_length=length, passage_length=length)
@@ -147,7 +147,7 @@ def _read_plain(folder: Path, source: ModelSource) -> Part:
 
 
 def _read_st(folder: Path, source: ModelSource) -> Part:
-    """A sentence-transformers directory, ours or another's."""
+    """Read a sentence-transformers directory, which this package or another wrote."""
     said = read_st_folder(folder, source)
     tower, _ = read_tower(said.transformer, source)
     if said.head is not None:
@@ -178,7 +178,7 @@ def _read_st(folder: Path, source: ModelSource) -> Part:
 
 
 def _saved_settings(folder: Path) -> EncoderSettings | None:
-    """The settings of a folder that this package saved."""
+    """The settings that this package saved in a folder; None where it saved none."""
     file = folder / SETTINGS
     if not file.is_file():
         return None
@@ -199,7 +199,10 @@ def _fit_head(tower: Tower, settings: EncoderSettings) -> None:
 
 
 def _merged(parts: list[Part], overrides: Mapping[str, Any]) -> EncoderSettings:
-    """One record for both towers: each side's own fields from its folder, the shared ones equal."""
+    """The settings of an encoder of these parts: one, or that of the queries and that of the passages.
+
+    Each side keeps its own fields; fields that both share must be equal, or be overridden.
+    """
     query, passage = parts[0].settings, parts[-1].settings
     for name in SHARED:
         ours, theirs = getattr(query, name), getattr(passage, name)
