@@ -24,7 +24,7 @@ from hardneg.recipes.settings import TrainingSettings
 from hardneg.storage.artifacts import is_current
 from hardneg.training.loop import Batch, Objective
 from hardneg.training.objectives import GroupLoss, group_objective
-from hardneg.training.optim import Schedule, linear
+from hardneg.training.optim import Schedule
 from hardneg.training.stage import RETRIEVER, Save, Stage, Trainee
 
 S = TypeVar("S", bound=TrainingSettings)
@@ -160,10 +160,6 @@ class TrainingRun(Generic[S]):
         return load_pool(path, n_passages=collection.n_passages, collection=collection.digest)
 
     # ------------------------------------------------------------ training
-
-    def schedule(self, horizon: int) -> Schedule:
-        """The learning rate of every step: it rises, and falls to 0 after ``horizon`` steps."""
-        return linear(self.settings.learning_rate, warmup=self.settings.warmup, horizon=horizon)
 
     def objective(
         self, encoder: BiEncoder, loss: GroupLoss, *, in_batch: bool, pool: NegativePool | None = None

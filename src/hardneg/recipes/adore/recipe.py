@@ -210,7 +210,7 @@ def stage_of(
             seed=settings.seed,
             micro_queries=settings.micro_queries,
         ),
-        training.schedule(episode.scheduled),
+        settings.schedule_over(episode.scheduled),
         models={training.last_model: episode.steps},
         passing={layout.state(step).model: step for step in settings.measured_steps(episode)},
         facts=retrieval.facts,

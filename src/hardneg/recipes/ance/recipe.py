@@ -227,7 +227,7 @@ def stage_of(training: TrainingRun[Ance], encoder: BiEncoder, wait: Wait) -> Mea
             rotate=settings.positives == "rotate",
             micro_queries=settings.micro_queries,
         ),
-        schedule_of(training, in_force.begun),
+        schedule_of(settings, len(data.train), in_force.begun),
         models={training.last_model: settings.episode_of(len(data.train)).steps},
         facts=in_force.facts,
     )
@@ -261,18 +261,18 @@ def be_trainer(training: TrainingRun[Ance], base: Callable[[], BiEncoder], patie
         train(stage, experiment, until, settings.steps)
 
 
-def schedule_of(training: TrainingRun[Ance], begun: Callable[[int], int]) -> Schedule:
+def schedule_of(settings: Ance, queries: int, begun: Callable[[int], int]) -> Schedule:
     """The learning rate of every step.
 
     Parameters
     ----------
+    queries : to train on.
     begun : step -> the step at which the version in force there took effect.
     """
-    settings, queries = training.settings, len(training.data.train)
     if settings.schedule == "single":
-        return training.schedule(settings.horizon or settings.steps)
+        return settings.schedule_over(settings.horizon or settings.steps)
     horizon = settings.horizon or max(queries, settings.refresh_every)  # never at rest before a version is due
-    return cyclical(training.schedule(horizon), begun)
+    return cyclical(settings.schedule_over(horizon), begun)
 
 
 # ---------------------------------------------------------------- the inferencer
