@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from hardneg.api.inputs import Data, Place
 from hardneg.api.prepare import Task, prepare
-from hardneg.api.start import be_role, open_start, role_jobs, say_start
-from hardneg.diagnostics.results import evaluate_states, is_measured
+from hardneg.api.start import Start, be_role, open_start, role_jobs, say_start
+from hardneg.diagnostics.results import EvaluationPlan, evaluate_states, is_measured
+from hardneg.diagnostics.search_state import bm25_judged
 from hardneg.diagnostics.seeds import pool_seeds
 from hardneg.diagnostics.timeline import draw_timeline
 from hardneg.evaluation.measures import parse_measures
@@ -19,12 +20,14 @@ from hardneg.experiment.provenance import remember_collection
 from hardneg.experiment.results_manifest import write_results
 from hardneg.experiment.snapshot import State
 from hardneg.experiment.tensorboard import tensorboard_writer
+from hardneg.models.lengths import Cut
+from hardneg.models.source import ModelSource
 from hardneg.process.distributed import by_leader, group, is_leader
 from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import note
 from hardneg.recipes.ance.supervision import team
 from hardneg.recipes.estimate import describe_work
-from hardneg.recipes.settings import Recipe
+from hardneg.recipes.settings import Recipe, TrainingSettings
 from hardneg.recipes.starting_model import starting_encoder, untrained_encoder
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.recipes.untrained import cuts_of_sample, from_own, lengths_of
@@ -85,21 +88,31 @@ def train_once(task: Task) -> dict[str, Any]:
                 from_own(start.own, training, states),
                 data,
                 experiment,
-                parse_measures(settings.measures),
-                depth=settings.depth,
-                seed=settings.seed,
-                first_episode=settings.first_episode,
-                about=f"A dense retriever trained with hardneg by {recipe.about} from {source.name}.",
-                settings=settings.result_values(),
-                base_model=source.hub_name,
-                lengths=lengths_of(cuts),
-                how="" if start.own is None else start.own.how,
-                keep=settings.keep,
+                evaluation_plan(recipe, settings, source, start, cuts),
+                bm25=partial(bm25_judged, data, experiment.cache),
                 untrained=partial(untrained_encoder, source, settings),
             )
         if jobs:
             draw_timeline(experiment.layout.timeline, experiment.timing)
         return by_leader(lambda: dict(experiment.results))
+
+
+def evaluation_plan(
+    recipe: Recipe, settings: TrainingSettings, source: ModelSource, start: Start, cuts: Sequence[Cut]
+) -> EvaluationPlan:
+    """What is measured of the states of an experiment, and what its model card says."""
+    return EvaluationPlan(
+        measures=parse_measures(settings.measures),
+        depth=settings.depth,
+        seed=settings.seed,
+        first_episode=settings.first_episode,
+        keep=settings.keep,
+        about=f"A dense retriever trained with hardneg by {recipe.about} from {source.name}.",
+        settings=settings.result_values(),
+        base_model=source.hub_name,
+        lengths=lengths_of(cuts),
+        how="" if start.own is None else start.own.how,
+    )
 
 
 def plan(

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from hardneg.data.training_data import TrainingData
-from hardneg.diagnostics.search_state import evaluation_depth, retrieve_all
+from hardneg.diagnostics.judge import evaluation_depth
+from hardneg.diagnostics.search_state import search_judged
 from hardneg.errors import Interrupted
 from hardneg.evaluation.answers import evaluate_with_answers
 from hardneg.evaluation.measures import Measure, parse_measures
@@ -148,7 +149,8 @@ class Passing:
 
     def _value(self, state: Snapshot) -> float:
         depth = evaluation_depth(parse_measures(self.settings.measures))
-        found = retrieve_all(state, self.data, depth=self.settings.depth, evaluation_depth=depth, contains=None)
+        assert self.data.dev is not None
+        found = search_judged(state, {"dev": self.data.dev}, depth)
         return by_leader(value_of, found["dev"], self.data, self.settings.steering, self.experiment.cache)
 
     def _inputs_of(self, step: int) -> dict[str, str]:

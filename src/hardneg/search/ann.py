@@ -128,9 +128,9 @@ def open_index(path: str | Path) -> Index:
 
 
 def read_faiss(file: Path, manifest: Manifest) -> Any:
-    """Read faiss' index from a file whose digest was checked; see ``Raises`` for what is refused.
+    """Read faiss' index from a file whose digest was checked.
 
-    The kind, the number of rows, the dimension and the metric must be those of the manifest.
+    Its kind, number of rows, dimension and metric must be those of the manifest, else it is refused.
     """
     kind, facts, faiss = manifest.settings["kind"], manifest.facts, load_faiss()
     fix = "build the index again"

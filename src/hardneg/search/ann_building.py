@@ -209,7 +209,7 @@ def make(kind: str, dim: int, options: Mapping[str, int]) -> Any:
 
 
 def quiet(index: Any) -> Any:
-    """Keep faiss' warnings about few training passages off stderr in the block.
+    """Turn off faiss' warnings on stderr that an index has few training passages; returns the index.
 
     The measured recall says what too few of them cost.
     """
@@ -239,7 +239,11 @@ def drawn(n: int, count: int, purpose: str) -> Int64:
 
 
 def recall(index: Any, embeddings: Embeddings, queries: Tensor | None = None) -> dict[str, Any]:
-    """Shares of the exact top 10 and top 100 that the index finds, and how many ``recall_of`` what."""
+    """Measure the index against exact search: ``recall``, and in ``recall_of`` how many queries of which kind.
+
+    ``recall`` is the share of the exact top 10 and top 100 that the index finds. Without ``queries`` [Q, dim],
+    passages are drawn to stand for them.
+    """
     of, vectors = ("passages", embeddings.rows) if queries is None else ("queries", queries.numpy().__getitem__)
     rows = drawn(embeddings.n if queries is None else len(queries), SAMPLED, "index/recall")
     sample = torch.from_numpy(vectors(rows).astype(embeddings.shards[0].dtype))

@@ -145,7 +145,7 @@ def _passages(collection: Passages) -> Iterator[str]:
 
 
 def _build(collection: Passages) -> tuple[list[str], list[NDArray[Any]]]:
-    """Terms in order of appearance, and their postings."""
+    """The terms of a collection in order of appearance, and their postings: offsets, rows and scores."""
     from scipy.sparse import csr_array
 
     tokenizer = _tokenizer()
@@ -166,7 +166,7 @@ def _build(collection: Passages) -> tuple[list[str], list[NDArray[Any]]]:
 
 
 def _scores(offsets: NDArray[np.integer], rows: Int32, counts: Float32, lengths: Int32) -> Float32:
-    """Score of each posting, its term being ``counts`` times in a passage of ``lengths[row]`` terms."""
+    """The score [n] of each posting, whose term stands ``counts`` [n] times in ``lengths[row]`` terms."""
     passages = np.diff(offsets)  # that have a term
     idf = np.log(1 + (len(lengths) - passages + 0.5) / (passages + 0.5)).astype(np.float32)
     norm = K1 * (1 - B + B * lengths / lengths.mean())
@@ -224,7 +224,10 @@ def _best_of_few(index: Bm25Index, postings: list[Posting], k: int) -> tuple[Int
 
 
 def _add(scores: Float32, rows: NDArray[np.integer], weight: float, values: Float32) -> None:
-    """Term by term, in one thread: the same bits every time."""
+    """Add the scores of one term's passages to ``scores``.
+
+    One thread adds them in order, so that sums have the same bits every time.
+    """
     np.add.at(scores, rows, values if weight == 1 else np.float32(weight) * values)
 
 
@@ -242,6 +245,6 @@ def _candidates(scores: Float32, k: int) -> Int64:
 
 
 def _cut(rows: Int32, scores: Float32, k: int) -> tuple[Int32, Float32]:
-    """The k best of some hits, given ascending by row: rows and scores, best first."""
+    """The rows and scores of the k best of some hits, best first; the hits are given in the order of rows."""
     order = np.argsort(-scores, kind="stable")[:k]
     return rows[order], scores[order]

@@ -87,7 +87,10 @@ class Codes:
         return min(HELD * k + 64, len(self.codes))
 
     def of(self, queries: Tensor, norms: Tensor) -> Coded | None:
-        """Codes of stored ``queries`` [Q, dim], whose ``norms`` [Q] are upper bounds; None if they say nothing."""
+        """The codes of stored ``queries`` [Q, dim]; None where their margin is too wide to be of use.
+
+        ``norms`` [Q] are upper bounds of the queries' norms.
+        """
         scaled = queries.double() / self.scale.double()
         unit = scaled.abs().amax(1, keepdim=True) / TOP
         scaled /= unit
@@ -106,7 +109,7 @@ class Codes:
         return Coded(codes, margin.float()) if bool((margin < WIDEST).all()) else None
 
     def products(self, coded: Coded, chunk: int | None = None) -> Iterator[tuple[int, Tensor]]:
-        """Scores [Q, chunk] float32 of one chunk after another, in a buffer that the next one overwrites."""
+        """Yield the first passage and the scores [Q, chunk] float32 of each chunk, in a buffer that is reused."""
         queries, rows = len(coded.margin), len(coded.codes)
         chunk = min(chunk or max(SCORES // queries, BLOCK), len(self.codes))
         sums, buffer = torch.empty(rows * chunk, dtype=torch.int32), torch.empty(queries * chunk)
@@ -151,9 +154,9 @@ class Coding:
         return self.made
 
     def repaid(self, queries: int, k: int) -> Codes | None:
-        """The codes, if a search of so many ``queries`` is faster with them; else None.
+        """The codes, if a search for the ``k`` best of so many ``queries`` is faster with them; else None.
 
-        They are made once the searches so far would have saved the time that making them takes.
+        They are made once the searches before would have saved the time that making them takes.
         """
         n, dim = sum(map(len, self.shards)), self.shards[0].shape[1]
         if queries > FEW or n * dim < MANY or n < DENSE * k or self.given_up:

@@ -24,10 +24,8 @@ from hardneg.search.codes import Codes, Coding
 from hardneg.search.pairs import Pairs
 from hardneg.search.proposals import SAFE, SLACK, Precision, Product, choose, loss, most_lost
 from hardneg.search.runs import check_request
-from hardneg.search.topk_selection import Candidates, Crowded, merge_topk
+from hardneg.search.topk_selection import Candidates, Crowded
 from hardneg.search.vectors import Vectors, as_tensor, check_norms, vector_norms
-
-__all__ = ["ExactIndex", "as_tensor", "exact_search", "merge_topk"]
 
 TILE = {"cpu": 1024, "cuda": 8192}  # queries of one pass over the passages
 CHUNK = {"cpu": 16384, "cuda": 65536}  # passages of one matrix product
@@ -36,19 +34,6 @@ PAIRS = {"cpu": 512, "cuda": 1 << 17}  # (query, passage) pairs scored at a time
 REPAID = 200  # passages whose rounding costs as much to measure as the candidates that a query is spared
 HELD = 96  # bytes that selecting takes for each passage held of a query, temporaries included
 LARGEST = 2.0**127  # scores stay below float32's largest number
-
-
-def exact_search(
-    queries: Vectors,
-    passages: Vectors | Sequence[Vectors],
-    k: int,
-    *,
-    tile: int | None = None,
-    chunk: int | None = None,
-    device: str | torch.device = "cpu",
-) -> tuple[Tensor, Tensor]:
-    """Search once; see :class:`ExactIndex`, which is the way to search several times."""
-    return ExactIndex(passages, tile=tile, chunk=chunk, device=device).search(torch.as_tensor(queries), k)
 
 
 class ExactIndex:
@@ -150,7 +135,7 @@ class ExactIndex:
         return largest
 
     def stored(self, queries: Tensor) -> Tensor:
-        """The queries as they are searched: rounded, on the device; refused as :meth:`search` says."""
+        """The queries [Q, dim] in the passages' dtype, on the index's device; refused as :meth:`search` says."""
         dim = self.shards[0].shape[1]
         if queries.shape[1] != dim:
             what = f"queries have dimension {queries.shape[1]}, passages {dim}"
@@ -184,12 +169,12 @@ class ExactIndex:
         margin = product.margin(queries, pairs.norms, self.max_norm, max_loss).to(product.scores)
         held = product.capacity(k, len(self))
         with product.leave():
-            return Candidates(pairs, margin, k, len(self), held).best_of(self.products(queries, product))
+            return Candidates(pairs, margin, k, held).best_of(self.products(queries, product))
 
     def _search_coded(self, pairs: Pairs, queries: Tensor, k: int, codes: Codes) -> tuple[Tensor, Tensor] | None:
         """The hits of one tile by way of codes; None where codes do not tell the passages apart."""
         if coded := codes.of(queries, pairs.norms):
-            candidates = Candidates(pairs, coded.margin, k, len(self), codes.capacity(k), settles=False)
+            candidates = Candidates(pairs, coded.margin, k, codes.capacity(k), settles=False)
             with contextlib.suppress(Crowded):
                 return candidates.best_of(codes.products(coded, self.given_chunk))
         self.coding.crowd()
@@ -206,7 +191,7 @@ class ExactIndex:
 
     @cached_property
     def max_loss(self) -> float:
-        """The largest norm of what rounding to bfloat16 takes from a passage; they are read once for it."""
+        """The largest norm of what rounding to bfloat16 takes from a passage; all passages are read for it."""
         parts = (part.to(self.device) for _, chunk in self._chunks() for part in chunk.split(self.slice))
         return max(float(loss(part, torch.bfloat16).max()) for part in parts)
 

@@ -143,26 +143,6 @@ def on_device(shards: Sequence[NDArray[Any]], device: str | torch.device) -> Seq
     return [as_tensor(shard).to(device) for shard in shards]
 
 
-def search_run(
-    query_vectors: NDArray[Any],
-    query_rows: Int32,
-    passages: Embeddings,
-    k: int,
-    *,
-    collection_digest: str,
-    device: str | torch.device = "cpu",
-    tile: int | None = None,
-    chunk: int | None = None,
-    documents: Int64 | None = None,
-    name: Callable[[int], str] = "query row {}".format,
-    progress: Tick = silent,
-) -> Run:
-    """Search stored passages exactly, once; parameters as for :class:`StoredIndex` and :func:`index_run`."""
-    index = StoredIndex(passages, device, tile=tile, chunk=chunk, resident=True)
-    asked = as_tensor(query_vectors), query_rows, k, collection_digest
-    return index_run(index, *asked, documents=documents, name=name, progress=progress)
-
-
 def index_run(
     index: Index,
     vectors: Tensor,

@@ -106,7 +106,7 @@ def encode_side(
 def one_at_a_time(
     method: Callable[Concatenate[Any, P], T],
 ) -> Callable[Concatenate[Any, P], T]:
-    """A method of a :class:`Retriever` that one thread at a time is in; it may call others of the same one."""
+    """Let one thread at a time into a method of a :class:`Retriever`, which may call others of the same one."""
 
     @functools.wraps(method)
     def call(self: Retriever, *args: P.args, **kwargs: P.kwargs) -> T:

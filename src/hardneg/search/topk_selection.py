@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -53,27 +53,20 @@ class Candidates:
     ----------
     scorer : gives exact scores.
     margin : [Q], in the dtype of the proposals: a passage this far below the k-th best proposal is out.
-    k, n : hits wanted, passages there are; k <= n.
-    capacity : proposals of a query that are held at most; above k, or n.
-    settles : whether more than is held may be told apart by exact scores, which must be what is proposed, nearly.
+    k : hits wanted, at most as many as there are passages.
+    capacity : proposals of a query that are held at most; more than k, or the number of all passages.
+    settles : whether proposals that outgrow ``capacity`` are told apart by their exact scores, which needs
+        proposals near the exact scores.
 
     Raises
     ------
     Crowded : on the way, where it does not settle, and more than ``capacity`` passages may be among the k best.
     """
 
-    def __init__(
-        self,
-        scorer: Scorer,
-        margin: Tensor,
-        k: int,
-        n: int,
-        capacity: int,
-        settles: bool = True,
-    ) -> None:
-        self.scorer, self.margin, self.k, self.settles = scorer, margin, k, settles
-        self.capacity = capacity
-        shape = (len(margin), self.capacity)
+    def __init__(self, scorer: Scorer, margin: Tensor, k: int, capacity: int, *, settles: bool = True) -> None:
+        self.scorer, self.margin, self.k = scorer, margin, k
+        self.capacity, self.settles = capacity, settles
+        shape = (len(margin), capacity)
         self.values = margin.new_full(shape, -torch.inf)
         self.rows = torch.zeros(shape, dtype=torch.int32, device=margin.device)
         self.count = torch.zeros(len(margin), dtype=torch.int64, device=margin.device)
@@ -176,7 +169,7 @@ class Candidates:
         self.count[ids] = self.count[ids].clamp(max=self.k)
 
     def _ranked(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """The k best [q, <= k] of what is held, by exact score; -inf where there are fewer."""
+        """Scores and rows [q, at most k] of the best held proposals, by exact score; -inf where there are less."""
         width = int(self.count[ids].max())
         values, rows = self.values[ids, :width], self.rows[ids, :width]
         scores = self.scorer.scores(ids, self._sums(ids, values, rows), rows)
@@ -234,7 +227,7 @@ def positions(mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def rank_keys(scores: Tensor, rows: Tensor) -> Tensor:
-    """int64 keys: larger for higher float32 scores, then for lower rows; scores hold no -0.0 or NaN."""
+    """Int64 keys that are larger for higher float32 scores, then for lower rows; no score is -0.0 or NaN."""
     bits = scores.view(torch.int32)
     ordered = torch.where(bits < 0, bits ^ LAST, bits).long()
     return (ordered << 32) | (LAST - rows.long())
@@ -245,18 +238,3 @@ def from_keys(keys: Tensor) -> tuple[Tensor, Tensor]:
     ordered = (keys >> 32).int()
     bits = torch.where(ordered < 0, ordered ^ LAST, ordered)
     return bits.view(torch.float32), (LAST - (keys & 0xFFFFFFFF)).int()
-
-
-def merge_topk(parts: Sequence[tuple[Tensor, Tensor]], k: int) -> tuple[Tensor, Tensor]:
-    """The k best hits of results over disjoint passages.
-
-    Parameters
-    ----------
-    parts : (scores [Q, k_i] float32, rows [Q, k_i] int32) each, rows of the whole collection.
-
-    Returns
-    -------
-    scores [Q, min(k, sum k_i)] float32, rows likewise int32, by score descending, then row ascending.
-    """
-    keys = torch.cat([rank_keys(scores + 0.0, rows) for scores, rows in parts], dim=1)
-    return from_keys(keys.topk(min(k, keys.shape[1])).values)

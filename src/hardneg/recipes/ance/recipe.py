@@ -18,6 +18,7 @@ from pydantic import Field
 
 from hardneg.config import operational
 from hardneg.data.training_data import TrainingData
+from hardneg.diagnostics.judge import Judge
 from hardneg.diagnostics.search_state import search_state
 from hardneg.errors import SettingsError
 from hardneg.evaluation.measures import parse_measures
@@ -25,7 +26,6 @@ from hardneg.experiment.folder import Experiment
 from hardneg.experiment.snapshot import State
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
-from hardneg.negatives.labels import answers_of
 from hardneg.process.distributed import by_leader
 from hardneg.recipes import catalogue
 from hardneg.recipes.ance.following import (
@@ -284,14 +284,14 @@ def infer(training: TrainingRun[Ance], base: Callable[[], BiEncoder], patience: 
     It waits for a trainer that gives no sign of life for ``patience`` seconds.
     """
     settings, data, experiment = training.settings, training.data, training.experiment
-    measures, contains = parse_measures(settings.measures), answers_of(data, experiment.cache)
+    judge = Judge(data, parse_measures(settings.measures), experiment.cache)
     wait = wait_for_peer(beat_of(experiment, "trainer"), patience)
     todo = partial(next_job, settings.mode, experiment, every=settings.refresh_every, refreshes=settings.refreshes)
     while (job := wait(todo, "a model to mine with")) != DONE:
         version, step = job
         miner = base() if step == 0 else published_model(experiment, step, base().device)
         state = state_behind(training, miner, version, step)
-        search_state(state, data, measures, depth=settings.depth, contains=contains)  # now: the embeddings go
+        search_state(state, judge, depth=settings.depth)  # now: the embeddings go
         publish_version(training, state, version)
         state.discard()
 
