@@ -189,7 +189,7 @@ class TrainingRun(Generic[S]):
         models: Mapping[Path, int],
         *,
         name: str = RETRIEVER,
-        save: Save = save_encoder,
+        save: Save | None = None,
         **more: Any,
     ) -> Trainee:
         """A model as a stage trains it, the retriever unless ``name`` says another.
@@ -197,7 +197,7 @@ class TrainingRun(Generic[S]):
         Parameters
         ----------
         models : where it is kept, and after how many steps.
-        save : publishes it.
+        save : publishes it; None: as a bi-encoder is saved.
         more : ``passing`` and ``facts``, as :class:`~hardneg.training.stage.Trainee` takes them.
         """
         settings = self.settings
@@ -207,7 +207,7 @@ class TrainingRun(Generic[S]):
             objective,
             batches,
             schedule,
-            save,
+            save or save_encoder,
             models=models,
             optimizer=settings.make_optimizer,
             clip=settings.clip,
