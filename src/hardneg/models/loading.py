@@ -18,6 +18,7 @@ from hardneg.models.bi_encoder import AnceHead, BiEncoder
 from hardneg.models.code import allow_code
 from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.pretrained import find_weights, locate, read_json_file, read_tensors, usable
+from hardneg.models.ranker_folder import is_classifier, is_marked, refuse_ranker
 from hardneg.models.source import ModelSource
 from hardneg.models.st_folder import MODULES, SentenceFolder, read_ance_head, read_st_folder
 from hardneg.models.tower import KIND, Tower, read_tower
@@ -106,7 +107,9 @@ def open_encoder(source: ModelSource, **overrides: Any) -> BiEncoder:
 
 
 def _verify(folder: Path) -> None:
-    """Check the files of a folder that has a manifest."""
+    """Check the files of a folder that has a manifest; a ranker's is refused."""
+    if is_marked(folder):
+        raise refuse_ranker(folder)
     if (folder / MANIFEST).is_file():
         open_artifact(folder, KIND)
 
@@ -134,6 +137,8 @@ def _read_plain(folder: Path, source: ModelSource) -> Part:
     length = tower.longest
     settings = EncoderSettings(query_length=length, passage_length=length)
     if not unused.issuperset(ANCE_WEIGHTS):
+        if is_classifier(folder):
+            raise refuse_ranker(folder)
         return Part(tower, settings, folder)
     tower.head = AnceHead(tower.width)
     stored = read_tensors(find_weights(folder, source))

@@ -257,9 +257,9 @@ def _model_class(config: Any) -> type[PreTrainedModel]:
 def _check_sizes(config: Any) -> None:
     """Refuse a configuration with sizes that no model has, before transformers allocates one."""
     for name, most in MOST.items():
-        size = getattr(config, name, 1)
-        if not isinstance(size, int) or not 1 <= size <= most:
-            raise ValueError(f"{name} of config.json is {size!r:.40}, not a number from 1 to {most:,}")
+        size, least = getattr(config, name, 1), 0 if name == "type_vocab_size" else 1  # DeBERTa has no types
+        if not isinstance(size, int) or not least <= size <= most:
+            raise ValueError(f"{name} of config.json is {size!r:.40}, not a number from {least} to {most:,}")
 
 
 def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:

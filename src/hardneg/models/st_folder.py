@@ -70,7 +70,7 @@ def read_st_folder(folder: Path, source: ModelSource) -> SentenceFolder:
     SettingsError : it has a module, or a setting of one, that this package does not compute; the name is given.
     TrustError : a module is somebody's own code.
     """
-    modules = _modules(folder)
+    modules = read_modules(folder)
     kinds = [module.kind for module in modules]
     if kinds[:2] != ["Transformer", "Pooling"]:
         raise _unsupported(" → ".join(kinds) or "no modules", folder / MODULES)
@@ -121,7 +121,14 @@ def read_ance_head(folders: tuple[Path, Path], width: int, source: ModelSource) 
     return head
 
 
-def _modules(folder: Path) -> list[Module]:
+def read_modules(folder: Path) -> list[Module]:
+    """The entries of ``modules.json``.
+
+    Raises
+    ------
+    InputError : the file is broken.
+    TrustError : a module is somebody's own code.
+    """
     modules = []
     entries = read_json_file(folder / MODULES)
     shapes = [isinstance(entry, dict) and {"type", "path"} <= entry.keys() for entry in entries or ()]

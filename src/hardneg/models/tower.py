@@ -218,7 +218,12 @@ class TowerModel(nn.Module):
 
 @contextmanager
 def publish_model(
-    model: TowerModel, path: Path, *, inputs: Mapping[str, str] | None = None, replace: bool = False
+    model: TowerModel,
+    path: Path,
+    *,
+    kind: str = KIND,
+    inputs: Mapping[str, str] | None = None,
+    replace: bool = False,
 ) -> Iterator[Draft]:
     """Publish a model's folder; the block writes it.
 
@@ -230,7 +235,7 @@ def publish_model(
     ResourceError : the disk refuses.
     """
     assert model.precision == "float32", "copies in another precision are not the model's weights"
-    with publish(Path(path), KIND, settings=asdict(model.settings), inputs=inputs, replace=replace) as draft:
+    with publish(Path(path), kind, settings=asdict(model.settings), inputs=inputs, replace=replace) as draft:
         yield draft
         draft.facts["digest"] = model.digest()
 
