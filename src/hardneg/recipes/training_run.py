@@ -85,21 +85,21 @@ class TrainingRun(Generic[S]):
         built_on = layout.episode(episode - 1)
         before = None if episode == self.settings.first_episode else built_on.negatives
         if episode > episodes:
-            return self.final_state(encoder, trained_on=before, episode=episode - 1)
+            return self.final_state(encoder, pool=before, episode=episode - 1)
         runs = layout.episode(episode).runs
         if before is None:
             return self.state(encoder, UNTRAINED, runs, kind="untrained")
-        facts: dict[str, Any] = {"trained_on": before, "kept_at": built_on.model, "episode": episode - 1}
+        facts: dict[str, Any] = {"pool": before, "weights": built_on.model, "episode": episode - 1}
         return self.state(encoder, f"episode-{episode - 1}", runs, kind="episode", **facts)
 
     def final_state(
-        self, encoder: BiEncoder, step: int | None = None, trained_on: Path | None = None, *, episode: int = 1
+        self, encoder: BiEncoder, step: int | None = None, pool: Path | None = None, *, episode: int = 1
     ) -> Snapshot:
         """The state after the last step, which is of this episode."""
         name: Kind = self.settings.last_state
         runs = self.experiment.layout.runs_of(name)
-        facts = {"step": step, "trained_on": trained_on, "episode": episode}
-        return self.state(encoder, name, runs, kept_at=self.last_model, kind=name, **facts)
+        facts = {"step": step, "pool": pool, "episode": episode}
+        return self.state(encoder, name, runs, weights=self.last_model, kind=name, **facts)
 
     def passed(self, episode: int, *, after: int = 0, before: int) -> Iterator[ArchivedState]:
         """The states of an episode that were measured on the way, in order.
@@ -117,7 +117,7 @@ class TrainingRun(Generic[S]):
                     there.runs,
                     step=place[1],
                     asked="dev",
-                    kept_at=there.model,
+                    weights=there.model,
                     episode=episode,
                 )
 

@@ -167,15 +167,15 @@ def alternate(training: TrainingRun[Ance], base: Callable[[], BiEncoder]) -> Ite
         if step >= end:  # patience ended it
             break
         used = used_before(settings.mode, experiment, step, settings.refresh_every, version)
-        kept_at = weights_there(experiment, EPISODE, step) if step and settings.keep == "best" else None
+        weights = weights_there(experiment, EPISODE, step) if step and settings.keep == "best" else None
         if by_leader(is_mined, experiment, version):
             old = archived_state(experiment, version, step, used)
-            old.kept_at = kept_at
+            old.weights = weights
             yield old
         else:
             miner = encoder if step == 0 else published_model(experiment, step, encoder.device)
             state = state_behind(training, miner, version, step, used)
-            state.kept_at = kept_at
+            state.weights = weights
             yield state
             by_leader(publish_version, training, state, version)
             state.discard()
