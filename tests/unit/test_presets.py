@@ -10,6 +10,7 @@ from hardneg.errors import SettingsError
 from hardneg.recipes.adore.recipe import Adore
 from hardneg.recipes.ance.recipe import Ance
 from hardneg.recipes.ance_tele import AnceTele
+from hardneg.recipes.settings import Episode
 from hardneg.recipes.star import Star
 from hardneg.recipes.warmup import Warmup
 
@@ -387,7 +388,7 @@ def test_finetune_leaves_the_model_as_it_is_and_keeps_the_best(recipe):
     counts = [steps_of(settings, queries) for queries in (2000, 20_000, 500_000)]
     assert 300 <= counts[0] < counts[1] < counts[2] <= 10_000
     for queries, steps in zip((2000, 20_000, 500_000), counts, strict=True):
-        assert 3 <= len(settings.measured_steps(steps, steps)) <= 10, queries
+        assert 3 <= len(settings.measured_steps(Episode(1, queries, steps, 32, 2))) <= 10, queries
 
 
 def steps_of(settings, queries):

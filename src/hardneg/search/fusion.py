@@ -32,8 +32,8 @@ class Fusion:
 
     Attributes
     ----------
-    method : ``rrf``, reciprocal rank fusion: a passage at rank r of a run, from 1, gets ``w / (rank_constant + r)``,
-        w being the run's weight (Cormack et al., 2009, where it is 1). ``linear``: it gets w times its score
+    method : ``rrf``, reciprocal rank fusion: a passage at rank r of a run (from 1) gets ``w / (rank_constant +
+        r)``, w being the run's weight (Cormack et al., 2009, where it is 1). ``linear``: it gets w times its score
         there, normalised.
     normalisation : of ``linear``, over a query's hits in one run. ``min-max``: (score - lowest) / (highest -
         lowest). ``z``: (score - lowest) / standard deviation; these are z-scores up to a constant of the list,
