@@ -86,7 +86,8 @@ def python(size: Mapping[str, Any], method: str) -> Run:
 
     def worth(hits: dict[str, float]) -> dict[str, float]:
         if method == "rrf":
-            return {name: 1 / (RRF + rank) for rank, name in enumerate(sorted(hits, key=hits.get, reverse=True), 1)}  # type: ignore[arg-type]
+            ranked = sorted(hits, key=hits.__getitem__, reverse=True)
+            return {name: 1 / (RRF + rank) for rank, name in enumerate(ranked, 1)}
         low, high = min(hits.values()), max(hits.values())
         return {name: (score - low) / (high - low) for name, score in hits.items()}
 
@@ -167,10 +168,10 @@ def python_rerank(size: Mapping[str, Any]) -> Run:
     }
 
     def reranked() -> Callable[[], Arrays]:
-        found = {
-            query: dict(sorted(((name, known[query][name]) for name in hits), key=lambda one: one[1], reverse=True))
-            for query, hits in run.items()
-        }
+        found = {}
+        for query, hits in run.items():
+            scored = ((name, known[query][name]) for name in hits)
+            found[query] = dict(sorted(scored, key=lambda one: one[1], reverse=True))
         return lambda: firsts(found)
 
     return reranked

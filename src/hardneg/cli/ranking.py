@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -49,7 +49,14 @@ def rerank(
     from hardneg.cli.tables import facts_table
 
     tune(threads, max_ram, max_vram)
-    named = {"data": data, "ranker": ranker, "k": k, "embeddings": embeddings, "cache": cache, "device": device}
+    named: dict[str, Any] = {
+        "data": data,
+        "ranker": ranker,
+        "k": k,
+        "embeddings": embeddings,
+        "cache": cache,
+        "device": device,
+    }
     show_result(execute(run, out, **reading, **named), as_json, facts_table)
 
 
