@@ -120,6 +120,8 @@ def evaluate_states(
         "informative": seen.informative,
         "kept": choice.as_json(),
     }
+    if all(record.asked != "all" for record in seen.records.values()):
+        results = without_training_queries(results)
     results |= ({"lengths": lengths} if lengths else {}) | ({"index": seen.index} if seen.index else {})
     write_runs(experiment.layout.trec_runs, seen.runs, data)
     draw_curve(experiment, results, measures[0], seen.records)
@@ -244,6 +246,7 @@ def kept_state(
         encoding=last.encoding,
         timed=last.timed,
         asked="judged",
+        sparing=last.sparing,
         kind="final",
     )
 
@@ -333,6 +336,15 @@ def summarize(
     if LAST in trained:  # the final one is one of those before
         trained.pop(FINAL, None)
     return {**results, "forgetting": forgetting(data, trained, answers_of(data, cache), first=first_episode)}
+
+
+def without_training_queries(results: Mapping[str, Any]) -> dict[str, Any]:
+    """The results of states that were searched for dev and test alone: ``examined`` says so.
+
+    What compares runs of the training queries is left out.
+    """
+    left = {name: found for name, found in results.items() if name not in ("forgetting", "informative")}
+    return left | {"examined": "judged"}
 
 
 def by_split(states: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

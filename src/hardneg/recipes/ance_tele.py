@@ -223,6 +223,8 @@ def plan(
         states=len(episodes) + 1,
         entries=math.ceil(2 * settings.count / (1 - settings.alpha)) + settings.count * len(settings.extra),
         in_batch=settings.in_batch,
+        mined=len(episodes),
+        lists=1 + (settings.beta > 0),
     )
     return describe_work(work, encoder, seeds=seeds, measure=measure, own=own)
 

@@ -105,6 +105,7 @@ class TrainingSettings(Settings):
         "last"  # the state that model/ holds: best on dev by the first measure, or last
     )
     patience: int | None = Field(None, ge=1)  # measurements without improvement that end a stage of training
+    examine: Literal["all", "judged"] = "all"  # judged: states are searched for dev and test, not for diagnostics
 
     # labels, see Labels; answers are for open-domain question answering
     labels: Literal["qrels", "answers"] = "qrels"
@@ -293,6 +294,8 @@ def state_of(
         kept_at=kept_at,
         kind=kind,
         episode=episode,
+        asked=settings.examine,
+        sparing=settings.examine == "judged",
     )
 
 

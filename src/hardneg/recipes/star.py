@@ -146,9 +146,8 @@ def plan(
     settings: Star, data: TrainingData, encoder: BiEncoder, *, seeds: int, measure: bool, own: Own | None = None
 ) -> dict[str, Any]:
     """What the experiment would do, and with ``measure`` what it would take here."""
-    work = work_of(
-        settings, data, [settings.episode_of(len(data.train))], states=2, entries=settings.depth, in_batch=True
-    )
+    episodes = [settings.episode_of(len(data.train))]
+    work = work_of(settings, data, episodes, states=2, entries=settings.depth, in_batch=True, mined=1)
     return describe_work(work, encoder, seeds=seeds, measure=measure, own=own)
 
 

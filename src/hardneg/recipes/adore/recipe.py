@@ -31,7 +31,7 @@ from hardneg.recipes.adore.fixed_index import build_once, check_options, exact_i
 from hardneg.recipes.adore.fixed_negatives import FixedNegatives
 from hardneg.recipes.adore.lists import Retrieval
 from hardneg.recipes.adore.query_batches import QueryBatch, QueryBatches, ranks_of
-from hardneg.recipes.estimate import describe_work, work_of
+from hardneg.recipes.estimate import describe_work, judged_queries, work_of
 from hardneg.recipes.measured_states import MeasuredStage, Passing
 from hardneg.recipes.settings import Episode, Recipe, TrainingSettings, final_state, retriever_of, state_of
 from hardneg.recipes.untrained import Own
@@ -286,11 +286,14 @@ def plan(
         entries=min(settings.depth, passages),
         in_batch=False,
     )
+    mined = max(pools - 1, 0) if work.examined else pools  # the first is that of a state that is examined
+    judged = judged_queries(data) / data.collection.n_queries
+    queries = (2 + kept) * (1 if work.examined else judged)
     work = replace(
         work,
         query_side=True,
-        encoded=(2 + kept + max(pools - 1, 0), 1),
-        mined=max(pools - 1, 0),  # the first is that of a state
+        encoded=(queries + mined, 1),
+        mined=mined,
         pools=pools,
         models=kept,
         index=size_of(settings, passages, encoder.dim),

@@ -13,7 +13,7 @@ from hardneg.data.training_data import TrainingData
 from hardneg.errors import PeerError
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.layout import number_of, versions_in
-from hardneg.experiment.names import UNTRAINED
+from hardneg.experiment.names import UNTRAINED, Asked
 from hardneg.experiment.snapshot import GEOMETRY, ArchivedState, Snapshot
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
@@ -112,10 +112,17 @@ def state_behind(
     return state_of(settings, data, experiment, miner, name, runs, step, trained_on, **made_by(version))
 
 
-def archived_state(experiment: Experiment, version: int, step: int, trained_on: Path | None) -> ArchivedState:
+def archived_state(
+    experiment: Experiment, version: int, step: int, trained_on: Path | None, asked: Asked = "all"
+) -> ArchivedState:
     """The state behind a version that was mined before."""
     return ArchivedState(
-        name_of(version), runs_of(experiment, version), step=step, trained_on=trained_on, **made_by(version)
+        name_of(version),
+        runs_of(experiment, version),
+        step=step,
+        trained_on=trained_on,
+        asked=asked,
+        **made_by(version),
     )
 
 
@@ -210,7 +217,14 @@ def needed_from(experiment: Experiment) -> int:
 
 
 def watch(
-    experiment: Experiment, working: Supervisor, *, mode: Mode, every: int, steps: int, keep: int | None
+    experiment: Experiment,
+    working: Supervisor,
+    *,
+    mode: Mode,
+    every: int,
+    steps: int,
+    keep: int | None,
+    asked: Asked = "all",
 ) -> Iterator[ArchivedState]:
     """Yield the state behind every version as it is completed, while two processes train and mine.
 
@@ -218,6 +232,7 @@ def watch(
     ----------
     every, steps : after how many steps a model is published, and after how many training is over.
     keep : how many of the newest versions stay, besides those that resuming needs; None: all of them.
+    asked : which queries the states were searched for.
 
     Raises
     ------
@@ -231,7 +246,7 @@ def watch(
             if is_mined(experiment, version):
                 step = step_of(experiment, version)
                 used = used_before(mode, experiment, step, every, version)
-                yield archived_state(experiment, version, step, used)
+                yield archived_state(experiment, version, step, used, asked)
                 tidy(experiment, used=used, keep=keep)
             version += 1
         if not busy:

@@ -154,6 +154,7 @@ def ance(
             every=settings.refresh_every,
             steps=settings.steps,
             keep=settings.keep_versions,
+            asked=settings.examine,
         )
     last = experiment / settings.last_model
     encoder, made = load_encoder(str(last), device=base().device), steps_made(last)
@@ -175,7 +176,7 @@ def alternate(
         used = used_before(settings.mode, experiment, step, settings.refresh_every, version)
         kept_at = weights_there(experiment, EPISODE, step) if step and settings.keep == "best" else None
         if by_leader(is_mined, experiment, version):
-            old = archived_state(experiment, version, step, used)
+            old = archived_state(experiment, version, step, used, settings.examine)
             old.kept_at = kept_at
             yield old
         else:
@@ -339,7 +340,15 @@ def plan(
     """What the experiment would do, and with ``measure`` what it would take here."""
     one = settings.episode_of(len(data.train))
     versions = settings.refreshes + 1 - (settings.mode == "async-fixed" and settings.refreshes > 0)  # 1 is 0 there
-    work = work_of(settings, data, [one], states=versions + 1, entries=settings.depth, in_batch=settings.in_batch)
+    work = work_of(
+        settings,
+        data,
+        [one],
+        states=versions + 1,
+        entries=settings.depth,
+        in_batch=settings.in_batch,
+        mined=versions,
+    )
     kept = versions if settings.keep_versions is None else min(versions, settings.keep_versions + NEEDED)
     work = replace(work, pools=kept, models=min(settings.refreshes, EXPORTS))
     return describe_work(work, encoder, seeds=seeds, measure=measure, own=own)
