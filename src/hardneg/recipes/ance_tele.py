@@ -18,7 +18,7 @@ from hardneg.errors import SettingsError
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.models.bi_encoder import BiEncoder
-from hardneg.negatives.candidates import Contains
+from hardneg.negatives.candidates import ALL, Contains
 from hardneg.negatives.imported_pool import import_pool
 from hardneg.negatives.labels import answers_of, current_positives
 from hardneg.negatives.mining import mine_pool
@@ -29,7 +29,7 @@ from hardneg.process.distributed import leader_first
 from hardneg.recipes import catalogue
 from hardneg.recipes.estimate import describe_work, work_of
 from hardneg.recipes.measured_states import passed, train_on_pool
-from hardneg.recipes.settings import Episode, Recipe, TrainingSettings, per_episode, state_of_episode
+from hardneg.recipes.settings import Episode, MiningSettings, Recipe, per_episode, state_of_episode
 from hardneg.recipes.untrained import Own
 from hardneg.records import Positives
 from hardneg.storage.artifacts import is_current, read_manifest
@@ -38,7 +38,7 @@ from hardneg.training.objectives import group_loss
 from hardneg.training.stage import steps_made
 
 
-class AnceTele(TrainingSettings):
+class AnceTele(MiningSettings):
     """Settings of the recipe; the presets hold the papers' values."""
 
     # episodes
@@ -77,6 +77,9 @@ class AnceTele(TrainingSettings):
         if len(set(self.extra)) < len(self.extra):
             what = f"extra = {self.extra}: a source stands twice"
             raise SettingsError("REPEATED_SOURCE", what, "name each once")
+        if "bm25" in self.extra and self.filters != ALL:
+            what = "extra = bm25 with bounds on the scores of the model that mines, which BM25's are not"
+            raise SettingsError("NO_MARGIN", what, "leave one of them out")
 
     @property
     def may_grow(self) -> tuple[str, ...]:
@@ -200,6 +203,7 @@ def mix_episode(
         mode=settings.momentum,
         dedup=settings.dedup,
         anchors=settings.lookahead,
+        filters=settings.filters,
         contains=contains,
     )
 

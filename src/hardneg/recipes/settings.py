@@ -22,6 +22,7 @@ from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.saving import save_encoder
+from hardneg.negatives.candidates import Filters
 from hardneg.recipes.catalogue import RecipeFacts
 from hardneg.search.retriever import Encoding
 from hardneg.training.loop import Batch, Objective
@@ -260,6 +261,26 @@ class TrainingSettings(Settings):
     def make_optimizer(self) -> Optimizers:
         """The optimiser over a model's parameters."""
         return optimizers(self.optimizer, weight_decay=self.weight_decay)
+
+
+class MiningSettings(TrainingSettings):
+    """Settings of the recipes whose negatives the model itself mines."""
+
+    # bounds on what is mined, see Filters; scores are those of the model that mines
+    max_score: float | None = None
+    absolute_margin: float | None = None
+    relative_margin: float | None = None
+
+    @property
+    def bounds(self) -> dict[str, float]:
+        """The bounds that are set."""
+        known = {name: getattr(self, name) for name in ("max_score", "absolute_margin", "relative_margin")}
+        return {name: value for name, value in known.items() if value is not None}
+
+    @property
+    def filters(self) -> Filters:
+        """Which candidates may become negatives."""
+        return Filters(**self.bounds)
 
 
 def state_of(

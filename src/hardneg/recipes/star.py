@@ -28,7 +28,7 @@ from hardneg.process.distributed import leader_first
 from hardneg.recipes import catalogue
 from hardneg.recipes.estimate import describe_work, work_of
 from hardneg.recipes.measured_states import passed, train_on_pool
-from hardneg.recipes.settings import Episode, Recipe, TrainingSettings, state_of_episode
+from hardneg.recipes.settings import Episode, MiningSettings, Recipe, state_of_episode
 from hardneg.recipes.untrained import Own
 from hardneg.storage.artifacts import is_current
 from hardneg.training.batches import VisitBatches, trainable
@@ -36,7 +36,7 @@ from hardneg.training.objectives import GroupLoss
 from hardneg.training.stage import steps_made
 
 
-class Star(TrainingSettings):
+class Star(MiningSettings):
     """Settings of the recipe; the presets hold the paper's values."""
 
     negatives_per_query: int = Field(1, ge=1)
@@ -100,6 +100,7 @@ def static_negatives(
                     episode=1,
                     depth=settings.depth,
                     seed=settings.seed,
+                    filters=settings.filters,
                     contains=contains,
                 )
             else:

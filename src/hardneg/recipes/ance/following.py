@@ -33,7 +33,7 @@ from hardneg.recipes.ance.versions import (
     scheduled_version,
     source_step,
 )
-from hardneg.recipes.settings import TrainingSettings, state_of
+from hardneg.recipes.settings import MiningSettings, TrainingSettings, state_of
 from hardneg.storage.artifacts import is_published, read_manifest, remove
 from hardneg.training.checkpoint import checkpoints
 
@@ -151,17 +151,25 @@ def next_job(mode: Mode, experiment: Experiment, *, every: int, refreshes: int) 
 
 
 def publish_version(
-    state: Snapshot, data: TrainingData, experiment: Experiment, version: int, *, depth: int, seed: int
+    settings: MiningSettings, state: Snapshot, data: TrainingData, experiment: Experiment, version: int
 ) -> None:
-    """Publish all candidates of a state as a version of the negatives (top ``depth`` without D+)."""
+    """Publish the candidates of a state as a version of the negatives: top ``depth`` without D+, within bounds."""
     contains = answers_of(data, experiment.cache)
     with experiment.timed("mine", version=version, step=state.step):
-        positives = current_positives(state, data, depth, contains)
+        positives = current_positives(state, data, settings.depth, contains)
         pool = mine_candidates(
-            state, positives, "query", episode=version, depth=depth, seed=seed, contains=contains
+            state,
+            positives,
+            "query",
+            episode=version,
+            depth=settings.depth,
+            seed=settings.seed,
+            filters=settings.filters,
+            contains=contains,
         )
     inputs = {"collection": data.collection.digest, "miner": state.digest, "step": str(state.step)}
-    save_pool(pool, versions_of(experiment).path(version), settings={"depth": depth}, inputs=inputs)
+    told = {"depth": settings.depth, **settings.bounds}
+    save_pool(pool, versions_of(experiment).path(version), settings=told, inputs=inputs)
 
 
 def is_mined(experiment: Experiment, version: int) -> bool:

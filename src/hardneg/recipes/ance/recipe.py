@@ -50,7 +50,7 @@ from hardneg.recipes.ance.in_force import VersionInForce
 from hardneg.recipes.ance.versions import Mode, Wait, no_wait, wait_for_peer
 from hardneg.recipes.estimate import describe_work, work_of
 from hardneg.recipes.measured_states import MeasuredStage, Passing, passed, runs_there, weights_there
-from hardneg.recipes.settings import Episode, Recipe, TrainingSettings, final_state, retriever_of
+from hardneg.recipes.settings import Episode, MiningSettings, Recipe, final_state, retriever_of
 from hardneg.recipes.untrained import Own
 from hardneg.training.batches import VisitBatches
 from hardneg.training.objectives import LossName, group_loss, group_objective
@@ -61,7 +61,7 @@ EXPORTS = 2  # published models that stand beside each other where the inference
 NEEDED = 2  # versions that resuming or the results need besides the newest
 
 
-class Ance(TrainingSettings):
+class Ance(MiningSettings):
     """Settings of the recipe; the presets hold the paper's values."""
 
     mode: Mode = "sync"
@@ -184,7 +184,7 @@ def alternate(
             state = state_behind(settings, data, experiment, miner, version, step, used)
             state.kept_at = kept_at
             yield state
-            by_leader(publish_version, state, data, experiment, version, depth=settings.depth, seed=settings.seed)
+            by_leader(publish_version, settings, state, data, experiment, version)
             state.discard()
         by_leader(tidy, experiment, used=used, keep=settings.keep_versions)
         training = training or trainer(settings, data, encoder, experiment, no_wait)  # now negatives are there
@@ -327,7 +327,7 @@ def infer(
         miner = base() if step == 0 else published_model(experiment, step, base().device)
         state = state_behind(settings, data, experiment, miner, version, step)
         search_state(state, data, measures, depth=settings.depth, contains=contains)  # now: the embeddings go
-        publish_version(state, data, experiment, version, depth=settings.depth, seed=settings.seed)
+        publish_version(settings, state, data, experiment, version)
         state.discard()
 
 
