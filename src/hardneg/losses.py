@@ -170,3 +170,83 @@ def rank_worth(ranks: Tensor, relevant: Tensor, *, measure: RankMeasure, cut: in
     places = 1.0 / torch.log2(1.0 + torch.arange(1, cut + 1, device=ranks.device))
     ideal = torch.cumsum(places, 0)[relevant.clamp(1, cut) - 1]
     return discounts / ideal[:, None]
+
+
+# ---------------------------------------------------------------- distillation: of a teacher's scores of the same columns
+
+
+def distil_kl(
+    scores: Tensor, teacher: Tensor, masked: Tensor, *, scale: float = 1.0, teacher_scale: float = 1.0
+) -> Tensor:
+    """Kullback-Leibler divergence of each query's scores from the teacher's, over its list.
+
+    ``KL(q || p) = sum_i q_i (log q_i - log p_i)`` with ``q = softmax(teacher * teacher_scale)`` and
+    ``p = softmax(scores * scale)`` over the columns that are not masked (listwise distillation: Hinton et al.,
+    2015, Eq. 1; AR2's L_distill, Zhang et al., 2022, is this plus the entropy of q, which has no gradient). The
+    gradient with respect to a logit is ``p_i - q_i``.
+
+    Parameters
+    ----------
+    scores, teacher : [B, P] raw scores of student and teacher; the teacher gets no gradient.
+    masked : [B, P] bool, the columns to leave out; of each query one stays at least.
+    scale, teacher_scale : factors from scores to logits (1 / temperature).
+
+    Returns
+    -------
+    [B] losses in nats.
+    """
+    log_p = torch.log_softmax((scores.float() * scale).masked_fill(masked, float("-inf")), dim=1)
+    targets = (teacher.detach().float() * teacher_scale).masked_fill(masked, float("-inf"))
+    log_q = torch.log_softmax(targets, dim=1).masked_fill(masked, 0.0)
+    q = log_q.exp().masked_fill(masked, 0.0)
+    return (q * (log_q - log_p.masked_fill(masked, 0.0))).sum(dim=1)
+
+
+def margin_mse(
+    scores: Tensor, teacher: Tensor, targets: Tensor, masked: Tensor, *, scale: float = 1.0
+) -> Tensor:
+    """Squared difference of the student's and the teacher's margins, mean over each query's negatives.
+
+    ``((s_pos - s_neg) * scale - (t_pos - t_neg))^2`` (MarginMSE; Hofstätter et al., 2020). A query without
+    negatives gives 0.
+
+    Parameters
+    ----------
+    scores, teacher : [B, P] raw scores of student and teacher; the teacher gets no gradient.
+    targets : [B] int64, the column of each query's positive.
+    masked : [B, P] bool; a masked column is no negative.
+    scale : factor of the student's margins.
+
+    Returns
+    -------
+    [B] losses.
+    """
+    kept = ~masked.scatter(1, targets[:, None], True)
+    apart = scores.float() * scale - teacher.detach().float()
+    apart = (apart.gather(1, targets[:, None]) - apart).masked_fill(~kept, 0.0)
+    return apart.square().sum(dim=1) / kept.sum(dim=1).clamp(min=1)
+
+
+def contrastive_kl(
+    scores: Tensor,
+    teacher: Tensor,
+    targets: Tensor,
+    masked: Tensor,
+    *,
+    weight: float,
+    scale: float = 1.0,
+    teacher_scale: float = 1.0,
+) -> Tensor:
+    """``(1 - weight)`` times the cross entropy of the positive plus ``weight`` times the divergence from the teacher.
+
+    See :func:`contrastive` and :func:`distil_kl`. Hinton et al., 2015, Section 2, mix both terms so; the positive's
+    own column is in both, masked or not.
+
+    Returns
+    -------
+    [B] losses in nats.
+    """
+    listed = masked & ~torch.zeros_like(masked).scatter_(1, targets[:, None], True)
+    hard = contrastive(scores, targets, masked, scale=scale)
+    soft = distil_kl(scores, teacher, listed, scale=scale, teacher_scale=teacher_scale)
+    return (1.0 - weight) * hard + weight * soft

@@ -13,6 +13,7 @@ from hardneg.experiment.folder import Experiment
 from hardneg.models.loading import load_encoder
 from hardneg.recipes import ance_tele
 from hardneg.recipes.adore.lists import Retrieval
+from hardneg.recipes.training_run import TrainingRun
 from hardneg.search.ann import FaissIndex
 from worlds.tiny_world import COMMON, SETTINGS, tiny_collection, tiny_model
 
@@ -90,7 +91,7 @@ def run_states(world, tmp_path_factory):
         with watched() as batches:
             options = {} if given is None else {"given": given}
             options |= {} if index_folder is None else {"index": FaissIndex(index_folder)}
-            for state in recipe.run(settings, data, partial(deepcopy, base), experiment, **options):
+            for state in recipe.run(TrainingRun(settings, data, experiment), partial(deepcopy, base), **options):
                 names.append(state.name)
         return Executed(experiment.path, settings.model_dump(), {"states": names}, batches)
 

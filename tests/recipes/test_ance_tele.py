@@ -12,6 +12,7 @@ from reference_tele import SlowEncoder, SlowTele
 from hardneg.data.training_data import choose_splits
 from hardneg.negatives.facts import entries_of
 from hardneg.negatives.pool import load_pool
+from reference_candidates import slow_candidates
 from worlds.tiny_world import SETTINGS, one_thread, tiny_model  # noqa: F401
 
 STEPS = {1: 4, 2: 4, 3: 12}
@@ -201,16 +202,6 @@ def test_the_mix_of_every_episode(train_only, whole, name):
         assert counts_of(done.pool(episode), episode) == [(*parts, 0, 0)] * 60
 
 
-def slow_candidates(world, hits, positives):
-    """(row, rank, score) of the hits that may be drawn."""
-    known = {world.collection.texts.take([row])[0] for row in positives}
-    found = []
-    for rank, (row, score) in enumerate(hits, 1):
-        if world.collection.texts.take([row])[0] not in known and len(found) < DEPTH:
-            found.append((row, rank, score))
-    return found
-
-
 @pytest.mark.parametrize("episode", [1, 2, 3])
 def test_new_entries_are_candidates_of_the_stored_runs(whole, world, train, episode):
     pool = whole.pool(episode)
@@ -220,7 +211,7 @@ def test_new_entries_are_candidates_of_the_stored_runs(whole, world, train, epis
             positives = train.of(i).tolist()
             new = [e for e in entries if e["sources"] == source and e["episodes"] == episode]
             drawn = [(e["passage_rows"], e["ranks"], e["scores"]) for e in new]
-            assert set(drawn) <= set(slow_candidates(world, run[i], positives))
+            assert set(drawn) <= set(slow_candidates(world.collection, run[i], positives, DEPTH))
             assert len(set(drawn)) == len(drawn) == N
             assert {e["anchors"] for e in new} == ({positives[0]} if source == "lookahead" else {-1})
 

@@ -7,8 +7,10 @@ import pytest
 
 import hardneg as hn
 from hardneg.api.reopen import experiment_data, run_of_state
-from hardneg.diagnostics.results import bm25_judged, summarize
-from hardneg.diagnostics.search_state import evaluation_depth
+from hardneg.diagnostics.judge import Judge
+from hardneg.diagnostics.measured import Measured, with_figures
+from hardneg.diagnostics.search_state import bm25_judged
+from hardneg.diagnostics.summary import summarize
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment.folder import read_settings, write_settings
@@ -47,15 +49,17 @@ def figures(out):
     """What ``results.json`` says by split, of comparisons and forgetting, from folder and collection alone."""
     record, data = read_settings(out), experiment_data(out)
     measures, cache = parse_measures(record["settings"]["measures"]), out / "cache"
-    depth, states, runs = evaluation_depth(measures), read_states(out), {}
+    judge, states, seen = Judge(data, measures, cache), read_states(out), {}
     for state in states:
         found = {"train": run_of_state(out, state, "query")}
         found |= {split: run_of_state(out, state, split) for split in ("test", "dev")}
-        found |= {split: run.cut(depth) for split, run in found.items() if run is not None and split != "train"}
-        runs[state.name] = {name: run for name, run in found.items() if run is not None}
-    runs["bm25"] = bm25_judged(data, cache, depth)
-    indexed = {state.name for state in states if state.of is not None}
-    return summarize(data, runs, measures, cache=cache, seed=record["settings"]["seed"], indexed=indexed)
+        found |= {
+            split: run.cut(judge.depth) for split, run in found.items() if run is not None and split != "train"
+        }
+        runs = {name: run for name, run in found.items() if run is not None}
+        runs = bm25_judged(data, cache, judge.depth) if state.name == "bm25" else runs
+        seen[state.name] = with_figures(Measured(state, runs), judge)
+    return summarize(seen, seed=record["settings"]["seed"])
 
 
 @pytest.mark.parametrize("made", ["tele", "star"])

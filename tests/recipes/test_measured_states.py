@@ -13,6 +13,7 @@ from hardneg.models.loading import load_encoder
 from hardneg.recipes import measured_states as passing
 from hardneg.recipes import settings as recipe_settings
 from hardneg.recipes.measured_states import Passing
+from hardneg.recipes.settings import Episode
 from hardneg.storage.artifacts import read_manifest
 from hardneg.training import stage
 from worlds.tiny_world import COMMON, one_thread  # noqa: F401
@@ -206,9 +207,10 @@ def test_shares_of_the_schedule_and_bounds_of_steps():
     settings = settings_of("star", measure_every=0.25, epochs=2.0, queries_per_step=10, min_steps=8, max_steps=40)
     assert [settings.horizon(queries) for queries in (20, 100, 1000)] == [8, 20, 40]
     assert settings_of("star", min_steps=8, max_steps=4).horizon(1000) == 4
-    assert settings.measured_steps(20, 20) == [5, 10, 15]
-    assert settings.measured_steps(20, 12) == [5, 10]
-    assert settings_of("star", measure_every=3).measured_steps(20, 8) == [3, 6]
-    assert settings_of("star").measured_steps(20, 20) == []
+    whole, stopped = Episode(1, 100, 20, 10, 2), Episode(1, 100, 12, 10, 2, horizon=20)
+    assert settings.measured_steps(whole) == [5, 10, 15]
+    assert settings.measured_steps(stopped) == [5, 10]
+    assert settings_of("star", measure_every=3).measured_steps(Episode(1, 100, 8, 10, 2, horizon=20)) == [3, 6]
+    assert settings_of("star").measured_steps(whole) == []
     ance = settings_of("ance", epochs=2.0, queries_per_step=10, refreshes=3, min_steps=8)
     assert [ance.for_data(queries).steps for queries in (20, 100, 101)] == [8, 20, 24]

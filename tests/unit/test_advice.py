@@ -10,6 +10,7 @@ import typer
 
 import hardneg
 from hardneg.cli import app
+from hardneg.recipes.catalogue import CATALOGUE
 
 SOURCE = Path(hardneg.__file__).parent
 OPTION = re.compile(r"(?:hardneg ([a-z]+)(?: [A-Z]+)*\b[^;]*?)?(?<![\w-])(--[a-z][a-z0-9-]+)")
@@ -18,6 +19,7 @@ OPTION = re.compile(r"(?:hardneg ([a-z]+)(?: [A-Z]+)*\b[^;]*?)?(?<![\w-])(--[a-z
 HIDDEN = ("role",)  # what it says is shown by train
 CHECKS = ("hardneg.models.code.allow_code",)  # of what was given by the option itself
 OWN = ("hardneg.cli", "hardneg.recipes.catalogue")  # options, and what help says of them
+RECIPES = ("hardneg.api.recipes", "RECIPES")
 IF_GIVEN = {"--max-ram", "--max-vram"}  # told of only where the option, or a supervisor that has it, set a limit
 NEVER = {
     *((recipe, "--negatives") for recipe in ("ance", "adore")),  # no later first episode, no source file
@@ -76,6 +78,8 @@ class Graph:
     def called(self, place):
         """What the body of a function names."""
         module, nodes = place[0], list(ast.walk(self.bodies[place]))
+        if place == RECIPES:
+            yield from ((facts.home, "RECIPE") for facts in CATALOGUE)  # which it imports by name
         inside = [bound(node) for node in nodes if isinstance(node, ast.ImportFrom)]
         known = dict(ChainMap(*inside, self.names[module]))
         for node in nodes:

@@ -20,7 +20,7 @@ from hardneg.records import offsets_of
 from hardneg.search.ann import FILE, KIND, FaissIndex, check_index, traits
 from hardneg.search.ann_building import build_index, choose, drawn, memory_of
 from hardneg.search.embedding_store import Embeddings
-from hardneg.search.retrieve import StoredIndex, index_run, search_run
+from hardneg.search.retrieve import StoredIndex, index_run
 from hardneg.storage.artifacts import open_artifact, publish, read_manifest
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
@@ -129,7 +129,7 @@ def test_ties_rank_by_row_and_short_lists_stay_short(world, indexes, caplog):
 def test_documents_have_the_score_of_their_best_chunk(world, indexes):
     documents = offsets_of(np.array([1, 3, 2] * 20))  # the 120 passages as chunks of 60 documents
     queries, rows = world[3].rows(np.arange(0, 60, 4)), np.arange(15, dtype=np.int32)
-    exact = search_run(queries, rows, world[3], 9, collection_digest="c", documents=documents)
+    exact = index_run(StoredIndex(world[3]), torch.from_numpy(queries), rows, 9, "c", documents=documents)
     found = index_run(
         FaissIndex(world[0] / "index-flat"), torch.from_numpy(queries), rows, 9, "c", documents=documents
     )

@@ -14,18 +14,13 @@ from hardneg.negatives.candidates import (
 )
 from hardneg.negatives.pool import blocks
 from hardneg.records import Run
-from worlds.tiny_records import positives_of, run_of
+from worlds.tiny_records import as_lists, positives_of, run_of
 
 N_PASSAGES = 60
 
 
 def mined(run, positives, *, source="query", episode=1, depth=None, **options):
     return candidates(run, positives, source=source, episode=episode, depth=depth, **options)
-
-
-def as_lists(pool, name="passage_rows"):
-    values = getattr(pool, name)
-    return [values[a:b].tolist() for a, b in zip(pool.offsets[:-1], pool.offsets[1:], strict=True)]
 
 
 def random_case(seed, n_queries=120, lists_per_query=1):

@@ -1,4 +1,4 @@
-"""Digests of values, files and folders, and how they are remembered."""
+"""Digests of values and files, and how they are remembered."""
 
 import os
 
@@ -7,7 +7,7 @@ import pytest
 from calls import uncalled
 from faults.injected import settle
 from hardneg.storage import digests
-from hardneg.storage.digests import cached_digest, digest_file, digest_folder, digest_json
+from hardneg.storage.digests import cached_digest, digest_file, digest_json
 
 
 def test_equal_json_has_equal_digests_and_nothing_else_has():
@@ -16,23 +16,6 @@ def test_equal_json_has_equal_digests_and_nothing_else_has():
     assert digest_json({"a": 1}) == "015abd7f5cc57a2dd94b7590f04ad8084273905ee33ec5cebeae62276a97f862"
     with pytest.raises(ValueError, match="not JSON compliant"):
         digest_json(float("inf"))
-
-
-def test_the_digest_of_a_foreign_folder_is_that_of_its_files(tmp_path):
-    for name in ("model", "copy"):
-        (tmp_path / name / "sub").mkdir(parents=True)
-        (tmp_path / name / "config.json").write_text("{}")
-        (tmp_path / name / "sub/weights").write_bytes(b"w")
-    (tmp_path / "copy/.cache/hub").mkdir(parents=True)
-    (tmp_path / "copy/.cache/hub/time.metadata").write_text("today")  # what a download leaves behind
-    (tmp_path / "copy/.gitattributes").write_text("x")
-    digest = digest_folder(tmp_path / "model")
-    assert digest_folder(tmp_path / "copy") == digest
-    (tmp_path / "copy/sub/weights").rename(tmp_path / "copy/sub/other")
-    assert digest_folder(tmp_path / "copy") != digest
-    (tmp_path / "copy/sub/other").rename(tmp_path / "copy/sub/weights")
-    (tmp_path / "copy/sub/weights").write_bytes(b"v")
-    assert digest_folder(tmp_path / "copy") != digest
 
 
 def test_a_remembered_digest_is_not_computed_again(tmp_path):

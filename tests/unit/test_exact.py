@@ -5,15 +5,15 @@ import pytest
 import torch
 
 from hardneg.errors import ArtifactError, InputError, NumericError, SettingsError
-from hardneg.search.exact import ExactIndex, exact_search, merge_topk
+from hardneg.search.exact import ExactIndex
 from hardneg.search.pairs import tree_sum
 from hardneg.search.topk_selection import Candidates
-from reference_search import check, random, slow_scores, slow_search
+from reference_search import check, random, search, slow_scores, slow_search
 
 
 def test_by_hand():
     passages = np.array([[1, 0], [0, 2], [1, 1], [0, 2]], np.float16)
-    scores, rows = exact_search(np.array([[1, 1], [-1, 0.5]], np.float16), passages, 3)
+    scores, rows = search(np.array([[1, 1], [-1, 0.5]], np.float16), passages, 3)
     assert rows.tolist() == [[1, 2, 3], [1, 3, 2]]
     assert scores.tolist() == [[2, 2, 2], [1, 1, -0.5]]
 
@@ -28,7 +28,7 @@ def test_equals_a_full_sort(dim, dtype):
 
 def test_queries_are_rounded_to_the_stored_type():
     passages, queries = random((300, 32)), random((9, 32), "float32", 3)
-    scores, rows = exact_search(torch.from_numpy(queries), passages, 20)
+    scores, rows = search(torch.from_numpy(queries), passages, 20)
     expected = slow_search(queries.astype(np.float16), passages, 20)
     np.testing.assert_array_equal(rows.numpy(), expected[1])
     np.testing.assert_array_equal(scores.numpy(), expected[0])
@@ -112,7 +112,7 @@ def test_memory_mapped(tmp_path):
     passages, queries = random((300, 16), seed=24), random((4, 16), seed=25)
     np.save(tmp_path / "p.npy", passages)
     mapped = np.load(tmp_path / "p.npy", mmap_mode="r")
-    scores, rows = exact_search(queries, mapped, 5)
+    scores, rows = search(queries, mapped, 5)
     np.testing.assert_array_equal(rows.numpy(), slow_search(queries, passages, 5)[1])
     assert len(scores) == 4
 
@@ -126,28 +126,6 @@ def test_a_lowered_precision_of_the_process_changes_nothing():
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_float32_matmul_precision(before)
-
-
-def test_merge_equals_one_search():
-    passages, queries = random((20, 8), seed=28)[np.arange(400) % 20], random((5, 8), seed=29)
-    parts = []
-    for start in (200, 0, 300):
-        stop = {200: 300, 0: 200, 300: 400}[start]
-        scores, rows = exact_search(queries, passages[start:stop], 50)
-        parts.append((scores, rows + start))
-    scores, rows = merge_topk(parts, 50)
-    expected = slow_search(queries, passages, 50)
-    np.testing.assert_array_equal(rows.numpy(), expected[1])
-    np.testing.assert_array_equal(scores.numpy(), expected[0])
-
-
-def test_merge_by_hand():
-    one = torch.tensor([[0.5, -1.0]]), torch.tensor([[7, 3]], dtype=torch.int32)
-    two = torch.tensor([[0.5, -0.0, -2.0]]), torch.tensor([[2, 9, 1]], dtype=torch.int32)
-    scores, rows = merge_topk([one, two], 4)
-    assert rows.tolist() == [[2, 7, 9, 3]]
-    assert scores.tolist() == [[0.5, 0.5, 0, -1]]
-    assert merge_topk([one, two], 99)[1].tolist() == [[2, 7, 9, 3, 1]]
 
 
 def test_tree_sum_by_hand():
@@ -171,7 +149,7 @@ def test_candidates_survive_the_worst_proposals():
         def scores(self, ids, sums, rows):
             return torch.where(sums == -torch.inf, -torch.inf, exact[ids[:, None], rows.long()]).float()
 
-    candidates = Candidates(Scorer(), torch.full((3,), 2 * error + 1e-9, dtype=torch.float64), k, 1000, 4 * k + 64)
+    candidates = Candidates(Scorer(), torch.full((3,), 2 * error + 1e-9, dtype=torch.float64), k, 4 * k + 64)
     for start in range(0, 1000, 170):
         candidates.absorb(torch.arange(3), proposals[:, start : start + 170], start)
     scores, rows = candidates.best()
@@ -184,15 +162,15 @@ def test_candidates_survive_the_worst_proposals():
 def test_requests_that_make_no_sense():
     passages, query = random((10, 4)), torch.ones(1, 4)
     with pytest.raises(SettingsError, match="BAD_K"):
-        exact_search(query, passages, 0)
+        search(query, passages, 0)
     with pytest.raises(InputError, match="NO_QUERIES"):
-        exact_search(query[:0], passages, 3)
+        search(query[:0], passages, 3)
     with pytest.raises(InputError, match="NO_PASSAGES"):
-        exact_search(query, passages[:0], 3)
+        search(query, passages[:0], 3)
     with pytest.raises(ArtifactError, match="dimension 5, passages 4"):
-        exact_search(torch.ones(1, 5), passages, 3)
+        search(torch.ones(1, 5), passages, 3)
     with pytest.raises(ArtifactError, match="float64"):
-        exact_search(query, passages.astype(np.float64), 3)
+        search(query, passages.astype(np.float64), 3)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 0])
@@ -202,15 +180,15 @@ def test_vectors_that_are_not_vectors(value):
     with pytest.raises(NumericError, match="passage row 6"):
         ExactIndex(bad)
     with pytest.raises(NumericError, match="query 6"):
-        exact_search(torch.from_numpy(bad), random((10, 4), "float32"), 3)
+        search(torch.from_numpy(bad), random((10, 4), "float32"), 3)
 
 
 def test_queries_that_overflow_the_stored_type():
     with pytest.raises(NumericError, match="query 0"):
-        exact_search(torch.full((1, 4), 1e6), random((10, 4)), 3)
+        search(torch.full((1, 4), 1e6), random((10, 4)), 3)
 
 
 def test_scores_that_would_overflow():
     huge = np.full((3, 4), 1e30, np.float32)
     with pytest.raises(NumericError, match="SCORE_OVERFLOW"):
-        exact_search(torch.from_numpy(huge), huge, 1)
+        search(torch.from_numpy(huge), huge, 1)

@@ -14,7 +14,7 @@ from hardneg.storage.artifacts import remove
 from worlds.tiny_records import pool_of, positives_of, run_of
 
 KEYS = np.arange(1000, dtype=np.uint64)
-DATA = SimpleNamespace(collection=SimpleNamespace(text_keys=KEYS, n_passages=1000, digest="c"))
+COLLECTION = SimpleNamespace(text_keys=KEYS, n_passages=1000, digest="c")
 
 
 def test_by_hand(monkeypatch):
@@ -24,7 +24,7 @@ def test_by_hand(monkeypatch):
         [[9, 1, 2, 3], [4, 8, 5, 6], [1, 2]], collection="c"
     )  # without positives, the first two: 1 2; 4 5; 1 2
     pool = pool_of([[1, 3], [5, 4, 6, 4], []], [[9], [8], [7]], collection="c")
-    assert informative_share(pool, run, DATA, positives) == pytest.approx((1 / 2 + 3 / 4) / 2)
+    assert informative_share(pool, run, positives, KEYS) == pytest.approx((1 / 2 + 3 / 4) / 2)
 
 
 def test_equals_a_loop():
@@ -38,7 +38,7 @@ def test_equals_a_loop():
         if len(negatives):
             shares.append(np.mean([row in near for row in negatives.tolist()]))
     found = informative_share(
-        pool_of(lists, [positives.of(i) for i in range(40)], collection="c"), run, DATA, positives
+        pool_of(lists, [positives.of(i) for i in range(40)], collection="c"), run, positives, KEYS
     )
     assert found == pytest.approx(np.mean(shares))
     assert 0.05 < found < 0.2
@@ -47,7 +47,7 @@ def test_equals_a_loop():
 def test_a_state_without_a_pool_has_none(tmp_path):
     for pool in (None, tmp_path / "no"):
         state = ArchivedState("first", tmp_path, trained_on=pool)
-        assert share_of_state(state, run_of([[1]], collection="c"), DATA, positives_of([[1]])) is None
+        assert share_of_state(state, run_of([[1]], collection="c"), positives_of([[1]]), COLLECTION) is None
 
 
 def test_a_share_outlives_the_pool(tmp_path):
@@ -55,6 +55,6 @@ def test_a_share_outlives_the_pool(tmp_path):
     save_run(run, tmp_path / "runs/query", inputs={}, settings={"k": 3})
     save_pool(pool_of([[2, 7]], [[1]], collection="c"), tmp_path / "pool", settings={}, inputs={})
     state = ArchivedState("first", tmp_path / "runs", trained_on=tmp_path / "pool")
-    assert share_of_state(state, run, DATA, positives) == 0.5
+    assert share_of_state(state, run, positives, COLLECTION) == 0.5
     remove(tmp_path / "pool")
-    assert share_of_state(state, run, DATA, positives) == 0.5
+    assert share_of_state(state, run, positives, COLLECTION) == 0.5

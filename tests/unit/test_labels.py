@@ -261,7 +261,8 @@ def test_a_hit_that_contains_an_answer_counts_as_a_judged_one(labels):
     assert [sorted(set(found.of(i).tolist())) for i in range(5)] == [[0, 1], [3, 5], [], [2], [4]]
     assert reciprocal_ranks(run, found).tolist() == [1 / 2, 1 / 2, 0, 1 / 4, 1]
     better = ranked(data, [[0, 7, 1, 2], [1, 0, 5, 3], *LISTS[2:]])
-    (row,) = forgetting(data, {"first": run, "second": better}, contains)
+    now = relevant(better, data, contains)
+    (row,) = forgetting({"first": reciprocal_ranks(run, found), "second": reciprocal_ranks(better, now)})
     assert row == {
         "episode": 1,
         "before": "first",

@@ -26,6 +26,7 @@ from hardneg.search.bm25 import bm25_run
 from hardneg.search.embeddings import encode_store
 from hardneg.search.retrieve import dot_products
 from hardneg.search.retriever import Encoding
+from reference_candidates import slow_candidates
 from worlds.tiny_records import positives_of
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
@@ -72,17 +73,6 @@ def equal(a, b):
 # ---------------------------------------------------------------- candidates
 
 
-def slow_candidates(collection, run, i, positives, depth):
-    """(row, rank, score) of what may be drawn from one list."""
-    texts = collection.texts.take(np.arange(collection.n_passages))
-    known = {texts[row] for row in positives}
-    found = []
-    for rank, (row, score) in enumerate(zip(*run.hits(i), strict=True), 1):
-        if row not in positives and texts[row] not in known and len(found) < depth:
-            found.append((int(row), rank, float(score)))
-    return found
-
-
 @pytest.mark.parametrize("source", ["query", "lookahead", "bm25"])
 def test_candidates_equal_a_slow_loop(state, train, source):
     pool = mine_candidates(state, train, source, episode=4, depth=DEPTH)
@@ -95,7 +85,8 @@ def test_candidates_equal_a_slow_loop(state, train, source):
     assert pool.query_rows.tolist() == train.query_rows.tolist()
     dropped = 0
     for i in range(len(train)):
-        expected = slow_candidates(state.collection, run, i, train.of(i).tolist(), DEPTH)
+        hits = zip(*(values.tolist() for values in run.hits(i)), strict=True)
+        expected = slow_candidates(state.collection, hits, train.of(i).tolist(), DEPTH)
         found = [(entry.passage_row, entry.rank, entry.score) for entry in entries_of(pool, i)]
         assert found == expected
         anchor = train.of(i)[0] if source == "lookahead" else None
@@ -249,7 +240,8 @@ def test_what_is_filtered_equals_a_slow_loop(state, train, source, filters):
         scores = dict(zip(*map(np.ndarray.tolist, for_query.hits(i)), strict=True))
         p = min(scores[row] for row in train.of(i))
         expected = []
-        for row, rank, listed in slow_candidates(state.collection, run, i, train.of(i).tolist(), DEPTH):
+        hits = [(int(row), float(score)) for row, score in zip(*run.hits(i), strict=True)]
+        for row, rank, listed in slow_candidates(state.collection, hits, train.of(i).tolist(), DEPTH):
             keep = rank >= filters.rank_from
             keep &= filters.max_score is None or listed <= filters.max_score
             keep &= filters.absolute_margin is None or scores[row] <= p - filters.absolute_margin

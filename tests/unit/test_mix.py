@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from dataclasses import fields, replace
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -11,10 +11,10 @@ import pytest
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.negatives.facts import entries_of, realized
 from hardneg.negatives.mix import quotas, teleport, union
-from hardneg.negatives.pool import NegativePool, blocks, concatenate
+from hardneg.negatives.pool import blocks, concatenate
 from hardneg.negatives.sources import draw_entries, random_source
 from hardneg.records import Positives
-from worlds.tiny_records import pool_of
+from worlds.tiny_records import assert_same, pool_of
 
 HALF = {"alpha": 0.5, "beta": 0.5, "size": 60, "seed": 42}
 
@@ -30,11 +30,6 @@ def mined(episode, n_queries=5, depth=200, shift=37):
 def parts(pool, i=0):
     """Entries of a query by part: new ones by source, older ones as momentum."""
     return Counter("momentum" if e.momentum else e.source for e in entries_of(pool, i))
-
-
-def assert_same(a, b):
-    for field in fields(NegativePool):
-        np.testing.assert_array_equal(getattr(a, field.name), getattr(b, field.name), err_msg=field.name)
 
 
 # ---------------------------------------------------------------- arithmetic

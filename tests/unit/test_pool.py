@@ -22,17 +22,7 @@ from hardneg.negatives.pool import (
 )
 from hardneg.records import Positives, offsets_of
 from hardneg.storage import artifacts
-from worlds.tiny_records import pool_of
-
-
-def assert_same(a, b):
-    for field in fields(NegativePool):
-        np.testing.assert_array_equal(getattr(a, field.name), getattr(b, field.name), err_msg=field.name)
-
-
-def as_lists(pool):
-    return [pool.passage_rows[a:b].tolist() for a, b in zip(pool.offsets[:-1], pool.offsets[1:], strict=True)]
-
+from worlds.tiny_records import as_lists, assert_same, pool_of
 
 POOL = pool_of(
     [[5, 6, 5], [], [7], [8, 9]], [[1], [2, 3], [], [4]], query_rows=[40, 10, 30, 20], collection="c0ffee"

@@ -10,7 +10,14 @@ from hardneg.recipes import estimate
 from hardneg.recipes import microbenchmarks as timing
 from hardneg.recipes.adore import recipe as adore
 from hardneg.recipes.ance import recipe as ance
-from hardneg.recipes.estimate import disk_bytes, stored_bytes, take_sample, time_stages, tokens_of_step
+from hardneg.recipes.estimate import (
+    describe_work,
+    disk_bytes,
+    stored_bytes,
+    take_sample,
+    time_stages,
+    tokens_of_step,
+)
 from hardneg.recipes.microbenchmarks import spread
 from worlds.tiny_world import COMMON, one_thread, tiny_collection, tiny_model  # noqa: F401
 
@@ -26,13 +33,9 @@ def world(world):
 
 
 @pytest.fixture
-def work_of(world, monkeypatch):
+def work_of(world):
     """A function that gives the work that a recipe plans."""
-    for module in (adore, ance):
-        monkeypatch.setattr(module, "describe_work", lambda work, encoder, **_: work)
-    return lambda recipe, **changes: recipe.plan(
-        recipe.settings(**(COMMON | changes)), world[0], world[1]["tied"], seeds=1, measure=False
-    )
+    return lambda recipe, **changes: recipe.plan(recipe.settings(**(COMMON | changes)), world[0], world[1]["tied"])
 
 
 def kept_besides(work, encoder):
@@ -127,7 +130,8 @@ def test_states_that_are_not_examined_are_searched_for_dev_and_test_and_for_what
 
 def test_adore_says_what_a_query_is_trained_on(world):
     settings = adore.Adore(**COMMON, cut=10, steps=7)
-    plan = adore.plan(settings, world[0], world[1]["tied"], seeds=1, measure=True)
+    encoder = world[1]["tied"]
+    plan = describe_work(adore.plan(settings, world[0], encoder), encoder, seeds=1, measure=True)
     assert plan["facts"]["negatives per query"] == "19 (19 hard, 0 in-batch)"
     assert plan["seconds"]["train"] > 0
 

@@ -12,16 +12,12 @@ from hardneg.data.formats.trec import read_run
 from hardneg.data.training_data import choose_splits
 from hardneg.diagnostics.cards import card_metadata, model_card
 from hardneg.diagnostics.curves import draw_learning_curve, learning_curve, smooth
-from hardneg.diagnostics.results import (
-    compare_states,
-    draw_curve,
-    forgetting,
-    is_measured,
-    summarize,
-    write_runs,
-)
-from hardneg.diagnostics.search_state import evaluation_depth
+from hardneg.diagnostics.forgetting import forgetting
+from hardneg.diagnostics.judge import Judge, evaluation_depth
+from hardneg.diagnostics.measured import Measured, with_figures
+from hardneg.diagnostics.results import draw_curve, is_measured, write_runs
 from hardneg.diagnostics.seeds import pool_seeds, spread
+from hardneg.diagnostics.summary import compare_states, ranks_of, summarize
 from hardneg.evaluation.measures import Evaluation, parse_measures
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.states import StateRecord
@@ -47,6 +43,19 @@ def runs():
     return {"bm25": {"test": run_of({2: [0, 1], 3: [0, 3]})}, "untrained": first, "final": last}
 
 
+@pytest.fixture
+def seen(data, runs):
+    return judged(data, runs)
+
+
+def judged(data, runs):
+    """Every state with the figures of its runs."""
+    judge = Judge(data, RR, Path("unused"))
+    return {
+        name: with_figures(Measured(StateRecord(name, "passing"), found), judge) for name, found in runs.items()
+    }
+
+
 # ---------------------------------------------------------------- measuring
 
 
@@ -56,8 +65,8 @@ def test_judged_queries_are_searched_as_deep_as_the_measures_need():
     assert evaluation_depth(parse_measures("AP RR@10")) == 1000
 
 
-def test_results_hold_every_state_the_tests_and_forgetting(data, runs):
-    results = summarize(data, runs, RR, cache=Path("unused"), seed=0)
+def test_results_hold_every_state_the_tests_and_forgetting(seen):
+    results = summarize(seen, seed=0)
     assert results["test"] == {
         "bm25": {"RR@10": 0.25, "R@1": 0.0},
         "untrained": {"RR@10": 0.5, "R@1": 0.5},
@@ -76,18 +85,21 @@ def test_results_hold_every_state_the_tests_and_forgetting(data, runs):
     json.dumps(results, allow_nan=False)
 
 
-def test_a_query_is_forgotten_when_its_positive_fell(data, runs):
+def test_a_query_is_forgotten_when_its_positive_fell(seen):
     # query a: rank 1 -> 2, forgotten; query b: rank 2 -> 1, learned
     row = {"episode": 1, "before": "untrained", "after": "final"}
     row |= {"forgotten": 0.5, "learned": 0.5, "train_mrr_100": 0.75}
-    trained = {state: runs[state]["train"] for state in ("untrained", "final")}
-    assert forgetting(data, trained) == [row]
-    assert forgetting(data, {"final": trained["final"]}) == []
+    ranks = ranks_of(seen)
+    assert list(ranks) == ["untrained", "final"]
+    assert forgetting(ranks) == [row]
+    assert forgetting({"final": ranks["final"]}) == []
 
 
 def test_nothing_is_compared_where_nothing_judges(data, runs):
     blind = choose_splits(data.collection, dev="none", test="none")
-    assert set(summarize(blind, runs, RR, cache=Path("unused"), seed=0)) == {"forgetting"}
+    results = summarize(judged(blind, runs), seed=0)
+    assert set(results) == {"forgetting", "pairwise_errors", "informative"}
+    assert len(results["forgetting"]) == 1
 
 
 def test_states_are_tested_query_by_query():
@@ -159,8 +171,8 @@ def test_forgetting_is_pooled_between_states_that_all_seeds_went_through():
 # ---------------------------------------------------------------- for people
 
 
-def test_runs_are_written_for_other_tools(data, runs, tmp_path):
-    write_runs(tmp_path / "runs", {**runs, "episode-1": runs["final"]}, data)
+def test_runs_are_written_for_other_tools(data, seen, tmp_path):
+    write_runs(tmp_path / "runs", {**seen, "episode-1": seen["final"]}, data.collection)
     names = sorted(path.name for path in (tmp_path / "runs").glob("*.trec.gz"))
     assert names == ["bm25.test.trec.gz", "final.test.trec.gz", "untrained.test.trec.gz"]
     collection = data.collection
@@ -173,13 +185,13 @@ def test_ids_with_blanks_cost_the_run_files_not_the_experiment(runs, tmp_path, c
     passages = [(f"p {i}", f"text {i}") for i in range(4)]
     qrels = {"train": {"a": ["p 0"]}, "test": {"c": ["p 2"]}}
     collection = Collection.from_lists(passages, {"a": "1", "b": "2", "c": "3", "d": "4"}, qrels)
-    write_runs(tmp_path / "runs", runs, choose_splits(collection, dev="none"))
+    write_runs(tmp_path / "runs", judged(choose_splits(collection, dev="none"), runs), collection)
     assert "BLANK_IN_ID" in caplog.text
     assert not list((tmp_path / "runs").glob("*"))
 
 
-def test_a_model_card_has_data_results_and_settings(data, runs):
-    results = summarize(data, runs, RR, cache=Path("unused"), seed=0)
+def test_a_model_card_has_data_results_and_settings(data, seen):
+    results = summarize(seen, seed=0)
     card = model_card("A retriever.", data, results, {"steps": 7, "dim": None, "towers": "tied"})
     lines = card.splitlines()
     assert lines[0] == "A retriever."
@@ -194,8 +206,8 @@ def test_a_model_card_has_data_results_and_settings(data, runs):
     assert lines[-4:] == ["```toml", "steps = 7", 'towers = "tied"', "```"]
 
 
-def test_the_head_of_a_card_says_what_hubs_read(data, runs):
-    results = summarize(data, runs, RR, cache=Path("unused"), seed=0)
+def test_the_head_of_a_card_says_what_hubs_read(data, seen):
+    results = summarize(seen, seed=0)
     head = card_metadata(data, results, "someone/a-model")
     assert head["base_model"] == "someone/a-model"
     (found,) = head["model-index"][0]["results"]

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from hardneg.errors import InputError, NumericError, SettingsError
 from hardneg.search.embeddings import Embeddings
-from hardneg.search.exact import exact_search
-from hardneg.search.retrieve import search_run
+from hardneg.search.retrieve import StoredIndex, index_run
 from hardneg.storage.artifacts import Manifest
+from reference_search import search
 
 
 def vectors(n, seed, dtype="float16"):
@@ -22,11 +23,15 @@ def embeddings(matrix, shards=1):
     return Embeddings(Path(), len(matrix), 12, parts, matrix.mean(0), 0.0, norm, Manifest("embeddings"))
 
 
+def run_of(queries, rows, passages, k, name="query row {}".format, **layout):
+    return index_run(StoredIndex(passages, **layout), torch.as_tensor(queries), rows, k, "c", name=name)
+
+
 def test_a_run_holds_what_exact_search_finds():
     passages, queries = vectors(90, 0), vectors(7, 1, "float32")
     rows = np.array([40, 3, 8, 1, 0, 99, 5], np.int32)
-    run = search_run(queries, rows, embeddings(passages), 10, collection_digest="c")
-    scores, found = exact_search(queries, passages, 10)
+    run = run_of(queries, rows, embeddings(passages), 10)
+    scores, found = search(queries, passages, 10)
     assert (run.unit, run.collection, len(run)) == ("passage", "c", 7)
     np.testing.assert_array_equal(run.query_rows, rows)
     for i in range(7):
@@ -40,14 +45,14 @@ def test_a_run_holds_what_exact_search_finds():
 def test_shards_tiles_and_chunks_change_nothing():
     passages, queries = vectors(90, 2), vectors(7, 3)
     rows = np.arange(7, dtype=np.int32)
-    one = search_run(queries, rows, embeddings(passages), 10, collection_digest="c")
-    two = search_run(queries, rows, embeddings(passages, 4), 10, collection_digest="c", tile=2, chunk=11)
+    one = run_of(queries, rows, embeddings(passages), 10)
+    two = run_of(queries, rows, embeddings(passages, 4), 10, tile=2, chunk=11)
     for a, b in zip(vars(one).values(), vars(two).values(), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
 def test_more_hits_than_passages():
-    run = search_run(vectors(2, 4), np.arange(2), embeddings(vectors(5, 5)), 50, collection_digest="c")
+    run = run_of(vectors(2, 4), np.arange(2), embeddings(vectors(5, 5)), 50)
     assert run.offsets.tolist() == [0, 5, 10]
     assert sorted(run.hits(1)[0].tolist()) == [0, 1, 2, 3, 4]
 
@@ -55,7 +60,7 @@ def test_more_hits_than_passages():
 def test_queries_are_left_as_they_are():
     queries = vectors(2, 6, "float32")
     before = queries.copy()
-    search_run(queries, np.arange(2), embeddings(vectors(5, 7, "float32")), 2, collection_digest="c")
+    run_of(queries, np.arange(2), embeddings(vectors(5, 7, "float32")), 2)
     np.testing.assert_array_equal(queries, before)
 
 
@@ -63,13 +68,12 @@ def test_queries_are_left_as_they_are():
 def test_a_query_vector_that_is_none_is_named(value):
     queries = vectors(3, 8)
     queries[1] = value
-    options = {"collection_digest": "c", "name": lambda row: f"query q{row}"}
     with pytest.raises(NumericError, match="query q77"):
-        search_run(queries, np.array([5, 77, 6]), embeddings(vectors(5, 9)), 2, **options)
+        run_of(queries, np.array([5, 77, 6]), embeddings(vectors(5, 9)), 2, "query q{}".format)
 
 
 def test_requests_that_make_no_sense():
     with pytest.raises(SettingsError, match="BAD_K"):
-        search_run(vectors(2, 4), np.arange(2), embeddings(vectors(5, 5)), 0, collection_digest="c")
+        run_of(vectors(2, 4), np.arange(2), embeddings(vectors(5, 5)), 0)
     with pytest.raises(InputError, match="NO_QUERIES"):
-        search_run(vectors(0, 4), np.arange(0), embeddings(vectors(5, 5)), 3, collection_digest="c")
+        run_of(vectors(0, 4), np.arange(0), embeddings(vectors(5, 5)), 3)

@@ -10,6 +10,7 @@ import hardneg as hn
 from hardneg.data.formats.trec import read_run
 from hardneg.data.tokens import tokenize
 from hardneg.data.training_data import choose_splits
+from hardneg.diagnostics.judge import Judge
 from hardneg.diagnostics.pairwise_errors import load_errors
 from hardneg.diagnostics.search_state import search_state
 from hardneg.errors import SettingsError
@@ -136,7 +137,7 @@ def test_queries_of_the_test_are_as_long_as_search_and_all_others_as_training(wo
     encoder, data = load_encoder(str(root / name)), choose_splits(collection)
     state = Watched(encoder, collection, "s", tmp_path / "runs", tmp_path / "cache", encoding=Encoding())
     state.longest = {}
-    search_state(state, data, parse_measures("RR@10"), depth=5, contains=None)
+    search_state(state, Judge(data, parse_measures("RR@10"), tmp_path / "cache"), depth=5)
     assert state.longest == {"query": SHORT, "dev": SHORT, "test": LONG}  # forgetting is that of "query"
 
     scores = {length: scores_of(encoder, collection, length, tmp_path) for length in (SHORT, LONG)}

@@ -3,6 +3,7 @@
 import pytest
 
 from hardneg.data.training_data import choose_splits
+from hardneg.diagnostics.judge import Judge
 from hardneg.diagnostics.search_state import search_state
 from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment.snapshot import Snapshot
@@ -22,7 +23,8 @@ def world(world):
 def test_a_state_is_searched_for_what_it_is_asked(world, tmp_path, asked):
     collection, encoder, cache = world
     state = Snapshot(encoder, collection, "state", tmp_path, cache, encoding=Encoding(512), asked=asked)
-    runs, errors = search_state(state, choose_splits(collection), parse_measures("RR@10"), depth=20, contains=None)
+    judge = Judge(choose_splits(collection), parse_measures("RR@10"), cache)
+    runs, errors = search_state(state, judge, depth=20)
     assert list(runs) == RUNS[asked]
     assert list(errors) == [name for name in RUNS[asked] if name in ("test", "dev")]
     stored = {path.name for path in tmp_path.iterdir()}

@@ -1,6 +1,6 @@
 """Sampling from sources: counts, keys, weights, and the promise that no positive ever gets in."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,9 +8,10 @@ import pytest
 from hardneg.keyed_random import hash64, key
 from hardneg.negatives import sources
 from hardneg.negatives.candidates import Filters, candidates
-from hardneg.negatives.pool import NegativePool, blocks, concatenate
+from hardneg.negatives.pool import blocks, concatenate
 from hardneg.negatives.sources import draw_entries, random_source, sample_source
 from hardneg.records import Positives, Run, offsets_of
+from worlds.tiny_records import assert_same
 
 N_PASSAGES = 300
 
@@ -38,11 +39,6 @@ def case(seed=0, n_queries=60, lists_per_query=1, depth=40):
 def sampled(run, positives, *, source="query", episode=2, depth=30, count=8, seed=7, **options):
     options = {"source": source, "episode": episode, "depth": depth, "count": count, "seed": seed} | options
     return sample_source(run, positives, **options)
-
-
-def assert_same(a, b):
-    for field in fields(NegativePool):
-        np.testing.assert_array_equal(getattr(a, field.name), getattr(b, field.name), err_msg=field.name)
 
 
 def small_blocks(monkeypatch, size):

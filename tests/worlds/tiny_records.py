@@ -1,5 +1,8 @@
 """Runs, positives and pools written down by hand, as lists."""
 
+from dataclasses import fields
+from itertools import pairwise
+
 import numpy as np
 
 from hardneg.negatives.pool import SOURCES, NegativePool
@@ -60,3 +63,15 @@ def pool_of(
         episode=episode,
         **facts,
     )
+
+
+def as_lists(pool, name="passage_rows"):
+    """An array of a pool's entries as a list for each query."""
+    values = getattr(pool, name)
+    return [values[a:b].tolist() for a, b in pairwise(pool.offsets)]
+
+
+def assert_same(a, b):
+    """Two pools have the same content, NaN scores included."""
+    for field in fields(NegativePool):
+        np.testing.assert_array_equal(getattr(a, field.name), getattr(b, field.name), err_msg=field.name)

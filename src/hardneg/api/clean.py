@@ -73,7 +73,7 @@ def clean(experiment: Place, *, delete: bool = False) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def holding_all(folder: Path) -> Iterator[None]:
-    """Hold an experiment and each of its roles, which may run without a supervisor."""
+    """Hold an experiment and each of its roles; a role may run without a supervisor."""
     with contextlib.ExitStack() as stack:
         for place in (folder, *Layout(folder).roles_taken()):
             stack.enter_context(lease(place))
@@ -81,7 +81,7 @@ def holding_all(folder: Path) -> Iterator[None]:
 
 
 def superfluous(folder: Path) -> Iterator[Item]:
-    """What an experiment of one seed need not keep."""
+    """Yield what an experiment of one seed need not keep."""
     for leftover, _, place in stale_below(folder):
         if leftover.exists():
             yield item(leftover, "temporary", f"left by a process that died while it worked at {place.name}")
@@ -100,14 +100,14 @@ def superfluous(folder: Path) -> Iterator[Item]:
 
 
 def embeddings(store: Path, final: set[str]) -> Item:
-    """A store of embeddings: of the final model, or superseded."""
+    """The item of a store of embeddings: those of the final model, or superseded ones."""
     if is_published(store) and read_manifest(store).inputs.get("encoder") in final:
         return item(store, "embeddings", "of the final model; made again when it is asked for")
     return item(store, "superseded embeddings", "of no model that searches")
 
 
 def final_digests(folder: Path) -> set[str]:
-    """What the embeddings of the final model name it by."""
+    """The digests by which embeddings name the sides of the final model."""
     from hardneg.models.loading import load_encoder
 
     encoder = load_encoder(str(Layout(folder).model))
@@ -115,6 +115,6 @@ def final_digests(folder: Path) -> set[str]:
 
 
 def item(path: Path, kind: str, why: str) -> Item:
-    """An item with its size."""
+    """The item of what is at ``path``, with its size."""
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     return Item(str(path), kind, sum(file.lstat().st_size for file in files), why)

@@ -57,7 +57,10 @@ def doctor() -> dict[str, Any]:
 
 
 def attempt(chapter: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """A chapter, or why there is none: a diagnosis must not need a healthy machine."""
+    """The facts of a chapter, or why it could not be written.
+
+    A diagnosis must not need a healthy machine.
+    """
     try:
         return chapter()
     except Exception as fault:
@@ -71,7 +74,7 @@ def versions() -> dict[str, Any]:
 
 
 def installed(name: str) -> str | None:
-    """The version of an installed package."""
+    """The version of an installed package; None where it is not installed."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -79,7 +82,7 @@ def installed(name: str) -> str | None:
 
 
 def processor() -> dict[str, Any]:
-    """Name, instruction sets that speed encoding up, and how many threads work where no option says it."""
+    """The processor's name, its instruction sets that speed encoding up, and the default number of threads."""
     text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").is_file() else ""
     name = (re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE) or ["", platform.processor()])[1]
     return {
@@ -94,7 +97,7 @@ def processor() -> dict[str, Any]:
 
 
 def devices() -> dict[str, Any]:
-    """The devices of torch, and what its threads and kernels are."""
+    """The devices that torch sees, and the precision in which each works fastest."""
     import torch
 
     from hardneg.process.hardware import best_precision
@@ -113,7 +116,7 @@ def devices() -> dict[str, Any]:
 
 
 def memory() -> dict[str, Any]:
-    """What there is, and the limits on it."""
+    """The memory of the machine, and the limits on it."""
     there = psutil.virtual_memory()
     found = {"total": gib(there.total), "available": gib(there.available)}
     limit = (CGROUP / "memory.max").read_text().strip() if (CGROUP / "memory.max").is_file() else "max"
@@ -126,7 +129,7 @@ def memory() -> dict[str, Any]:
 
 
 def cache() -> dict[str, Any]:
-    """Where derived stores live, and what is free there and where temporary files go."""
+    """The place of derived stores, and the free space there and where temporary files go."""
     place = cache_root()
     parent = existing_parent(place)
     return {
@@ -140,7 +143,7 @@ def cache() -> dict[str, Any]:
 
 
 def extras() -> dict[str, Any]:
-    """Each extra: complete, or the packages that it lacks."""
+    """The state of each extra: complete, or the packages that it lacks."""
     lacking: dict[str, list[str]] = {}
     for line in importlib.metadata.requires("hardneg") or []:
         match = re.match(r"([\w.-]+).*;.*extra == ['\"]([\w-]+)['\"]", line)
@@ -150,5 +153,5 @@ def extras() -> dict[str, Any]:
 
 
 def gib(size: int) -> str:
-    """A size for people."""
+    """A size in GiB for people."""
     return f"{size / 2**30:.1f} GiB"

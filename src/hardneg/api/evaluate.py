@@ -76,12 +76,14 @@ def evaluate(
 
 
 def judged_by(split: str, qrels: Place | None) -> str:
-    """What judges, as a line names it."""
+    """The name of the judgements for messages: the split, or the file."""
     return f"split '{split}'" if qrels is None else str(qrels)
 
 
 def check_overlap(run: str, evaluation: Evaluation, judged: str) -> None:
-    """Refuse a run that has none of the judged queries: all zeros say nothing of it. Warn where half are missing.
+    """Refuse a run that has none of the judged queries; warn where it lacks more than half of them.
+
+    Its measures would be 0, which says nothing of the run.
 
     Raises
     ------
@@ -102,14 +104,17 @@ def check_overlap(run: str, evaluation: Evaluation, judged: str) -> None:
 
 
 def write_per_query(path: Path, evaluation: Evaluation, queries: IdSpace) -> None:
-    """Write the values of every query, one JSON object a line; null where a measure does not count the query."""
+    """Write the values of every query to ``path``, one JSON object a line.
+
+    A value is null where a measure does not count the query.
+    """
     columns = columns_of(evaluation)
     rows = zip(queries.take(evaluation.query_rows), *columns.values(), strict=True)
     write_rows(path, ({"query_id": query, **dict(zip(columns, values, strict=True))} for query, *values in rows))
 
 
 def columns_of(evaluation: Evaluation) -> dict[str, list[float | None]]:
-    """The values of every query by measure; None where a measure does not count the query."""
+    """The values of every query, by measure; None where a measure does not count the query."""
     return {
         name: [None if math.isnan(value) else value for value in values.tolist()]
         for name, values in evaluation.values.items()
@@ -179,13 +184,13 @@ def compare(
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """Two runs: name, hits and values of each."""
+    """Two runs; of each its name, its hits and its values."""
 
     a: tuple[str, Run, Evaluation]
     b: tuple[str, Run, Evaluation]
 
     def by_query(self, judged: Qrels, queries: IdSpace, passages: IdSpace) -> Iterator[dict[str, Any]]:
-        """Both values of every query that is counted, and where the two rankings part."""
+        """Yield both values of every counted query, and where the two rankings part."""
         (a, run_a, of_a), (b, run_b, of_b) = self.a, self.b
         parting = first_disagreement(run_a, run_b, of_a.query_rows, judged)
         hits = np.full(parting.passages.shape, None, object)
@@ -206,7 +211,7 @@ class Pair:
 def open_runs(
     paths: Sequence[Place], data: Data | None, split: str, qrels: Place | None, cache: Place | None
 ) -> tuple[list[Run], Qrels, IdSpace, IdSpace, Collection | None]:
-    """Run files, the judgements they are scored by, the ids of their queries and passages, and the collection."""
+    """Open runs and their judgements: runs, judgements, ids of queries and of passages, and the collection."""
     if (data is None) == (qrels is None):
         raise SettingsError("NO_JUDGEMENTS", "judgements come from one place", "give either --data or --qrels")
     places = [Path(path) for path in paths]

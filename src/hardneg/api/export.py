@@ -103,7 +103,7 @@ def export_pool(
 
 
 class Passage(NamedTuple):
-    """A passage of a group; ``score`` is that of the list a negative was drawn from."""
+    """A passage of a group; ``score`` is the one in the list that a negative was drawn from."""
 
     id: str
     title: str
@@ -112,7 +112,7 @@ class Passage(NamedTuple):
 
     @property
     def whole(self) -> str:
-        """Title and text as one."""
+        """Title and text joined to one text."""
         return joined_passages([self.title.replace("\n", " ")], [self.text], " ")[0]
 
 
@@ -128,7 +128,7 @@ class Group:
 
 
 def groups(collection: Collection, pool: NegativePool) -> Iterator[Group]:
-    """The queries of a pool with texts, in its order."""
+    """Yield the queries of a pool with texts, in the pool's order."""
     for start in range(0, len(pool), BLOCK):
         part = pool.select(np.arange(start, min(start + BLOCK, len(pool))))
         rows = np.unique(np.concatenate([part.positive_rows, part.passage_rows]))
@@ -148,7 +148,7 @@ def groups(collection: Collection, pool: NegativePool) -> Iterator[Group]:
 
 
 def text_rows(collection: Collection, pool: NegativePool, format: str) -> Iterator[list[Row]]:
-    """For each query the rows of a format."""
+    """Yield for each query of a pool its rows in a format."""
     width = int(spans(pool.offsets).max())
     rows_of: Mapping[str, Callable[[Group], list[Row]]] = {
         "sentence-transformers": lambda group: sentence_transformers(group, width),
@@ -160,7 +160,7 @@ def text_rows(collection: Collection, pool: NegativePool, format: str) -> Iterat
 
 
 def sentence_transformers(group: Group, width: int) -> list[Row]:
-    """A row for each positive, with ``width`` negatives: what a query lacks, it repeats in turn."""
+    """A row for each positive, with ``width`` negatives; a query that has fewer repeats its own in turn."""
     texts = [group.negatives[i % len(group.negatives)].whole for i in range(width)]
     columns = {f"negative_{i}": text for i, text in enumerate(texts, 1)}
     return [{"anchor": group.query, "positive": positive.whole, **columns} for positive in group.positives]
@@ -201,7 +201,7 @@ def dpr(group: Group) -> list[Row]:
 def token_rows(
     collection: Collection, pool: NegativePool, source: ModelSource, cache: Place | None
 ) -> Iterator[list[Row]]:
-    """For each query its record of token ids, without the special tokens around a text."""
+    """Yield for each query its record of token ids, without the special tokens around a text."""
     from hardneg.models.loading import open_encoder
     from hardneg.models.tokenizing import token_store
 
@@ -224,7 +224,7 @@ def token_rows(
 
 
 def ticking(rows: Iterator[list[Row]], total: int, tick: Tick) -> Iterator[Row]:
-    """All rows, one after the other, with a tick for every block of queries."""
+    """Yield all rows one after the other, and tick after every block of queries."""
     for done in range(0, total, BLOCK):
         for some in islice(rows, BLOCK):
             yield from some
@@ -232,7 +232,7 @@ def ticking(rows: Iterator[list[Row]], total: int, tick: Tick) -> Iterator[Row]:
 
 
 def write_rows(path: Path, rows: Iterator[Row], *, array: bool) -> int:
-    """Write rows as JSON, one a line, as one ``array`` or not; returns how many."""
+    """Write rows as JSON, one a line, or as one ``array``; returns how many."""
     written = 0
     with publish_file(path) as raw, packed(raw, path) as stream:
         for row in rows:
@@ -246,7 +246,10 @@ def write_rows(path: Path, rows: Iterator[Row], *, array: bool) -> int:
 
 @contextlib.contextmanager
 def packed(raw: BinaryIO, path: Path) -> Iterator[Any]:
-    """What is written here is gzip in ``raw`` where the file is so named, without a time stamp."""
+    """Give the block a stream that writes to ``raw``, through gzip where ``path`` ends in ``.gz``.
+
+    No time stamp is written, so equal rows give equal files.
+    """
     if path.suffix != ".gz":
         yield raw
         return

@@ -19,8 +19,8 @@ from hardneg.keyed_random import UInt64
 from hardneg.models.source import ModelSource
 from hardneg.negatives.external_lists import (
     find,
-    given_pool,
     hash_lists,
+    pool_of_lists,
     rows_of_ids,
     rows_of_tokens,
     sequence_hashes,
@@ -38,10 +38,12 @@ JSON = (".json", ".jsonl")
 BLOCK = 1 << 15  # texts hashed together
 
 
-def open_given(
+def open_negatives(
     place: Path, collection: Collection, positives: Positives, source: ModelSource | None, *, cache: Path
 ) -> Run | NegativePool:
-    """A run, a pool (or an experiment: its last), or JSON of negatives by passage id or as token ids.
+    """Open negatives made elsewhere: a run, a pool (or an experiment: its last), or JSON.
+
+    JSON has negatives by passage id, or as token ids.
 
     Raises
     ------
@@ -57,7 +59,7 @@ def open_given(
     files = list_files(place)
     if not holds_tokens(files[0]):
         lists = rows_of_ids(read_id_lists(files), collection.query_ids, collection.passage_ids)
-        return given_pool(lists, positives, collection.digest)
+        return pool_of_lists(lists, positives, collection.digest)
     if source is None:
         raise SettingsError("NO_MODEL", "token ids need the tokenizer that made them", "give --model")
     from hardneg.models.loading import open_encoder
@@ -65,8 +67,8 @@ def open_given(
     return pool_of_tokens(files, collection, positives, open_encoder(source.tokenizing), cache)
 
 
-def given_digest(place: Path) -> str:
-    """What was given, as an input of what is made from it."""
+def negatives_digest(place: Path) -> str:
+    """The identity of negatives made elsewhere, as an input of what is made from them."""
     pool = last_pool(place)
     if is_published(pool, KIND):
         return read_manifest(pool).digest
@@ -87,11 +89,11 @@ def pool_of_tokens(
     lists = rows_of_tokens(
         hashed, collection.query_ids, find(queries, rows, hashed.queries), find(table, of_table, hashed.negatives)
     )
-    return given_pool(lists, positives, collection.digest)
+    return pool_of_lists(lists, positives, collection.digest)
 
 
 class _Inner:
-    """The token sequences of one side, at most ``length`` long, without special tokens."""
+    """The token sequences of one side, which are at most ``length`` long, without special tokens."""
 
     def __init__(self, store: TokenStore, encoder: BiEncoder, side: Side) -> None:
         self.store, self.tokenizer = store, encoder.tokenizer(side)
@@ -119,9 +121,10 @@ def _hashes(inner: _Inner, rows: Int32) -> UInt64:
 
 
 def _passages(encoder: BiEncoder, collection: Collection, length: int, cache: Path) -> tuple[UInt64, Int32]:
-    """Hashes of the passages' tokens and the row of each; those without a title also as ANCE-Tele writes them.
+    """Hashes [n] of the passages' tokens, and the row [n] of each.
 
-    There, the separator after a title stands before a text without one too.
+    A passage without a title is in it twice: also as ANCE-Tele writes it, with the separator that stands after a
+    title before its text.
     """
     inner = _inner(encoder, collection, "passage", length, cache)
     rows = np.arange(collection.n_passages, dtype=np.int32)

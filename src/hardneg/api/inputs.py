@@ -22,7 +22,7 @@ Word = TypeVar("Word", bound=str)
 
 
 class Reading(TypedDict, total=False):
-    """How a model is read: the options of every function that takes one, beside the model itself.
+    """The options of every function that reads a model, beside the model itself.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class Reading(TypedDict, total=False):
 
 
 def one_of(option: str, value: str, choices: Sequence[Word]) -> Word:
-    """The value of an option that takes one of a few words."""
+    """Check that an option's value is one of a few words; returns it."""
     for choice in choices:
         if value == choice:
             return choice
@@ -50,14 +50,14 @@ def one_of(option: str, value: str, choices: Sequence[Word]) -> Word:
 
 
 def at_least(option: str, value: int, least: int = 1) -> int:
-    """The value of an option that is a count."""
+    """Check that an option's value is a count of ``least`` or more; returns it."""
     if value < least:
         raise SettingsError("BAD_SETTING", f"{option} = {value}", f"give {least} or more")
     return value
 
 
 def all_at_once(*checks: Callable[[], Any]) -> list[Any]:
-    """What each of the checks returns; their faults are raised together."""
+    """Call all checks and return their values; the faults of all of them are raised together."""
     found: list[Any] = []
     faults: list[HardnegError] = []
     for check in checks:
@@ -71,7 +71,7 @@ def all_at_once(*checks: Callable[[], Any]) -> list[Any]:
 
 
 def cache_at(cache: Place | None) -> Path:
-    """Where derived stores live."""
+    """The folder of derived stores: ``cache``, else the user's."""
     if cache is None:
         return cache_root()
     check_folder(Path(cache))
@@ -79,7 +79,7 @@ def cache_at(cache: Place | None) -> Path:
 
 
 def collection_of(data: Data, cache: Place | None = None) -> Collection:
-    """The collection that ``data`` means; a foreign convention is imported into the cache."""
+    """Open the collection that ``data`` means; a foreign convention is imported into the cache."""
     if isinstance(data, Collection):
         return data
     return open_data(str(data), cache=None if cache is None else Path(cache))
@@ -106,7 +106,7 @@ def check_file(out: Path) -> None:
 
 
 def check_new(out: Path) -> None:
-    """Refuse a place where something stands already: it would be lost."""
+    """Refuse a place where something stands already, which would be lost."""
     if os.path.lexists(out):
         raise SettingsClash(out)
     check_folder(out)

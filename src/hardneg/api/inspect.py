@@ -68,7 +68,7 @@ def inspect(
 
 
 def position_of(query_id: str, pool: NegativePool, collection: Collection) -> Int64:
-    """Where a query stands in a pool [1]."""
+    """The position [1] of a query in a pool."""
     row = int(collection.query_ids.rows([query_id])[0])
     found = np.flatnonzero(pool.query_rows == row)
     if not len(found):
@@ -79,7 +79,7 @@ def position_of(query_id: str, pool: NegativePool, collection: Collection) -> In
 
 
 def last_pool(path: Path) -> Path:
-    """The pool itself, or the newest of an experiment."""
+    """The pool at ``path`` itself, or the newest of the experiment there."""
     if not path.exists():
         raise InputError(
             "NOT_FOUND", "there is nothing here", "give the path of a pool or an experiment", path=path
@@ -104,7 +104,7 @@ def last_pool(path: Path) -> Path:
 
 
 def inspection(collection: Collection, pool: NegativePool, i: int) -> dict[str, Any]:
-    """The i-th query of a pool, with texts."""
+    """The i-th query of a pool with its passages, as :func:`inspect` returns it."""
     row = int(pool.query_rows[i])
     return {
         "query_id": collection.query_ids[row],

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
-from hardneg.api.external import given_digest, open_given
+from hardneg.api.external import negatives_digest, open_negatives
 from hardneg.api.inputs import (
     Data,
     Place,
@@ -135,8 +135,8 @@ def open_start(
         inputs["previous"] = read_manifest(Path(previous)).digest
     given = None
     if file is not None:
-        given = open_given(Path(file), collection, parts.train, source, cache=cache)
-        inputs["file"] = given_digest(Path(file))
+        given = open_negatives(Path(file), collection, parts.train, source, cache=cache)
+        inputs["file"] = negatives_digest(Path(file))
     if not needs_model:
         return Start(Corpus(collection, cache), before, given, inputs)
     assert source is not None
@@ -172,7 +172,7 @@ def mine_from(
 
 
 def data_of(collection: Collection, split: str, labels: Labels) -> TrainingData:
-    """The queries of a split that can be mined for."""
+    """The queries of a split that can be mined for, with their positives by ``labels``."""
     parts = TrainingData(collection, named_split(collection, split).positives(), None, None)
     return labelled(parts, dataclasses.asdict(labels))
 
@@ -188,7 +188,7 @@ def labels_named(name: str) -> Labels:
 def check_settings(
     sources: Sequence[str], depth: int, count: int, alpha: float, beta: float, seed: int
 ) -> dict[str, Any]:
-    """The settings of a mixed pool, each in its range."""
+    """Check that each setting of a mixed pool is in its range; returns them by name."""
     checks: dict[str, Callable[[], Any]] = {
         "depth": partial(at_least, "depth", depth),
         "count": partial(at_least, "count", count),
@@ -202,20 +202,23 @@ def check_settings(
 
 
 def share(name: str, value: float) -> float:
-    """The value of a setting that is a share of a whole."""
+    """Check that the setting ``name`` is a share of a whole, 0 or more and less than 1; returns it."""
     if not 0 <= value < 1:
         raise SettingsError("BAD_SETTING", f"{name} = {value}", "give 0 or more and less than 1")
     return value
 
 
 def check_file_source(sources: Sequence[str], file: Place | None) -> None:
-    """Refuse a file without its source, and the reverse."""
+    """Refuse a file without the source ``file``, and that source without a file."""
     if ("file" in sources) != (file is not None):
         raise SettingsError("NO_FILE", "the source 'file' and a file go together", "give both, or neither")
 
 
 def check_mix(sources: Sequence[str], model: Place | None, previous: Place | None) -> bool:
-    """Whether these sources need a model; refused, if it or what momentum joins is missing."""
+    """Whether these sources need a model.
+
+    Refused where the model is missing, or where ``previous`` is given and momentum has nothing to join.
+    """
     by_model = [source for source in sources if source in TELEPORTED]
     if by_model and model is None:
         raise SettingsError("NO_MODEL", f"{by_model[0]} negatives need a model", "give --model")
@@ -226,12 +229,12 @@ def check_mix(sources: Sequence[str], model: Place | None, previous: Place | Non
 
 
 def check_filters(filters: Filters) -> None:
-    """Refuse bounds that are no numbers."""
+    """Refuse filters with a bound that is not a finite number."""
     bounds: Mapping[str, float | None] = dataclasses.asdict(filters)
     all_at_once(*(partial(check_bound, name, value) for name, value in bounds.items()))
 
 
 def check_bound(name: str, value: float | None) -> None:
-    """Refuse a bound that is no number."""
+    """Refuse a bound that is not a finite number."""
     if value is not None and not math.isfinite(value):
         raise SettingsError("BAD_SETTING", f"{name} = {value}", "give a number, or leave it out")

@@ -47,26 +47,26 @@ def overridden(settings: TrainingSettings, source: ModelSource, start: BiEncoder
 
 
 def scale_of(settings: TrainingSettings, own: BiEncoder) -> str:
-    """Where the scale of cosine scores comes from."""
+    """The origin of the scale of cosine scores, in words."""
     if settings.scale is not None:
         return settings.origin_of("scale")
     return "the model's own, or that of sentence-transformers" if own.settings.normalize else "set scale = 20"
 
 
 def origin(settings: TrainingSettings, name: str) -> str:
-    """What wants a setting of the encoder: a preset, a file, whoever gave it, or the recipe itself."""
+    """The name of what wants a setting of the encoder: a preset, a file, whoever gave it, or the recipe itself."""
     if settings.prompts is not None and name in FAMILY and getattr(settings, name) is None:
         return f"prompts {settings.prompts}"
     return settings.origin_of(name)
 
 
 def fresh(name: str, old: Any) -> str:
-    """What to add of a head that the model did not bring."""
+    """The note on a head that the model did not bring; "" for any other change."""
     return ", fresh" if name == "head" and old == "none" else ""
 
 
 def shown(value: Any) -> str:
-    """A value as settings are written."""
+    """A value in the spelling of settings."""
     if value is None:
         return "none"
     return str(value).lower() if isinstance(value, bool) else repr(value) if value == "" else str(value)

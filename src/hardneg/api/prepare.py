@@ -52,7 +52,7 @@ class Task:
         return self.cache or Layout(self.place).cache
 
     def seeded(self, seed: int) -> Task:
-        """The same as one of several, with a seed and a folder of its own."""
+        """Give the task of one seed among several, with a folder of its own."""
         settings = self.settings.model_copy(update={"seed": seed})
         return dataclasses.replace(self, settings=settings, out=Layout(self.place).seed(seed).path, seeds=1)
 

@@ -48,14 +48,14 @@ def experiment_data(experiment: Place, data: Data | None = None, *, cache: Place
 
 
 def same(record: Mapping[str, Any], what: str, digest: str, folder: Path) -> None:
-    """Refuse what is not that of the experiment, by its digest."""
+    """Refuse an input of another digest than the experiment's record says."""
     if digest != (was := record["inputs"][what]):
         said = f"the {what} of this experiment was another one (digest {was:.12}, this one's {digest:.12})"
         raise ArtifactError("INPUT_CHANGED", said, "give it with --data", path=folder)
 
 
 def run_of_state(experiment: Place, state: StateRecord, name: str) -> Run | None:
-    """A run of a state as it was published: ``dev``, ``test``, ``query`` or ``lookahead``; None: there is none."""
+    """The published run ``name`` (``dev``, ``test``, ``query`` or ``lookahead``) of a state; None: it has none."""
     if state.runs is None:
         return None
     place = run_of(Layout(Path(experiment)) / state.runs, name)

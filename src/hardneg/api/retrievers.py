@@ -63,7 +63,10 @@ def retriever_for(
     embeddings: Place | None = None,
     index: Place | None = None,
 ) -> Retriever:
-    """A model over a collection; its embeddings live in the cache, keyed by digests, unless they are given."""
+    """A retriever of a model over a collection.
+
+    Its embeddings live in the cache, keyed by digests, unless they are given.
+    """
     retriever = Retriever(
         open_encoder(source),
         collection,
@@ -78,7 +81,7 @@ def retriever_for(
 
 
 def retriever_with_runs(source: ModelSource, collection: Collection, cache: Path) -> CachedRetriever:
-    """A model over a collection, whose runs live in the cache besides."""
+    """A retriever of a model over a collection; its runs live in the cache, as its embeddings do."""
     encoder = open_encoder(source)
     encoding = Encoding(precision=best_precision(source.device_here))
     key = digest_json([encoder.digest(), collection.digest, dataclasses.asdict(encoding)])
@@ -86,7 +89,7 @@ def retriever_with_runs(source: ModelSource, collection: Collection, cache: Path
 
 
 def matching_index(place: Place, encoder: BiEncoder, digest: str, texts: Callable[[], str] | None) -> Index:
-    """An index that :func:`~hardneg.api.index.index` built, for queries of this model.
+    """Open an index that :func:`~hardneg.api.index.index` built, and check it against the model of the queries.
 
     Parameters
     ----------

@@ -93,7 +93,7 @@ def search_split(
     *,
     model: Place | None = None,
     bm25: bool = False,
-    retriever: Resident | None = None,
+    retriever: OpenRetriever | None = None,
     embeddings: Place | None = None,
     index: Place | None = None,
     split: str = "test",
@@ -125,7 +125,7 @@ def search_split(
         collection.
     """
     at_least("k", k)
-    chosen = Searched(model, bm25, retriever, embeddings, index)
+    chosen = SearcherOptions(model, bm25, retriever, embeddings, index)
     chosen.check(reading)
     check_file(Path(out))
     collection = collection_of(data, cache)
@@ -142,7 +142,7 @@ def search_text(
     *,
     model: Place | None = None,
     bm25: bool = False,
-    retriever: Resident | None = None,
+    retriever: OpenRetriever | None = None,
     embeddings: Place | None = None,
     index: Place | None = None,
     k: int = 5,
@@ -159,7 +159,7 @@ def search_text(
     For each hit ``rank`` (from 1), ``score``, ``passage_id``, ``title`` and ``text``.
     """
     at_least("k", k)
-    chosen = Searched(model, bm25, retriever, embeddings, index)
+    chosen = SearcherOptions(model, bm25, retriever, embeddings, index)
     chosen.check(reading)
     if not text.strip():
         raise SettingsError("NO_TEXT", "there is nothing to search for", "give a text that is not blank")
@@ -180,8 +180,8 @@ def hits_of(collection: Collection, run: Run) -> list[dict[str, Any]]:
 
 
 @runtime_checkable
-class Resident(Protocol):
-    """A retriever that is open: what :class:`~hardneg.search.retriever.Retriever` is to whoever searches."""
+class OpenRetriever(Protocol):
+    """The part of an open :class:`~hardneg.search.retriever.Retriever` that searching uses; BM25 has it too."""
 
     @property
     def collection(self) -> Collection:
@@ -199,32 +199,32 @@ class Resident(Protocol):
 
 @dataclass(frozen=True)
 class Bm25:
-    """BM25 over a collection, as a retriever; its statistics live in the cache."""
+    """BM25 over a collection in the form of a retriever; its statistics live in the cache."""
 
     collection: Collection
     cache: Path
 
     def search_queries(self, query_rows: Int32, k: int) -> Run:
-        """See :class:`Resident`."""
+        """See :class:`OpenRetriever`."""
         return bm25_run(self.collection, query_rows, k, self.cache)
 
     def search_texts(self, texts: Sequence[str], k: int) -> Run:
-        """See :class:`Resident`."""
+        """See :class:`OpenRetriever`."""
         return bm25_texts(self.collection, texts, k, self.cache)
 
 
 @dataclass(frozen=True)
-class Searched:
-    """What is to search, as it was named: see :func:`search_split`."""
+class SearcherOptions:
+    """The options that say what searches, as a user gave them: see :func:`search_split`."""
 
     model: Place | None
     bm25: bool
-    retriever: Resident | None
+    retriever: OpenRetriever | None
     embeddings: Place | None
     index: Place | None
 
     def check(self, reading: Reading) -> None:
-        """Refuse none or two of a model, BM25 and a retriever; and embeddings or an index that do not fit it."""
+        """Refuse options that name no searcher, or two; and embeddings or an index that do not fit it."""
         stored = self.embeddings is not None or self.index is not None
         if self.retriever is not None:
             if self.model is not None or self.bm25 or stored or any(reading.values()):
@@ -242,8 +242,8 @@ class Searched:
             what = "embeddings and an index cannot both be searched"
             raise SettingsError("TWO_SEARCHERS", what, "give either --embeddings or --index")
 
-    def open(self, collection: Collection, cache: Path, reading: Reading) -> Resident:
-        """What searches this collection; a retriever that is open already must be one of it."""
+    def open(self, collection: Collection, cache: Path, reading: Reading) -> OpenRetriever:
+        """Open what searches this collection; an open retriever must be one of it."""
         if self.retriever is not None:
             if self.retriever.collection.digest != collection.digest:
                 what = "the retriever was opened over another collection"

@@ -1,4 +1,4 @@
-"""Whether what is kept is whole, and what need not be kept. Loads no torch."""
+"""Checks that artefacts, runs and experiments are whole. Loads no torch."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Check = Callable[[Path, Digest], tuple[int, int]]
 
 @dataclass(frozen=True)
 class Verifiable:
-    """Something that can be verified: ``check`` returns how many files and bytes it looked at, or raises."""
+    """Something that can be verified: ``check`` returns the numbers of files and bytes it read, or raises."""
 
     path: Path
     kind: str
@@ -82,19 +82,19 @@ def verify_places(paths: Sequence[Place]) -> tuple[dict[str, Any], list[HardnegE
     """The report that :func:`verify` returns, and its faults as they were raised."""
     checked: list[dict[str, Any]] = []
     found: list[HardnegError] = []
-    everything = [(path, list(kept_at(path))) for path in map(Path, paths)]
+    everything = [(path, list(verifiable_at(path))) for path in map(Path, paths)]
     for path, here in everything:
         if not path.exists():
             raise InputError("NOT_FOUND", "there is nothing here", "check the path", path=path)
         if not here:
             what = "there is nothing here that has a manifest"
             raise ArtifactError("NO_MANIFEST", what, "give an artefact, a run or an experiment", path=path)
-    with digesting([kept.path for _, here in everything for kept in here]) as digest:
-        for kept in (kept for _, here in everything for kept in here):
-            (files, size), fault = attempt(kept, digest)
+    with digesting([one.path for _, here in everything for one in here]) as digest:
+        for one in (one for _, here in everything for one in here):
+            (files, size), fault = attempt(one, digest)
             found += [fault] if fault else []
             checked.append(
-                {"path": str(kept.path), "kind": kept.kind, "files": files, "bytes": size, "whole": not fault}
+                {"path": str(one.path), "kind": one.kind, "files": files, "bytes": size, "whole": not fault}
             )
     faults = [{"path": str(one.path), "code": one.code, "what": one.what, "fix": one.fix} for one in found]
     leftovers = [str(place) for path in paths for place in leftovers_below(Path(path))]
@@ -118,24 +118,24 @@ def digesting(places: Sequence[Path]) -> Iterator[Digest]:
 
 
 def extent_of(place: Path) -> int:
-    """Bytes at a place."""
+    """The bytes of all files at a place."""
     files = place.rglob("*") if place.is_dir() else [place]
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
-def attempt(kept: Verifiable, digest: Digest) -> tuple[tuple[int, int], HardnegError | None]:
-    """How many files and bytes were checked, and the fault that was found."""
+def attempt(one: Verifiable, digest: Digest) -> tuple[tuple[int, int], HardnegError | None]:
+    """Verify one thing: the numbers of files and bytes that were checked, and the fault that was found, if any."""
     try:
-        return kept.check(kept.path, digest), None
+        return one.check(one.path, digest), None
     except HardnegError as fault:
-        fault.path = fault.path or kept.path
+        fault.path = fault.path or one.path
         return (0, 0), fault
 
 
-def kept_at(place: Path) -> Iterator[Verifiable]:
-    """What can be verified at and below a place: an artefact is one thing, whatever is in it."""
+def verifiable_at(place: Path) -> Iterator[Verifiable]:
+    """Yield what can be verified at and below a place; nothing inside an artefact is verified on its own."""
     if place.is_file():
-        yield from kept_file(place)
+        yield from verifiable_file(place)
         return
     for folder, folders, files in os.walk(place):
         here = Path(folder)
@@ -145,11 +145,14 @@ def kept_at(place: Path) -> Iterator[Verifiable]:
             continue
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files):
-            yield from kept_file(here / name, alone=False)
+            yield from verifiable_file(here / name, alone=False)
 
 
-def kept_file(file: Path, *, alone: bool = True) -> Iterator[Verifiable]:
-    """What a file is, by its name; ``alone``: the user names it, so that it must be a run."""
+def verifiable_file(file: Path, *, alone: bool = True) -> Iterator[Verifiable]:
+    """Yield what a file is, by its name.
+
+    ``alone``: the user names the file, so it must be a run if it is nothing else.
+    """
     if file.name in FILES:
         yield Verifiable(file, *FILES[file.name])
     elif file.name.endswith(SIDECAR):
@@ -159,7 +162,7 @@ def kept_file(file: Path, *, alone: bool = True) -> Iterator[Verifiable]:
 
 
 def kind_of(folder: Path) -> str:
-    """The kind that a manifest tells; "?" where it cannot be read."""
+    """The kind that a folder's manifest says; "?" where it cannot be read."""
     with contextlib.suppress(HardnegError):
         return read_manifest(folder).kind
     return "?"
@@ -169,19 +172,19 @@ def kind_of(folder: Path) -> str:
 
 
 def check_artifact(path: Path, digest: Digest) -> tuple[int, int]:
-    """Every file of an artefact, and what its kind promises."""
+    """Check every file of an artefact, and what its kind promises besides."""
     manifest = artifacts.verify(path, digest)
     INVARIANTS.get(manifest.kind, lambda path: None)(path)
     return extent(manifest)
 
 
 def check_run(path: Path, digest: Digest) -> tuple[int, int]:
-    """A run file and its manifest."""
+    """Check a run file and its manifest."""
     return extent(verify_run(path, digest))
 
 
 def check_sealed(file: Path, digest: Digest) -> tuple[int, int]:
-    """The manifest of a finished experiment: its files, and that its artefacts are those it made."""
+    """Check the files of a finished experiment, and that its artefacts are those that it made."""
     manifest = read_seal(file.parent)
     check_files(file.parent, manifest, digest)
     check_made(file.parent)
@@ -189,7 +192,7 @@ def check_sealed(file: Path, digest: Digest) -> tuple[int, int]:
 
 
 def check_settings(file: Path, digest: Digest) -> tuple[int, int]:
-    """The settings of an experiment."""
+    """Check that an experiment's settings can be read."""
     read_settings(file.parent)
     return 1, file.stat().st_size
 
@@ -207,7 +210,7 @@ def check_json(file: Path, digest: Digest) -> tuple[int, int]:
 
 
 def extent(manifest: Manifest) -> tuple[int, int]:
-    """Files and bytes that a manifest names."""
+    """The numbers of files and bytes that a manifest names."""
     return len(manifest.files), sum(size for size, _ in manifest.files.values())
 
 
@@ -222,7 +225,7 @@ FILES: dict[str, tuple[str, Check]] = {
 
 
 def leftovers_below(folder: Path) -> Iterator[Path]:
-    """Temporaries, dead or alive."""
+    """Yield temporaries below a folder, whether their processes live or not."""
     for place, folders, files in os.walk(folder):
         yield from (Path(place) / name for name in sorted([*folders, *files]) if name.startswith(TEMPORARY))
         folders[:] = [name for name in folders if not name.startswith(TEMPORARY)]

@@ -111,6 +111,12 @@ class TrainingData:
         return positives.select(np.flatnonzero(found))
 
     @property
+    def judged(self) -> dict[str, Qrels]:
+        """The splits that judge, by name; the first is the one that people look at."""
+        both = {"test": self.test, "dev": self.dev}
+        return {name: qrels for name, qrels in both.items() if qrels is not None}
+
+    @property
     def digest(self) -> str:
         """Digest of the queries and judgements of train, dev and test."""
         parts = {"train": self.all_train, "dev": self.dev, "test": self.test}

@@ -6,15 +6,14 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
+from hardneg.evaluation.measures import Measure
 from hardneg.experiment.names import LAST, UNTRAINED
 from hardneg.process.progress import say
 from hardneg.training.stage import steps_made
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -49,33 +48,20 @@ class Choice:
 
 
 def choose(
-    keep: Literal["best", "last"], measured: tuple[str, Mapping[str, float]], places: Mapping[str, Path]
+    keep: Literal["best", "last"], measure: Measure, dev: Mapping[str, float], places: Mapping[str, Path | None]
 ) -> Choice:
     """Choose the state to keep.
 
     Parameters
     ----------
     keep : the best state on dev, or the last one.
-    measured : the measure's name, and its value on dev by state in the order of training (empty without a dev
-        split).
+    measure : decides which is the best.
+    dev : its value on dev by state, in the order of training; empty without a dev split.
     places : state -> the folder with its weights.
     """
-    measure, dev = measured
     best = max(dev, key=lambda name: dev[name]) if keep == "best" else LAST  # the first of equal ones
-    step = 0 if best == UNTRAINED else steps_made(places[best])
-    return Choice(best, step, measure if dev else None, dev)
-
-
-def with_final(found: Mapping[str, T], names: Mapping[str, str], chosen: str) -> dict[str, T]:
-    """Copy a mapping by state, and append the value of the chosen state under the name ``final``.
-
-    Parameters
-    ----------
-    names : the names of the chosen state, and of what an index retrieves of it, to their new ones. If the state
-        after the last step is chosen, it is renamed.
-    """
-    rest = {name: value for name, value in found.items() if chosen != LAST or name not in names}
-    return rest | {new: found[name] for name, new in names.items() if name in found}
+    place = None if best == UNTRAINED else places[best]
+    return Choice(best, 0 if place is None else steps_made(place), str(measure) if dev else None, dev)
 
 
 # ---------------------------------------------------------------- for people

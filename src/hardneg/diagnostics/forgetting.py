@@ -14,10 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardneg import keyed_random
-from hardneg.data.training_data import TrainingData
 from hardneg.evaluation.measures import first_relevant_rank
-from hardneg.negatives.candidates import Contains
-from hardneg.negatives.labels import relevant
 from hardneg.records import Int32, Int64, Positives, Run
 
 Float64 = NDArray[np.float64]
@@ -39,20 +36,16 @@ def learned_share(before: Float64, after: Float64) -> float:
     return float(np.mean(after > before))
 
 
-def forgetting(
-    data: TrainingData, runs: Mapping[str, Run], contains: Contains | None = None, *, first: int = 1
-) -> list[dict[str, Any]]:
+def forgetting(ranks: Mapping[str, Float64], *, first: int = 1) -> list[dict[str, Any]]:
     """The shares of training queries forgotten and learned from each state of the model to the next.
 
     A query is forgotten if its MRR@100 fell below that of the state before (ANCE-Tele, Fig. 4). The first episode,
-    whose number is ``first``, is compared with the pretrained model. With ``contains``, a hit that contains an
-    answer counts like a judged positive, because the positives of training may differ between states.
+    whose number is ``first``, is compared with the pretrained model.
 
     Parameters
     ----------
-    runs : state -> run of the training queries, in the order of training.
+    ranks : state -> :func:`reciprocal_ranks` of all training queries [Q], in the order of training.
     """
-    ranks = {name: reciprocal_ranks(run, relevant(run, data, contains)) for name, run in runs.items()}
     return [
         {
             "episode": episode,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg.data.training_data import TrainingData
+from hardneg.data.collection import Collection
 from hardneg.experiment.layout import informative_of, run_of
 from hardneg.experiment.snapshot import State
+from hardneg.keyed_random import UInt64
 from hardneg.negatives.candidates import candidates
 from hardneg.negatives.pool import NegativePool, load_pool
 from hardneg.records import Positives, Run, owners, spans
@@ -17,7 +18,7 @@ KIND = "informative-share"
 DEPTH = 100
 
 
-def informative_share(pool: NegativePool, run: Run, data: TrainingData, positives: Positives) -> float:
+def informative_share(pool: NegativePool, run: Run, positives: Positives, text_keys: UInt64) -> float:
     """Mean over queries of the share of a query's negatives that are among its first 100 hits (ANCE, Section 6.3).
 
     Parameters
@@ -25,9 +26,9 @@ def informative_share(pool: NegativePool, run: Run, data: TrainingData, positive
     pool : the negatives of training; queries without negatives do not count.
     run : the run of the trained model for the training queries.
     positives : D+(q); they do not count among the 100.
+    text_keys : [passages] equal for passages of equal text.
     """
-    keys = data.collection.text_keys
-    now = candidates(run, positives, source="query", episode=pool.episode, depth=DEPTH, text_keys=keys)
+    now = candidates(run, positives, source="query", episode=pool.episode, depth=DEPTH, text_keys=text_keys)
     lengths = spans(pool.offsets)
     found = np.isin(pairs_of(pool), pairs_of(now))
     hits = np.bincount(owners(pool.offsets)[found], minlength=len(lengths))
@@ -39,7 +40,7 @@ def pairs_of(pool: NegativePool) -> NDArray[np.int64]:
     return pool.query_rows[owners(pool.offsets)].astype(np.int64) << 32 | pool.passage_rows
 
 
-def share_of_state(state: State, run: Run, data: TrainingData, positives: Positives) -> float | None:
+def share_of_state(state: State, run: Run, positives: Positives, collection: Collection) -> float | None:
     """The informative share for the negatives that a state was trained on last; None if it had none.
 
     The share is stored beside the state's runs, because the negatives may be deleted later.
@@ -49,12 +50,12 @@ def share_of_state(state: State, run: Run, data: TrainingData, positives: Positi
         return None
     if not is_published(state.trained_on):
         return read_manifest(path).facts["share"] if is_published(path, KIND) else None
-    pool = load_pool(state.trained_on, n_passages=data.collection.n_passages, collection=data.collection.digest)
+    pool = load_pool(state.trained_on, n_passages=collection.n_passages, collection=collection.digest)
     if not len(pool.passage_rows):
         return None
     ranked = run_of(state.folder, "query")
     inputs = {"pool": read_manifest(state.trained_on).digest, "run": read_manifest(ranked).digest}
     if not is_current(path, KIND, inputs):
         with publish(path, KIND, inputs=inputs, replace=True) as draft:
-            draft.facts["share"] = informative_share(pool, run, data, positives)
+            draft.facts["share"] = informative_share(pool, run, positives, collection.text_keys)
     return read_manifest(path).facts["share"]

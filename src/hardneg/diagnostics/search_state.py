@@ -2,76 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from hardneg.data.training_data import TrainingData
+from hardneg.diagnostics.judge import Judge
 from hardneg.diagnostics.pairwise_errors import errors_of_state
-from hardneg.evaluation.measures import Measure
 from hardneg.experiment.snapshot import State
-from hardneg.negatives.candidates import Contains
 from hardneg.negatives.labels import current_positives
 from hardneg.negatives.mining import training_depth
 from hardneg.process.distributed import by_leader
 from hardneg.records import Qrels, Run
+from hardneg.search.bm25 import bm25_run
 
 
-def search_state(
-    state: State, data: TrainingData, measures: Sequence[Measure], *, depth: int, contains: Contains | None
-) -> tuple[dict[str, Run], dict[str, dict[str, Any]]]:
+def search_state(state: State, judge: Judge, *, depth: int) -> tuple[dict[str, Run], dict[str, dict[str, Any]]]:
     """Every run of a state, and its pairwise errors by split; its geometry is kept too.
-
-    Parameters
-    ----------
-    depth : how far down training queries are mined.
-    contains : what tells whether a passage contains an answer, where that makes it a positive.
-    """
-    runs = retrieve_all(state, data, depth=depth, evaluation_depth=evaluation_depth(measures), contains=contains)
-    state.save_corpus_stats()
-    return runs, by_leader(errors_of_state, state, asked_splits(state, data))
-
-
-def retrieve_all(
-    state: State,
-    data: TrainingData,
-    *,
-    depth: int,
-    evaluation_depth: int,
-    contains: Contains | None,
-) -> dict[str, Run]:
-    """Every run of a state: training queries, the neighbours of their positives, dev and test.
-
-    In every state, the final one too, test's queries are as long as search reads them and all others as training
-    does: so dev compares states alike, on the way and at the end (the published scripts of ANCE-Tele).
 
     A state of which less is ``asked`` has the runs of dev and test alone, or that of dev.
 
     Parameters
     ----------
-    contains : what tells whether a passage contains an answer, where that makes it a positive.
+    judge : knows the training queries and the splits that judge.
+    depth : how far down training queries are mined.
     """
-    runs = {}
-    if state.asked == "all":
-        k = training_depth(data.collection, data.train, depth)
-        runs["train"] = state.search("query", data.train.query_rows, k, as_trained=True)
-        found = by_leader(current_positives, state, data, depth, contains).some()
-        runs["lookahead"] = state.neighbours("lookahead", found.query_rows, found.first(), k)
-    for name, qrels in asked_splits(state, data).items():
-        runs[name] = state.search(name, qrels.query_rows, evaluation_depth, as_trained=name != "test")
-    return runs
+    splits = {name: qrels for name, qrels in judge.data.judged.items() if state.asked != "dev" or name == "dev"}
+    runs = search_training(state, judge, depth) if state.asked == "all" else {}
+    runs |= search_judged(state, splits, judge.depth)
+    state.save_corpus_stats()
+    return runs, by_leader(errors_of_state, state, splits)
 
 
-def evaluation_depth(measures: Sequence[Measure]) -> int:
-    """How deep dev and test queries are searched for these measures."""
-    return max(100, *(measure.cutoff or 1000 for measure in measures))
+def search_training(state: State, judge: Judge, depth: int) -> dict[str, Run]:
+    """The runs of the training queries (``train``) and the neighbours of their positives (``lookahead``)."""
+    data = judge.data
+    k = training_depth(data.collection, data.train, depth)
+    run = state.search("query", data.train.query_rows, k, as_trained=True)
+    found = by_leader(current_positives, state, data, depth, judge.contains).some()
+    return {"train": run, "lookahead": state.neighbours("lookahead", found.query_rows, found.first(), k)}
 
 
-def judged_splits(data: TrainingData) -> dict[str, Qrels]:
-    """The splits that judge; the first is the one that people look at."""
-    both = {"test": data.test, "dev": data.dev}
-    return {name: qrels for name, qrels in both.items() if qrels is not None}
+def search_judged(state: State, splits: Mapping[str, Qrels], depth: int) -> dict[str, Run]:
+    """The runs of the queries of splits that judge, ``depth`` hits deep.
+
+    In every state, the final one too, test's queries are as long as search reads them and all others as training
+    does: so dev compares states alike, on the way and at the end (the published scripts of ANCE-Tele).
+    """
+    return {
+        name: state.search(name, qrels.query_rows, depth, as_trained=name != "test")
+        for name, qrels in splits.items()
+    }
 
 
-def asked_splits(state: State, data: TrainingData) -> dict[str, Qrels]:
-    """The splits of :func:`judged_splits` that a state is searched for: of a state asked for dev, that alone."""
-    return {name: qrels for name, qrels in judged_splits(data).items() if state.asked != "dev" or name == "dev"}
+def bm25_judged(data: TrainingData, cache: Path, depth: int) -> dict[str, Run]:
+    """BM25's runs of the dev and test queries, to measure against."""
+    return {name: bm25_run(data.collection, qrels.query_rows, depth, cache) for name, qrels in data.judged.items()}

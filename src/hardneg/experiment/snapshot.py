@@ -26,7 +26,7 @@ GEOMETRY = "geometry"
 
 
 class Snapshot(CachedRetriever):
-    """One state of the model in an experiment. Everything is computed on demand and published once.
+    """One state of the model in an experiment: a retriever whose runs are published there, each of them once.
 
     Parameters
     ----------
@@ -82,12 +82,18 @@ class Snapshot(CachedRetriever):
         return super()._queries(searching=searching)
 
     def discard(self, *sides: Side) -> None:
-        """Delete this state's embeddings (of ``sides``): its runs are kept, and a later state supersedes it."""
+        """Delete this state's embeddings (of ``sides``), unless it ``keeps`` them.
+
+        Its runs are kept, and embeddings of a later state take their place.
+        """
         if not self.keeps:
             super().discard(*sides)
 
     def save_corpus_stats(self) -> None:
-        """Publish the corpus mean vector and how alike the passages are, which outlive the embeddings."""
+        """Publish the corpus mean vector and the passages' mean pairwise cosine.
+
+        They outlive the embeddings.
+        """
         inputs, path = {"collection": self.collection.digest, "model": self.digest}, self.folder / GEOMETRY
         if not by_leader(is_current, path, GEOMETRY, inputs):
             passages = self.passages
@@ -102,7 +108,7 @@ class Snapshot(CachedRetriever):
 
 
 class ArchivedState:
-    """A state of the model whose runs are kept, though its weights and embeddings may be gone.
+    """A state of the model of which the runs are left; its weights and embeddings may be gone.
 
     Parameters
     ----------
@@ -141,14 +147,17 @@ class ArchivedState:
         return self.search(name, owners, k)
 
     def save_corpus_stats(self) -> None:
-        """Nothing to do: the statistics were published while the embeddings were there."""
+        """Do nothing: the statistics were published while the embeddings were there."""
 
 
 State = Snapshot | ArchivedState
 
 
 def record_of(state: State, layout: Layout) -> StateRecord:
-    """What a state is, as far as it says so itself; :func:`settled` adds what stands on the disk."""
+    """What a state says of itself, as a record.
+
+    :func:`settled` adds what only the disk knows.
+    """
     index = state.index.describe() if isinstance(state, Snapshot) and state.index is not None else None
     return StateRecord(
         state.name,
@@ -165,7 +174,10 @@ def record_of(state: State, layout: Layout) -> StateRecord:
 
 
 def settled(record: StateRecord, layout: Layout) -> StateRecord:
-    """A record with the digest that its runs name, the step of its weights, and no weights that are gone."""
+    """Complete a record from the disk: the digest in its runs, and the step of its weights.
+
+    Weights that are gone are taken out of it.
+    """
     model = None if record.model is None or not is_published(layout / record.model) else record.model
     step = record.step
     if step < 0:

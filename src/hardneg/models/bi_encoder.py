@@ -42,7 +42,7 @@ class AnceHead(nn.Module):
 
 
 class BiEncoder(TowerModel):
-    """One transformer for both sides (tied) or one each.
+    """A bi-encoder of one transformer for both sides (tied), or of one for each.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ class BiEncoder(TowerModel):
         )
 
     def untied(self) -> BiEncoder:
-        """An encoder with a tower for each side: the passages' is this one's own, the queries' a copy of it."""
+        """An encoder with a tower for each side: the passages' is this one's own, that of the queries a copy."""
         if not self.tied:
             return self
         tower = self.tower("passage")
@@ -113,7 +113,7 @@ class BiEncoder(TowerModel):
         return self._project(tower.pooled(tokens, self.settings.pooling), tower.head)
 
     def _project(self, pooled: Tensor, head: nn.Module | None) -> Tensor:
-        """Head, normalisation and cut, in float32 also under autocast."""
+        """Turn pooled states [n, h] into vectors [n, dim]: head, normalisation and cut, in float32 always."""
         with torch.autocast(pooled.device.type, enabled=False):
             vectors = pooled if head is None else head(pooled)
             if self.settings.normalize:
@@ -123,7 +123,9 @@ class BiEncoder(TowerModel):
     def encode_pair(
         self, queries: TokenBatch, passages: TokenBatch, encode: Encode | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Vectors of both sides; a tied encoder runs once over all of them.
+        """The vectors [n, dim] of queries and of passages.
+
+        A tied encoder runs once, over all texts together.
 
         Parameters
         ----------
@@ -140,8 +142,8 @@ class BiEncoder(TowerModel):
     def digest(self, side: Side | None = None) -> str:
         """The model's identity (:meth:`TowerModel.digest`), or that of one ``side``.
 
-        Of a side: what makes vectors of tokens there, whatever the other side is, and however texts become tokens,
-        which token stores answer for.
+        The identity of a side says what vectors it makes of tokens. The other side is not in it, nor how texts
+        become tokens: token stores have digests of their own.
         """
         if side is None:
             return super().digest()

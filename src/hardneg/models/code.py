@@ -48,7 +48,7 @@ def allowed_commits() -> list[str]:
 
 
 def check_code(folder: Path, settings: dict[Path, Any]) -> str | None:
-    """The digest of the code that a model brings and may run, or None where it brings none.
+    """The digest of the code that a model brings and may run; None where it brings none.
 
     Parameters
     ----------
@@ -72,20 +72,20 @@ def check_code(folder: Path, settings: dict[Path, Any]) -> str | None:
 
 
 def refusal(path: Path, revision: str) -> TrustError:
-    """The fault of code that may not run."""
+    """The fault that refuses code which the settings at ``path`` ask to run."""
     what = "the model asks to run its own code (auto_map)"
     fix = f"read that, and pass --allow-code {revision} (hardneg.allow_code) to run it"
     return TrustError("REMOTE_CODE", what, fix, path=path)
 
 
 def commit_of(folder: Path) -> str | None:
-    """The commit of a folder that the hub's client keeps, or of one inside of it."""
+    """The commit that the hub's client keeps in ``folder``, or in a folder above it; None for any other folder."""
     kept = [place.name for place in (folder, *folder.parents) if place.parent.name == "snapshots"]
     return next(filter(COMMIT.fullmatch, kept), None)
 
 
 def files_of(folder: Path, settings: dict[Path, Any]) -> Iterator[Path]:
-    """The modules that transformers would load, and what they import from beside them."""
+    """Yield the modules that transformers would load, and the files beside them that they import."""
     from transformers.dynamic_module_utils import get_relative_import_files
 
     for path, _, reference in references(settings):
@@ -98,7 +98,10 @@ def files_of(folder: Path, settings: dict[Path, Any]) -> Iterator[Path]:
 
 
 def references(settings: dict[Path, Any]) -> Iterator[tuple[Path, str, str]]:
-    """What the settings ask to load: file, name and class; of a tokenizer first the slow one, then the fast."""
+    """Yield what the settings ask to load: file, name of the Auto class, and reference to the class.
+
+    Of a tokenizer the slow class comes first, then the fast one.
+    """
     for path, content in settings.items():
         asked = content.get("auto_map") if isinstance(content, dict) else None
         if isinstance(asked, list):  # as tokenizers once said it

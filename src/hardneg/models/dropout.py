@@ -24,7 +24,7 @@ def drop(x: Tensor, p: float) -> Tensor:
 
 
 def _draws(shape: torch.Size) -> Tensor:
-    """Uniform int16 numbers; torch's generator gives the seed of a faster one."""
+    """Uniform int16 numbers of this shape, by numpy's faster generator with a seed that torch's gives."""
     seed = int(torch.empty((), dtype=torch.int64).random_())
     words = np.random.Generator(np.random.SFC64(seed)).integers(
         -(1 << 63), (1 << 63) - 1, size=(shape.numel() + 3) // 4, dtype=np.int64, endpoint=True
@@ -46,7 +46,10 @@ class _Dropout(torch.autograd.Function):
 
 
 def _kept(x: Tensor, keep: Tensor, scale: float) -> Tensor:
-    """``x * keep * scale``; booleans are converted one by one, bytes and the rest are vectorised."""
+    """``x * keep * scale``, where ``keep`` is bool.
+
+    torch converts booleans one by one, so they are read as bytes, which are vectorised.
+    """
     return torch.addcmul(x.new_zeros(()), x, keep.view(torch.int8).to(x.dtype), value=scale)
 
 
@@ -54,7 +57,7 @@ class FastDropout(nn.Dropout):
     """Dropout as ``nn.Dropout``, computed by :func:`drop`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Any shape; the input itself outside of training."""
+        """Drop elements of ``x``, of any shape; outside of training ``x`` itself comes back."""
         return drop(x, self.p) if self.training and self.p else x
 
 

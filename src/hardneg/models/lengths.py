@@ -21,7 +21,7 @@ MOST = 2_000  # texts tokenised once more to know whether they are cut: seconds,
 
 @dataclass(frozen=True)
 class Cut:
-    """What a length does to the texts of one side.
+    """How many texts of one side a length cuts.
 
     Attributes
     ----------
@@ -41,17 +41,17 @@ class Cut:
     drawn: int = 0
 
     def __str__(self) -> str:
-        """For people, such as ``passages: 37 % of 15,775 are cut at 64 tokens (the model takes 256)``."""
+        """One line for people, such as ``passages: 37 % of 15,775 are cut at 64 tokens (the model takes 256)``."""
         return f"{self.plural}: {self.told}"
 
     @property
     def plural(self) -> str:
-        """What the texts are called."""
+        """The word for the texts: queries or passages."""
         return "queries" if self.side == "query" else "passages"
 
     @property
     def told(self) -> str:
-        """What is cut, without what the texts are called: ``37 % of 15,775 are cut at 64 tokens``."""
+        """The line for people without the word for the texts: ``37 % of 15,775 are cut at 64 tokens``."""
         at = f"{self.length} tokens" if self.chunks == 1 else f"{self.chunks} chunks of {self.length} tokens"
         longer = f" (the model takes {self.own})" if self.own > self.length else ""
         if not self.cut:
@@ -60,14 +60,14 @@ class Cut:
         return f"{about}{percent(self.cut / self.texts)} of {self.texts:,} are cut at {at}{longer}{drawn}"
 
     def as_json(self) -> dict[str, Any]:
-        """For ``results.json``; ``drawn`` is there only where not all were looked at."""
+        """The record for ``results.json``; ``drawn`` is in it only where ``cut`` is an estimate."""
         found = {"tokens": self.length, "own": self.own, "texts": self.texts, "cut": self.cut}
         found |= {"chunks": self.chunks} if self.chunks > 1 else {}
         return found | {"share": self.cut / max(self.texts, 1)} | ({} if self.exact else {"drawn": self.drawn})
 
 
 def percent(share: float) -> str:
-    """A share as people read it; never 0 or 100 % where that is not so."""
+    """A share in per cent for people; no share but 0 and 1 is shown as 0 or 100 %."""
     if share < 0.01:
         return "under 1 %"
     return "over 99 %" if 0.99 < share < 1 else f"{100 * share:.0f} %"
@@ -76,7 +76,9 @@ def percent(share: float) -> str:
 def count_cut(
     encoder: BiEncoder, collection: Collection, cache: Path, side: Side, own: int, *, most: int = MOST
 ) -> Cut:
-    """What is cut in training, from the token store: only texts that fill their length may be.
+    """Count the texts of a side that training cuts, from the token store.
+
+    Only texts that fill their length may be cut, so only these are tokenised once more.
 
     Parameters
     ----------
@@ -94,7 +96,7 @@ def count_cut(
 
 
 def sample_cut(encoder: BiEncoder, collection: Collection, side: Side, own: int, *, most: int) -> Cut:
-    """What is cut, of so many drawn texts: nothing is written."""
+    """Estimate the number of texts that training cuts from ``most`` drawn ones; no token store is written."""
     template, n = encoder.template(side), count(collection, side)
     drawn = draw(np.arange(n), most)
     found = int(are_cut(encoder, collection, side, drawn).sum())
@@ -103,12 +105,12 @@ def sample_cut(encoder: BiEncoder, collection: Collection, side: Side, own: int,
 
 
 def count(collection: Collection, side: Side) -> int:
-    """Texts of a side."""
+    """The number of texts of a side."""
     return collection.n_queries if side == "query" else collection.n_passages
 
 
 def full_texts(store: TokenStore, template: TextTemplate) -> Int64:
-    """Rows of the texts that have all the tokens they may have."""
+    """The rows [n] of the texts that have as many tokens as the template allows."""
     if store.first is None:
         return np.flatnonzero(store.lengths == template.max_length)
     whole = spans(store.first) == template.chunks
@@ -117,7 +119,7 @@ def full_texts(store: TokenStore, template: TextTemplate) -> Int64:
 
 
 def draw(rows: Int64, most: int) -> Int64:
-    """At most so many of the rows, drawn without replacement; the same ones every time."""
+    """At most ``most`` of the rows, drawn without replacement; every call draws the same ones."""
     if len(rows) <= most:
         return rows
     words = keyed_random.hash64(keyed_random.key(0, "lengths"), rows)
@@ -125,7 +127,7 @@ def draw(rows: Int64, most: int) -> Int64:
 
 
 def are_cut(encoder: BiEncoder, collection: Collection, side: Side, rows: Int64) -> NDArray[np.bool_]:
-    """Whether each of these texts [n] is cut."""
+    """Whether each of the texts in ``rows`` [n] loses tokens to the template's length: [n] bool."""
     template, tokenizer, found = encoder.template(side), encoder.tokenizer(side), [np.zeros(0, bool)]
     for start in range(0, len(rows), BLOCK):
         block = rows[start : start + BLOCK]

@@ -18,6 +18,7 @@ from hardneg.models.bi_encoder import AnceHead, BiEncoder
 from hardneg.models.code import allow_code
 from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.pretrained import find_weights, locate, read_json_file, read_tensors, usable
+from hardneg.models.ranker_folder import is_classifier, is_marked, refuse_ranker
 from hardneg.models.source import ModelSource
 from hardneg.models.st_folder import MODULES, SentenceFolder, read_ance_head, read_st_folder
 from hardneg.models.tower import KIND, Tower, read_tower
@@ -97,7 +98,7 @@ def open_encoder(source: ModelSource, **overrides: Any) -> BiEncoder:
     if len(folders) == 1 and (folders[0] / SETTINGS).is_file() and (folders[0] / QUERY).is_dir():
         _verify(folders[0])
         folders = [folders[0] / QUERY, folders[0] / PASSAGE]
-    parts = [_read(folder, source, overrides) for folder in folders]
+    parts = [_read(folder, source) for folder in folders]
     settings = replace(_merged(parts, overrides), **overrides)
     _check_lengths(parts, settings)
     for part in parts:
@@ -106,12 +107,14 @@ def open_encoder(source: ModelSource, **overrides: Any) -> BiEncoder:
 
 
 def _verify(folder: Path) -> None:
-    """Check the files of a folder that has a manifest."""
+    """Check the files of a folder that has a manifest; a ranker's is refused."""
+    if is_marked(folder):
+        raise refuse_ranker(folder)
     if (folder / MANIFEST).is_file():
         open_artifact(folder, KIND)
 
 
-def _read(folder: Path, source: ModelSource, overrides: Mapping[str, Any]) -> Part:
+def _read(folder: Path, source: ModelSource) -> Part:
     _verify(folder)
     with usable(folder):
         part = (_read_st if (folder / MODULES).is_file() else _read_plain)(folder, source)
@@ -129,11 +132,13 @@ def _read(folder: Path, source: ModelSource, overrides: Mapping[str, Any]) -> Pa
 
 
 def _read_plain(folder: Path, source: ModelSource) -> Part:
-    """A Hugging Face folder; a head like that of the released ANCE checkpoints is found."""
+    """Read a Hugging Face folder; a head like that of the released ANCE checkpoints is recognised."""
     tower, unused = read_tower(folder, source)
     length = tower.longest
     settings = EncoderSettings(query_length=length, passage_length=length)
     if not unused.issuperset(ANCE_WEIGHTS):
+        if is_classifier(folder):
+            raise refuse_ranker(folder)
         return Part(tower, settings, folder)
     tower.head = AnceHead(tower.width)
     stored = read_tensors(find_weights(folder, source))
@@ -142,7 +147,7 @@ def _read_plain(folder: Path, source: ModelSource) -> Part:
 
 
 def _read_st(folder: Path, source: ModelSource) -> Part:
-    """A sentence-transformers directory, ours or another's."""
+    """Read a sentence-transformers directory, which this package or another wrote."""
     said = read_st_folder(folder, source)
     tower, _ = read_tower(said.transformer, source)
     if said.head is not None:
@@ -173,7 +178,7 @@ def _read_st(folder: Path, source: ModelSource) -> Part:
 
 
 def _saved_settings(folder: Path) -> EncoderSettings | None:
-    """The settings of a folder that this package saved."""
+    """The settings that this package saved in a folder; None where it saved none."""
     file = folder / SETTINGS
     if not file.is_file():
         return None
@@ -194,7 +199,10 @@ def _fit_head(tower: Tower, settings: EncoderSettings) -> None:
 
 
 def _merged(parts: list[Part], overrides: Mapping[str, Any]) -> EncoderSettings:
-    """One record for both towers: each side's own fields from its folder, the shared ones equal."""
+    """The settings of an encoder of these parts: one, or that of the queries and that of the passages.
+
+    Each side keeps its own fields; fields that both share must be equal, or be overridden.
+    """
     query, passage = parts[0].settings, parts[-1].settings
     for name in SHARED:
         ours, theirs = getattr(query, name), getattr(passage, name)

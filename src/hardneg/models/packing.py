@@ -65,7 +65,7 @@ def plan_batches(lengths: NDArray[np.integer], budget: int, *, window: int = WIN
 
 @dataclass(frozen=True)
 class Call:
-    """Consecutive sequences of a flat batch, no more than one call of an attention kernel takes."""
+    """Consecutive sequences of a flat batch that one call of an attention kernel takes."""
 
     sequences: slice
     tokens: slice
@@ -74,7 +74,7 @@ class Call:
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Where the sequences of a flat batch lie: longest first, so that equal lengths are neighbours."""
+    """The places of sequences in a flat batch, longest first, so that equal lengths are neighbours."""
 
     groups: tuple[tuple[int, int], ...]  # (sequences, their length), consecutive
     calls: tuple[Call, ...]  # what is attended together where lengths may differ, consecutive
@@ -83,7 +83,10 @@ class Layout:
 
 
 def upload(array: NDArray[Any], device: torch.device) -> Tensor:
-    """Copy ``array`` to ``device``, to CUDA through pinned memory: the driver would wait for any other memory."""
+    """Copy ``array`` to ``device``.
+
+    The copy to CUDA goes through pinned memory, since for any other memory the driver waits.
+    """
     tensor = torch.from_numpy(array)
     if device.type != "cuda":
         return tensor.to(device)
@@ -112,7 +115,7 @@ def _groups(lengths: Int64, size: int) -> tuple[tuple[int, int], ...]:
 
 
 def _calls(offsets: Int64) -> tuple[Call, ...]:
-    """``SEQUENCES`` sequences each, of which the first is the longest."""
+    """The calls of at most ``SEQUENCES`` sequences each; the first sequence of a call is its longest."""
     found = []
     for first in range(0, len(offsets) - 1, SEQUENCES):
         last = min(first + SEQUENCES, len(offsets) - 1)
@@ -133,7 +136,7 @@ def can_pack(model: nn.Module) -> bool:
 
 
 def first_position(model: nn.Module) -> int:
-    """The position number of a first token: 0, but behind the padding id in RoBERTa and its kin."""
+    """The number of the first position: 0; in RoBERTa and its kin the one behind the padding id."""
     config: Any = model.config
     return config.pad_token_id + 1 if FAMILIES.get(config.model_type) else 0
 
@@ -179,7 +182,7 @@ def first_states(model: nn.Module, ids: Tensor, layout: Layout, types: Tensor | 
 
 
 def _padded_hidden_states(model: nn.Module, ids: Tensor, layout: Layout, types: Tensor | None) -> Tensor:
-    """Hidden states as :func:`hidden_states` gives them, of models that cannot run flat: by padded batches."""
+    """The hidden states that :func:`hidden_states` gives, by padded batches, for models that cannot run flat."""
     lengths = layout.bounds.diff().long()
     parts = [
         _padded(
@@ -241,7 +244,7 @@ def flat_attention(
 
 
 def _no_mask(*_: Any, **__: Any) -> None:
-    """Sequences are kept apart by the layout, not by a mask."""
+    """Give transformers no mask: the layout keeps sequences apart."""
 
 
 def _varlen(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float) -> Tensor:
@@ -275,7 +278,10 @@ def _by_length(
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, scaling: float, dropout: float) -> Tensor:
-    """Plain attention. torch's fused kernel is as fast on the CPU only where nothing is differentiated."""
+    """Attention by plain products of matrices.
+
+    torch's fused kernel is as fast on the CPU only where nothing is differentiated.
+    """
     if not dropout and not (torch.is_grad_enabled() and query.requires_grad):
         return F.scaled_dot_product_attention(query, key, value, scale=scaling)
     weights = torch.softmax((query * scaling) @ key.transpose(-2, -1), -1, dtype=torch.float32).to(query.dtype)

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 import transformers
-from safetensors import safe_open
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
@@ -125,20 +125,23 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def check_code(folder: Path) -> str | None:
-    """Refuse a model's own code before anything of it is loaded, or return its digest where it may run."""
+    """The digest of the code that a model may run, or None; refused before anything of the model is loaded."""
     return code.check_code(folder, _json_files(folder))
 
 
 def _json_files(folder: Path) -> dict[Path, Any]:
-    """The JSON files that may ask for code: all but the tokenizer, a large one where nobody looks for that."""
+    """The contents of the JSON files that may ask for code.
+
+    tokenizer.json is not read: it is large, and transformers does not look for code there.
+    """
     files = (file for file in sorted(folder.glob("*.json")) if file.name != "tokenizer.json")
     return {file: read_json_file(file) for file in files}
 
 
 def _own_class(folder: Path, name: str) -> Any:
-    """The model's own class for what transformers calls ``name``, if it brings one and that may run.
+    """The model's own class in the place of transformers' ``name``; None where it brings none.
 
-    Not by way of transformers' Auto classes: of two revisions of one type, those would run the first for both.
+    It is loaded without transformers' Auto classes: of two revisions of one type, those run the first for both.
     """
     if check_code(folder) is None:
         return None
@@ -151,7 +154,7 @@ def _own_class(folder: Path, name: str) -> Any:
 
 
 def find_weights(folder: Path, source: ModelSource, safe: tuple[str, ...] = SAFE_WEIGHTS) -> Path:
-    """The weights file of a folder (or its index): safetensors, else ``.bin`` where allowed."""
+    """The file of weights in a folder, or its index: safetensors, else ``.bin`` where that is allowed."""
     for name in safe + BIN_WEIGHTS * source.allow_bin:
         if (folder / name).is_file():
             return folder / name
@@ -167,7 +170,7 @@ def find_weights(folder: Path, source: ModelSource, safe: tuple[str, ...] = SAFE
 
 @contextmanager
 def refusing_pickles(path: Path) -> Iterator[None]:
-    """Name what torch's restricted loader refuses, and leave out its guess at why."""
+    """Turn what torch's restricted loader refuses into one line, without the loader's guess at the reason."""
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Detected pickle protocol", UserWarning)
@@ -178,14 +181,13 @@ def refusing_pickles(path: Path) -> Iterator[None]:
         ) from fault
 
 
-def read_tensors(file: Path, prefix: str = "") -> dict[str, Tensor]:
-    """The tensors of a weights file whose names begin with ``prefix``."""
+def read_tensors(file: Path) -> dict[str, Tensor]:
+    """The tensors of a weights file by name, on the CPU; ``.bin`` goes through torch's restricted loader."""
     if file.suffix == ".safetensors":
-        with safe_open(file, framework="pt") as stored:
-            return {name: stored.get_tensor(name) for name in stored.keys() if name.startswith(prefix)}  # noqa: SIM118
+        return load_file(file)
     with refusing_pickles(file):
-        state = torch.load(file, map_location="cpu", weights_only=True)
-    return {name: tensor for name, tensor in state.items() if name.startswith(prefix)}
+        tensors: dict[str, Tensor] = torch.load(file, map_location="cpu", weights_only=True)
+    return tensors
 
 
 # ---------------------------------------------------------------- reading
@@ -193,7 +195,10 @@ def read_tensors(file: Path, prefix: str = "") -> dict[str, Tensor]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep transformers' bars and reports off stderr: what matters in them is checked here."""
+    """Keep transformers' progress bars and reports off stderr in the block.
+
+    What matters in the reports is checked by :func:`read_transformer`.
+    """
     verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
@@ -250,11 +255,11 @@ def _model_class(config: Any) -> type[PreTrainedModel]:
 
 
 def _check_sizes(config: Any) -> None:
-    """Refuse sizes that no model has, before transformers builds one of them."""
+    """Refuse a configuration with sizes that no model has, before transformers allocates one."""
     for name, most in MOST.items():
-        size = getattr(config, name, 1)
-        if not isinstance(size, int) or not 1 <= size <= most:
-            raise ValueError(f"{name} of config.json is {size!r:.40}, not a number from 1 to {most:,}")
+        size, least = getattr(config, name, 1), 0 if name == "type_vocab_size" else 1  # DeBERTa has no types
+        if not isinstance(size, int) or not least <= size <= most:
+            raise ValueError(f"{name} of config.json is {size!r:.40}, not a number from {least} to {most:,}")
 
 
 def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
@@ -275,7 +280,10 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
 
 @contextmanager
 def usable(folder: Path) -> Iterator[None]:
-    """Turn what a folder that cannot be used makes transformers and tokenizers raise, anything, into one line."""
+    """Turn any exception from a model folder that cannot be used into one clear line.
+
+    transformers and tokenizers raise many kinds.
+    """
     try:
         yield
     except (HardnegError, MemoryError):

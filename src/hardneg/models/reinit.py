@@ -33,7 +33,7 @@ def reinitialize(transformer: PreTrainedModel, layers: int, *, seed: int) -> Non
 
 
 def layers_of(transformer: PreTrainedModel) -> nn.ModuleList:
-    """The layers of a transformer, from the bottom; none where it repeats a single one."""
+    """The layers of a transformer from the bottom up; none where one layer is used again and again."""
     depth = transformer.config.num_hidden_layers
     found = (m for m in transformer.modules() if isinstance(m, nn.ModuleList) and len(m) == depth)
     return next(found, nn.ModuleList())

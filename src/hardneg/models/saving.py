@@ -69,9 +69,9 @@ def save_encoder(
     inputs: Mapping[str, str] | None = None,
     replace: bool = False,
 ) -> None:
-    """Publish an encoder as a sentence-transformers directory; untied: one each in ``query`` and ``passage``.
+    """Publish an encoder as a sentence-transformers directory.
 
-    A pretrained model's pooler is not part of it.
+    An untied encoder becomes two, in ``query`` and ``passage``. A pretrained model's pooler is not saved.
 
     Parameters
     ----------
@@ -96,7 +96,10 @@ def save_encoder(
 
 
 def _write_folder(draft: Draft, inside: str, encoder: BiEncoder, sides: tuple[Side, ...]) -> None:
-    """One complete directory, for the tower of these sides; ``inside``: "" or a folder's name with its slash."""
+    """Write a complete sentence-transformers directory for the tower of ``sides``.
+
+    ``inside`` is "", or the name of a folder of the draft with its slash.
+    """
     settings, tower = encoder.settings, encoder.tower(sides[0])
     length = max(encoder.search_template(side).max_length for side in sides)
     tower.save(draft, inside)
@@ -126,7 +129,7 @@ def _st_config(settings: EncoderSettings) -> dict[str, Any]:
 
 
 def _write_modules(draft: Draft, inside: str, settings: EncoderSettings, tower: Tower) -> list[str]:
-    """Write what comes after the transformer, spelt as every reader knows it; returns the modules' kinds."""
+    """Write the modules behind the transformer in the spelling that all readers know; returns their kinds."""
     width, kinds = tower.width, ["Pooling"]
     active = {"word_embedding_dimension": width}
     active |= {key: POOLING.get(mode) == settings.pooling for mode, key in LEGACY_POOLING.items()}

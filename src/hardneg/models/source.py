@@ -15,7 +15,7 @@ Place = str | Path
 
 @dataclasses.dataclass(frozen=True)
 class ModelSource:
-    """The models of a command, before they are loaded: where they come from, and how they are read.
+    """The models of a command before they are loaded: where they come from, and how they are read.
 
     Attributes
     ----------
@@ -41,17 +41,17 @@ class ModelSource:
 
     @classmethod
     def at(cls, model: Place, passage_model: Place | None = None, **options: Any) -> ModelSource:
-        """The record of places as users give them; ``options`` are its other fields."""
+        """Make a record of places as users give them; ``options`` are the other fields."""
         return cls(str(model), None if passage_model is None else str(passage_model), **options)
 
     @property
     def places(self) -> list[str]:
-        """The models of the bi-encoder: one, or that of the queries and that of the passages."""
+        """The places of the bi-encoder's models: one, or that of the queries and that of the passages."""
         return [self.model] if self.passage_model is None else [self.model, self.passage_model]
 
     @property
     def name(self) -> str:
-        """What people call the bi-encoder; never where it lies."""
+        """The bi-encoder's name for people: a folder's own name, without the path to it."""
         return " and ".join(Path(name).name if Path(name).is_dir() else name for name in self.places)
 
     @property
@@ -62,12 +62,15 @@ class ModelSource:
 
     @property
     def device_here(self) -> str:
-        """The device, chosen now where none is named; raises :class:`SettingsError` where it is not here."""
+        """The named device, or the one chosen now; raises :class:`SettingsError` where it does not exist."""
         return pick_device(self.device)
 
     @property
     def lengths(self) -> dict[str, Any]:
-        """The lengths that replace the model's own, as encoders name them; a query's is that of search too."""
+        """The lengths that replace the model's own, by the names of encoder settings.
+
+        The length of queries is that of search too.
+        """
         lengths: dict[str, Any] = {}
         if self.query_length is not None:
             lengths |= {"query_length": self.query_length, "search_query_length": None}
@@ -75,5 +78,5 @@ class ModelSource:
 
     @property
     def tokenizing(self) -> ModelSource:
-        """The model alone, as it comes and on the CPU: to be loaded for its tokenizer."""
+        """The record of the query model alone on the CPU, for a command that needs only its tokenizer."""
         return ModelSource(self.model, allow_bin=self.allow_bin, allow_code=self.allow_code, device="cpu")

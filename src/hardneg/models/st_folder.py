@@ -41,14 +41,14 @@ class Module:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The settings in the module's ``config.json``; none when it has no such file."""
+        """The settings in the module's ``config.json``; {} where it has no such file."""
         file = self.folder / "config.json"
         return read_json_object(file) if file.is_file() else {}
 
 
 @dataclass(frozen=True)
 class SentenceFolder:
-    """What a sentence-transformers directory says."""
+    """The settings of a sentence-transformers directory, and the places of its parts."""
 
     transformer: Path
     pooling: Pooling
@@ -70,7 +70,7 @@ def read_st_folder(folder: Path, source: ModelSource) -> SentenceFolder:
     SettingsError : it has a module, or a setting of one, that this package does not compute; the name is given.
     TrustError : a module is somebody's own code.
     """
-    modules = _modules(folder)
+    modules = read_modules(folder)
     kinds = [module.kind for module in modules]
     if kinds[:2] != ["Transformer", "Pooling"]:
         raise _unsupported(" → ".join(kinds) or "no modules", folder / MODULES)
@@ -101,7 +101,7 @@ def read_st_folder(folder: Path, source: ModelSource) -> SentenceFolder:
 
 
 def read_ance_head(folders: tuple[Path, Path], width: int, source: ModelSource) -> AnceHead:
-    """The ANCE head of its Dense and LayerNorm folders."""
+    """Read the ANCE head from its Dense and LayerNorm folders."""
     head = AnceHead(width)
     state = {
         name: tensor
@@ -121,7 +121,14 @@ def read_ance_head(folders: tuple[Path, Path], width: int, source: ModelSource) 
     return head
 
 
-def _modules(folder: Path) -> list[Module]:
+def read_modules(folder: Path) -> list[Module]:
+    """The entries of ``modules.json``.
+
+    Raises
+    ------
+    InputError : the file is broken.
+    TrustError : a module is somebody's own code.
+    """
     modules = []
     entries = read_json_file(folder / MODULES)
     shapes = [isinstance(entry, dict) and {"type", "path"} <= entry.keys() for entry in entries or ()]
@@ -170,7 +177,7 @@ def _ance_head(dense: Module, norm: Module) -> tuple[Path, Path]:
 
 
 def _cut(dense: Module, source: ModelSource) -> int:
-    """How many dimensions a Dense keeps that does nothing but keep the first ones."""
+    """The number of first dimensions that a Dense module keeps; refused if it does anything else."""
     if _is_linear(dense) and not dense.config.get("bias", True):
         file = find_weights(dense.folder, source, DENSE_WEIGHTS)
         weight = read_tensors(file)["linear.weight"]
@@ -189,7 +196,7 @@ def _dense_name(dense: Module) -> str:
 
 
 def _transformer_settings(folder: Path) -> dict[str, Any]:
-    """``sentence_bert_config.json`` or its older names (``sentence_roberta_config.json``, …)."""
+    """The settings in ``sentence_bert_config.json`` or under an older name (``sentence_roberta_config.json``)."""
     files = [folder / TRANSFORMER_CONFIG, *sorted(folder.glob("sentence_*_config.json"))]
     return next((read_json_object(file) for file in files if file.is_file()), {})
 

@@ -18,16 +18,16 @@ from hardneg.records import Side, TextTemplate
 def token_store(
     encoder: BiEncoder, collection: Collection, cache: Path, side: Side, *, searching: bool = False
 ) -> TokenStore:
-    """The token store of one side, made once for each tokenizer and template.
+    """The token store of one side, made on first use for each tokenizer and template.
 
-    Training steps and search read the same one, but for queries where ``searching`` takes longer ones.
+    Training and search share it, except for queries where ``searching`` takes longer ones.
     """
     template = encoder.search_template(side) if searching else encoder.template(side)
     return store_of(template, encoder.tokenizer(side), collection, cache)
 
 
 def pair_store(tower: Tower, template: PairTemplate, collection: Collection, cache: Path) -> PairStore:
-    """The pairs that a tower reads, from the token stores of both sides, which are made unless they are there.
+    """The pairs that a tower reads, put together from the token stores of both sides, which are made on first use.
 
     Raises
     ------
@@ -41,11 +41,11 @@ def pair_store(tower: Tower, template: PairTemplate, collection: Collection, cac
 
 
 def store_of(template: TextTemplate, tokenizer: Tokenizer, collection: Collection, cache: Path) -> TokenStore:
-    """The token store of a template, made where there is none."""
+    """The token store of a template, made on first use."""
     with track(f"tokenising {'queries' if template.side == 'query' else 'passages'}", "texts") as tick:
         return tokenize(collection, template, tokenizer, cache, progress=tick)
 
 
 def texts_digest(encoder: BiEncoder, collection: Collection, cache: Path) -> str:
-    """Identity of the token sequences of all passages, which are made unless they are there."""
+    """The identity of the token sequences of all passages, which are made on first use."""
     return token_store(encoder, collection, cache, "passage", searching=True).digest

@@ -50,7 +50,7 @@ ORIGIN = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformer
 
 
 class Tower(nn.Module):
-    """A transformer, its tokenizer and its head; ``code``: the digest of what the model brought itself, if any.
+    """A transformer with its tokenizer and its head; ``code`` is the digest of the code that the model brought.
 
     Parameters
     ----------
@@ -147,7 +147,7 @@ def read_tower(folder: Path, source: ModelSource) -> tuple[Tower, set[str]]:
 
 
 class TowerModel(nn.Module):
-    """A model of one or more towers and of settings, which are a dataclass.
+    """A model of one or more towers, with settings that are a dataclass.
 
     Attributes
     ----------
@@ -165,7 +165,7 @@ class TowerModel(nn.Module):
 
     @property
     def code(self) -> list[str]:
-        """Digests of the code that models brought."""
+        """The digests of the code that the models brought, sorted."""
         return sorted({tower.code for tower in self.each_tower() if tower.code})
 
     @property
@@ -183,10 +183,10 @@ class TowerModel(nn.Module):
 
     @contextmanager
     def inference(self, precision: Precision = "float32") -> Iterator[Self]:
-        """Work without dropout or gradient, with a copy of the transformers' weights in ``precision``.
+        """Work in the block without dropout and gradient, on a copy of the transformers' weights in ``precision``.
 
-        Mode and weights are back afterwards, bit for bit. Inside, :attr:`precision` is what vectors are made in,
-        and :meth:`digest` is still that of the weights themselves.
+        Afterwards mode and weights are as before, bit for bit. Inside, :attr:`precision` is what vectors are made
+        in, and :meth:`digest` is still that of the weights themselves.
         """
         before = self.training, self.precision, self._masters
         replaced = [(tensor, tensor.data) for tower in self.each_tower() for tensor in _floats(tower)]
@@ -223,9 +223,16 @@ class TowerModel(nn.Module):
 
 @contextmanager
 def publish_model(
-    model: TowerModel, path: Path, *, inputs: Mapping[str, str] | None = None, replace: bool = False
+    model: TowerModel,
+    path: Path,
+    *,
+    kind: str = KIND,
+    inputs: Mapping[str, str] | None = None,
+    replace: bool = False,
 ) -> Iterator[Draft]:
-    """Publish a model's folder, which is written inside; its manifest says the settings and the model's digest.
+    """Publish a model's folder; the block writes it.
+
+    The manifest says the settings and the model's digest.
 
     Raises
     ------
@@ -233,13 +240,13 @@ def publish_model(
     ResourceError : the disk refuses.
     """
     assert model.precision == "float32", "copies in another precision are not the model's weights"
-    with publish(Path(path), KIND, settings=asdict(model.settings), inputs=inputs, replace=replace) as draft:
+    with publish(Path(path), kind, settings=asdict(model.settings), inputs=inputs, replace=replace) as draft:
         yield draft
         draft.facts["digest"] = model.digest()
 
 
 def _floats(tower: Tower) -> Iterator[Tensor]:
-    """The floating-point tensors of a tower's transformer; what follows it stays float32."""
+    """The floating-point tensors of a tower's transformer; the head is not among them, for it stays float32."""
     transformer: Any = tower.transformer
     return (x for x in [*transformer.parameters(), *transformer.buffers()] if x.is_floating_point())
 

@@ -32,7 +32,7 @@ class Lists(NamedTuple):
     passage_rows: Int32  # [n]
 
 
-def given_pool(lists: Lists, positives: Positives, collection: str) -> NegativePool:
+def pool_of_lists(lists: Lists, positives: Positives, collection: str) -> NegativePool:
     """The lists as a pool of the queries of ``positives``; entries have source ``file``, no rank and no score.
 
     Several lists of one query are joined. Lists of other queries are left out; the log says how many.

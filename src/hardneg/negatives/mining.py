@@ -40,14 +40,14 @@ DIAGNOSTIC_DEPTH = 100  # training runs are kept at least this deep, for forgett
 
 @dataclass(frozen=True)
 class Corpus:
-    """What can be mined without a model: a collection, and where its derived stores live."""
+    """A collection to mine from without a model, and the place of its derived stores."""
 
     collection: Collection
     cache: Path
 
 
 class Searcher(Protocol):
-    """What answers with runs: a model over a collection, or what is kept of the runs of one."""
+    """The part of a state that gives runs: a model over a collection, or the runs that one left."""
 
     def search(self, name: str, query_rows: Int32, k: int, *, as_trained: bool = False) -> Run:
         """The run ``name`` of these queries, ``k`` deep.
@@ -64,7 +64,7 @@ class Searcher(Protocol):
 
 
 class Miner(Searcher, Protocol):
-    """A model over a collection, as mining needs it: its runs, and for margins the scores of positives.
+    """The part of a model over a collection that mining uses: runs, and the scores of positives for margins.
 
     Attributes
     ----------
@@ -258,7 +258,7 @@ def deep_enough(
 
 
 def training_depth(collection: Collection, positives: Positives, depth: int) -> int:
-    """How many hits of each training query are searched and kept."""
+    """The number of hits of each training query that are searched and kept."""
     return min(max(search_depth(depth, positives), DIAGNOSTIC_DEPTH), collection.n_passages)
 
 

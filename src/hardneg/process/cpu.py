@@ -38,20 +38,21 @@ _obeyed = False
 
 
 def tune(threads: int | None = None) -> int:
-    """What a process that only computes does before it does: threads, and an allocator that keeps blocks.
+    """Set up a process that only computes: its threads, and an allocator that keeps blocks; returns the threads.
 
-    Returns the number of threads: ``threads``, else :func:`~hardneg.process.threads.default_threads`.
+    They are ``threads``, else :func:`~hardneg.process.threads.default_threads`.
     """
     reuse_memory()
     return set_threads(threads)
 
 
 def obey_limits() -> None:
-    """From Python: let torch take no more threads than a command would, once, where nobody has said how many.
+    """Let torch take no more threads than a command would, once a process, where nobody has said how many.
 
-    Before torch is loaded the environment says it, for OpenMP and for child processes. Afterwards torch is told,
-    if it has the number that it takes by itself: any other is the user's. What torch is told later stays as it is.
-    One case cannot be told apart: a user asked for just that number before the first use of hardneg.
+    Callers from Python need it; commands call :func:`tune`. Before torch is loaded the environment says it, for
+    OpenMP and for child processes. Afterwards torch is told, if it has the number that it takes by itself: any
+    other is the user's. What torch is told later stays as it is. One case cannot be told apart: a user asked for
+    just that number before the first use of hardneg.
     """
     global _obeyed
     if _obeyed:
@@ -66,7 +67,7 @@ def obey_limits() -> None:
 
 
 def wait_asleep_if_crowded() -> bool:
-    """Where others keep processors busy, let threads sleep while they wait for one another; whether it does.
+    """Let threads sleep while they wait for one another, where other programs run; returns whether they do.
 
     OpenMP's threads spin. A search has thousands of short parallel parts, and while one of its threads waits for a
     processor, the others spin for a whole time slice, in every part: "While other programs run" in
@@ -80,7 +81,7 @@ def wait_asleep_if_crowded() -> bool:
 
 
 def _others_run(samples: int = 5) -> bool:
-    """Whether anything but this thread runs or waits for a processor, each time that one looks."""
+    """Whether another thread runs or waits for a processor at each of so many looks, 2 ms apart."""
     for _ in range(samples):
         try:  # psutil would look at every process: 31 ms, not 0.1
             running = int(Path("/proc/loadavg").read_text().split()[3].split("/")[0])

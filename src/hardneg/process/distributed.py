@@ -55,7 +55,7 @@ _members = 1  # processes of the open group; 1 where there is none
 
 
 def shard_of(text: str | None) -> tuple[int, int]:
-    """(i, n) of ``--shard i/n``, else of the launcher's rank and world size."""
+    """The shard (i, n) that ``--shard i/n`` names; without it the launcher's rank and world size."""
     if text is None:
         check_launch()
         return rank(), world_size()
@@ -70,7 +70,7 @@ def shard_of(text: str | None) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def group() -> Iterator[None]:
-    """Open the group of all processes that the launcher started; nothing where there is one.
+    """Open the group of all processes that the launcher started; nothing happens where there is only one.
 
     Tensors on the CPU go through gloo; those on CUDA through NCCL, if every process has a device of its own.
 
@@ -103,7 +103,7 @@ def group() -> Iterator[None]:
 
 
 def assemble() -> Any:
-    """Meet the other processes in a store; not for ever, and a signal ends the waiting."""
+    """The store in which all processes have met; waiting ends after ``ASSEMBLY``, or at a signal."""
     end, reason = time.monotonic() + ASSEMBLY.total_seconds(), "too few came"
     try:
         store = meet(end)
@@ -137,7 +137,7 @@ def meet(end: float) -> Any:
 
 
 def member() -> tuple[int, int]:
-    """(rank, size) in the open group; (0, 1) where there is none."""
+    """The rank of this process and the size of the open group; (0, 1) where there is none."""
     return (rank(), _members) if _members > 1 else (0, 1)
 
 
@@ -148,9 +148,10 @@ def is_leader() -> bool:
 
 @contextlib.contextmanager
 def peers() -> Iterator[None]:
-    """Around everything that waits for other processes: their end is a fault of one line (exit 8).
+    """Turn the end of another process into a fault of one line (exit 8), in a block that waits for others.
 
-    Whoever failed first shall be seen to end first, so this process lingers until the launcher asks it to stop.
+    The process that failed first shall be seen to end first, so this one lingers until the launcher asks it to
+    stop.
     """
     try:
         yield
@@ -166,7 +167,7 @@ def peers() -> Iterator[None]:
 
 
 def by_leader(do: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """When all are here, let rank 0 do something as if it were alone; all get what it returns.
+    """Wait until all processes are here, let rank 0 call ``do`` as if it were alone; all get what it returns.
 
     So the others do not look for themselves at what may be about to change.
     """
@@ -191,7 +192,7 @@ def by_leader(do: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
 
 def leader_first(make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Let rank 0 call ``make``, which publishes what it makes; then all call it, and find that."""
+    """Let rank 0 call ``make``, which publishes something; then all call it, and find that published."""
 
     def first() -> None:
         make(*args, **kwargs)
@@ -202,7 +203,7 @@ def leader_first(make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
 
 def any_of(flags: Sequence[int]) -> list[int]:
-    """The largest of each flag over all processes."""
+    """The largest value of each flag [n] over all processes."""
     if _members == 1:
         return list(flags)
     import torch
@@ -221,7 +222,10 @@ def barrier() -> None:
 
 @contextlib.contextmanager
 def by_consensus() -> Iterator[None]:
-    """In the block, all processes of the group are asked to stop if one was before it, and none otherwise."""
+    """Agree on whether to stop: in the block the stop flag is raised on all processes of the group, or on none.
+
+    It is raised if any of them was asked to stop before the block.
+    """
     if _members == 1:
         yield
         return
@@ -234,7 +238,7 @@ def by_consensus() -> Iterator[None]:
 
 
 def exchange(own: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-    """The rows of every process, in order of rank: ``own`` [sizes[rank], dim] of this one."""
+    """The rows of every process, in order of rank; ``own`` [sizes[rank], dim] are those of this one."""
     import torch.distributed as dist
 
     most = max(sizes)
@@ -249,7 +253,7 @@ def exchange(own: Tensor, sizes: Sequence[int]) -> list[Tensor]:
 def add_gradients(parameters: Sequence[Tensor]) -> None:
     """Put the sum over all processes in place of each parameter's gradient, in a few large pieces.
 
-    A parameter that no process has a gradient of keeps none: it is not trained.
+    A parameter without a gradient on every process keeps none: it is not trained.
     """
     if _members == 1:
         return

@@ -24,7 +24,7 @@ LARGEST = 127  # of a signed byte
 
 @cache
 def cpu_flags() -> set[str]:
-    """The instruction sets of the processor, as Linux names them; psutil does not know them."""
+    """The instruction sets of the processor by Linux's names, which psutil does not give."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -33,14 +33,14 @@ def cpu_flags() -> set[str]:
 
 
 def has_half_kernels(device: torch.device) -> bool:
-    """Whether attention in half precision has its fast kernel here: CUDA devices from Ampere on."""
+    """Whether attention in half precision has a fast kernel on a device: CUDA from Ampere on."""
     import torch
 
     return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 8
 
 
 def multiplies_bfloat16(device: torch.device | str) -> bool:
-    """Whether hardware multiplies bfloat16 there: CUDA from Ampere on, processors with AMX."""
+    """Whether a device's hardware multiplies bfloat16: CUDA from Ampere on, processors with AMX."""
     import torch
 
     device = torch.device(device)
@@ -56,7 +56,7 @@ def has_byte_kernels() -> bool:
 
 @cache
 def byte_products_are_exact() -> bool:
-    """Whether products of the largest bytes are right here: older kernels add them up in 16 bits."""
+    """Whether this processor multiplies the largest bytes without an error; older kernels add in 16 bits."""
     import torch
 
     for rows, dim in ((1, 4), (1, 64), (2, 768), (33, 1024)):
@@ -69,7 +69,7 @@ def byte_products_are_exact() -> bool:
 
 
 def best_precision(device: torch.device | str) -> Precision:
-    """The precision to work in where no setting says one: what ``HARDNEG_PRECISION`` says, else the fastest here.
+    """The precision to work in where no setting says one: ``HARDNEG_PRECISION``, else the device's fastest.
 
     The variable makes machines of two kinds agree, and lets tests run in either precision on any processor.
 
@@ -87,6 +87,9 @@ def best_precision(device: torch.device | str) -> Precision:
 
 
 def warn_if_emulated(precision: Precision, device: torch.device | str) -> None:
-    """Say so where bfloat16 is asked for and nothing multiplies it, which takes two to three times as long."""
+    """Warn where bfloat16 is asked for and the device does not multiply it.
+
+    Emulated, it takes two to three times as long as float32.
+    """
     if precision == "bfloat16" and not multiplies_bfloat16(device):
         log.warning("nothing here multiplies bfloat16: a new experiment is much faster with precision=float32")

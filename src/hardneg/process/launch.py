@@ -12,27 +12,27 @@ from hardneg.errors import SettingsError
 
 
 def rank() -> int:
-    """Number of this process, as ``torchrun`` sets it; 0 when alone."""
+    """The number of this process, as ``torchrun`` sets it; 0 when alone."""
     return _told("RANK", 0)
 
 
 def world_size() -> int:
-    """How many processes work together; 1 when alone."""
+    """The number of processes that work together; 1 when alone."""
     return _told("WORLD_SIZE", 1, least=1)
 
 
 def local_rank() -> int:
-    """Number of this process on its machine."""
+    """The number of this process on its machine."""
     return _told("LOCAL_RANK", 0)
 
 
 def local_size() -> int:
-    """How many processes share this machine."""
+    """The number of processes that share this machine."""
     return _told("LOCAL_WORLD_SIZE", 1, least=1)
 
 
 def _told(name: str, alone: int, *, least: int = 0) -> int:
-    """A number that the launcher put into the environment; ``alone`` where there is none."""
+    """A number that the launcher put into the environment; ``alone`` where it put none."""
     text = os.environ.get(name, str(alone))
     if not text.isdecimal() or int(text) < least:
         raise bad_launch(f"{name} = {text!r:.40}, not a number from {least} on")
@@ -40,7 +40,7 @@ def _told(name: str, alone: int, *, least: int = 0) -> int:
 
 
 def bad_launch(what: str) -> SettingsError:
-    """The fault of an environment that says half of what ``torchrun`` says."""
+    """The fault of an environment that says only a part of what ``torchrun`` says."""
     return SettingsError("BAD_LAUNCH", what, "start it by torchrun, or unset RANK and WORLD_SIZE")
 
 
@@ -59,7 +59,7 @@ def check_launch(*needed: str) -> None:
 
 
 def is_heard(host: str, port: int) -> bool:
-    """Whether a process listens there."""
+    """Whether a process listens at ``host`` and ``port``."""
     try:
         socket.create_connection((host, port), timeout=1.0).close()
     except (OSError, OverflowError):

@@ -17,7 +17,7 @@ _limits: dict[str, int] = {}  # by type of device
 
 
 def parse_size(option: str, text: str) -> int:
-    """Bytes of a size such as ``512M``, ``8G`` or ``1.5GiB``; units are powers of 1024.
+    """The bytes of a size such as ``512M``, ``8G`` or ``1.5GiB``; units are powers of 1024.
 
     Raises
     ------
@@ -31,7 +31,7 @@ def parse_size(option: str, text: str) -> int:
 
 
 def limit_memory(max_ram: str | None = None, max_vram: str | None = None) -> None:
-    """Bound what this process takes from now on; None leaves it unbounded."""
+    """Set the most memory that this process may take from now on; None sets no limit."""
     for kind, option, text in (("cpu", "--max-ram", max_ram), ("cuda", "--max-vram", max_vram)):
         _limits.pop(kind, None)
         if text is not None:
@@ -44,9 +44,9 @@ def limit_of(device: str) -> int | None:
 
 
 def room(device: str = "cpu") -> int | None:
-    """Bytes left under the limit of this type of device; None where there is no limit.
+    """The bytes left under the limit of this type of device; None where there is no limit.
 
-    On the CPU the process's own memory counts, not the pages of files that it maps: those the system takes back.
+    On the CPU the process's own memory counts. The pages of files that it maps do not: the system takes them back.
     """
     if device not in _limits:
         return None
@@ -54,13 +54,13 @@ def room(device: str = "cpu") -> int | None:
 
 
 def spare() -> int:
-    """Bytes that may be taken for speed alone: half of what the limit leaves, else a quarter of what is free."""
+    """The bytes that may be taken for speed alone: half of what the limit leaves, else a quarter of the free."""
     left = room("cpu")
     return int(psutil.virtual_memory().available) // 4 if left is None else left // 2
 
 
 def require(needed: int, what: str, device: str = "cpu") -> None:
-    """Refuse to begin what will not fit.
+    """Refuse work that needs more bytes than the limit leaves.
 
     Raises
     ------
@@ -83,14 +83,14 @@ def peak_memory() -> int:
 
 
 def own_memory() -> int:
-    """Bytes of memory that only this process has: what it holds without the pages of files and shared memory."""
+    """The bytes that only this process holds: no pages of files, no shared memory."""
     _trim()
     held = psutil.Process().memory_info()  # psutil's USS would count files that nobody else maps
     return int(held.rss - held.shared)
 
 
 def _trim() -> None:
-    """Hand freed blocks back: they are no use to anyone here."""
+    """Hand the allocator's freed blocks back to the system, so that they are not counted as held."""
     try:
         ctypes.CDLL("libc.so.6").malloc_trim(0)
     except (OSError, AttributeError):  # another C library

@@ -27,7 +27,7 @@ beats = 0  # grows with every sign of progress; a process that hangs does not
 
 
 def pulse() -> None:
-    """Say that this process is alive, even if it only waits."""
+    """Count a sign of life of this process, even if it only waits."""
     global beats
     beats += 1
 
@@ -57,7 +57,7 @@ def track(title: str, unit: str = "") -> Iterator[Tick]:
 
 
 def counted(items: Iterable[T], title: str, unit: str, total: int = 0) -> Iterator[T]:
-    """Yield ``items`` as they are, and report their number under ``title``; ``total``: how many (0: unknown)."""
+    """Yield ``items`` as they are, and report how many of ``total`` (0: unknown) were taken, under ``title``."""
     with track(title, unit) as tick:
         done = 0
         for done, item in enumerate(items, 1):
@@ -68,14 +68,14 @@ def counted(items: Iterable[T], title: str, unit: str, total: int = 0) -> Iterat
 
 
 def note(message: str) -> None:
-    """One plain line for the reader of the terminal."""
+    """Write one line to the terminal, where reporting is on."""
     if enabled:
         sys.stderr.write(message + "\n")
         sys.stderr.flush()
 
 
 def say(message: str) -> None:
-    """One plain line for the reader of the terminal, and for the log of an experiment."""
+    """Write one line to the terminal and to the log of an experiment."""
     note(message)
     log.info(message)
 
@@ -85,7 +85,7 @@ def silent(done: int, total: int) -> None:
 
 
 class _Lines:
-    """Plain lines: at most one every few seconds, and a last one if any was written."""
+    """Progress as plain lines: at most one every few seconds, and a last one if any was written."""
 
     def __init__(self, title: str, unit: str) -> None:
         self.title, self.pace = title, Pace(unit)
@@ -103,13 +103,13 @@ class _Lines:
         self.last, self.pending = time.monotonic(), ""
 
     def close(self) -> None:
-        """Say where it ended."""
+        """Write the last line that was held back, if any line was written before."""
         if self.written and self.pending:
             self._write()
 
 
 class _Bar:
-    """A bar on the terminal."""
+    """Progress as a bar on the terminal."""
 
     def __init__(self, title: str, unit: str) -> None:
         from rich.console import Console
@@ -136,14 +136,17 @@ class _Bar:
 
 
 class Pace:
-    """Describes how far work is. The rate counts from the first report: a resumed task begins in the middle."""
+    """The rate of some work, and how far it is, in words.
+
+    The rate counts from the first report, since a resumed task begins in the middle.
+    """
 
     def __init__(self, unit: str) -> None:
         self.unit, self.begun = unit, time.monotonic()
         self.first: int | None = None
 
     def __call__(self, done: int, total: int) -> str:
-        """``done/total, rate, time left``."""
+        """The text ``done/total, rate, time left`` at this moment."""
         now = time.monotonic()
         if self.first is None:
             self.first = 0 if done >= total else done
@@ -152,7 +155,7 @@ class Pace:
 
 
 def describe(done: int, total: int, first: int, seconds: float, unit: str) -> str:
-    """``done/total, rate, time left``; ``done, rate`` where the total is not known."""
+    """The text ``done/total, rate, time left``, or ``done, rate`` where ``total`` is 0."""
     rate = (done - first) / max(seconds, 1e-9)
     left = clock((total - done) / rate) if rate > 0 else "?"
     speed = f"{rate:,.1f}" if rate >= 1 else f"{rate:.2g}"
@@ -161,7 +164,7 @@ def describe(done: int, total: int, first: int, seconds: float, unit: str) -> st
 
 
 def clock(seconds: float) -> str:
-    """Seconds as a person reads them."""
+    """A number of seconds as a person reads it, such as ``2m05s``."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"

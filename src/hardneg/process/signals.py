@@ -11,7 +11,7 @@ from hardneg.errors import Interrupted
 
 
 class StopFlag:
-    """Raised by SIGINT or SIGTERM; work looks at it where it can stop and resume.
+    """A flag that SIGINT or SIGTERM raises; work looks at it where it can stop and resume.
 
     A second signal aborts at once: artefacts are atomic, so nothing is lost but the work since the last one.
     """
@@ -37,14 +37,14 @@ class StopFlag:
         return self.signal is not None
 
     def check(self) -> None:
-        """Stop here if asked to."""
+        """Stop here, by raising :class:`Interrupted`, if the flag is raised."""
         if self.signal is not None:
             name = signal.Signals(self.signal).name
             raise Interrupted("STOPPED", f"stopped by {name}", "run the same command again to resume")
 
     @contextlib.contextmanager
     def agreed(self, number: int) -> Iterator[None]:
-        """In the block, it is raised for what all processes have agreed on: this signal, or 0 for none."""
+        """In the block, raise the flag for the signal on which all processes agreed (0: none) and for no other."""
         self.together, self.signal = True, number or None
         try:
             yield

@@ -8,7 +8,9 @@ from hardneg.errors import SettingsError
 
 
 def check_system() -> None:
-    """Refuse any other system than Linux, whose locks, ``/proc`` and processors' affinity much relies on.
+    """Refuse any system but Linux.
+
+    Locks, ``/proc`` and the affinity of processors are used in many places.
 
     Raises
     ------

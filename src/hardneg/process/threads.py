@@ -17,7 +17,7 @@ _told: int | None = None  # threads, as whoever started this process said
 
 
 def set_threads(threads: int | None = None) -> int:
-    """Let torch, its BLAS and the tokenizers share the same number of threads; returns it.
+    """Give torch, its BLAS and the tokenizers the same number of threads; returns it.
 
     Parameters
     ----------
@@ -36,19 +36,22 @@ def set_threads(threads: int | None = None) -> int:
 
 
 def usable_threads() -> int:
-    """How many threads or processes work here: as many as :func:`set_threads` was told, else the default."""
+    """The number that :func:`set_threads` was given, else the default: threads or processes that may work here."""
     return _told or default_threads()
 
 
 def default_threads() -> int:
-    """What ``OMP_NUM_THREADS`` says, else this process's share of the CPUs; never more than it may use."""
+    """The number that ``OMP_NUM_THREADS`` says, else this process's share of the CPUs.
+
+    It is never more than the process may use.
+    """
     if asked := _asked_of_openmp():
         return min(asked, usable_cpus())
     return max(usable_cpus() // local_size(), 1)
 
 
 def usual_threads() -> set[int]:
-    """The numbers of threads of which torch takes one where nobody told it, quotas left aside."""
+    """The numbers of threads that torch may take by itself; it does not see quotas."""
     import psutil
 
     if asked := _asked_of_openmp():
@@ -58,28 +61,28 @@ def usual_threads() -> set[int]:
 
 
 def _asked_of_openmp() -> int | None:
-    """What ``OMP_NUM_THREADS`` says; None where it says nothing that OpenMP would read."""
+    """The number that ``OMP_NUM_THREADS`` says, as OpenMP reads it; None where it says none."""
     text = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # a list is one number a nesting level
     return int(text) if text.isdecimal() and int(text) > 0 else None
 
 
 def affinity() -> int:
-    """CPUs that the system lets this process run on (``taskset``)."""
+    """The number of CPUs that the system lets this process run on (``taskset``)."""
     return len(os.sched_getaffinity(0))
 
 
 def usable_cpus() -> int:
-    """CPUs that this process may use: by its affinity, and by the quota of its control group."""
+    """The number of CPUs that this process may use, by its affinity and the quota of its control group."""
     return max(int(min(affinity(), cpu_quota() or affinity())), 1)
 
 
 def cpu_quota() -> float | None:
-    """CPUs' worth of time that the control groups of this process may take; None where there is no limit."""
+    """The CPU time in CPUs that the control groups of this process may take; None where there is no limit."""
     return min((quota for folder in _groups() if (quota := _quota_of(folder)) is not None), default=None)
 
 
 def _groups() -> Iterator[Path]:
-    """Folders of the control groups that this process is in, its own and those above; of both versions."""
+    """Yield the folders of this process's control groups and of those above them, of both versions of cgroups."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:  # not Linux
@@ -103,7 +106,9 @@ def _quota_of(folder: Path) -> float | None:
 
 
 def load_faiss() -> Any:
-    """faiss, with as many threads as torch: it has an OpenMP of its own, which otherwise takes every core.
+    """Import faiss and give it as many threads as torch has.
+
+    It has an OpenMP of its own, which otherwise takes every core.
 
     Raises
     ------
@@ -121,7 +126,7 @@ def load_faiss() -> Any:
 
 
 def pick_device(device: str | None = None) -> str:
-    """The device by name, else CUDA where there is one (to each process its own), else the CPU.
+    """The named device; without a name CUDA where there is one (to each process its own), else the CPU.
 
     Raises
     ------

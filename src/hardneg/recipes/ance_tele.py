@@ -9,30 +9,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, PositiveInt, ValidationInfo, field_validator
 
 from hardneg.data.training_data import TrainingData
 from hardneg.errors import SettingsError
-from hardneg.experiment.folder import Experiment
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.negatives.candidates import ALL, Contains
 from hardneg.negatives.imported_pool import import_pool
-from hardneg.negatives.labels import answers_of, current_positives
+from hardneg.negatives.labels import current_positives
 from hardneg.negatives.mining import mine_pool
 from hardneg.negatives.mix import nearest
-from hardneg.negatives.pool import KIND as POOL
-from hardneg.negatives.pool import NegativePool, load_pool, save_pool
-from hardneg.process.distributed import leader_first
+from hardneg.negatives.pool import NegativePool
 from hardneg.recipes import catalogue
-from hardneg.recipes.estimate import describe_work, work_of
-from hardneg.recipes.measured_states import passed, train_on_pool
-from hardneg.recipes.settings import Episode, MiningSettings, Recipe, per_episode, state_of_episode
-from hardneg.recipes.untrained import Own
+from hardneg.recipes.estimate import CostModel, work_of
+from hardneg.recipes.measured_states import MeasuredStage, stage_on_pool
+from hardneg.recipes.settings import Episode, MiningSettings, Recipe, per_episode
+from hardneg.recipes.training_run import TrainingRun
 from hardneg.records import Positives
-from hardneg.storage.artifacts import is_current, read_manifest
+from hardneg.storage.artifacts import read_manifest
 from hardneg.training.batches import PoolBatches
 from hardneg.training.objectives import group_loss
 from hardneg.training.stage import steps_made
@@ -116,12 +113,7 @@ class AnceTele(MiningSettings):
 
 
 def ance_tele(
-    settings: AnceTele,
-    data: TrainingData,
-    base: Callable[[], BiEncoder],
-    experiment: Experiment,
-    *,
-    given: NegativePool | None = None,
+    training: TrainingRun[AnceTele], base: Callable[[], BiEncoder], *, given: NegativePool | None = None
 ) -> Iterator[State]:
     """Run all episodes (ANCE-Tele, Section 4); afterwards the trained model stands in ``model/``.
 
@@ -135,48 +127,43 @@ def ance_tele(
     base : makes the pretrained encoder; called whenever a fresh one is needed.
     given : negatives for the first episode, trained on instead of mined ones.
     """
-    miner, pool = base(), None
+    settings, layout, miner, pool = training.settings, training.experiment.layout, base(), None
     for episode in range(settings.start_episode, settings.episodes + 1):
-        state = state_of_episode(settings, data, experiment, miner, episode, settings.episodes)
+        state = training.state_of_episode(miner, episode, settings.episodes)
         yield state
-        first = given if pool is None else None
-        pool = leader_first(episode_pool, settings, state, data, pool, episode, experiment, first)
+        pool = episode_pool(training, state, pool, episode, given if pool is None else None)
         start = base() if settings.start == "scratch" else miner
-        miner = train_episode(settings, data, pool, start, episode, experiment)
+        miner = stage_of(training, pool, start, episode).train()
         state.discard()
-        last = experiment / settings.last_model
-        model = last if episode == settings.episodes else experiment.layout.episode(episode).model
-        yield from passed(settings, experiment, episode, before=steps_made(model))
-    yield state_of_episode(settings, data, experiment, miner, settings.episodes + 1, settings.episodes)
+        model = training.last_model if episode == settings.episodes else layout.episode(episode).model
+        yield from training.passed(episode, before=steps_made(model))
+    yield training.state_of_episode(miner, settings.episodes + 1, settings.episodes)
 
 
 def episode_pool(
-    settings: AnceTele,
+    training: TrainingRun[AnceTele],
     state: Snapshot,
-    data: TrainingData,
     previous: NegativePool | None,
     episode: int,
-    experiment: Experiment,
     given: NegativePool | None,
 ) -> NegativePool:
     """The training pool of an episode, mixed from what its miner finds and the pool before it (Eqs. 4-8).
 
     It does not depend on how many episodes follow, so its settings do not say.
     """
-    path = experiment.layout.episode(episode).negatives
+    data, depth = training.data, training.settings.depth
     inputs = {"collection": data.collection.digest, "miner": state.digest}
     if previous is not None:
-        inputs["previous"] = read_manifest(experiment.layout.episode(episode - 1).negatives).digest
-    if not is_current(path, POOL, inputs):
-        with experiment.timed("mine", episode=episode):
-            contains = answers_of(data, experiment.cache)
-            positives = current_positives(state, data, settings.depth, contains)
-            if given is None:
-                pool = mix_episode(settings, state, positives, previous, episode, contains)
-            else:
-                pool = import_pool(given, positives, episode, data.collection.text_keys, contains)
-        save_pool(pool, path, settings=settings.result_values() | {"episodes": episode}, inputs=inputs)
-    return load_pool(path, n_passages=data.collection.n_passages, collection=data.collection.digest)
+        before = training.experiment.layout.episode(episode - 1)
+        inputs["previous"] = read_manifest(before.negatives).digest
+
+    def mine(contains: Contains | None) -> NegativePool:
+        positives = current_positives(state, data, depth, contains)
+        if given is not None:
+            return import_pool(given, positives, episode, data.collection.text_keys, contains)
+        return mix_episode(training.settings, state, positives, previous, episode, contains)
+
+    return training.pool(episode, inputs, mine, episodes=episode)
 
 
 def mix_episode(
@@ -208,44 +195,13 @@ def mix_episode(
     )
 
 
-def plan(
-    settings: AnceTele,
-    data: TrainingData,
-    encoder: BiEncoder,
-    *,
-    seeds: int,
-    measure: bool,
-    own: Own | None = None,
-) -> dict[str, Any]:
-    """What the experiment would do, and with ``measure`` what it would take here."""
-    numbers = range(settings.start_episode, settings.episodes + 1)
-    episodes = [settings.episode_of(len(data.train), episode) for episode in numbers]
-    work = work_of(
-        settings,
-        data,
-        episodes,
-        states=len(episodes) + 1,
-        entries=math.ceil(2 * settings.count / (1 - settings.alpha)) + settings.count * len(settings.extra),
-        in_batch=settings.in_batch,
-        mined=len(episodes),
-        lists=1 + (settings.beta > 0),
-    )
-    return describe_work(work, encoder, seeds=seeds, measure=measure, own=own)
-
-
-def train_episode(
-    settings: AnceTele,
-    data: TrainingData,
-    pool: NegativePool,
-    start: BiEncoder,
-    episode: int,
-    experiment: Experiment,
-) -> BiEncoder:
-    """Train on an episode's pool; the miner of the next episode, or the final model after the last.
+def stage_of(training: TrainingRun[AnceTele], pool: NegativePool, start: BiEncoder, episode: int) -> MeasuredStage:
+    """Training on an episode's pool, which makes the miner of the next episode, or the final model.
 
     Episodes before the last stop early, without shortening the schedule. The last runs whole, and its model at
     the early stop is kept too: extending a finished experiment mines from that one.
     """
+    settings, layout = training.settings, training.experiment.layout
     batches = PoolBatches(
         pool,
         queries_per_step=settings.queries_per_step,
@@ -255,21 +211,34 @@ def train_episode(
         micro_queries=settings.micro_queries,
     )
     planned = settings.episode_of(len(batches.positions), episode)
-    models = {experiment.layout.episode(episode).model: settings.stop(planned.scheduled)}
+    models = {layout.episode(episode).model: settings.stop(planned.scheduled)}
     if episode == settings.episodes:
-        models[experiment / settings.last_model] = planned.steps
-    return train_on_pool(
-        settings,
-        data,
-        experiment,
+        models[training.last_model] = planned.steps
+    loss = group_loss("contrastive", scale=start.settings.scale)
+    return stage_on_pool(
+        training,
         planned,
         start,
-        pool,
+        objective=training.objective(start, loss, in_batch=settings.in_batch, pool=pool),
         batches=batches,
-        loss=group_loss("contrastive", scale=start.settings.scale),
-        in_batch=settings.in_batch,
         models=models,
-        began=experiment.layout.episode(settings.start_episode).runs if settings.start == "scratch" else None,
+        began=layout.episode(settings.start_episode).runs if settings.start == "scratch" else None,
+    )
+
+
+def plan(settings: AnceTele, data: TrainingData, encoder: BiEncoder) -> CostModel:
+    """What the experiment would do."""
+    numbers = range(settings.start_episode, settings.episodes + 1)
+    episodes = [settings.episode_of(len(data.train), episode) for episode in numbers]
+    return work_of(
+        settings,
+        data,
+        episodes,
+        states=len(episodes) + 1,
+        entries=math.ceil(2 * settings.count / (1 - settings.alpha)) + settings.count * len(settings.extra),
+        in_batch=settings.in_batch,
+        mined=len(episodes),
+        lists=1 + (settings.beta > 0),
     )
 
 

@@ -9,30 +9,28 @@ weights alone: a resumed run finds it, decides the same, and ends in the same by
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from hardneg.data.training_data import TrainingData
-from hardneg.diagnostics.search_state import evaluation_depth, retrieve_all
+from hardneg.diagnostics.judge import evaluation_depth
+from hardneg.diagnostics.search_state import search_judged
 from hardneg.errors import Interrupted
 from hardneg.evaluation.answers import evaluate_with_answers
 from hardneg.evaluation.measures import Measure, parse_measures
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.layout import run_of
-from hardneg.experiment.snapshot import ArchivedState, Snapshot
+from hardneg.experiment.snapshot import Snapshot
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
-from hardneg.negatives.labels import with_pool_positives
-from hardneg.negatives.pool import NegativePool
 from hardneg.process.distributed import by_leader
-from hardneg.recipes.settings import Episode, TrainingSettings, retriever_of, stage_of, state_of
+from hardneg.recipes.settings import Episode, TrainingSettings
+from hardneg.recipes.training_run import TrainingRun
 from hardneg.records import Run
 from hardneg.search.runs import load_run
 from hardneg.storage.artifacts import is_published, publish, read_manifest, remove
-from hardneg.training.loop import Batch
-from hardneg.training.objectives import GroupLoss, group_objective
-from hardneg.training.optim import linear
+from hardneg.training.loop import Batch, Objective
 from hardneg.training.stage import Trainee, inputs_of
 
 log = logging.getLogger(__name__)
@@ -76,9 +74,7 @@ class Passing:
 
     def __init__(
         self,
-        settings: TrainingSettings,
-        data: TrainingData,
-        experiment: Experiment,
+        training: TrainingRun,
         episode: Episode,
         *,
         start: Path | None = None,
@@ -88,7 +84,10 @@ class Passing:
         with_index: Callable[[Snapshot], Snapshot] = lambda state: state,
         lasting: Callable[[int], bool] = lambda step: False,
     ) -> None:
-        self.settings, self.data, self.experiment, self.episode = settings, data, experiment, episode.episode
+        settings, experiment = training.settings, training.experiment
+        self.training, self.data, self.episode = training, training.data, episode.episode
+        self.settings: TrainingSettings = settings
+        self.experiment: Experiment = experiment
         self.measured = settings.measured_steps(episode)
         self.steps = sorted({*self.measured, *(step for step in besides if 0 < step < episode.steps)})
         self.start = start or experiment.layout.episode(self.episode).runs
@@ -144,13 +143,14 @@ class Passing:
 
     def _state(self, encoder: BiEncoder, step: int, runs: Path) -> Snapshot:
         name = self.settings.name_of_step(self.episode, step)
-        state = state_of(self.settings, self.data, self.experiment, encoder, name, runs, step)
+        state = self.training.state(encoder, name, runs, step=step)
         state.asked = "dev"
         return self.with_index(state)
 
     def _value(self, state: Snapshot) -> float:
         depth = evaluation_depth(parse_measures(self.settings.measures))
-        found = retrieve_all(state, self.data, depth=self.settings.depth, evaluation_depth=depth, contains=None)
+        assert self.data.dev is not None
+        found = search_judged(state, {"dev": self.data.dev}, depth)
         return by_leader(value_of, found["dev"], self.data, self.settings.steering, self.experiment.cache)
 
     def _inputs_of(self, step: int) -> dict[str, str]:
@@ -196,18 +196,17 @@ class MeasuredStage:
     Parameters
     ----------
     passing : what measures; None: nothing is measured.
-    episode, inputs : see :func:`~hardneg.recipes.settings.stage_of`.
+    episode, inputs : see :class:`~hardneg.training.stage.Stage`.
 
     Attributes
     ----------
+    model : where the model stands that training makes: the last one of the trainee's.
     over : there is nothing to train any more: all was made before, or patience has ended.
     """
 
     def __init__(
         self,
-        settings: TrainingSettings,
-        data: TrainingData,
-        experiment: Experiment,
+        training: TrainingRun,
         trainee: Trainee,
         passing: Passing | None,
         *,
@@ -220,8 +219,9 @@ class MeasuredStage:
             unseen = passing.begin(self.encoder, inputs_of([trainee], inputs))
             before = [] if unseen is None else [{trainee.name: unseen}]
             trainee = trainee.until(passing.end)
-        self.stage = stage_of(settings, data, experiment, [trainee], episode=episode, inputs=inputs, before=before)
+        self.stage = training.stage([trainee], episode=episode, inputs=inputs, before=before)
         self.last = max(trainee.kept.values())
+        self.model = [*trainee.models][-1]
         self.over = self.stage.finished
 
     @property
@@ -240,6 +240,11 @@ class MeasuredStage:
             turn = min([*due, until])
             self.stage.advance(self.name, turn, checkpoint=turn == until)
 
+    def train(self) -> BiEncoder:
+        """Make all steps that are left; the model that training makes, read from where it stands."""
+        self.advance()
+        return load_encoder(str(self.model), device=self.encoder.device)
+
     def _look(self) -> None:
         """Measure the state as it is, if that is due, and end training if it says so."""
         if self.passing is None or not self.passing.is_due(self.made):
@@ -254,64 +259,25 @@ class MeasuredStage:
             self.over = True
 
 
-def train_on_pool(
-    settings: TrainingSettings,
-    data: TrainingData,
-    experiment: Experiment,
+def stage_on_pool(
+    training: TrainingRun,
     episode: Episode,
-    start: BiEncoder,
-    pool: NegativePool,
+    encoder: BiEncoder,
     *,
+    objective: Objective,
     batches: Callable[[int], Batch],
-    loss: GroupLoss,
-    in_batch: bool,
     models: Mapping[Path, int],
     began: Path | None = None,
-) -> BiEncoder:
-    """Train a model on the negatives of an episode, measured on the way; the model that it makes.
+) -> MeasuredStage:
+    """The stage that trains a model on the negatives of an episode, measured on the way.
 
     Parameters
     ----------
-    pool : that of the episode, as it was read.
-    in_batch : whether the queries of a step share their passages.
-    models : where it is kept, and after how many steps; the last of them is returned.
-    began : folder of the runs of ``start``, if they are not those of the episode.
+    models : where the model is kept, and after how many steps.
+    began : folder of the runs of ``encoder``, if they are not those of the episode.
     """
-    objective = group_objective(
-        with_pool_positives(data, pool), start, experiment.cache, loss, in_batch=in_batch, **settings.of_objective
-    )
-    schedule = linear(settings.learning_rate, warmup=settings.warmup, horizon=episode.scheduled)
-    retriever = retriever_of(
-        settings, experiment, start, models=models, schedule=schedule, objective=objective, batches=batches
-    )
-    passing = Passing(settings, data, experiment, episode, start=began)
-    number = episode.episode
-    inputs = {"pool": read_manifest(experiment.layout.episode(number).negatives).digest}
-    MeasuredStage(settings, data, experiment, retriever, passing, episode=number, inputs=inputs).advance()
-    return load_encoder(str([*models][-1]), device=start.device)
-
-
-def passed(
-    settings: TrainingSettings,
-    experiment: Experiment,
-    episode: int,
-    *,
-    after: int = 0,
-    before: int,
-) -> Iterator[ArchivedState]:
-    """The states of a stage that were measured on the way, in order.
-
-    Parameters
-    ----------
-    after, before : steps between which they were.
-    """
-    for place in by_leader(experiment.layout.passed):
-        if place[0] == episode and after < place[1] < before:
-            yield ArchivedState(
-                settings.name_of_step(*place),
-                runs_there(experiment, *place),
-                step=place[1],
-                asked="dev",
-                kept_at=weights_there(experiment, *place),
-                episode=place[0],
-            )
+    schedule, number = training.schedule(episode.scheduled), episode.episode
+    retriever = training.trainee(encoder, objective, batches, schedule, models)
+    inputs = {"pool": read_manifest(training.experiment.layout.episode(number).negatives).digest}
+    passing = Passing(training, episode, start=began)
+    return MeasuredStage(training, retriever, passing, episode=number, inputs=inputs)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt
@@ -15,19 +14,13 @@ from hardneg.data.collection import Collection
 from hardneg.data.training_data import Labels, Splits, TrainingData, choose_splits, labelled
 from hardneg.errors import SettingsError
 from hardneg.evaluation.measures import Measure, bases_of, parse_measures
-from hardneg.experiment.folder import Experiment
 from hardneg.experiment.layout import LAST_MODEL, MODEL
-from hardneg.experiment.names import UNTRAINED, Kind
-from hardneg.experiment.snapshot import Snapshot, State
-from hardneg.models.bi_encoder import BiEncoder
+from hardneg.experiment.snapshot import State
 from hardneg.models.encoder_settings import EncoderSettings
-from hardneg.models.saving import save_encoder
 from hardneg.negatives.candidates import Filters
 from hardneg.recipes.catalogue import RecipeFacts
 from hardneg.search.retriever import Encoding
-from hardneg.training.loop import Batch, Objective
-from hardneg.training.optim import Optimizers, Schedule, optimizers
-from hardneg.training.stage import RETRIEVER, Stage, Trainee
+from hardneg.training.optim import Optimizers, optimizers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -283,143 +276,6 @@ class MiningSettings(TrainingSettings):
         return Filters(**self.bounds)
 
 
-def state_of(
-    settings: TrainingSettings,
-    data: TrainingData,
-    experiment: Experiment,
-    encoder: BiEncoder,
-    name: str,
-    runs: Path,
-    step: int | None = None,
-    trained_on: Path | None = None,
-    kept_at: Path | None = None,
-    *,
-    kind: Kind = "passing",
-    episode: int | None = None,
-) -> Snapshot:
-    """A state of the model in an experiment, whose runs are kept in ``runs``.
-
-    Embeddings of the pretrained model stay in a cache that is shared: other experiments start from it too.
-    """
-    return Snapshot(
-        encoder,
-        data.collection,
-        name,
-        runs,
-        experiment.cache,
-        encoding=settings.encoding,
-        timed=experiment.timed,
-        step=step,
-        keeps=name == UNTRAINED and experiment.shares_cache,
-        trained_on=trained_on,
-        kept_at=kept_at,
-        kind=kind,
-        episode=episode,
-        asked=settings.examine,
-        sparing=settings.examine == "judged",
-    )
-
-
-def state_of_episode(
-    settings: TrainingSettings,
-    data: TrainingData,
-    experiment: Experiment,
-    encoder: BiEncoder,
-    episode: int,
-    episodes: int,
-) -> Snapshot:
-    """The state before ``episode`` of so many; one past the last is the final state."""
-    built_on = experiment.layout.episode(episode - 1)
-    before = None if episode == settings.first_episode else built_on.negatives
-    if episode > episodes:
-        return final_state(settings, data, experiment, encoder, trained_on=before, episode=episode - 1)
-    name = f"episode-{episode - 1}" if before else UNTRAINED
-    kept_at = built_on.model if before else None
-    runs = experiment.layout.episode(episode).runs
-    kind: Kind = "episode" if before else "untrained"
-    number = episode - 1 if before else None
-    return state_of(
-        settings, data, experiment, encoder, name, runs, None, before, kept_at, kind=kind, episode=number
-    )
-
-
-def final_state(
-    settings: TrainingSettings,
-    data: TrainingData,
-    experiment: Experiment,
-    encoder: BiEncoder,
-    step: int | None = None,
-    trained_on: Path | None = None,
-    *,
-    episode: int = 1,
-) -> Snapshot:
-    """The state after the last step, which is of this episode."""
-    name, kept_at = settings.last_state, experiment / settings.last_model
-    runs = experiment.layout.runs_of(name)
-    return state_of(
-        settings, data, experiment, encoder, name, runs, step, trained_on, kept_at, kind=name, episode=episode
-    )
-
-
-def retriever_of(
-    settings: TrainingSettings,
-    experiment: Experiment,
-    encoder: BiEncoder,
-    *,
-    objective: Objective,
-    batches: Callable[[int], Batch],
-    schedule: Schedule,
-    models: Mapping[Path, int],
-    passing: Mapping[Path, int] | None = None,
-    facts: Callable[[int], Mapping[str, Any]] = lambda step: {},
-) -> Trainee:
-    """The retriever as a stage trains it.
-
-    Parameters
-    ----------
-    models, passing : where it is kept, and after how many steps; those of ``passing`` only where
-        training does not end before.
-    """
-    return Trainee(
-        RETRIEVER,
-        encoder,
-        objective,
-        batches,
-        schedule,
-        save_encoder,
-        models=models,
-        passing=passing or {},
-        optimizer=settings.make_optimizer,
-        clip=settings.clip,
-        facts=facts,
-    )
-
-
-def stage_of(
-    settings: TrainingSettings,
-    data: TrainingData,
-    experiment: Experiment,
-    trainees: Sequence[Trainee],
-    *,
-    episode: int,
-    inputs: Mapping[str, str],
-    before: Sequence[Mapping[str, int]] = (),
-) -> Stage:
-    """The stage of an episode in an experiment; see :class:`~hardneg.training.stage.Stage`."""
-    return Stage(
-        trainees,
-        experiment.layout.episode(episode).checkpoints,
-        experiment.metrics,
-        episode=episode,
-        seed=settings.seed,
-        inputs=inputs,
-        before=before,
-        timed=experiment.timed,
-        query_id=lambda row: data.collection.query_ids[row],
-        checkpoint_every=settings.checkpoint_every,
-    )
-
-
 def per_episode(values: Sequence[int], episode: int) -> int:
     """The value of an episode (from 1) in a list whose last value repeats."""
     return values[min(episode, len(values)) - 1]
@@ -432,13 +288,12 @@ class Recipe:
     Attributes
     ----------
     facts : what a command shows of it: its name, its help and the options of its own.
-    run : (settings, data, base, experiment, **given) -> every state of the model, while its embeddings are there;
-        ``given`` holds the pool to begin with, if it takes one.
-    plan : (settings, data, encoder, seeds=, measure=, own=) -> what it would do; ``own``: the model as it came, if
-        it is measured besides.
+    run : (training, base, **given) -> every state of the model, while its embeddings are there. ``training`` is a
+        :class:`~hardneg.recipes.training_run.TrainingRun`, ``base`` makes a fresh model as training starts with
+        it, and ``given`` holds the pool or the index to begin with, if it takes one.
+    plan : (settings, data, encoder) -> what it would do, as a :class:`~hardneg.recipes.estimate.CostModel`.
     about : how the model card names it, with the paper.
-    roles : what processes of their own may do beside each other, by name: (settings, data, base, experiment,
-        patience).
+    roles : what processes of their own may do beside each other, by name: (training, base, patience).
     together : whether several processes can train it together.
     check : (settings, data, encoder) -> raises where they do not go together, before anything is done.
     """
@@ -446,7 +301,7 @@ class Recipe:
     facts: RecipeFacts
     settings: type[TrainingSettings]
     run: Callable[..., Iterator[State]]
-    plan: Callable[..., dict[str, Any]]
+    plan: Callable[..., Any]
     about: str
     roles: Mapping[str, Callable[..., None]] = dataclasses.field(default_factory=dict)
     together: bool = False

@@ -8,29 +8,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any, Literal
+from functools import partial
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from hardneg.data.training_data import TrainingData
-from hardneg.experiment.folder import Experiment
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.losses import star as star_loss
 from hardneg.models.bi_encoder import BiEncoder
+from hardneg.negatives.candidates import Contains
 from hardneg.negatives.imported_pool import import_pool
-from hardneg.negatives.labels import answers_of, current_positives
+from hardneg.negatives.labels import current_positives
 from hardneg.negatives.mining import mine_candidates
-from hardneg.negatives.pool import KIND as POOL
-from hardneg.negatives.pool import NegativePool, load_pool, save_pool
-from hardneg.process.distributed import leader_first
+from hardneg.negatives.pool import NegativePool
 from hardneg.recipes import catalogue
-from hardneg.recipes.estimate import describe_work, work_of
-from hardneg.recipes.measured_states import passed, train_on_pool
-from hardneg.recipes.settings import Episode, MiningSettings, Recipe, state_of_episode
-from hardneg.recipes.untrained import Own
-from hardneg.storage.artifacts import is_current
+from hardneg.recipes.estimate import CostModel, work_of
+from hardneg.recipes.measured_states import MeasuredStage, stage_on_pool
+from hardneg.recipes.settings import Episode, MiningSettings, Recipe
+from hardneg.recipes.training_run import TrainingRun
 from hardneg.training.batches import VisitBatches, trainable
 from hardneg.training.objectives import GroupLoss
 from hardneg.training.stage import steps_made
@@ -58,12 +56,7 @@ class Star(MiningSettings):
 
 
 def star(
-    settings: Star,
-    data: TrainingData,
-    base: Callable[[], BiEncoder],
-    experiment: Experiment,
-    *,
-    given: NegativePool | None = None,
+    training: TrainingRun[Star], base: Callable[[], BiEncoder], *, given: NegativePool | None = None
 ) -> Iterator[State]:
     """Mine once and train (Zhan et al., 2021, Section 6.1). Everything that is published already is reused.
 
@@ -73,50 +66,37 @@ def star(
     ----------
     given : static hard negatives made elsewhere, instead of mined ones.
     """
-    state = state_of_episode(settings, data, experiment, base(), 1, 1)
+    state = training.state_of_episode(base(), 1, 1)
     yield state
-    pool = leader_first(static_negatives, settings, state, data, experiment, given)
+    inputs = training.inputs | {"miner": state.digest}
+    pool = training.pool(1, inputs, partial(static_negatives, training, state, given))
     state.discard()
-    encoder = train(settings, data, pool, base(), experiment)
-    yield from passed(settings, experiment, 1, before=steps_made(experiment / settings.last_model))
-    yield state_of_episode(settings, data, experiment, encoder, 2, 1)
+    encoder = stage_of(training, pool, base()).train()
+    yield from training.passed(1, before=steps_made(training.last_model))
+    yield training.state_of_episode(encoder, 2, 1)
 
 
 def static_negatives(
-    settings: Star, state: Snapshot, data: TrainingData, experiment: Experiment, given: NegativePool | None
+    training: TrainingRun[Star], state: Snapshot, given: NegativePool | None, contains: Contains | None
 ) -> NegativePool:
     """The top ``depth`` of the warm-up model without D+, or what was given."""
-    path, collection = experiment.layout.episode(1).negatives, data.collection
-    inputs = {"collection": collection.digest, "splits": data.digest, "miner": state.digest}
-    if not is_current(path, POOL, inputs):
-        with experiment.timed("mine", episode=1):
-            contains = answers_of(data, experiment.cache)
-            positives = current_positives(state, data, settings.depth, contains)
-            if given is None:
-                pool = mine_candidates(
-                    state,
-                    positives,
-                    "query",
-                    episode=1,
-                    depth=settings.depth,
-                    seed=settings.seed,
-                    filters=settings.filters,
-                    contains=contains,
-                )
-            else:
-                pool = import_pool(given, positives, 1, collection.text_keys, contains)
-        save_pool(pool, path, settings=settings.result_values(), inputs=inputs)
-    return load_pool(path, n_passages=collection.n_passages, collection=collection.digest)
+    depth, seed = training.settings.depth, training.settings.seed
+    positives = current_positives(state, training.data, depth, contains)
+    if given is not None:
+        return import_pool(given, positives, 1, training.data.collection.text_keys, contains)
+    filters = training.settings.filters
+    return mine_candidates(
+        state, positives, "query", episode=1, depth=depth, seed=seed, filters=filters, contains=contains
+    )
 
 
-def train(
-    settings: Star, data: TrainingData, pool: NegativePool, start: BiEncoder, experiment: Experiment
-) -> BiEncoder:
-    """Train on static hard negatives and the reused batch; the model that it makes."""
+def stage_of(training: TrainingRun[Star], pool: NegativePool, start: BiEncoder) -> MeasuredStage:
+    """Training on static hard negatives and the reused batch."""
+    settings = training.settings
     positions = trainable(pool, settings.negatives_per_query)
     episode = settings.episode_of(len(positions))
     batches = VisitBatches(
-        data.train,
+        training.data.train,
         lambda step: pool,
         queries_per_step=settings.queries_per_step,
         negatives=settings.negatives_per_query,
@@ -125,10 +105,9 @@ def train(
         rotate=settings.positives == "rotate",
         micro_queries=settings.micro_queries,
     )
-    loss, models = loss_of(settings, start.settings.scale), {experiment / settings.last_model: episode.steps}
-    return train_on_pool(
-        settings, data, experiment, episode, start, pool, batches=batches, loss=loss, in_batch=True, models=models
-    )
+    objective = training.objective(start, loss_of(settings, start.settings.scale), in_batch=True, pool=pool)
+    models = {training.last_model: episode.steps}
+    return stage_on_pool(training, episode, start, objective=objective, batches=batches, models=models)
 
 
 def loss_of(settings: Star, scale: float) -> GroupLoss:
@@ -143,13 +122,10 @@ def loss_of(settings: Star, scale: float) -> GroupLoss:
     return loss
 
 
-def plan(
-    settings: Star, data: TrainingData, encoder: BiEncoder, *, seeds: int, measure: bool, own: Own | None = None
-) -> dict[str, Any]:
-    """What the experiment would do, and with ``measure`` what it would take here."""
-    episodes = [settings.episode_of(len(data.train))]
-    work = work_of(settings, data, episodes, states=2, entries=settings.depth, in_batch=True, mined=1)
-    return describe_work(work, encoder, seeds=seeds, measure=measure, own=own)
+def plan(settings: Star, data: TrainingData, encoder: BiEncoder) -> CostModel:
+    """What the experiment would do."""
+    one = settings.episode_of(len(data.train))
+    return work_of(settings, data, [one], states=2, entries=settings.depth, in_batch=True, mined=1)
 
 
 ABOUT = "STAR (Zhan et al., 2021)"

@@ -15,7 +15,7 @@ from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.lengths import Cut, count_cut, sample_cut
-from hardneg.recipes.settings import TrainingSettings, state_of
+from hardneg.recipes.training_run import TrainingRun
 from hardneg.records import Side
 
 SIDES: tuple[Side, Side] = ("passage", "query")
@@ -69,20 +69,15 @@ def difference(own: EncoderSettings, start: EncoderSettings, reinit: int = 0) ->
     return ", ".join([*parts, *([f"with {', '.join(others)}"] if others else [])]) or "as trained on"
 
 
-def from_own(
-    own: Own | None,
-    settings: TrainingSettings,
-    data: TrainingData,
-    experiment: Experiment,
-    states: Callable[[], Iterable[State]],
-) -> Iterator[State]:
+def from_own(own: Own | None, training: TrainingRun, states: Callable[[], Iterable[State]]) -> Iterator[State]:
     """The states of a recipe; before them, if it is another, the model as it came, which dev and test alone judge.
 
     Then what training starts from bears the name of what it is. ``states`` is called when the first is asked for.
     """
+    data = training.data
     parts: list[Callable[[], Iterable[State]]] = [states if own is None else lambda: map(started, states())]
     if own is not None and (data.dev is not None or data.test is not None):
-        parts.insert(0, partial(as_it_came, own, settings, data, experiment))
+        parts.insert(0, partial(state_as_it_came, own, training))
     return chain.from_iterable(part() for part in parts)
 
 
@@ -93,12 +88,10 @@ def started(state: State) -> State:
     return state
 
 
-def as_it_came(
-    own: Own, settings: TrainingSettings, data: TrainingData, experiment: Experiment
-) -> Iterator[Snapshot]:
+def state_as_it_came(own: Own, training: TrainingRun) -> Iterator[Snapshot]:
     """The model as it came; it leaves the embeddings of the side that training starts from too."""
-    runs = experiment.layout.runs_of(UNTRAINED)
-    state = state_of(settings, data, experiment, own.load(), UNTRAINED, runs, kind="untrained")
+    runs = training.experiment.layout.runs_of(UNTRAINED)
+    state = training.state(own.load(), UNTRAINED, runs, kind="untrained")
     state.asked = "judged"
     yield state
     state.discard(*own.sides)

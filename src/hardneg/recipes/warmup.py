@@ -11,32 +11,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any, Literal
+from functools import partial
+from typing import Literal
 
 import numpy as np
 from pydantic import Field, PositiveInt
 
 from hardneg.data.training_data import TrainingData
 from hardneg.errors import SettingsError
-from hardneg.experiment.folder import Experiment
 from hardneg.experiment.snapshot import State
 from hardneg.models.bi_encoder import BiEncoder
+from hardneg.negatives.candidates import Contains
 from hardneg.negatives.imported_pool import import_pool
-from hardneg.negatives.labels import answers_of, current_positives
+from hardneg.negatives.labels import current_positives
 from hardneg.negatives.mining import Corpus, mine_candidates
 from hardneg.negatives.mix import union
-from hardneg.negatives.pool import KIND as POOL
-from hardneg.negatives.pool import NegativePool, empty_pool, load_pool, save_pool
+from hardneg.negatives.pool import NegativePool, empty_pool
 from hardneg.negatives.sources import draw_entries
-from hardneg.process.distributed import leader_first
 from hardneg.recipes import catalogue
-from hardneg.recipes.estimate import describe_work, work_of
-from hardneg.recipes.measured_states import passed, train_on_pool
-from hardneg.recipes.settings import Episode, Recipe, TrainingSettings, per_episode, state_of_episode
-from hardneg.recipes.untrained import Own
+from hardneg.recipes.estimate import CostModel, work_of
+from hardneg.recipes.measured_states import MeasuredStage, stage_on_pool
+from hardneg.recipes.settings import Episode, Recipe, TrainingSettings, per_episode
+from hardneg.recipes.training_run import TrainingRun
 from hardneg.records import spans
-from hardneg.storage.artifacts import is_current
 from hardneg.training.batches import VisitBatches, trainable
 from hardneg.training.objectives import LossName, group_loss
 from hardneg.training.stage import steps_made
@@ -102,12 +99,7 @@ def sources_of(mixture: str) -> list[str]:
 
 
 def warmup(
-    settings: Warmup,
-    data: TrainingData,
-    base: Callable[[], BiEncoder],
-    experiment: Experiment,
-    *,
-    given: NegativePool | None = None,
+    training: TrainingRun[Warmup], base: Callable[[], BiEncoder], *, given: NegativePool | None = None
 ) -> Iterator[State]:
     """Train on every mixture in turn, each from the model of the one before.
 
@@ -117,38 +109,25 @@ def warmup(
     ----------
     given : the negatives of source ``file``.
     """
-    encoder = base()
-    for episode in range(1, len(settings.mixtures) + 1):
-        state = state_of_episode(settings, data, experiment, encoder, episode, len(settings.mixtures))
+    settings, encoder, mixtures = training.settings, base(), len(training.settings.mixtures)
+    for episode in range(1, mixtures + 1):
+        state = training.state_of_episode(encoder, episode, mixtures)
         yield state
         state.discard()
-        pool = leader_first(mixture_pool, settings, data, experiment, episode, given)
-        encoder = train_episode(settings, data, pool, encoder, experiment, episode)
-        made = steps_made(experiment.layout.episode(episode).model)
-        yield from passed(settings, experiment, episode, before=made)
-    yield state_of_episode(settings, data, experiment, encoder, len(settings.mixtures) + 1, len(settings.mixtures))
+        inputs = training.inputs | {"sources": "+".join(settings.mined(episode))}
+        pool = training.pool(episode, inputs, partial(mixture_pool, training, episode, given))
+        encoder = stage_of(training, pool, encoder, episode).train()
+        made = steps_made(training.experiment.layout.episode(episode).model)
+        yield from training.passed(episode, before=made)
+    yield training.state_of_episode(encoder, mixtures + 1, mixtures)
 
 
 def mixture_pool(
-    settings: Warmup, data: TrainingData, experiment: Experiment, episode: int, given: NegativePool | None
+    training: TrainingRun[Warmup], episode: int, given: NegativePool | None, contains: Contains | None
 ) -> NegativePool:
     """All negatives that the mined sources of an episode offer; none for training in the batch alone."""
-    path, sources = experiment.layout.episode(episode).negatives, settings.mined(episode)
-    collection = data.collection
-    inputs = {"collection": collection.digest, "splits": data.digest, "sources": "+".join(sources)}
-    if not is_current(path, POOL, inputs):
-        with experiment.timed("mine", episode=episode):
-            pool = offered(settings, data, experiment.cache, episode, given)
-        save_pool(pool, path, settings=settings.result_values(), inputs=inputs)
-    return load_pool(path, n_passages=collection.n_passages, collection=collection.digest)
-
-
-def offered(
-    settings: Warmup, data: TrainingData, cache: Path, episode: int, given: NegativePool | None
-) -> NegativePool:
-    """Mine what an episode draws from."""
-    collection, sources, corpus = data.collection, settings.mined(episode), Corpus(data.collection, cache)
-    contains = answers_of(data, cache)
+    settings, data, collection = training.settings, training.data, training.data.collection
+    sources, corpus = settings.mined(episode), Corpus(collection, training.experiment.cache)
     positives = current_positives(corpus, data, settings.depth, contains)
     pools = [empty_pool(positives, episode, collection.digest)]
     if "file" in sources:
@@ -178,15 +157,9 @@ def balanced(pools: Sequence[NegativePool], seed: int) -> list[NegativePool]:
     return [draw_entries(pool, fewest, seed=seed) for pool in pools]
 
 
-def train_episode(
-    settings: Warmup,
-    data: TrainingData,
-    pool: NegativePool,
-    start: BiEncoder,
-    experiment: Experiment,
-    episode: int,
-) -> BiEncoder:
-    """Train on one mixture; the model that it makes."""
+def stage_of(training: TrainingRun[Warmup], pool: NegativePool, start: BiEncoder, episode: int) -> MeasuredStage:
+    """Training on one mixture."""
+    settings, layout = training.settings, training.experiment.layout
     sources = sources_of(settings.mixtures[episode - 1])
     shared = any(source in SHARED for source in sources)
     name: LossName = "contrastive" if shared else "pairwise_nll"
@@ -199,11 +172,11 @@ def train_episode(
     )
     positions = trainable(pool, settings.drawn(episode))
     planned = settings.episode_of(len(positions), episode)
-    models = {experiment.layout.episode(episode).model: planned.steps}
+    models = {layout.episode(episode).model: planned.steps}
     if episode == len(settings.mixtures):
-        models[experiment / settings.last_model] = planned.steps
+        models[training.last_model] = planned.steps
     batches = VisitBatches(
-        data.train,
+        training.data.train,
         lambda step: pool,
         queries_per_step=settings.queries_per_step,
         negatives=settings.drawn(episode),
@@ -213,26 +186,14 @@ def train_episode(
         rotate=settings.positives == "rotate",
         micro_queries=settings.micro_queries,
     )
-    return train_on_pool(
-        settings,
-        data,
-        experiment,
-        planned,
-        start,
-        pool,
-        batches=batches,
-        loss=loss,
-        in_batch=shared,
-        models=models,
-    )
+    objective = training.objective(start, loss, in_batch=shared, pool=pool)
+    return stage_on_pool(training, planned, start, objective=objective, batches=batches, models=models)
 
 
-def plan(
-    settings: Warmup, data: TrainingData, encoder: BiEncoder, *, seeds: int, measure: bool, own: Own | None = None
-) -> dict[str, Any]:
-    """What the experiment would do, and with ``measure`` what it would take here."""
+def plan(settings: Warmup, data: TrainingData, encoder: BiEncoder) -> CostModel:
+    """What the experiment would do."""
     episodes = [settings.episode_of(len(data.train), episode) for episode in range(1, len(settings.mixtures) + 1)]
-    work = work_of(
+    return work_of(
         settings,
         data,
         episodes,
@@ -240,7 +201,6 @@ def plan(
         entries=settings.count,
         in_batch=any(source in SHARED for mixture in settings.mixtures for source in sources_of(mixture)),
     )
-    return describe_work(work, encoder, seeds=seeds, measure=measure, own=own)
 
 
 ABOUT = "warm-up on negatives that no trained model chose"

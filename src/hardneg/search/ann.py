@@ -44,7 +44,7 @@ SHARED = {
 
 
 class FaissIndex:
-    """An index of faiss, opened from an artefact and memory-mapped.
+    """An index of faiss, which is opened from its artefact and memory-mapped.
 
     Raises
     ------
@@ -102,7 +102,7 @@ class FaissIndex:
         return torch.from_numpy(self.index.reconstruct_batch(np.asarray(rows, np.int64)))
 
     def _scores(self, queries: Float32, rows: Int64) -> Float32:
-        """[Q, k] scores of proposed passages; minus infinity where there is none."""
+        """The scores [Q, k] of proposed passages ``rows`` [Q, k]; minus infinity where a row is -1."""
         scores = np.full(rows.shape, -np.inf, np.float32)
         which, place = np.nonzero(rows >= 0)
         for start in range(0, len(which), PAIRS):
@@ -115,7 +115,7 @@ OPENERS: dict[str, Callable[[Path], Index]] = {KIND: FaissIndex}
 
 
 def open_index(path: str | Path) -> Index:
-    """The index that was published at ``path``, by what its manifest says it is.
+    """Open the index at ``path`` as the kind that its manifest names.
 
     Raises
     ------
@@ -128,7 +128,10 @@ def open_index(path: str | Path) -> Index:
 
 
 def read_faiss(file: Path, manifest: Manifest) -> Any:
-    """The index in a file whose digest was checked; of the kind, size and metric that its manifest says."""
+    """Read faiss' index from a file whose digest was checked.
+
+    Its kind, number of rows, dimension and metric must be those of the manifest, else it is refused.
+    """
     kind, facts, faiss = manifest.settings["kind"], manifest.facts, load_faiss()
     fix = "build the index again"
     with reading(file), open(file, "rb") as stream:
@@ -152,12 +155,16 @@ def read_faiss(file: Path, manifest: Manifest) -> Any:
 
 
 def last_line(fault: Exception) -> str:
-    """What a fault of faiss says, without the place in its source."""
+    """The last line of what faiss says of a fault, without the place in its source."""
     return str(fault).strip().splitlines()[-1].strip() if str(fault).strip() else type(fault).__name__
 
 
 def set_effort(index: Any, options: Mapping[str, int]) -> None:
-    """How much of the index a search looks at; and that rows can be turned back into vectors."""
+    """Set in faiss' ``index`` how much of it a search looks at.
+
+    ``probes`` is the number of lists, ``ef`` that of candidates in a graph. An index of lists is also told to find
+    the vector of a row again.
+    """
     if "probes" in options:
         index.nprobe = options["probes"]
         index.make_direct_map()
@@ -169,7 +176,10 @@ def set_effort(index: Any, options: Mapping[str, int]) -> None:
 
 
 def traits(encoder: BiEncoder, side: Side) -> dict[str, str]:
-    """What decides, beside their size, whether vectors can be compared; stored with them."""
+    """The similarity and the tokenizer of an encoder, which embeddings store as facts.
+
+    Vectors can only be compared where both are equal; their dimension is stored anyway.
+    """
     similarity = "cosine" if encoder.settings.normalize else "dot product"
     return {"similarity": similarity, "tokenizer": encoder.template(side).tokenizer}
 
@@ -177,7 +187,7 @@ def traits(encoder: BiEncoder, side: Side) -> dict[str, str]:
 def check_index(
     index: Index, encoder: BiEncoder, *, digest: str, tokens: Callable[[], str] | str | None = None
 ) -> None:
-    """Refuse an index of other passages or another model, with both values.
+    """Refuse an index of other passages or of another model; the fault says both values.
 
     Parameters
     ----------

@@ -91,7 +91,7 @@ def build_index(
 
 
 def choose(kind: str, n: int, dim: int, given: Mapping[str, int]) -> dict[str, int]:
-    """Options of an index over n passages: what was left open chosen, and all of them checked.
+    """Check the options that are ``given`` for an index over n passages, and choose those left open by its size.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def choose(kind: str, n: int, dim: int, given: Mapping[str, int]) -> dict[str, i
 
 
 def out_of_range(name: str, value: int, *, least: int) -> Iterator[HardnegError]:
-    """What is wrong with an option, whatever it is an index of."""
+    """Yield the fault of an option that is below ``least`` or above what any index takes."""
     if value < least:
         yield SettingsError("BAD_SETTING", f"{name} = {value}", "give 1 or more")
     if value > MOST.get(name, value):
@@ -131,7 +131,11 @@ def out_of_range(name: str, value: int, *, least: int) -> Iterator[HardnegError]
 
 
 def choose_lists(options: dict[str, int], n: int) -> Iterator[HardnegError]:
-    """About 4 √n lists of at least 39 passages, of which a search looks at about 4 times the root."""
+    """Put the numbers of lists and of probes into ``options`` where they are 0; yield what is wrong with them.
+
+    There are about 4 √n lists of at least 39 passages, and a search looks at about 4 times the root of their
+    number.
+    """
     lists = options["lists"] = options["lists"] or max(1, min(int(4 * n**0.5), n // 39))
     probes = options["probes"] = options["probes"] or min(lists, max(8, int(4 * lists**0.5)))
     if lists > n:
@@ -141,7 +145,10 @@ def choose_lists(options: dict[str, int], n: int) -> Iterator[HardnegError]:
 
 
 def choose_subvectors(options: dict[str, int], dim: int) -> Iterator[HardnegError]:
-    """A code for every 4 dimensions, or for as few more as divide the vector evenly."""
+    """Put the number of subvectors into ``options`` where it is 0; yield what is wrong with it.
+
+    There is a code for every 4 dimensions, or for as few more as divide the vector evenly.
+    """
     codes = options["subvectors"] = options["subvectors"] or next(
         m for m in range(max(dim // 4, 1), 0, -1) if dim % m == 0
     )
@@ -152,26 +159,26 @@ def choose_subvectors(options: dict[str, int], dim: int) -> Iterator[HardnegErro
 
 
 def too_few_for_codes(bits: int, n: int) -> Iterator[HardnegError]:
-    """Codes that there are more of than passages."""
+    """Yield a fault where there are fewer passages than codes of so many ``bits``."""
     if n < 2**bits:
         what = f"{n:,} passages are too few for codes of {bits} bits"
         yield InputError("TOO_FEW", what, f"give at least {2**bits}, or fewer bits")
 
 
 def code_bytes(n: int, dim: int, options: Mapping[str, int]) -> int:
-    """Bytes of n passages as codes, and of their codebook."""
+    """The bytes that n passages take as codes, their codebook included."""
     return n * -(-options["subvectors"] * options["bits"] // 8) + 4 * dim * 2 ** options["bits"]
 
 
 def memory_of(kind: str, n: int, dim: int, options: Mapping[str, int]) -> int:
-    """Bytes that building takes at most: the index, its training sample, and a block on its way."""
+    """The most bytes that building takes: the index, its training sample and one block of passages."""
     code = options.get("subvectors", 0) * options.get("bits", 0) / 8
     vector = (code or 4 * dim) + 8 * ("lists" in options) + 8 * options.get("links", 0) + 16 * (kind == "hnsw")
     return int(n * vector) + 6 * dim * (min(n, training_size(options)) + min(n, BLOCK))
 
 
 def training_size(options: Mapping[str, int]) -> int:
-    """How many passages k-means learns from."""
+    """How many passages k-means learns from; 0 where nothing is learned."""
     return max(A_LIST * options.get("lists", 0), A_CODE * (1 << options["bits"]) if "bits" in options else 0)
 
 
@@ -179,7 +186,7 @@ def training_size(options: Mapping[str, int]) -> int:
 
 
 def make(kind: str, dim: int, options: Mapping[str, int]) -> Any:
-    """An empty index; inner product; faiss seeds its k-means itself, always alike."""
+    """An empty faiss index for inner products. faiss seeds its k-means with a constant of its own."""
     faiss = load_faiss()
     product = faiss.METRIC_INNER_PRODUCT
     if kind == "flat":
@@ -202,7 +209,10 @@ def make(kind: str, dim: int, options: Mapping[str, int]) -> Any:
 
 
 def quiet(index: Any) -> Any:
-    """Without faiss' warnings on stderr about few training passages: recall says what they cost."""
+    """Turn off faiss' warnings on stderr that an index has few training passages; returns the index.
+
+    The measured recall says what too few of them cost.
+    """
     for part in (index, getattr(index, "pq", index)):
         if hasattr(part, "cp"):
             part.cp.min_points_per_centroid = 1
@@ -221,7 +231,7 @@ def fill(index: Any, embeddings: Embeddings, training: int) -> None:
 
 
 def drawn(n: int, count: int, purpose: str) -> Int64:
-    """``count`` of n rows (all, if they are fewer), drawn by key without replacement; ascending."""
+    """The rows [min(count, n)] of ``count`` of n passages, drawn by key without replacement, ascending."""
     if count >= n:
         return np.arange(n)
     words = keyed_random.hash64(keyed_random.key(0, purpose), np.arange(n))
@@ -229,7 +239,11 @@ def drawn(n: int, count: int, purpose: str) -> Int64:
 
 
 def recall(index: Any, embeddings: Embeddings, queries: Tensor | None = None) -> dict[str, Any]:
-    """Shares of the exact top 10 and top 100 that the index finds, and how many ``recall_of`` what."""
+    """Measure the index against exact search: ``recall``, and in ``recall_of`` how many queries of which kind.
+
+    ``recall`` is the share of the exact top 10 and top 100 that the index finds. Without ``queries`` [Q, dim],
+    passages are drawn to stand for them.
+    """
     of, vectors = ("passages", embeddings.rows) if queries is None else ("queries", queries.numpy().__getitem__)
     rows = drawn(embeddings.n if queries is None else len(queries), SAMPLED, "index/recall")
     sample = torch.from_numpy(vectors(rows).astype(embeddings.shards[0].dtype))

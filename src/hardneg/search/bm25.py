@@ -37,7 +37,7 @@ Posting = tuple[float, int, int]  # how often a query has a term, and where the 
 
 
 class Passages(Texts, Protocol):
-    """What is searched: a collection."""
+    """The part of a collection that BM25 reads."""
 
     @property
     def n_passages(self) -> int:
@@ -47,7 +47,10 @@ class Passages(Texts, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Bm25Index:
-    """Postings by term, memory-mapped: term t is in passages ``rows[offsets[t]:offsets[t + 1]]``, ascending."""
+    """The postings of every term, memory-mapped.
+
+    Term t is in the passages ``rows[offsets[t]:offsets[t + 1]]``, which ascend.
+    """
 
     terms: dict[str, int]
     offsets: Int64  # [V + 1]
@@ -58,7 +61,7 @@ class Bm25Index:
 
 
 def bm25_run(collection: Passages, query_rows: Int32, k: int, cache: Path) -> Run:
-    """Search a collection's own queries; see :func:`bm25_texts`."""
+    """The run of queries of the collection itself; see :func:`bm25_texts`."""
     return bm25_texts(collection, collection.query_texts.take(query_rows), k, cache, query_rows)
 
 
@@ -87,7 +90,7 @@ def bm25_texts(
 
 
 def open_bm25(collection: Passages, cache: Path) -> Bm25Index:
-    """The index of a collection: opened when the cache has it, else built there."""
+    """The index of a collection, from the cache, where it is built first if it is missing."""
     tools = {name: version(name) for name in ("bm25s", "PyStemmer")}  # they decide terms and scores
     settings = {"variant": "lucene", "k1": K1, "b": B, "stopwords": "english", "stemmer": "english", **tools}
     inputs = {"collection": collection.digest}
@@ -142,7 +145,7 @@ def _passages(collection: Passages) -> Iterator[str]:
 
 
 def _build(collection: Passages) -> tuple[list[str], list[NDArray[Any]]]:
-    """Terms in order of appearance, and their postings."""
+    """The terms of a collection in order of appearance, and their postings: offsets, rows and scores."""
     from scipy.sparse import csr_array
 
     tokenizer = _tokenizer()
@@ -163,7 +166,7 @@ def _build(collection: Passages) -> tuple[list[str], list[NDArray[Any]]]:
 
 
 def _scores(offsets: NDArray[np.integer], rows: Int32, counts: Float32, lengths: Int32) -> Float32:
-    """Score of each posting, its term being ``counts`` times in a passage of ``lengths[row]`` terms."""
+    """The score [n] of each posting, whose term stands ``counts`` [n] times in ``lengths[row]`` terms."""
     passages = np.diff(offsets)  # that have a term
     idf = np.log(1 + (len(lengths) - passages + 0.5) / (passages + 0.5)).astype(np.float32)
     norm = K1 * (1 - B + B * lengths / lengths.mean())
@@ -179,7 +182,10 @@ def _scores(offsets: NDArray[np.integer], rows: Int32, counts: Float32, lengths:
 
 
 def _query_terms(index: Bm25Index, texts: Sequence[str]) -> tuple[Float32, Int64, Int64]:
-    """How often each known term is in each query: counts and terms, ragged by query, terms ascending."""
+    """How often each known term is in each query: counts [n], terms [n] and where each query begins [Q + 1].
+
+    The terms of a query ascend.
+    """
     tokenizer = _tokenizer()
     ids = list(tokenizer.streaming_tokenize(texts, update_vocab=True, allow_empty=False))
     known = np.array([index.terms.get(stem, -1) for stem in tokenizer.get_vocab_dict()], np.int64)
@@ -192,7 +198,10 @@ def _query_terms(index: Bm25Index, texts: Sequence[str]) -> tuple[Float32, Int64
 
 
 def _best(index: Bm25Index, postings: list[Posting], scores: Float32, k: int) -> tuple[Int32, Float32]:
-    """Rows and scores of the k best passages of one query; ``scores`` is room for those of all passages."""
+    """The rows and scores of the k best passages of one query.
+
+    ``scores`` is scratch space for one score of every passage.
+    """
     if sum(end - begin for _, begin, end in postings) < index.n // SPARSE:
         return _best_of_few(index, postings, k)
     scores.fill(0)
@@ -203,7 +212,7 @@ def _best(index: Bm25Index, postings: list[Posting], scores: Float32, k: int) ->
 
 
 def _best_of_few(index: Bm25Index, postings: list[Posting], k: int) -> tuple[Int32, Float32]:
-    """Rows and scores as :func:`_best` gives them, from the query's postings alone: no look at all passages."""
+    """The rows and scores that :func:`_best` gives, from the query's postings alone, for a query that has few."""
     none = np.zeros(0, np.int32)
     found = [index.rows[begin:end] for _, begin, end in postings]
     rows, places = np.unique(np.concatenate([none, *found]), return_inverse=True)
@@ -215,7 +224,10 @@ def _best_of_few(index: Bm25Index, postings: list[Posting], k: int) -> tuple[Int
 
 
 def _add(scores: Float32, rows: NDArray[np.integer], weight: float, values: Float32) -> None:
-    """Term by term, in one thread: the same bits every time."""
+    """Add the scores of one term's passages to ``scores``.
+
+    One thread adds them in order, so that sums have the same bits every time.
+    """
     np.add.at(scores, rows, values if weight == 1 else np.float32(weight) * values)
 
 
@@ -233,6 +245,6 @@ def _candidates(scores: Float32, k: int) -> Int64:
 
 
 def _cut(rows: Int32, scores: Float32, k: int) -> tuple[Int32, Float32]:
-    """The k best of some hits, given ascending by row: rows and scores, best first."""
+    """The rows and scores of the k best of some hits, best first; the hits are given in the order of rows."""
     order = np.argsort(-scores, kind="stable")[:k]
     return rows[order], scores[order]

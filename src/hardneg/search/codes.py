@@ -43,10 +43,10 @@ ALIGNED = 4  # dimensions are filled up to a multiple: torch gets products of si
 
 @dataclass(frozen=True)
 class Coded:
-    """Queries as codes, and what their products mean.
+    """Queries as codes, and how sure their products are.
 
-    ``codes`` [Q or 2 Q, dim] int8: first, and second codes. ``margin`` [Q] float32: how far below others a passage
-    is out.
+    ``codes`` [Q or 2 Q, dim] int8 are the first codes, then the second ones. ``margin`` [Q] float32: a passage
+    whose product is that far below the k-th best is out.
     """
 
     codes: Tensor
@@ -83,11 +83,14 @@ class Codes:
         self.loss = float(max(losses)) * SLACK + self.dim**0.5 * 2.0**-14
 
     def capacity(self, k: int) -> int:
-        """Candidates of a query that are held: k, and what a wide margin lets through."""
+        """The number of candidates of a query that are held: k, and those that a wide margin lets through."""
         return min(HELD * k + 64, len(self.codes))
 
     def of(self, queries: Tensor, norms: Tensor) -> Coded | None:
-        """Codes of stored ``queries`` [Q, dim], whose ``norms`` [Q] are upper bounds; None if they say nothing."""
+        """The codes of stored ``queries`` [Q, dim]; None where their margin is too wide to be of use.
+
+        ``norms`` [Q] are upper bounds of the queries' norms.
+        """
         scaled = queries.double() / self.scale.double()
         unit = scaled.abs().amax(1, keepdim=True) / TOP
         scaled /= unit
@@ -106,7 +109,7 @@ class Codes:
         return Coded(codes, margin.float()) if bool((margin < WIDEST).all()) else None
 
     def products(self, coded: Coded, chunk: int | None = None) -> Iterator[tuple[int, Tensor]]:
-        """Scores [Q, chunk] float32 of one chunk after another, in a buffer that the next one overwrites."""
+        """Yield the first passage and the scores [Q, chunk] float32 of each chunk, in a buffer that is reused."""
         queries, rows = len(coded.margin), len(coded.codes)
         chunk = min(chunk or max(SCORES // queries, BLOCK), len(self.codes))
         sums, buffer = torch.empty(rows * chunk, dtype=torch.int32), torch.empty(queries * chunk)
@@ -122,7 +125,7 @@ class Codes:
 
 
 class Coding:
-    """Whether and when codes of an index's passages are made.
+    """The decision whether an index's passages are kept as codes, and when these are made.
 
     Parameters
     ----------
@@ -137,7 +140,7 @@ class Coding:
         self.made: Codes | None = None
 
     def codes(self) -> Codes:
-        """The codes of all passages; they are made now, if they were not before.
+        """The codes of all passages, which are made on the first call.
 
         Raises
         ------
@@ -151,7 +154,10 @@ class Coding:
         return self.made
 
     def repaid(self, queries: int, k: int) -> Codes | None:
-        """The codes, if a search of so many queries is faster with them and repays them; else None."""
+        """The codes, if a search for the ``k`` best of so many ``queries`` is faster with them; else None.
+
+        They are made once the searches before would have saved the time that making them takes.
+        """
         n, dim = sum(map(len, self.shards)), self.shards[0].shape[1]
         if queries > FEW or n * dim < MANY or n < DENSE * k or self.given_up:
             return None
@@ -162,7 +168,7 @@ class Coding:
         return self.codes()
 
     def crowd(self) -> None:
-        """Note that codes did not tell a query's passages apart; where they do not, they are given up."""
+        """Count a search whose codes did not tell the passages apart; after a few, codes are given up."""
         self.crowded += 1
         if self.crowded >= PATIENCE + self.searches // RARE:
             self.given_up, self.made = True, None

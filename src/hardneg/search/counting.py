@@ -71,7 +71,10 @@ def _count_tile(index: ExactIndex, queries: Tensor, which: Tensor, rows: Tensor)
 
 
 def _count_products(pairs: Pairs, layer: Bands, products: Tensor, start: int) -> Tensor:
-    """How many of the passages from ``start`` on beat each given one, whose row of ``products`` [n, w] it is."""
+    """How many of the passages from ``start`` on beat each given passage [n].
+
+    Row i of ``products`` [n, w] holds the approximate scores of the query of the i-th given passage.
+    """
     certain = compare(torch.gt, products, layer.high)
     counts = certain.view(-1, SPAN // 8).sum(dim=1).view(torch.uint8).view(len(certain), -1).sum(dim=1)
     doubtful = compare(torch.ge, products, layer.low).bitwise_xor_(certain)
@@ -86,7 +89,7 @@ def _count_products(pairs: Pairs, layer: Bands, products: Tensor, start: int) ->
 
 
 def compare(how: Callable[..., Tensor], products: Tensor, bounds: Tensor) -> Tensor:
-    """Flags of ``products`` [n, w] that compare so with their row's bound, eight to an integer [n, words].
+    """Flags of where ``products`` [n, w] and their row's bound [n] compare so, eight in an int64 [n, words].
 
     As bytes of integers, flags are added and looked through many times faster than one by one.
     """
@@ -98,7 +101,11 @@ def compare(how: Callable[..., Tensor], products: Tensor, bounds: Tensor) -> Ten
 
 @dataclass(frozen=True)
 class Bands:
-    """Given passages of some queries of a tile, and between which products a passage needs an exact score."""
+    """Given passages with their queries and exact scores, and the band of products that decide nothing.
+
+    A passage beats the given one where its product is above ``high``, and does not where it is below ``low``. In
+    between its exact score is needed.
+    """
 
     which: Tensor  # [n] int64
     scores: Tensor  # [n] float32
@@ -106,11 +113,11 @@ class Bands:
     high: Tensor  # [n] float32
 
     def take(self, given: Tensor) -> Bands:
-        """The bands of the given passages at these positions."""
+        """The bands of the given passages at the positions ``given`` [m]."""
         return Bands(self.which[given], self.scores[given], self.low[given], self.high[given])
 
     def layers(self) -> Iterator[Tensor]:
-        """Positions of the first one of every query, of the second ones, and so on."""
+        """Yield the positions of the first given passage of every query, then those of the second, and so on."""
         first = torch.searchsorted(self.which, self.which)
         nth = torch.arange(len(self.which), device=self.which.device) - first
         for i in range(int(nth.max()) + 1):

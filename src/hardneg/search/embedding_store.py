@@ -113,13 +113,13 @@ def discard(path: str | Path) -> None:
 
 @dataclass(frozen=True)
 class BuildKey:
-    """What makes an embedding store: digests of model and tokens, and the settings that decide its bits."""
+    """The digests of model and tokens, and the settings, that decide the bits of an embedding store."""
 
     inputs: Mapping[str, str]
     settings: Mapping[str, Any]
 
     def check(self, path: Path, manifest: Manifest) -> None:
-        """Refuse an artefact that was made from something else, with both values."""
+        """Refuse an artefact that was made from something else; the fault says both values."""
         found = {**manifest.inputs, **manifest.settings}
         for key, wanted in {**self.inputs, **self.settings}.items():
             if found.get(key) != wanted:
@@ -132,14 +132,14 @@ class BuildKey:
 
 @dataclass(frozen=True)
 class Shard:
-    """A shard to make: rows ``start`` to ``stop``."""
+    """The rows ``start`` to ``stop`` of a store, and the folder of the shard that holds their vectors."""
 
     folder: Path
     start: int
     stop: int
 
     def is_made(self, origin: BuildKey) -> bool:
-        """Whether the shard is there and whole; refused, if it was made from something else."""
+        """Whether the shard is there and whole; a shard that was made from something else is refused."""
         if not is_published(self.folder):
             return False
         check_version(self.folder, manifest := read_manifest(self.folder))
@@ -149,17 +149,17 @@ class Shard:
 
 
 def shard_name(i: int) -> str:
-    """Folder of the i-th shard."""
+    """The name of the i-th shard's folder."""
     return f"shard-{i:05d}"
 
 
 def plan_shards(path: Path, n: int, rows: int) -> list[Shard]:
-    """Shards of ``rows`` rows each that cover n."""
+    """The shards of ``rows`` rows each that cover n rows; the last one may be shorter."""
     return [Shard(path / shard_name(i), start, min(start + rows, n)) for i, start in enumerate(range(0, n, rows))]
 
 
 def finish(path: Path, shards: Sequence[Shard], origin: BuildKey, facts: Mapping[str, Any]) -> None:
-    """Make a store of shards that are all there whole: the mean vector, and one manifest over everything."""
+    """Turn finished shards into a store: write the corpus mean vector, and one manifest over all files."""
     manifests = [open_artifact(shard.folder, SHARD_KIND) for shard in shards]
     n = shards[-1].stop
     total = np.sum([load_array(shard.folder / "sums.npy", mmap=False) for shard in shards], axis=0)

@@ -44,7 +44,7 @@ Progress = Callable[[int, int], None]  # tokens done, tokens in all
 
 
 class Encoder(Protocol):
-    """What encoding needs of a model."""
+    """The part of a model that encoding uses."""
 
     @property
     def dim(self) -> int:
@@ -61,25 +61,25 @@ class Encoder(Protocol):
         ...
 
     def encode(self, tokens: TokenBatch, side: Side) -> Tensor:
-        """Vectors [n, dim] float32."""
+        """The vectors [n, dim] float32 of ``tokens``."""
         ...
 
     def digest(self, side: Side | None = None) -> str:
-        """Identity of weights, settings and tokenizer; of those of one side."""
+        """The identity of weights, settings and tokenizer, or of what one ``side`` has of them."""
         ...
 
 
 class Tokens(Protocol):
-    """What encoding needs of a token store."""
+    """The part of a token store that encoding uses."""
 
     @property
     def digest(self) -> str:
-        """Identity of the sequences."""
+        """The identity of the sequences."""
         ...
 
     @property
     def lengths(self) -> Int64:
-        """Tokens of each sequence [n]."""
+        """The number of tokens of each sequence [n]."""
         ...
 
     def __len__(self) -> int: ...
@@ -90,7 +90,7 @@ class Tokens(Protocol):
 
 
 def encoding_memory(encoder: Encoder, token_budget: int, texts: int) -> int:
-    """Bytes that encoding takes besides the model: one batch inside it, and the vectors of a shard."""
+    """The bytes that encoding takes besides the model: one batch inside it, and the vectors of a shard."""
     return encoder.working_memory(token_budget) + min(texts, SHARD_ROWS) * encoder.dim * 12
 
 
@@ -108,7 +108,7 @@ def encode_store(
     facts: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Embeddings | None:
-    """Encode a token store into ``path``, or do what is left of it.
+    """Encode a token store into embeddings at ``path``; shards that are there already are kept.
 
     Parameters
     ----------
@@ -157,14 +157,14 @@ def encode_store(
 def key_of(
     encoder: Encoder, tokens: Tokens, side: Side, *, budget: int, dtype: Dtype, shard_rows: int
 ) -> BuildKey:
-    """What makes the embeddings of these tokens by this encoder, as it computes now."""
+    """The inputs and settings that decide the embeddings of ``tokens`` by ``encoder`` in its present precision."""
     inputs = {"encoder": encoder.digest(side), "tokens": tokens.digest}
     how = {"side": side, "budget": budget, "dtype": dtype, "precision": encoder.precision}
     return BuildKey(inputs, {**how, "shard_rows": shard_rows})
 
 
 def make_room(path: Path, size: int) -> None:
-    """Make the folder of a store, without what interrupted work left in it, where ``size`` bytes more fit."""
+    """Make the folder of a store, delete what interrupted work left in it, and check that ``size`` bytes fit."""
     with disk_faults(path):
         make_folder(path)
         check_writable(path)
@@ -173,7 +173,10 @@ def make_room(path: Path, size: int) -> None:
 
 
 def rows_of_shard(n: int) -> int:
-    """Rows of a shard among ``n``: a function of nothing else, so that the batches do not depend on who works."""
+    """The rows of each shard of ``n`` rows.
+
+    It depends on nothing else, so that the batches, and their bits, do not depend on who works.
+    """
     return min(max(-(-n // SHARES), LEAST_ROWS), SHARD_ROWS)
 
 
@@ -223,7 +226,10 @@ def _encode_shard(
     origin: BuildKey,
     report: Callable[[int], None],
 ) -> Tensor:
-    """Vectors [rows, dim] of one shard, gathered on the encoder's device: no copy waits between batches."""
+    """The vectors [rows, dim] of one shard.
+
+    They are gathered on the encoder's device, so that no copy to the CPU waits between two batches.
+    """
     dtype, side = getattr(torch, origin.settings["dtype"]), origin.settings["side"]
     lengths = lengths[shard.start : shard.stop]
     out: Tensor | None = None
@@ -256,7 +262,7 @@ def _publish_shard(vectors: Tensor, norms: Tensor, shard: Shard, origin: BuildKe
 
 
 def _sums(vectors: NDArray[Any]) -> NDArray[np.float64]:
-    """Sum of the vectors, and of the vectors brought to length 1 [2, dim]."""
+    """The sum of the vectors, and the sum of the vectors brought to length 1: [2, dim] float64."""
     sums = np.zeros((2, vectors.shape[1]))
     for start in range(0, len(vectors), BLOCK):
         block = vectors[start : start + BLOCK].astype(np.float64)

@@ -24,10 +24,8 @@ from hardneg.search.codes import Codes, Coding
 from hardneg.search.pairs import Pairs
 from hardneg.search.proposals import SAFE, SLACK, Precision, Product, choose, loss, most_lost
 from hardneg.search.runs import check_request
-from hardneg.search.topk_selection import Candidates, Crowded, merge_topk
+from hardneg.search.topk_selection import Candidates, Crowded
 from hardneg.search.vectors import Vectors, as_tensor, check_norms, vector_norms
-
-__all__ = ["ExactIndex", "as_tensor", "exact_search", "merge_topk"]
 
 TILE = {"cpu": 1024, "cuda": 8192}  # queries of one pass over the passages
 CHUNK = {"cpu": 16384, "cuda": 65536}  # passages of one matrix product
@@ -36,19 +34,6 @@ PAIRS = {"cpu": 512, "cuda": 1 << 17}  # (query, passage) pairs scored at a time
 REPAID = 200  # passages whose rounding costs as much to measure as the candidates that a query is spared
 HELD = 96  # bytes that selecting takes for each passage held of a query, temporaries included
 LARGEST = 2.0**127  # scores stay below float32's largest number
-
-
-def exact_search(
-    queries: Vectors,
-    passages: Vectors | Sequence[Vectors],
-    k: int,
-    *,
-    tile: int | None = None,
-    chunk: int | None = None,
-    device: str | torch.device = "cpu",
-) -> tuple[Tensor, Tensor]:
-    """Search once; see :class:`ExactIndex`, which is the way to search several times."""
-    return ExactIndex(passages, tile=tile, chunk=chunk, device=device).search(torch.as_tensor(queries), k)
 
 
 class ExactIndex:
@@ -132,7 +117,7 @@ class ExactIndex:
         return scores, rows
 
     def fitting_tile(self, tile: int, held: int) -> int:
-        """The largest part of ``tile`` queries whose buffers, ``held`` candidates each, fit into memory."""
+        """The most queries, of ``tile``, whose buffers fit into memory; each query has ``held`` candidates."""
         fixed = (8 * self.slice + 32 * self.pairs) * self.shards[0].shape[1]
         each = 9 * min(self.chunk, len(self)) + HELD * held
         left = room(self.device.type)
@@ -150,7 +135,7 @@ class ExactIndex:
         return largest
 
     def stored(self, queries: Tensor) -> Tensor:
-        """The queries as they are searched: rounded, on the device; refused as :meth:`search` says."""
+        """The queries [Q, dim] in the passages' dtype, on the index's device; refused as :meth:`search` says."""
         dim = self.shards[0].shape[1]
         if queries.shape[1] != dim:
             what = f"queries have dimension {queries.shape[1]}, passages {dim}"
@@ -169,7 +154,7 @@ class ExactIndex:
         return choose(precision, queries, together, passages=len(self), k=k, largest=largest)
 
     def _codes(self, product: Product, queries: int, k: int) -> Codes | None:
-        """Codes of the passages where they are to propose."""
+        """The passages as bytes where these shall propose hits for so many ``queries``; else None."""
         if self.precision == "int8" and self.max_norm < SAFE:
             return self.coding.codes()
         searchable = self.precision == "auto" and product.scores == torch.float32 and self.device.type == "cpu"
@@ -184,26 +169,29 @@ class ExactIndex:
         margin = product.margin(queries, pairs.norms, self.max_norm, max_loss).to(product.scores)
         held = product.capacity(k, len(self))
         with product.leave():
-            return Candidates(pairs, margin, k, len(self), held).best_of(self.products(queries, product))
+            return Candidates(pairs, margin, k, held).best_of(self.products(queries, product))
 
     def _search_coded(self, pairs: Pairs, queries: Tensor, k: int, codes: Codes) -> tuple[Tensor, Tensor] | None:
-        """None where codes do not tell the passages apart."""
+        """The hits of one tile by way of codes; None where codes do not tell the passages apart."""
         if coded := codes.of(queries, pairs.norms):
-            candidates = Candidates(pairs, coded.margin, k, len(self), codes.capacity(k), settles=False)
+            candidates = Candidates(pairs, coded.margin, k, codes.capacity(k), settles=False)
             with contextlib.suppress(Crowded):
                 return candidates.best_of(codes.products(coded, self.given_chunk))
         self.coding.crowd()
         return None
 
     def _loss_bound(self, queries: int) -> float:
-        """What rounding to bfloat16 can take from a passage: looked up where so many queries repay it."""
+        """A bound of what rounding to bfloat16 takes from any passage.
+
+        It is measured where so many ``queries`` repay that; else it follows from the largest norm.
+        """
         return (
             self.max_loss if queries * REPAID >= len(self) else most_lost(self.max_norm, self.shards[0].shape[1])
         )
 
     @cached_property
     def max_loss(self) -> float:
-        """The largest norm of what rounding to bfloat16 takes from a passage; they are read once for it."""
+        """The largest norm of what rounding to bfloat16 takes from a passage; all passages are read for it."""
         parts = (part.to(self.device) for _, chunk in self._chunks() for part in chunk.split(self.slice))
         return max(float(loss(part, torch.bfloat16).max()) for part in parts)
 
@@ -213,7 +201,7 @@ class ExactIndex:
                 yield first + start, shard[start : start + self.chunk]
 
     def products(self, queries: Tensor, product: Product) -> Iterator[tuple[int, Tensor]]:
-        """Scores [Q, chunk] of one chunk after another, in a buffer that the next one overwrites."""
+        """Yield the first passage and the scores [Q, chunk] of each chunk; the next one overwrites the buffer."""
         left = product.operand(queries)
         vectors = left.new_empty(min(self.slice, len(self)), left.shape[1])
         buffer = left.new_empty(len(left) * min(self.chunk, len(self)), dtype=product.scores)
@@ -229,7 +217,7 @@ class ExactIndex:
             yield start, scores
 
     def vectors(self, rows: Tensor) -> Tensor:
-        """Stored vectors [n, dim] of passage ``rows`` [n]."""
+        """The stored vectors [n, dim] of passage ``rows`` [n], on the index's device."""
         if len(self.shards) == 1:
             return self.shards[0].index_select(0, rows.to(self.shards[0].device)).to(self.device)
         found = torch.empty(len(rows), self.shards[0].shape[1], dtype=self.shards[0].dtype, device=self.device)

@@ -16,7 +16,7 @@ TOGETHER = 32  # pairs of a query from which on one product of a matrix and a ve
 
 
 class Stored(Protocol):
-    """Passages whose vectors can be asked for."""
+    """An index that gives the stored vectors of its passages."""
 
     device: torch.device
     max_norm: float  # at least that of any
@@ -57,7 +57,10 @@ class Pairs:
         return self._dots(which, rows, lambda products: products.sum(1, dtype=torch.float64))
 
     def _sums_by_query(self, which: Tensor, rows: Tensor) -> Tensor:
-        """What :meth:`sums` gives, query by query: read, converted and multiplied within the processor's cache."""
+        """The sums that :meth:`sums` gives, computed query by query.
+
+        So each query's passages are read, converted and multiplied while they are in the processor's cache.
+        """
         sums = torch.empty(len(rows), dtype=torch.float64)
         bounds = torch.searchsorted(which, torch.arange(len(self.queries) + 1)).tolist()
         for query, begin, end in zip(self.queries, bounds, bounds[1:], strict=False):
@@ -70,7 +73,10 @@ class Pairs:
         return self._dots(which, rows, lambda products: tree_sum(products.double()))
 
     def _dots(self, which: Tensor, rows: Tensor, add: Callable[[Tensor], Tensor]) -> Tensor:
-        """Sums [n] float64 that ``add`` makes of products [m, dim]; passages are read in order of their rows."""
+        """The sums [n] float64 that ``add`` makes of products [m, dim].
+
+        Passages are read in the order of their rows, which is the order on the disk.
+        """
         rows, order = rows.sort()
         which = which[order]
         sums = self.queries.new_empty(len(rows), dtype=torch.float64)

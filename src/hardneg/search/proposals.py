@@ -147,14 +147,14 @@ def fastest(stored: torch.dtype, device: torch.device, queries: int, passages: i
 
 
 def loss(vectors: Tensor, rounded: torch.dtype) -> Tensor:
-    """Upper bounds [n] float64 of the norms of what rounding takes from stored vectors [n, dim]."""
+    """Upper bounds [n] float64 of the norm of what rounding takes from each stored vector [n, dim]."""
     left = vectors.float()  # exact: float16 or float32
     left = left - left.to(rounded).float()  # exact, too: the bits behind those that are kept
     return vector_norms(left) * SLACK + vectors.shape[1] ** 0.5 * TINIEST
 
 
 def most_lost(max_norm: float, dim: int) -> float:
-    """The most that :func:`loss` to bfloat16 says of vectors [dim] of at most this norm."""
+    """The most that :func:`loss` to bfloat16 gives for a vector [dim] of at most this norm."""
     return 2.0**-8 * max_norm * SLACK + dim**0.5 * TINIEST  # half a unit of each number
 
 

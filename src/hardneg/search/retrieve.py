@@ -75,7 +75,7 @@ class Index(Protocol):
 
 
 class StoredIndex:
-    """Exact search of stored embeddings.
+    """Exact search of stored embeddings, as an :class:`Index`.
 
     Parameters
     ----------
@@ -141,26 +141,6 @@ def on_device(shards: Sequence[NDArray[Any]], device: str | torch.device) -> Seq
     if 2 * sum(shard.nbytes for shard in shards) > left:
         return shards
     return [as_tensor(shard).to(device) for shard in shards]
-
-
-def search_run(
-    query_vectors: NDArray[Any],
-    query_rows: Int32,
-    passages: Embeddings,
-    k: int,
-    *,
-    collection_digest: str,
-    device: str | torch.device = "cpu",
-    tile: int | None = None,
-    chunk: int | None = None,
-    documents: Int64 | None = None,
-    name: Callable[[int], str] = "query row {}".format,
-    progress: Tick = silent,
-) -> Run:
-    """Search stored passages exactly, once; parameters as for :class:`StoredIndex` and :func:`index_run`."""
-    index = StoredIndex(passages, device, tile=tile, chunk=chunk, resident=True)
-    asked = as_tensor(query_vectors), query_rows, k, collection_digest
-    return index_run(index, *asked, documents=documents, name=name, progress=progress)
 
 
 def index_run(
@@ -230,11 +210,11 @@ def dot_products(a: NDArray[Any], b: NDArray[Any]) -> Float32:
 def search_documents(
     search: Search, queries: Tensor, k: int, documents: Int64, *, whole: bool
 ) -> tuple[Float32, Int32, NDArray[np.bool_]]:
-    """Scores and rows [Q, k] of the best documents, whose score is that of their best chunk (MaxP); where one is.
+    """Scores and rows [Q, k] of the best documents, and whether there is one [Q, k] bool.
 
-    A document's best chunk is the first of its chunks in a ranked list, so the first k documents met in it are the
-    best, ties included: chunks of equal score rank by row, and so by document. Among ``(k - 1) * c + 1`` chunks
-    there are k documents, where c is the most chunks of one.
+    A document has the score of its best chunk (MaxP), which is the first of its chunks in a ranked list. So the
+    first k documents met in the list are the best, ties included: chunks of equal score rank by row, and so by
+    document. Among ``(k - 1) * c + 1`` chunks there are k documents, where c is the most chunks of one.
 
     Parameters
     ----------
@@ -255,7 +235,7 @@ def search_documents(
 
 
 def _arrays(hits: tuple[Tensor, Tensor]) -> tuple[Float32, Int32]:
-    """Scores and rows as arrays."""
+    """Turn scores and rows, which are tensors on any device, into arrays."""
     scores, rows = hits
     return scores.cpu().numpy(), rows.cpu().numpy()
 
@@ -263,7 +243,7 @@ def _arrays(hits: tuple[Tensor, Tensor]) -> tuple[Float32, Int32]:
 def first_documents(
     scores: Float32, chunks: Int32, owner: Int32, k: int
 ) -> tuple[Float32, Int32, NDArray[np.int64]]:
-    """Scores and rows [Q, k] of the first distinct documents of ranked chunks [Q, n]; how many there are [Q].
+    """Scores and rows [Q, k] of the first distinct documents of ranked chunks [Q, n], and how many there are [Q].
 
     Parameters
     ----------
@@ -282,7 +262,7 @@ def first_documents(
 
 
 def first_places(values: Int32, k: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where the first ``k`` distinct values of each list [Q, n] stand [Q, k], and how many there are [Q]."""
+    """The positions [Q, k] of the first ``k`` distinct values of each list [Q, n], and how many there are [Q]."""
     n = values.shape[1]
     keys = values.astype(np.int64) * n + np.arange(n)  # one sort brings equal values together, the first ahead
     keys.sort(axis=1)

@@ -65,7 +65,9 @@ def encode_side(
     shard: tuple[int, int],
     counted: Tick = silent,
 ) -> Embeddings | None:
-    """Encode one side of a collection, whose tokens are in ``store``, into ``path``, or do what is left of it.
+    """Encode one side of a collection, whose tokens are in ``store``, into embeddings at ``path``.
+
+    Shards that are there already are kept.
 
     Parameters
     ----------
@@ -104,7 +106,7 @@ def encode_side(
 def one_at_a_time(
     method: Callable[Concatenate[Any, P], T],
 ) -> Callable[Concatenate[Any, P], T]:
-    """A method of a :class:`Retriever` that one thread at a time is in; it may call others of the same one."""
+    """Let one thread at a time into a method of a :class:`Retriever`, which may call others of the same one."""
 
     @functools.wraps(method)
     def call(self: Retriever, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -241,7 +243,7 @@ class Retriever:
         return self._search(self._searched(), vectors, np.arange(len(texts), dtype=np.int32), k)
 
     def _searched(self) -> Index:
-        """What is searched: the index, or the embeddings of the corpus."""
+        """The index that is searched: the one that was given, or the exact one over the corpus embeddings."""
         if self.index is not None:
             return self.index
         return (
@@ -301,7 +303,7 @@ class Retriever:
         return self._queries(searching=False) if self.shortened(True) else self.queries
 
     def queries_as(self, trained: bool) -> VectorsByRow:
-        """The vectors :attr:`training_queries` if ``trained``, else :attr:`queries`."""
+        """The vectors of the queries as training reads them if ``trained``, else as search does."""
         return self.training_queries if trained else self.queries
 
     def _queries(self, *, searching: bool) -> VectorsByRow:
@@ -311,11 +313,14 @@ class Retriever:
 
     @property
     def texts_digest(self) -> str:
-        """Identity of the passages' token sequences."""
+        """The identity of the passages' token sequences, which are made if they are not there."""
         return texts_digest(self.encoder, self.collection, self.cache)
 
     def shortened(self, as_trained: bool) -> dict[str, str]:
-        """What tells runs of queries as training reads them from others; nothing where search reads the same."""
+        """The length of queries as training reads them, as an input of manifests, where search reads longer ones.
+
+        Elsewhere it is empty: the runs are the same.
+        """
         length = self.encoder.template("query").max_length
         same = not as_trained or length == self.encoder.search_template("query").max_length
         return {} if same else {"query_length": str(length)}
@@ -427,7 +432,7 @@ class CachedRetriever(Retriever):
         return self._run(name, owners, k, anchors)
 
     def inputs_of(self, asked: list[Any], *, as_trained: bool) -> dict[str, str]:
-        """What decides the answer to a question, as manifests name it; ``asked`` is the question, as JSON."""
+        """The inputs that decide the answer to a question, by name; ``asked`` is the question as JSON."""
         return {
             "collection": self.collection.digest,
             "model": self.digest,

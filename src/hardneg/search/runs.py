@@ -18,7 +18,7 @@ KIND = "run"
 
 
 def check_request(queries: int, passages: int, k: int) -> int:
-    """How many hits a search for ``k`` gives: all passages when there are fewer.
+    """The number of hits that a search for ``k`` gives: ``k``, or all passages where there are fewer.
 
     Raises
     ------

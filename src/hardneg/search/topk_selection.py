@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,12 +27,15 @@ class Scorer(Protocol):
 
 
 class Crowded(Exception):
-    """More passages may be among the best than are held."""
+    """More passages than can be held may be among the best, and approximate scores do not tell them apart."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """Proposals, flat: position of the query (ascending), passage row, approximate score."""
+    """Proposals of all queries, one after another, as flat columns.
+
+    ``which`` is the position of the query (ascending), ``rows`` the passage, ``values`` the approximate score.
+    """
 
     which: Tensor  # [n] int64
     rows: Tensor  # [n] int32
@@ -50,27 +53,20 @@ class Candidates:
     ----------
     scorer : gives exact scores.
     margin : [Q], in the dtype of the proposals: a passage this far below the k-th best proposal is out.
-    k, n : hits wanted, passages there are; k <= n.
-    capacity : proposals of a query that are held at most; above k, or n.
-    settles : whether more than is held may be told apart by exact scores, which must be what is proposed, nearly.
+    k : hits wanted, at most as many as there are passages.
+    capacity : proposals of a query that are held at most; more than k, or the number of all passages.
+    settles : whether proposals that outgrow ``capacity`` are told apart by their exact scores, which needs
+        proposals near the exact scores.
 
     Raises
     ------
     Crowded : on the way, where it does not settle, and more than ``capacity`` passages may be among the k best.
     """
 
-    def __init__(
-        self,
-        scorer: Scorer,
-        margin: Tensor,
-        k: int,
-        n: int,
-        capacity: int,
-        settles: bool = True,
-    ) -> None:
-        self.scorer, self.margin, self.k, self.settles = scorer, margin, k, settles
-        self.capacity = capacity
-        shape = (len(margin), self.capacity)
+    def __init__(self, scorer: Scorer, margin: Tensor, k: int, capacity: int, *, settles: bool = True) -> None:
+        self.scorer, self.margin, self.k = scorer, margin, k
+        self.capacity, self.settles = capacity, settles
+        shape = (len(margin), capacity)
         self.values = margin.new_full(shape, -torch.inf)
         self.rows = torch.zeros(shape, dtype=torch.int32, device=margin.device)
         self.count = torch.zeros(len(margin), dtype=torch.int64, device=margin.device)
@@ -121,7 +117,7 @@ class Candidates:
         return self.count[ids] + news > self.capacity
 
     def _split(self, ids: Tensor, scores: Tensor, start: int) -> None:
-        """Take in scores too many of which may matter: ties, or scores that rise with the row."""
+        """Take in more scores than can be held: there are many ties, or scores rise with the row."""
         width = scores.shape[1]
         if width <= self.capacity - self.k:
             self._settle(ids)  # leaves at most k, so the rest fits
@@ -146,7 +142,7 @@ class Candidates:
         self.count[ids] += news
 
     def _take(self, ids: Tensor, floor: Tensor) -> Found:
-        """Remove what is held of these queries; return what of it is above ``floor`` [len(ids)]."""
+        """Remove all proposals held for these queries, and return those above ``floor`` [len(ids)]."""
         width = int(self.count[ids].max())
         values, rows = self.values[ids, :width], self.rows[ids, :width]
         which, place = positions(values > floor[:, None])
@@ -155,17 +151,17 @@ class Candidates:
         return Found(which, rows.view(-1)[place], values.view(-1)[place])
 
     def _follow(self, ids: Tensor) -> None:
-        """Raise the floor to what the proposals held by now allow."""
+        """Raise the floor to the k-th best proposal held, less the margin."""
         width = max(int(self.count[ids].max()), self.k)
         self._raise_floor(ids, self.values[ids, :width].topk(self.k, sorted=False).values.amin(1))
 
     def _compact(self, ids: Tensor) -> None:
-        """Drop what the proposals held by now rule out."""
+        """Drop the proposals that are below the floor, after raising it."""
         self._follow(ids)
         self._append(ids, self._take(ids, self.floor[ids]))
 
     def _settle(self, ids: Tensor) -> None:
-        """Keep of what is held the k best by exact score."""
+        """Keep only the k proposals of the best exact scores."""
         scores, rows = self._ranked(ids)
         self.values[ids] = -torch.inf
         self.values[ids, : scores.shape[1]] = scores.to(self.values.dtype)
@@ -173,7 +169,7 @@ class Candidates:
         self.count[ids] = self.count[ids].clamp(max=self.k)
 
     def _ranked(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """The k best [q, <= k] of what is held, by exact score; -inf where there are fewer."""
+        """Scores and rows [q, at most k] of the best held proposals, by exact score; -inf where there are less."""
         width = int(self.count[ids].max())
         values, rows = self.values[ids, :width], self.rows[ids, :width]
         scores = self.scorer.scores(ids, self._sums(ids, values, rows), rows)
@@ -200,7 +196,10 @@ def in_blocks(scores: Tensor) -> Tensor:
 
 
 def kth_largest(blocks: Tensor, maxima: Tensor, k: int) -> Tensor:
-    """A value [q] that at least k of the scores reach: the k-th largest maximum where there are k; or -inf."""
+    """A value [q] that at least k scores of each query reach, or -inf where there are fewer than k scores.
+
+    It is the k-th largest maximum of a block where there are k blocks, which is found sooner than the k-th score.
+    """
     values = maxima if maxima.shape[1] >= k else blocks.flatten(1)
     if values.shape[1] < k:
         return values.new_full((len(values),), -torch.inf)
@@ -208,7 +207,7 @@ def kth_largest(blocks: Tensor, maxima: Tensor, k: int) -> Tensor:
 
 
 def above(floor: Tensor, blocks: Tensor, maxima: Tensor, start: int) -> Found:
-    """All scores above their query's ``floor`` [q]; the passage of the first column is ``start``."""
+    """The scores above their query's ``floor`` [q], as proposals; the first column is passage ``start``."""
     owner, place = positions(maxima > floor[:, None])
     values = blocks.flatten(0, 1).index_select(0, place)
     inner = torch.nonzero((values > floor[owner, None]).view(-1)).squeeze(1)
@@ -218,7 +217,7 @@ def above(floor: Tensor, blocks: Tensor, maxima: Tensor, start: int) -> Found:
 
 
 def positions(mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Row, and place in the flattened ``mask`` [n, m], of every true element; without a division."""
+    """The row and the place in the flattened ``mask`` [n, m] of every true element, found without a division."""
     places = torch.nonzero(mask.view(-1)).squeeze(1)
     rows = torch.arange(len(mask), device=mask.device)
     return rows.repeat_interleave(mask.sum(1), output_size=len(places)), places
@@ -228,29 +227,14 @@ def positions(mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def rank_keys(scores: Tensor, rows: Tensor) -> Tensor:
-    """int64 keys: larger for higher float32 scores, then for lower rows; scores hold no -0.0 or NaN."""
+    """Int64 keys that are larger for higher float32 scores, then for lower rows; no score is -0.0 or NaN."""
     bits = scores.view(torch.int32)
     ordered = torch.where(bits < 0, bits ^ LAST, bits).long()
     return (ordered << 32) | (LAST - rows.long())
 
 
 def from_keys(keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Scores float32 and rows int32 of :func:`rank_keys`."""
+    """The scores (float32) and rows (int32) of which :func:`rank_keys` made ``keys``."""
     ordered = (keys >> 32).int()
     bits = torch.where(ordered < 0, ordered ^ LAST, ordered)
     return bits.view(torch.float32), (LAST - (keys & 0xFFFFFFFF)).int()
-
-
-def merge_topk(parts: Sequence[tuple[Tensor, Tensor]], k: int) -> tuple[Tensor, Tensor]:
-    """The k best hits of results over disjoint passages.
-
-    Parameters
-    ----------
-    parts : (scores [Q, k_i] float32, rows [Q, k_i] int32) each, rows of the whole collection.
-
-    Returns
-    -------
-    scores [Q, min(k, sum k_i)] float32, rows likewise int32, by score descending, then row ascending.
-    """
-    keys = torch.cat([rank_keys(scores + 0.0, rows) for scores, rows in parts], dim=1)
-    return from_keys(keys.topk(min(k, keys.shape[1])).values)

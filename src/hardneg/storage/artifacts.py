@@ -18,14 +18,7 @@ from numpy.typing import NDArray
 
 from hardneg.errors import ArtifactError
 from hardneg.storage import disk
-from hardneg.storage.digests import (
-    cache_root,
-    cached_digest,
-    canonical_json,
-    digest_file,
-    digest_folder,
-    digest_json,
-)
+from hardneg.storage.digests import cache_root, cached_digest, canonical_json, digest_file, digest_json
 from hardneg.storage.disk import TEMPORARY, check_writable, publish_file, remove, write_json
 from hardneg.storage.lease import lease
 from hardneg.storage.manifest import (
@@ -54,7 +47,6 @@ __all__ = [
     "check_version",
     "check_writable",
     "digest_file",
-    "digest_folder",
     "digest_json",
     "disk_faults",
     "holds_pickle",
@@ -85,7 +77,10 @@ def is_published(path: Path, kind: str | None = None) -> bool:
 
 
 def open_artifact(path: Path, kind: str) -> Manifest:
-    """The manifest of a folder of this ``kind``, its files verified: sizes always, digests on first use."""
+    """Open the manifest of a folder of this ``kind``, and verify the files that it names.
+
+    Sizes are checked every time, digests on first use.
+    """
     manifest = read_manifest(path)
     check_version(path, manifest)
     if manifest.kind != kind:
@@ -97,7 +92,7 @@ def open_artifact(path: Path, kind: str) -> Manifest:
 
 
 def check_version(path: Path, manifest: Manifest) -> None:
-    """Refuse an artefact that another version of hardneg wrote in another form."""
+    """Refuse an artefact of another format version than this hardneg writes."""
     if manifest.format_version != (ours := version_of(manifest.kind)):
         what = f"format version {manifest.format_version}, this hardneg reads {ours}"
         raise ArtifactError("FORMAT_VERSION", what, "make the artefact again with this version", path=path)
@@ -117,7 +112,7 @@ def is_current(path: Path, kind: str, inputs: Mapping[str, str]) -> bool:
 
 
 def artifacts_below(folder: Path) -> Iterator[Path]:
-    """Every artefact below a folder, but none that is inside of another or of a temporary."""
+    """Yield the folder of every artefact below ``folder``, except those inside another artefact or a temporary."""
     for place, folders, files in os.walk(folder):
         if MANIFEST in files and Path(place) != folder:
             folders.clear()
@@ -126,7 +121,7 @@ def artifacts_below(folder: Path) -> Iterator[Path]:
 
 
 def verify(path: Path, digest: Callable[[Path], str] = digest_file) -> Manifest:
-    """Check every file of an artefact byte by byte, whatever the digest cache says."""
+    """Check every file of an artefact byte by byte, without the cache of digests; returns the manifest."""
     manifest = read_manifest(path)
     check_files(path, manifest, digest)
     present = {p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file()}
@@ -136,7 +131,7 @@ def verify(path: Path, digest: Callable[[Path], str] = digest_file) -> Manifest:
 
 
 def check_files(path: Path, manifest: Manifest, digest: Callable[[Path], str]) -> None:
-    """Compare the files of a folder with its manifest."""
+    """Refuse a folder whose files have not the sizes and digests of the manifest."""
     for name, (size, sha) in manifest.files.items():
         file = path / name
         if not file.is_file():
@@ -179,7 +174,7 @@ class Draft:
         self.text(name, text + "\n")
 
     def text(self, name: str, text: str) -> None:
-        """Write a file of text."""
+        """Write a text file in UTF-8."""
         with disk.create(self / name) as stream:
             stream.write(text.encode())
 
@@ -240,7 +235,10 @@ def seal(draft: Draft, kind: str, settings: Mapping[str, Any], inputs: Mapping[s
 
 
 def swap(draft: Path, path: Path, *, replace: bool) -> None:
-    """Rename the finished draft to its place; an old artefact steps aside, and is deleted or comes back."""
+    """Rename the finished draft to its place.
+
+    An old artefact steps aside; it is deleted afterwards, or comes back after a fault.
+    """
     aside = disk.temporary(path, disk.OLD)
     try:
         while not _take_place(draft, path, aside, replace=replace):
@@ -257,7 +255,7 @@ def swap(draft: Path, path: Path, *, replace: bool) -> None:
 
 
 def _take_place(draft: Path, path: Path, aside: Path, *, replace: bool) -> bool:
-    """Rename the draft to its place; False where another process published there at the same moment."""
+    """Rename the draft to its place; False where another process published there in the same moment."""
     if path.exists():
         if not replace:
             raise SettingsClash(path)

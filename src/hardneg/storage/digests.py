@@ -1,4 +1,4 @@
-"""Digests: the identity of values, files and folders, and where digests of large files are remembered."""
+"""Digests: the identity of values and files, and where digests of large files are remembered."""
 
 from __future__ import annotations
 
@@ -30,20 +30,13 @@ def digest_file(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def digest_folder(path: Path) -> str:
-    """Digest of a foreign folder (a model from elsewhere): that of its files' names and bytes."""
-    names = {p.relative_to(path): p for p in path.rglob("*") if p.is_file()}
-    seen = {name.as_posix(): p for name, p in names.items() if not any(part[0] == "." for part in name.parts)}
-    return digest_json({name: cached_digest(p) for name, p in seen.items()})
-
-
 def cache_root() -> Path:
     """The user's cache folder: ``$HARDNEG_CACHE``, else ``~/.cache/hardneg``."""
     return Path(os.environ.get("HARDNEG_CACHE") or Path.home() / ".cache" / "hardneg")
 
 
 def cached_digest(path: Path) -> str:
-    """SHA-256 of a file, remembered by (device, inode, size, time of change) across processes."""
+    """The SHA-256 of a file; it is kept across processes by (device, inode, size, time of change)."""
     status = path.stat()
     if time.time_ns() - status.st_mtime_ns < SETTLED_NS:
         return digest_file(path)

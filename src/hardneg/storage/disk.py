@@ -34,7 +34,7 @@ watch: Callable[[str, Path, Any], None] | None = None  # a test's: called with e
 
 
 def point(action: str, path: Path, data: Any = b"") -> None:
-    """Something is about to change: ``data`` is what will be written."""
+    """Announce a change before it happens; ``data`` is what will be written."""
     log.debug("%s %s", action, path)
     if watch is not None:
         watch(action, path, data)
@@ -44,10 +44,10 @@ def point(action: str, path: Path, data: Any = b"") -> None:
 
 
 class Stream(io.FileIO):
-    """A file being written; each call of the system is a point."""
+    """A file that is written; each call of the system passes a point."""
 
     def write(self, data: Any, /) -> int:
-        """Write some of ``data``; returns how much."""
+        """Write some of ``data``; returns the number of bytes."""
         point("write", Path(os.fsdecode(self.name)), data)
         return super().write(data)
 
@@ -59,7 +59,10 @@ def create(path: Path) -> BinaryIO:
 
 
 def write_array(stream: BinaryIO, values: NDArray[Any]) -> None:
-    """Write an array as ``.npy``, by calls whose faults say what they are, unlike those of ``numpy.save``."""
+    """Write an array as ``.npy``.
+
+    A fault of these calls says what it is; one of ``numpy.save`` does not.
+    """
     values = np.ascontiguousarray(values)
     np.lib.format.write_array_header_1_0(stream, np.lib.format.header_data_from_array_1_0(values))
     stream.write(values.reshape(-1).view(np.uint8).data)
@@ -67,7 +70,7 @@ def write_array(stream: BinaryIO, values: NDArray[Any]) -> None:
 
 @contextlib.contextmanager
 def foreign(path: Path) -> Iterator[Path]:
-    """Let another library write at ``path``."""
+    """Let another library write at ``path`` in the block, between two points."""
     point("write", path)
     yield path
     point("written", path)
@@ -84,7 +87,7 @@ def sync(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those above it that are missing; their names are on the disk when this returns."""
+    """Make a folder and those above it that are missing, and flush their names to the disk."""
     if path.is_dir():
         return
     make_folder(path.parent)
@@ -94,13 +97,16 @@ def make_folder(path: Path) -> None:
 
 
 def rename(path: Path, to: Path) -> None:
-    """Give a file or folder another name; a file that has that name is replaced."""
+    """Give a file or folder another name; a file that has it already is replaced."""
     point("rename", to)
     os.rename(path, to)
 
 
 def remove(path: Path) -> None:
-    """Delete a file or folder, if it is there; a folder steps aside first, so that none stands half deleted."""
+    """Delete a file or folder, if it is there.
+
+    A folder is renamed first, so that none stands half deleted.
+    """
     with disk_faults(path), contextlib.suppress(FileNotFoundError):  # another process is as good
         if path.is_dir() and not path.is_symlink():
             rename(path, aside := temporary(path, GONE))
@@ -123,7 +129,7 @@ def delete(path: Path) -> None:
 
 
 def forget(path: Path) -> None:
-    """Delete a temporary after a fault, which is told in any case."""
+    """Delete a temporary after a fault; that fault is told, so one of the deletion is not."""
     with contextlib.suppress(OSError):
         delete(path)
 
@@ -160,7 +166,10 @@ def publish_file(path: Path, *, sidecar: Path | None = None) -> Iterator[BinaryI
 
 @contextlib.contextmanager
 def stepping_aside(path: Path | None) -> Iterator[None]:
-    """Delete a file with what happens in the block: a fault brings it back, only a crash in between does not."""
+    """Delete a file when the block ends.
+
+    A fault in the block brings the file back; only a crash in between does not.
+    """
     if path is None or not path.exists():
         yield
         return
@@ -174,13 +183,16 @@ def stepping_aside(path: Path | None) -> Iterator[None]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file, whole or not at all."""
+    """Write a JSON file; it is there whole or not at all."""
     with publish_file(path) as stream:
         stream.write(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n")
 
 
 def append_lines(path: Path, data: bytes) -> None:
-    """Add lines to a file and flush them to the disk. A crash may tear the last one; a refusal leaves no trace."""
+    """Add lines to a file and flush them to the disk.
+
+    A crash may tear the last line; a refusal of the system leaves no trace.
+    """
     with disk_faults(path):
         point("open", path)
         with Stream(path, "ab+") as stream:
@@ -200,7 +212,7 @@ def append_lines(path: Path, data: bytes) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Fail now, before any computing, if nothing can be written at ``path``."""
+    """Refuse a place where nothing can be written, before anything is computed for it."""
     folder = existing_parent(path)
     with disk_faults(path), tempfile.TemporaryFile(dir=folder) as probe:  # gone whatever happens
         probe.write(b"x")
@@ -210,12 +222,15 @@ def check_writable(path: Path) -> None:
 
 
 def temporary(path: Path, role: str) -> Path:
-    """A name beside ``path`` that says whose it is: processes of other machines cannot be asked if they live."""
+    """A name beside ``path`` that says which process, on which machine, it belongs to.
+
+    A process of another machine cannot be asked if it lives, so its temporaries are never taken for dead.
+    """
     return path.parent / f"{TEMPORARY}{role}-{path.name}-{os.getpid()}@{socket.gethostname()}"
 
 
 def stale(folder: Path) -> Iterator[tuple[Path, str, Path]]:
-    """What dead processes of this machine left in a folder: (temporary, role, the place that it is for)."""
+    """Yield what dead processes of this machine left in a folder: temporary, role, and the place it is for."""
     ours = re.compile(
         rf"{re.escape(TEMPORARY)}({NEW}|{OLD}|{GONE})-(.+)-(\d+)@{re.escape(socket.gethostname())}", re.DOTALL
     )
@@ -226,7 +241,7 @@ def stale(folder: Path) -> Iterator[tuple[Path, str, Path]]:
 
 
 def stale_below(folder: Path) -> Iterator[tuple[Path, str, Path]]:
-    """What :func:`stale` finds in ``folder`` and in all folders below it, but for those inside of temporaries."""
+    """Yield what :func:`stale` finds in ``folder`` and below, except inside of temporaries."""
     for place, folders, files in os.walk(folder):
         found = [name for name in (*folders, *files) if name.startswith(TEMPORARY)]
         folders[:] = sorted(name for name in folders if not name.startswith(TEMPORARY))
@@ -260,7 +275,7 @@ def settle(leftover: Path, role: str, place: Path) -> None:
 
 
 def process_alive(pid: int) -> bool:
-    """Whether another process of this number runs on this machine."""
+    """Whether another process with this number runs on this machine."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -63,7 +63,10 @@ def _locked(handle: int, *, wait: bool) -> bool:
 
 
 def _holder(handle: int) -> str:
-    """Who holds a lock: not the one before, whose name still stands there for a moment."""
+    """The name of a lock's holder.
+
+    The name of the one before still stands in the file for a moment, so a dead process is not taken for it.
+    """
     until = time.monotonic() + NAME_SECONDS
     while True:
         name = os.pread(handle, 4096, 0).decode(errors="replace").strip()
@@ -77,7 +80,9 @@ def _holder(handle: int) -> str:
 
 @contextlib.contextmanager
 def holding(out: Path, cache: Path) -> Iterator[None]:
-    """Be the only process that makes ``out``; the lock lives in the cache, so nothing is left beside the result.
+    """Be the only process that makes ``out``, in the block.
+
+    The lock lies in the cache, so nothing is left beside the result.
 
     Raises
     ------
@@ -95,13 +100,16 @@ def holding(out: Path, cache: Path) -> Iterator[None]:
 
 
 class Heartbeat:
-    """A counter in a file, which its holder lets grow while it works. It must never disturb that work."""
+    """A counter in a file, which its holder raises while it works.
+
+    A fault in writing it never disturbs that work.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def touch(self, count: int) -> None:
-        """Say that so much is done; with it stand the process and its host."""
+        """Write ``count``, the sum of work done, with this process and its host."""
         draft = self.path.with_suffix(f".{os.getpid()}")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -111,7 +119,7 @@ class Heartbeat:
             log.debug("the heartbeat could not be written", exc_info=True)
 
     def read(self) -> str:
-        """What the holder last said; "" where there is nothing yet."""
+        """The line that the holder last wrote; "" where there is none yet."""
         try:
             return self.path.read_text()
         except OSError:
@@ -119,14 +127,17 @@ class Heartbeat:
 
 
 class Observer:
-    """Judges a heartbeat by its progress, on the clock of the process that looks: no two hosts' clocks agree."""
+    """A judge of a heartbeat by its progress.
+
+    It uses the clock of the process that looks, since the clocks of two hosts do not agree.
+    """
 
     def __init__(self, heartbeat: Heartbeat, clock: Callable[[], float] = time.monotonic) -> None:
         self.heartbeat, self.clock = heartbeat, clock
         self.last, self.since = heartbeat.read(), clock()
 
     def silence(self) -> float:
-        """Seconds since progress was last seen, or since this observer began."""
+        """The seconds since progress was last seen, or since this observer began."""
         if (now := self.heartbeat.read()) != self.last:
             self.last, self.since = now, self.clock()
         return self.clock() - self.since

@@ -29,7 +29,7 @@ def version_of(kind: str) -> int:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a published folder is, what made it, and the size and SHA-256 of each of its files."""
+    """The description of an artefact: what it is, what made it, and the size and SHA-256 of each file."""
 
     kind: str
     settings: Mapping[str, Any] = field(default_factory=dict)  # the settings that made it
@@ -59,12 +59,12 @@ class Manifest:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The manifest of an artefact folder, itself verified; the files it names are not looked at."""
+    """Read and verify the manifest of an artefact's folder; the files that it names are not looked at."""
     return read_manifest_file(path / MANIFEST)
 
 
 def read_manifest_file(path: Path) -> Manifest:
-    """The manifest in a file of any name, such as that beside a run, itself verified."""
+    """Read and verify a manifest in a file of any name, such as that beside a run."""
     try:
         with reading(path):
             data = path.read_bytes()

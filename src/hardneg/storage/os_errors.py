@@ -31,7 +31,7 @@ TOLD = (*FULL, errno.EIO, errno.EROFS, errno.EFBIG)  # what a disk does in the m
 
 @contextlib.contextmanager
 def disk_faults(path: Path, *, needed: int | None = None) -> Iterator[None]:
-    """Turn the system's refusals at ``path`` into one clear line (exit 5).
+    """Turn what the system refuses at ``path`` in the block into one clear line (exit 5).
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def disk_faults(path: Path, *, needed: int | None = None) -> Iterator[None]:
 
 
 def disk_full(path: Path, needed: int | None) -> ResourceError:
-    """The fault of a disk that has no room, with what is free."""
+    """The fault of a full disk; it says how many bytes are free."""
     free = shutil.disk_usage(existing_parent(path)).free
     if needed is None:
         what = f"the disk is full: more is needed than the {free:,} bytes that are free"
@@ -65,7 +65,7 @@ def disk_full(path: Path, needed: int | None) -> ResourceError:
 
 
 def require_space(path: Path, needed: int) -> None:
-    """Refuse to begin what will not fit on the disk of ``path``.
+    """Refuse to begin work that will not fit on the disk of ``path``.
 
     Raises
     ------
@@ -78,7 +78,7 @@ def require_space(path: Path, needed: int) -> None:
 
 
 def error_number(fault: Exception) -> int:
-    """The system's error number behind a fault, else 0; libraries in Rust and C++ put it in words."""
+    """The system's error number behind a fault, or 0; libraries in Rust and C++ say it in words."""
     if isinstance(fault, OSError) and fault.errno:
         return fault.errno
     if match := re.search(r"\(os error (\d+)\)", str(fault)):
@@ -96,7 +96,10 @@ def existing_parent(path: Path) -> Path:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn the system's refusal to read ``path`` into one clear line (exit 5); a missing file stays one."""
+    """Turn the system's refusal to read ``path`` into one clear line (exit 5).
+
+    A missing file stays a ``FileNotFoundError``.
+    """
     try:
         yield
     except (FileNotFoundError, NotADirectoryError):

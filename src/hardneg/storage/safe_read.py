@@ -31,7 +31,7 @@ def read_json(path: Path) -> Any:
 
 
 def as_written(data: bytes, value: Any) -> bool:
-    """Whether ``data`` is the spelling that we give ``value``: JSON has others, which are damage here."""
+    """Whether ``data`` is the very spelling in which we write ``value``; any other spelling is damage here."""
     return any(data == f"{json.dumps(value, indent=1, ensure_ascii=plain)}\n".encode() for plain in (True, False))
 
 
@@ -56,7 +56,7 @@ def _opened(path: Path, mmap: bool) -> NDArray[Any]:
 
 
 def undisturbed(parse: Callable[[], T], tries: int = 20) -> T:
-    """What ``parse`` gives, which calls ``ast.literal_eval``; called again where another thread disturbed it.
+    """Call ``parse``, which calls ``ast.literal_eval``, again where another thread disturbed it.
 
     Up to 3.11, Python counts the depth of syntax trees for all threads together. Where two threads build one at
     the same time, one of them ends in a SystemError that says nothing of the text. numpy reads headers that way.

@@ -66,6 +66,7 @@ class Trainee:
         it ends earlier.
     passing : folder -> number of steps, for states on the way; they are not saved if training ends earlier.
     facts : what else the metrics say of a step.
+    kind : of the folders that ``save`` publishes.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Trainee:
     optimizer: Optimizers = adamw
     clip: float = 1.0
     facts: Callable[[int], Mapping[str, Any]] = lambda step: {}
+    kind: str = "model"
 
     @property
     def kept(self) -> dict[Path, int]:
@@ -230,7 +232,7 @@ class Stage:
             (trainee.name, path, step)
             for trainee in self.trainees.values()
             for path, step in trainee.kept.items()
-            if not is_current(path, "model", self._made_by(step))
+            if not is_current(path, trainee.kind, self._made_by(step))
         ]
 
     def _resume(self, limits: Sequence[Mapping[str, int]]) -> None:

@@ -7,15 +7,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
-from hardneg.data.training_data import TrainingData
-from hardneg.experiment.folder import Experiment
 from hardneg.experiment.snapshot import Snapshot
 from hardneg.negatives.mining import mine_candidates
-from hardneg.negatives.pool import KIND, NegativePool, load_pool, save_pool
+from hardneg.negatives.pool import KIND, NegativePool, save_pool
 from hardneg.negatives.sources import random_source
 from hardneg.recipes.adore.fixed_index import with_index
 from hardneg.recipes.adore.query_batches import QueryBatch
-from hardneg.recipes.settings import TrainingSettings, state_of
+from hardneg.recipes.training_run import TrainingRun
 from hardneg.records import Int32
 from hardneg.search.retrieve import Index
 from hardneg.storage.artifacts import is_current
@@ -35,18 +33,16 @@ class FixedNegatives:
 
     def __init__(
         self,
-        settings: TrainingSettings,
-        data: TrainingData,
+        training: TrainingRun,
         state: Snapshot,
         index: Index,
-        experiment: Experiment,
         *,
         source: Literal["static", "random"],
         refresh_every: int | None,
     ) -> None:
-        self.settings, self.data, self.state, self.index = settings, data, state, index
-        self.experiment, self.source, self.refresh_every = experiment, source, refresh_every
-        self.depth = min(settings.depth, data.collection.n_passages)
+        self.training, self.state, self.index = training, state, index
+        self.source, self.refresh_every = source, refresh_every
+        self.depth = min(training.settings.depth, training.data.collection.n_passages)
         self.pool: NegativePool | None = None
 
     def of(self, batch: QueryBatch) -> Sequence[Int32]:
@@ -63,21 +59,20 @@ class FixedNegatives:
         if self.source == "random":
             return
         version, since = divmod(made, self.refresh_every or made + 1)
-        path = self.experiment.layout.episode(1).version(version)
+        path = self.training.experiment.layout.episode(1).version(version)
         if since == 0:
             self._mine(version, path)
         if since == 0 or self.pool is None:
-            collection = self.data.collection
-            self.pool = load_pool(path, n_passages=collection.n_passages, collection=collection.digest)
+            self.pool = self.training.read_pool(path)
 
     def _draw(self, batch: QueryBatch) -> NegativePool:
         """As many passages of the corpus as a search finds."""
-        collection = self.data.collection
+        data, collection = self.training.data, self.training.data.collection
         return random_source(
-            self.data.train.select(batch.positions),
+            data.train.select(batch.positions),
             collection.n_passages,
             count=min(self.depth, collection.n_passages // 2),
-            seed=self.settings.seed,
+            seed=self.training.settings.seed,
             episode=1,
             epoch=batch.epoch,
             text_keys=collection.text_keys,
@@ -85,16 +80,15 @@ class FixedNegatives:
 
     def _mine(self, version: int, path: Path) -> None:
         """Publish what the training queries retrieve now, without D+, unless it stands there."""
-        encoder, state = self.state.encoder, self.state
-        inputs = {"collection": self.data.collection.digest, "miner": encoder.digest()}
+        training, encoder, state = self.training, self.state.encoder, self.state
+        settings, experiment = training.settings, training.experiment
+        inputs = {"collection": training.data.collection.digest, "miner": encoder.digest()}
         if version:
-            runs = self.experiment.layout.episode(1).version_runs(version)
-            state = state_of(self.settings, self.data, self.experiment, encoder, f"v{version}", runs)
+            state = training.state(encoder, f"v{version}", experiment.layout.episode(1).version_runs(version))
         if not is_current(path, KIND, inputs):
-            with self.experiment.timed("mine", version=version):
-                miner = next(with_index(state, self.index), state)
-                seed = self.settings.seed
-                pool = mine_candidates(miner, self.data.train, "query", episode=1, depth=self.depth, seed=seed)
-            save_pool(pool, path, settings=self.settings.result_values(), inputs=inputs)
+            with experiment.timed("mine", version=version):
+                miner, queries = next(with_index(state, self.index), state), training.data.train
+                pool = mine_candidates(miner, queries, "query", episode=1, depth=self.depth, seed=settings.seed)
+            save_pool(pool, path, settings=settings.result_values(), inputs=inputs)
         if version:  # also if it was published before: a kill may have come between that and this
             state.discard("query")

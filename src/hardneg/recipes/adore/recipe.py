@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -18,7 +18,6 @@ from pydantic import Field
 from hardneg.data.tokens import TokenStore
 from hardneg.data.training_data import TrainingData
 from hardneg.errors import Faults, HardnegError, SettingsError
-from hardneg.experiment.folder import Experiment
 from hardneg.experiment.names import UNTRAINED
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.losses import RankMeasure, lambda_rank
@@ -31,15 +30,14 @@ from hardneg.recipes.adore.fixed_index import build_once, check_options, exact_i
 from hardneg.recipes.adore.fixed_negatives import FixedNegatives
 from hardneg.recipes.adore.lists import Retrieval
 from hardneg.recipes.adore.query_batches import QueryBatch, QueryBatches, ranks_of
-from hardneg.recipes.estimate import describe_work, judged_queries, work_of
+from hardneg.recipes.estimate import CostModel, judged_queries, work_of
 from hardneg.recipes.measured_states import MeasuredStage, Passing
-from hardneg.recipes.settings import Episode, Recipe, TrainingSettings, final_state, retriever_of, state_of
-from hardneg.recipes.untrained import Own
+from hardneg.recipes.settings import Episode, Recipe, TrainingSettings
+from hardneg.recipes.training_run import TrainingRun
 from hardneg.search.ann_building import DEFAULTS, choose, code_bytes
 from hardneg.search.retrieve import Index
 from hardneg.training.batches import KnownPositives
 from hardneg.training.loop import Objective, StepOutput
-from hardneg.training.optim import linear
 from hardneg.training.stage import steps_made
 
 
@@ -127,12 +125,7 @@ def check(settings: Adore, data: TrainingData, encoder: BiEncoder) -> None:
 
 
 def adore(
-    settings: Adore,
-    data: TrainingData,
-    base: Callable[[], BiEncoder],
-    experiment: Experiment,
-    *,
-    index: Index | None = None,
+    training: TrainingRun[Adore], base: Callable[[], BiEncoder], *, index: Index | None = None
 ) -> Iterator[State]:
     """Train the query side over a fixed index (Zhan et al., 2021, Section 6.2).
 
@@ -144,56 +137,61 @@ def adore(
     index : built before, over this model's passages. It stays where it is, for it may be large: the experiment's
         inputs, its results and the model's manifest name it by its digest, which a resume must find again.
     """
-    start = base().untied()
-    state = state_of(
-        settings, data, experiment, start, UNTRAINED, experiment.layout.episode(1).runs, 0, kind="untrained"
-    )
+    settings, layout, start = training.settings, training.experiment.layout, base().untied()
+    state = training.state(start, UNTRAINED, layout.episode(1).runs, step=0, kind="untrained")
     yield state
-    fixed = passage_index(settings, state, experiment) if index is None else index
+    fixed = passage_index(training, state) if index is None else index
     yield from with_index(state, fixed)
-    encoder = train(settings, data, start, state, fixed, experiment)
-    made = steps_made(experiment / settings.last_model)
-    for step in (step for step in settings.measured_steps(settings.episode_of(data)) if step < made):
-        place, name = experiment.layout.state(step), settings.name_of_step(1, step)
+    encoder = train(training, state, fixed)
+    made = steps_made(training.last_model)
+    for step in (step for step in settings.measured_steps(settings.episode_of(training.data)) if step < made):
+        place, name = layout.state(step), settings.name_of_step(1, step)
         kept = load_encoder(str(place.model), device=start.device)
-        between = state_of(
-            settings, data, experiment, kept, name, place.runs, step, kept_at=place.model, episode=1
-        )
+        between = training.state(kept, name, place.runs, step=step, kept_at=place.model, episode=1)
         yield between
         yield from with_index(between, fixed)
         between.discard("query")
-    final = final_state(settings, data, experiment, encoder, made)
+    final = training.final_state(encoder, made)
     yield from with_index(final, fixed)
     yield final
 
 
-def passage_index(settings: Adore, state: Snapshot, experiment: Experiment) -> Index:
+def passage_index(training: TrainingRun[Adore], state: Snapshot) -> Index:
     """The index of all passages: their embeddings, or those compressed."""
+    settings = training.settings
     assert settings.index != "given"
     if settings.index == "exact":
         return exact_index(state)
-    return build_once(state, experiment, "pq", settings.index_options)
+    return build_once(state, training.experiment, "pq", settings.index_options)
 
 
-def train(
-    settings: Adore,
-    data: TrainingData,
-    encoder: BiEncoder,
-    state: Snapshot,
-    index: Index,
-    experiment: Experiment,
-) -> BiEncoder:
-    """Train the query side; the passage side is not touched."""
+def train(training: TrainingRun[Adore], state: Snapshot, index: Index) -> BiEncoder:
+    """Train the query side of a state's model; the passage side is not touched."""
+    settings, encoder = training.settings, state.encoder
     for parameter in encoder.tower("passage").parameters():
         parameter.requires_grad_(False)
-    episode = settings.episode_of(data)
-    inputs = {"collection": data.collection.digest, "splits": data.digest}
-    if settings.index == "given":  # of one built here, the inputs decide
-        inputs["index"] = index.digest
     fixed = None
     if settings.negatives != "dynamic":
         source, every = settings.negatives, settings.refresh_every
-        fixed = FixedNegatives(settings, data, state, index, experiment, source=source, refresh_every=every)
+        fixed = FixedNegatives(training, state, index, source=source, refresh_every=every)
+    steps = settings.episode_of(training.data).steps
+    stage = stage_of(training, encoder, index, fixed)
+    for until in (*settings.refreshes(steps), steps):
+        if fixed is not None and not stage.over and stage.made < until:
+            fixed.follow(stage.made)
+        stage.advance(until)
+    return load_encoder(str(stage.model), device=encoder.device)
+
+
+def stage_of(
+    training: TrainingRun[Adore], encoder: BiEncoder, index: Index, fixed: FixedNegatives | None
+) -> MeasuredStage:
+    """The training of the query side on what it retrieves, or on ``fixed`` negatives."""
+    settings, data, layout = training.settings, training.data, training.experiment.layout
+    episode = settings.episode_of(data)
+    inputs = training.inputs
+    if settings.index == "given":  # of one built here, the inputs decide
+        inputs["index"] = index.digest
     retrieval = Retrieval(
         data.train,
         index,
@@ -202,40 +200,29 @@ def train(
         known=KnownPositives(data.train, data.collection.text_keys) if settings.mask_known_positives else None,
         given=None if fixed is None else fixed.of,
     )
-    queries = token_store(encoder, data.collection, experiment.cache, "query")
-    retriever = retriever_of(
-        settings,
-        experiment,
+    queries = token_store(encoder, data.collection, training.experiment.cache, "query")
+    retriever = training.trainee(
         encoder,
-        models={experiment / settings.last_model: episode.steps},
-        passing={experiment.layout.state(step).model: step for step in settings.measured_steps(episode)},
-        schedule=linear(settings.learning_rate, warmup=settings.warmup, horizon=episode.scheduled),
-        objective=list_objective(settings, encoder, queries, retrieval),
-        batches=QueryBatches(
+        list_objective(settings, encoder, queries, retrieval),
+        QueryBatches(
             data.train,
             queries_per_step=settings.queries_per_step,
             seed=settings.seed,
             micro_queries=settings.micro_queries,
         ),
+        training.schedule(episode.scheduled),
+        models={training.last_model: episode.steps},
+        passing={layout.state(step).model: step for step in settings.measured_steps(episode)},
         facts=retrieval.facts,
     )
-    passing = passing_of(settings, data, index, experiment, episode) if settings.patience else None
-    training = MeasuredStage(settings, data, experiment, retriever, passing, episode=1, inputs=inputs)
-    for until in (*settings.refreshes(episode.steps), episode.steps):
-        if fixed is not None and not training.over and training.made < until:
-            fixed.follow(training.made)
-        training.advance(until)
-    return load_encoder(str(experiment / settings.last_model), device=encoder.device)
+    passing = passing_of(training, index, episode) if settings.patience else None
+    return MeasuredStage(training, retriever, passing, episode=1, inputs=inputs)
 
 
-def passing_of(
-    settings: Adore, data: TrainingData, index: Index, experiment: Experiment, episode: Episode
-) -> Passing:
+def passing_of(training: TrainingRun[Adore], index: Index, episode: Episode) -> Passing:
     """What patience goes by: the state as it is searched for, whose passages are those of all states."""
     return Passing(
-        settings,
-        data,
-        experiment,
+        training,
         episode,
         runs=lambda experiment, episode, step: experiment.layout.state(step).runs,
         weights=False,  # every measured state keeps its own
@@ -271,10 +258,8 @@ def list_objective(settings: Adore, encoder: BiEncoder, queries: TokenStore, ret
     return objective
 
 
-def plan(
-    settings: Adore, data: TrainingData, encoder: BiEncoder, *, seeds: int, measure: bool, own: Own | None = None
-) -> dict[str, Any]:
-    """What the experiment would do, and with ``measure`` what it would take here."""
+def plan(settings: Adore, data: TrainingData, encoder: BiEncoder) -> CostModel:
+    """What the experiment would do."""
     one, passages = settings.episode_of(data), data.collection.n_passages
     kept = len(settings.measured_steps(one))
     pools = 1 + len(settings.refreshes(one.steps)) if settings.negatives == "static" else 0
@@ -289,7 +274,7 @@ def plan(
     mined = max(pools - 1, 0) if work.examined else pools  # the first is that of a state that is examined
     judged = judged_queries(data) / data.collection.n_queries
     queries = (2 + kept) * (1 if work.examined else judged)
-    work = replace(
+    return replace(
         work,
         query_side=True,
         encoded=(queries + mined, 1),
@@ -298,7 +283,6 @@ def plan(
         models=kept,
         index=size_of(settings, passages, encoder.dim),
     )
-    return describe_work(work, encoder, seeds=seeds, measure=measure, own=own)
 
 
 def size_of(settings: Adore, n: int, dim: int) -> int:

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from hardneg.data.training_data import TrainingData
 from hardneg.errors import PeerError
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.layout import number_of, versions_in
@@ -33,7 +32,7 @@ from hardneg.recipes.ance.versions import (
     scheduled_version,
     source_step,
 )
-from hardneg.recipes.settings import MiningSettings, TrainingSettings, state_of
+from hardneg.recipes.training_run import TrainingRun
 from hardneg.storage.artifacts import is_published, read_manifest, remove
 from hardneg.training.checkpoint import checkpoints
 
@@ -99,17 +98,11 @@ def published_model(experiment: Experiment, step: int, device: torch.device) -> 
 
 
 def state_behind(
-    settings: TrainingSettings,
-    data: TrainingData,
-    experiment: Experiment,
-    miner: BiEncoder,
-    version: int,
-    step: int,
-    trained_on: Path | None = None,
+    training: TrainingRun, miner: BiEncoder, version: int, step: int, trained_on: Path | None = None
 ) -> Snapshot:
     """The state that mines a version, by the model of a step."""
-    runs, name = runs_of(experiment, version), name_of(version)
-    return state_of(settings, data, experiment, miner, name, runs, step, trained_on, **made_by(version))
+    runs, facts = runs_of(training.experiment, version), made_by(version)
+    return training.state(miner, name_of(version), runs, step=step, trained_on=trained_on, **facts)
 
 
 def archived_state(
@@ -150,10 +143,9 @@ def next_job(mode: Mode, experiment: Experiment, *, every: int, refreshes: int) 
     return (version, step) if version <= refreshes and is_published(exported(experiment, step)) else None
 
 
-def publish_version(
-    settings: MiningSettings, state: Snapshot, data: TrainingData, experiment: Experiment, version: int
-) -> None:
+def publish_version(training: TrainingRun[Any], state: Snapshot, version: int) -> None:
     """Publish the candidates of a state as a version of the negatives: top ``depth`` without D+, within bounds."""
+    data, experiment, settings = training.data, training.experiment, training.settings
     contains = answers_of(data, experiment.cache)
     with experiment.timed("mine", version=version, step=state.step):
         positives = current_positives(state, data, settings.depth, contains)

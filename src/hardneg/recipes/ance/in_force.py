@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from hardneg.data.training_data import TrainingData
 from hardneg.experiment.folder import Experiment
-from hardneg.negatives.pool import NegativePool, load_pool
+from hardneg.negatives.pool import NegativePool
 from hardneg.process.distributed import by_leader
 from hardneg.recipes.ance.following import versions_of
 from hardneg.recipes.ance.versions import Follower, Journal, Mode, Wait
+from hardneg.recipes.training_run import TrainingRun
 
 T = TypeVar("T")
 
@@ -26,8 +26,7 @@ class VersionInForce:
 
     def __init__(
         self,
-        experiment: Experiment,
-        data: TrainingData,
+        training: TrainingRun,
         mode: Mode,
         *,
         every: int,
@@ -35,7 +34,7 @@ class VersionInForce:
         max_staleness: int | None,
         stop_when_stale: bool,
     ) -> None:
-        self.data = data
+        self.training, experiment = training, training.experiment
         self.follow = Follower(
             versions_of(experiment),
             Journal(experiment.layout.journal, made=by_leader(lambda: experiment.metrics.steps) - 1),
@@ -52,10 +51,7 @@ class VersionInForce:
         """The pool in force at ``step``."""
         version = self.used[step] = self.follow(step)
         if self.loaded is None or self.loaded[0] != version:
-            collection = self.data.collection
-            path = self.follow.versions.path(version)
-            pool = load_pool(path, n_passages=collection.n_passages, collection=collection.digest)
-            self.loaded = version, pool
+            self.loaded = version, self.training.read_pool(self.follow.versions.path(version))
         return self.loaded[1]
 
     def begun(self, step: int) -> int:

@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from hardneg.config import operational
 from hardneg.data.training_data import TrainingData
+from hardneg.diagnostics.judge import Judge
 from hardneg.diagnostics.search_state import search_state
 from hardneg.errors import SettingsError
 from hardneg.evaluation.measures import parse_measures
@@ -25,7 +26,6 @@ from hardneg.experiment.folder import Experiment
 from hardneg.experiment.snapshot import State
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
-from hardneg.negatives.labels import answers_of
 from hardneg.process.distributed import by_leader
 from hardneg.recipes import catalogue
 from hardneg.recipes.ance.following import (
@@ -48,13 +48,13 @@ from hardneg.recipes.ance.following import (
 )
 from hardneg.recipes.ance.in_force import VersionInForce
 from hardneg.recipes.ance.versions import Mode, Wait, no_wait, wait_for_peer
-from hardneg.recipes.estimate import describe_work, work_of
-from hardneg.recipes.measured_states import MeasuredStage, Passing, passed, runs_there, weights_there
-from hardneg.recipes.settings import Episode, MiningSettings, Recipe, final_state, retriever_of
-from hardneg.recipes.untrained import Own
+from hardneg.recipes.estimate import CostModel, work_of
+from hardneg.recipes.measured_states import MeasuredStage, Passing, runs_there, weights_there
+from hardneg.recipes.settings import Episode, MiningSettings, Recipe
+from hardneg.recipes.training_run import TrainingRun
 from hardneg.training.batches import VisitBatches
-from hardneg.training.objectives import LossName, group_loss, group_objective
-from hardneg.training.optim import Schedule, cyclical, linear
+from hardneg.training.objectives import LossName, group_loss
+from hardneg.training.optim import Schedule, cyclical
 from hardneg.training.stage import steps_made
 
 EXPORTS = 2  # published models that stand beside each other where the inferencer keeps up: older ones are deleted
@@ -129,12 +129,7 @@ class Ance(MiningSettings):
 
 
 def ance(
-    settings: Ance,
-    data: TrainingData,
-    base: Callable[[], BiEncoder],
-    experiment: Experiment,
-    *,
-    working: Supervisor | None = None,
+    training: TrainingRun[Ance], base: Callable[[], BiEncoder], *, working: Supervisor | None = None
 ) -> Iterator[State]:
     """Train with refreshed negatives (ANCE, Section 4). Everything that is published already is reused.
 
@@ -144,8 +139,9 @@ def ance(
     ----------
     working : in the asynchronous modes, what watches the two processes that run :func:`train` and :func:`infer`.
     """
+    settings, experiment = training.settings, training.experiment
     if working is None:
-        yield from alternate(settings, data, base, experiment)
+        yield from alternate(training, base)
     else:
         yield from watch(
             experiment,
@@ -156,19 +152,17 @@ def ance(
             keep=settings.keep_versions,
             asked=settings.examine,
         )
-    last = experiment / settings.last_model
+    last = training.last_model
     encoder, made = load_encoder(str(last), device=base().device), steps_made(last)
     newest = versions_of(experiment).newest() or 0
     used = used_before(settings.mode, experiment, made, settings.refresh_every, newest + 1)
-    yield final_state(settings, data, experiment, encoder, made, used)
+    yield training.final_state(encoder, made, used)
 
 
-def alternate(
-    settings: Ance, data: TrainingData, base: Callable[[], BiEncoder], experiment: Experiment
-) -> Iterator[State]:
+def alternate(training: TrainingRun[Ance], base: Callable[[], BiEncoder]) -> Iterator[State]:
     """Mine and train in turn."""
-    encoder, training = base(), None
-    end = settings.steps
+    settings, experiment = training.settings, training.experiment
+    encoder, stage, end = base(), None, settings.steps
     for version in range(settings.refreshes + 1):
         step = version * settings.refresh_every
         if step >= end:  # patience ended it
@@ -181,67 +175,51 @@ def alternate(
             yield old
         else:
             miner = encoder if step == 0 else published_model(experiment, step, encoder.device)
-            state = state_behind(settings, data, experiment, miner, version, step, used)
+            state = state_behind(training, miner, version, step, used)
             state.kept_at = kept_at
             yield state
-            by_leader(publish_version, settings, state, data, experiment, version)
+            by_leader(publish_version, training, state, version)
             state.discard()
         by_leader(tidy, experiment, used=used, keep=settings.keep_versions)
-        training = training or trainer(settings, data, encoder, experiment, no_wait)  # now negatives are there
-        train(training, settings, experiment, step + settings.refresh_every)
-        if training.over:
-            end = steps_made(experiment / settings.last_model)
+        stage = stage or stage_of(training, encoder, no_wait)  # now negatives are there
+        train(stage, experiment, step + settings.refresh_every, settings.steps)
+        if stage.over:
+            end = steps_made(training.last_model)
         until = min(step + settings.refresh_every, end)
-        yield from passed(settings, experiment, EPISODE, after=step, before=until)
+        yield from training.passed(EPISODE, after=step, before=until)
 
 
 # ---------------------------------------------------------------- the trainer
 
 
-def train(training: MeasuredStage, settings: Ance, experiment: Experiment, until: int) -> None:
-    """Make the steps up to the next refresh, ``until`` so many are made; the model is published for it."""
-    training.advance(until)
-    if not training.over and training.made == until < settings.steps:
-        publish_model(training.encoder, experiment, until)
+def train(stage: MeasuredStage, experiment: Experiment, until: int, steps: int) -> None:
+    """Make the steps up to the next refresh, ``until`` so many of all ``steps``; then the model is published."""
+    stage.advance(until)
+    if not stage.over and stage.made == until < steps:
+        publish_model(stage.encoder, experiment, until)
 
 
-def trainer(
-    settings: Ance,
-    data: TrainingData,
-    encoder: BiEncoder,
-    experiment: Experiment,
-    wait: Wait,
-) -> MeasuredStage:
+def stage_of(training: TrainingRun[Ance], encoder: BiEncoder, wait: Wait) -> MeasuredStage:
     """The training of all steps, on the negatives in force at each.
 
     Parameters
     ----------
     wait : how to wait for a version.
     """
+    settings, data = training.settings, training.data
     in_force = VersionInForce(
-        experiment,
-        data,
+        training,
         settings.mode,
         every=settings.refresh_every,
         wait=wait,
         max_staleness=settings.max_staleness,
         stop_when_stale=settings.stale == "stop",
     )
-    retriever = retriever_of(
-        settings,
-        experiment,
+    loss = group_loss(settings.loss, scale=encoder.settings.scale, margin=settings.margin)
+    retriever = training.trainee(
         encoder,
-        models={experiment / settings.last_model: settings.episode_of(len(data.train)).steps},
-        schedule=schedule_of(settings, len(data.train), in_force.begun),
-        objective=group_objective(
-            data,
-            encoder,
-            experiment.cache,
-            group_loss(settings.loss, scale=encoder.settings.scale, margin=settings.margin),
-            in_batch=settings.in_batch,
-            **settings.of_objective,
-        ),
-        batches=VisitBatches(
+        training.objective(encoder, loss, in_batch=settings.in_batch),
+        VisitBatches(
             data.train,
             in_force,
             queries_per_step=settings.queries_per_step,
@@ -250,94 +228,80 @@ def trainer(
             rotate=settings.positives == "rotate",
             micro_queries=settings.micro_queries,
         ),
+        schedule_of(training, in_force.begun),
+        models={training.last_model: settings.episode_of(len(data.train)).steps},
         facts=in_force.facts,
     )
-    passing = passing_of(settings, data, experiment) if settings.mode == "sync" else None
-    inputs = {"collection": data.collection.digest, "splits": data.digest}
-    return MeasuredStage(settings, data, experiment, retriever, passing, episode=EPISODE, inputs=inputs)
+    passing = passing_of(training) if settings.mode == "sync" else None
+    return MeasuredStage(training, retriever, passing, episode=EPISODE, inputs=training.inputs)
 
 
-def passing_of(settings: Ance, data: TrainingData, experiment: Experiment) -> Passing:
+def passing_of(training: TrainingRun[Ance]) -> Passing:
     """What measures on the way; the states behind refreshes are looked at too where the best is kept."""
-    every = settings.refresh_every
+    settings, every = training.settings, training.settings.refresh_every
 
     def runs(experiment: Experiment, episode: int, step: int) -> Path:
         behind = runs_of(experiment, step // every)
         return runs_there(experiment, episode, step) if step % every else behind
 
     return Passing(
-        settings,
-        data,
-        experiment,
-        settings.episode_of(len(data.train)),
-        start=runs_of(experiment, 0),
+        training,
+        settings.episode_of(len(training.data.train)),
+        start=runs_of(training.experiment, 0),
         besides=range(every, settings.steps, every) if settings.keep == "best" else (),
         runs=runs,
         lasting=lambda step: step % every == 0,
     )
 
 
-def be_trainer(
-    settings: Ance,
-    data: TrainingData,
-    base: Callable[[], BiEncoder],
-    experiment: Experiment,
-    patience: float,
-) -> None:
+def be_trainer(training: TrainingRun[Ance], base: Callable[[], BiEncoder], patience: float) -> None:
     """The trainer's role; it waits for an inferencer that gives no sign of life for ``patience`` seconds."""
-    wait = wait_for_peer(beat_of(experiment, "inferencer"), patience)
-    training = trainer(settings, data, base(), experiment, wait)
+    settings, experiment = training.settings, training.experiment
+    stage = stage_of(training, base(), wait_for_peer(beat_of(experiment, "inferencer"), patience))
     for until in range(settings.refresh_every, settings.steps + 1, settings.refresh_every):
-        train(training, settings, experiment, until)
+        train(stage, experiment, until, settings.steps)
 
 
-def schedule_of(settings: Ance, queries: int, begun: Callable[[int], int]) -> Schedule:
+def schedule_of(training: TrainingRun[Ance], begun: Callable[[int], int]) -> Schedule:
     """The learning rate of every step.
 
     Parameters
     ----------
-    queries : to train on.
     begun : step -> the step at which the version in force there took effect.
     """
+    settings, queries = training.settings, len(training.data.train)
     if settings.schedule == "single":
-        return linear(settings.learning_rate, warmup=settings.warmup, horizon=settings.horizon or settings.steps)
+        return training.schedule(settings.horizon or settings.steps)
     horizon = settings.horizon or max(queries, settings.refresh_every)  # never at rest before a version is due
-    return cyclical(linear(settings.learning_rate, warmup=settings.warmup, horizon=horizon), begun)
+    return cyclical(training.schedule(horizon), begun)
 
 
 # ---------------------------------------------------------------- the inferencer
 
 
-def infer(
-    settings: Ance,
-    data: TrainingData,
-    base: Callable[[], BiEncoder],
-    experiment: Experiment,
-    patience: float,
-) -> None:
+def infer(training: TrainingRun[Ance], base: Callable[[], BiEncoder], patience: float) -> None:
     """Mine a version from every model that the mode asks for, until training is done.
 
     It waits for a trainer that gives no sign of life for ``patience`` seconds.
     """
-    measures, contains = parse_measures(settings.measures), answers_of(data, experiment.cache)
+    settings, data, experiment = training.settings, training.data, training.experiment
+    judge = Judge(data, parse_measures(settings.measures), experiment.cache)
     wait = wait_for_peer(beat_of(experiment, "trainer"), patience)
     todo = partial(next_job, settings.mode, experiment, every=settings.refresh_every, refreshes=settings.refreshes)
     while (job := wait(todo, "a model to mine with")) != DONE:
         version, step = job
         miner = base() if step == 0 else published_model(experiment, step, base().device)
-        state = state_behind(settings, data, experiment, miner, version, step)
-        search_state(state, data, measures, depth=settings.depth, contains=contains)  # now: the embeddings go
-        publish_version(settings, state, data, experiment, version)
+        state = state_behind(training, miner, version, step)
+        search_state(state, judge, depth=settings.depth)  # now: the embeddings go
+        publish_version(training, state, version)
         state.discard()
 
 
 # ---------------------------------------------------------------- the plan
 
 
-def plan(
-    settings: Ance, data: TrainingData, encoder: BiEncoder, *, seeds: int, measure: bool, own: Own | None = None
-) -> dict[str, Any]:
-    """What the experiment would do, and with ``measure`` what it would take here."""
+def plan(settings: Ance, data: TrainingData, encoder: BiEncoder) -> CostModel:
+    """What the experiment would do."""
     one = settings.episode_of(len(data.train))
     versions = settings.refreshes + 1 - (settings.mode == "async-fixed" and settings.refreshes > 0)  # 1 is 0 there
     work = work_of(
@@ -350,8 +314,7 @@ def plan(
         mined=versions,
     )
     kept = versions if settings.keep_versions is None else min(versions, settings.keep_versions + NEEDED)
-    work = replace(work, pools=kept, models=min(settings.refreshes, EXPORTS))
-    return describe_work(work, encoder, seeds=seeds, measure=measure, own=own)
+    return replace(work, pools=kept, models=min(settings.refreshes, EXPORTS))
 
 
 RECIPE = Recipe(

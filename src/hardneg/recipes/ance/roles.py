@@ -35,6 +35,7 @@ from hardneg.process.memory import limit_memory, limit_of
 from hardneg.recipes.ance.following import beat_of
 from hardneg.recipes.settings import Recipe
 from hardneg.recipes.starting_model import starting_encoder
+from hardneg.recipes.training_run import TrainingRun
 from hardneg.storage.artifacts import lease
 
 log = logging.getLogger(__name__)
@@ -118,7 +119,8 @@ def take_role(recipe: Recipe, job: Job) -> None:
     ):
         remember_collection(out, data.collection)
         patience = math.inf if job.supervised else settings.silent_seconds
-        recipe.roles[job.role](settings, data, partial(starting_encoder, source, settings), experiment, patience)
+        training = TrainingRun(settings, data, experiment)
+        recipe.roles[job.role](training, partial(starting_encoder, source, settings), patience)
 
 
 def read_job(stream: IO[str]) -> Job:

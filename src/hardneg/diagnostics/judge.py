@@ -1,0 +1,69 @@
+"""What decides how good a run is: judgements of dev and test for measures, positives for training queries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from hardneg.data.training_data import TrainingData
+from hardneg.evaluation.answers import check_answers, evaluate_with_answers
+from hardneg.evaluation.measures import Evaluation, Measure
+from hardneg.negatives.candidates import Contains
+from hardneg.negatives.labels import answers_of, relevant
+from hardneg.records import Positives, Run
+
+
+def evaluation_depth(measures: Sequence[Measure]) -> int:
+    """How deep dev and test queries are searched for these measures."""
+    return max(100, *(measure.cutoff or 1000 for measure in measures))
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Scores the runs of all states of an experiment alike. Makes nothing but the cache of answers.
+
+    Parameters
+    ----------
+    data : judgements and training queries.
+    measures : by which dev and test are scored; the first one decides.
+    cache : the folder of the cache of answers.
+
+    Raises
+    ------
+    InputError : a measure looks for answers, and the collection has none.
+    """
+
+    data: TrainingData
+    measures: Sequence[Measure]
+    cache: Path
+
+    def __post_init__(self) -> None:
+        check_answers(self.measures, self.data.collection)
+
+    @cached_property
+    def contains(self) -> Contains | None:
+        """What tells whether a passage contains an answer; None where that does not make it a positive."""
+        return answers_of(self.data, self.cache)
+
+    @property
+    def depth(self) -> int:
+        """How deep dev and test queries are searched."""
+        return evaluation_depth(self.measures)
+
+    def evaluate(self, runs: Mapping[str, Run]) -> dict[str, Evaluation]:
+        """The evaluation of each split that judges and has a run, in the order of :attr:`TrainingData.judged`."""
+        collection = self.data.collection
+        id_rank = collection.passage_ids.id_rank
+        return {
+            split: evaluate_with_answers(
+                runs[split], qrels, self.measures, collection=collection, cache=self.cache, id_rank=id_rank
+            )
+            for split, qrels in self.data.judged.items()
+            if split in runs
+        }
+
+    def relevant(self, run: Run) -> Positives:
+        """The passages that count as relevant in a run of all training queries."""
+        return relevant(run, self.data, self.contains)

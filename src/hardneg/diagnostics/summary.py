@@ -1,0 +1,107 @@
+"""The figures of an experiment: measures by state, comparisons, forgetting; functions of what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hardneg.diagnostics.forgetting import forgetting
+from hardneg.diagnostics.measured import Measured
+from hardneg.evaluation.measures import Evaluation, Measure
+from hardneg.evaluation.significance import bootstrap_interval, holm, randomization_test
+from hardneg.experiment.names import BM25, FINAL, LAST, UNTRAINED
+
+Seen = Mapping[str, Measured]  # by name, in the order of training
+
+
+def dev_values(seen: Seen, last: str, measure: Measure) -> dict[str, float]:
+    """What every state that can be kept measures on dev, in the order of training; empty without a dev split.
+
+    Where an index is trained for, a state is measured as that retrieves it.
+
+    Parameters
+    ----------
+    last : what the state after the last step is called; it stands under ``last``.
+    """
+    found: dict[str, float] = {}
+    for name, one in seen.items():
+        can_be_kept = one.record.of is None and (one.place is not None or name in (UNTRAINED, last))
+        through = next((other for other in seen.values() if other.record.of == name), one)
+        if can_be_kept and "dev" in through.evaluations:
+            found[LAST if name == last else name] = through.evaluations["dev"].means[str(measure)]
+    return found
+
+
+def summarize(seen: Seen, *, seed: int, first_episode: int = 1) -> dict[str, Any]:
+    """The results of an experiment: what ``results.json`` says of its states.
+
+    If no state was searched for the training queries, ``examined`` says so in place of what compares their runs.
+
+    Parameters
+    ----------
+    seen : with figures; ``bm25`` first, ``final`` last.
+    seed : of the draws of the tests.
+    """
+    evaluations = by_split({name: one.evaluations for name, one in seen.items()})
+    results: dict[str, Any] = {}
+    for split, found in evaluations.items():
+        results[split] = {name: evaluation.means for name, evaluation in found.items()}
+        if "comparisons" not in results:
+            results["compared_on"] = split
+            results["comparisons"] = compare_states(found, [(FINAL, UNTRAINED), (FINAL, BM25)], seed=seed)
+    shares = {name: one.informative for name, one in seen.items() if one.informative is not None}
+    errors = {"pairwise_errors": by_split({name: one.errors for name, one in seen.items()})}
+    if all(one.record.asked != "all" for one in seen.values()):
+        return {**results, **errors, "examined": "judged"}
+    return {
+        **results,
+        "forgetting": forgetting(ranks_of(seen), first=first_episode),
+        **errors,
+        "informative": shares,
+    }
+
+
+def ranks_of(seen: Seen) -> dict[str, Any]:
+    """The reciprocal ranks [Q] of every state of training; what an index retrieves of one is none."""
+    ranks = {name: one.ranks for name, one in seen.items() if one.ranks is not None and one.record.of is None}
+    if LAST in ranks:  # the final one is one of those before
+        ranks.pop(FINAL, None)
+    return ranks
+
+
+def by_split(states: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What was found by state and split, by split and state."""
+    splits = list(dict.fromkeys(split for found in states.values() for split in found))
+    return {split: {s: found[split] for s, found in states.items() if split in found} for split in splits}
+
+
+def compare_states(
+    evaluations: Mapping[str, Evaluation],
+    pairs: Sequence[tuple[str, str]],
+    *,
+    seed: int,
+    permutations: int = 100_000,
+) -> list[dict[str, Any]]:
+    """Paired tests of state pairs (a, b) for every measure; ``difference`` is a - b.
+
+    ``p`` is that of the two-sided randomisation test, ``p_holm`` corrected over all rows, and ``interval`` the
+    95 % bootstrap interval of the difference over queries.
+    """
+    rows: list[dict[str, Any]] = []
+    for a, b in pairs:
+        for measure in evaluations[a].values:
+            x, y = evaluations[a].of(measure), evaluations[b].of(measure)
+            low, high = bootstrap_interval(x - y, seed=seed)
+            rows.append(
+                {
+                    "a": a,
+                    "b": b,
+                    "measure": measure,
+                    "difference": float((x - y).mean()),
+                    "interval": [low, high],
+                    "p": randomization_test(x, y, permutations=permutations, seed=seed),
+                }
+            )
+    for row, corrected in zip(rows, holm([row["p"] for row in rows]), strict=True):
+        row["p_holm"] = float(corrected)
+    return rows

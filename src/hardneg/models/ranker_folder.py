@@ -1,0 +1,151 @@
+"""The folder of a ranker as a format: ours, sentence-transformers' ``CrossEncoder``, a plain classifier."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hardneg.errors import InputError, SettingsError
+from hardneg.models.cross_encoder import KIND, Activation, RankerSettings
+from hardneg.models.pretrained import read_json_object
+from hardneg.models.st_folder import CONFIG, MODULES, TRANSFORMER_CONFIG, read_modules
+from hardneg.storage.artifacts import MANIFEST, open_artifact, read_manifest
+
+SETTINGS = "hardneg_ranker.json"  # what nobody else has a place for
+TASK = "sequence-classification"
+CLASSIFIER = "ForSequenceClassification"  # how the names of transformers' classes end
+ACTIVATIONS: dict[str, Activation] = {"Identity": "identity", "Sigmoid": "sigmoid"}
+FUNCTIONS = {
+    "identity": "torch.nn.modules.linear.Identity",
+    "sigmoid": "torch.nn.modules.activation.Sigmoid",
+}
+
+
+@dataclass(frozen=True)
+class RankerFolder:
+    """What the folder of a ranker says, besides weights and tokenizer.
+
+    Attributes
+    ----------
+    transformer : where weights and tokenizer lie.
+    settings : as this package saved them; None: it did not.
+    """
+
+    transformer: Path
+    activation: Activation
+    settings: RankerSettings | None
+
+
+def is_marked(folder: Path) -> bool:
+    """Whether this package, or sentence-transformers, says that the folder is of a ranker."""
+    if (folder / SETTINGS).is_file():
+        return True
+    if (folder / MANIFEST).is_file():
+        return read_manifest(folder).kind == KIND
+    return _json(folder / CONFIG).get("model_type") == "CrossEncoder"
+
+
+def is_classifier(folder: Path) -> bool:
+    """Whether a Hugging Face folder is of a sequence classifier with one label."""
+    config = _json(folder / "config.json")
+    return _classifies(config) and _labels(config) == 1
+
+
+def refuse_ranker(folder: Path) -> SettingsError:
+    """The fault of whoever takes a ranker for a bi-encoder."""
+    what = "this is a ranker, which scores pairs of texts: it makes no vectors"
+    return SettingsError("IS_A_RANKER", what, "give a bi-encoder, or use it as a ranker", path=folder)
+
+
+def read_ranker_folder(folder: Path) -> RankerFolder:
+    """Read what the files of a ranker say; weights and tokenizer stay on disk.
+
+    Raises
+    ------
+    SettingsError : it is of another model, or has a module or an activation that this package does not compute.
+    InputError : a file is broken.
+    ArtifactError : a folder of ours is corrupt.
+    TrustError : a module is somebody's own code.
+    """
+    if (folder / MANIFEST).is_file():
+        if read_manifest(folder).kind == "model":
+            raise _not_a_ranker("this is a bi-encoder, which makes vectors", folder)
+        open_artifact(folder, KIND)
+    transformer = _transformer(folder)
+    config = _json(transformer / "config.json")
+    if not _classifies(config):
+        raise _not_a_ranker("this is a model without a classification head", folder)
+    if (labels := _labels(config)) != 1:
+        raise _not_a_ranker(f"this is a classifier of {labels} labels", folder)
+    return RankerFolder(transformer, _activation(folder, config), _settings(folder))
+
+
+def transformer_of(folder: Path) -> Path:
+    """Where the transformer of a bi-encoder lies, for a new ranker; of two towers that of the queries."""
+    if (folder / "query").is_dir() and not (folder / "config.json").is_file():
+        folder = folder / "query"
+    return read_modules(folder)[0].folder if (folder / MODULES).is_file() else folder
+
+
+def _transformer(folder: Path) -> Path:
+    if not (folder / MODULES).is_file():
+        if not (folder / "config.json").is_file() and (folder / "query").is_dir():
+            raise _not_a_ranker("this is a bi-encoder of two towers", folder)
+        return folder
+    modules = read_modules(folder)
+    kinds = " → ".join(module.kind for module in modules) or "no modules"
+    if _json(folder / CONFIG).get("model_type") != "CrossEncoder":
+        raise _not_a_ranker(f"this is a bi-encoder ({kinds})", folder)
+    if (
+        kinds != "Transformer"
+        or _json(modules[0].folder / TRANSFORMER_CONFIG).get("transformer_task", TASK) != TASK
+    ):
+        raise _unsupported(f"{kinds} in a CrossEncoder", folder / MODULES)
+    return modules[0].folder
+
+
+def _activation(folder: Path, config: dict[str, Any]) -> Activation:
+    """What stands behind the score, in newer and older spellings; sentence-transformers' default is a sigmoid."""
+    modular = _json(folder / CONFIG) if (folder / MODULES).is_file() else {}
+    old = config.get("sentence_transformers") or {}
+    said = modular.get("activation_fn") or old.get("activation_fn")
+    said = str(said or config.get("sbert_ce_default_activation_function") or FUNCTIONS["sigmoid"])
+    name = said.rsplit(".", 1)[-1]
+    if not said.startswith("torch.nn.") or name not in ACTIVATIONS:
+        raise _unsupported(f"the activation {said}", folder)
+    return ACTIVATIONS[name]
+
+
+def _settings(folder: Path) -> RankerSettings | None:
+    file = folder / SETTINGS
+    if not file.is_file():
+        return None
+    try:
+        return RankerSettings(**read_json_object(file)["settings"])
+    except (KeyError, TypeError) as fault:
+        what = f"not the settings of a ranker ({fault})"
+        raise InputError("BAD_MODEL", what, "save the model again", path=file) from fault
+
+
+def _classifies(config: dict[str, Any]) -> bool:
+    return any(str(name).endswith(CLASSIFIER) for name in config.get("architectures") or ())
+
+
+def _labels(config: dict[str, Any]) -> int:
+    """Labels of a classifier; where nothing is said it has transformers' two."""
+    names = config.get("id2label")
+    return len(names) if isinstance(names, dict) else int(config.get("num_labels") or 2)
+
+
+def _json(file: Path) -> dict[str, Any]:
+    return read_json_object(file) if file.is_file() else {}
+
+
+def _not_a_ranker(what: str, folder: Path) -> SettingsError:
+    return SettingsError("NOT_A_RANKER", what, "give a cross-encoder of one label, or train one", path=folder)
+
+
+def _unsupported(what: str, path: Path) -> SettingsError:
+    fix = "use a Transformer for sequence classification, with Identity or Sigmoid"
+    return SettingsError("UNSUPPORTED_MODULE", f"{what} is not supported", fix, path=path)

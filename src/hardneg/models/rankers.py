@@ -1,0 +1,274 @@
+"""Rankers from folders and to folders, and new ones from encoders."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors.torch import save_file
+from torch import Tensor
+
+from hardneg.arguments import checked
+from hardneg.errors import InputError, SettingsError
+from hardneg.models.code import allow_code
+from hardneg.models.cross_encoder import KIND, CrossEncoder, PairHead, RankerSettings
+from hardneg.models.pretrained import find_weights, locate, quiet, read_json_object, read_tensors, usable
+from hardneg.models.ranker_folder import (
+    FUNCTIONS,
+    SETTINGS,
+    is_classifier,
+    is_marked,
+    read_ranker_folder,
+    refuse_ranker,
+    transformer_of,
+)
+from hardneg.models.source import ModelSource
+from hardneg.models.tower import TYPES, Tower, publish_model, read_tower
+from hardneg.process.progress import say
+from hardneg.storage.artifacts import Draft
+from hardneg.storage.disk import foreign
+
+WEIGHTS = "model.safetensors"
+OLD = ("sentence_transformers", "sbert_ce_default_activation_function")  # its entries in a configuration
+
+CARD = """---
+library_name: sentence-transformers
+pipeline_tag: text-ranking
+tags: [sentence-transformers, cross-encoder, reranker, hardneg]
+{metadata}---
+
+# {title}
+
+{about}
+
+## Use
+
+```python
+from sentence_transformers import CrossEncoder
+
+scores = CrossEncoder("this folder").predict([({query}, {passage})])
+```
+
+## Settings
+
+| setting | value |
+|---|---|
+{table}
+"""
+
+
+# ---------------------------------------------------------------- reading
+
+
+@checked
+def load_ranker(
+    ranker: str | Path, *, device: torch.device | str = "cpu", allow_bin: bool = False, **overrides: Any
+) -> CrossEncoder:
+    """Load a cross-encoder of one label, in evaluation mode and float32.
+
+    Parameters
+    ----------
+    ranker : a folder (ours, sentence-transformers' ``CrossEncoder``, Hugging Face's for sequence classification),
+        ``package:NAME``, or a name on the hub.
+    allow_bin : read ``.bin`` weights, with torch's restricted loader.
+    overrides : fields of :class:`RankerSettings` to set otherwise than the folder says.
+
+    Raises
+    ------
+    SettingsError : no such model, no ranker, an unknown or impossible setting, or a kind that is not supported.
+    InputError : the folder is incomplete or broken.
+    ArtifactError : a folder of ours is corrupt.
+    TrustError : it brings code that :func:`hardneg.allow_code` has not allowed, or has only pickled weights.
+    """
+    source = ModelSource.at(ranker, ranker=str(ranker), device=str(device), allow_bin=allow_bin)
+    return open_ranker(source, **overrides)
+
+
+def open_ranker(source: ModelSource, **overrides: Any) -> CrossEncoder:
+    """Load the ranker of a record, which must name one; raises as :func:`load_ranker`."""
+    assert source.ranker is not None
+    _check_names(overrides)
+    device = source.device_here
+    allow_code(*source.allow_code)
+    folder = locate(source.ranker, source)
+    said = read_ranker_folder(folder)
+    with usable(said.transformer):
+        tower, _ = read_tower(said.transformer, source)
+        tower.head = _stored_head(tower, said.transformer, source)
+        _set_labels(tower)
+        settings = said.settings or RankerSettings(
+            max_length=tower.longest, activation=said.activation, title_join="space"
+        )
+        return CrossEncoder(replace(settings, **overrides), tower).to(device).eval()
+
+
+def new_ranker(source: ModelSource, *, seed: int, **overrides: Any) -> CrossEncoder:
+    """A ranker that begins with the transformer of a bi-encoder, or of any encoder, and a new head; says so.
+
+    Of two towers it takes that of the queries. A pooler that a BERT brings is kept, as transformers keeps it; all
+    else of the head is drawn from the seed.
+
+    Parameters
+    ----------
+    source : its ``model`` is the encoder.
+    overrides : fields of :class:`RankerSettings`.
+
+    Raises
+    ------
+    SettingsError : it is a ranker already, or as :func:`load_ranker` says.
+    """
+    _check_names(overrides)
+    device = source.device_here
+    allow_code(*source.allow_code)
+    found = locate(source.model, source)
+    if is_marked(found) or is_classifier(found):
+        raise refuse_ranker(found)
+    folder = transformer_of(found)
+    with usable(folder):
+        tower, _ = read_tower(folder, source)
+        tower.head = head = PairHead(tower.transformer.config)
+        head.draw(seed, float(getattr(tower.transformer.config, "initializer_range", 0.02)))
+        pooler = _take_pooler(head, folder, source)
+        _set_labels(tower)
+        kept = " behind its own pooler" if pooler else ""
+        say(f"ranker: {found.name} with a new head{kept}, drawn from seed {seed}: it must be trained")
+        settings = replace(RankerSettings(max_length=tower.longest), **overrides)
+        return CrossEncoder(settings, tower).to(device).eval()
+
+
+def _stored_head(tower: Tower, folder: Path, source: ModelSource) -> PairHead:
+    """The head of a sequence classifier."""
+    head, file = PairHead(tower.transformer.config), find_weights(folder, source)
+    names = head.stored_names(tower.transformer.base_model_prefix)
+    stored = _stored(file, list(names.values()))
+    if missing := sorted(set(names.values()) - set(stored)):
+        what = f"{len(missing)} weights of the head are missing, first {missing[0]}"
+        raise InputError("MISSING_WEIGHTS", what, "get the model folder again", path=file)
+    head.load_state_dict({ours: stored[theirs].float() for ours, theirs in names.items()})
+    return head
+
+
+def _take_pooler(head: PairHead, folder: Path, source: ModelSource) -> bool:
+    """Let the head begin with the pooler that lies beside a transformer; whether there is one."""
+    if "pooler" not in head.form.dense:
+        return False
+    file, bare = find_weights(folder, source), head.form.dense.removeprefix("{}.")
+    stored = _stored(file, [f"{bare}.weight", f"{bare}.bias"], ending=True)
+    if len(stored) != 2:
+        return False
+    head.dense.load_state_dict({name.rsplit(".", 1)[-1]: tensor.float() for name, tensor in stored.items()})
+    return True
+
+
+def _stored(file: Path, names: list[str], *, ending: bool = False) -> dict[str, Tensor]:
+    """The tensors of these names, or of names that end so, wherever a file of weights or its parts have them."""
+    files = [file]
+    if file.suffix == ".json":
+        places = read_json_object(file)["weight_map"]
+        files = sorted({file.parent / place for name, place in places.items() if _named(name, names, ending)})
+    return {
+        name: tensor
+        for part in files
+        for name, tensor in read_tensors(part).items()
+        if _named(name, names, ending)
+    }
+
+
+def _named(name: str, names: list[str], ending: bool) -> bool:
+    return any(name == one or (ending and name.endswith(f".{one}")) for one in names)
+
+
+def _set_labels(tower: Tower) -> None:
+    """One label in the configuration, whatever it was called: no folder's habits are part of the identity."""
+    config: Any = tower.transformer.config
+    config.id2label, config.label2id, config.problem_type = {0: "LABEL_0"}, {"LABEL_0": 0}, None
+    for name in OLD:
+        if hasattr(config, name):
+            delattr(config, name)
+
+
+def _check_names(overrides: Mapping[str, Any]) -> None:
+    for name in overrides:
+        if name not in (known := RankerSettings.names()):
+            near = get_close_matches(name, known, 1) or [", ".join(known)]
+            raise SettingsError("UNKNOWN_SETTING", f"a ranker has no setting {name!r}", f"did you mean {near[0]}?")
+
+
+# ---------------------------------------------------------------- writing
+
+
+def save_ranker(
+    ranker: CrossEncoder,
+    path: Path,
+    *,
+    card: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    inputs: Mapping[str, str] | None = None,
+    replace: bool = False,
+) -> None:
+    """Publish a ranker as a folder that transformers reads as a classifier of one label, of any version.
+
+    sentence-transformers' ``CrossEncoder`` reads it as a model with the same scores, activation and length.
+
+    Parameters
+    ----------
+    card : what the model card says before use and settings.
+    metadata : what the card's head says besides, for machines.
+    inputs : digests of what made the model, for the manifest.
+    replace : allow a ranker at ``path`` to be replaced.
+
+    Raises
+    ------
+    ArtifactError : something is at ``path`` already.
+    ResourceError : the disk refuses.
+    """
+    with publish_model(ranker, path, kind=KIND, inputs=inputs, replace=replace) as draft:
+        _write_model(draft, ranker)
+        draft.json(SETTINGS, {"settings": asdict(ranker.settings)})
+        draft.text("README.md", _card(ranker, Path(path).name, card, metadata or {}))
+
+
+def _write_model(draft: Draft, ranker: CrossEncoder) -> None:
+    """Configuration, tokenizer and weights; names of types are written out, or versions differ in them."""
+    tower, config = ranker.tower, copy.deepcopy(ranker.tower.transformer.config)
+    config.architectures = [transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)].__name__]
+    config.sentence_transformers = {"activation_fn": FUNCTIONS[ranker.settings.activation]}
+    tokenizer = copy.deepcopy(tower.pretrained_tokenizer)
+    names = ["input_ids", *([TYPES] if tower.takes_types else []), "attention_mask"]
+    tokenizer.init_kwargs["model_input_names"] = tokenizer.model_input_names = names
+    tokenizer.model_max_length = ranker.settings.max_length
+    with quiet(), foreign((draft / "config.json").parent) as folder:
+        config.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    with foreign(draft / WEIGHTS) as file:
+        save_file(_state(tower), file, metadata={"format": "pt"})
+
+
+def _state(tower: Tower) -> dict[str, Tensor]:
+    """All weights under the names that transformers' classifier has for them."""
+    transformer, head = tower.transformer, tower.head
+    assert isinstance(head, PairHead)
+    state = {f"{transformer.base_model_prefix}.{name}": x for name, x in transformer.state_dict().items()}
+    names = head.stored_names(transformer.base_model_prefix)
+    state |= {names[name]: x for name, x in head.state_dict().items()}
+    return {name: x.detach().cpu().contiguous() for name, x in state.items()}
+
+
+def _card(ranker: CrossEncoder, title: str, about: str | None, metadata: Mapping[str, Any]) -> str:
+    settings = ranker.settings
+    passage = json.dumps(settings.passage_prompt + ("a title, its text" if settings.use_titles else "a text"))
+    return CARD.format(
+        metadata="".join(f"{name}: {json.dumps(value)}\n" for name, value in metadata.items()),  # JSON is YAML
+        title=title,
+        about=about or "A ranker (cross-encoder) trained with hardneg.",
+        query=json.dumps(settings.query_prompt + "a question"),
+        passage=passage,
+        table="\n".join(f"| {name} | `{value!r}` |" for name, value in asdict(settings).items()),
+    )

@@ -1,0 +1,244 @@
+"""A training run: the settings, data and experiment of a recipe, and what all recipes make of the three."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from torch import nn
+
+from hardneg.data.training_data import TrainingData
+from hardneg.experiment.folder import Experiment
+from hardneg.experiment.names import UNTRAINED, Kind
+from hardneg.experiment.snapshot import ArchivedState, Snapshot
+from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.saving import save_encoder
+from hardneg.negatives.candidates import Contains
+from hardneg.negatives.labels import answers_of, with_pool_positives
+from hardneg.negatives.pool import KIND as POOL
+from hardneg.negatives.pool import NegativePool, load_pool, save_pool
+from hardneg.process.distributed import by_leader, leader_first
+from hardneg.recipes.settings import TrainingSettings
+from hardneg.storage.artifacts import is_current
+from hardneg.training.loop import Batch, Objective
+from hardneg.training.objectives import GroupLoss, group_objective
+from hardneg.training.optim import Schedule, linear
+from hardneg.training.stage import RETRIEVER, Save, Stage, Trainee
+
+S = TypeVar("S", bound=TrainingSettings)
+
+
+@dataclass(frozen=True)
+class TrainingRun(Generic[S]):
+    """What a recipe is run with.
+
+    Attributes
+    ----------
+    settings : those of the recipe.
+    data : what is trained on, and what judges.
+    experiment : the folder in which everything is published.
+    """
+
+    settings: S
+    data: TrainingData
+    experiment: Experiment
+
+    @property
+    def last_model(self) -> Path:
+        """Where the model after the last step stands."""
+        return self.experiment / self.settings.last_model
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """Digests of the data, for what is made of them."""
+        return {"collection": self.data.collection.digest, "splits": self.data.digest}
+
+    # ------------------------------------------------------------ states
+
+    def state(self, encoder: BiEncoder, name: str, runs: Path, **facts: Any) -> Snapshot:
+        """A state of the model, whose runs are kept in ``runs``.
+
+        Embeddings of the pretrained model stay in a cache that is shared: other experiments start from it too.
+
+        Parameters
+        ----------
+        facts : what else is known of it, as :class:`~hardneg.experiment.snapshot.Snapshot` takes it.
+        """
+        experiment = self.experiment
+        return Snapshot(
+            encoder,
+            self.data.collection,
+            name,
+            runs,
+            experiment.cache,
+            encoding=self.settings.encoding,
+            timed=experiment.timed,
+            keeps=name == UNTRAINED and experiment.shares_cache,
+            asked=self.settings.examine,
+            sparing=self.settings.examine == "judged",
+            **facts,
+        )
+
+    def state_of_episode(self, encoder: BiEncoder, episode: int, episodes: int) -> Snapshot:
+        """The state before ``episode`` of so many; one past the last is the final state."""
+        layout = self.experiment.layout
+        built_on = layout.episode(episode - 1)
+        before = None if episode == self.settings.first_episode else built_on.negatives
+        if episode > episodes:
+            return self.final_state(encoder, trained_on=before, episode=episode - 1)
+        runs = layout.episode(episode).runs
+        if before is None:
+            return self.state(encoder, UNTRAINED, runs, kind="untrained")
+        facts: dict[str, Any] = {"trained_on": before, "kept_at": built_on.model, "episode": episode - 1}
+        return self.state(encoder, f"episode-{episode - 1}", runs, kind="episode", **facts)
+
+    def final_state(
+        self, encoder: BiEncoder, step: int | None = None, trained_on: Path | None = None, *, episode: int = 1
+    ) -> Snapshot:
+        """The state after the last step, which is of this episode."""
+        name: Kind = self.settings.last_state
+        runs = self.experiment.layout.runs_of(name)
+        facts = {"step": step, "trained_on": trained_on, "episode": episode}
+        return self.state(encoder, name, runs, kept_at=self.last_model, kind=name, **facts)
+
+    def passed(self, episode: int, *, after: int = 0, before: int) -> Iterator[ArchivedState]:
+        """The states of an episode that were measured on the way, in order.
+
+        Parameters
+        ----------
+        after, before : steps between which they were.
+        """
+        layout = self.experiment.layout
+        for place in by_leader(layout.passed):
+            if place[0] == episode and after < place[1] < before:
+                there = layout.state(place[1], episode)
+                yield ArchivedState(
+                    self.settings.name_of_step(*place),
+                    there.runs,
+                    step=place[1],
+                    asked="dev",
+                    kept_at=there.model,
+                    episode=episode,
+                )
+
+    # ------------------------------------------------------------ negatives
+
+    def pool(
+        self,
+        episode: int,
+        inputs: Mapping[str, str],
+        mine: Callable[[Contains | None], NegativePool],
+        **settings: Any,
+    ) -> NegativePool:
+        """The negatives of an episode: rank 0 mines and publishes them unless they stand there; all read them.
+
+        Parameters
+        ----------
+        inputs : digests of what they are mined from.
+        mine : whether a passage contains an answer of a query (None: judgements decide) -> the pool.
+        settings : what their manifest says besides the settings of the recipe, or instead.
+        """
+        return leader_first(self._pool, episode, inputs, mine, settings)
+
+    def _pool(
+        self,
+        episode: int,
+        inputs: Mapping[str, str],
+        mine: Callable[[Contains | None], NegativePool],
+        settings: Mapping[str, Any],
+    ) -> NegativePool:
+        path = self.experiment.layout.episode(episode).negatives
+        if not is_current(path, POOL, inputs):
+            with self.experiment.timed("mine", episode=episode):
+                pool = mine(answers_of(self.data, self.experiment.cache))
+            save_pool(pool, path, settings=self.settings.result_values() | dict(settings), inputs=inputs)
+        return self.read_pool(path)
+
+    def read_pool(self, path: Path) -> NegativePool:
+        """A pool of this collection, checked."""
+        collection = self.data.collection
+        return load_pool(path, n_passages=collection.n_passages, collection=collection.digest)
+
+    # ------------------------------------------------------------ training
+
+    def schedule(self, horizon: int) -> Schedule:
+        """The learning rate of every step: it rises, and falls to 0 after ``horizon`` steps."""
+        return linear(self.settings.learning_rate, warmup=self.settings.warmup, horizon=horizon)
+
+    def objective(
+        self, encoder: BiEncoder, loss: GroupLoss, *, in_batch: bool, pool: NegativePool | None = None
+    ) -> Objective:
+        """What a step over training groups minimises; see :func:`~hardneg.training.objectives.group_objective`.
+
+        Parameters
+        ----------
+        in_batch : whether the queries of a step share their passages.
+        pool : whose positives are trained on; None: those of the data.
+        """
+        return group_objective(
+            self.data if pool is None else with_pool_positives(self.data, pool),
+            encoder,
+            self.experiment.cache,
+            loss,
+            in_batch=in_batch,
+            **self.settings.of_objective,
+        )
+
+    def trainee(
+        self,
+        model: nn.Module,
+        objective: Objective,
+        batches: Callable[[int], Batch],
+        schedule: Schedule,
+        models: Mapping[Path, int],
+        *,
+        name: str = RETRIEVER,
+        save: Save = save_encoder,
+        **more: Any,
+    ) -> Trainee:
+        """A model as a stage trains it, the retriever unless ``name`` says another.
+
+        Parameters
+        ----------
+        models : where it is kept, and after how many steps.
+        save : publishes it.
+        more : ``passing`` and ``facts``, as :class:`~hardneg.training.stage.Trainee` takes them.
+        """
+        settings = self.settings
+        return Trainee(
+            name,
+            model,
+            objective,
+            batches,
+            schedule,
+            save,
+            models=models,
+            optimizer=settings.make_optimizer,
+            clip=settings.clip,
+            **more,
+        )
+
+    def stage(
+        self,
+        trainees: Sequence[Trainee],
+        *,
+        episode: int,
+        inputs: Mapping[str, str],
+        before: Sequence[Mapping[str, int]] = (),
+    ) -> Stage:
+        """The stage of an episode; see :class:`~hardneg.training.stage.Stage`."""
+        experiment, settings = self.experiment, self.settings
+        return Stage(
+            trainees,
+            experiment.layout.episode(episode).checkpoints,
+            experiment.metrics,
+            episode=episode,
+            seed=settings.seed,
+            inputs=inputs,
+            before=before,
+            timed=experiment.timed,
+            query_id=lambda row: self.data.collection.query_ids[row],
+            checkpoint_every=settings.checkpoint_every,
+        )

@@ -1,0 +1,545 @@
+"""Rankers, against sentence-transformers' ``CrossEncoder`` and transformers' own classifiers."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertConfig,
+    CamembertConfig,
+    DebertaV2Config,
+    DistilBertConfig,
+    ElectraConfig,
+    ErnieConfig,
+    ModernBertConfig,
+    MPNetConfig,
+    RobertaConfig,
+    XLMRobertaConfig,
+)
+
+from hardneg.data.token_pairs import PairStore
+from hardneg.data.tokens import tokenize
+from hardneg.errors import HardnegError, NumericError, ResourceError, SettingsError
+from hardneg.models.cross_encoder import RankerSettings
+from hardneg.models.loading import load_encoder
+from hardneg.models.packing import ATTENTION
+from hardneg.models.pair_scores import score_pairs
+from hardneg.models.rankers import load_ranker, new_ranker, open_ranker, save_ranker
+from hardneg.models.saving import save_encoder
+from hardneg.models.source import ModelSource
+from hardneg.models.tokenizing import pair_store
+from hardneg.process import memory, progress
+from hardneg.storage.artifacts import read_manifest
+from worlds.few_texts import QUERIES, TEXTS, TITLES, Column, Stub
+from worlds.tiny_world import one_thread  # noqa: F401
+
+LENGTH = 96
+WIDE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+COMMON = {"vocab_size": 1000, "initializer_range": 0.2, "num_labels": 1} | WIDE
+OWN = COMMON | {"max_position_embeddings": LENGTH, "pad_token_id": 0}
+KIN = COMMON | {"max_position_embeddings": LENGTH + 2, "pad_token_id": 1, "type_vocab_size": 1}
+CONFIGS = {
+    "bert": BertConfig(**OWN),
+    "electra": ElectraConfig(**OWN, embedding_size=16),
+    "ernie": ErnieConfig(**OWN),
+    "distilbert": DistilBertConfig(
+        vocab_size=1000,
+        initializer_range=0.2,
+        num_labels=1,
+        dim=32,
+        n_layers=2,
+        n_heads=4,
+        hidden_dim=64,
+        max_position_embeddings=LENGTH,
+    ),
+    "deberta-v2": DebertaV2Config(**OWN),
+    "modernbert": ModernBertConfig(**OWN, classifier_pooling="mean", norm_bias=True),
+    "roberta": RobertaConfig(**KIN),
+    "xlm-roberta": XLMRobertaConfig(**KIN),
+    "camembert": CamembertConfig(**KIN),
+    "mpnet": MPNetConfig(**{name: value for name, value in KIN.items() if name != "type_vocab_size"}),
+}
+OF_ROBERTA = ("roberta", "xlm-roberta", "camembert", "mpnet")
+TYPED = ("bert", "electra", "ernie")
+COMPARED = ("bert", "roberta", "electra", "distilbert", "modernbert", "deberta-v2")
+PAIRS = 300
+
+
+def texts(n, draw, longest):
+    """Random texts of the tokenizers' words, every tenth of them empty or longer than any pair."""
+    words = " ".join([*TITLES, *TEXTS[:2], *QUERIES[:2]]).split()
+    lengths = draw.integers(1, longest, n)
+    lengths[::20], lengths[10::20] = 0, 150
+    return [" ".join(draw.choice(words, length)) for length in lengths]
+
+
+def stub(seed=0):
+    draw = np.random.default_rng(seed)
+    queries = texts(40, draw, 20)
+    queries = [" ".join(query.split()[:5]) for query in queries]  # not beyond half of a pair
+    passages = texts(80, draw, 120)
+    titles = ["" if row % 3 else "Short title" for row in range(80)]
+    return Stub(Column(titles), Column(passages), Column(queries), f"stub-{seed}")
+
+
+@pytest.fixture(scope="module")
+def classifiers(bert, roberta, tmp_path_factory):
+    """Makes the folder of a random classifier of one label, as transformers saves it, once for each family."""
+    made = {}
+
+    def folder(family, **changes):
+        key = (family, *changes.items())
+        if key not in made:
+            made[key] = tmp_path_factory.mktemp(family)
+            with torch.random.fork_rng():
+                torch.manual_seed(5)
+                config = CONFIGS[family].__class__(**(CONFIGS[family].to_dict() | changes))
+                model = AutoModelForSequenceClassification.from_config(config)
+                for name, parameter in model.named_parameters():
+                    redraw(name, parameter)
+            model.save_pretrained(made[key])
+            tokenizer = AutoTokenizer.from_pretrained(roberta if family in OF_ROBERTA else bert)
+            tokenizer.save_pretrained(made[key])
+            told = ["token_type_ids"] * (family in TYPED)
+            change(made[key] / "tokenizer_config.json", model_input_names=["input_ids", *told, "attention_mask"])
+            change(made[key] / "tokenizer_config.json", model_max_length=LENGTH)
+        return made[key]
+
+    return folder
+
+
+def redraw(name, parameter):
+    """So that scores differ between pairs, and nothing of the head goes untested."""
+    if parameter.ndim > 1:
+        torch.nn.init.normal_(parameter, std=0.3)
+    else:
+        torch.nn.init.normal_(parameter, mean=float("norm" in name.lower() and name.endswith("weight")), std=0.2)
+
+
+def change(file, **entries):
+    file.write_text(json.dumps(json.loads(file.read_text()) | entries))
+
+
+def stores(ranker, source, cache):
+    template = ranker.template
+    return [tokenize(source, side, ranker.tokenizer, cache) for side in (template.query, template.passage)]
+
+
+def drawn(source, n=PAIRS):
+    draw = np.random.default_rng(1)
+    return draw.integers(0, len(source.query_texts), n), draw.integers(0, len(source.texts), n)
+
+
+def pairs_of_texts(source, query_rows, passage_rows, join):
+    passages = [
+        f"{title}{join}{text}" if title else text for title, text in zip(source.titles, source.texts, strict=True)
+    ]
+    return [(source.query_texts[q], passages[p]) for q, p in zip(query_rows, passage_rows, strict=True)]
+
+
+def scored(ranker, source, cache, rows, **options):
+    return score_pairs(ranker, *stores(ranker, source, cache), *rows, **{"budget": 700} | options)
+
+
+# ---------------------------------------------------------------- equal scores
+
+
+@pytest.mark.parametrize("family", COMPARED)
+def test_scores_are_those_of_sentence_transformers(classifiers, family, tmp_path, sentence_transformers):
+    folder, source = classifiers(family), stub()
+    ranker, rows = load_ranker(folder), drawn(source)
+    assert ranker.settings == RankerSettings(max_length=LENGTH, activation="sigmoid", title_join="space")
+    library = sentence_transformers.CrossEncoder(str(folder), device="cpu")
+    pairs = pairs_of_texts(source, *rows, " ")
+    found = scored(ranker, source, tmp_path, rows)
+    expected = library.predict(pairs, activation_fn=torch.nn.Identity())
+    np.testing.assert_allclose(found, expected, atol=1e-4, rtol=0)
+    assert expected.std() > 0.05
+    shown = ranker.activated(torch.from_numpy(found)).numpy()
+    np.testing.assert_allclose(shown, library.predict(pairs), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_scores_and_gradients_are_those_of_a_padded_forward_and_of_one_pair_at_a_time(
+    classifiers, family, tmp_path
+):
+    folder, source = classifiers(family), stub()
+    ranker = load_ranker(folder)
+    library = AutoTokenizer.from_pretrained(folder)
+    plain = AutoModelForSequenceClassification.from_pretrained(folder, attn_implementation="eager").eval()
+    packed = ranker.tower.transformer.config._attn_implementation == ATTENTION
+    assert packed == (family not in ("ernie", "mpnet", "deberta-v2", "modernbert"))
+    rows = drawn(source, 24)
+    queries, passages = zip(*pairs_of_texts(source, *rows, " "), strict=True)
+    told = library(
+        list(queries),
+        list(passages),
+        truncation="only_second",
+        max_length=LENGTH,
+        padding=True,
+        return_tensors="pt",
+    )
+    assert ("token_type_ids" in told) == ranker.tower.takes_types
+    weights = torch.randn(24, generator=torch.Generator().manual_seed(0))
+    expected = plain(**told).logits.squeeze(-1)
+    (expected * weights).sum().backward()
+    store = PairStore(*stores(ranker, source, tmp_path), ranker.form, LENGTH)
+    tokens = store.read(*rows)
+    wanted = {name: parameter.grad for name, parameter in plain.named_parameters()}
+
+    def gradients():
+        base = plain.base_model_prefix
+        names = ranker.tower.head.stored_names(base)
+        for name, parameter in ranker.tower.named_parameters():
+            part, rest = name.split(".", 1)
+            yield f"{base}.{rest}" if part == "transformer" else names[rest], parameter.grad
+
+    for alone in (False, True):
+        ranker.zero_grad()
+        parts = [tokens.take(np.array([row])) for row in range(24)] if alone else [tokens]
+        found = torch.cat([ranker.score(part) for part in parts])
+        (found * weights).sum().backward()
+        torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
+        got = dict(gradients())
+        assert got.keys() == wanted.keys()
+        for name, gradient in wanted.items():
+            if gradient is None or got[name] is None:  # a padded model's empty tables
+                assert gradient is None or not gradient.abs().max(), name
+                continue
+            scale = max(gradient.abs().max().item(), 1.0)
+            torch.testing.assert_close(got[name], gradient, atol=2e-5 * scale, rtol=1e-3, msg=name)
+
+
+def test_a_long_query_is_cut_to_half_of_the_pair_and_then_only_the_passage(classifiers, tmp_path):
+    ranker = load_ranker(classifiers("bert"))
+    source = Stub(Column(["", ""]), Column(["words " * 200, "x"]), Column(["words " * 200]), "long")
+    tokens = PairStore(*stores(ranker, source, tmp_path), ranker.form, LENGTH).read(np.zeros(2, int), np.arange(2))
+    half = (LENGTH - 3) // 2
+    types = [tokens.types[start:end] for start, end in zip(tokens.offsets, tokens.offsets[1:], strict=False)]
+    assert [(int((x == 0).sum()) - 2, int((x == 1).sum()) - 1) for x in types] == [
+        (half, LENGTH - 3 - half),
+        (half, 1),
+    ]
+    library = AutoTokenizer.from_pretrained(classifiers("bert"))
+    told = library(source.query_texts[0], source.texts[0], truncation=True, max_length=LENGTH)
+    assert told["input_ids"] == tokens.take(np.array([0])).ids.tolist()  # as it cuts the longer text first
+
+
+# ---------------------------------------------------------------- folders
+
+
+def test_a_folder_that_sentence_transformers_saved_is_read(classifiers, tmp_path, sentence_transformers):
+    source, rows = stub(), drawn(stub(), 50)
+    for name, function in (("identity", torch.nn.Identity()), ("sigmoid", torch.nn.Sigmoid())):
+        library = sentence_transformers.CrossEncoder(
+            str(classifiers("bert")), activation_fn=function, max_length=70
+        )
+        library.save_pretrained(str(tmp_path / name))
+        ranker = load_ranker(tmp_path / name)
+        assert (ranker.settings.activation, ranker.settings.max_length) == (name, 70)
+        found = ranker.activated(torch.from_numpy(scored(ranker, source, tmp_path, rows)))
+        expected = library.predict(pairs_of_texts(source, *rows, " "))
+        np.testing.assert_allclose(found.numpy(), expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("entry", "activation"),
+    [
+        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}, "identity"),
+        ({"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}, "identity"),
+        ({"sentence_transformers": {"version": "4.1.0"}}, "sigmoid"),
+    ],
+)
+def test_activations_of_older_versions_are_read(classifiers, tmp_path, entry, activation, sentence_transformers):
+    folder = shutil.copytree(classifiers("bert"), tmp_path / "old")
+    change(folder / "config.json", **entry)
+    ranker = load_ranker(folder)
+    assert ranker.settings.activation == activation
+    library = sentence_transformers.CrossEncoder(str(folder))
+    assert type(library.activation_fn).__name__.lower() == activation
+    assert ranker.digest() == load_ranker(classifiers("bert"), activation=activation).digest()
+
+
+@pytest.mark.parametrize("family", COMPARED)
+def test_a_saved_ranker_is_one_of_sentence_transformers_with_equal_scores(
+    classifiers, family, tmp_path, sentence_transformers, capfd
+):
+    source, rows = stub(), drawn(stub())
+    ranker = load_ranker(classifiers(family), max_length=60, activation="identity", query_prompt="")
+    save_ranker(ranker, tmp_path / "ranker", inputs={"data": "d"}, card="About it.")
+    library = sentence_transformers.CrossEncoder(str(tmp_path / "ranker"), device="cpu")
+    assert type(library.activation_fn) is torch.nn.Identity
+    found = scored(ranker, source, tmp_path, rows)
+    np.testing.assert_allclose(found, library.predict(pairs_of_texts(source, *rows, " ")), atol=1e-4, rtol=0)
+    plain, report = AutoModelForSequenceClassification.from_pretrained(
+        tmp_path / "ranker", output_loading_info=True
+    )
+    assert plain.config.num_labels == 1
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    loaded = load_ranker(str(tmp_path / "ranker"))
+    assert loaded.settings == ranker.settings
+    manifest = read_manifest(tmp_path / "ranker")
+    assert loaded.digest() == ranker.digest() == manifest.facts["digest"]
+    assert (manifest.kind, manifest.inputs) == ("ranker", {"data": "d"})
+    np.testing.assert_array_equal(scored(loaded, source, tmp_path, rows), found)
+    config = json.loads((tmp_path / "ranker/config.json").read_text())
+    assert ATTENTION not in json.dumps(config)
+    names = json.loads((tmp_path / "ranker/tokenizer_config.json").read_text())["model_input_names"]
+    assert ("token_type_ids" in names) == (family in TYPED)
+    assert ranker.tower.pretrained_tokenizer.model_max_length == LENGTH  # saving changes nothing
+    assert "About it." in (tmp_path / "ranker/README.md").read_text()
+
+
+def test_a_ranker_of_several_files_is_read(classifiers, tmp_path):
+    whole = load_ranker(classifiers("bert"))
+    folder = shutil.copytree(classifiers("bert"), tmp_path / "parts")
+    AutoModelForSequenceClassification.from_pretrained(folder).save_pretrained(folder, max_shard_size="100KB")
+    (folder / "model.safetensors").unlink()
+    assert (folder / "model.safetensors.index.json").is_file()
+    assert load_ranker(folder).digest() == whole.digest()
+
+
+def test_the_digest_is_of_weights_head_settings_and_kind(classifiers, bert):
+    digests = [load_ranker(classifiers("bert")).digest() for _ in range(2)]
+    digests += [load_ranker(classifiers("bert"), max_length=50).digest(), load_encoder(bert).digest()]
+    ranker = load_ranker(classifiers("bert"))
+    with torch.no_grad():
+        ranker.tower.head.out.bias += 1e-3
+    digests.append(ranker.digest())
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 4
+    with ranker.inference("bfloat16"):
+        assert ranker.digest() == digests[-1]
+
+
+# ---------------------------------------------------------------- new rankers
+
+
+def test_a_new_ranker_has_a_drawn_head_and_says_so(bert, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(progress, "enabled", True)
+    source = ModelSource.at(bert)
+    first, again, other = (new_ranker(source, seed=seed, max_length=80) for seed in (1, 1, 2))
+    line = capfd.readouterr().err.splitlines()[0]
+    assert line == f"ranker: {bert.name} with a new head, drawn from seed 1: it must be trained"
+    assert first.digest() == again.digest() != other.digest()
+    encoder = load_encoder(bert)
+    for name, weight in encoder.tower("query").transformer.state_dict().items():
+        assert torch.equal(weight, first.tower.transformer.state_dict()[name])
+    head = first.tower.head
+    assert not head.out.bias.any()
+    assert 0.05 < head.dense.weight.std() < 0.2
+    save_ranker(first, tmp_path / "ranker")
+    assert load_ranker(tmp_path / "ranker").digest() == first.digest()
+
+
+def test_a_new_ranker_keeps_the_pooler_that_a_bert_brings(bert, tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(progress, "enabled", True)
+    folder = shutil.copytree(bert, tmp_path / "pooled")
+    state = load_file(folder / "model.safetensors")
+    state |= {"pooler.dense.weight": torch.eye(64), "pooler.dense.bias": torch.ones(64)}
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    ranker = new_ranker(ModelSource.at(folder), seed=1)
+    assert torch.equal(ranker.tower.head.dense.weight, torch.eye(64))
+    assert torch.equal(ranker.tower.head.dense.bias, torch.ones(64))
+    assert "with a new head behind its own pooler" in capfd.readouterr().err
+
+
+def test_a_new_ranker_begins_with_any_bi_encoder(bert, tmp_path):
+    plain = new_ranker(ModelSource.at(bert), seed=3).digest()
+    encoder = load_encoder(bert, pooling="mean")
+    save_encoder(encoder, tmp_path / "tied")
+    save_encoder(encoder.untied(), tmp_path / "untied")
+    for name in ("tied", "untied"):
+        assert new_ranker(ModelSource.at(tmp_path / name), seed=3).digest() == plain
+
+
+# ---------------------------------------------------------------- refused
+
+
+def test_rankers_and_bi_encoders_are_not_taken_for_each_other(classifiers, bert, tmp_path, sentence_transformers):
+    ranker, encoder = load_ranker(classifiers("bert")), load_encoder(bert)
+    save_ranker(ranker, tmp_path / "ours")
+    save_encoder(encoder, tmp_path / "bi")
+    save_encoder(encoder.untied(), tmp_path / "two")
+    library = sentence_transformers.CrossEncoder(str(classifiers("bert")))
+    library.save_pretrained(str(tmp_path / "theirs"))
+    bare = shutil.copytree(tmp_path / "bi", tmp_path / "bare")
+    (bare / "manifest.json").unlink()
+    two = shutil.copytree(tmp_path / "two", tmp_path / "two-bare")
+    (two / "manifest.json").unlink()
+    for folder in (tmp_path / "ours", tmp_path / "theirs", classifiers("bert")):
+        with pytest.raises(
+            SettingsError, match=r"IS_A_RANKER: this is a ranker, .*; give a bi-encoder"
+        ) as refused:
+            load_encoder(folder)
+        assert len(refused.value.lines) == 1
+        with pytest.raises(SettingsError, match="IS_A_RANKER"):
+            new_ranker(ModelSource.at(folder), seed=0)
+    for folder, what in (
+        (tmp_path / "bi", "bi-encoder"),
+        (tmp_path / "two", "bi-encoder"),
+        (bare, "bi-encoder"),
+        (two, "bi-encoder of two towers"),
+        (bert, "without a classification head"),
+    ):
+        with pytest.raises(SettingsError, match=f"NOT_A_RANKER: this is a .*{what}"):
+            load_ranker(folder)
+
+
+def test_what_is_no_ranker_of_one_label_is_refused(classifiers, tmp_path):
+    with pytest.raises(SettingsError, match="NOT_A_RANKER: this is a classifier of 3 labels"):
+        load_ranker(classifiers("bert", num_labels=3, id2label=None, label2id=None))
+    folder = shutil.copytree(classifiers("bert"), tmp_path / "tanh")
+    change(folder / "config.json", sentence_transformers={"activation_fn": "torch.nn.modules.activation.Tanh"})
+    with pytest.raises(
+        SettingsError, match=r"UNSUPPORTED_MODULE: the activation torch.nn.modules.activation.Tanh"
+    ):
+        load_ranker(folder)
+    change(folder / "config.json", sentence_transformers={"activation_fn": "torch.nn.modules.linear.Identity"})
+    state = load_file(folder / "model.safetensors")
+    state.pop("bert.pooler.dense.bias")
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(
+        HardnegError, match=r"MISSING_WEIGHTS: 1 weights of the head are missing, first bert.pooler"
+    ):
+        load_ranker(folder)
+    save_file(state | {"bert.pooler.dense.bias": torch.ones(3)}, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(HardnegError, match="BAD_MODEL"):
+        load_ranker(folder)
+
+
+@pytest.mark.parametrize("family", ["nystromformer"])
+def test_a_type_without_a_known_head_is_refused(family, bert, tmp_path):
+    folder = shutil.copytree(bert, tmp_path / family)
+    from transformers import NystromformerConfig, NystromformerModel
+
+    NystromformerModel(NystromformerConfig(**OWN)).save_pretrained(folder)
+    with pytest.raises(
+        SettingsError, match="UNSUPPORTED_MODEL: no classification head is known for a model of type"
+    ):
+        new_ranker(ModelSource.at(folder), seed=0)
+
+
+def test_other_modules_of_sentence_transformers_are_refused(classifiers, tmp_path, sentence_transformers):
+    sentence_transformers.CrossEncoder(str(classifiers("bert"))).save_pretrained(str(tmp_path / "ce"))
+    file = tmp_path / "ce/modules.json"
+    modules = json.loads(file.read_text())
+    score = modules[0] | {"idx": 1, "name": "1", "path": "1_LogitScore"}
+    score["type"] = "sentence_transformers.cross_encoder.modules.logit_score.LogitScore"
+    file.write_text(json.dumps([*modules, score]))
+    with pytest.raises(SettingsError, match="UNSUPPORTED_MODULE: Transformer → LogitScore in a CrossEncoder"):
+        load_ranker(tmp_path / "ce")
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"max_length": LENGTH + 1}, f"TOO_LONG: max_length = {LENGTH + 1}, the model takes {LENGTH} tokens"),
+        ({"max_length": 20, "query_length": 30}, "MAX_LENGTH"),
+        ({"max_length": 0}, "BAD_SETTING: max_length = 0"),
+        ({"activation": "tanh"}, "BAD_SETTING: activation = 'tanh'"),
+        ({"max_lenght": 3}, "UNKNOWN_SETTING: a ranker has no setting 'max_lenght'; did you mean max_length"),
+    ],
+)
+def test_impossible_settings_are_refused(classifiers, settings, line):
+    with pytest.raises(SettingsError, match=line):
+        load_ranker(classifiers("bert"), **settings)
+
+
+def test_a_damaged_ranker_of_ours_is_refused(classifiers, tmp_path):
+    save_ranker(load_ranker(classifiers("bert")), tmp_path / "ranker")
+    (tmp_path / "ranker/config.json").write_text("{}")
+    with pytest.raises(HardnegError, match="WRONG_SIZE"):
+        load_ranker(tmp_path / "ranker")
+
+
+def test_the_record_of_models_names_the_ranker(classifiers, bert):
+    source = ModelSource.at(bert, ranker=str(classifiers("bert")))
+    assert open_ranker(source).digest() == load_ranker(classifiers("bert")).digest()
+
+
+# ---------------------------------------------------------------- many pairs
+
+
+def test_many_pairs_come_in_order_whatever_the_budget(classifiers, tmp_path, monkeypatch):
+    monkeypatch.setattr("hardneg.models.pair_scores.WINDOW", 64)
+    ranker, source = load_ranker(classifiers("bert")), stub()
+    rows, ticks = drawn(source), []
+    found = scored(ranker, source, tmp_path, rows, progress=lambda *tick: ticks.append(tick))
+    assert ticks == [(64, 300), (128, 300), (192, 300), (256, 300), (300, 300)]
+    np.testing.assert_array_equal(found, scored(ranker, source, tmp_path, rows))
+    for budget in (1, 5000):
+        np.testing.assert_allclose(found, scored(ranker, source, tmp_path, rows, budget=budget), atol=2e-5)
+    turned = [row[::-1] for row in rows]
+    np.testing.assert_allclose(found[::-1], scored(ranker, source, tmp_path, turned), atol=2e-5)
+    assert scored(ranker, source, tmp_path, [row[:0] for row in rows]).shape == (0,)
+    assert not ranker.training
+
+
+def test_a_document_scores_as_its_best_sequence(classifiers, tmp_path):
+    ranker, source = load_ranker(classifiers("bert"), chunks=3, max_length=60), stub()
+    queries, passages = stores(ranker, source, tmp_path)
+    assert passages.first is not None
+    rows = drawn(source)
+    found = score_pairs(ranker, queries, passages, *rows, budget=700)
+    store, several = PairStore(queries, passages, ranker.form, 60), 0
+    assert store.lengths(np.zeros(len(passages), int), np.arange(len(passages))).max() <= 60
+    for query, passage, score in zip(*rows, found, strict=True):
+        sequences = np.arange(passages.first[passage], passages.first[passage + 1])
+        with torch.no_grad():
+            each = ranker.score(store.read(np.full(len(sequences), query), sequences))
+        assert abs(each.max().item() - score) < 2e-5
+        several += len(sequences) > 1
+    assert several > 50
+
+
+def test_chunks_lose_nothing_beside_the_longest_query(classifiers):
+    ranker = load_ranker(classifiers("bert"), chunks=3, max_length=60)
+    template, around = ranker.template, sum(ranker.form.around)
+    assert template.query.max_length - around + template.passage.max_length - around + ranker.form.special == 60
+
+
+def test_bfloat16_is_near_and_leaves_the_weights(classifiers, tmp_path):
+    ranker, source = load_ranker(classifiers("bert")), stub()
+    rows, before = drawn(source, 60), ranker.digest()
+    exact, near = (scored(ranker, source, tmp_path, rows, precision=kind) for kind in ("float32", "bfloat16"))
+    assert 0 < np.abs(exact - near).max() < 0.2
+    assert ranker.digest() == before
+    with ranker.inference("bfloat16"):
+        np.testing.assert_array_equal(near, scored(ranker, source, tmp_path, rows))
+
+
+def test_a_score_that_is_no_number_is_refused(classifiers, tmp_path):
+    ranker, source = load_ranker(classifiers("bert")), stub()
+    with torch.no_grad():
+        ranker.tower.head.out.bias.fill_(float("nan"))
+    rows = [np.array([3, 4]), np.array([5, 6])]
+    with pytest.raises(NumericError, match="BAD_SCORE: the ranker's score of query row 3, passage row 5 is nan"):
+        scored(ranker, source, tmp_path, rows)
+    with pytest.raises(NumericError, match="of q3 and p5 is"):
+        scored(ranker, source, tmp_path, rows, named=lambda q, p: f"q{q} and p{p}")
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_scored(classifiers, tmp_path):
+    ranker, source = load_ranker(classifiers("bert")), stub()
+    memory.limit_memory(f"{(memory.own_memory() >> 20) + 100}M")
+    try:
+        scored(ranker, source, tmp_path, drawn(source))
+        with pytest.raises(ResourceError, match=r"MEMORY_TOO_SMALL: scoring pairs needs .* give --max-ram"):
+            scored(ranker, source, tmp_path, drawn(source), budget=10**7)
+    finally:
+        memory.limit_memory()
+
+
+def test_the_pairs_of_a_collection_are_those_of_the_stores(classifiers, tmp_path):
+    ranker, source = load_ranker(classifiers("roberta")), stub()
+    made = pair_store(ranker.tower, ranker.template, source, tmp_path)
+    rows = drawn(source, 20)
+    own = PairStore(*stores(ranker, source, tmp_path), ranker.form, ranker.settings.max_length).read(*rows)
+    assert made.read(*rows).ids.tolist() == own.ids.tolist()

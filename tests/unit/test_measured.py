@@ -1,0 +1,123 @@
+"""What was measured of states: the choice among them, and the one that becomes the final state."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hardneg.data.collection import Collection
+from hardneg.data.training_data import choose_splits
+from hardneg.diagnostics.judge import Judge
+from hardneg.diagnostics.measured import Measured, with_figures, with_final
+from hardneg.diagnostics.results import EvaluationPlan, choose_state
+from hardneg.diagnostics.summary import dev_values, ranks_of, summarize
+from hardneg.errors import InputError
+from hardneg.evaluation.measures import Evaluation, parse_measures
+from hardneg.experiment.layout import Layout
+from hardneg.experiment.states import StateRecord
+from worlds.tiny_records import run_of
+
+RR = parse_measures("RR@10")
+
+
+def scored(value):
+    """An evaluation of one query."""
+    return Evaluation(np.zeros(1, np.int32), {"RR@10": np.array([value])}, 0, 0)
+
+
+def measured(name, kind="episode", *, dev=None, of=None, place=None, **figures):
+    evaluations = {} if dev is None else {"dev": scored(dev)}
+    return Measured(StateRecord(name, kind, of=of), {"dev": object()}, place, evaluations=evaluations, **figures)
+
+
+def seen_of(*states):
+    return {one.record.name: one for one in states}
+
+
+@pytest.fixture
+def seen(tmp_path):
+    """BM25, the model as it came, one state on the way, and the last one; of it what an index retrieves."""
+    return seen_of(
+        measured("bm25", "bm25", dev=0.9),
+        measured("untrained", "untrained", dev=0.2, ranks=np.array([0.5])),
+        measured("step-2", "passing", dev=0.6, place=tmp_path / "2"),
+        measured("gone", "passing", dev=0.8),
+        measured("last", "last", dev=0.5, place=tmp_path / "last", ranks=np.array([1.0]), informative=0.25),
+        measured("last/flat", "indexed", dev=0.4, of="last", ranks=np.array([0.1])),
+    )
+
+
+def test_what_can_be_kept_is_measured_as_its_index_retrieves_it(seen):
+    assert dev_values(seen, "last", RR[0]) == {"untrained": 0.2, "step-2": 0.6, "last": 0.4}
+    assert dev_values(seen_of(measured("untrained"), measured("last")), "last", RR[0]) == {}
+
+
+def test_the_state_after_the_last_step_is_called_last_in_the_choice(seen):
+    final = replace(seen.pop("last"), record=StateRecord("final", "last"))
+    assert list(dev_values({**seen, "final": final}, "final", RR[0])) == ["untrained", "step-2", "last"]
+
+
+def test_without_dev_the_last_state_is_kept(tmp_path):
+    from hardneg.storage.artifacts import publish
+
+    with publish(tmp_path / "last", "model", inputs={"step": "7"}):
+        pass
+    states = seen_of(measured("untrained"), measured("final", place=tmp_path / "last"))
+    choice = choose_state(states, "final", EvaluationPlan(RR, depth=5, seed=0))
+    assert (choice.state, choice.step, choice.measure) == ("last", 7, None)
+
+
+def test_the_last_state_is_renamed_with_what_an_index_retrieves_of_it(seen, tmp_path):
+    found = with_final(seen, "last", "last", None, Layout(tmp_path))
+    assert list(found) == ["bm25", "untrained", "step-2", "gone", "final", "final/flat"]
+    kinds = {name: (one.record.kind, one.record.of, one.record.model) for name, one in found.items()}
+    assert kinds["final"] == ("final", None, "model")
+    assert kinds["final/flat"] == ("indexed", "final", "model")
+    assert found["final"].informative == 0.25
+    assert list(ranks_of(found)) == ["untrained", "final"]
+
+
+def test_another_state_also_stays_under_its_own_name(seen, tmp_path):
+    again = measured("final", "final", dev=0.7)
+    found = with_final(seen, "last", "step-2", again, Layout(tmp_path))
+    assert list(found) == [*seen, "final"]
+    assert found["final"].evaluations["dev"].means == {"RR@10": 0.7}
+    assert found["step-2"].evaluations["dev"].means == {"RR@10": 0.6}
+    record = found["final"].record
+    assert (record.name, record.kind, record.asked) == ("final", "final", "judged")
+    assert (record.model, record.runs) == ("model", Layout(tmp_path).relative(Layout(tmp_path).runs_of("final")))
+    assert list(ranks_of(found)) == ["untrained", "last"]
+
+
+def test_a_state_that_is_kept_needs_no_second_look_at_its_negatives(seen, tmp_path):
+    chosen = {**seen, "step-2": replace(seen["step-2"], informative=0.5)}
+    found = with_final(chosen, "last", "step-2", measured("final"), Layout(tmp_path))
+    assert found["final"].informative == 0.5
+
+
+def test_all_that_is_scored_is_scored_once(monkeypatch):
+    from hardneg.diagnostics import judge as module
+
+    collection = Collection.from_lists(
+        [("p0", "a"), ("p1", "b")], {"a": "1", "c": "3"}, {"train": {"a": ["p0"]}, "test": {"c": ["p1"]}}
+    )
+    judge, calls, score = Judge(choose_splits(collection, dev="none"), RR, None), [], module.evaluate_with_answers
+    monkeypatch.setattr(
+        module, "evaluate_with_answers", lambda *args, **named: calls.append(1) or score(*args, **named)
+    )
+    runs = {"train": run_of({0: [1, 0]}), "test": run_of({1: [0, 1]})}
+    states = {
+        name: with_figures(Measured(StateRecord(name, "passing"), runs), judge)
+        for name in ("bm25", "untrained", "final")
+    }
+    results = summarize(states, seed=0)
+    assert dev_values(states, "final", RR[0]) == {}
+    assert results["test"]["final"] == {"RR@10": 0.5}
+    assert results["forgetting"][0]["train_mrr_100"] == 0.5
+    assert len(calls) == 3
+
+
+def test_a_judge_needs_the_answers_that_its_measures_look_for():
+    collection = Collection.from_lists([("p0", "a")], {"a": "1"}, {"train": {"a": ["p0"]}})
+    with pytest.raises(InputError, match="NO_ANSWERS"):
+        Judge(choose_splits(collection, dev="none", test="none"), parse_measures("Answer@5"), None)
