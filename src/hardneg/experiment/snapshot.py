@@ -36,6 +36,7 @@ class Snapshot(CachedRetriever):
     keeps : never discard the embeddings, for others may want them.
     pool : the pool that the model was trained on last.
     asked : which queries the state is searched for when it is examined. A state asked for dev embeds only those.
+    sparing : queries are embedded as they are asked for, unless half of them or more are asked for at once.
     weights : the folder of its weights; None: they are not kept, or not yet written.
     kind : what it is.
     episode : of the stage that made it; None: none did.
@@ -54,6 +55,7 @@ class Snapshot(CachedRetriever):
         keeps: bool = False,
         pool: Path | None = None,
         asked: Asked = "all",
+        sparing: bool = False,
         weights: Path | None = None,
         kind: Kind = "passing",
         episode: int | None = None,
@@ -61,7 +63,7 @@ class Snapshot(CachedRetriever):
     ) -> None:
         super().__init__(encoder, collection, folder, cache, **options)
         self.name, self.step, self.keeps = name, step, keeps
-        self.pool, self.asked, self.weights = pool, asked, weights
+        self.pool, self.asked, self.sparing, self.weights = pool, asked, sparing, weights
         self.kind, self.episode, self.of = kind, episode, ""
 
     def with_index(self, index: Index, name: str, folder: Path) -> Snapshot:
@@ -74,6 +76,8 @@ class Snapshot(CachedRetriever):
     def _queries(self, *, searching: bool) -> VectorsByRow:
         if self.asked == "dev":
             return QueriesOnDemand(self, searching=searching)
+        if self.sparing:
+            return QueriesOnDemand(self, searching=searching, whole_from=(self.collection.n_queries + 1) // 2)
         return super()._queries(searching=searching)
 
     def discard(self, *sides: Side) -> None:

@@ -134,9 +134,9 @@ class Passing:
             inputs = self._inputs_of(made)
             by_leader(save_encoder, encoder, weights_there(self.experiment, *place), inputs=inputs, replace=True)
         by_leader(self._record, state, made)
-        if not self.lasting(made):
-            state.discard("passage")
         self.values[place] = value
+        if not self.lasting(made) and self.end != made:  # after an early end the same state is searched
+            state.discard("passage")
         if self.keeps_weights:
             by_leader(self._forget_weights)
         log.info("%s: dev %s %.4f", state.name, self.settings.steering, value)

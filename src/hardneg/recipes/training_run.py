@@ -76,6 +76,8 @@ class TrainingRun(Generic[S]):
             encoding=self.settings.encoding,
             timed=experiment.timed,
             keeps=name == UNTRAINED and experiment.shares_cache,
+            asked=self.settings.examine,
+            sparing=self.settings.examine == "judged",
             **facts,
         )
 

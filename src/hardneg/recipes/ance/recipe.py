@@ -50,7 +50,7 @@ from hardneg.recipes.ance.in_force import VersionInForce
 from hardneg.recipes.ance.versions import Mode, Wait, no_wait, wait_for_peer
 from hardneg.recipes.estimate import CostModel, work_of
 from hardneg.recipes.measured_states import MeasuredStage, Passing, runs_there, weights_there
-from hardneg.recipes.settings import Episode, Recipe, TrainingSettings
+from hardneg.recipes.settings import Episode, MiningSettings, Recipe
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.training.batches import VisitBatches
 from hardneg.training.objectives import LossName, group_loss
@@ -61,7 +61,7 @@ EXPORTS = 2  # published models that stand beside each other where the inference
 NEEDED = 2  # versions that resuming or the results need besides the newest
 
 
-class Ance(TrainingSettings):
+class Ance(MiningSettings):
     """Settings of the recipe; the presets hold the paper's values."""
 
     mode: Mode = "sync"
@@ -150,6 +150,7 @@ def ance(
             every=settings.refresh_every,
             steps=settings.steps,
             keep=settings.keep_versions,
+            asked=settings.examine,
         )
     last = training.last_model
     encoder, made = load_encoder(str(last), device=base().device), steps_made(last)
@@ -169,7 +170,7 @@ def alternate(training: TrainingRun[Ance], base: Callable[[], BiEncoder]) -> Ite
         used = used_before(settings.mode, experiment, step, settings.refresh_every, version)
         weights = weights_there(experiment, EPISODE, step) if step and settings.keep == "best" else None
         if by_leader(is_mined, experiment, version):
-            old = archived_state(experiment, version, step, used)
+            old = archived_state(experiment, version, step, used, settings.examine)
             old.weights = weights
             yield old
         else:
@@ -303,7 +304,15 @@ def plan(settings: Ance, data: TrainingData, encoder: BiEncoder) -> CostModel:
     """What the experiment would do."""
     one = settings.episode_of(len(data.train))
     versions = settings.refreshes + 1 - (settings.mode == "async-fixed" and settings.refreshes > 0)  # 1 is 0 there
-    work = work_of(settings, data, [one], states=versions + 1, entries=settings.depth, in_batch=settings.in_batch)
+    work = work_of(
+        settings,
+        data,
+        [one],
+        states=versions + 1,
+        entries=settings.depth,
+        in_batch=settings.in_batch,
+        mined=versions,
+    )
     kept = versions if settings.keep_versions is None else min(versions, settings.keep_versions + NEEDED)
     return replace(work, pools=kept, models=min(settings.refreshes, EXPORTS))
 
