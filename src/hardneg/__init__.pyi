@@ -9,6 +9,8 @@ from hardneg.api.index import index as index
 from hardneg.api.inspect import inspect as inspect
 from hardneg.api.inspect import pool_stats as pool_stats
 from hardneg.api.mine import mine as mine
+from hardneg.api.rank import fuse as fuse
+from hardneg.api.rank import rerank as rerank
 from hardneg.api.recipes import plan as plan
 from hardneg.api.recipes import settings_of as settings_of
 from hardneg.api.recipes import train as train

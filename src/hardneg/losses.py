@@ -172,7 +172,7 @@ def rank_worth(ranks: Tensor, relevant: Tensor, *, measure: RankMeasure, cut: in
     return discounts / ideal[:, None]
 
 
-# ---------------------------------------------------------------- distillation: of a teacher's scores of the same columns
+# ---------------------------------------------------------------- distillation: towards a teacher's scores
 
 
 def distil_kl(
@@ -202,9 +202,7 @@ def distil_kl(
     return (q * (log_q - log_p.masked_fill(masked, 0.0))).sum(dim=1)
 
 
-def margin_mse(
-    scores: Tensor, teacher: Tensor, targets: Tensor, masked: Tensor, *, scale: float = 1.0
-) -> Tensor:
+def margin_mse(scores: Tensor, teacher: Tensor, targets: Tensor, masked: Tensor, *, scale: float = 1.0) -> Tensor:
     """Squared difference of the student's and the teacher's margins, mean over each query's negatives.
 
     ``((s_pos - s_neg) * scale - (t_pos - t_neg))^2`` (MarginMSE; Hofstätter et al., 2020). A query without
@@ -237,10 +235,10 @@ def contrastive_kl(
     scale: float = 1.0,
     teacher_scale: float = 1.0,
 ) -> Tensor:
-    """``(1 - weight)`` times the cross entropy of the positive plus ``weight`` times the divergence from the teacher.
+    """Cross entropy of the positive, times ``1 - weight``, plus divergence from the teacher, times ``weight``.
 
-    See :func:`contrastive` and :func:`distil_kl`. Hinton et al., 2015, Section 2, mix both terms so; the positive's
-    own column is in both, masked or not.
+    See :func:`contrastive` and :func:`distil_kl`. The weighted sum is that of Hinton et al., 2015, Section 2. The
+    positive's own column is in both terms, masked or not.
 
     Returns
     -------

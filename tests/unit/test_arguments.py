@@ -116,6 +116,17 @@ def cases(world, new):
             lambda experiment, poll: list(hn.follow(experiment, wait=False, poll=poll)),
             {"experiment": new / "exp", "poll": 0.1},
         ),
+        "fuse": (
+            hn.fuse,
+            {
+                **common,
+                "runs": [world.run, world.run],
+                "out": new / "r.trec",
+                "method": "linear",
+                "weights": [1.0, 2.0],
+                "k": 3,
+            },
+        ),
         "import_collection": (
             hn.import_collection,
             {"source": f"beir:{world.root / 'beir'}", "to": new / "c", "format": "auto", "on_duplicate": "first"},
@@ -159,6 +170,16 @@ def cases(world, new):
         "open_retriever": (
             lambda **given: hn.open_retriever(**given).close(),
             {**basic, "embeddings": None, "index": None, "query_length": 12, "prompts": None, "allow_bin": False},
+        ),
+        "rerank": (
+            hn.rerank,
+            {
+                "run": world.run,
+                "out": new / "r.trec",
+                **{name: value for name, value in basic.items() if name != "model"},
+                "ranker": world.model,
+                "k": 3,
+            },
         ),
         "search_split": (
             hn.search_split,

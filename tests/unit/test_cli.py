@@ -27,7 +27,7 @@ from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F
 RECIPES = ("ance-tele", "warmup", "ance", "star", "adore")
 COMMANDS = (
     *("import", "export", "mine", "inspect", "encode", "index", "search", "evaluate", "compare"),
-    *("verify", "clean", "doctor"),
+    *("rerank", "fuse", "verify", "clean", "doctor"),
     *(f"train {recipe}" for recipe in RECIPES),
 )
 
@@ -324,6 +324,7 @@ def test_every_option_of_mining_is_passed_on(hardneg, monkeypatch, process, tmp_
         ("search --data d --model m --query q", "search", "search_text"),
         ("index e --data d --model m --out o", "index", "index"),
         ("mine --data d --model m --out o", "mine", "mine"),
+        ("rerank --data d --run r --ranker m --out o", "rank", "rerank"),
     ],
 )
 def test_how_a_model_is_read_is_passed_on(hardneg, monkeypatch, process, command, module, function):

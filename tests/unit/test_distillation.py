@@ -59,9 +59,7 @@ def test_margins_by_hand():
 
 def test_the_mixture_by_hand():
     scores, teacher = torch.zeros(1, 2), torch.tensor([[math.log(3.0), 0.0]])
-    found = contrastive_kl(
-        scores, teacher, torch.tensor([0]), torch.zeros(1, 2, dtype=torch.bool), weight=0.25
-    )
+    found = contrastive_kl(scores, teacher, torch.tensor([0]), torch.zeros(1, 2, dtype=torch.bool), weight=0.25)
     divergence = 0.75 * math.log(1.5) + 0.25 * math.log(0.5)
     assert found.item() == pytest.approx(0.75 * math.log(2) + 0.25 * divergence)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hardneg import __version__
-from hardneg.cli import commands, exchange, indexing, maintenance, retrieval, train
+from hardneg.cli import commands, exchange, indexing, maintenance, ranking, retrieval, train
 from hardneg.cli.options import example, show
 from hardneg.recipes.catalogue import CATALOGUE, RecipeFacts
 
@@ -26,6 +26,16 @@ COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
         "search",
         retrieval.search,
         ("hardneg search --data DATA --split test --model M --k 1000", "--out test.trec.gz"),
+    ),
+    (
+        "rerank",
+        ranking.rerank,
+        ("hardneg rerank --run bm25.trec --ranker M --data DATA --k 100", "--out reranked.trec"),
+    ),
+    (
+        "fuse",
+        ranking.fuse,
+        ("hardneg fuse bm25.trec dense.trec --method linear --weights 0.3,0.7", "--out fused.trec"),
     ),
     (
         "evaluate",

@@ -26,6 +26,11 @@ class IdSpace(Protocol):
         """The ids of these rows."""
         ...
 
+    @property
+    def id_rank(self) -> Int32:
+        """Rank of each id in ascending byte order [n]."""
+        ...
+
 
 class Vocabulary:
     """An id space in memory; with a ``base``, its rows follow those of the base."""

@@ -32,8 +32,9 @@ class Fusion:
 
     Attributes
     ----------
-    method : ``rrf``, reciprocal rank fusion: a passage at rank r of a run (from 1) gets ``w / (rank_constant + r)``
-        (Cormack et al., 2009, with weights). ``linear``: it gets ``w`` times its score there, normalised.
+    method : ``rrf``, reciprocal rank fusion: a passage at rank r of a run (from 1) gets ``w / (rank_constant +
+        r)``, w being the run's weight (Cormack et al., 2009, where it is 1). ``linear``: it gets w times its score
+        there, normalised.
     normalisation : of ``linear``, over a query's hits in one run. ``min-max``: (score - lowest) / (highest -
         lowest). ``z``: (score - lowest) / standard deviation; these are z-scores up to a constant of the list,
         which moves no passage past another. Where all scores of a list are equal, each of its hits counts 1.
@@ -183,9 +184,9 @@ def _inverse(order: Int32) -> Int32:
 
 
 def _blocks(lengths: Int64) -> Iterator[tuple[int, int]]:
-    """Cut queries, whose lists in each run have ``lengths`` [R, Q], into blocks that take ``BLOCK`` places or less.
+    """Cut queries, whose lists in each run have ``lengths`` [R, Q], into blocks that take ``BLOCK`` places.
 
-    Lists in a block are padded to the longest, run by run.
+    Lists in a block are padded to the longest, run by run. A query alone may take more.
     """
     start = 0
     while start < lengths.shape[1]:
@@ -282,7 +283,7 @@ def _nothing(width: int) -> int:
 
 
 def _lists(run: Run, place: Int64) -> tuple[Int32, Float32, Int64]:
-    """Passages and scores [n] of the lists at ``place`` [Q], and their offsets; not copied if they are neighbours."""
+    """Passages and scores [n] of the lists at ``place`` [Q], and their offsets; no copy of neighbours is made."""
     if len(place) and (np.diff(place) == 1).all():
         offsets = run.offsets[place[0] : place[-1] + 2]
         found = slice(offsets[0], offsets[-1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Protocol
 
@@ -51,13 +51,21 @@ class RetrieverScorer:
         return scores
 
 
-def rerank(run: Run, scorer: PairScorer, k: int, *, progress: Tick = silent) -> Run:
+def rerank(
+    run: Run,
+    scorer: PairScorer,
+    k: int,
+    *,
+    name: Callable[[int, int], str] = "query row {} and passage row {}".format,
+    progress: Tick = silent,
+) -> Run:
     """Re-rank the first ``k`` hits of each query by a scorer; the hits after them keep their order below.
 
     Parameters
     ----------
     run : its hits best first; lists may be shorter than ``k``, and empty.
     scorer : is asked for about 262,144 hits at a time, those of a query together.
+    name : what to call the rows of a query and a passage in a message.
     progress : called with the pairs scored and all of them.
 
     Returns
@@ -84,7 +92,7 @@ def rerank(run: Run, scorer: PairScorer, k: int, *, progress: Tick = silent) -> 
             run.passage_rows[found],
             run.scores[found],
         )
-        rows[found], scores[found] = _reranked(part, scorer, heads[block])
+        rows[found], scores[found] = _reranked(part, scorer, heads[block], name)
         progress(done := done + int(heads[block].sum()), total)
     return replace(run, passage_rows=rows, scores=scores)
 
@@ -98,14 +106,16 @@ def _blocks(offsets: Int64) -> Iterator[slice]:
         start = stop
 
 
-def _reranked(run: Run, scorer: PairScorer, heads: Int64) -> tuple[Int32, Float32]:
-    """The passages and scores [n] of a block of queries, of each of which the first ``heads`` [Q] hits are scored."""
+def _reranked(
+    run: Run, scorer: PairScorer, heads: Int64, name: Callable[[int, int], str]
+) -> tuple[Int32, Float32]:
+    """The passages and scores [n] of a block of queries, whose first ``heads`` [Q] hits are scored."""
     owner = owners(offsets_of(heads))
     index = np.arange(len(owner)) + (run.offsets[:-1] - offsets_of(heads)[:-1])[owner]
     rows, scores = run.passage_rows.copy(), np.empty(len(run.scores), np.float32)
     queries, passages = run.query_rows[owner], run.passage_rows[index]
     given = scorer.score(queries, passages) if len(index) else np.zeros(0, np.float32)
-    check_scores(given, queries, passages)
+    check_scores(given, queries, passages, name)
     given = given + np.float32(0)  # one zero, not two
     order = np.lexsort((passages, -given, owner))
     rows[index], scores[index] = passages[order], given[order]
@@ -123,12 +133,12 @@ def _tails(offsets: Int64, heads: Int64) -> tuple[Int64, Int64]:
     return take_spans(ends, np.arange(0, len(ends), 2))
 
 
-def check_scores(scores: Float32, query_rows: Int32, passage_rows: Int32) -> None:
+def check_scores(scores: Float32, query_rows: Int32, passage_rows: Int32, name: Callable[[int, int], str]) -> None:
     """Refuse scores that nothing can be ranked by; raises :class:`NumericError`."""
     bad = np.flatnonzero(~(np.abs(scores) <= LARGEST))  # NaN compares as false
     if len(bad):
-        query, passage, score = query_rows[bad[0]], passage_rows[bad[0]], scores[bad[0]]
-        what = f"the score of query row {query} and passage row {passage} is {score}"
+        pair = name(int(query_rows[bad[0]]), int(passage_rows[bad[0]]))
+        what = f"the score of {pair} is {scores[bad[0]]}"
         raise NumericError("NAN_SCORE", what, "check the model")
 
 

@@ -1,0 +1,206 @@
+"""Fusion of two runs, and re-ranking without its model: 6,980 queries with 1,000 hits each.
+
+Everyone starts from what its own users hold in memory: arrays, dictionaries, or ranx' objects. The two runs share
+about half of their passages, and no two hits of a run's list score alike. Re-ranking is by scores that are there
+already, so that nothing but the bookkeeping is timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from contest import Arrays, Contest, Run, main
+
+SIZE = {"queries": 6_980, "hits": 1_000, "passages": 8_841_823}
+K = 1_000
+RRF = 60
+TOP = 10  # hits that the gate compares: peers break ties in their own ways
+
+Scored = dict[str, dict[str, float]]
+
+
+def material(size: Mapping[str, Any]) -> list[Any]:
+    """Two runs over the same queries."""
+    from hardneg.records import Run
+
+    n, depth, passages = size["queries"], size["hits"], size["passages"]
+    runs = []
+    for seed in (1, 2):
+        rng = np.random.default_rng(seed)
+        first = (np.arange(n) * 1009 % passages)[:, None]
+        drawn = np.argsort(rng.random((n, 2 * depth), dtype=np.float32), axis=1)[:, :depth]
+        scores = 100 - np.cumsum(rng.uniform(0.01, 0.2, (n, depth)), axis=1)
+        rows = ((first + drawn * 7) % passages).astype(np.int32).ravel()
+        runs.append(
+            Run(np.arange(n, dtype=np.int32), np.arange(n + 1) * depth, rows, scores.astype(np.float32).ravel())
+        )
+    return runs
+
+
+def best(scores: np.ndarray, queries: int) -> Arrays:
+    """The first scores of each query, which the gate compares."""
+    return {"scores": scores.reshape(queries, -1)[:, :TOP].astype(np.float64)}
+
+
+def hardneg(size: Mapping[str, Any], method: str) -> Run:
+    from hardneg.search.fusion import Fusion, fuse
+
+    runs = material(size)
+    fusion = Fusion("linear") if method == "linear" else Fusion(rank_constant=RRF)
+
+    def fused() -> Callable[[], Arrays]:
+        found = fuse(runs, fusion=fusion, k=K)
+        return lambda: best(found.scores, len(found))
+
+    return fused
+
+
+def hardneg_rrf(size: Mapping[str, Any]) -> Run:
+    return hardneg(size, "rrf")
+
+
+def hardneg_linear(size: Mapping[str, Any]) -> Run:
+    return hardneg(size, "linear")
+
+
+def dictionaries(size: Mapping[str, Any]) -> list[Scored]:
+    """The runs as nested dictionaries; an id is one string, however often it is used."""
+    runs = material(size)
+    ids: dict[int, str] = {}
+    found = []
+    for run in runs:
+        names = [ids.setdefault(row, f"d{row}") for row in run.passage_rows.tolist()]
+        values, ends = run.scores.tolist(), run.offsets.tolist()
+        found.append(
+            {f"q{i}": dict(zip(names[a:b], values[a:b], strict=True)) for i, (a, b) in enumerate(pairwise(ends))}
+        )
+    return found
+
+
+def python(size: Mapping[str, Any], method: str) -> Run:
+    """What a script does: dictionaries, and a sort for each query."""
+    runs = dictionaries(size)
+
+    def worth(hits: dict[str, float]) -> dict[str, float]:
+        if method == "rrf":
+            ranked = sorted(hits, key=hits.__getitem__, reverse=True)
+            return {name: 1 / (RRF + rank) for rank, name in enumerate(ranked, 1)}
+        low, high = min(hits.values()), max(hits.values())
+        return {name: (score - low) / (high - low) for name, score in hits.items()}
+
+    def fused() -> Callable[[], Arrays]:
+        found: Scored = {}
+        for query in runs[0]:
+            total: dict[str, float] = {}
+            for run in runs:
+                for name, value in worth(run[query]).items():
+                    total[name] = total.get(name, 0.0) + value
+            found[query] = dict(sorted(total.items(), key=lambda one: one[1], reverse=True)[:K])
+        return lambda: firsts(found)
+
+    return fused
+
+
+def firsts(found: Mapping[str, Mapping[str, float]]) -> Arrays:
+    """The first scores of each query, in the order of the queries."""
+    return {"scores": np.array([list(found[f"q{i}"].values())[:TOP] for i in range(len(found))])}
+
+
+def python_rrf(size: Mapping[str, Any]) -> Run:
+    return python(size, "rrf")
+
+
+def python_linear(size: Mapping[str, Any]) -> Run:
+    return python(size, "linear")
+
+
+def ranx(size: Mapping[str, Any], options: Mapping[str, Any]) -> Run:
+    import ranx
+
+    runs = [ranx.Run(found) for found in dictionaries(size)]
+
+    def fused() -> Callable[[], Arrays]:
+        found = ranx.fuse(runs, **options)
+        return lambda: firsts(found.to_dict())
+
+    return fused
+
+
+def ranx_rrf(size: Mapping[str, Any]) -> Run:
+    return ranx(size, {"norm": None, "method": "rrf", "params": {"k": RRF}})
+
+
+def ranx_linear(size: Mapping[str, Any]) -> Run:
+    return ranx(size, {"norm": "min-max", "method": "sum"})
+
+
+# ---------------------------------------------------------------- re-ranking
+
+
+def hardneg_rerank(size: Mapping[str, Any]) -> Run:
+    from hardneg.search.rerank import rerank
+
+    run = material(size)[0]
+    scorer = _Known()
+
+    def reranked() -> Callable[[], Arrays]:
+        found = rerank(run, scorer, size["hits"])
+        return lambda: best(found.scores, len(found))
+
+    return reranked
+
+
+class _Known:
+    """Scores that cost nothing: a hash of the passage's row."""
+
+    def score(self, query_rows: np.ndarray, passage_rows: np.ndarray) -> np.ndarray:
+        return ((passage_rows.astype(np.int64) * 40503) % 1_048_573).astype(np.float32)
+
+
+def python_rerank(size: Mapping[str, Any]) -> Run:
+    """What a script does with scores that it has by query and passage."""
+    run = dictionaries(size)[0]
+    known = {
+        query: {name: float(int(name[1:]) * 40503 % 1_048_573) for name in hits} for query, hits in run.items()
+    }
+
+    def reranked() -> Callable[[], Arrays]:
+        found = {}
+        for query, hits in run.items():
+            scored = ((name, known[query][name]) for name in hits)
+            found[query] = dict(sorted(scored, key=lambda one: one[1], reverse=True))
+        return lambda: firsts(found)
+
+    return reranked
+
+
+def gate(found: dict[str, dict[str, np.ndarray]]) -> dict[str, float]:
+    """Everyone gives the same best scores."""
+    ours = found["hardneg"]["scores"]
+    for name, arrays in found.items():
+        np.testing.assert_allclose(arrays["scores"], ours, rtol=1e-5, atol=1e-6, err_msg=name)
+    return {"mean of the best": round(float(ours[:, 0].mean()), 6)}
+
+
+def contests() -> list[Contest]:
+    work = (float(SIZE["queries"]), "queries/s")
+    fused = [
+        Contest(
+            f"fuse-{method}",
+            {name: f"fusion:{name.split()[0]}_{method}" for name in ("hardneg", "ranx", "python dictionaries")},
+            SIZE,
+            gate,
+            work,
+            goals={"ranx": 5.0, "python dictionaries": 5.0},
+        )
+        for method in ("rrf", "linear")
+    ]
+    contenders = {"hardneg": "fusion:hardneg_rerank", "python dictionaries": "fusion:python_rerank"}
+    return [*fused, Contest("rerank", contenders, SIZE, gate, work, goals={"python dictionaries": 5.0})]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(contests()))

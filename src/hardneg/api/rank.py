@@ -1,0 +1,261 @@
+"""Runs made from runs: fused, or re-ranked by a model. Fusing loads no torch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+import numpy as np
+
+from hardneg.api.evaluate import check_overlap
+from hardneg.api.inputs import Data, Place, Reading, at_least, cache_at, check_file, collection_of, one_of
+from hardneg.arguments import checked
+from hardneg.data.collection import Collection
+from hardneg.data.formats.trec import read_run, read_runs, write_run
+from hardneg.data.ids import IdSpace, Vocabulary
+from hardneg.data.training_data import named_split
+from hardneg.errors import SettingsError
+from hardneg.evaluation.answers import evaluate_with_answers
+from hardneg.evaluation.measures import Evaluation, Measure, parse_measures
+from hardneg.models.source import ModelSource
+from hardneg.process.progress import track
+from hardneg.records import Int32, Run, spans
+from hardneg.search.fusion import Fusion, Method, Normalisation, Tuned, check_weights, of_queries, tune_weights
+from hardneg.search.fusion import fuse as fuse_runs
+
+if TYPE_CHECKING:
+    from hardneg.search.rerank import PairScorer
+
+
+# ---------------------------------------------------------------- fusion
+
+
+@checked
+def fuse(
+    runs: Sequence[Place],
+    out: Place,
+    *,
+    method: Method = "rrf",
+    weights: Sequence[float] | None = None,
+    normalisation: Normalisation = "min-max",
+    rank_constant: int = 60,
+    k: int = 1000,
+    data: Data | None = None,
+    tune: str | None = None,
+    tuning_runs: Sequence[Place] = (),
+    measure: str = "RR@10",
+    cache: Place | None = None,
+) -> dict[str, Any]:
+    """Fuse run files over the same queries into one at ``out``, replacing what was there.
+
+    Parameters
+    ----------
+    runs : two or more, TREC or MS MARCO, ``.gz`` or not. The fused run has the queries of all of them.
+    out : ``.gz`` by name.
+    method : ``rrf``, reciprocal rank fusion, or ``linear``, the weighted sum of normalised scores; with
+        ``normalisation`` and ``rank_constant`` described at :class:`~hardneg.search.fusion.Fusion`.
+    weights : one for each run, in their order; 1 each by default.
+    k : the most hits of a query that are kept. Equal scores rank by id descending, as in every run's file.
+    data : the collection; needed to tune, otherwise only to check that the runs are of it.
+    tune : a split, such as ``dev``: the weights are those, of all multiples of 0.1 that add up to 1, with which
+        the fused run has the best ``measure`` there; of equal ones the most even.
+    tuning_runs : runs over the queries of that split by the same systems, in the order of ``runs``; by default
+        ``runs`` themselves are taken to hold its queries.
+    measure : one measure, which is tuned for.
+
+    Returns
+    -------
+    ``run`` (the place), ``queries``, ``hits``, ``method``, ``weights``; when tuned, ``tuned`` with the split, the
+    measure and its value.
+
+    Raises
+    ------
+    SettingsError : a setting is wrong; weights are given and tuned.
+    InputError : a malformed line of a run; no query of the split is in the runs that are tuned on.
+    ArtifactError : runs of different collections, or of passages and documents.
+    NumericError : linear fusion meets an infinite score.
+    """
+    fusion = checked_fusion(runs, weights, method, normalisation, rank_constant)
+    at_least("k", k)
+    tuning = check_tuning(runs, weights, data, tune, tuning_runs, measure)
+    check_file(Path(out))
+    collection = None if data is None else collection_of(data, cache)
+    given, queries, passages, id_rank = open_ranked([*runs, *tuning_runs], collection)
+    facts: dict[str, Any] = {}
+    if tuning is not None and collection is not None:
+        tuned = tuning.best(given[-len(runs) :], collection, cache_at(cache), fusion=fusion, k=k, id_rank=id_rank)
+        weights = tuned.weights
+        facts = {"tuned": {"split": tuning.split, str(tuning.measure): tuned.value}}
+    with track("fusing", "queries") as tick:
+        fused = fuse_runs(given[: len(runs)], weights, fusion=fusion, k=k, id_rank=id_rank, progress=tick)
+    write_run(Path(out), fused, queries, passages)
+    said = {"method": method, "weights": list(check_weights(weights, len(runs)))}
+    return {"run": str(out), "queries": len(fused), "hits": len(fused.scores), **said, **facts}
+
+
+def checked_fusion(
+    runs: Sequence[Place],
+    weights: Sequence[float] | None,
+    method: Method,
+    normalisation: Normalisation,
+    rank_constant: int,
+) -> Fusion:
+    """How hits are scored; raises :class:`SettingsError` where that or the weights make no sense."""
+    one_of("method", method, ("rrf", "linear"))
+    one_of("normalisation", normalisation, ("min-max", "z"))
+    at_least("rank_constant", rank_constant, 0)
+    check_weights(weights, len(runs))
+    return Fusion(method, normalisation, rank_constant)
+
+
+def open_ranked(
+    places: Sequence[Place], collection: Collection | None
+) -> tuple[list[Run], IdSpace, IdSpace, Int32]:
+    """Run files, the ids of their queries and passages, and the rank of each passage's id."""
+    if collection is None:
+        runs, queries, passages = read_runs([*map(Path, places)], Vocabulary(()), Vocabulary(()))
+    else:
+        spaces = collection.query_ids, collection.passage_ids
+        runs, queries, passages = read_runs([*map(Path, places)], *spaces, collection=collection.digest)
+    return runs, queries, passages, passages.id_rank
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """What weights are tuned for: a measure over a split, of runs that are called by these names."""
+
+    split: str
+    measure: Measure
+    names: tuple[str, ...]
+
+    def best(
+        self, runs: Sequence[Run], collection: Collection, cache: Path, *, fusion: Fusion, k: int, id_rank: Int32
+    ) -> Tuned:
+        """The weights of the best fusion of these runs; raises what :func:`fuse` names."""
+        judged = named_split(collection, self.split)
+
+        def evaluation(run: Run) -> Evaluation:
+            options: dict[str, Any] = {"collection": collection, "cache": cache, "id_rank": None}
+            return evaluate_with_answers(run, judged, [self.measure], **options)
+
+        there = [of_queries(run, judged.query_rows) for run in runs]
+        for name, run in zip(self.names, there, strict=True):
+            check_overlap(name, evaluation(run), f"split '{self.split}'")
+        depth = min(k, self.measure.depth)
+        with track("tuning weights", "mixtures") as tick:
+            return tune_weights(
+                there,
+                lambda run: evaluation(run).means[str(self.measure)],
+                fusion=fusion,
+                k=depth,
+                id_rank=id_rank,
+                progress=tick,
+            )
+
+
+def check_tuning(
+    runs: Sequence[Place],
+    weights: Sequence[float] | None,
+    data: Data | None,
+    tune: str | None,
+    tuning_runs: Sequence[Place],
+    measure: str,
+) -> Tuning | None:
+    """What is tuned for, None if nothing; raises :class:`SettingsError` where the settings contradict."""
+    if tune is None:
+        if tuning_runs:
+            what = "runs to tune on are given, and no split that judges them"
+            raise SettingsError("BAD_TUNING", what, "give --tune dev too, or leave them out")
+        return None
+    if weights is not None:
+        what = "weights are given, and should be tuned"
+        raise SettingsError("BAD_TUNING", what, "give either --weights or --tune")
+    if data is None:
+        what = f"the split '{tune}' should judge, and no collection is given"
+        raise SettingsError("BAD_TUNING", what, "give --data too")
+    if tuning_runs and len(tuning_runs) != len(runs):
+        what = f"there are {len(tuning_runs)} runs to tune on for {len(runs)} to fuse"
+        raise SettingsError("BAD_TUNING", what, "give one for each, in the same order")
+    measures = parse_measures(measure)
+    if len(measures) != 1:
+        raise SettingsError("BAD_TUNING", f"there are {len(measures)} measures", "tune for one measure")
+    return Tuning(tune, measures[0], tuple(map(str, tuning_runs or runs)))
+
+
+# ---------------------------------------------------------------- re-ranking
+
+
+@checked
+def rerank(
+    run: Place,
+    out: Place,
+    *,
+    data: Data,
+    ranker: Place,
+    k: int = 100,
+    embeddings: Place | None = None,
+    cache: Place | None = None,
+    **reading: Unpack[Reading],
+) -> dict[str, Any]:
+    """Re-rank the first hits of each query of a run file by a model; write the run at ``out``, replacing it.
+
+    Parameters
+    ----------
+    run : TREC or MS MARCO, over the queries and passages of ``data``.
+    out : ``.gz`` by name. The first ``k`` hits have the ranker's scores, the others fall below them in their old
+        order (:func:`~hardneg.search.rerank.rerank`).
+    ranker : a model that scores pairs; see :func:`open_scorer`.
+    k : how many hits of each query are re-ranked.
+    embeddings : of a bi-encoder: the corpus as :func:`~hardneg.api.search.encode` embedded it; else it is embedded
+        into the cache, or is there from a search.
+    reading : ``passage_model``, ``allow_bin``, ``prompts``, ``query_length``, ``passage_length``, ``device``: how
+        the model is read, see :class:`~hardneg.api.inputs.Reading`.
+
+    Returns
+    -------
+    ``run`` (the place), ``queries``, ``hits`` and ``reranked``, the pairs that were scored.
+
+    Raises
+    ------
+    SettingsError : a setting is wrong, or the model cannot be read so.
+    InputError : a malformed line of the run, or ids that the collection does not have.
+    ArtifactError : the run is of another collection; embeddings are damaged or of another model.
+    NumericError : the ranker gives a score that is no number.
+    """
+    at_least("k", k)
+    check_file(Path(out))
+    collection = collection_of(data, cache)
+    queries, passages = collection.query_ids, collection.passage_ids
+    given = read_run(Path(run), queries, passages, collection=collection.digest)
+    source = ModelSource.at(ranker, **reading)
+    found = reranked(given, open_scorer(source, collection, cache_at(cache), embeddings=embeddings), collection, k)
+    write_run(Path(out), found, queries, passages)
+    pairs = int(np.minimum(spans(found.offsets), k).sum())
+    return {"run": str(out), "queries": len(found), "hits": len(found.scores), "reranked": pairs}
+
+
+def reranked(run: Run, scorer: PairScorer, collection: Collection, k: int) -> Run:
+    """The run with its first ``k`` hits of each query re-ranked; a score that is no number is named by its ids."""
+    from hardneg.search.rerank import rerank as rerank_run
+
+    def name(query: int, passage: int) -> str:
+        return f"query {collection.query_ids[query]} and passage {collection.passage_ids[passage]}"
+
+    with track("re-ranking", "pairs") as tick:
+        return rerank_run(run, scorer, k, name=name, progress=tick)
+
+
+def open_scorer(
+    source: ModelSource, collection: Collection, cache: Path, *, embeddings: Place | None = None
+) -> PairScorer:
+    """What scores pairs of a collection's queries and passages by this model.
+
+    Every model is opened as a bi-encoder, whose corpus is embedded first. A ranker of another kind is told by its
+    folder, and this is the place that tells it.
+    """
+    from hardneg.api.retrievers import retriever_for
+    from hardneg.search.rerank import RetrieverScorer
+
+    return RetrieverScorer(retriever_for(source, collection, cache, embeddings=embeddings))

@@ -1,0 +1,242 @@
+"""Runs made from runs by the functions of ``hardneg`` and the command line: fused, tuned, re-ranked."""
+
+import json
+
+import numpy as np
+import pytest
+
+import hardneg as hn
+from calls import uncalled
+from hardneg.api import rank
+from hardneg.data.formats.trec import read_run, write_run
+from hardneg.errors import ArtifactError, InputError, NumericError, SettingsError
+from hardneg.records import Run
+from worlds.tiny_world import one_thread  # noqa: F401
+
+LINES = ("a Q0 d1 1 9 x\na Q0 d2 2 8 x\nb Q0 d1 1 3 x\n", "a Q0 d2 1 0.5 x\na Q0 d3 2 0.25 x\n")
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """Two run files of no collection."""
+    paths = [tmp_path / name for name in ("one.trec", "two.trec")]
+    for path, text in zip(paths, LINES, strict=True):
+        path.write_text(text)
+    return paths
+
+
+@pytest.fixture(scope="module")
+def searched(world):
+    """Runs of BM25 and of the model over dev and test of the tiny world: (system, split) -> file."""
+    found = {}
+    for split in ("dev", "test"):
+        for system, options in (("bm25", {"bm25": True}), ("dense", {"model": world.model, "device": "cpu"})):
+            found[system, split] = world.root / f"{system}-{split}.trec"
+            cache = world.root / "cache"
+            hn.search_split(world.collection, found[system, split], split=split, k=50, cache=cache, **options)
+    return found
+
+
+def hits(path):
+    """query id -> its (passage id, score), as they stand in the file."""
+    found = {}
+    for line in path.read_text().splitlines():
+        query, _, passage, _, score, _ = line.split()
+        found.setdefault(query, []).append((passage, float(score)))
+    return found
+
+
+# ---------------------------------------------------------------- fusion
+
+
+def test_files_without_a_collection_are_fused(pair, tmp_path):
+    facts = hn.fuse(pair, tmp_path / "out.trec")
+    assert facts == {
+        "run": str(tmp_path / "out.trec"),
+        "queries": 2,
+        "hits": 4,
+        "method": "rrf",
+        "weights": [1.0, 1.0],
+    }
+    found = hits(tmp_path / "out.trec")
+    assert [passage for passage, _ in found["a"]] == ["d2", "d1", "d3"]
+    assert found["a"][0][1] == pytest.approx(1 / 62 + 1 / 61, rel=1e-6)
+    assert [passage for passage, _ in found["b"]] == ["d1"]
+
+
+def test_equal_scores_are_cut_as_files_rank_them(tmp_path):
+    for name, first, second in (("x", "d1", "d2"), ("y", "d2", "d1")):
+        (tmp_path / name).write_text(f"q Q0 {first} 1 2 t\nq Q0 {second} 2 1 t\n")
+    for order in (["x", "y"], ["y", "x"]):
+        hn.fuse([tmp_path / name for name in order], tmp_path / "out", k=1)
+        assert [passage for passage, _ in hits(tmp_path / "out")["q"]] == ["d2"]
+
+
+def test_linear_takes_weights_and_normalisation(pair, tmp_path, hardneg):
+    options = ["--method", "linear", "--weights", "1,4", "--out", tmp_path / "out.trec", "--json"]
+    status, out, err = hardneg("fuse", *pair, *options)
+    assert (status, err) == (0, "")
+    assert json.loads(out)["weights"] == [1.0, 4.0]
+    assert hits(tmp_path / "out.trec") == {"a": [("d2", 4.0), ("d1", 1.0), ("d3", 0.0)], "b": [("d1", 1.0)]}
+    status, out, _ = hardneg("fuse", *pair, *options[:-1], "--normalisation", "z", "--k", "1")
+    assert (status, hits(tmp_path / "out.trec")["a"]) == (0, [("d2", 8.0)])
+    assert "weights  [1.0, 4.0]" in out
+
+
+def test_weights_are_tuned_on_dev_and_used_on_test(world, searched, tmp_path, hardneg):
+    dev, test = ([searched[system, split] for system in ("bm25", "dense")] for split in ("dev", "test"))
+    out = tmp_path / "out.trec"
+    tuning = [word for path in dev for word in ("--tuning-run", path)]
+    options = ["--data", world.collection.path, "--tune", "dev", "--measure", "nDCG@10", *tuning, "--json"]
+    status, text, err = hardneg("fuse", *test, "--out", out, "--method", "linear", *options)
+    assert status == 0, err
+    facts = json.loads(text)
+
+    def value(weights):
+        hn.fuse(dev, tmp_path / "dev.trec", method="linear", weights=weights)
+        found = hn.evaluate(tmp_path / "dev.trec", data=world.collection, split="dev", measures="nDCG@10")
+        return found["measures"]["nDCG@10"]
+
+    tried = {(i / 10, 1 - i / 10): value([i / 10, 1 - i / 10]) for i in range(11)}
+    assert facts["tuned"]["split"] == "dev"
+    assert facts["tuned"]["nDCG@10"] == pytest.approx(max(tried.values()))
+    assert value(facts["weights"]) == pytest.approx(max(tried.values()))
+    hn.fuse(test, tmp_path / "same.trec", method="linear", weights=facts["weights"])
+    assert (tmp_path / "same.trec").read_bytes() == out.read_bytes()
+    assert facts["queries"] == 16
+
+
+def test_runs_that_hold_the_split_are_tuned_on_themselves(world, searched, tmp_path):
+    dev = [searched[system, "dev"] for system in ("bm25", "dense")]
+    facts = hn.fuse(dev, tmp_path / "out.trec", data=world.collection, tune="dev")
+    assert sum(facts["weights"]) == pytest.approx(1)
+    test = [searched[system, "test"] for system in ("bm25", "dense")]
+    with pytest.raises(InputError, match="NO_OVERLAP"):
+        hn.fuse(test, tmp_path / "out.trec", data=world.collection, tune="dev")
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"weights": [1.0]}, "BAD_WEIGHTS"),
+        ({"weights": [1.0, -1.0]}, "BAD_WEIGHTS"),
+        ({"k": 0}, "BAD_SETTING"),
+        ({"rank_constant": -1}, "BAD_SETTING"),
+        ({"method": "borda"}, "BAD_SETTING"),
+        ({"normalisation": "max"}, "BAD_SETTING"),
+        ({"tune": "dev"}, "BAD_TUNING"),
+        ({"tuning_runs": ["r", "s"]}, "BAD_TUNING"),
+        ({"tune": "dev", "data": "d", "weights": [1.0, 2.0]}, "BAD_TUNING"),
+        ({"tune": "dev", "data": "d", "tuning_runs": ["r"]}, "BAD_TUNING"),
+        ({"tune": "dev", "data": "d", "measure": "RR@10 R@100"}, "BAD_TUNING"),
+        ({"tune": "dev", "data": "d", "measure": "RX@10"}, "UNKNOWN_MEASURE"),
+    ],
+)
+def test_fusion_refuses_what_makes_no_sense(pair, tmp_path, changes, code):
+    with pytest.raises(SettingsError) as caught:
+        hn.fuse(pair, tmp_path / "out.trec", **changes)
+    assert caught.value.code == code
+    assert not (tmp_path / "out.trec").exists()
+
+
+def test_usage_faults_are_one_line(pair, tmp_path, hardneg):
+    status, _, err = hardneg("fuse", *pair, "--out", tmp_path / "o", "--weights", "1,a")
+    assert (status, err.count("\n")) == (2, 1)
+    assert "'1,a' is no list of numbers" in err
+    status, _, err = hardneg("fuse", pair[0], "--out", tmp_path / "o")
+    assert (status, err) == (2, "ONE_RUN: there is nothing to fuse; give two runs or more\n")
+    status, _, err = hardneg("fuse", *pair, "--out", tmp_path / "o", "--method", "rff")
+    assert (status, err.count("\n")) == (2, 1)
+    pair[1].write_text("a Q0 d1 1 inf x\n")
+    status, _, err = hardneg("fuse", *pair, "--out", tmp_path / "o", "--method", "linear")
+    assert (status, err[:10]) == (7, "NAN_SCORE:")
+    assert not (tmp_path / "o").exists()
+
+
+def test_runs_of_another_collection_are_refused(world, searched, pair, tmp_path):
+    run = searched["bm25", "test"]
+    manifest = json.loads((run.parent / f"{run.name}.manifest.json").read_text())
+    assert manifest["inputs"]["collection"] == world.collection.digest
+    ours = read_run(run, world.collection.query_ids, world.collection.passage_ids)
+    other = Run(ours.query_rows, ours.offsets, ours.passage_rows, ours.scores, collection="f" * 64)
+    write_run(tmp_path / "other.trec", other, world.collection.query_ids, world.collection.passage_ids)
+    with pytest.raises(ArtifactError, match="OTHER_COLLECTION"):
+        hn.fuse([run, tmp_path / "other.trec"], tmp_path / "out.trec")
+
+
+# ---------------------------------------------------------------- re-ranking
+
+
+def test_a_bi_encoder_re_ranks_as_it_searches(world, searched, tmp_path, hardneg):
+    out, cache = tmp_path / "out.trec.gz", world.root / "cache"
+    options = ["--data", world.collection.path, "--ranker", world.model, "--cache", cache, "--device", "cpu"]
+    status, text, err = hardneg(
+        "rerank", "--run", searched["bm25", "test"], *options, "--k", "10", "--out", out, "--json"
+    )
+    assert status == 0, err
+    spaces = world.collection.query_ids, world.collection.passage_ids
+    old, new = (read_run(path, *spaces) for path in (searched["bm25", "test"], out))
+    own = hn.open_retriever(world.collection, world.model, cache=cache, device="cpu")
+    full = own.search_queries(new.query_rows, world.collection.n_passages)
+    for i in range(len(new)):
+        dense = dict(zip(*(part.tolist() for part in full.hits(i)), strict=True))
+        was, (rows, scores) = old.hits(i)[0], new.hits(i)
+        assert set(rows[:10]) == set(was[:10])
+        assert rows[10:].tolist() == was[10:].tolist()
+        assert scores[:10].tolist() == [dense[row] for row in rows[:10].tolist()]
+        assert (np.diff(scores[9:]) < 0).all()
+    facts = json.loads(text)
+    assert facts["reranked"] == sum(min(10, len(old.hits(i)[0])) for i in range(len(old)))
+    assert facts["hits"] == len(old.scores)
+
+
+def test_given_embeddings_are_used(world, searched, tmp_path):
+    made = tmp_path / "emb"
+    hn.encode(world.collection, world.model, made, device="cpu", cache=tmp_path / "a")
+    common = {"data": world.collection, "ranker": world.model, "device": "cpu"}
+    hn.rerank(searched["bm25", "dev"], tmp_path / "one.trec", **common, cache=world.root / "cache")
+    hn.rerank(searched["bm25", "dev"], tmp_path / "two.trec", **common, cache=tmp_path / "b", embeddings=made)
+    assert (tmp_path / "one.trec").read_bytes() == (tmp_path / "two.trec").read_bytes()
+    assert len(list((tmp_path / "b" / "embeddings").iterdir())) == 1  # the queries
+
+
+class Nothing:
+    """A scorer whose scores are no numbers."""
+
+    def score(self, query_rows, passage_rows):
+        return np.full(len(query_rows), np.nan, np.float32)
+
+
+def test_what_cannot_be_re_ranked_is_refused_before_it_is_scored(world, searched, tmp_path, monkeypatch):
+    common = {"data": world.collection, "ranker": world.model, "device": "cpu", "cache": world.root / "cache"}
+    (tmp_path / "run.trec").write_text("test-00 Q0 nobody 1 2 x\n")
+    out = tmp_path / "out.trec"
+
+    def reaches():
+        hn.rerank(searched["bm25", "dev"], tmp_path / "fine.trec", **common)
+
+    with uncalled(rank, "open_scorer", control=reaches):
+        with pytest.raises(InputError, match="UNKNOWN_ID"):
+            hn.rerank(tmp_path / "run.trec", out, **common)
+        with pytest.raises(SettingsError, match="BAD_SETTING"):
+            hn.rerank(searched["bm25", "dev"], out, **common, k=0)
+        with pytest.raises(SettingsError, match="NOT_A_FILE"):
+            hn.rerank(searched["bm25", "dev"], tmp_path, **common)
+    monkeypatch.setattr(rank, "open_scorer", lambda *_, **__: Nothing())
+    with pytest.raises(NumericError, match=r"the score of query dev-\d\d and passage p\d+ is nan"):
+        hn.rerank(searched["bm25", "dev"], out, **common)
+    assert not out.exists()
+
+
+def test_any_scorer_of_pairs_will_do(world, searched, tmp_path, monkeypatch):
+    class Rows:
+        def score(self, query_rows, passage_rows):
+            assert isinstance(query_rows, np.ndarray)
+            return passage_rows.astype(np.float32)
+
+    monkeypatch.setattr(rank, "open_scorer", lambda *_, **__: Rows())
+    hn.rerank(searched["bm25", "dev"], tmp_path / "out.trec", data=world.collection, ranker="any", k=5)
+    for found in hits(tmp_path / "out.trec").values():
+        scores = [score for _, score in found]
+        assert scores == sorted(scores, reverse=True)
+        assert [f"p{score:03.0f}" for score in scores[:5]] == [passage for passage, _ in found[:5]]
