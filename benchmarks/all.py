@@ -12,7 +12,9 @@ from typing import Any
 
 from contest import HERE, goal_of, tell
 
-SCRIPTS = ("measures", "fusion", "tokens", "bm25", "importing", "search", "encode", "train", "pairs", "mine")
+SCRIPTS = (
+    *("measures", "fusion", "tokens", "bm25", "importing", "search", "encode", "rank", "train", "pairs", "mine"),
+)
 
 
 def run(script: str, arguments: list[str]) -> tuple[list[dict[str, Any]], bool]:

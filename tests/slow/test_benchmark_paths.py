@@ -61,6 +61,7 @@ def test_on_numbers(contender, size, tmp_path):
         ("bm25:build_hardneg", '{"passages": 100, "queries": 5, "k": 10}'),
         ("bm25:search_hardneg", '{"passages": 100, "queries": 5, "k": 10}'),
         ("encode:hardneg_float32", '{"texts": 6, "length": 32}'),
+        ("rank:hardneg", '{"queries": 2, "passages": 3, "length": 32}'),
         ("train:hardneg", '{"queries": 2, "passages": 3, "steps": 1, "length": 16}'),
         ("pairs:hardneg", '{"queries": 2, "passages": 1, "steps": 1, "length": 16, "precision": "float32"}'),
         ("mine:hardneg", '{"queries": 5, "passages": 40, "negatives": 4}'),

@@ -15,7 +15,7 @@ from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
 from hardneg.models.tokenizing import token_store
-from hardneg.negatives.mining import mine_candidates, positive_scores
+from hardneg.negatives.mining import QueryScores, mine_candidates
 from hardneg.records import TextTemplate, offsets_of
 from hardneg.search import retrieve, retriever
 from hardneg.search.ann import FaissIndex
@@ -206,22 +206,18 @@ def test_runs_of_queries_and_of_positives_equal_a_loop(world, tmp_path):
 
 @pytest.mark.parametrize("source", ["query", "lookahead"])
 @pytest.mark.parametrize("chunks", [1, 3])
-def test_margins_are_measured_from_the_positive_as_it_stands_in_the_lists(world, tmp_path, source, chunks):
+def test_margins_compare_documents_by_their_best_chunk_for_the_query(world, tmp_path, source, chunks):
     state = snapshot_of(world, tmp_path, chunks=chunks)
     train = choose_splits(state.collection).train
-    everything = state.collection.n_passages
-    if source == "query":
-        run = state.search("query", train.query_rows, everything)
-    else:
-        run = state.neighbours("lookahead", train.query_rows, train.first(), everything)
+    run = state.search("query", train.query_rows, state.collection.n_passages)
     listed = [{row: score for score, row in hits} for hits in lists_of(run)]
-    expected = [found[row] for found, row in zip(listed, train.first().tolist(), strict=True)]
-    assert positive_scores(state, train, source).tolist() == expected
+    expected = [min(found[row] for row in train.of(i)) for i, found in enumerate(listed)]
+    assert QueryScores.of(state, train, source).positives_lowest().tolist() == expected
     pool = mine_candidates(state, train, source, episode=1, depth=50, filters=hn.Filters(absolute_margin=0.05))
     left = 0
     for i in range(len(pool)):
         part = slice(pool.offsets[i], pool.offsets[i + 1])
-        assert (pool.scores[part] <= expected[i] - 0.05).all()
+        assert all(listed[i][row] <= expected[i] - 0.05 for row in pool.passage_rows[part].tolist())
         left += part.stop - part.start
     assert left > 100
 

@@ -15,16 +15,19 @@ from hardneg.models.loading import load_encoder
 from hardneg.models.tokenizing import token_store
 from hardneg.negatives import candidates, mining, sources
 from hardneg.negatives import pool as pools
-from hardneg.negatives.facts import entries_of
+from hardneg.negatives.candidates import Filters
+from hardneg.negatives.facts import entries_of, stats
 from hardneg.negatives.imported_pool import import_pool
-from hardneg.negatives.mining import Corpus, mine_candidates, mine_pool, positive_scores, training_depth
+from hardneg.negatives.mining import TELEPORTED, Corpus, QueryScores, mine_candidates, mine_pool, training_depth
 from hardneg.negatives.pool import DTYPES, SOURCES, blocks, load_pool, save_pool
-from hardneg.records import Positives
+from hardneg.records import Positives, Run
 from hardneg.search import exact
 from hardneg.search.bm25 import bm25_run
 from hardneg.search.embeddings import encode_store
+from hardneg.search.retrieve import dot_products
 from hardneg.search.retriever import Encoding
 from reference_candidates import slow_candidates
+from worlds.tiny_records import positives_of
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 DEPTH = 12
@@ -201,16 +204,137 @@ def test_a_model_is_needed_to_search_with_it(state, train, source):
         pool_of(Corpus(state.collection, state.cache), train, sources=[source])
 
 
-def test_positive_scores_are_those_of_the_lists(state, train):
-    for source in ("query", "lookahead"):
-        found = positive_scores(state, train, source)
-        run = mine_run(state, train, source)
-        for i in range(len(train)):
-            rows, scores = run.hits(i)
-            place = rows.tolist().index(train.of(i)[0])
-            assert found[i] == scores[place]
+def test_margins_are_measured_from_the_positive_that_scores_least(state, train):
+    run = mine_run(state, train, "query")
+    listed = [dict(zip(*map(np.ndarray.tolist, run.hits(i)), strict=True)) for i in range(len(train))]
+    known = QueryScores.of(state, train, "lookahead")
+    lowest = known.positives_lowest()
+    assert lowest.tolist() == [min(listed[i][row] for row in train.of(i)) for i in range(len(train))]
+    assert any(listed[i][train.of(i)[0]] > lowest[i] for i in range(len(train)))  # it is not always the first
+    at, rows = np.repeat(np.arange(len(train)), 3), np.tile(np.array([4, 0, 9], np.int32), len(train))
+    assert known(at, rows).tolist() == [listed[i][row] for i, row in zip(at, rows, strict=True)]
+    nobody = Positives(train.query_rows[:2], np.array([0, 0, 1]), train.passage_rows[:1])
+    assert QueryScores.of(state, nobody, "query").positives_lowest()[0] == 0
     with pytest.raises(SettingsError, match="NO_MARGIN"):
-        positive_scores(state, train, "bm25")
+        QueryScores.of(state, train, "bm25")
+
+
+BOUNDS = [
+    Filters(relative_margin=0.02),
+    Filters(absolute_margin=0.3),
+    Filters(max_score=0.0),  # 0 stands for the middle of the scores there
+    Filters(rank_from=3, relative_margin=-0.01),
+]
+
+
+@pytest.mark.parametrize("filters", BOUNDS)
+@pytest.mark.parametrize("source", ["query", "lookahead"])
+def test_what_is_filtered_equals_a_slow_loop(state, train, source, filters):
+    """Both sources compare the scores for the query; ranks and highest scores are those of the list."""
+    for_query, run = mine_run(state, train, "query"), mine_run(state, train, source)
+    if filters.max_score is not None:
+        filters = Filters(max_score=float(np.median(run.cut(DEPTH).scores)))
+    pool = mine_candidates(state, train, source, episode=1, depth=DEPTH, filters=filters)
+    removed = 0
+    for i in range(len(train)):
+        scores = dict(zip(*map(np.ndarray.tolist, for_query.hits(i)), strict=True))
+        p = min(scores[row] for row in train.of(i))
+        expected = []
+        hits = [(int(row), float(score)) for row, score in zip(*run.hits(i), strict=True)]
+        for row, rank, listed in slow_candidates(state.collection, hits, train.of(i).tolist(), DEPTH):
+            keep = rank >= filters.rank_from
+            keep &= filters.max_score is None or listed <= filters.max_score
+            keep &= filters.absolute_margin is None or scores[row] <= p - filters.absolute_margin
+            keep &= filters.relative_margin is None or scores[row] <= p - filters.relative_margin * abs(p)
+            expected += [(row, rank, listed)] if keep else []
+            removed += not keep
+        assert [(e.passage_row, e.rank, e.score) for e in entries_of(pool, i)] == expected
+    assert pool.filtered == {source: removed}
+    assert 0 < removed < DEPTH * len(train)
+
+
+def test_a_pool_counts_what_bounds_kept_out_of_each_source(state, train, tmp_path, caplog):
+    plain, filters = pool_of(state, train), Filters(relative_margin=0.02)
+    assert plain.filtered == {}
+    assert "filtered" not in stats(plain)
+    with caplog.at_level(logging.INFO, "hardneg"):
+        pool = pool_of(state, train, filters=filters)
+    alone = [
+        mine_candidates(state, train, source, episode=1, depth=DEPTH, filters=filters) for source in TELEPORTED
+    ]
+    assert pool.filtered == alone[0].filtered | alone[1].filtered
+    assert f"query: bounds on rank and score keep out {pool.filtered['query']} candidates" in caplog.text
+    save_pool(pool, tmp_path / "pool", settings={}, inputs={})
+    assert load_pool(tmp_path / "pool").filtered == stats(pool)["filtered"] == pool.filtered
+    later = pool_of(state, train, episode=2, previous=pool)
+    assert later.filtered == {}  # nothing was kept out of this one, whatever was of the one before
+
+
+@pytest.mark.parametrize("relative", [0.0, 0.05, 0.5])
+def test_a_relative_margin_filters_as_sentence_transformers_does(relative):
+    """Both filter the same hits by the same scores, some of which are negative; a query may have two positives."""
+    library = pytest.importorskip("sentence_transformers.util")
+    datasets = pytest.importorskip("datasets")
+    draw = np.random.default_rng(4)
+    vectors = draw.normal(size=(40, 6)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    queries, passages = vectors[:10], vectors[10:]
+    positives = positives_of([[3 * i, 3 * i + 1] if i % 2 else [3 * i] for i in range(10)])
+    pairs = [(f"q{i}", f"p{row}") for i in range(10) for row in positives.of(i)]
+    columns = dict(zip(("query", "answer"), map(list, zip(*pairs, strict=True)), strict=True))
+    theirs = library.mine_hard_negatives(
+        datasets.Dataset.from_dict(columns),
+        Given(queries, passages),
+        corpus=[f"p{row}" for row in range(30)],
+        range_max=30,
+        num_negatives=30,
+        relative_margin=relative,
+        verbose=False,
+    )
+    expected = {(row["query"], row["negative"]) for row in theirs}
+
+    scores = queries @ passages.T
+    order = np.argsort(-scores, axis=1, kind="stable").astype(np.int32)
+    listed = np.take_along_axis(scores, order, axis=1).ravel()
+    run = Run(positives.query_rows, np.arange(0, 301, 30), order.ravel(), listed)
+    lowest = QueryScores(Given(queries, passages), positives, queries).positives_lowest()
+    assert (lowest < 0).any()
+    pool = candidates.candidates(
+        run,
+        positives,
+        source="query",
+        episode=1,
+        depth=None,
+        filters=Filters(relative_margin=relative),
+        positive_scores=lowest,
+    )
+    found = {(f"q{i}", f"p{e.passage_row}") for i in range(10) for e in entries_of(pool, i)}
+    assert found == expected
+    assert 0 < pool.filtered["query"] < 300 - len(pairs)
+
+
+class Given:
+    """A model whose vectors of ``q3`` and ``p5`` are given, for both libraries."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, queries, passages):
+        self.queries, self.passages = queries, passages
+
+    def encode_query(self, texts, **_):
+        return self.queries[[int(text[1:]) for text in texts]]
+
+    def encode_document(self, texts, **_):
+        return self.passages[[int(text[1:]) for text in texts]]
+
+    def similarity(self, a, b):
+        return torch.as_tensor(a) @ torch.as_tensor(b).T
+
+    def similarity_pairwise(self, a, b):
+        return (torch.as_tensor(a) * torch.as_tensor(b)).sum(dim=-1)
+
+    def pair_scores(self, vectors, passages):
+        return dot_products(vectors, self.passages[passages])
 
 
 def mine_run(state, train, source):

@@ -385,10 +385,26 @@ def test_finetune_leaves_the_model_as_it_is_and_keeps_the_best(recipe):
     assert (settings.prompts, settings.towers, settings.reinit_layers) == (None, None, 0)
     assert (settings.optimizer, settings.weight_decay, settings.warmup, settings.clip) == ("adamw", 0.01, 0.1, 1.0)
     assert settings.keep == "best"
-    counts = [steps_of(settings, queries) for queries in (2000, 20_000, 500_000)]
+    sizes = (2000, 20_000, 500_000)
+    counts = [steps_of(settings, queries) for queries in sizes]
     assert 300 <= counts[0] < counts[1] < counts[2] <= 10_000
-    for queries, steps in zip((2000, 20_000, 500_000), counts, strict=True):
-        assert 3 <= len(settings.measured_steps(Episode(1, queries, steps, 32, 2))) <= 10, queries
+    for queries in sizes:  # a look encodes the whole corpus
+        looks = [settings.measured_steps(episode) for episode in episodes_of(settings, queries)]
+        assert 2 <= sum(map(len, looks)) <= 4, queries
+    assert settings.examine == "judged"
+
+
+def test_every_finetune_preset_spends_its_time_on_training():
+    for recipe, name in PRESETS:
+        examined = read_preset(recipe, name).get("examine", "all")
+        assert examined == ("judged" if name.startswith("finetune") else "all"), (recipe, name)
+
+
+def test_ance_looks_at_dev_where_a_refresh_encodes_the_corpus_anyway():
+    for queries in (2000, 20_000, 500_000):
+        settings = build(Ance, read_preset("ance", "finetune")).for_data(queries)
+        every = settings.refresh_every
+        assert settings.measured_steps(settings.episode_of(queries)) == [every, 2 * every]
 
 
 def steps_of(settings, queries):
@@ -396,3 +412,14 @@ def steps_of(settings, queries):
     if isinstance(settings, Ance):
         return settings.for_data(queries).steps
     return settings.horizon(queries, 1) if isinstance(settings, Warmup) else settings.horizon(queries)
+
+
+def episodes_of(settings, queries):
+    """What a preset's episodes do with so many queries."""
+    if isinstance(settings, Warmup | AnceTele):
+        count = settings.episodes if isinstance(settings, AnceTele) else len(settings.mixtures)
+        return [settings.episode_of(queries, number) for number in range(1, count + 1)]
+    if isinstance(settings, Adore):
+        steps = settings.horizon(queries)
+        return [Episode(1, queries, steps, settings.queries_per_step, 1)]
+    return [settings.for_data(queries).episode_of(queries)]

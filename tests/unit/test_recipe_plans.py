@@ -98,6 +98,36 @@ def test_adore_trains_queries_alone_and_searches_at_every_step(world, work_of, m
     assert seconds["train"] == pytest.approx(7 * (1 + share) + 7 * 8 * N)
 
 
+@pytest.mark.parametrize(
+    ("recipe", "changes", "searched", "queries", "corpora"),
+    [
+        # untrained, final and two on the way are judged; static negatives are mined at 0, 3 and 6
+        (adore.RECIPE, {"cut": 10, "steps": 7, "measure_every": 3}, 4 * JUDGED, 4 * JUDGED, 1),
+        (
+            adore.RECIPE,
+            {"cut": 10, "steps": 7, "negatives": "static", "refresh_every": 3},
+            2 * JUDGED + 3 * QUERIES,
+            2 * JUDGED + 3 * ALL_QUERIES,
+            1,
+        ),
+        # five versions are mined, and six states judged
+        (ance.RECIPE, {"refreshes": 4}, 6 * JUDGED + 5 * QUERIES, 6 * JUDGED + 5 * ALL_QUERIES, 6),
+    ],
+)
+def test_states_that_are_not_examined_are_searched_for_dev_and_test_and_for_what_is_mined(
+    world, work_of, monkeypatch, recipe, changes, searched, queries, corpora
+):
+    encoder = world[1]["tied"]
+    work = work_of(recipe, examine="judged", **changes)
+    sample = take_sample(work, encoder)
+    for name in ("encode_seconds", "search_seconds"):
+        monkeypatch.setattr(estimate, name, lambda *_: 1.0)
+    monkeypatch.setattr(estimate, "time_training", lambda *_: (0.0, 0.0))
+    seconds, _ = time_stages(work, encoder, sample)
+    assert seconds["encode"] == pytest.approx(sample.tokens(queries, corpora * N))
+    assert seconds["search"] == N * searched
+
+
 def test_adore_says_what_a_query_is_trained_on(world):
     settings = adore.Adore(**COMMON, cut=10, steps=7)
     encoder = world[1]["tied"]

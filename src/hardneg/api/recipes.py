@@ -50,7 +50,8 @@ def train(recipe: str, data: Data, model: Place, out: Place, **options: Any) -> 
     Returns
     -------
     What ``results.json`` holds: ``test`` and ``dev``: measures by state; ``comparisons``; ``forgetting``;
-    ``pairwise_errors`` by split and state. Of several seeds: ``seeds``, and for every measure its ``mean``,
+    ``pairwise_errors`` by split and state. With ``examine = "judged"`` it has ``examined`` in place of forgetting.
+    Of several seeds: ``seeds``, and for every measure its ``mean``,
     ``std`` and ``values``. Of a role: {}.
 
     Raises

@@ -130,6 +130,8 @@ def results_table(results: Mapping[str, Any], out: Path) -> str:
         parts.append(f"{title}\n" + table(["", "share"], [[shown(name), share] for name, share in shares.items()]))
     if results.get("forgetting"):
         parts.append(forgetting_table(results["forgetting"]))
+    if results.get("examined") == "judged":
+        parts.append("examine = judged: states were searched for dev and test alone, so forgetting is not known")
     kept = f" ({sentence(results['kept']).removeprefix('model/ is ')})" if "kept" in results else ""
     index = f"\nindex:      {found['kind']} {found['digest'][:12]}" if (found := results.get("index")) else ""
     parts.append(f"experiment: {out}\nmodel:      {Layout(out).model}{kept}{index}")

@@ -181,6 +181,7 @@ def kept_state(chosen: Measured, last: Snapshot, layout: Layout, untrained: Call
         encoding=last.encoding,
         timed=last.timed,
         asked="judged",
+        sparing=last.sparing,
         kind="final",
     )
 

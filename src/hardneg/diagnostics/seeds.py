@@ -27,11 +27,14 @@ def pool_seeds(results: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
             }
     steps = [{(row["before"], row["after"]): row for row in results[seed].get("forgetting", [])} for seed in seeds]
     shared = [step for step in steps[0] if all(step in found for found in steps)]
-    pooled["forgetting"] = [
-        {"before": step[0], "after": step[1]}
-        | {name: spread([found[step][name] for found in steps]) for name in SHARES}
-        for step in shared
-    ]
+    if (examined := results[seeds[0]].get("examined")) is not None:
+        pooled["examined"] = examined
+    else:
+        pooled["forgetting"] = [
+            {"before": step[0], "after": step[1]}
+            | {name: spread([found[step][name] for found in steps]) for name in SHARES}
+            for step in shared
+        ]
     if kept := {str(seed): results[seed]["kept"] for seed in seeds if "kept" in results[seed]}:
         pooled["kept"] = kept
     return pooled

@@ -35,6 +35,8 @@ def dev_values(seen: Seen, last: str, measure: Measure) -> dict[str, float]:
 def summarize(seen: Seen, *, seed: int, first_episode: int = 1) -> dict[str, Any]:
     """The results of an experiment: what ``results.json`` says of its states.
 
+    If no state was searched for the training queries, ``examined`` says so in place of what compares their runs.
+
     Parameters
     ----------
     seen : with figures; ``bm25`` first, ``final`` last.
@@ -48,10 +50,13 @@ def summarize(seen: Seen, *, seed: int, first_episode: int = 1) -> dict[str, Any
             results["compared_on"] = split
             results["comparisons"] = compare_states(found, [(FINAL, UNTRAINED), (FINAL, BM25)], seed=seed)
     shares = {name: one.informative for name, one in seen.items() if one.informative is not None}
+    errors = {"pairwise_errors": by_split({name: one.errors for name, one in seen.items()})}
+    if all(one.record.asked != "all" for one in seen.values()):
+        return {**results, **errors, "examined": "judged"}
     return {
         **results,
         "forgetting": forgetting(ranks_of(seen), first=first_episode),
-        "pairwise_errors": by_split({name: one.errors for name, one in seen.items()}),
+        **errors,
         "informative": shares,
     }
 

@@ -76,7 +76,7 @@ class HeadForm:
     dense, out : names of the two Linear in a file of weights; ``{}`` stands for the transformer's own name.
     activation : a name of transformers' activations, or of a field of the configuration that holds one.
     dropout : the field of the configuration that says the dropout before ``out``; None there: that of the layers.
-    before : the same of the dropout before ``dense``; "": there is none.
+    before : likewise the field of the dropout before ``dense``; "": there is none.
     norm : the name of a LayerNorm behind the activation, if there is one.
     """
 

@@ -12,7 +12,7 @@ from hardneg.data.token_pairs import PairStore
 from hardneg.data.tokens import TokenStore
 from hardneg.errors import NumericError
 from hardneg.models.cross_encoder import CrossEncoder
-from hardneg.models.packing import WINDOW, plan_batches
+from hardneg.models.packing import WINDOW, plan_batches, upload
 from hardneg.process.hardware import Precision
 from hardneg.process.memory import require
 from hardneg.process.progress import Tick, silent
@@ -63,9 +63,9 @@ def score_pairs(
     with ranker.inference(precision or ranker.precision):
         for start in range(0, len(scores), WINDOW):
             part = slice(start, start + WINDOW)
-            scores[part] = _score_window(ranker, pairs, query_rows[part], passage_rows[part], budget)
+            tick = _within(progress, start, len(scores[part]), len(scores))
+            scores[part] = _score_window(ranker, pairs, query_rows[part], passage_rows[part], budget, tick)
             _check(scores[part], query_rows[part], passage_rows[part], named)
-            progress(min(part.stop, len(scores)), len(scores))
     return scores
 
 
@@ -75,19 +75,25 @@ def _bytes(ranker: CrossEncoder, n: int) -> int:
 
 
 def _score_window(
-    ranker: CrossEncoder, pairs: PairStore, query_rows: Rows, passage_rows: Rows, budget: int
+    ranker: CrossEncoder, pairs: PairStore, query_rows: Rows, passage_rows: Rows, budget: int, tick: Tick
 ) -> Float32:
     offsets: Int64 | None = None
     first = getattr(pairs.passages, "first", None)
     if first is not None:
         passage_rows, offsets = take_spans(first, passage_rows)
         query_rows = query_rows[owners(offsets)]
-    found = torch.empty(len(query_rows), device=ranker.device)
+    found, done = torch.empty(len(query_rows), device=ranker.device), 0
     for batch in plan_batches(pairs.lengths(query_rows, passage_rows), budget):
         scores = ranker.score(pairs.read(query_rows[batch], passage_rows[batch]))
-        found[torch.from_numpy(batch).to(found.device)] = scores
+        found[upload(batch, found.device)] = scores
+        tick(done := done + len(batch), len(found))
     scored = found.cpu().numpy()
     return scored if offsets is None else np.maximum.reduceat(scored, offsets[:-1])
+
+
+def _within(progress: Tick, start: int, n: int, total: int) -> Tick:
+    """Progress over the sequences of a window, told as pairs: it holds ``n`` of all, from ``start`` on."""
+    return lambda done, sequences: progress(start + done * n // sequences, total)
 
 
 def _check(scores: Float32, query_rows: Rows, passage_rows: Rows, named: Named | None) -> None:

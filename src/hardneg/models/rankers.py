@@ -238,7 +238,8 @@ def save_ranker(
 def _write_model(draft: Draft, ranker: CrossEncoder) -> None:
     """Configuration, tokenizer and weights; names of types are written out, or versions differ in them."""
     tower, config = ranker.tower, copy.deepcopy(ranker.tower.transformer.config)
-    config.architectures = [transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)].__name__]
+    classifier: Any = transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)]
+    config.architectures = [classifier.__name__]
     config.sentence_transformers = {"activation_fn": FUNCTIONS[ranker.settings.activation]}
     tokenizer = copy.deepcopy(tower.pretrained_tokenizer)
     names = ["input_ids", *([TYPES] if tower.takes_types else []), "attention_mask"]

@@ -19,6 +19,7 @@ from hardneg.negatives.pool import SOURCES, NegativePool, blocks, kept_offsets, 
 from hardneg.records import Float32, Int32, Int64, Positives, Run, offsets_of, owners, spans, take_spans
 
 Contains = Callable[[Int32, Int32], NDArray[np.bool_]]  # queries [n], passages [n] -> does each contain an answer
+Scored = Callable[[Int64, Int32], Float32]  # positions of queries [n], passages [n] -> the score of each pair [n]
 
 SLACK = 16  # hits searched beyond depth + max |D+|, for passages that repeat a positive's text
 
@@ -27,10 +28,13 @@ SLACK = 16  # hits searched beyond depth + max |D+|, for passages that repeat a 
 class Filters:
     """Which candidates of a list may be drawn; all bounds are inclusive.
 
-    Bounds on ranks mean ranks in the list as searched, which entries store. Margins mean distances to the score
-    ``p`` of the query's positive: a candidate stays if its score is at most ``p - absolute_margin`` and at most
-    ``p - relative_margin * |p|``. The latter is ``p * (1 - relative_margin)`` if p is positive, and is below p
-    if p is negative.
+    Bounds on ranks mean ranks in the list as searched, which entries store; ``max_score`` (TopK-Abs) bounds the
+    score there, on the scale of the source. Margins are positive-aware (NV-Retriever, de Souza P. Moreira et al.,
+    2024, arXiv 2407.15831, Section 3.2): they compare a candidate's score for the query with ``p``, that of the
+    query's positive, both by the model that mines. A candidate stays if its score is at most
+    ``p - absolute_margin`` (TopK-MarginPos) and at most ``p - relative_margin * |p|`` (TopK-PercPos). The latter
+    is ``p * (1 - relative_margin)`` if p is positive, and is below p if p is negative, where a share of p would
+    not be.
     """
 
     rank_from: int = 1
@@ -50,19 +54,22 @@ class Filters:
         """Whether the scores of the positives are needed."""
         return self.absolute_margin is not None or self.relative_margin is not None
 
-    def accept(self, ranks: Int32, scores: Float32, positive: Float32 | None) -> NDArray[np.bool_]:
-        """Whether each hit [n] passes; margins need ``positive`` [n], the score of the positive of its query."""
+    def accept(self, ranks: Int32, scores: Float32) -> NDArray[np.bool_]:
+        """Whether each hit [n] is within the bounds on ranks and scores; margins are not looked at."""
         keep = ranks >= self.rank_from
         if self.rank_to is not None:
             keep &= ranks <= self.rank_to
         if self.max_score is not None:
             keep &= scores <= self.max_score
-        if positive is not None:
-            p = positive.astype(np.float64)
-            if self.absolute_margin is not None:
-                keep &= scores <= p - self.absolute_margin
-            if self.relative_margin is not None:
-                keep &= scores <= p - self.relative_margin * np.abs(p)
+        return keep
+
+    def below(self, scores: Float32, positive: Float32) -> NDArray[np.bool_]:
+        """Whether each score [n] keeps the margins to ``positive`` [n], the score of the positive of its query."""
+        p, keep = positive.astype(np.float64), np.ones(len(scores), bool)
+        if self.absolute_margin is not None:
+            keep &= scores <= p - self.absolute_margin
+        if self.relative_margin is not None:
+            keep &= scores <= p - self.relative_margin * np.abs(p)
         return keep
 
 
@@ -124,6 +131,7 @@ def candidates(
     filters: Filters = ALL,
     text_keys: UInt64 | None = None,
     positive_scores: Float32 | None = None,
+    compared: Scored | None = None,
     anchors: Int32 | None = None,
 ) -> NegativePool:
     """All hits of a run that may be drawn as negatives, as a pool of the queries of ``positives``.
@@ -137,7 +145,8 @@ def candidates(
         neighbours of an anchor (a positive of the query, searched as a passage), and a query may have one list for
         each anchor. A passage in two lists is a candidate of both.
     text_keys : uint64 [n_passages], equal for equal texts; None tells passages apart by row only.
-    positive_scores : [Q] the score of each query's positive on the scale of the run; needed for margins.
+    positive_scores : [Q] the score of each query's positive; needed for margins.
+    compared : what scores candidates for their queries, on the scale of ``positive_scores``; None: the run does.
     anchors : [len(run)] passage row of each list's anchor; by default the first positive (lookahead), else
         none.
 
@@ -161,7 +170,12 @@ def candidates(
     if depth is not None:
         remaining = offsets_of(keep.view(np.uint8))
         keep &= remaining[1:] - remaining[by_list[which]] <= depth
-    keep &= filters.accept(ranks, scores, _of_hits(positive_scores, owner) if filters.margin else None)
+    found = int(np.count_nonzero(keep))
+    keep &= filters.accept(ranks, scores)
+    if filters.margin:
+        at = np.flatnonzero(keep)
+        values = scores[at] if compared is None else compared(owner[at], rows[at])
+        keep[at] = filters.below(values, _of_hits(positive_scores, owner[at]))
 
     list_anchors = _anchors(positives, query, source) if anchors is None else anchors[lists]
     kept = np.flatnonzero(keep)
@@ -178,6 +192,7 @@ def candidates(
         anchors=list_anchors[which[kept]].astype(np.int32),
         episode=episode,
         collection=run.collection,
+        filtered={} if filters == ALL else {source: found - len(kept)},
     )
 
 

@@ -44,6 +44,7 @@ def stats(pool: NegativePool) -> dict[str, Any]:
         "median_per_query": float(np.median(lengths)) if len(pool) else 0.0,
         "max_per_query": int(lengths.max(initial=0)),
         "queries_without_entries": int(np.count_nonzero(lengths == 0)),
+        **({"filtered": dict(pool.filtered)} if pool.filtered else {}),
     }
 
 

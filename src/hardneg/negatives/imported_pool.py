@@ -44,7 +44,7 @@ def import_pool(
     older than ``episode``. ``contains`` is used as in :func:`mine_pool`.
     """
     ours = without_answers(without_known(given.align(positives), text_keys), contains)
-    ours = replace(ours, episode=episode, episodes=ours.episodes + np.int32(episode - given.episode))
+    ours = replace(ours, episode=episode, episodes=ours.episodes + np.int32(episode - given.episode), filtered={})
     return drop_untrainable(ours, contains)
 
 

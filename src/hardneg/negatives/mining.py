@@ -27,13 +27,14 @@ from hardneg.negatives.imported_pool import drop_untrainable, from_file
 from hardneg.negatives.mix import Mode, teleport, union
 from hardneg.negatives.pool import NegativePool
 from hardneg.negatives.sources import random_source, sample_source
-from hardneg.records import Float32, Int32, Positives, Run, VectorsByRow, owners, spans
+from hardneg.records import Float32, Int32, Int64, Positives, Run, VectorsByRow, owners, spans
 from hardneg.search.bm25 import bm25_run
 
 log = logging.getLogger(__name__)
 
 SOURCES = ("random", "bm25", "query", "lookahead", "file")
 TELEPORTED = ("query", "lookahead")
+PAIRS = 1 << 14  # of a query and a passage that are scored at a time
 DIAGNOSTIC_DEPTH = 100  # training runs are kept at least this deep, for forgetting and its kin
 
 
@@ -215,6 +216,7 @@ def mine_candidates(
             filters=filters,
             contains=contains,
         )
+    known = QueryScores.of(corpus, positives, source) if filters.margin else None
     search, list_anchors = searcher(corpus, positives, source, anchors)
     run = deep_enough(search, source, positives, collection, depth)
     if contains is not None:  # all at once: it is asked block by block
@@ -229,7 +231,8 @@ def mine_candidates(
         seed=seed,
         filters=filters,
         text_keys=collection.text_keys,
-        positive_scores=positive_scores(corpus, positives, source) if filters.margin else None,
+        positive_scores=None if known is None else known.positives_lowest(),
+        compared=None if known is None or source == "query" else known,
         anchors=list_anchors,
         contains=contains,
     )
@@ -281,20 +284,44 @@ def searcher(
     return lambda k: corpus.neighbours(name, list_owners, list_anchors, k), list_anchors
 
 
-def positive_scores(corpus: Miner | Corpus, positives: Positives, source: str) -> Float32:
-    """The score [Q] that margins compare with: that of the first positive; 0 where a query has none.
+@dataclass(frozen=True)
+class QueryScores:
+    """The scores that margins compare: those of passages for the training queries, by the model that mines.
 
-    It is the score in the lists of ``source``. For lookahead it is the positive's score with itself, since it
-    stands at the head of its own list.
+    So a neighbour of the positive is compared as an answer to the query, though its list scores its nearness.
+
+    Attributes
+    ----------
+    positives : D+(q) of the queries.
+    vectors : [Q, dim] the queries, as training steps read them.
     """
-    if source == "bm25" or isinstance(corpus, Corpus):
-        raise SettingsError(
-            "NO_MARGIN", "bm25 has no margin to the positive's score", "filter it by rank or max_score"
-        )
-    some = positives.some()
-    anchors = some.first()
-    lookahead = source == "lookahead"
-    searched = corpus.passage_vectors(anchors) if lookahead else corpus.training_queries.rows(some.query_rows)
-    scores = np.zeros(len(positives), np.float32)
-    scores[spans(positives.offsets) > 0] = corpus.pair_scores(searched, anchors)
-    return scores
+
+    corpus: Miner
+    positives: Positives
+    vectors: NDArray[Any]
+
+    @classmethod
+    def of(cls, corpus: Miner | Corpus, positives: Positives, source: str) -> QueryScores:
+        """The scores for these queries; raises :class:`SettingsError` where no model mines the source."""
+        if source == "bm25" or isinstance(corpus, Corpus):
+            raise SettingsError(
+                "NO_MARGIN", "bm25 has no margin to the positive's score", "filter it by rank or max_score"
+            )
+        return cls(corpus, positives, corpus.training_queries.rows(positives.query_rows))
+
+    def __call__(self, at: Int64, passages: Int32) -> Float32:
+        """The score [n] of each passage for the query at the position ``at`` [n]."""
+        parts = [slice(start, start + PAIRS) for start in range(0, len(passages), PAIRS)]
+        scores = [self.corpus.pair_scores(self.vectors[at[part]], passages[part]) for part in parts]
+        return np.concatenate([np.zeros(0, np.float32), *scores])
+
+    def positives_lowest(self) -> Float32:
+        """The score [Q] that a query's lowest positive has; 0 where there is no positive.
+
+        Training turns from positive to positive, so a negative must keep the margin to each.
+        """
+        lowest, some = np.zeros(len(self.positives), np.float32), spans(self.positives.offsets) > 0
+        each = self(owners(self.positives.offsets), self.positives.passage_rows)
+        if len(each):
+            lowest[some] = np.minimum.reduceat(each, self.positives.offsets[:-1][some])
+        return lowest

@@ -14,7 +14,7 @@ from hardneg.errors import ArtifactError, SettingsError
 from hardneg.keyed_random import UInt64
 from hardneg.negatives.candidates import ALL, Filters, without_known
 from hardneg.negatives.facts import realized
-from hardneg.negatives.pool import ENTRY_ARRAYS, NegativePool, repeats
+from hardneg.negatives.pool import ENTRY_ARRAYS, NegativePool, all_filtered, repeats
 from hardneg.negatives.sources import draw_entries, log_shortfall
 from hardneg.records import Int64, offsets_of, owners, spans
 
@@ -68,7 +68,7 @@ def union(pools: Sequence[NegativePool]) -> NegativePool:
         to = np.arange(len(pool.passage_rows)) + (start - pool.offsets[:-1])[owners(pool.offsets)]
         for name, array in arrays.items():
             array[to] = getattr(pool, name)
-    return replace(pools[0], offsets=offsets, **arrays)
+    return replace(pools[0], offsets=offsets, **arrays, filtered=all_filtered(pools))
 
 
 def teleport(
@@ -112,12 +112,11 @@ def teleport(
     """
     _check_weights(alpha, beta, lookahead)
     _check_pools(query, [pool for pool in (lookahead, *extra) if pool is not None], momentum)
-    old = query.keep(np.zeros(len(query.passage_rows), bool))
+    old = replace(query.keep(np.zeros(len(query.passage_rows), bool)), filtered={})
     if momentum is not None:
-        old = without_known(replace(momentum.align(query.positives), episode=query.episode), text_keys)
-        old = old.keep(
-            replace(filters, absolute_margin=None, relative_margin=None).accept(old.ranks, old.scores, None)
-        )
+        carried = replace(momentum.align(query.positives), episode=query.episode, filtered={})
+        old = without_known(carried, text_keys)
+        old = old.keep(filters.accept(old.ranks, old.scores))
     want = quotas(spans(old.offsets), size=size, alpha=alpha, beta=beta, mode=mode)
     parts = (
         ("query", query, want.query),

@@ -6,8 +6,9 @@ sources found is there twice and so counts twice in training.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,9 @@ class NegativePool:
     anchors: Int32  # [n] the positive whose neighbour a lookahead entry is; -1 otherwise
     episode: int  # the episode that trains on the pool; entries of older episodes are momentum
     collection: str = ""  # digest of the collection the rows belong to
+    filtered: Mapping[str, int] = field(
+        default_factory=dict
+    )  # source -> hits that bounds kept out, if there are any
 
     def __len__(self) -> int:
         return len(self.query_rows)
@@ -139,7 +143,15 @@ def concatenate(pools: Sequence[NegativePool]) -> NegativePool:
     arrays: dict[str, Any] = {name: np.concatenate([getattr(pool, name) for pool in pools]) for name in DTYPES}
     for name in ("offsets", "positive_offsets"):
         arrays[name] = offsets_of(np.concatenate([spans(getattr(pool, name)) for pool in pools]))
-    return replace(pools[0], **arrays)
+    return replace(pools[0], **arrays, filtered=all_filtered(pools))
+
+
+def all_filtered(pools: Iterable[NegativePool]) -> dict[str, int]:
+    """The hits that bounds kept out of any of these pools, by source."""
+    counts: Counter[str] = Counter()
+    for pool in pools:
+        counts.update(pool.filtered)
+    return dict(counts)
 
 
 # ---------------------------------------------------------------- reading
@@ -186,6 +198,7 @@ def save_pool(pool: NegativePool, path: Path, *, settings: Mapping[str, Any], in
         for name in DTYPES:
             draft.array(f"{name}.npy", getattr(pool, name))
         draft.facts = {"episode": pool.episode, "collection": pool.collection, "sources": list(SOURCES)}
+        draft.facts |= {"filtered": dict(pool.filtered)} if pool.filtered else {}
 
 
 @checked
@@ -209,7 +222,10 @@ def load_pool(path: Path, *, n_passages: int | None = None, collection: str | No
     for name, array in arrays.items():
         if array.dtype != DTYPES[name] or array.ndim != 1:
             raise _bad(path / f"{name}.npy", f"{array.ndim}-dimensional {array.dtype}")
-    pool = NegativePool(**arrays, episode=facts["episode"], collection=str(facts.get("collection", "")))
+    filtered = facts.get("filtered", {})
+    pool = NegativePool(
+        **arrays, episode=facts["episode"], collection=str(facts.get("collection", "")), filtered=filtered
+    )
     if collection is not None and pool.collection != collection:
         what = f"made for collection {pool.collection[:12]}…, this one is {collection[:12]}…"
         raise ArtifactError("OTHER_COLLECTION", what, "give the collection it was mined from", path=path)

@@ -9,7 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardneg.keyed_random import UInt64, below, hash64, key, smallest
-from hardneg.negatives.candidates import ALL, SLACK, Contains, Filters, candidates, is_known, without_answers
+from hardneg.negatives.candidates import (
+    ALL,
+    SLACK,
+    Contains,
+    Filters,
+    Scored,
+    candidates,
+    is_known,
+    without_answers,
+)
 from hardneg.negatives.pool import BLOCK, SOURCES, NegativePool, blocks, concatenate, matches, shortfall
 from hardneg.records import Float32, Int32, Int64, Positives, Run, offsets_of, spans, take_spans
 
@@ -51,6 +60,7 @@ def sample_source(
     filters: Filters = ALL,
     text_keys: UInt64 | None = None,
     positive_scores: Float32 | None = None,
+    compared: Scored | None = None,
     anchors: Int32 | None = None,
     contains: Contains | None = None,
 ) -> NegativePool:
@@ -74,14 +84,22 @@ def sample_source(
             filters=filters,
             text_keys=text_keys,
             positive_scores=None if positive_scores is None else positive_scores[start:stop],
+            compared=None if compared is None else _from(compared, start),
             anchors=None if anchors is None else anchors[block],
         )
         part = without_answers(part, contains)
         parts.append(part if count is None else draw_entries(part, count, seed=seed))
     pool = concatenate(parts)
+    if any(pool.filtered.values()):
+        log.info("%s: bounds on rank and score keep out %d candidates", source, pool.filtered[source])
     if count is not None:
         log_shortfall(source, pool, count)
     return pool
+
+
+def _from(compared: Scored, start: int) -> Scored:
+    """What scores by the positions of a block of queries that begins at ``start``."""
+    return lambda at, passages: compared(at + start, passages)
 
 
 def _select_lists(run: Run, lists: Int64) -> Run:

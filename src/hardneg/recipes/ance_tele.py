@@ -17,7 +17,7 @@ from hardneg.data.training_data import TrainingData
 from hardneg.errors import SettingsError
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.models.bi_encoder import BiEncoder
-from hardneg.negatives.candidates import Contains
+from hardneg.negatives.candidates import ALL, Contains
 from hardneg.negatives.imported_pool import import_pool
 from hardneg.negatives.labels import current_positives
 from hardneg.negatives.mining import mine_pool
@@ -26,7 +26,7 @@ from hardneg.negatives.pool import NegativePool
 from hardneg.recipes import catalogue
 from hardneg.recipes.estimate import CostModel, work_of
 from hardneg.recipes.measured_states import MeasuredStage, stage_on_pool
-from hardneg.recipes.settings import Episode, Recipe, TrainingSettings, per_episode
+from hardneg.recipes.settings import Episode, MiningSettings, Recipe, per_episode
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.records import Positives
 from hardneg.storage.artifacts import read_manifest
@@ -35,7 +35,7 @@ from hardneg.training.objectives import group_loss
 from hardneg.training.stage import steps_made
 
 
-class AnceTele(TrainingSettings):
+class AnceTele(MiningSettings):
     """Settings of the recipe; the presets hold the papers' values."""
 
     # episodes
@@ -74,6 +74,9 @@ class AnceTele(TrainingSettings):
         if len(set(self.extra)) < len(self.extra):
             what = f"extra = {self.extra}: a source stands twice"
             raise SettingsError("REPEATED_SOURCE", what, "name each once")
+        if "bm25" in self.extra and self.filters != ALL:
+            what = "extra = bm25 with bounds on the scores of the model that mines, which BM25's are not"
+            raise SettingsError("NO_MARGIN", what, "leave one of them out")
 
     @property
     def may_grow(self) -> tuple[str, ...]:
@@ -187,6 +190,7 @@ def mix_episode(
         mode=settings.momentum,
         dedup=settings.dedup,
         anchors=settings.lookahead,
+        filters=settings.filters,
         contains=contains,
     )
 
@@ -233,6 +237,8 @@ def plan(settings: AnceTele, data: TrainingData, encoder: BiEncoder) -> CostMode
         states=len(episodes) + 1,
         entries=math.ceil(2 * settings.count / (1 - settings.alpha)) + settings.count * len(settings.extra),
         in_batch=settings.in_batch,
+        mined=len(episodes),
+        lists=1 + (settings.beta > 0),
     )
 
 

@@ -44,13 +44,14 @@ class CostModel:
     token_budget: int
     store_dtype: str
     precision: Precision
-    encoded: tuple[int, int] | None = None  # how often the queries are, and the corpus; None: both for every state
+    encoded: tuple[float, int] | None = None  # how often queries are, and the corpus; None: both for all states
     mined: int = 0  # how often the training queries are searched besides
     pools: int | None = None  # that are kept; None: one an episode
     models: int = 0  # that are kept besides those of the episodes and the final one
     query_side: bool = False  # every step searches, and trains the query side alone, which is untied
     index: int = 0  # bytes of one that is built
     passed: int = 0  # states that are measured on dev alone
+    examined: bool = True  # every state is searched for training queries and their positives' neighbours
 
 
 def work_of(
@@ -61,8 +62,18 @@ def work_of(
     states: int,
     entries: int,
     in_batch: bool,
+    mined: int = 0,
+    lists: int = 1,
 ) -> CostModel:
-    """The work of an experiment with these settings; of ADORE all states on the way are among the ``states``."""
+    """The work of an experiment with these settings; of ADORE all states on the way are among the ``states``.
+
+    Parameters
+    ----------
+    mined : states that negatives are mined from, each with so many ``lists`` of a training query.
+    """
+    judged = settings.examine == "judged"
+    passed = sum(len(settings.measured_steps(one)) for one in episodes)
+    share = judged_queries(data) / max(data.collection.n_queries, 1)
     return CostModel(
         data,
         episodes,
@@ -76,8 +87,16 @@ def work_of(
         token_budget=settings.token_budget,
         store_dtype=settings.store_dtype,
         precision=settings.precision,
-        passed=sum(len(settings.measured_steps(one)) for one in episodes),
+        passed=passed,
+        examined=not judged,
+        mined=mined * lists if judged else 0,
+        encoded=(mined + states * share, states + passed) if judged else None,
     )
+
+
+def judged_queries(data: TrainingData) -> int:
+    """Queries of dev and test."""
+    return sum(len(qrels) for qrels in (data.dev, data.test) if qrels is not None)
 
 
 @dataclass(frozen=True)
@@ -175,7 +194,7 @@ def disk_bytes(work: CostModel, encoder: BiEncoder, sample: Sample) -> float:
     checkpoints = sum(min(math.ceil(one.steps / work.checkpoint_every), 2) for one in work.episodes)
     models = checkpoints * checkpoint + (episodes + 1 + work.models) * model
     vectors = (sample.chunks * collection.n_passages + collection.n_queries) * encoder.dim
-    searched = 2 * work.states + work.mined
+    searched = 2 * work.states * work.examined + work.mined
     hits = searched * len(data.train) * training_depth(collection, data.train, work.depth)
     entries = (episodes if work.pools is None else work.pools) * len(data.train) * work.entries
     tokens = sample.tokens(collection.n_queries, collection.n_passages)
@@ -203,8 +222,8 @@ def widest(work: CostModel) -> Episode:
 def time_stages(work: CostModel, encoder: BiEncoder, sample: Sample) -> tuple[dict[str, float], float]:
     """Seconds of each stage of an experiment, and bytes of memory at its largest."""
     data, collection = work.data, work.data.collection
-    judged = sum(len(qrels) for qrels in (data.dev, data.test) if qrels is not None)
-    searched = work.states * (2 * len(data.train) + judged) + work.mined * len(data.train)
+    examined = 2 * len(data.train) if work.examined else 0
+    searched = work.states * (examined + judged_queries(data)) + work.mined * len(data.train)
     texts, indexed = collection.n_queries + collection.n_passages, round(sample.chunks * collection.n_passages)
     searched += 0 if work.query_side or data.dev is None else work.passed * len(data.dev)
     queries, corpora = work.encoded or (work.states, work.states + work.passed)
@@ -230,7 +249,7 @@ def add_own(seconds: dict[str, float], work: CostModel, own: Own) -> None:
     tokens = sample.tokens(*(texts[side] if side in own.sides else 0 for side in ("query", "passage")))
     seconds["encode"] += tokens * encode_seconds(encoder, sample.passages, work.token_budget, work.precision)
     indexed = round(sample.chunks * collection.n_passages)
-    judged = sum(len(qrels) for qrels in (work.data.dev, work.data.test) if qrels is not None)
+    judged = judged_queries(work.data)
     seconds["search"] += judged * indexed * search_seconds(encoder.dim, indexed, JUDGED, work.store_dtype)
 
 

@@ -134,9 +134,9 @@ class Passing:
             inputs = self._inputs_of(made)
             by_leader(save_encoder, encoder, weights_there(self.experiment, *place), inputs=inputs, replace=True)
         by_leader(self._record, state, made)
-        if not self.lasting(made):
-            state.discard("passage")
         self.values[place] = value
+        if not self.lasting(made) and self.end != made:  # after an early end the same state is searched
+            state.discard("passage")
         if self.keeps_weights:
             by_leader(self._forget_weights)
         log.info("%s: dev %s %.4f", state.name, self.settings.steering, value)
@@ -276,7 +276,7 @@ def stage_on_pool(
     models : where the model is kept, and after how many steps.
     began : folder of the runs of ``encoder``, if they are not those of the episode.
     """
-    schedule, number = training.schedule(episode.scheduled), episode.episode
+    schedule, number = training.settings.schedule_over(episode.scheduled), episode.episode
     retriever = training.trainee(encoder, objective, batches, schedule, models)
     inputs = {"pool": read_manifest(training.experiment.layout.episode(number).negatives).digest}
     passing = Passing(training, episode, start=began)

@@ -17,9 +17,10 @@ from hardneg.evaluation.measures import Measure, bases_of, parse_measures
 from hardneg.experiment.layout import LAST_MODEL, MODEL
 from hardneg.experiment.snapshot import State
 from hardneg.models.encoder_settings import EncoderSettings
+from hardneg.negatives.candidates import Filters
 from hardneg.recipes.catalogue import RecipeFacts
 from hardneg.search.retriever import Encoding
-from hardneg.training.optim import Optimizers, optimizers
+from hardneg.training.optim import Optimizers, Schedule, linear, optimizers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +99,7 @@ class TrainingSettings(Settings):
         "last"  # the state that model/ holds: best on dev by the first measure, or last
     )
     patience: int | None = Field(None, ge=1)  # measurements without improvement that end a stage of training
+    examine: Literal["all", "judged"] = "all"  # judged: states are searched for dev and test, not for diagnostics
 
     # labels, see Labels; answers are for open-domain question answering
     labels: Literal["qrels", "answers"] = "qrels"
@@ -248,10 +250,38 @@ class TrainingSettings(Settings):
             "mask_known_positives": self.mask_known_positives,
         }
 
+    def schedule_over(self, horizon: int) -> Schedule:
+        """The learning rate of every step: it rises for the warm-up, and falls to 0 at ``horizon`` steps."""
+        return linear(self.learning_rate, warmup=self.warmup, horizon=horizon)
+
     @property
     def make_optimizer(self) -> Optimizers:
         """The optimiser over a model's parameters."""
         return optimizers(self.optimizer, weight_decay=self.weight_decay)
+
+
+class MiningSettings(TrainingSettings):
+    """Settings of the recipes whose negatives the model itself mines."""
+
+    # bounds on what is mined, see Filters; scores are those of the model that mines
+    max_score: float | None = None
+    absolute_margin: float | None = None
+    relative_margin: float | None = None
+
+    @property
+    def bounds(self) -> dict[str, float]:
+        """The bounds that are set."""
+        known = {name: getattr(self, name) for name in ("max_score", "absolute_margin", "relative_margin")}
+        return {name: value for name, value in known.items() if value is not None}
+
+    @property
+    def filters(self) -> Filters:
+        """Which candidates may become negatives."""
+        return Filters(
+            max_score=self.max_score,
+            absolute_margin=self.absolute_margin,
+            relative_margin=self.relative_margin,
+        )
 
 
 def per_episode(values: Sequence[int], episode: int) -> int:

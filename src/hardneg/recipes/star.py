@@ -27,14 +27,14 @@ from hardneg.negatives.pool import NegativePool
 from hardneg.recipes import catalogue
 from hardneg.recipes.estimate import CostModel, work_of
 from hardneg.recipes.measured_states import MeasuredStage, stage_on_pool
-from hardneg.recipes.settings import Episode, Recipe, TrainingSettings
+from hardneg.recipes.settings import Episode, MiningSettings, Recipe
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.training.batches import VisitBatches, trainable
 from hardneg.training.objectives import GroupLoss
 from hardneg.training.stage import steps_made
 
 
-class Star(TrainingSettings):
+class Star(MiningSettings):
     """Settings of the recipe; the presets hold the paper's values."""
 
     negatives_per_query: int = Field(1, ge=1)
@@ -84,7 +84,10 @@ def static_negatives(
     positives = current_positives(state, training.data, depth, contains)
     if given is not None:
         return import_pool(given, positives, 1, training.data.collection.text_keys, contains)
-    return mine_candidates(state, positives, "query", episode=1, depth=depth, seed=seed, contains=contains)
+    filters = training.settings.filters
+    return mine_candidates(
+        state, positives, "query", episode=1, depth=depth, seed=seed, filters=filters, contains=contains
+    )
 
 
 def stage_of(training: TrainingRun[Star], pool: NegativePool, start: BiEncoder) -> MeasuredStage:
@@ -122,7 +125,7 @@ def loss_of(settings: Star, scale: float) -> GroupLoss:
 def plan(settings: Star, data: TrainingData, encoder: BiEncoder) -> CostModel:
     """What the experiment would do."""
     one = settings.episode_of(len(data.train))
-    return work_of(settings, data, [one], states=2, entries=settings.depth, in_batch=True)
+    return work_of(settings, data, [one], states=2, entries=settings.depth, in_batch=True, mined=1)
 
 
 ABOUT = "STAR (Zhan et al., 2021)"

@@ -30,7 +30,7 @@ from hardneg.recipes.adore.fixed_index import build_once, check_options, exact_i
 from hardneg.recipes.adore.fixed_negatives import FixedNegatives
 from hardneg.recipes.adore.lists import Retrieval
 from hardneg.recipes.adore.query_batches import QueryBatch, QueryBatches, ranks_of
-from hardneg.recipes.estimate import CostModel, work_of
+from hardneg.recipes.estimate import CostModel, judged_queries, work_of
 from hardneg.recipes.measured_states import MeasuredStage, Passing
 from hardneg.recipes.settings import Episode, Recipe, TrainingSettings
 from hardneg.recipes.training_run import TrainingRun
@@ -147,7 +147,7 @@ def adore(
     for step in (step for step in settings.measured_steps(settings.episode_of(training.data)) if step < made):
         place, name = layout.state(step), settings.name_of_step(1, step)
         kept = load_encoder(str(place.model), device=start.device)
-        between = training.state(kept, name, place.runs, step=step, kept_at=place.model, episode=1)
+        between = training.state(kept, name, place.runs, step=step, weights=place.model, episode=1)
         yield between
         yield from with_index(between, fixed)
         between.discard("query")
@@ -210,7 +210,7 @@ def stage_of(
             seed=settings.seed,
             micro_queries=settings.micro_queries,
         ),
-        training.schedule(episode.scheduled),
+        settings.schedule_over(episode.scheduled),
         models={training.last_model: episode.steps},
         passing={layout.state(step).model: step for step in settings.measured_steps(episode)},
         facts=retrieval.facts,
@@ -271,11 +271,14 @@ def plan(settings: Adore, data: TrainingData, encoder: BiEncoder) -> CostModel:
         entries=min(settings.depth, passages),
         in_batch=False,
     )
+    mined = max(pools - 1, 0) if work.examined else pools  # the first is that of a state that is examined
+    judged = judged_queries(data) / data.collection.n_queries
+    queries = (2 + kept) * (1 if work.examined else judged)
     return replace(
         work,
         query_side=True,
-        encoded=(2 + kept + max(pools - 1, 0), 1),
-        mined=max(pools - 1, 0),  # the first is that of a state
+        encoded=(queries + mined, 1),
+        mined=mined,
         pools=pools,
         models=kept,
         index=size_of(settings, passages, encoder.dim),

@@ -12,7 +12,7 @@ import torch
 from hardneg.errors import PeerError
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.layout import number_of, versions_in
-from hardneg.experiment.names import UNTRAINED
+from hardneg.experiment.names import UNTRAINED, Asked
 from hardneg.experiment.snapshot import GEOMETRY, ArchivedState, Snapshot
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
@@ -98,17 +98,24 @@ def published_model(experiment: Experiment, step: int, device: torch.device) -> 
 
 
 def state_behind(
-    training: TrainingRun, miner: BiEncoder, version: int, step: int, trained_on: Path | None = None
+    training: TrainingRun, miner: BiEncoder, version: int, step: int, pool: Path | None = None
 ) -> Snapshot:
     """The state that mines a version, by the model of a step."""
     runs, facts = runs_of(training.experiment, version), made_by(version)
-    return training.state(miner, name_of(version), runs, step=step, trained_on=trained_on, **facts)
+    return training.state(miner, name_of(version), runs, step=step, pool=pool, **facts)
 
 
-def archived_state(experiment: Experiment, version: int, step: int, trained_on: Path | None) -> ArchivedState:
+def archived_state(
+    experiment: Experiment, version: int, step: int, pool: Path | None, asked: Asked = "all"
+) -> ArchivedState:
     """The state behind a version that was mined before."""
     return ArchivedState(
-        name_of(version), runs_of(experiment, version), step=step, trained_on=trained_on, **made_by(version)
+        name_of(version),
+        runs_of(experiment, version),
+        step=step,
+        pool=pool,
+        asked=asked,
+        **made_by(version),
     )
 
 
@@ -136,18 +143,25 @@ def next_job(mode: Mode, experiment: Experiment, *, every: int, refreshes: int) 
     return (version, step) if version <= refreshes and is_published(exported(experiment, step)) else None
 
 
-def publish_version(training: TrainingRun, state: Snapshot, version: int) -> None:
-    """Publish all candidates of a state as a version of the negatives (top ``depth`` without D+)."""
-    data, experiment = training.data, training.experiment
-    depth, seed = training.settings.depth, training.settings.seed
+def publish_version(training: TrainingRun[Any], state: Snapshot, version: int) -> None:
+    """Publish the candidates of a state as a version of the negatives: top ``depth`` without D+, within bounds."""
+    data, experiment, settings = training.data, training.experiment, training.settings
     contains = answers_of(data, experiment.cache)
     with experiment.timed("mine", version=version, step=state.step):
-        positives = current_positives(state, data, depth, contains)
+        positives = current_positives(state, data, settings.depth, contains)
         pool = mine_candidates(
-            state, positives, "query", episode=version, depth=depth, seed=seed, contains=contains
+            state,
+            positives,
+            "query",
+            episode=version,
+            depth=settings.depth,
+            seed=settings.seed,
+            filters=settings.filters,
+            contains=contains,
         )
     inputs = {"collection": data.collection.digest, "miner": state.digest, "step": str(state.step)}
-    save_pool(pool, versions_of(experiment).path(version), settings={"depth": depth}, inputs=inputs)
+    told = {"depth": settings.depth, **settings.bounds}
+    save_pool(pool, versions_of(experiment).path(version), settings=told, inputs=inputs)
 
 
 def is_mined(experiment: Experiment, version: int) -> bool:
@@ -203,7 +217,14 @@ def needed_from(experiment: Experiment) -> int:
 
 
 def watch(
-    experiment: Experiment, working: Supervisor, *, mode: Mode, every: int, steps: int, keep: int | None
+    experiment: Experiment,
+    working: Supervisor,
+    *,
+    mode: Mode,
+    every: int,
+    steps: int,
+    keep: int | None,
+    asked: Asked = "all",
 ) -> Iterator[ArchivedState]:
     """Yield the state behind every version as it is completed, while two processes train and mine.
 
@@ -211,6 +232,7 @@ def watch(
     ----------
     every, steps : after how many steps a model is published, and after how many training is over.
     keep : how many of the newest versions stay, besides those that resuming needs; None: all of them.
+    asked : which queries the states were searched for.
 
     Raises
     ------
@@ -224,7 +246,7 @@ def watch(
             if is_mined(experiment, version):
                 step = step_of(experiment, version)
                 used = used_before(mode, experiment, step, every, version)
-                yield archived_state(experiment, version, step, used)
+                yield archived_state(experiment, version, step, used, asked)
                 tidy(experiment, used=used, keep=keep)
             version += 1
         if not busy:

@@ -50,7 +50,7 @@ from hardneg.recipes.ance.in_force import VersionInForce
 from hardneg.recipes.ance.versions import Mode, Wait, no_wait, wait_for_peer
 from hardneg.recipes.estimate import CostModel, work_of
 from hardneg.recipes.measured_states import MeasuredStage, Passing, runs_there, weights_there
-from hardneg.recipes.settings import Episode, Recipe, TrainingSettings
+from hardneg.recipes.settings import Episode, MiningSettings, Recipe
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.training.batches import VisitBatches
 from hardneg.training.objectives import LossName, group_loss
@@ -61,7 +61,7 @@ EXPORTS = 2  # published models that stand beside each other where the inference
 NEEDED = 2  # versions that resuming or the results need besides the newest
 
 
-class Ance(TrainingSettings):
+class Ance(MiningSettings):
     """Settings of the recipe; the presets hold the paper's values."""
 
     mode: Mode = "sync"
@@ -150,6 +150,7 @@ def ance(
             every=settings.refresh_every,
             steps=settings.steps,
             keep=settings.keep_versions,
+            asked=settings.examine,
         )
     last = training.last_model
     encoder, made = load_encoder(str(last), device=base().device), steps_made(last)
@@ -167,15 +168,15 @@ def alternate(training: TrainingRun[Ance], base: Callable[[], BiEncoder]) -> Ite
         if step >= end:  # patience ended it
             break
         used = used_before(settings.mode, experiment, step, settings.refresh_every, version)
-        kept_at = weights_there(experiment, EPISODE, step) if step and settings.keep == "best" else None
+        weights = weights_there(experiment, EPISODE, step) if step and settings.keep == "best" else None
         if by_leader(is_mined, experiment, version):
-            old = archived_state(experiment, version, step, used)
-            old.kept_at = kept_at
+            old = archived_state(experiment, version, step, used, settings.examine)
+            old.weights = weights
             yield old
         else:
             miner = encoder if step == 0 else published_model(experiment, step, encoder.device)
             state = state_behind(training, miner, version, step, used)
-            state.kept_at = kept_at
+            state.weights = weights
             yield state
             by_leader(publish_version, training, state, version)
             state.discard()
@@ -227,7 +228,7 @@ def stage_of(training: TrainingRun[Ance], encoder: BiEncoder, wait: Wait) -> Mea
             rotate=settings.positives == "rotate",
             micro_queries=settings.micro_queries,
         ),
-        schedule_of(training, in_force.begun),
+        schedule_of(settings, len(data.train), in_force.begun),
         models={training.last_model: settings.episode_of(len(data.train)).steps},
         facts=in_force.facts,
     )
@@ -261,18 +262,18 @@ def be_trainer(training: TrainingRun[Ance], base: Callable[[], BiEncoder], patie
         train(stage, experiment, until, settings.steps)
 
 
-def schedule_of(training: TrainingRun[Ance], begun: Callable[[int], int]) -> Schedule:
+def schedule_of(settings: Ance, queries: int, begun: Callable[[int], int]) -> Schedule:
     """The learning rate of every step.
 
     Parameters
     ----------
+    queries : to train on.
     begun : step -> the step at which the version in force there took effect.
     """
-    settings, queries = training.settings, len(training.data.train)
     if settings.schedule == "single":
-        return training.schedule(settings.horizon or settings.steps)
+        return settings.schedule_over(settings.horizon or settings.steps)
     horizon = settings.horizon or max(queries, settings.refresh_every)  # never at rest before a version is due
-    return cyclical(training.schedule(horizon), begun)
+    return cyclical(settings.schedule_over(horizon), begun)
 
 
 # ---------------------------------------------------------------- the inferencer
@@ -303,7 +304,15 @@ def plan(settings: Ance, data: TrainingData, encoder: BiEncoder) -> CostModel:
     """What the experiment would do."""
     one = settings.episode_of(len(data.train))
     versions = settings.refreshes + 1 - (settings.mode == "async-fixed" and settings.refreshes > 0)  # 1 is 0 there
-    work = work_of(settings, data, [one], states=versions + 1, entries=settings.depth, in_batch=settings.in_batch)
+    work = work_of(
+        settings,
+        data,
+        [one],
+        states=versions + 1,
+        entries=settings.depth,
+        in_batch=settings.in_batch,
+        mined=versions,
+    )
     kept = versions if settings.keep_versions is None else min(versions, settings.keep_versions + NEEDED)
     return replace(work, pools=kept, models=min(settings.refreshes, EXPORTS))
 
