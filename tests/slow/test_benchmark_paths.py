@@ -42,6 +42,9 @@ def documentation(tmp_path_factory):
     ("contender", "size"),
     [
         ("measures:hardneg", '{"queries": 50, "hits": 20, "passages": 1000}'),
+        ("fusion:hardneg_rrf", '{"queries": 5, "hits": 20, "passages": 1000}'),
+        ("fusion:hardneg_linear", '{"queries": 5, "hits": 20, "passages": 1000}'),
+        ("fusion:hardneg_rerank", '{"queries": 5, "hits": 20, "passages": 1000}'),
         ("tokens:hardneg", '{"passages": 200, "batch": 16}'),
         ("search:hardneg", '{"passages": 500, "dim": 16, "k": 10, "queries": 3, "searches": 2}'),
         ("search:hardneg_float32", '{"passages": 500, "dim": 16, "k": 10, "queries": 3, "searches": 2}'),

@@ -4,12 +4,16 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 import hardneg as hn
 from calls import uncalled
 from hardneg.api import rank
 from hardneg.data.formats.trec import read_run, write_run
 from hardneg.errors import ArtifactError, InputError, NumericError, SettingsError
+from hardneg.models.rankers import new_ranker, save_ranker
+from hardneg.models.source import ModelSource
+from hardneg.models.tokenizing import pair_store
 from hardneg.records import Run
 from worlds.tiny_world import one_thread  # noqa: F401
 
@@ -240,3 +244,23 @@ def test_any_scorer_of_pairs_will_do(world, searched, tmp_path, monkeypatch):
         scores = [score for _, score in found]
         assert scores == sorted(scores, reverse=True)
         assert [f"p{score:03.0f}" for score in scores[:5]] == [passage for passage, _ in found[:5]]
+
+
+def test_a_cross_encoder_is_known_by_its_folder(world, searched, tmp_path):
+    ranker = new_ranker(ModelSource.at(world.model), seed=3)
+    save_ranker(ranker, tmp_path / "ranker")
+    out, cache = tmp_path / "out.trec", world.root / "cache"
+    common = {"data": world.collection, "ranker": tmp_path / "ranker", "cache": cache, "device": "cpu"}
+    hn.rerank(searched["bm25", "dev"], out, **common, k=8)
+    spaces = world.collection.query_ids, world.collection.passage_ids
+    old, new = (read_run(path, *spaces) for path in (searched["bm25", "dev"], out))
+    pairs = pair_store(ranker.tower, ranker.template, world.collection, cache)
+    with torch.no_grad():
+        for i, query in enumerate(new.query_rows):
+            (was, _), (rows, scores) = old.hits(i), new.hits(i)
+            assert sorted(rows[:8]) == sorted(was[:8])
+            assert rows[8:].tolist() == was[8:].tolist()
+            expected = ranker.eval().score(pairs.read(np.full(len(rows[:8]), query), rows[:8]))
+            assert scores[:8].tolist() == pytest.approx(expected.tolist(), abs=1e-4)
+    with pytest.raises(SettingsError, match="BAD_SETTING"):
+        hn.rerank(searched["bm25", "dev"], out, **common, embeddings=tmp_path)

@@ -8,7 +8,10 @@ from typing import Protocol
 
 import numpy as np
 
+from hardneg.data.token_pairs import PairStore
 from hardneg.errors import NumericError
+from hardneg.models.cross_encoder import CrossEncoder
+from hardneg.models.pair_scores import score_pairs
 from hardneg.process.progress import Tick, silent
 from hardneg.records import Float32, Int32, Int64, Run, offsets_of, owners, spans, take_spans
 from hardneg.search.retriever import Retriever
@@ -49,6 +52,24 @@ class RetrieverScorer:
             vectors = self.retriever.queries.rows(rows)[which]
             scores[part] = self.retriever.pair_scores(vectors, passage_rows[part])
         return scores
+
+
+class RankerScorer:
+    """A cross-encoder over a collection as a scorer, in batches of equal tokens.
+
+    Parameters
+    ----------
+    pairs : made for this ranker.
+    budget : tokens of a batch.
+    """
+
+    def __init__(self, ranker: CrossEncoder, pairs: PairStore, *, budget: int = 16384) -> None:
+        self.ranker, self.pairs, self.budget = ranker, pairs, budget
+
+    def score(self, query_rows: Int32, passage_rows: Int32) -> Float32:
+        """See :class:`PairScorer`."""
+        stores = self.pairs.queries, self.pairs.passages
+        return score_pairs(self.ranker, *stores, query_rows, passage_rows, budget=self.budget)
 
 
 def rerank(
