@@ -64,7 +64,8 @@ def train_only(world, tmp_path_factory):
         data = settings.data_of(world.collection, hn.Splits(dev="none", test="none"), seed=0)
         path = tmp_path_factory.mktemp("experiment")
         with watched() as batches:
-            for state in ance_tele.ance_tele(settings, data, partial(deepcopy, base), Experiment(path, cache)):
+            training = TrainingRun(settings, data, Experiment(path, cache))
+            for state in ance_tele.ance_tele(training, partial(deepcopy, base)):
                 state.discard()
         return Executed(path, settings.model_dump(), {}, batches)
 

@@ -20,6 +20,7 @@ from hardneg.negatives.pool import load_pool
 from hardneg.recipes.ance import recipe as ance
 from hardneg.recipes.ance import versions as refresh
 from hardneg.recipes.ance.recipe import RECIPE, Ance
+from hardneg.recipes.training_run import TrainingRun
 from worlds.tiny_world import COMMON, one_thread  # noqa: F401
 
 EVERY, REFRESHES = 4, 2
@@ -191,9 +192,10 @@ def train_async(world, path, cache):
     settings = Ance(**COMMON | LATE)
     data = choose_splits(world.collection, dev="none", test="none")
     experiment = Experiment(path, cache)
-    training = ance.trainer(settings, data, load_encoder(world.calm), experiment, refresh.no_wait)
+    training = TrainingRun(settings, data, experiment)
+    stage = ance.stage_of(training, load_encoder(world.calm), refresh.no_wait)
     for until in range(EVERY, settings.steps + 1, EVERY):
-        ance.train(training, settings, experiment, until)
+        ance.train(stage, experiment, until, settings.steps)
     rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     return [row["lr"] for row in rows], [row["negative_version"] for row in rows]
 

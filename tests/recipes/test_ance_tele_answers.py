@@ -19,6 +19,7 @@ from hardneg.evaluation.matching import contains
 from hardneg.experiment.folder import Experiment
 from hardneg.models.loading import load_encoder
 from hardneg.recipes import ance_tele
+from hardneg.recipes.training_run import TrainingRun
 from hardneg.records import Positives
 from worlds.tiny_world import SETTINGS, one_thread, tiny_model  # noqa: F401
 
@@ -229,7 +230,7 @@ def run_recipe(qa, tmp_path_factory):
         path = tmp_path_factory.mktemp("experiment")
         with watched() as batches:
             base = partial(load_encoder, qa.model)
-            for state in ance_tele.ance_tele(settings, data, base, Experiment(path, cache)):
+            for state in ance_tele.ance_tele(TrainingRun(settings, data, Experiment(path, cache)), base):
                 state.discard()
         return Executed(path, settings.model_dump(), {}, batches)
 

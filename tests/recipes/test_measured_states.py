@@ -11,7 +11,7 @@ from hardneg.api.recipes import settings_of
 from hardneg.errors import ArtifactError, Faults, SettingsError
 from hardneg.models.loading import load_encoder
 from hardneg.recipes import measured_states as passing
-from hardneg.recipes import settings as recipe_settings
+from hardneg.recipes import training_run
 from hardneg.recipes.measured_states import Passing
 from hardneg.recipes.settings import Episode
 from hardneg.storage.artifacts import read_manifest
@@ -160,7 +160,7 @@ MOMENTS = (
     (Passing, "_record"),
     (Passing, "_forget_weights"),
     (stage, "save_checkpoint"),
-    (recipe_settings, "save_encoder"),
+    (training_run, "save_encoder"),
 )
 
 

@@ -46,7 +46,7 @@ def test_equals_a_loop():
 
 def test_a_state_without_a_pool_has_none(tmp_path):
     for pool in (None, tmp_path / "no"):
-        state = ArchivedState("first", tmp_path, trained_on=pool)
+        state = ArchivedState("first", tmp_path, pool=pool)
         assert share_of_state(state, run_of([[1]], collection="c"), positives_of([[1]]), COLLECTION) is None
 
 
@@ -54,7 +54,7 @@ def test_a_share_outlives_the_pool(tmp_path):
     run, positives = run_of([[1, 2, 3]], collection="c"), positives_of([[1]])
     save_run(run, tmp_path / "runs/query", inputs={}, settings={"k": 3})
     save_pool(pool_of([[2, 7]], [[1]], collection="c"), tmp_path / "pool", settings={}, inputs={})
-    state = ArchivedState("first", tmp_path / "runs", trained_on=tmp_path / "pool")
+    state = ArchivedState("first", tmp_path / "runs", pool=tmp_path / "pool")
     assert share_of_state(state, run, positives, COLLECTION) == 0.5
     remove(tmp_path / "pool")
     assert share_of_state(state, run, positives, COLLECTION) == 0.5

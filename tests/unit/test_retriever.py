@@ -214,7 +214,7 @@ def test_a_retriever_of_another_collection_is_refused(world, tmp_path):
 
 
 def test_a_retriever_knows_nothing_of_experiments(make):
-    experiment = {"name", "step", "episode", "trained_on", "asked", "kept_at", "keeps", "folder"}
+    experiment = {"name", "step", "episode", "pool", "asked", "weights", "keeps", "folder"}
     assert not experiment & vars(make()).keys()
     assert not experiment & {*inspect.signature(Retriever).parameters}
     assert issubclass(Snapshot, CachedRetriever)

@@ -27,7 +27,7 @@ from hardneg.data.checks import (
     encoded_text,
     grades_of,
 )
-from hardneg.data.source import JudgementRecord, PassageRecord, QueryRecord, Source
+from hardneg.data.record_source import JudgementRecord, PassageRecord, QueryRecord, Source
 from hardneg.data.text import (
     IdColumn,
     TextColumn,

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg.data.source import JudgementRecord, PassageRecord, QueryRecord
+from hardneg.data.record_source import JudgementRecord, PassageRecord, QueryRecord
 from hardneg.errors import InputError
 from hardneg.records import Int32
 

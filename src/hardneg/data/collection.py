@@ -31,7 +31,7 @@ from hardneg.data.building import (
     build,
 )
 from hardneg.data.checks import OnDuplicate, Rules
-from hardneg.data.source import Judged, PassageLike, QueryLike, Source, source_from_lists
+from hardneg.data.record_source import Judged, PassageLike, QueryLike, Source, source_from_lists
 from hardneg.data.text import IdColumn, TextColumn, hash_strings
 from hardneg.errors import SettingsError
 from hardneg.keyed_random import UInt64

@@ -13,7 +13,7 @@ from hardneg.arguments import checked
 from hardneg.data.checks import OnDuplicate, Rules
 from hardneg.data.collection import KIND, Collection, cached_place, publish_source
 from hardneg.data.formats import beir, dpr, hub, irds, msmarco, pydocs, qa, tevatron, trec_folder
-from hardneg.data.source import Source
+from hardneg.data.record_source import Source
 from hardneg.errors import BusyError, InputError, SettingsError
 from hardneg.storage.artifacts import MANIFEST, SettingsClash, cache_root, check_writable, is_published, lease
 from hardneg.storage.lease import holding

@@ -46,15 +46,15 @@ def share_of_state(state: State, run: Run, positives: Positives, collection: Col
     The share is stored beside the state's runs, because the negatives may be deleted later.
     """
     path = informative_of(state.folder)
-    if state.trained_on is None:
+    if state.pool is None:
         return None
-    if not is_published(state.trained_on):
+    if not is_published(state.pool):
         return read_manifest(path).facts["share"] if is_published(path, KIND) else None
-    pool = load_pool(state.trained_on, n_passages=collection.n_passages, collection=collection.digest)
+    pool = load_pool(state.pool, n_passages=collection.n_passages, collection=collection.digest)
     if not len(pool.passage_rows):
         return None
     ranked = run_of(state.folder, "query")
-    inputs = {"pool": read_manifest(state.trained_on).digest, "run": read_manifest(ranked).digest}
+    inputs = {"pool": read_manifest(state.pool).digest, "run": read_manifest(ranked).digest}
     if not is_current(path, KIND, inputs):
         with publish(path, KIND, inputs=inputs, replace=True) as draft:
             draft.facts["share"] = informative_share(pool, run, positives, collection.text_keys)

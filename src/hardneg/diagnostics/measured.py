@@ -53,7 +53,7 @@ def measure_state(state: State, judge: Judge, layout: Layout, *, depth: int) -> 
     depth : how far down training queries are mined.
     """
     runs, errors = search_state(state, judge, depth=depth)
-    found = Measured(record_of(state, layout), runs, state.kept_at, errors)
+    found = Measured(record_of(state, layout), runs, state.weights, errors)
     return with_figures(found, judge, state) if is_leader() else found
 
 

@@ -34,10 +34,10 @@ class Snapshot(CachedRetriever):
     folder : where this state's runs are published.
     step : optimiser steps that made it, where training is one long run.
     keeps : never discard the embeddings, for others may want them.
-    trained_on : the pool that the model was trained on last.
+    pool : the pool that the model was trained on last.
     asked : which queries the state is searched for when it is examined. A state asked for dev embeds only those.
     sparing : queries are embedded as they are asked for, unless half of them or more are asked for at once.
-    kept_at : where its weights stand; None: nowhere, or not yet.
+    weights : the folder of its weights; None: they are not kept, or not yet written.
     kind : what it is.
     episode : of the stage that made it; None: none did.
     options : as of :class:`~hardneg.search.retriever.Retriever`.
@@ -53,17 +53,17 @@ class Snapshot(CachedRetriever):
         *,
         step: int | None = None,
         keeps: bool = False,
-        trained_on: Path | None = None,
+        pool: Path | None = None,
         asked: Asked = "all",
         sparing: bool = False,
-        kept_at: Path | None = None,
+        weights: Path | None = None,
         kind: Kind = "passing",
         episode: int | None = None,
         **options: Any,
     ) -> None:
         super().__init__(encoder, collection, folder, cache, **options)
         self.name, self.step, self.keeps = name, step, keeps
-        self.trained_on, self.asked, self.kept_at = trained_on, asked, kept_at
+        self.pool, self.asked, self.weights = pool, asked, weights
         self.sparing = sparing
         self.kind, self.episode, self.of = kind, episode, ""
 
@@ -112,7 +112,7 @@ class ArchivedState:
 
     Parameters
     ----------
-    name, folder, step, trained_on, asked, kept_at, kind, episode : as of the :class:`Snapshot` that it was.
+    name, folder, step, pool, asked, weights, kind, episode : as of the :class:`Snapshot` that it was.
     """
 
     def __init__(
@@ -121,15 +121,15 @@ class ArchivedState:
         folder: Path,
         *,
         step: int | None = None,
-        trained_on: Path | None = None,
+        pool: Path | None = None,
         asked: Asked = "all",
-        kept_at: Path | None = None,
+        weights: Path | None = None,
         kind: Kind = "passing",
         episode: int | None = None,
     ) -> None:
-        self.kept_at, self.kind, self.episode = kept_at, kind, episode
+        self.weights, self.kind, self.episode = weights, kind, episode
         self.name, self.folder, self.step = name, folder, step
-        self.trained_on, self.asked = trained_on, asked
+        self.pool, self.asked = pool, asked
 
     def search(self, name: str, query_rows: Int32, k: int, *, as_trained: bool = False) -> Run:
         """The run that was published as ``name``, whatever its queries' length was."""
@@ -165,8 +165,8 @@ def record_of(state: State, layout: Layout) -> StateRecord:
         of=state.of or None if isinstance(state, Snapshot) else None,
         episode=state.episode,
         step=-1 if state.step is None else state.step,
-        model=None if state.kept_at is None else layout.relative(state.kept_at),
-        pool=None if state.trained_on is None else layout.relative(state.trained_on),
+        model=None if state.weights is None else layout.relative(state.weights),
+        pool=None if state.pool is None else layout.relative(state.pool),
         runs=layout.relative(state.folder),
         index=index or None,
         asked=state.asked,

@@ -50,25 +50,20 @@ ORIGIN = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformer
 
 
 class Tower(nn.Module):
-    """A transformer with its tokenizer and its head; ``code`` is the digest of the code that the model brought.
+    """A transformer with its tokenizer; ``code`` is the digest of the code that the model brought, if any.
 
-    Parameters
+    Attributes
     ----------
-    head : what comes after pooling, in float32; the model that the tower belongs to applies it.
+    head : what comes after pooling, in float32, or None. Loading sets it; the model that has the tower applies it.
     """
 
     def __init__(
-        self,
-        transformer: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        head: nn.Module | None = None,
-        *,
-        code: str | None = None,
+        self, transformer: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, code: str | None = None
     ) -> None:
         super().__init__()
         self.code = code
         self.transformer = transformer
-        self.head = head
+        self.head: nn.Module | None = None
         self.pretrained_tokenizer = tokenizer
         self.tokenizer: Tokenizer = plain_tokenizer(tokenizer.backend_tokenizer)
         self.tokenizer_digest = tokenizer_digest(self.tokenizer)

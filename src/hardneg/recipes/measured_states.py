@@ -276,7 +276,7 @@ def stage_on_pool(
     models : where the model is kept, and after how many steps.
     began : folder of the runs of ``encoder``, if they are not those of the episode.
     """
-    schedule, number = training.schedule(episode.scheduled), episode.episode
+    schedule, number = training.settings.schedule_over(episode.scheduled), episode.episode
     retriever = training.trainee(encoder, objective, batches, schedule, models)
     inputs = {"pool": read_manifest(training.experiment.layout.episode(number).negatives).digest}
     passing = Passing(training, episode, start=began)

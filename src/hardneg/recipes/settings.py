@@ -20,7 +20,7 @@ from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.negatives.candidates import Filters
 from hardneg.recipes.catalogue import RecipeFacts
 from hardneg.search.retriever import Encoding
-from hardneg.training.optim import Optimizers, optimizers
+from hardneg.training.optim import Optimizers, Schedule, linear, optimizers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,6 +249,10 @@ class TrainingSettings(Settings):
             "cache_tokens": self.chunk_tokens,
             "mask_known_positives": self.mask_known_positives,
         }
+
+    def schedule_over(self, horizon: int) -> Schedule:
+        """The learning rate of every step: it rises for the warm-up, and falls to 0 at ``horizon`` steps."""
+        return linear(self.learning_rate, warmup=self.warmup, horizon=horizon)
 
     @property
     def make_optimizer(self) -> Optimizers:

@@ -24,7 +24,7 @@ from hardneg.recipes.settings import TrainingSettings
 from hardneg.storage.artifacts import is_current
 from hardneg.training.loop import Batch, Objective
 from hardneg.training.objectives import GroupLoss, group_objective
-from hardneg.training.optim import Schedule, linear
+from hardneg.training.optim import Schedule
 from hardneg.training.stage import RETRIEVER, Save, Stage, Trainee
 
 S = TypeVar("S", bound=TrainingSettings)
@@ -87,21 +87,21 @@ class TrainingRun(Generic[S]):
         built_on = layout.episode(episode - 1)
         before = None if episode == self.settings.first_episode else built_on.negatives
         if episode > episodes:
-            return self.final_state(encoder, trained_on=before, episode=episode - 1)
+            return self.final_state(encoder, pool=before, episode=episode - 1)
         runs = layout.episode(episode).runs
         if before is None:
             return self.state(encoder, UNTRAINED, runs, kind="untrained")
-        facts: dict[str, Any] = {"trained_on": before, "kept_at": built_on.model, "episode": episode - 1}
+        facts: dict[str, Any] = {"pool": before, "weights": built_on.model, "episode": episode - 1}
         return self.state(encoder, f"episode-{episode - 1}", runs, kind="episode", **facts)
 
     def final_state(
-        self, encoder: BiEncoder, step: int | None = None, trained_on: Path | None = None, *, episode: int = 1
+        self, encoder: BiEncoder, step: int | None = None, pool: Path | None = None, *, episode: int = 1
     ) -> Snapshot:
         """The state after the last step, which is of this episode."""
         name: Kind = self.settings.last_state
         runs = self.experiment.layout.runs_of(name)
-        facts = {"step": step, "trained_on": trained_on, "episode": episode}
-        return self.state(encoder, name, runs, kept_at=self.last_model, kind=name, **facts)
+        facts = {"step": step, "pool": pool, "episode": episode}
+        return self.state(encoder, name, runs, weights=self.last_model, kind=name, **facts)
 
     def passed(self, episode: int, *, after: int = 0, before: int) -> Iterator[ArchivedState]:
         """The states of an episode that were measured on the way, in order.
@@ -119,7 +119,7 @@ class TrainingRun(Generic[S]):
                     there.runs,
                     step=place[1],
                     asked="dev",
-                    kept_at=there.model,
+                    weights=there.model,
                     episode=episode,
                 )
 
@@ -163,10 +163,6 @@ class TrainingRun(Generic[S]):
 
     # ------------------------------------------------------------ training
 
-    def schedule(self, horizon: int) -> Schedule:
-        """The learning rate of every step: it rises, and falls to 0 after ``horizon`` steps."""
-        return linear(self.settings.learning_rate, warmup=self.settings.warmup, horizon=horizon)
-
     def objective(
         self, encoder: BiEncoder, loss: GroupLoss, *, in_batch: bool, pool: NegativePool | None = None
     ) -> Objective:
@@ -195,7 +191,7 @@ class TrainingRun(Generic[S]):
         models: Mapping[Path, int],
         *,
         name: str = RETRIEVER,
-        save: Save = save_encoder,
+        save: Save | None = None,
         **more: Any,
     ) -> Trainee:
         """A model as a stage trains it, the retriever unless ``name`` says another.
@@ -203,7 +199,7 @@ class TrainingRun(Generic[S]):
         Parameters
         ----------
         models : where it is kept, and after how many steps.
-        save : publishes it.
+        save : publishes it; None: as a bi-encoder is saved.
         more : ``passing`` and ``facts``, as :class:`~hardneg.training.stage.Trainee` takes them.
         """
         settings = self.settings
@@ -213,7 +209,7 @@ class TrainingRun(Generic[S]):
             objective,
             batches,
             schedule,
-            save,
+            save or save_encoder,
             models=models,
             optimizer=settings.make_optimizer,
             clip=settings.clip,

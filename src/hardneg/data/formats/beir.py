@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hardneg.data.formats.folders import find_file, find_splits
 from hardneg.data.formats.lines import grade_of, id_of, read_columns, read_objects, text_of
-from hardneg.data.source import JudgementRecord, PassageRecord, QueryRecord, Source, file_digests
+from hardneg.data.record_source import JudgementRecord, PassageRecord, QueryRecord, Source, file_digests
 from hardneg.errors import InputError
 
 HEADER = ("query-id", "corpus-id", "score")

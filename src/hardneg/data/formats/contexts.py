@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from hardneg.data.formats.arrays import read_records
 from hardneg.data.formats.lines import Fields, id_of, ids_of, text_of, texts_of
-from hardneg.data.source import PassageRecord
+from hardneg.data.record_source import PassageRecord
 from hardneg.errors import InputError
 
 IDS = ("docid", "passage_id", "psg_id", "doc_id", "_id", "id")  # what the id of a passage is called

@@ -25,7 +25,7 @@ from hardneg.data.formats.arrays import read_records
 from hardneg.data.formats.contexts import Place, answers_of, inline_passages, positives_of, query_id_of, read_files
 from hardneg.data.formats.folders import find_file, find_splits, has_file
 from hardneg.data.formats.lines import read_columns, read_lines, split_quoted, text_of, wrong_width
-from hardneg.data.source import JudgementRecord, PassageRecord, QueryRecord, Source, file_digests
+from hardneg.data.record_source import JudgementRecord, PassageRecord, QueryRecord, Source, file_digests
 from hardneg.errors import InputError
 from hardneg.storage.safe_read import undisturbed
 

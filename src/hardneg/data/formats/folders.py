@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hardneg.data.formats.lines import empty_file, grade_of, read_lines, wrong_width
-from hardneg.data.source import JudgementRecord, QueryRecord
+from hardneg.data.record_source import JudgementRecord, QueryRecord
 from hardneg.errors import InputError
 
 

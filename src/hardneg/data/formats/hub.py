@@ -15,7 +15,7 @@ from typing import Any
 
 from hardneg.data.formats.contexts import Place, answers_of, inline_passages, positives_of, query_id_of
 from hardneg.data.formats.lines import Fields, grade_of, id_of, text_of
-from hardneg.data.source import JudgementRecord, PassageRecord, QueryRecord, Source, not_loaded
+from hardneg.data.record_source import JudgementRecord, PassageRecord, QueryRecord, Source, not_loaded
 from hardneg.errors import InputError, SettingsError
 
 CORPUS, QUERIES, QRELS = "corpus", "queries", ("default", "qrels")

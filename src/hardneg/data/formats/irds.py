@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from hardneg.data.formats.folders import distinct_queries
-from hardneg.data.source import JudgementRecord, PassageRecord, QueryRecord, Source, not_loaded
+from hardneg.data.record_source import JudgementRecord, PassageRecord, QueryRecord, Source, not_loaded
 from hardneg.errors import InputError, SettingsError
 
 TEXTS = ("text", "body", "abstract", "contents")

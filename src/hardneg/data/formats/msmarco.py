@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hardneg.data.formats.folders import find_file, find_splits, has_file, tab_rows, trec_judgements
-from hardneg.data.source import PassageRecord, QueryRecord, Source, file_digests
+from hardneg.data.record_source import PassageRecord, QueryRecord, Source, file_digests
 from hardneg.errors import InputError
 
 PASSAGES, DOCUMENTS = ("corpus.tsv", "collection.tsv"), "msmarco-docs.tsv"

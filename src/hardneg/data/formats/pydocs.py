@@ -25,7 +25,7 @@ from dataclasses import astuple, dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from hardneg.data.source import JudgementRecord, PassageRecord, QueryRecord, Source
+from hardneg.data.record_source import JudgementRecord, PassageRecord, QueryRecord, Source
 from hardneg.errors import InputError
 from hardneg.process.threads import usable_threads
 from hardneg.storage.artifacts import digest_file, digest_json

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hardneg.data.formats.folders import find_file, find_splits
 from hardneg.data.formats.lines import id_of, ids_of, read_columns, read_objects, text_of, texts_of
-from hardneg.data.source import JudgementRecord, PassageRecord, QueryRecord, Source, file_digests
+from hardneg.data.record_source import JudgementRecord, PassageRecord, QueryRecord, Source, file_digests
 from hardneg.errors import InputError
 
 COLUMNS = ("psg_id", "title", "text")

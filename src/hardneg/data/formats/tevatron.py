@@ -26,7 +26,7 @@ from hardneg.data.formats.contexts import (
 )
 from hardneg.data.formats.folders import find_file, find_splits, has_file
 from hardneg.data.formats.lines import id_of, text_of
-from hardneg.data.source import JudgementRecord, PassageRecord, QueryRecord, Source, file_digests
+from hardneg.data.record_source import JudgementRecord, PassageRecord, QueryRecord, Source, file_digests
 from hardneg.errors import InputError
 
 CORPUS = "corpus.jsonl"

@@ -23,7 +23,7 @@ from hardneg.data.formats.folders import (
     trec_judgements,
 )
 from hardneg.data.formats.lines import id_of, read_objects, text_of
-from hardneg.data.source import PassageRecord, QueryRecord, Source, file_digests
+from hardneg.data.record_source import PassageRecord, QueryRecord, Source, file_digests
 from hardneg.errors import InputError
 
 TABLES, OBJECTS = ("corpus.tsv", "collection.tsv"), "corpus.jsonl"

@@ -147,7 +147,7 @@ def adore(
     for step in (step for step in settings.measured_steps(settings.episode_of(training.data)) if step < made):
         place, name = layout.state(step), settings.name_of_step(1, step)
         kept = load_encoder(str(place.model), device=start.device)
-        between = training.state(kept, name, place.runs, step=step, kept_at=place.model, episode=1)
+        between = training.state(kept, name, place.runs, step=step, weights=place.model, episode=1)
         yield between
         yield from with_index(between, fixed)
         between.discard("query")
@@ -210,7 +210,7 @@ def stage_of(
             seed=settings.seed,
             micro_queries=settings.micro_queries,
         ),
-        training.schedule(episode.scheduled),
+        settings.schedule_over(episode.scheduled),
         models={training.last_model: episode.steps},
         passing={layout.state(step).model: step for step in settings.measured_steps(episode)},
         facts=retrieval.facts,

@@ -98,24 +98,20 @@ def published_model(experiment: Experiment, step: int, device: torch.device) -> 
 
 
 def state_behind(
-    training: TrainingRun, miner: BiEncoder, version: int, step: int, trained_on: Path | None = None
+    training: TrainingRun, miner: BiEncoder, version: int, step: int, pool: Path | None = None
 ) -> Snapshot:
     """The state that mines a version, by the model of a step."""
     runs, facts = runs_of(training.experiment, version), made_by(version)
-    return training.state(miner, name_of(version), runs, step=step, trained_on=trained_on, **facts)
+    return training.state(miner, name_of(version), runs, step=step, pool=pool, **facts)
 
 
 def archived_state(
-    experiment: Experiment, version: int, step: int, trained_on: Path | None, asked: Asked = "all"
+    experiment: Experiment, version: int, step: int, pool: Path | None, asked: Asked = "all"
 ) -> ArchivedState:
     """The state behind a version that was mined before."""
+    facts = made_by(version)
     return ArchivedState(
-        name_of(version),
-        runs_of(experiment, version),
-        step=step,
-        trained_on=trained_on,
-        asked=asked,
-        **made_by(version),
+        name_of(version), runs_of(experiment, version), step=step, pool=pool, asked=asked, **facts
     )
 
 

@@ -168,15 +168,15 @@ def alternate(training: TrainingRun[Ance], base: Callable[[], BiEncoder]) -> Ite
         if step >= end:  # patience ended it
             break
         used = used_before(settings.mode, experiment, step, settings.refresh_every, version)
-        kept_at = weights_there(experiment, EPISODE, step) if step and settings.keep == "best" else None
+        weights = weights_there(experiment, EPISODE, step) if step and settings.keep == "best" else None
         if by_leader(is_mined, experiment, version):
             old = archived_state(experiment, version, step, used, settings.examine)
-            old.kept_at = kept_at
+            old.weights = weights
             yield old
         else:
             miner = encoder if step == 0 else published_model(experiment, step, encoder.device)
             state = state_behind(training, miner, version, step, used)
-            state.kept_at = kept_at
+            state.weights = weights
             yield state
             by_leader(publish_version, training, state, version)
             state.discard()
@@ -228,7 +228,7 @@ def stage_of(training: TrainingRun[Ance], encoder: BiEncoder, wait: Wait) -> Mea
             rotate=settings.positives == "rotate",
             micro_queries=settings.micro_queries,
         ),
-        schedule_of(training, in_force.begun),
+        schedule_of(settings, len(data.train), in_force.begun),
         models={training.last_model: settings.episode_of(len(data.train)).steps},
         facts=in_force.facts,
     )
@@ -262,18 +262,18 @@ def be_trainer(training: TrainingRun[Ance], base: Callable[[], BiEncoder], patie
         train(stage, experiment, until, settings.steps)
 
 
-def schedule_of(training: TrainingRun[Ance], begun: Callable[[int], int]) -> Schedule:
+def schedule_of(settings: Ance, queries: int, begun: Callable[[int], int]) -> Schedule:
     """The learning rate of every step.
 
     Parameters
     ----------
+    queries : to train on.
     begun : step -> the step at which the version in force there took effect.
     """
-    settings, queries = training.settings, len(training.data.train)
     if settings.schedule == "single":
-        return training.schedule(settings.horizon or settings.steps)
+        return settings.schedule_over(settings.horizon or settings.steps)
     horizon = settings.horizon or max(queries, settings.refresh_every)  # never at rest before a version is due
-    return cyclical(training.schedule(horizon), begun)
+    return cyclical(settings.schedule_over(horizon), begun)
 
 
 # ---------------------------------------------------------------- the inferencer
