@@ -1,0 +1,179 @@
+"""Which passages stand in which of several lists of a query: one sorted pass over blocks of queries.
+
+Composition and swing of negatives ask the same: in which lists, ordered by time, does a query meet a passage? The
+entries of all lists are packed into numbers of 64 bits (query, passage, time, list) and sorted, a block of queries
+at a time. So the memory needed grows neither with the number of queries nor with the corpus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardneg.negatives.pool import blocks, matches
+from hardneg.records import Int32, Int64, offsets_of, owners, spans, take_spans
+
+BLOCK = 1 << 19  # entries sorted together
+_PASSAGE_BITS = 31
+_BITS = 63
+
+
+class Lists(Protocol):
+    """Passages of each query, ragged: a ``Run``, a ``NegativePool`` or ``Positives``."""
+
+    @property
+    def query_rows(self) -> Int32:
+        """Query row [L] of each list; a query may have several lists, or none."""
+        ...
+
+    @property
+    def offsets(self) -> Int64:
+        """The entries of list i are ``offsets[i]:offsets[i + 1]``; [L + 1]."""
+        ...
+
+    @property
+    def passage_rows(self) -> Int32:
+        """Passage row of each entry [n]."""
+        ...
+
+
+Times = Callable[[Int64], NDArray[np.integer]]  # entries of a list [m] -> the time of each
+
+
+@dataclass(frozen=True)
+class Met:
+    """Lists whose entries were all met at one time, or each at its own."""
+
+    lists: Lists
+    time: int | Times  # from 0
+
+
+@dataclass(frozen=True)
+class Encounters:
+    """The entries of some queries in all lists, sorted by query, passage, time and list."""
+
+    pairs: Int64  # [n] position of the query << 31 | passage row
+    times: Int64  # [n]
+    lists: Int64  # [n] position among the lists
+
+    @property
+    def begins(self) -> NDArray[np.bool_]:
+        """Whether each entry [n] is the first of its query and passage."""
+        return changes(self.pairs)
+
+    def first(self) -> Int64:
+        """The time [n] at which the query first met the passage of each entry."""
+        starts = np.flatnonzero(self.begins)
+        return np.repeat(self.times[starts], np.diff(starts, append=len(self.pairs)))
+
+    def distinct(self) -> Encounters:
+        """The entries of which none has query, passage and time of the one before."""
+        return self.where(self.begins | changes(self.times))
+
+    def where(self, mask: NDArray[np.bool_]) -> Encounters:
+        """The entries where ``mask`` [n] is true."""
+        return Encounters(self.pairs[mask], self.times[mask], self.lists[mask])
+
+    @property
+    def queries(self) -> Int64:
+        """Position of each entry's query [n]."""
+        return self.pairs >> _PASSAGE_BITS
+
+    @property
+    def passage_rows(self) -> Int32:
+        """Passage row of each entry [n]."""
+        return (self.pairs & ((1 << _PASSAGE_BITS) - 1)).astype(np.int32)
+
+
+def changes(values: Int64) -> NDArray[np.bool_]:
+    """Whether each value [n] is the first or differs from the one before."""
+    begins = np.ones(len(values), bool)
+    np.not_equal(values[1:], values[:-1], out=begins[1:])
+    return begins
+
+
+def queries_of(lists: Sequence[Lists]) -> Int32:
+    """The query rows [Q] that any of the lists has, ascending."""
+    rows = [one.query_rows for one in lists]
+    if all(np.array_equal(rows[0], other) for other in rows[1:]):
+        return np.unique(rows[0])
+    return np.unique(np.concatenate(rows))
+
+
+def encounters(met: Sequence[Met], query_rows: Int32, *, times: int, block: int = BLOCK) -> Iterator[Encounters]:
+    """All entries of these lists, for one block of queries after another.
+
+    Parameters
+    ----------
+    query_rows : [Q] distinct; the entries of other queries are left out.
+    times : every time lies below it.
+    block : about so many entries are held together; a query is never divided.
+    """
+    aligned = [_Aligned.of(one, query_rows) for one in met]
+    time_bits, list_bits = times.bit_length(), len(met).bit_length()
+    most = 1 << (_BITS - _PASSAGE_BITS - time_bits - list_bits)  # queries that a key can tell apart
+    total = offsets_of(sum((one.lengths for one in aligned), np.zeros(len(query_rows), np.int64)))
+    for start, stop in _ranges(total, block, most):
+        keys = np.empty(total[stop] - total[start], np.int64)
+        filled = 0
+        for number, one in enumerate(aligned):
+            owner, passages, when = one.entries(start, stop)
+            part = keys[filled : filled + len(owner)]
+            np.left_shift(owner, _PASSAGE_BITS, out=part)
+            part |= passages
+            part <<= time_bits
+            part |= when
+            part <<= list_bits
+            part |= number
+            filled += len(part)
+        keys.sort()
+        lists = keys & ((1 << list_bits) - 1)
+        keys >>= list_bits
+        moments = keys & ((1 << time_bits) - 1)
+        keys >>= time_bits
+        keys += start << _PASSAGE_BITS
+        yield Encounters(keys, moments, lists)
+
+
+def _ranges(offsets: Int64, block: int, most: int) -> Iterator[tuple[int, int]]:
+    """Ranges of queries with about ``block`` entries, and at most ``most`` queries, each."""
+    for start, stop in blocks(offsets, block):
+        for begin in range(start, stop, most):
+            yield begin, min(begin + most, stop)
+
+
+@dataclass(frozen=True)
+class _Aligned:
+    """Lists in the order of the queries that are asked for."""
+
+    met: Met
+    found: Int64 | None  # [m] the lists of the queries, query by query; None: list i is that of query i
+    by_query: Int64  # [Q + 1] which of ``found`` belong to each query
+    lengths: Int64  # [Q] entries of each query
+
+    @classmethod
+    def of(cls, met: Met, query_rows: Int32) -> _Aligned:
+        lists = met.lists
+        if np.array_equal(lists.query_rows, query_rows):
+            return cls(met, None, np.zeros(0, np.int64), spans(lists.offsets))
+        found, by_query = matches(lists.query_rows, query_rows)
+        lengths = offsets_of(spans(lists.offsets)[found])[by_query]
+        return cls(met, found, by_query, spans(lengths))
+
+    def entries(self, start: int, stop: int) -> tuple[Int64, Int32, NDArray[np.integer] | int]:
+        """Owner (from 0), passage row and time of the entries of the queries ``start`` to ``stop``."""
+        lists, when = self.met.lists, self.met.time
+        index: Int64 | slice
+        if self.found is None:
+            index = slice(int(lists.offsets[start]), int(lists.offsets[stop]))
+        else:
+            index, _ = take_spans(lists.offsets, self.found[self.by_query[start] : self.by_query[stop]])
+        owner = owners(offsets_of(self.lengths[start:stop]))
+        if callable(when):
+            of = np.arange(index.start, index.stop) if isinstance(index, slice) else index
+            return owner, lists.passage_rows[index], when(of)
+        return owner, lists.passage_rows[index], when

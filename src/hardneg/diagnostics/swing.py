@@ -1,0 +1,138 @@
+"""Negative swing: negatives that leave the candidates of a query and come back an episode later.
+
+Figure 6 and Table 10 of Sun et al., "Reduce Catastrophic Forgetting of Dense Retrieval Training with Teleportation
+Negatives", EMNLP 2022. Class A is in the candidates of an episode, out in the next, and in again in the one after
+that; class B does so one episode later. The candidates are taken at mining depth. A sampled pool loses and regains
+passages by chance, so the swing of pools is a measurement of its own: never mix the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hardneg.diagnostics.encounters import BLOCK, Encounters, Lists, Met, encounters, queries_of
+from hardneg.records import Int32, Int64
+
+CLASSES = ("A", "B")
+PERIOD = 2  # episodes from in to in again
+
+
+@dataclass(frozen=True)
+class Swing:
+    """How many passages of each query swing, by the episode in which they were in first."""
+
+    names: tuple[str, ...]  # [E] of the episodes
+    query_rows: Int32  # [Q] ascending
+    entered: Int32  # [Q, max(E - 2, 0)] passages in the candidates of the episode
+    left: Int32  # [Q, max(E - 2, 0)] of these, not in those of the next episode
+    returned: Int32  # [Q, max(E - 2, 0)] of these, again in those of the one after that
+
+    def of_class(self, letter: str, start: int = 0) -> Int32:
+        """The number of passages of each query [Q] in a class, where class A begins at episode ``start``.
+
+        Zeros where there are too few episodes: class A needs three of them, and class B a fourth.
+        """
+        at = start + CLASSES.index(letter)
+        return self.returned[:, at] if at < self.returned.shape[1] else np.zeros(len(self.query_rows), np.int32)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each episode that two others follow; ``share`` is that of passages that left and returned."""
+        return [
+            {
+                "in": self.names[i],
+                "out": self.names[i + 1],
+                "again": self.names[i + PERIOD],
+                "entered": int(self.entered[:, i].sum()),
+                "left": int(self.left[:, i].sum()),
+                "returned": int(self.returned[:, i].sum()),
+                "share": float(self.returned[:, i].sum() / max(self.left[:, i].sum(), 1)),
+                "queries": int(np.count_nonzero(self.returned[:, i])),
+            }
+            for i in range(self.left.shape[1])
+        ]
+
+    def clearest(self, count: int, start: int = 0) -> Int32:
+        """At most ``count`` query rows that show the swing best: most of the rarer class, then most of both."""
+        a, b = (self.of_class(letter, start) for letter in CLASSES)
+        order = np.lexsort((self.query_rows, -(a + b), -np.minimum(a, b)))
+        return self.query_rows[order[a[order] + b[order] > 0][:count]]
+
+
+def swing(lists: Mapping[str, Lists], *, new: bool = False, block: int = BLOCK) -> Swing:
+    """Count the passages that leave and return, by query and episode.
+
+    Parameters
+    ----------
+    lists : episode -> candidates at mining depth without positives, or pools; in order of the episodes, at least
+        one. Repeats of a passage in a list count once.
+    new : count only passages that no earlier episode of ``lists`` has, as the cases of the paper's Table 10.
+    """
+    query_rows = queries_of(list(lists.values()))
+    starts = max(len(lists) - PERIOD, 0)
+    counts = np.zeros((3, len(query_rows) * starts), np.int32)
+    met = [Met(one, time) for time, one in enumerate(lists.values())]
+    for part in encounters(met, query_rows, times=len(lists), block=block):
+        part = part.distinct()
+        for count, mask in zip(counts, _moves(part, starts, new), strict=True):
+            _add(count, part.queries[mask] * starts + part.times[mask])
+    entered, left, returned = counts.reshape(3, len(query_rows), starts)
+    return Swing(tuple(lists), query_rows, entered, left, returned)
+
+
+def _add(count: Int32, at: Int64) -> None:
+    """Add one for each of ``at`` [m], which are near one another."""
+    if len(at):
+        low, high = int(at.min()), int(at.max()) + 1
+        count[low:high] += np.bincount(at - low, minlength=high - low).astype(np.int32)
+
+
+def _moves(part: Encounters, starts: int, new: bool) -> tuple[Any, Any, Any]:
+    """Which distinct entries [n] are in, which of them leave, and which of those return: three masks."""
+    entered = part.times < starts
+    if new:
+        entered &= part.begins
+    later = np.zeros(len(part.times), np.int64)  # episodes to the next in which the passage is in; 0: none
+    later[:-1] = np.where(part.begins[1:], 0, np.diff(part.times))
+    return entered, entered & (later != 1), entered & (later == PERIOD)
+
+
+class Case(NamedTuple):
+    """A passage that swings."""
+
+    query_row: int
+    passage_row: int
+    letter: str  # A or B
+    places: tuple[int, ...]  # [E] its place in each episode's list from 1, positives left out; 0: not there
+
+
+def swing_cases(lists: Mapping[str, Lists], query_row: int, *, start: int = 0, new: bool = False) -> list[Case]:
+    """The passages of a query that swing: class A, then class B, each by its place when it was in first.
+
+    Parameters
+    ----------
+    lists, new : as for :func:`swing`; a query has at most one list in each.
+    start : the episode (position among ``lists``) in which class A is in first.
+    """
+    found = [_list_of(one, query_row) for one in lists.values()]
+    places = [{row: i for i, row in reversed(list(enumerate(rows, 1)))} for rows in found]
+    cases = []
+    for at, letter in enumerate(CLASSES, start):
+        if at + PERIOD >= len(places):
+            break
+        seen = {row for earlier in places[:at] for row in earlier} if new else set()
+        for row in dict.fromkeys(found[at]):
+            if row not in seen and row not in places[at + 1] and row in places[at + PERIOD]:
+                cases.append(Case(query_row, row, letter, tuple(one.get(row, 0) for one in places)))
+    return cases
+
+
+def _list_of(lists: Lists, query_row: int) -> list[int]:
+    """The passages of a query, best first; none if it has no list."""
+    rows: list[int] = []
+    for i in np.flatnonzero(lists.query_rows == query_row):
+        rows += lists.passage_rows[lists.offsets[i] : lists.offsets[i + 1]].tolist()
+    return rows

@@ -1,0 +1,66 @@
+"""Negative swing: by hand, and against a loop over sets."""
+
+import numpy as np
+import pytest
+
+from hardneg.diagnostics.swing import swing, swing_cases
+from worlds.tiny_records import pool_of, run_of
+
+BY_HAND = {
+    "1": run_of([[1, 2, 3], [8]]),
+    "2": run_of([[3, 4], [8, 9]]),
+    "3": run_of([[2, 1, 4], [9]]),
+    "4": run_of([[3, 1], [8, 9]]),
+}
+
+
+def test_classes_by_hand():
+    found = swing(BY_HAND)
+    assert found.of_class("A").tolist() == [2, 0]  # 1 and 2
+    assert found.of_class("B").tolist() == [1, 1]  # 3, and 8 of the other query
+    assert found.of_class("B", start=1).tolist() == [0, 0]
+    assert found.rows() == [
+        {"in": "1", "out": "2", "again": "3", "entered": 4, "left": 2, "returned": 2, "share": 1.0, "queries": 1},
+        {"in": "2", "out": "3", "again": "4", "entered": 4, "left": 2, "returned": 2, "share": 1.0, "queries": 2},
+    ]
+    assert found.clearest(5).tolist() == [0, 1]
+    assert swing(BY_HAND, new=True).of_class("B").tolist() == [0, 0]  # episode 1 has 3 and 8
+
+
+def test_cases_by_hand():
+    cases = swing_cases(BY_HAND, 0)
+    assert [(case.letter, case.passage_row, case.places) for case in cases] == [
+        ("A", 1, (1, 0, 2, 2)),
+        ("A", 2, (2, 0, 1, 0)),
+        ("B", 3, (3, 1, 0, 1)),
+    ]
+    assert [case.letter for case in swing_cases(BY_HAND, 0, new=True)] == ["A", "A"]
+    assert swing_cases(BY_HAND, 77) == []
+
+
+def test_few_episodes_have_no_swing():
+    two = dict(list(BY_HAND.items())[:2])
+    assert swing(two).rows() == []
+    assert swing(two).of_class("A").tolist() == [0, 0]
+    assert swing_cases(two, 0) == []
+
+
+@pytest.mark.parametrize("new", [False, True])
+@pytest.mark.parametrize("block", [1, 100, 1 << 19])
+def test_equals_a_loop(new, block):
+    rng = np.random.default_rng(8)
+    lists = [[rng.choice(40, rng.integers(0, 25)).tolist() for _ in range(30)] for _ in range(6)]
+    pools = {str(i): pool_of(one) for i, one in enumerate(lists)}  # a pool names passages twice
+    found = swing(pools, new=new, block=block)
+    for q in range(30):
+        sets = [set(one[q]) for one in lists]
+        for i in range(4):
+            entered = sets[i] - set().union(*sets[:i]) if new else sets[i]
+            left = entered - sets[i + 1]
+            assert found.entered[q, i] == len(entered)
+            assert found.left[q, i] == len(left)
+            assert found.returned[q, i] == len(left & sets[i + 2])
+        for start in range(2):
+            cases = swing_cases(pools, q, start=start, new=new)
+            for letter in "AB":
+                assert sum(case.letter == letter for case in cases) == found.of_class(letter, start)[q]
