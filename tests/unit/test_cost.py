@@ -1,0 +1,75 @@
+"""What training cost, from the rows of the timing: by hand, and against a loop over time."""
+
+import numpy as np
+import pytest
+
+from hardneg.diagnostics.cost import costs, covered, summary
+
+ROWS = [
+    {"stage": "begin", "begun": 0.0, "seconds": 0.0, "peak_mib": 900, "threads": 1},
+    {
+        "stage": "encode",
+        "begun": 0.0,
+        "seconds": 2.0,
+        "peak_mib": 10,
+        "side": "query",
+        "tokens": 100,
+        "cached": False,
+    },
+    {"stage": "encode", "begun": 2.0, "seconds": 4.0, "peak_mib": 30, "side": "passage", "tokens": 500},
+    {
+        "stage": "encode",
+        "begun": 6.0,
+        "seconds": 0.0,
+        "peak_mib": 30,
+        "side": "query",
+        "tokens": 0,
+        "cached": True,
+    },
+    {"stage": "mine", "begun": 5.0, "seconds": 3.0, "peak_mib": 20, "episode": 1},
+    {"stage": "train", "begun": 7.0, "seconds": 5.0, "episode": 1, "steps": 10},
+    {"stage": "train", "begun": 100.0, "seconds": 1.0, "peak_mib": 25, "episode": 2},
+    {"stage": "wait", "begun": 101.0, "seconds": 1.0, "peak_mib": 25},
+]
+
+
+def test_stages_by_hand():
+    encode, mine, train, wait = costs(ROWS)
+    assert (encode.of, encode.times, encode.cached) == (("encode",), 3, 1)
+    assert (encode.seconds, encode.tokens, encode.peak_mib) == (6.0, 600, 30)
+    assert encode.tokens_per_second == 100
+    assert encode.seconds_per_step is None
+    assert (train.steps, train.seconds_per_step, train.peak_mib) == (10, 0.6, 25)
+    assert mine.as_json()["of"] == ["mine"]
+    assert wait.tokens_per_second is None
+
+
+def test_kinds_by_hand():
+    found = {cost.of: cost.seconds for cost in costs(ROWS, ("stage", "side"))}
+    assert found[("encode", "passage")] == 4.0
+    assert found[("train", None)] == 6.0
+    assert costs([]) == []
+
+
+def test_summary_by_hand():
+    found = summary(ROWS)
+    assert found.as_json() == {
+        "training": 6.0,
+        "refreshing": 8.0,  # encode and mine ran at once for a second
+        "refreshes": 1,
+        "waiting": 1.0,
+        "working": 14.0,  # 0 to 12, and 100 to 102
+        "steps": 10,
+        "tokens": 600,
+        "peak_mib": 30,
+    }
+    assert summary([]).peak_mib is None
+
+
+def test_covered_equals_a_loop():
+    rng = np.random.default_rng(8)
+    intervals = [
+        (int(begin), int(n)) for begin, n in zip(rng.integers(0, 50, 12), rng.integers(0, 9, 12), strict=True)
+    ]
+    seconds = {second for begin, n in intervals for second in range(begin, begin + n)}
+    assert covered(intervals) == pytest.approx(len(seconds))
