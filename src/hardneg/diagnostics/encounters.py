@@ -76,6 +76,8 @@ class Encounters:
 
     def where(self, mask: NDArray[np.bool_]) -> Encounters:
         """The entries where ``mask`` [n] is true."""
+        if mask.all():
+            return self
         return Encounters(self.pairs[mask], self.times[mask], self.lists[mask])
 
     @property

@@ -125,7 +125,8 @@ def in_batch_share(near: Lists, positives: Positives) -> float:
         return float("nan")
     passages, which = np.unique(known.passage_rows, return_inverse=True)
     owner = owners(known.offsets)
-    weights = np.bincount(which, 1.0 / spans(known.offsets)[owner])  # how often a random query brings each
+    brought = np.bincount(which, 1.0 / spans(known.offsets)[owner])  # how often a random query has each
+    weights = brought.astype(np.float64, copy=False)
     others = len(known) - np.bincount(owner, weights[which], minlength=len(known))
     informative = _weights_of(near, known, passages, weights)
     return float(np.mean(informative / np.where(others > 1e-9, others, np.inf)))
