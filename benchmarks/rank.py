@@ -48,12 +48,11 @@ def hardneg(size: Mapping[str, Any], precision: str = "float32") -> Run:
     template = ranker.template
 
     def run() -> dict[str, np.ndarray]:
-        sides = (
-            token_batch(texts_of, [], side, ranker.tokenizer)
-            for texts_of, side in ((asked, template.query), (texts, template.passage))
-        )
+        asked_tokens = token_batch(asked, [], template.query, ranker.tokenizer)
+        text_tokens = token_batch(texts, [], template.passage, ranker.tokenizer)
         kind: Any = precision
-        return {"scores": score_pairs(ranker, *sides, query_rows, passage_rows, budget=BUDGET, precision=kind)}
+        sides = (asked_tokens, text_tokens, query_rows, passage_rows)
+        return {"scores": score_pairs(ranker, *sides, budget=BUDGET, precision=kind)}
 
     return run
 
