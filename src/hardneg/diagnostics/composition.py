@@ -206,7 +206,7 @@ def new_negatives(
     names, known = list(candidates), _nothing() if positives is None else positives
     count = len(names)
     met = [Met(known, 0), *(Met(one, count + 1) for one in before)]
-    met += [Met(near[name], 1 + i) for i, name in enumerate(names) if name in near]
+    met += [Met(near[name], 1 + i) for i, name in enumerate(names[:-1]) if name in near]
     met += [Met(one, count + 2 + i) for i, one in enumerate(candidates.values())]
     totals = np.zeros((3, count), np.int64)
     for part in encounters(met, queries_of([one.lists for one in met]), times=2 * count + 2, block=block):
