@@ -18,7 +18,7 @@ from hardneg.negatives.pool import blocks, matches
 from hardneg.records import Int32, Int64, offsets_of, owners, spans, take_spans
 
 BLOCK = 1 << 19  # entries sorted together
-_PASSAGE_BITS = 31
+PASSAGE_BITS = 31  # of a pair of a query and a passage
 _BITS = 63
 
 
@@ -80,16 +80,6 @@ class Encounters:
             return self
         return Encounters(self.pairs[mask], self.times[mask], self.lists[mask])
 
-    @property
-    def queries(self) -> Int64:
-        """Position of each entry's query [n]."""
-        return self.pairs >> _PASSAGE_BITS
-
-    @property
-    def passage_rows(self) -> Int32:
-        """Passage row of each entry [n]."""
-        return (self.pairs & ((1 << _PASSAGE_BITS) - 1)).astype(np.int32)
-
 
 def changes(values: Int64) -> NDArray[np.bool_]:
     """Whether each value [n] is the first or differs from the one before."""
@@ -117,7 +107,7 @@ def encounters(met: Sequence[Met], query_rows: Int32, *, times: int, block: int 
     """
     aligned = [_Aligned.of(one, query_rows) for one in met]
     time_bits, list_bits = times.bit_length(), len(met).bit_length()
-    most = 1 << (_BITS - _PASSAGE_BITS - time_bits - list_bits)  # queries that a key can tell apart
+    most = 1 << (_BITS - PASSAGE_BITS - time_bits - list_bits)  # queries that a key can tell apart
     total = offsets_of(sum((one.lengths for one in aligned), np.zeros(len(query_rows), np.int64)))
     for start, stop in _ranges(total, block, most):
         keys = np.empty(total[stop] - total[start], np.int64)
@@ -125,7 +115,7 @@ def encounters(met: Sequence[Met], query_rows: Int32, *, times: int, block: int 
         for number, one in enumerate(aligned):
             owner, passages, when = one.entries(start, stop)
             part = keys[filled : filled + len(owner)]
-            np.left_shift(owner, _PASSAGE_BITS, out=part)
+            np.left_shift(owner, PASSAGE_BITS, out=part)
             part |= passages
             part <<= time_bits
             part |= when
@@ -137,7 +127,7 @@ def encounters(met: Sequence[Met], query_rows: Int32, *, times: int, block: int 
         keys >>= list_bits
         moments = keys & ((1 << time_bits) - 1)
         keys >>= time_bits
-        keys += start << _PASSAGE_BITS
+        keys += start << PASSAGE_BITS
         yield Encounters(keys, moments, lists)
 
 

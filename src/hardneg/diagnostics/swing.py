@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hardneg.diagnostics.encounters import BLOCK, Encounters, Lists, Met, encounters, queries_of
+from hardneg.diagnostics.encounters import BLOCK, PASSAGE_BITS, Encounters, Lists, Met, encounters, queries_of
 from hardneg.records import Int32, Int64
 
 CLASSES = ("A", "B")
@@ -76,9 +76,8 @@ def swing(lists: Mapping[str, Lists], *, new: bool = False, block: int = BLOCK) 
     counts = np.zeros((3, len(query_rows) * starts), np.int32)
     met = [Met(one, time) for time, one in enumerate(lists.values())]
     for part in encounters(met, query_rows, times=len(lists), block=block):
-        part = part.distinct()
-        for count, mask in zip(counts, _moves(part, starts, new), strict=True):
-            _add(count, part.queries[mask] * starts + part.times[mask])
+        for count, at in zip(counts, _moves(part.distinct(), starts, new), strict=True):
+            _add(count, at)
     entered, left, returned = counts.reshape(3, len(query_rows), starts)
     return Swing(tuple(lists), query_rows, entered, left, returned)
 
@@ -90,14 +89,19 @@ def _add(count: Int32, at: Int64) -> None:
         count[low:high] += np.bincount(at - low, minlength=high - low).astype(np.int32)
 
 
-def _moves(part: Encounters, starts: int, new: bool) -> tuple[Any, Any, Any]:
-    """Which distinct entries [n] are in, which of them leave, and which of those return: three masks."""
-    entered = part.times < starts
-    if new:
-        entered &= part.begins
+def _moves(part: Encounters, starts: int, new: bool) -> tuple[Int64, Int64, Int64]:
+    """The distinct entries that are in, of these those that leave, and of those the ones that return.
+
+    Each is given by the number of its query and episode, query by query.
+    """
+    begins = part.begins
     later = np.zeros(len(part.times), np.int64)  # episodes to the next in which the passage is in; 0: none
-    later[:-1] = np.where(part.begins[1:], 0, np.diff(part.times))
-    return entered, entered & (later != 1), entered & (later == PERIOD)
+    np.subtract(part.times[1:], part.times[:-1], out=later[:-1])
+    later[:-1][begins[1:]] = 0
+    entered = np.flatnonzero((part.times < starts) & begins if new else part.times < starts)
+    at = (part.pairs[entered] >> PASSAGE_BITS) * starts + part.times[entered]
+    later = later[entered]
+    return at, at[later != 1], at[later == PERIOD]
 
 
 class Case(NamedTuple):
