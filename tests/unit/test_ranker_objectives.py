@@ -1,4 +1,4 @@
-"""The ranker's training step, against a padded one of transformers, in little memory, and over several processes."""
+"""The ranker's training step, against a padded one of transformers, in little memory, over several processes."""
 
 import contextlib
 import json
@@ -143,11 +143,12 @@ def test_a_step_is_that_of_plain_torch(calm, tmp_path, name):
     theirs = {own[there]: p.grad for there, p in plain.model.named_parameters() if p.grad is not None}
     check_equal((loss, gradients), (expected.item(), theirs), 1e-5)
 
-    made = train_steps(
+    ranker.zero_grad()
+    made = train_steps(  # by SGD: AdamW's first step would be the sign of what is rounding
         ranker,
         objective_of(calm, ranker, name, mask_known_positives=False),
         lambda step: batch,
-        torch.optim.SGD(ranker.parameters()),  # AdamW's first step would be the sign of what is rounding
+        torch.optim.SGD(ranker.parameters(), fused=True),
         lambda step: 0.5,
         start=0,
         stop=1,
@@ -389,7 +390,7 @@ def trained(world, folder, *, stop=None):
     """Two turns of both, as a fresh process would make them; ``stop``: of these, in the second."""
     folder.mkdir(exist_ok=True)
     ranker, encoder = ranker_of(world, dropout=0.1), load_encoder(world.model)
-    pairs, rate = pairs_of(world, ranker), linear(1e-3, warmup=1, horizon=20)
+    pairs, rate = pairs_of(world, ranker), linear(2e-3, warmup=1, horizon=20)
     batches = partial(batch_of, world, 4, 3, micro_queries=2)
     own = objective_of(world, ranker, cache_tokens=CHUNK)
     kept = {"ranker": {folder / "ranker": 6}, "retriever": {folder / "model": 4}}
@@ -399,7 +400,7 @@ def trained(world, folder, *, stop=None):
                 "ranker",
                 ranker,
                 own,
-                lambda step: batches(seed=step % 2),
+                lambda step: batches(),
                 rate,
                 save_ranker,
                 kept["ranker"],
@@ -434,7 +435,7 @@ def test_it_trains_in_a_stage_beside_a_retriever_and_goes_on_to_the_same_bytes(w
     rows = Metrics(tmp_path / "whole/metrics.jsonl").read()
     assert [row["model"] for row in rows] == [*["ranker"] * 3, *["retriever"] * 2] * 2
     losses = [row["loss"] for row in rows if row["model"] == "ranker"]
-    assert losses[-1] < losses[0]
+    assert losses[-1] < losses[0] - 0.1
     for row in rows:
         if row["model"] == "retriever":
             assert row["loss"] == pytest.approx((row["adversarial"] + row["distillation"]) / 2, abs=1e-6)
