@@ -40,9 +40,9 @@ def material(size: Mapping[str, Any]) -> list[Any]:
     return runs
 
 
-def best(scores: np.ndarray, queries: int) -> Arrays:
+def best(run: Any) -> Arrays:
     """The first scores of each query, which the gate compares."""
-    return {"scores": scores.reshape(queries, -1)[:, :TOP].astype(np.float64)}
+    return {"scores": run.cut(TOP).scores.reshape(len(run), -1).astype(np.float64)}
 
 
 def hardneg(size: Mapping[str, Any], method: str) -> Run:
@@ -53,7 +53,7 @@ def hardneg(size: Mapping[str, Any], method: str) -> Run:
 
     def fused() -> Callable[[], Arrays]:
         found = fuse(runs, fusion=fusion, k=K)
-        return lambda: best(found.scores, len(found))
+        return lambda: best(found)
 
     return fused
 
@@ -148,7 +148,7 @@ def hardneg_rerank(size: Mapping[str, Any]) -> Run:
 
     def reranked() -> Callable[[], Arrays]:
         found = rerank(run, scorer, size["hits"])
-        return lambda: best(found.scores, len(found))
+        return lambda: best(found)
 
     return reranked
 

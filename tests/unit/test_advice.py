@@ -169,7 +169,7 @@ def test_the_graph_sees_what_commands_do():
         ("models.pretrained", "find_weights"),
         ("config", "describe"),
         ("models.code", "refusal"),
-        ("recipes.warmup", "offered"),
+        ("recipes.warmup", "mixture_pool"),
     ):
         assert (f"hardneg.{module}", name) in train
     assert ("hardneg.models.pretrained", "find_weights") not in GRAPH.reached(

@@ -73,7 +73,10 @@ def work_of(
     """
     judged = settings.examine == "judged"
     passed = sum(len(settings.measured_steps(one)) for one in episodes)
-    share = judged_queries(data) / max(data.collection.n_queries, 1)
+    encoded = None
+    if judged:
+        share = judged_queries(data) / max(data.collection.n_queries, 1)
+        encoded = (mined + states * share, states + passed)
     return CostModel(
         data,
         episodes,
@@ -90,7 +93,7 @@ def work_of(
         passed=passed,
         examined=not judged,
         mined=mined * lists if judged else 0,
-        encoded=(mined + states * share, states + passed) if judged else None,
+        encoded=encoded,
     )
 
 
