@@ -33,7 +33,7 @@ HOMES = [facts.home.removeprefix("hardneg.") for facts in CATALOGUE]
 ROOMS = {home.split(".")[1] for home in HOMES}  # of the recipes; what else stands there they share
 BY_NAME = {"", "api.recipes"}  # import by name: public names of the stub, and recipes of the catalogue
 WITHOUT_TORCH = ("ground", "data", "evaluation", "negatives")
-NEEDS_TORCH = {"losses"}
+NEEDS_TORCH = {"losses", "adversarial"}
 
 
 def name_of(path):

@@ -1,0 +1,192 @@
+"""The objective of a ranker's training step, and a ranker's scores of a batch's groups for others to learn from.
+
+A recipe in which a retriever and a ranker train each other (AR2; Zhang et al., ICLR 2022) calls, in this order:
+
+1. The warm-up: train G⁰, or take a given one; refresh 0 (encode the corpus, search the top 100 of the training
+   queries, drop D+, publish the pool); train D⁰ on it, in a stage of its own, or take a given one.
+2. One :class:`~hardneg.training.stage.Stage` for all iterations with two trainees, so that each has one schedule
+   and one optimiser state: ``Trainee("ranker", ..., ranker_objective(...), ..., save_ranker, kind="ranker")`` and
+   the retriever's. The ``batches`` of each depend on its own step alone: VisitBatches, whose ``pool_at(step)``
+   reads the pool of the iteration that the step is in.
+3. Iteration k, from 0, with ``m`` steps of the ranker and ``n`` of the retriever. Ranker first, as the published
+   code: ``advance("ranker", (k + 1) * m)``, ``advance("retriever", (k + 1) * n)``, refresh k + 1 at the position
+   ``{"ranker": (k + 1) * m, "retriever": (k + 1) * n}``; both use refresh k. Retriever first, Algorithm 1:
+   ``advance("retriever", ...)`` on refresh k, refresh k + 1 at ``{"ranker": k * m, "retriever": (k + 1) * n}``,
+   ``advance("ranker", ...)`` on refresh k + 1. The stage's ``before`` has the positions of all refreshes, and of
+   all measurements between turns, that are not published yet.
+4. The retriever's objective: its own scores of each query's columns ``[b, 1 + n]``; the ranker's by
+   :func:`frozen_scores`; the mask by :func:`own_mask`; then the sum of ``total`` of
+   :func:`hardneg.adversarial.retriever_losses` divided by ``batch.step_queries``. The facts of a step add up over
+   its micro-batches, so the two parts of the mixture go there divided by ``batch.step_queries`` as well.
+
+A stage sets the mode of the model whose turn it is, and of no other: :func:`frozen_scores` turns off the dropout
+of the ranker that it asks, and leaves no trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hardneg.adversarial import ranker_log_loss, ranker_nll
+from hardneg.data.token_pairs import PairStore
+from hardneg.data.training_data import TrainingData
+from hardneg.models.cross_encoder import CrossEncoder
+from hardneg.models.packing import plan_batches, upload
+from hardneg.models.tokenizing import pair_store
+from hardneg.negatives.pool import SOURCES
+from hardneg.process.hardware import Precision
+from hardneg.records import Int64, Side, TokenBatch
+from hardneg.training.batches import Bool, GroupBatch, KnownPositives, best_chunks
+from hardneg.training.gradient_cache import cached
+from hardneg.training.gradient_norms import source_norms
+from hardneg.training.loop import Objective, StepOutput
+from hardneg.training.sharing import shared
+
+RankerLossName = Literal["cross_entropy", "bce"]
+RankerLoss = Callable[[Tensor, Tensor], Tensor]  # (scores [b, 1 + n], masked [b, 1 + n]) -> [b]
+Scorer = Callable[[TokenBatch, Side], Tensor]  # pairs -> [pairs, 1]
+
+LOSSES = {"cross_entropy": ranker_nll, "bce": ranker_log_loss}
+
+
+def ranker_loss(name: RankerLossName, *, scale: float = 1.0) -> RankerLoss:
+    """The ranker's loss of the given name, as a function of scores; ``bce`` is IRGAN's binary log loss too."""
+    return partial(LOSSES[name], scale=scale)
+
+
+def ranker_objective(
+    data: TrainingData,
+    ranker: CrossEncoder,
+    cache: Path,
+    loss: RankerLoss,
+    *,
+    precision: Precision = "float32",
+    cache_tokens: int | None = None,
+    mask_known_positives: bool = True,
+) -> Objective:
+    """Make the objective that is the mean of ``loss`` over a step's queries, each with its own group alone.
+
+    Parameters
+    ----------
+    cache : the folder of the token stores.
+    precision : of the transformer's matrix products.
+    cache_tokens : tokens of a chunk of the gradient cache; None: no gradient cache.
+    mask_known_positives : True: a known positive of a query, or a copy of its text, is never its negative.
+
+    Raises
+    ------
+    SettingsError : a query may leave no room for its passage in a pair.
+    """
+    pairs = pair_store(ranker.tower, ranker.template, data.collection, cache)
+    known = KnownPositives(data.train, data.collection.text_keys) if mask_known_positives else None
+
+    def objective(batch: GroupBatch) -> StepOutput:
+        scores = ranker_scores(ranker, batch, pairs, precision, cache_tokens=cache_tokens)
+        losses = loss(scores, upload(own_mask(batch, known), scores.device))
+        total = losses.sum() / batch.step_queries
+        if batch.sources is None:
+            return StepOutput(total)
+        columns = {name: upload(places, scores.device) for name, places in own_sources(batch).items()}
+        return StepOutput(total, source_norms(total, scores, ranker.parameters(), columns))
+
+    return objective
+
+
+def ranker_scores(
+    ranker: CrossEncoder,
+    batch: GroupBatch,
+    pairs: PairStore,
+    precision: Precision,
+    *,
+    cache_tokens: int | None = None,
+) -> Tensor:
+    """Scores [b, 1 + N] float32 of every query with its own passages, with gradient; each pair is read once.
+
+    A document of several sequences has the score of the best (MaxP). If there are several processes, each scores a
+    part, and all get all scores.
+
+    Parameters
+    ----------
+    cache_tokens : score in chunks of so many tokens (gradient cache); None: all at once.
+    """
+
+    def score(tokens: TokenBatch, side: Side) -> Tensor:
+        with torch.autocast(ranker.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+            return ranker.score(tokens)[:, None]
+
+    return _scores(batch, pairs, shared(cached(score, cache_tokens) if cache_tokens else score))
+
+
+def frozen_scores(
+    ranker: CrossEncoder, batch: GroupBatch, pairs: PairStore, precision: Precision, *, budget: int
+) -> Tensor:
+    """Scores [b, 1 + N] as :func:`ranker_scores`, without gradient and without dropout, for a model to learn from.
+
+    No random number is drawn, and the ranker is left in the mode that it had.
+
+    Parameters
+    ----------
+    budget : tokens that are scored at once; a longer pair is alone.
+    """
+
+    def score(tokens: TokenBatch, side: Side) -> Tensor:
+        found = torch.zeros(len(tokens), 1, device=ranker.device)
+        for rows in plan_batches(tokens.lengths, budget):
+            found[upload(rows, found.device), 0] = ranker.score(tokens.take(rows))
+        return found
+
+    with ranker.inference(precision):
+        return _scores(batch, pairs, shared(score)).detach()
+
+
+def own_mask(batch: GroupBatch, known: KnownPositives | None) -> Bool:
+    """The mask [b, 1 + N] of a query's own columns that are no negatives of it; the positive's column 0 is masked.
+
+    Parameters
+    ----------
+    known : masks known positives; None masks none of them.
+    """
+    mask = np.zeros(batch.passage_rows.shape, bool)
+    if known is not None:
+        rows, place = batch.distinct()
+        queries = np.arange(len(mask))[:, None]
+        mask |= known.mask(batch.query_rows, rows)[queries, place.reshape(mask.shape)]
+    mask[:, 0] = True
+    return mask
+
+
+def own_sources(batch: GroupBatch) -> dict[str, Bool]:
+    """By source, the mask [b, 1 + N] of queries' own negatives from it."""
+    assert batch.sources is not None
+    positive = np.zeros((len(batch.sources), 1), bool)
+    return {
+        SOURCES[code]: np.concatenate([positive, batch.sources == code], axis=1)
+        for code in np.unique(batch.sources).tolist()
+    }
+
+
+def _scores(batch: GroupBatch, pairs: PairStore, score: Scorer) -> Tensor:
+    query_rows, passage_rows, place = _distinct_pairs(batch)
+    tokens, chunks = pairs.read_documents(query_rows, passage_rows)
+    scores = score(tokens, "passage")[:, 0][None]
+    if chunks is not None:
+        scores = best_chunks(scores, chunks)
+    return scores[0][upload(place, scores.device)]
+
+
+def _distinct_pairs(batch: GroupBatch) -> tuple[Int64, Int64, Int64]:
+    """Query and passage of each distinct pair [u], and the place of every column [b, 1 + N] among them.
+
+    A query twice in a batch, or a passage twice in a group, is read once and is in as many columns.
+    """
+    shape = batch.passage_rows.shape
+    columns = np.stack([np.repeat(batch.query_rows, shape[1]), batch.passage_rows.reshape(-1)], axis=1)
+    distinct, place = np.unique(columns.astype(np.int64), axis=0, return_inverse=True)
+    return distinct[:, 0], distinct[:, 1], place.reshape(shape).astype(np.int64)
