@@ -44,8 +44,8 @@ test: install
 
 # What computes in the machine's best precision, once more in the other: bfloat16 is emulated where nothing multiplies it.
 OTHER ?= bfloat16
-FLOWS := $(addprefix tests/unit/test_,api.py api_retrieval.py cli.py cli_answers.py retriever.py search_length.py \
-	documents.py ann.py embeddings.py bi_encoder.py integrations.py export.py verify.py) \
+FLOWS := $(addprefix tests/unit/test_,api.py api_retrieval.py cli.py cli_answers.py snapshot.py retriever.py search_length.py \
+	documents.py ann.py embeddings.py bi_encoder.py cross_encoder.py integrations.py export.py verify.py) \
 	$(addprefix tests/recipes/test_,adore_index.py adore_search.py clean.py ance_tele_experiment.py)
 
 test-precision: install
