@@ -81,8 +81,9 @@ def base_folder(model: str, start: str, length: int, folder: Path) -> Path:
 
     from hardneg.models.pretrained import locate
     from hardneg.models.reinit import layers_of, reinitialize
+    from hardneg.models.source import ModelSource
 
-    base = SentenceTransformer(str(locate(model)), device="cpu")
+    base = SentenceTransformer(str(locate(model, ModelSource(model))), device="cpu")
     base.max_seq_length = length
     if not isinstance(base[-1], Normalize):
         base.append(Normalize())

@@ -109,7 +109,8 @@ def check_equal(folder, expected):
 def check_kill(runner, folder, fatal, expected):
     """Kill before this operation, run again, compare."""
     assert runner(folder, fatal=[fatal]) == -signal.SIGKILL
-    assert runner(folder) == 0, said(folder)
+    status = runner(folder)
+    assert status == 0, f"status {status}: {said(folder)}"
     check_equal(folder, expected)
 
 

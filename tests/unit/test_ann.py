@@ -318,7 +318,7 @@ def test_the_command(world, tmp_path, hardneg):
     assert hardneg(*arguments, out)[0] == 2
 
 
-def test_a_missing_package_is_named(monkeypatch, world):
+def test_a_missing_package_is_named(monkeypatch, world, indexes):
     import sys
 
     monkeypatch.setitem(sys.modules, "faiss", None)

@@ -30,10 +30,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command and return its exit status."""
-    set_logging()
-    signal.signal(signal.SIGTERM, interrupt)
     words = [word for word in arguments if word != "--debug"]
     try:
+        set_logging()
+        signal.signal(signal.SIGTERM, interrupt)
         check_system()
         status = app(args=words, prog_name="hardneg", standalone_mode=False)
         if status == INTERRUPTED:
