@@ -166,10 +166,7 @@ def candidates(
     rows, scores = run.passage_rows[index], run.scores[index]
     ranks = (np.arange(len(rows)) - by_list[which] + 1).astype(np.int32)
 
-    keep = ~is_known(positives, owner, rows, text_keys)
-    if depth is not None:
-        remaining = offsets_of(keep.view(np.uint8))
-        keep &= remaining[1:] - remaining[by_list[which]] <= depth
+    keep = _within(depth, ~is_known(positives, owner, rows, text_keys), by_list[which])
     found = int(np.count_nonzero(keep))
     keep &= filters.accept(ranks, scores)
     if filters.margin:
@@ -194,6 +191,14 @@ def candidates(
         collection=run.collection,
         filtered={} if filters == ALL else {source: found - len(kept)},
     )
+
+
+def _within(depth: int | None, keep: NDArray[np.bool_], begins: Int64) -> NDArray[np.bool_]:
+    """Keep the first ``depth`` of the kept hits [n] of each list, which begins at ``begins`` [n]."""
+    if depth is None:
+        return keep
+    remaining = offsets_of(keep.view(np.uint8))
+    return keep & (remaining[1:] - remaining[begins] <= depth)
 
 
 def _of_hits(positive_scores: Float32 | None, owner: Int64) -> Float32:
