@@ -43,7 +43,8 @@ class Ours:
 
     Parameters
     ----------
-    order : ``contender``, ``data``, ``base``, ``folder``, ``seed``, ``precision``, ``batch`` (None: the preset's).
+    order : ``contender``, ``data``, ``base``, ``folder``, ``seed``, ``precision``, ``device``, and ``batch``
+        (None: the preset's).
     """
 
     def __init__(self, order: Mapping[str, Any], clock: Clock) -> None:
@@ -85,6 +86,7 @@ class Ours:
             measures=" ".join(MEASURES[:2]),
             seed=self.order["seed"],
             precision=self.order["precision"],
+            device=self.order["device"],
             **stage.settings,
             **batch,
         )
