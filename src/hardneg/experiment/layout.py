@@ -24,6 +24,7 @@ LOG = "log.txt"
 PLACES = "places.json"  # telemetry, as it holds an absolute path: no digest knows it
 CURVE = "learning_curve.png"
 TIMELINE = "timeline.png"
+REPORT = "report.html"
 
 # Folders.
 MODEL = "model"  # the model that is the result
@@ -32,6 +33,7 @@ CACHE = "cache"
 ROLES = "roles"
 RUNS = "runs"  # of a state; of the folder itself: those written for people
 EXPORTS, CHECKPOINT = "models", "checkpoint"
+FIGURES = "figures"  # of the report: pictures, and their numbers
 PASSING = frozenset({CACHE, EXPORTS, CHECKPOINT, ROLES})  # what an experiment may delete again
 BEFORE_SETTINGS = frozenset({LOG, CACHE, ROLES})  # what may stand here before the settings do
 
@@ -171,6 +173,16 @@ class Layout:
     def timeline(self) -> Path:
         """The picture of when trainer and inferencer worked."""
         return self.path / TIMELINE
+
+    @property
+    def report(self) -> Path:
+        """The page that shows what training did."""
+        return self.path / REPORT
+
+    @property
+    def figures(self) -> Path:
+        """The folder of the report's pictures and their numbers."""
+        return self.path / FIGURES
 
     @property
     def tensorboard(self) -> Path:
