@@ -73,10 +73,17 @@ class Run:
         if spans(self.offsets).max(initial=0) <= depth:
             return self
         ranks = np.arange(len(self.passage_rows)) - self.offsets[owners(self.offsets)]
-        keep = ranks < depth
-        lengths = np.minimum(spans(self.offsets), depth)
+        return self.where(ranks < depth)
+
+    def among(self, passages: NDArray[np.integer]) -> Run:
+        """The run without the hits that are not among ``passages`` (rows)."""
+        return self.where(np.isin(self.passage_rows, passages))
+
+    def where(self, kept: NDArray[np.bool_]) -> Run:
+        """The run with the hits that are ``kept`` [n], in their order."""
+        lengths = np.bincount(owners(self.offsets)[kept], minlength=len(self.query_rows))
         return replace(
-            self, offsets=offsets_of(lengths), passage_rows=self.passage_rows[keep], scores=self.scores[keep]
+            self, offsets=offsets_of(lengths), passage_rows=self.passage_rows[kept], scores=self.scores[kept]
         )
 
 

@@ -89,7 +89,7 @@ def train_once(task: Task) -> dict[str, Any]:
                 data,
                 experiment,
                 evaluation_plan(recipe, settings, source, start, cuts),
-                bm25=partial(bm25_judged, data, experiment.cache),
+                bm25=bm25_judged,
                 untrained=partial(untrained_encoder, source, settings),
             )
         if jobs:
@@ -112,6 +112,7 @@ def evaluation_plan(
         base_model=source.hub_name,
         lengths=lengths_of(cuts),
         how="" if start.own is None else start.own.how,
+        dev_passages=settings.dev_passages,
     )
 
 

@@ -47,6 +47,7 @@ class EvaluationPlan:
     measures : of dev and test; the first one decides.
     depth : how far down training queries are mined.
     seed : of the draws of the tests.
+    dev_passages : see :class:`~hardneg.diagnostics.judge.Judge`.
     first_episode : the number of the first one.
     keep : which state is the result: the last one, or the best on dev.
     about, settings, base_model : what the model card says of the model and how it was trained; the last is the
@@ -65,6 +66,7 @@ class EvaluationPlan:
     base_model: str | None = None
     lengths: Mapping[str, Any] = field(default_factory=dict)
     how: str = ""
+    dev_passages: int | None = None
 
 
 def evaluate_states(
@@ -73,7 +75,7 @@ def evaluate_states(
     experiment: Experiment,
     plan: EvaluationPlan,
     *,
-    bm25: Callable[[int], Mapping[str, Run]],
+    bm25: Callable[[Judge], Mapping[str, Run]],
     untrained: Callable[[], BiEncoder],
 ) -> None:
     """Let a recipe run, measure every state of the model as it comes, and finish the experiment.
@@ -86,10 +88,10 @@ def evaluate_states(
     Parameters
     ----------
     states : what the recipe yields; making the next one trains. The last one is a snapshot of the last model.
-    bm25 : gives BM25's runs of the splits that judge, so many hits deep.
+    bm25 : gives BM25's runs of the splits that judge.
     untrained : gives the model as it came.
     """
-    judge = Judge(data, plan.measures, experiment.cache)
+    judge = Judge(data, plan.measures, experiment.cache, plan.dev_passages)
     seen, last = measure_all(states, judge, experiment.layout, plan, bm25)
     choice = by_leader(choose_state, seen, last.name, plan)
     chosen = seen[last.name if choice.state == LAST else choice.state]
@@ -123,12 +125,12 @@ def measure_all(
     judge: Judge,
     layout: Layout,
     plan: EvaluationPlan,
-    bm25: Callable[[int], Mapping[str, Run]],
+    bm25: Callable[[Judge], Mapping[str, Run]],
 ) -> tuple[dict[str, Measured], Snapshot]:
     """Measure BM25 and every state as it comes, and say how it does; also the last state itself."""
     seen: dict[str, Measured] = {}
     if is_leader():
-        baseline = Measured(StateRecord(BM25, "bm25", asked="judged"), bm25(judge.depth))
+        baseline = Measured(StateRecord(BM25, "bm25", asked="judged"), bm25(judge))
         seen[BM25] = with_figures(baseline, judge)
         note_state(seen[BM25], plan.measures[0])
     for state in states:

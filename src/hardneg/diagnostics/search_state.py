@@ -9,7 +9,7 @@ from typing import Any
 from hardneg.data.training_data import TrainingData
 from hardneg.diagnostics.judge import Judge
 from hardneg.diagnostics.pairwise_errors import errors_of_state
-from hardneg.experiment.snapshot import State
+from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.negatives.labels import current_positives
 from hardneg.negatives.mining import training_depth
 from hardneg.process.distributed import by_leader
@@ -29,7 +29,9 @@ def search_state(state: State, judge: Judge, *, depth: int) -> tuple[dict[str, R
     """
     splits = {name: qrels for name, qrels in judge.data.judged.items() if state.asked != "dev" or name == "dev"}
     runs = search_training(state, judge, depth) if state.asked == "all" else {}
-    runs |= search_judged(state, splits, judge.depth)
+    runs |= search_judged(state, splits, judge)
+    if encodes_some(state, judge):
+        return runs, {}
     state.save_corpus_stats()
     return runs, by_leader(errors_of_state, state, splits)
 
@@ -43,18 +45,41 @@ def search_training(state: State, judge: Judge, depth: int) -> dict[str, Run]:
     return {"train": run, "lookahead": state.neighbours("lookahead", found.query_rows, found.first(), k)}
 
 
-def search_judged(state: State, splits: Mapping[str, Qrels], depth: int) -> dict[str, Run]:
-    """The runs of the queries of splits that judge, ``depth`` hits deep.
+def search_judged(state: State, splits: Mapping[str, Qrels], judge: Judge) -> dict[str, Run]:
+    """The runs of the queries of splits that judge, as deep as the judge asks, among the passages that it names.
 
     In every state, the final one too, test's queries are as long as search reads them and all others as training
     does: so dev compares states alike, on the way and at the end (the published scripts of ANCE-Tele).
     """
     return {
-        name: state.search(name, qrels.query_rows, depth, as_trained=name != "test")
+        name: limited(state, name, judge).search(name, qrels.query_rows, judge.depth, as_trained=name != "test")
         for name, qrels in splits.items()
     }
 
 
-def bm25_judged(data: TrainingData, cache: Path, depth: int) -> dict[str, Run]:
+def limited(state: State, split: str, judge: Judge) -> State:
+    """The state over the passages among which a split is judged."""
+    rows = by_leader(lambda: judge.judged_among).get(split)
+    if rows is None or not isinstance(state, Snapshot) or state.index is not None:
+        return state
+    return state.limited(rows, alone=encodes_some(state, judge))
+
+
+def encodes_some(state: State, judge: Judge) -> bool:
+    """Whether a state needs no passages but those among which dev is judged.
+
+    Others also mine, or are judged by test.
+    """
+    if judge.dev_passages is None or state.asked == "all":
+        return False
+    return state.asked == "dev" or (state.kind in ("last", "final") and "test" not in judge.data.judged)
+
+
+def bm25_judged(judge: Judge) -> dict[str, Run]:
     """BM25's runs of the dev and test queries, to measure against."""
-    return {name: bm25_run(data.collection, qrels.query_rows, depth, cache) for name, qrels in data.judged.items()}
+    data, among = judge.data, judge.judged_among
+    runs = {
+        name: bm25_run(data.collection, qrels.query_rows, judge.depth, judge.cache)
+        for name, qrels in data.judged.items()
+    }
+    return {name: run.among(among[name]) if name in among else run for name, run in runs.items()}

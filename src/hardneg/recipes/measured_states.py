@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from hardneg.data.training_data import TrainingData
-from hardneg.diagnostics.judge import evaluation_depth
+from hardneg.diagnostics.judge import Judge
 from hardneg.diagnostics.search_state import search_judged
 from hardneg.errors import Interrupted
 from hardneg.evaluation.answers import evaluate_with_answers
@@ -47,6 +47,11 @@ def runs_path(experiment: Experiment, episode: int, step: int) -> Path:
 def weights_path(experiment: Experiment, episode: int, step: int) -> Path:
     """Where its weights stand, if it may be the best."""
     return experiment.layout.state(step, episode).model
+
+
+def judge_of(settings: TrainingSettings, data: TrainingData, cache: Path) -> Judge:
+    """What judges the states of an experiment by its settings."""
+    return Judge(data, parse_measures(settings.measures), cache, settings.dev_passages)
 
 
 def dev_value(run: Run, data: TrainingData, measure: Measure, cache: Path) -> float:
@@ -88,6 +93,7 @@ class DevEvaluator:
         self.training, self.data, self.episode = training, training.data, episode.episode
         self.settings: TrainingSettings = settings
         self.experiment: Experiment = experiment
+        self.judge = judge_of(settings, training.data, experiment.cache)
         self.measured = settings.measured_steps(episode)
         self.steps = sorted({*self.measured, *(step for step in besides if 0 < step < episode.steps)})
         self.start = start or experiment.layout.episode(self.episode).runs
@@ -148,9 +154,8 @@ class DevEvaluator:
         return self.with_index(state)
 
     def _value(self, state: Snapshot) -> float:
-        depth = evaluation_depth(parse_measures(self.settings.measures))
         assert self.data.dev is not None
-        found = search_judged(state, {"dev": self.data.dev}, depth)
+        found = search_judged(state, {"dev": self.data.dev}, self.judge)
         return by_leader(dev_value, found["dev"], self.data, self.settings.steering, self.experiment.cache)
 
     def _inputs_of(self, step: int) -> dict[str, str]:

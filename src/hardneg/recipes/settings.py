@@ -95,6 +95,9 @@ class TrainingSettings(Settings):
     measure_every: PositiveInt | Annotated[float, Field(gt=0, lt=1)] | None = (
         None  # steps, or a share of the schedule
     )
+    dev_passages: int | None = Field(
+        None, ge=1
+    )  # dev is judged among the first so many BM25 passages of each of its queries, and their positives; None: among all
     keep: Literal["best", "last"] = (
         "last"  # the state that model/ holds: best on dev by the first measure, or last
     )

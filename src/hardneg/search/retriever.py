@@ -148,7 +148,8 @@ class Retriever:
     Attributes
     ----------
     digest : identity of the model when the retriever was made; sides : those of its sides.
-    among : rows of the passages that are encoded and searched; None: all (:meth:`limited`).
+    among : rows of the passages that are searched; None: all (:meth:`limited`).
+    alone : these passages alone are encoded.
     """
 
     def __init__(
@@ -165,6 +166,7 @@ class Retriever:
         self.encoder, self.collection, self.cache = encoder, collection, cache
         self.encoding, self.index, self.passages_at, self.timed = encoding, index, passages_at, timed
         self.among: Int32 | None = None
+        self.alone = False
         self.lock = threading.RLock()
         self.digest = encoder.digest()  # now: the weights may change while the retriever is looked at
         passage = encoder.digest("passage")
@@ -212,20 +214,22 @@ class Retriever:
         other.index = index
         return other
 
-    def limited(self, passages: Int32) -> Self:
-        """A retriever of this model that encodes and searches these passages of the collection alone.
+    def limited(self, passages: Int32, *, alone: bool) -> Self:
+        """A retriever of this model that searches these passages of the collection, and no others.
 
         Its runs name the collection's rows. It answers queries; neighbours of passages are for the whole corpus.
 
         Parameters
         ----------
         passages : rows, in any order. Each text must be one sequence: no MaxP.
+        alone : encode no other passages; otherwise the embeddings of the corpus are searched.
         """
         assert self.index is None, "an index holds what it holds"
-        assert self.chunks is None, "each text is one sequence"
+        assert self.encoder.settings.chunks == 1, "each text is one sequence"
         other = copy.copy(self)
-        other.among = np.unique(passages).astype(np.int32)
-        other.__dict__.pop("passages", None)
+        other.among, other.alone = np.unique(passages).astype(np.int32), alone
+        if alone:
+            other.__dict__.pop("passages", None)
         return other
 
     # ------------------------------------------------------------ runs
@@ -264,6 +268,8 @@ class Retriever:
         """The index that is searched: the one that was given, or the exact one over the corpus embeddings."""
         if self.index is not None:
             return self.index
+        if self.among is not None and not self.alone:
+            return StoredIndex(self.passages, self.encoder.device, rows=self.among)
         return (
             self._exact
             if self._exact is not None
@@ -369,7 +375,7 @@ class Retriever:
         store: TokenStore | SomeTokens = token_store(
             self.encoder, self.collection, self.cache, side, searching=searching
         )
-        if side == "passage" and self.among is not None:
+        if side == "passage" and self.alone:
             store = SomeTokens(store, self.among)  # type: ignore[arg-type]  # it was none before
         key = digest_json([VERSION, self.sides[side], store.digest, dataclasses.asdict(self.encoding)])
         return store, self.cache / "embeddings" / key[:32]

@@ -64,6 +64,9 @@ class Adore(TrainingSettings):
         if self.refresh_every and self.negatives != "static":
             what = f"refresh_every = {self.refresh_every} with negatives = {self.negatives}"
             raise SettingsError("BAD_SETTING", what, "set negatives = static, or leave refresh_every out")
+        if self.dev_passages is not None:
+            what = f"dev_passages = {self.dev_passages}, and adore encodes the passages once for all states"
+            raise SettingsError("BAD_SETTING", what, "leave it out")
         if self.gradient_cache:
             what = "gradient_cache = true, and no query of adore meets another's passages"
             raise SettingsError("BAD_SETTING", what, "set micro_queries: its gradient is that of the whole step")

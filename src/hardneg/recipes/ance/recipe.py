@@ -18,10 +18,8 @@ from pydantic import Field
 
 from hardneg.config import operational
 from hardneg.data.training_data import TrainingData
-from hardneg.diagnostics.judge import Judge
 from hardneg.diagnostics.search_state import search_state
 from hardneg.errors import SettingsError
-from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.snapshot import State
 from hardneg.models.bi_encoder import BiEncoder
@@ -49,7 +47,7 @@ from hardneg.recipes.ance.refreshing import (
 )
 from hardneg.recipes.ance.versions import Mode, Wait, no_wait, wait_for_peer
 from hardneg.recipes.estimate import CostModel, work_of
-from hardneg.recipes.measured_states import DevEvaluator, MeasuredStage, runs_path, weights_path
+from hardneg.recipes.measured_states import DevEvaluator, MeasuredStage, judge_of, runs_path, weights_path
 from hardneg.recipes.settings import Episode, MiningSettings, Recipe
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.training.batches import VisitBatches
@@ -285,7 +283,7 @@ def infer(training: TrainingRun[Ance], base: Callable[[], BiEncoder], patience: 
     It waits for a trainer that gives no sign of life for ``patience`` seconds.
     """
     settings, data, experiment = training.settings, training.data, training.experiment
-    judge = Judge(data, parse_measures(settings.measures), experiment.cache)
+    judge = judge_of(settings, data, experiment.cache)
     wait = wait_for_peer(heartbeat_of(experiment, "trainer"), patience)
     todo = partial(next_job, settings.mode, experiment, every=settings.refresh_every, refreshes=settings.refreshes)
     while (job := wait(todo, "a model to mine with")) != DONE:
