@@ -10,6 +10,7 @@ from typing import Any
 from hardneg.api.inputs import Data, Place
 from hardneg.api.prepare import Task, prepare
 from hardneg.api.start import Start, be_role, open_start, role_jobs, say_start
+from hardneg.api.train_ranker import plan_ranker, train_ranker
 from hardneg.diagnostics.results import EvaluationPlan, evaluate_states, is_measured
 from hardneg.diagnostics.search_state import bm25_judged
 from hardneg.diagnostics.seeds import pool_seeds
@@ -39,12 +40,13 @@ def train_seeds(task: Task) -> dict[str, Any]:
     if task.role is not None:
         be_role(task, task.role)
         return {}
+    once = train_ranker if task.recipe.trains == "ranker" else train_once
     if task.seeds == 1:
-        return train_once(task)
+        return once(task)
     results = {}
     for seed in range(task.settings.seed, task.settings.seed + task.seeds):
         note(f"seed {seed}")
-        results[seed] = train_once(task.seeded(seed))
+        results[seed] = once(task.seeded(seed))
     pooled = pool_seeds(results)
     if is_leader():
         write_results(task.place, pooled)
@@ -142,6 +144,8 @@ def plan(
     As :func:`~hardneg.api.recipes.train`.
     """
     task = prepare(recipe, data, model, out, **options)
+    if recipe.trains == "ranker":
+        return plan_ranker(task, measure=estimate)
     encoder, start = open_start(task, compare_texts=False)
     work = recipe.plan(task.settings, task.data, encoder)
     planned = describe_work(work, encoder, seeds=task.seeds, measure=estimate, own=start.own)
