@@ -26,6 +26,7 @@ from hardneg.process.progress import say
 from hardneg.recipes.ance.roles import Job, jobs_of, take_role
 from hardneg.recipes.settings import Recipe, TrainingSettings
 from hardneg.recipes.starting_model import as_it_came, say_what_differs, starting_encoder
+from hardneg.recipes.starting_ranker import starting_ranker
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.recipes.untrained import Own, cuts_of
 from hardneg.storage.artifacts import read_manifest
@@ -37,7 +38,7 @@ class Start:
 
     Attributes
     ----------
-    given : the pool or the index to begin with, as a recipe takes it.
+    given : the pool, the index or the ranker to begin with, as a recipe takes it.
     inputs : digests of all that it starts from.
     own : the model as it came, if training does not start from it.
     own_settings : those of the model as it came.
@@ -62,6 +63,9 @@ def open_start(task: Task, *, compare_texts: bool) -> tuple[BiEncoder, Start]:
     if task.index_folder is not None:  # its texts are compared now: what is wrong must not become an input
         texts = partial(texts_digest, encoder, task.data.collection, task.stores) if compare_texts else None
         given["index"] = matching_index(task.index_folder, encoder, encoder.digest("passage"), texts)
+    if task.recipe.facts.takes_ranker:
+        settings = task.settings
+        given["ranker"] = starting_ranker(task.source, settings.ranker_overrides, seed=settings.seed)
     inputs = inputs_of(task.data, encoder, task.negatives, given)
     return encoder, Start(given, inputs, *as_it_came(task.source, task.settings, encoder))
 
@@ -93,6 +97,8 @@ def inputs_of(
         inputs["negatives"] = read_manifest(negatives).digest
     if "index" in given:
         inputs["index"] = given["index"].digest
+    if "ranker" in given:
+        inputs["ranker"] = given["ranker"].model.digest()
     return inputs
 
 

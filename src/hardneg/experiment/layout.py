@@ -28,6 +28,8 @@ TIMELINE = "timeline.png"
 # Folders.
 MODEL = "model"  # the model that is the result
 LAST_MODEL = "last/model"  # that after the last step, where another may be the result
+RANKER = "ranker"  # that is trained beside the model
+FIRST_RANKER = "first-ranker"  # the ranker that both begin with, if it was trained here
 CACHE = "cache"
 ROLES = "roles"
 RUNS = "runs"  # of a state; of the folder itself: those written for people
@@ -191,6 +193,16 @@ class Layout:
     def last_model(self) -> Path:
         """The model after the last step, if another one may be the result."""
         return self.path / LAST_MODEL
+
+    @property
+    def ranker(self) -> Path:
+        """The ranker that is trained beside the model, after its last step."""
+        return self.path / RANKER
+
+    @property
+    def first_ranker(self) -> Path:
+        """The ranker that training of both begins with, if it was trained here and not given."""
+        return self.path / FIRST_RANKER
 
     @property
     def trec_runs(self) -> Path:
