@@ -35,6 +35,7 @@ STAR_CODE = "the code of Zhan et al., 2021: star/train.py, adore/train.py and th
 DPR_CODE = "the code of Karpukhin et al., 2020: biencoder_nq.yaml, hf_bert.yaml"
 AR2_8 = "Zhang et al., 2022, Table 8"
 AR2_9 = "Zhang et al., 2022, Table 9"
+AR2_2 = "Zhang et al., 2022, Table 2"
 AR2_4 = "Zhang et al., 2022, Section 4.2"
 AR2_CODE = "the code of Zhang et al., 2022: run_de_model_ernie.py, co_training/*.py"
 OURS = "not said by paper or code; ours"
@@ -347,7 +348,7 @@ PUBLISHED = {
         FIRST_RETRIEVER, {AR2_9: {"queries_per_step": 64, "learning_rate": 1e-4, "epochs": 3}}
     ),
     ("ar2", "nq"): joined(AR2, AR2_NQ),
-    ("ar2", "triviaqa"): joined(AR2, {"Zhang et al., 2022, Table 2": {"measures": "Answer@5 Answer@20 Answer@100"}}),
+    ("ar2", "triviaqa"): joined(AR2, {AR2_2: {"measures": "Answer@5 Answer@20 Answer@100"}}),
     ("ar2", "msmarco"): joined(
         AR2,
         {
@@ -358,7 +359,7 @@ PUBLISHED = {
                 "first_ranker_queries_per_step": 256,
             },
             AR2_CODE: {"labels": "qrels"},
-            "Zhang et al., 2022, Table 2": {"measures": "RR@10 R@50 R@1000"},
+            AR2_2: {"measures": "RR@10 R@50 R@1000"},
         },
     ),
     ("ar2", "irgan"): joined(AR2, AR2_NQ, {"Zhang et al., 2022, Eq. 3": {"game": "irgan", "balance": 1.0}}),

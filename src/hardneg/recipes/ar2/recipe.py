@@ -242,7 +242,7 @@ def retriever_trainee(training: TrainingRun[Ar2], encoder: BiEncoder, ranker: Cr
         batches,
         settings.schedule_over(settings.steps),
         {training.last_model: settings.steps},
-        passing={layout.state(step).model: step for step in settings.kept_steps},
+        intermediate={layout.state(step).model: step for step in settings.kept_steps},
         facts=batches.facts,
     )
 
