@@ -1,5 +1,6 @@
 """AR2: every step against a slow re-implementation, turns and candidates in force, resuming, refusals."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -9,17 +10,22 @@ from reference_ar2 import SlowGame
 import hardneg as hn
 from faults.power import Power, power_cut_at
 from hardneg import settings_of
+from hardneg.api.reopen import run_of_state
 from hardneg.data.training_data import choose_splits
 from hardneg.errors import Faults, InputError, NumericError, SettingsError
+from hardneg.experiment.states import read_states
 from hardneg.models.loading import load_encoder
 from hardneg.models.rankers import load_ranker, save_ranker
 from hardneg.models.source import ModelSource
+from hardneg.models.tokenizing import pair_store
 from hardneg.negatives.pool import load_pool
 from hardneg.recipes import training_run as mining
 from hardneg.recipes.ar2.recipe import RECIPE
 from hardneg.recipes.ar2.settings import Ar2
 from hardneg.recipes.starting_ranker import starting_ranker
-from worlds.tiny_world import one_thread  # noqa: F401
+from hardneg.search.rerank import RankerScorer, rerank
+from reference_adversarial import slow_entropy
+from worlds.tiny_world import COMMON, one_thread  # noqa: F401
 
 LONGEST = 24
 SMALL = {
@@ -170,6 +176,74 @@ def test_both_models_are_published_and_two_towers_learn_apart(whole, run_states,
     found = load_encoder(str(untied.path / "model"))
     assert not found.tied
     assert found.digest("query") != found.digest("passage")
+
+
+# ---------------------------------------------------------------- results
+
+
+@pytest.fixture(scope="module", params=["ranker-first", "retriever-first"])
+def measured(request, world, tmp_path_factory):
+    """The results of a whole experiment, and its folder."""
+    out = tmp_path_factory.mktemp("measured") / "exp"
+    settings = COMMON | SMALL | {"retriever_steps": 2, "ranker_steps": 2, "first_ranker_steps": 3}
+    settings |= {"order": request.param, "rerank_depth": 10, "ranker_max_length": LONGEST, "measures": "RR@10 R@100"}
+    return hn.train_ar2(world.collection, world.calm, out, device="cpu", **settings), out
+
+
+GRID = ["untrained", "untrained/first-ranker", "untrained/ranker", "final/first-ranker", "final/ranker", "final"]
+
+
+def test_retriever_and_ranker_are_measured_at_every_iteration_and_in_the_grid(measured, world):
+    results, out = measured
+    states = {*GRID, "bm25", "iteration-1", "iteration-1/ranker", "untrained/ranker-1"}
+    assert set(results["dev"]) == set(results["test"]) == states
+    assert results["kept"]["state"] == "last"
+    assert set(results["kept"]["of"]) == {"untrained", "last"}
+    found = {name: value["R@100"] for name, value in results["test"].items()}
+    for name in states - {"bm25"}:  # the first hits are the same, whatever their order
+        assert found[name] == found[name.split("/")[0]]
+    assert results["test"]["final/ranker"]["RR@10"] != results["test"]["final"]["RR@10"]
+    assert hn.verify(out)["whole"]
+
+
+def test_a_pipeline_is_the_rankers_order_of_the_retrievers_hits(measured, world):
+    _, out = measured
+    records = {record.name: record for record in read_states(out)}
+    one = records["final/ranker"]
+    assert (one.kind, one.of, one.ranker, one.model) == ("reranked", "final", "ranker", "model")
+    assert records["final/first-ranker"].ranker == "first-ranker"
+    assert records["iteration-1/ranker"].ranker is None
+    ranker, first = load_ranker(out / "ranker"), run_of_state(out, records["final"], "test")
+    store = pair_store(ranker.tower, ranker.template, world.collection, out / "cache")
+    expected = rerank(first, RankerScorer(ranker, store), 10)
+    again = run_of_state(out, one, "test")
+    assert np.array_equal(again.passage_rows, expected.passage_rows)
+    np.testing.assert_allclose(again.scores, expected.scores, atol=1e-5)
+
+
+def test_the_entropy_is_that_of_the_positive_and_the_first_other_hits(measured, world):
+    results, out = measured
+    assert set(results["entropy"]) == {"untrained", "iteration-1", "final"}
+    assert set(results["entropy"]["final"]) == {"dev", "test"}
+    records = {record.name: record for record in read_states(out)}
+    run, qrels = run_of_state(out, records["final"], "test"), choose_splits(world.collection).test
+    total = []
+    for i, query in enumerate(run.query_rows):
+        hits = dict(zip(*(x[run.offsets[i] : run.offsets[i + 1]].tolist() for x in (run.passage_rows, run.scores))))
+        positives = qrels.positives().of(i).tolist()
+        assert qrels.query_rows[i] == query
+        best = max(hits[row] for row in positives)  # a run of 100 out of 120 has them all
+        scores = [best, *[score for row, score in hits.items() if row not in positives][:15]]
+        total.append(slow_entropy(scores))
+    assert results["entropy"]["final"]["test"] == pytest.approx(np.mean(total), abs=1e-4)
+
+
+def test_seconds_of_each_part_are_kept(measured):
+    rows = [json.loads(line) for line in (measured[1] / "timing.jsonl").read_text().splitlines()]
+    turns = [(row["episode"], row["model"]) for row in rows if row["stage"] == "train"]
+    order = [(1, "ranker"), (1, "retriever")]
+    assert turns in ([(0, "ranker"), *order, *order], [(0, "ranker"), *order[::-1], *order[::-1]])
+    assert {row["stage"] for row in rows} >= {"encode", "search", "mine", "train"}
 
 
 # ---------------------------------------------------------------- resuming

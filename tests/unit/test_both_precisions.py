@@ -27,13 +27,22 @@ OF_RECIPES = {
     "ance": {"refresh_every": 2, "refreshes": 1},
     "star": {"steps": 3},
     "adore": {"steps": 3, "cut": 10, "warmup": 1},
+    "ar2": {
+        "iterations": 1,
+        "retriever_steps": 3,
+        "ranker_steps": 2,
+        "first_ranker_steps": 2,
+        "negatives_per_query": 2,
+        "ranker_queries_per_step": 4,
+        "first_ranker_queries_per_step": 4,
+        "ranker_max_length": 24,
+    },
 }
 
 
 def train(recipe, world, out, **changes):
     settings = COMMON | OF_RECIPES[recipe] | changes
-    named = {"adore": hn.train_adore, "ance": hn.train_ance, "star": hn.train_star, "warmup": hn.train_warmup}
-    return named.get(recipe, hn.train_ance_tele)(*world, out, device="cpu", **settings)
+    return hn.train(recipe, *world, out, device="cpu", **settings)
 
 
 def begun_in(out):

@@ -402,6 +402,7 @@ OWN = {  # beside the options that all recipes have
     "ance": {"--role", "--reinit-layers", "--reinit-seed"},
     "star": {"--negatives", "--reinit-layers", "--reinit-seed"},
     "adore": {"--index"},
+    "ar2": {"--ranker", "--reinit-layers", "--reinit-seed"},
 }
 
 

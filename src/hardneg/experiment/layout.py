@@ -329,6 +329,11 @@ def with_index(runs: Path, kind: str) -> Path:
     return runs.with_name(f"{runs.name}-{kind}")
 
 
+def reranked_runs(runs: Path, by: str) -> Path:
+    """The runs of a state as a ranker of this name re-ranks them, beside its own."""
+    return runs.with_name(f"{runs.name}-{by}")
+
+
 def errors_of(runs: Path, split: str) -> Path:
     """A state's pairwise errors on a split, beside its runs."""
     return runs / f"{split}-errors"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,10 @@ from typing import Any
 from hardneg import keyed_random
 from hardneg.adversarial import retriever_losses
 from hardneg.data.training_data import TrainingData
+from hardneg.diagnostics.judge import evaluation_depth
+from hardneg.diagnostics.sharpness import keep_sharpness
 from hardneg.errors import InputError
+from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment.names import UNTRAINED
 from hardneg.experiment.snapshot import ArchivedState, Snapshot, State
 from hardneg.models.bi_encoder import BiEncoder
@@ -33,6 +36,7 @@ from hardneg.negatives.mining import mine_candidates
 from hardneg.negatives.pool import NegativePool
 from hardneg.process.distributed import by_leader
 from hardneg.recipes import catalogue
+from hardneg.recipes.ar2.pipeline import Pipelines
 from hardneg.recipes.ar2.settings import EPISODE, FIRST_RANKER, RANKER, Ar2
 from hardneg.recipes.estimate import CostModel, work_of
 from hardneg.recipes.settings import Recipe
@@ -62,11 +66,11 @@ def check(settings: Ar2, data: TrainingData, encoder: BiEncoder) -> None:
         log.warning("%s", line)
 
 
-def ar2(training: TrainingRun[Ar2], base: Callable[[], BiEncoder], *, ranker: StartingRanker) -> Iterator[State]:
+def ar2(training: TrainingRun[Ar2], base: Callable[[], BiEncoder], *, ranker: StartingRanker) -> Iterator[Any]:
     """Train both models (AR2, Algorithm 1, in either order); afterwards they stand in ``model/`` and ``ranker/``.
 
-    Everything that is published already is reused. Yields the state of the retriever behind every refresh, and the
-    final one.
+    Everything that is published already is reused. Yields the state of the retriever behind every refresh, with
+    what the ranker of the same iteration makes of its runs and of those of G⁰, and the final one.
 
     Parameters
     ----------
@@ -75,12 +79,26 @@ def ar2(training: TrainingRun[Ar2], base: Callable[[], BiEncoder], *, ranker: St
     settings, encoder = training.settings, base()
     first = training.state(encoder, UNTRAINED, runs_of(training, 0), step=0, kind="untrained")
     yield first
+    keep_sharpness(first, training.data.judged, judged_depth(settings))
     refresh(training, first, 0)
     first.discard()
-    game = Iterations(training, encoder, first_ranker(training, ranker))
+    start = first_ranker(training, ranker)
+    pipelines, place = Pipelines(training), training.experiment.layout.first_ranker if ranker.is_new else None
+    yield from pipelines.of(first, "first-ranker", lambda: start, place)
+    game = Iterations(training, first, start)
     for number in range(1, settings.iterations):
         yield from game.play(number)
-    yield from game.finish()
+    final = game.finish()
+    keep_sharpness(final, training.data.judged, judged_depth(settings))
+    yield from pipelines.of(final, "first-ranker", lambda: start, place)
+    for state in (first, final):
+        yield from pipelines.of(state, "ranker", game.last_ranker, training.experiment.layout.ranker)
+    yield final
+
+
+def judged_depth(settings: Ar2) -> int:
+    """How deep dev and test queries are searched."""
+    return evaluation_depth(parse_measures(settings.measures))
 
 
 # ---------------------------------------------------------------- refreshes
@@ -252,70 +270,84 @@ class Iterations:
 
     Parameters
     ----------
-    encoder : G⁰, which is trained.
+    first : the state of G⁰, whose encoder is trained.
     ranker : D⁰; a copy of it is trained.
     """
 
-    def __init__(self, training: TrainingRun[Ar2], encoder: BiEncoder, ranker: CrossEncoder) -> None:
-        self.training, self.settings, self.encoder = training, training.settings, encoder
-        settings, layout, learner = training.settings, training.experiment.layout, copy.deepcopy(ranker)
+    def __init__(self, training: TrainingRun[Ar2], first: Snapshot, ranker: CrossEncoder) -> None:
+        self.training, self.settings, self.first, self.encoder = training, training.settings, first, first.encoder
+        self.pipelines, self.learner = Pipelines(training), copy.deepcopy(ranker)
+        settings, layout = training.settings, training.experiment.layout
         own = ranker_trainee(
             training,
-            learner,
+            self.learner,
             Drawn(training, RANKER, settings.ranker_queries_per_step, partial(settings.version_of, RANKER)),
             linear(settings.ranker_learning_rate, warmup=settings.warmup, horizon=settings.steps_of_ranker),
             {layout.ranker: settings.steps_of_ranker},
             loss="bce" if settings.game == "irgan" else "cross_entropy",
         )
         self.stage = training.stage(
-            [own, retriever_trainee(training, encoder, learner)],
+            [own, retriever_trainee(training, self.encoder, self.learner)],
             episode=EPISODE,
             inputs=inputs_of(training),
-            before=[settings.at_refresh(version) for version in by_leader(self._unmined)],
+            before=by_leader(self._todo),
         )
 
-    def play(self, number: int) -> Iterator[State]:
+    def play(self, number: int) -> Iterator[Any]:
         """An iteration (from 1) and the refresh that the next one draws from; not the last iteration."""
         if self.settings.order == "ranker-first":
             self._advance(RANKER, number)
             self._advance(RETRIEVER, number)
-            yield from self._refresh(number)
+            state = yield from self._refresh(number)
         else:
             self._advance(RETRIEVER, number)
-            yield from self._refresh(number)
+            state = yield from self._refresh(number)
             self._advance(RANKER, number)
+        yield from self.pipelines.of(state, RANKER, lambda: self._now(number))
+        yield from self.pipelines.of(self.first, f"{RANKER}-{number}", lambda: self._now(number))
 
-    def finish(self) -> Iterator[State]:
-        """The last iteration; the final state is that of the retriever after its last turn."""
+    def finish(self) -> Snapshot:
+        """The last iteration; returns the state of the retriever after its last turn."""
         settings, number = self.settings, self.settings.iterations
         if settings.order == "ranker-first":
             self._advance(RANKER, number)
             self._advance(RETRIEVER, number)
-            yield self._final()
-            return
+            return self._final()
         self._advance(RETRIEVER, number)
         final = self._final()
         if not by_leader(is_published, candidates(self.training, number)):
             refresh(self.training, final, number)
         self._advance(RANKER, number)
-        yield final
+        return final
+
+    def last_ranker(self) -> CrossEncoder:
+        """The ranker after its last step."""
+        return load_ranker(self.training.experiment.layout.ranker, device=self.learner.device)
+
+    def _now(self, iteration: int) -> CrossEncoder:
+        """The ranker, which must be as it is after so many iterations."""
+        assert self.stage.at(**self.settings.after(iteration))
+        return self.learner
 
     def _advance(self, model: str, iteration: int) -> None:
         self.stage.advance(model, self.settings.after(iteration)[model])
 
-    def _refresh(self, version: int) -> Iterator[State]:
+    def _refresh(self, version: int) -> Generator[State, None, State]:
         """The state that mines the candidates of a refresh, which it publishes; or what is left of that state."""
         step, pool = version * self.settings.retriever_steps, candidates(self.training, version - 1)
         weights = self.training.experiment.layout.state(step).model if step in self.settings.kept_steps else None
         facts: dict[str, Any] = {"pool": pool, "weights": weights, "episode": EPISODE, "kind": "version"}
         name, runs = f"iteration-{version}", runs_of(self.training, version)
         if by_leader(is_published, candidates(self.training, version)):
-            yield ArchivedState(name, runs, step=step, asked=self.settings.examine, **facts)
-            return
+            old = ArchivedState(name, runs, step=step, asked=self.settings.examine, **facts)
+            yield old
+            return old
         state = self.training.state(self.encoder, name, runs, step=step, **facts)
         yield state
+        keep_sharpness(state, self.training.data.judged, judged_depth(self.settings))
         refresh(self.training, state, version)
         state.discard()
+        return state
 
     def _final(self) -> Snapshot:
         settings, training = self.settings, self.training
@@ -323,10 +355,18 @@ class Iterations:
         pool = candidates(training, settings.iterations - 1)
         return training.final_state(encoder, settings.steps, pool, episode=EPISODE)
 
-    def _unmined(self) -> list[int]:
-        """The refreshes after the first candidates that are not published yet."""
-        versions = range(1, self.settings.refreshes + 1)
-        return [version for version in versions if not is_published(candidates(self.training, version))]
+    def _todo(self) -> list[dict[str, int]]:
+        """The positions of refreshes and of re-ranking that are not published yet."""
+        settings, training, pipelines = self.settings, self.training, self.pipelines
+        versions, between = range(1, settings.refreshes + 1), range(1, settings.iterations)
+        unmined = [version for version in versions if not is_published(candidates(training, version))]
+        unranked = [
+            number
+            for number in between
+            if not pipelines.are_published(runs_of(training, number), RANKER)
+            or not pipelines.are_published(self.first.folder, f"{RANKER}-{number}")
+        ]
+        return [*map(settings.at_refresh, unmined), *map(settings.after, unranked)]
 
 
 def plan(settings: Ar2, data: TrainingData, encoder: BiEncoder) -> CostModel:

@@ -8,7 +8,9 @@ from typing import Any, Literal
 from pydantic import Field
 
 from hardneg.adversarial import Game, Weighting
+from hardneg.diagnostics.judge import evaluation_depth
 from hardneg.errors import SettingsError
+from hardneg.evaluation.measures import parse_measures
 from hardneg.recipes.settings import Episode, MiningSettings
 
 RANKER = "ranker"  # the name of the second model in metrics, checkpoints and timing
@@ -30,6 +32,8 @@ class Ar2(MiningSettings):
     negatives_per_query: int = Field(15, ge=1)  # n, drawn from the candidates
     depth: int = Field(100, ge=1)  # candidates of a query: the top of the retriever's list without D+
     positives: Literal["rotate", "first"] = "rotate"
+
+    rerank_depth: int = Field(100, ge=0)  # hits of dev and test that the ranker is measured by; 0: it is not
 
     # the retriever's steps; rate and queries of a step are those of every recipe
     retriever_steps: int = Field(1500, ge=1)  # of an iteration
@@ -56,6 +60,9 @@ class Ar2(MiningSettings):
         if self.measure_every or self.patience:
             what = f"measure_every = {self.measure_every}: ar2 measures after every iteration, and only then"
             raise SettingsError("BAD_SETTING", what, "leave it out; retriever_steps says how often that is")
+        if self.rerank_depth > (depth := evaluation_depth(parse_measures(self.measures))):
+            what = f"rerank_depth = {self.rerank_depth}, and dev and test are searched {depth} deep"
+            raise SettingsError("BAD_SETTING", what, "lower it, or measure deeper")
         if self.game == "irgan" and self.weighting == "reference":
             what = "weighting = reference with game = irgan, whose candidates have one weighting"
             raise SettingsError("BAD_SETTING", what, "leave one of them out")
