@@ -186,7 +186,12 @@ def measured(request, world, tmp_path_factory):
     """The results of a whole experiment, and its folder."""
     out = tmp_path_factory.mktemp("measured") / "exp"
     settings = COMMON | SMALL | {"retriever_steps": 2, "ranker_steps": 2, "first_ranker_steps": 3}
-    settings |= {"order": request.param, "rerank_depth": 10, "ranker_max_length": LONGEST, "measures": "RR@10 R@100"}
+    settings |= {
+        "order": request.param,
+        "rerank_depth": 10,
+        "ranker_max_length": LONGEST,
+        "measures": "RR@10 R@100",
+    }
     return hn.train_ar2(world.collection, world.calm, out, device="cpu", **settings), out
 
 
@@ -229,7 +234,8 @@ def test_the_entropy_is_that_of_the_positive_and_the_first_other_hits(measured, 
     run, qrels = run_of_state(out, records["final"], "test"), choose_splits(world.collection).test
     total = []
     for i, query in enumerate(run.query_rows):
-        hits = dict(zip(*(x[run.offsets[i] : run.offsets[i + 1]].tolist() for x in (run.passage_rows, run.scores))))
+        found = slice(run.offsets[i], run.offsets[i + 1])
+        hits = dict(zip(run.passage_rows[found].tolist(), run.scores[found].tolist(), strict=True))
         positives = qrels.positives().of(i).tolist()
         assert qrels.query_rows[i] == query
         best = max(hits[row] for row in positives)  # a run of 100 out of 120 has them all
