@@ -18,6 +18,7 @@ from hardneg.api.recipes import train as train
 from hardneg.api.recipes import train_adore as train_adore
 from hardneg.api.recipes import train_ance as train_ance
 from hardneg.api.recipes import train_ance_tele as train_ance_tele
+from hardneg.api.recipes import train_ar2 as train_ar2
 from hardneg.api.recipes import train_ranker as train_ranker
 from hardneg.api.recipes import train_star as train_star
 from hardneg.api.recipes import train_warmup as train_warmup

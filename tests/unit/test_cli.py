@@ -403,6 +403,7 @@ OWN = {  # beside the options that all recipes have
     "star": {"--negatives", "--reinit-layers", "--reinit-seed"},
     "adore": {"--index"},
     "ranker": {"--negatives", "--retriever", "--reinit-layers", "--reinit-seed"},
+    "ar2": {"--ranker", "--reinit-layers", "--reinit-seed"},
 }
 
 

@@ -100,6 +100,7 @@ def prepare(
     seeds: int = 1,
     negatives: Place | None = None,
     index_folder: Place | None = None,
+    ranker: Place | None = None,
     passage_model: Place | None = None,
     allow_bin: bool = False,
     cache: Place | None = None,
@@ -122,6 +123,7 @@ def prepare(
         ``adore`` to train for, and to search the trained model with. It is not copied, for it may be large:
         ``settings.json``, ``results.json`` and the model's manifest name it by its digest, by which it is known
         again when the experiment goes on, wherever it lies then.
+    ranker : a cross-encoder, for ``ar2`` to begin with; without it, that begins with the model and a new head.
     allow_bin : read a pretrained model whose weights come only as ``.bin``, by torch's restricted loader.
     cache : where derived stores live; default ``out/cache``.
     role : be one role of a recipe that has several (``trainer``, ``inferencer``), beside other processes or
@@ -148,7 +150,9 @@ def prepare(
         raise SettingsError("BAD_SETTING", what, "give it as the model, or leave it out")
     if place is not None:
         check_experiment(place, count)
-    source = ModelSource.at(model, passage_model, allow_bin=allow_bin, device=pick_device(device))
+    check_ranker(recipe, ranker)
+    scorer = None if ranker is None else str(ranker)
+    source = ModelSource.at(model, passage_model, ranker=scorer, allow_bin=allow_bin, device=pick_device(device))
     parts = open_splits(chosen, collection_of(data, cache), splits)
     chosen, seed = chosen.for_data(len(parts.train)), chosen.seed
     given = open_given(recipe, chosen, parts.collection, path_of(negatives), path_of(index_folder))
@@ -199,6 +203,13 @@ def check_processes(recipe: Recipe, settings: TrainingSettings, role: str | None
     if world_size() > 1 and (not recipe.together or settings.roles or role):
         what = f"{recipe.name} is trained by one process, and {world_size()} were started"
         raise SettingsError("ONE_PROCESS", what, "start it without torchrun")
+
+
+def check_ranker(recipe: Recipe, ranker: Place | None) -> None:
+    """Refuse a ranker for a recipe that trains none."""
+    if ranker is not None and not recipe.facts.takes_ranker:
+        what = f"{recipe.name} trains a retriever alone and takes no ranker"
+        raise SettingsError("BAD_SETTING", what, "leave it out, or train ar2 with it")
 
 
 def check_experiment(out: Path, seeds: int) -> None:
