@@ -26,6 +26,8 @@ LARGEST = 2.0**100  # of a score; whole numbers below it are far from infinity
 class PairScorer(Protocol):
     """What scores a query and a passage together: a cross-encoder, or a bi-encoder as :class:`RetrieverScorer`."""
 
+    digest: str  # of the model
+
     def score(self, query_rows: Int32, passage_rows: Int32) -> Float32:
         """The scores [n] of pairs of rows, the higher the better; pairs of a query stand together.
 
@@ -41,7 +43,7 @@ class RetrieverScorer:
     """
 
     def __init__(self, retriever: Retriever) -> None:
-        self.retriever = retriever
+        self.retriever, self.digest = retriever, retriever.digest
 
     def score(self, query_rows: Int32, passage_rows: Int32) -> Float32:
         """See :class:`PairScorer`."""
@@ -64,7 +66,7 @@ class RankerScorer:
     """
 
     def __init__(self, ranker: CrossEncoder, pairs: PairStore, *, budget: int = 16384) -> None:
-        self.ranker, self.pairs, self.budget = ranker, pairs, budget
+        self.ranker, self.pairs, self.budget, self.digest = ranker, pairs, budget, ranker.digest()
 
     def score(self, query_rows: Int32, passage_rows: Int32) -> Float32:
         """See :class:`PairScorer`."""
