@@ -26,8 +26,6 @@ LARGEST = 2.0**100  # of a score; whole numbers below it are far from infinity
 class PairScorer(Protocol):
     """What scores a query and a passage together: a cross-encoder, or a bi-encoder as :class:`RetrieverScorer`."""
 
-    digest: str  # of the model
-
     def score(self, query_rows: Int32, passage_rows: Int32) -> Float32:
         """The scores [n] of pairs of rows, the higher the better; pairs of a query stand together.
 
