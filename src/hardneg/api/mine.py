@@ -20,12 +20,14 @@ from hardneg.api.inputs import (
     check_new,
     collection_of,
     holding,
+    judgements_of,
     one_of,
 )
 from hardneg.api.retrievers import retriever_with_runs
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
-from hardneg.data.training_data import BY_QRELS, Labels, TrainingData, labelled, named_split
+from hardneg.data.judgements import Judgements
+from hardneg.data.training_data import BY_QRELS, Labels, TrainingData, amended, labelled, named_split
 from hardneg.errors import SettingsError
 from hardneg.models.source import ModelSource
 from hardneg.negatives.candidates import ALL, Filters
@@ -52,6 +54,7 @@ def mine(
     beta: float = 0.5,
     filters: Filters = ALL,
     labels: Labels = BY_QRELS,
+    judgements: Place | None = None,
     seed: int = 42,
     cache: Place | None = None,
     **reading: Unpack[Reading],
@@ -71,6 +74,8 @@ def mine(
         as token ids (ANCE-Tele's ``split*.hn.json``, a file or their folder; they need ``model``).
     filters : bounds on rank, score and margin to the positive's score.
     labels : what makes a passage a positive; by answers, those that contain one are no negatives.
+    judgements : what people judged, a file as the audit's page saves it: relevant passages are no negatives, and
+        those labelled positive are positives.
     reading : ``passage_model``, ``allow_bin``, ``prompts``, ``query_length``, ``passage_length``, ``device``: how
         the model is read, see :class:`~hardneg.api.inputs.Reading`.
 
@@ -92,7 +97,8 @@ def mine(
     )
     source = None if model is None else ModelSource.at(model, **reading)
     with holding(out, folder):
-        parts = data_of(collection_of(data, cache), split, labels)
+        collection = collection_of(data, cache)
+        parts = data_of(collection, split, labels, judgements_of(judgements, collection))
         start = open_start(parts, folder, source, needs_model=needs_model, previous=previous, file=file)
         pool = mine_from(start, parts, folder, filters=filters, **settings)
         besides = {"split": split, "filters": dataclasses.asdict(filters), **dataclasses.asdict(labels)}
@@ -131,6 +137,8 @@ def open_start(
     collection = parts.collection
     before = None if previous is None else load_pool(Path(previous), collection=collection.digest)
     inputs = {"collection": collection.digest}
+    if parts.judgements is not None:
+        inputs["judgements"] = parts.judgements.digest
     if previous is not None:
         inputs["previous"] = read_manifest(Path(previous)).digest
     given = None
@@ -171,10 +179,12 @@ def mine_from(
     )
 
 
-def data_of(collection: Collection, split: str, labels: Labels) -> TrainingData:
-    """The queries of a split that can be mined for, with their positives by ``labels``."""
+def data_of(
+    collection: Collection, split: str, labels: Labels, judgements: Judgements | None = None
+) -> TrainingData:
+    """The queries of a split that can be mined for, with their positives by ``labels`` and ``judgements``."""
     parts = TrainingData(collection, named_split(collection, split).positives(), None, None)
-    return labelled(parts, dataclasses.asdict(labels))
+    return labelled(amended(parts, judgements), dataclasses.asdict(labels))
 
 
 # ---------------------------------------------------------------- settings, checked before any computing

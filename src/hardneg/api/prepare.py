@@ -6,11 +6,11 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from hardneg.api.inputs import Data, Place, at_least, cache_at, check_folder, collection_of
+from hardneg.api.inputs import Data, Place, at_least, cache_at, check_folder, collection_of, judgements_of
 from hardneg.api.settings import recipe_settings
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
-from hardneg.data.training_data import DEFAULT_SPLITS, Splits, TrainingData
+from hardneg.data.training_data import DEFAULT_SPLITS, Splits, TrainingData, amended
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.evaluation.answers import check_answers
 from hardneg.evaluation.measures import parse_measures
@@ -71,6 +71,7 @@ def prepare(
     seeds: int = 1,
     negatives: Place | None = None,
     index_folder: Place | None = None,
+    judgements: Place | None = None,
     passage_model: Place | None = None,
     allow_bin: bool = False,
     cache: Place | None = None,
@@ -92,6 +93,8 @@ def prepare(
         ``adore`` to train for, and to search the trained model with. It is not copied, for it may be large:
         ``settings.json``, ``results.json`` and the model's manifest name it by its digest, by which it is known
         again when the experiment goes on, wherever it lies then.
+    judgements : what people judged of training queries, a file as the audit's page saves it: relevant passages are
+        no negatives, and those labelled positive are trained on as such. Dev and test measure as without it.
     allow_bin : read a pretrained model whose weights come only as ``.bin``, by torch's restricted loader.
     cache : where derived stores live; default ``out/cache``.
     role : be one role of a recipe that has several (``trainer``, ``inferencer``), beside other processes or
@@ -114,7 +117,8 @@ def prepare(
     if place is not None:
         check_experiment(place, count)
     source = ModelSource.at(model, passage_model, allow_bin=allow_bin, device=pick_device(device))
-    parts = open_splits(chosen, collection_of(data, cache), splits)
+    collection = collection_of(data, cache)
+    parts = amended(open_splits(chosen, collection, splits), judgements_of(judgements, collection))
     given, index = path_of(negatives), path_of(index_folder)
     chosen, seed = chosen.for_data(len(parts.train)), chosen.seed
     return Task(recipe, chosen, parts, splits, source, place, count, given, index, stores, role, seed)

@@ -13,6 +13,7 @@ from hardneg.api.prepare import Task
 from hardneg.api.retrievers import matching_index
 from hardneg.data.training_data import TrainingData
 from hardneg.errors import SettingsError
+from hardneg.experiment.folder import keep_judgements
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.code import allowed_code
 from hardneg.models.encoder_settings import EncoderSettings
@@ -87,6 +88,8 @@ def inputs_of(
 ) -> dict[str, str]:
     """Digests of all that an experiment starts from."""
     inputs = {"collection": data.collection.digest, "model": encoder.digest(), "splits": data.digest}
+    if data.judgements is not None:
+        inputs["judgements"] = data.judgements.digest
     if encoder.code:
         inputs["code"] = "+".join(encoder.code)
     if negatives is not None:
@@ -119,6 +122,7 @@ def be_role(task: Task, role: str) -> None:
     """Be one role of an experiment, beside other processes, until there is nothing left to do."""
     warn_if_emulated(task.settings.precision, task.source.device_here)
     inputs = open_start(task, compare_texts=True)[1].inputs
+    keep_judgements(task.place, task.data)
     take_role(task.recipe, *role_jobs(task, inputs, [role]))
 
 

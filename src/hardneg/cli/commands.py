@@ -12,6 +12,7 @@ from hardneg.cli.options import (
     DataOption,
     DeviceOption,
     JsonOption,
+    JudgementsOption,
     LabelsOption,
     MaxRam,
     MaxVram,
@@ -85,6 +86,7 @@ def mine(
         float | None, typer.Option(help="Least distance below it, as a share of the positive's score.")
     ] = None,
     labels: LabelsOption = "qrels",
+    judgements: JudgementsOption = None,
     seed: SeedOption = 42,
     cache: CacheOption = None,
     device: DeviceOption = None,
@@ -117,6 +119,7 @@ def mine(
         beta=beta,
         filters=Filters(rank_from, rank_to, max_score, absolute_margin, relative_margin),
         labels=labels_named(labels),
+        judgements=judgements,
         seed=seed,
         cache=cache,
         device=device,
@@ -148,6 +151,7 @@ def evaluate(
     data: MaybeData = None,
     split: SplitOption = "test",
     qrels: QrelsOption = None,
+    judgements: JudgementsOption = None,
     measures: MeasuresOption = "RR@10 nDCG@10 R@100 R@1000",
     per_query: PerQueryOption = None,
     cache: CacheOption = None,
@@ -157,7 +161,16 @@ def evaluate(
     from hardneg.api.evaluate import evaluate as execute
     from hardneg.cli.tables import evaluation_table
 
-    result = execute(run, data=data, split=split, qrels=qrels, measures=measures, per_query=per_query, cache=cache)
+    result = execute(
+        run,
+        data=data,
+        split=split,
+        qrels=qrels,
+        judgements=judgements,
+        measures=measures,
+        per_query=per_query,
+        cache=cache,
+    )
     show_result(result, as_json, evaluation_table)
 
 
