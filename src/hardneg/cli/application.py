@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hardneg import __version__
-from hardneg.cli import commands, exchange, indexing, maintenance, ranking, retrieval, train
+from hardneg.cli import auditing, commands, exchange, indexing, maintenance, ranking, retrieval, train
 from hardneg.cli.options import example, show
 from hardneg.recipes.catalogue import CATALOGUE, RecipeFacts
 
@@ -21,6 +21,7 @@ COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
         ("hardneg mine --data DATA --model M --sources query,lookahead --count 30", "--out POOL"),
     ),
     ("inspect", commands.inspect, ("hardneg inspect EXP --random 2",)),
+    ("audit", auditing.audit, ("hardneg audit EXP --page suspects.html",)),
     ("encode", retrieval.encode, ("hardneg encode --data DATA --model M --out EMB --shard 0/4",)),
     (
         "search",
