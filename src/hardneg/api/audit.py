@@ -106,7 +106,7 @@ def audit(
     gathered = evidence(world, model=model, ranker=ranker, bm25=bm25, reading=reading)
     found = audit_pairs(pairs, thresholds=thresholds, **gathered.given)
     order = found.ranking()
-    facts = {
+    facts: dict[str, Any] = {
         "pool": str(world.place),
         "queries": len(world.pool),
         "pairs": len(pairs),
@@ -115,7 +115,7 @@ def audit(
         "signals": found.counts(),
         "left_out": gathered.left_out,
         "sources": found.sources(),
-        "suspects": suspects(world.collection, found, order[:most]),
+        "suspects": suspects(world.collection, found, order[:most].tolist()),
     }
     if out is not None:
         write_table(Path(out), facts["suspects"], [one.name for one in found.signals])
@@ -252,8 +252,8 @@ def model_run(world: World, model: Place, reading: Mapping[str, Any]) -> Run:
 
 def suspects(collection: Collection, found: Audit, chosen: Sequence[int]) -> list[dict[str, Any]]:
     """The facts of these pairs, in that order."""
-    suspicion, order = found.suspicion, [int(i) for i in chosen]
-    return [suspect_facts(collection, found, i) | {"suspicion": round(float(suspicion[i]), 4)} for i in order]
+    suspicion = found.suspicion
+    return [suspect_facts(collection, found, i) | {"suspicion": round(float(suspicion[i]), 4)} for i in chosen]
 
 
 def suspect_facts(collection: Collection, found: Audit, i: int) -> dict[str, Any]:

@@ -334,7 +334,7 @@ def suspicion(strengths: Sequence[Float32], count: int) -> Float64:
     """How suspected each pair [n] is: the sum over the signals of -ln p, Fisher's way to combine tests.
 
     p is the share of all pairs for which the signal is at least as strong as for this one. So no signal needs a
-    weight or a scale: what counts is how rare such a strength is. A signal that says the same of all pairs adds
+    weight or a scale: what counts is how rare such a strength is. A signal that is as strong for every pair adds
     nothing, and what is not known (NaN) stands lowest. The signals are not independent, so the sum orders pairs
     and is no probability (Fisher, "Statistical Methods for Research Workers", 4th edition, 1932, Section 21.1).
     """
