@@ -29,7 +29,7 @@ from hardneg.data.judgements import Judgements
 from hardneg.diagnostics.audit import KINDS, Audit, Pairs, StateRun, audit_pairs
 from hardneg.diagnostics.audit_page import audit_page
 from hardneg.errors import HardnegError
-from hardneg.evaluation.answers import AnswerBook
+from hardneg.evaluation.answers import AnswerCache
 from hardneg.experiment.folder import kept_judgements, read_settings
 from hardneg.experiment.layout import Layout, run_of
 from hardneg.experiment.provenance import collection_within
@@ -199,7 +199,7 @@ def evidence(
     collection, found = world.collection, Evidence()
     found.given["text_of"] = collection.texts.__getitem__
     if collection.has_answers:
-        found.given["answers"] = AnswerBook(collection, world.cache, answer_mode(world)).contains
+        found.given["answers"] = AnswerCache(collection, world.cache, answer_mode(world)).contains
     else:
         found.left_out["answer"] = "the collection has no answers"
     if ranker is not None:

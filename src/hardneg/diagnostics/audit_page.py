@@ -68,7 +68,7 @@ def text(value: Any, longest: int = LONGEST) -> str:
 
 
 def _asset(name: str) -> str:
-    return resources.files("hardneg.diagnostics").joinpath(name).read_text("utf-8")
+    return resources.files("hardneg.diagnostics").joinpath("assets", name).read_text("utf-8")
 
 
 def _summary(found: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hardneg.data.judgements import RELEVANT
 from hardneg.data.training_data import BY_QRELS, TrainingData
-from hardneg.evaluation.answers import AnswerBook
+from hardneg.evaluation.answers import AnswerCache
 from hardneg.negatives.candidates import Contains
 from hardneg.negatives.mining import Corpus, Searcher, training_depth
 from hardneg.negatives.pool import NegativePool
@@ -27,7 +27,7 @@ def answers_of(data: TrainingData, cache: Path) -> Contains | None:
     be negative is not. None if neither can be.
     """
     by_answers = data.labels.labels == "answers"
-    book = AnswerBook(data.collection, cache, data.labels.answer_mode).contains if by_answers else None
+    book = AnswerCache(data.collection, cache, data.labels.answer_mode).contains if by_answers else None
     judgements = data.judgements
     if judgements is None:
         return book
