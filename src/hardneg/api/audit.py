@@ -14,9 +14,9 @@ from hardneg.api.inputs import (
     Data,
     Place,
     Reading,
-    all_at_once,
     at_least,
     cache_at,
+    check_all,
     check_file,
     collection_of,
     judgements_of,
@@ -96,7 +96,7 @@ def audit(
     InputError : a line of the judgements is wrong.
     """
     at_least("--most", most)
-    all_at_once(
+    check_all(
         *(partial(one_of, "--threshold", name, tuple(KINDS)) for name in thresholds or {}),
         *(partial(check_file, Path(file)) for file in (out, page) if file is not None),
     )
