@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from hardneg.data.training_data import TrainingData
 from hardneg.diagnostics.judge import Judge
 from hardneg.diagnostics.pairwise_errors import errors_of_state
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.negatives.labels import current_positives
 from hardneg.negatives.mining import training_depth
 from hardneg.process.distributed import by_leader
-from hardneg.records import Qrels, Run
+from hardneg.records import Int32, Qrels, Run
 from hardneg.search.bm25 import bm25_run
 
 
@@ -51,18 +49,20 @@ def search_judged(state: State, splits: Mapping[str, Qrels], judge: Judge) -> di
     In every state, the final one too, test's queries are as long as search reads them and all others as training
     does: so dev compares states alike, on the way and at the end (the published scripts of ANCE-Tele).
     """
-    return {
-        name: limited(state, name, judge).search(name, qrels.query_rows, judge.depth, as_trained=name != "test")
-        for name, qrels in splits.items()
-    }
+    among = by_leader(lambda: judge.judged_among)
+    return {name: search_split(state, name, qrels, judge, among.get(name)) for name, qrels in splits.items()}
 
 
-def limited(state: State, split: str, judge: Judge) -> State:
-    """The state over the passages among which a split is judged."""
-    rows = by_leader(lambda: judge.judged_among).get(split)
-    if rows is None or not isinstance(state, Snapshot) or state.index is not None:
-        return state
-    return state.limited(rows, alone=encodes_some(state, judge))
+def search_split(state: State, name: str, qrels: Qrels, judge: Judge, among: Int32 | None) -> Run:
+    """The run of a split's queries among the passages of these rows; None: among all."""
+    if among is None or not isinstance(state, Snapshot) or state.index is not None:
+        return state.search(name, qrels.query_rows, judge.depth, as_trained=name != "test")
+    alone = encodes_some(state, judge)
+    limited = state.limited(among, alone=alone)
+    run = limited.search(name, qrels.query_rows, judge.depth, as_trained=name != "test")
+    if alone:
+        limited.discard("passage")
+    return run
 
 
 def encodes_some(state: State, judge: Judge) -> bool:

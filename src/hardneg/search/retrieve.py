@@ -98,8 +98,8 @@ class StoredIndex:
     ) -> None:
         self.embeddings = embeddings
         self.dtype = as_tensor(embeddings.shards[0][:0]).dtype
-        shards = embeddings.shards if rows is None else [embeddings.rows(rows)]
-        shards = on_device(shards, device) if resident else shards
+        chosen = embeddings.shards if rows is None else [embeddings.rows(rows)]
+        shards = on_device(chosen, device) if resident else chosen
         self.exact = ExactIndex(shards, tile=tile, chunk=chunk, device=device, max_norm=embeddings.max_norm)
 
     def __len__(self) -> int:
