@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,6 @@ from hardneg.experiment.provenance import remember_collection
 from hardneg.experiment.results_manifest import write_results
 from hardneg.experiment.snapshot import State
 from hardneg.experiment.tensorboard import tensorboard_writer
-from hardneg.models.lengths import Cut
 from hardneg.process.distributed import by_leader, group, is_leader
 from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import note
@@ -72,7 +71,7 @@ def train_once(task: Task, start: Start) -> dict[str, Any]:
             note(f"{out}: finished already")
             return by_leader(lambda: dict(experiment.results))
         training = TrainingRun(settings, data, experiment)
-        cuts = say_start(start, experiment, data.collection)
+        say_start(start, experiment, data.collection)
         with (
             contextlib.ExitStack() as stack,
             tensorboard_writer(experiment, settings.tensorboard and is_leader()),
@@ -88,7 +87,7 @@ def train_once(task: Task, start: Start) -> dict[str, Any]:
                 from_own(start.own, training, states),
                 data,
                 experiment,
-                evaluation_plan(task, start, cuts),
+                evaluation_plan(task, start),
                 bm25=partial(bm25_judged, data, experiment.cache),
                 untrained=start.untrained,
             )
@@ -97,7 +96,7 @@ def train_once(task: Task, start: Start) -> dict[str, Any]:
         return by_leader(lambda: dict(experiment.results))
 
 
-def evaluation_plan(task: Task, start: Start, cuts: Sequence[Cut]) -> EvaluationPlan:
+def evaluation_plan(task: Task, start: Start) -> EvaluationPlan:
     """What is measured of the states of an experiment, and what its model card says."""
     settings, source = task.settings, task.source
     return EvaluationPlan(
@@ -109,7 +108,7 @@ def evaluation_plan(task: Task, start: Start, cuts: Sequence[Cut]) -> Evaluation
         about=f"A dense retriever trained with hardneg by {task.recipe.about} from {source.name}.",
         settings=settings.result_values(),
         base_model=source.hub_name,
-        lengths={cut.side: cut.as_json() for cut in cuts},
+        own=start.own_settings,
         how="" if start.own is None else start.own.how,
     )
 
@@ -145,6 +144,6 @@ def plan(
     encoder = start.base()
     work = recipe.plan(task.settings, task.data, encoder)
     planned = describe_work(work, encoder, seeds=task.seeds, measure=estimate, own=start.own)
-    cuts = [length.sample(task.data.collection, LOOKED_AT) for length in start.lengths]
+    cuts = [length.sample_cut(task.data.collection, LOOKED_AT) for length in start.lengths]
     planned["facts"] |= {f"cut {cut.plural}": cut.told for cut in cuts}
     return {"settings": task.settings.model_dump(mode="json"), **planned}
