@@ -121,17 +121,18 @@ class Study:
         self, cell: Cell, data: Path, base: Path, work: Path, place: Sequence[int]
     ) -> dict[str, Any] | None:
         budget, order = 60 * cell.minutes, work / "order.json"
-        known = {"contender": cell.contender, "data": str(data), "base": str(base), "folder": str(work)}
-        how = {
+        known: dict[str, Any] = {
+            "contender": cell.contender,
+            "data": str(data),
+            "base": str(base),
+            "folder": str(work),
             "budget": budget,
             "seed": cell.seed,
             "threads": self.threads,
             "precision": self.precision,
             "device": self.device,
         }
-        order.write_text(
-            json.dumps({**known, **how, "grid": self.grid, "batch": self.batch, "begun": time.time()})
-        )
+        order.write_text(json.dumps({**known, "grid": self.grid, "batch": self.batch, "begun": time.time()}))
         status = self._process(["--contender", str(order)], work / "log.txt", place, GRACE * budget + 30)
         if status or not (work / "result.json").is_file():
             say(f"{cell.name}: failed (exit status {status}), see {work / 'log.txt'}")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 from hardneg.api.inputs import Data, Place
 from hardneg.api.prepare import Task, prepare
-from hardneg.api.start import Start, be_role, open_start, role_jobs, say_start
+from hardneg.api.start import Start, be_role, open_start, role_jobs, say_start, with_ranker
+from hardneg.api.train_ranker import plan_ranker, train_ranker
 from hardneg.diagnostics.results import EvaluationPlan, evaluate_states, is_measured
 from hardneg.diagnostics.search_state import bm25_judged
 from hardneg.diagnostics.seeds import pool_seeds
@@ -38,17 +39,24 @@ def train_seeds(task: Task) -> dict[str, Any]:
         be_role(task, task.role)
         return {}
     if task.seeds == 1:
-        return train_once(task, open_start(task, compare_texts=True))
-    tasks = task.each_seed
-    start = open_start(tasks[0], compare_texts=True)  # no seed changes what they start from
-    results = {}
+        return trainer_of(task)(task)
+    tasks, results = task.each_seed, {}
+    train = trainer_of(tasks[0])
     for one in tasks:
         note(f"seed {one.settings.seed}")
-        results[one.settings.seed] = train_once(one, start)
+        results[one.settings.seed] = train(one)
     pooled = pool_seeds(results)
     if is_leader():
         write_results(task.place, pooled)
     return pooled
+
+
+def trainer_of(task: Task) -> Callable[[Task], dict[str, Any]]:
+    """What trains one experiment; what it starts from, which no seed changes, is opened once."""
+    if task.recipe.trains == "ranker":
+        return train_ranker
+    start = open_start(task, compare_texts=True)
+    return lambda one: train_once(one, with_ranker(start, one))
 
 
 def train_once(task: Task, start: Start) -> dict[str, Any]:
@@ -140,7 +148,9 @@ def plan(
     As :func:`~hardneg.api.recipes.train`.
     """
     task = prepare(recipe, data, model, out, **options)
-    start = open_start(task, compare_texts=False)
+    if recipe.trains == "ranker":
+        return plan_ranker(task, measure=estimate)
+    start = with_ranker(open_start(task, compare_texts=False), task)
     encoder = start.base()
     work = recipe.plan(task.settings, task.data, encoder)
     planned = describe_work(work, encoder, seeds=task.seeds, measure=estimate, own=start.own)
