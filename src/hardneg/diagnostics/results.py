@@ -25,6 +25,8 @@ from hardneg.experiment.names import BM25, FINAL, LAST, RETRIEVED, STARTED, UNTR
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.experiment.states import StateRecord
 from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.encoder_settings import EncoderSettings
+from hardneg.models.lengths import lengths_of
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
 from hardneg.process.distributed import by_leader, is_leader
@@ -52,7 +54,7 @@ class EvaluationPlan:
     keep : which state is the result: the last one, or the best on dev.
     about, settings, base_model : what the model card says of the model and how it was trained; the last is the
         name on the hub of the model it began with.
-    lengths : what the lengths in force cut, by side.
+    own : the settings of the model as it came, whose lengths are set beside those in force; None: of a ranker.
     how : training starts from something else than the model as it came.
     """
 
@@ -64,7 +66,7 @@ class EvaluationPlan:
     about: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     base_model: str | None = None
-    lengths: Mapping[str, Any] = field(default_factory=dict)
+    own: EncoderSettings | None = None
     how: str = ""
     dev_passages: int | None = None
 
@@ -125,6 +127,8 @@ def evaluate_states(
         return
     seen = with_final(seen, last.name, choice.state, again, experiment.layout)
     results = results_of(seen, choice, plan) | dict(handling.besides(seen, judge))
+    if plan.own is not None:
+        results["lengths"] = what_is_cut(last, plan.own)
     records = {name: one.record for name, one in seen.items()}
     write_runs(experiment.layout.trec_runs, seen, data.collection)
     draw_curve(experiment, results, plan.measures[0], records, model=handling.model)
@@ -222,8 +226,13 @@ def results_of(seen: Seen, choice: Choice, plan: EvaluationPlan) -> dict[str, An
     """The content of ``results.json``."""
     results = summarize(seen, seed=plan.seed, first_episode=plan.first_episode)
     index = next((one.record.index for one in seen.values() if one.record.index), None)
-    besides = {"lengths": plan.lengths, "index": index}
-    return results | {"kept": choice.as_json()} | {name: value for name, value in besides.items() if value}
+    return results | {"kept": choice.as_json()} | ({"index": index} if index else {})
+
+
+def what_is_cut(state: Snapshot, own: EncoderSettings) -> dict[str, Any]:
+    """What ``results.json`` says of lengths, by side: those that training cut at, as the token stores counted."""
+    lengths = lengths_of(state.encoder, own)
+    return {one.template.side: one.count_cut(state.collection, state.cache).as_json() for one in lengths}
 
 
 def write_runs(folder: Path, seen: Seen, collection: Collection) -> None:
