@@ -40,19 +40,18 @@ PUBLISHED = (BM25, UNTRAINED, FINAL)  # the states whose runs are written for pe
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """How the states of an experiment are measured, which is kept, and what is said of it.
+    """How the states of an experiment are measured, which one is kept, and what its model card says.
 
     Attributes
     ----------
-    measures : of dev and test; the first one decides.
-    depth : how far down training queries are mined.
-    seed : of the draws of the tests.
-    first_episode : the number of the first one.
+    measures : the measures of dev and test; the first one decides which state is kept.
+    depth : the number of hits of each training query.
+    seed : the seed of the significance tests.
+    first_episode : the number of the first episode.
     keep : which state is the result: the last one, or the best on dev.
-    about, settings, base_model : what the model card says of the model and how it was trained; the last is the
-        name on the hub of the model it began with.
-    lengths : what the lengths in force cut, by side.
-    how : training starts from something else than the model as it came.
+    about, settings, base_model : description, settings and base model (its name on the hub) in the model card.
+    lengths : how many texts the lengths cut, by side.
+    how : how the model that training starts from differs from the model as it came; "": it does not.
     """
 
     measures: Sequence[Measure]

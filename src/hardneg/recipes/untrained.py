@@ -116,5 +116,5 @@ def cuts_of_sample(encoder: BiEncoder, own: EncoderSettings, data: TrainingData)
 
 
 def lengths_of(cuts: Iterable[Cut]) -> dict[str, Mapping[str, Any]]:
-    """What ``results.json`` says of lengths, by side."""
+    """The entry ``lengths`` of ``results.json``, by side."""
     return {cut.side: cut.as_json() for cut in cuts}

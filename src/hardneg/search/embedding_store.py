@@ -92,10 +92,6 @@ class Embeddings:
             vectors[here] = self.shards[shard][rows[here] - shard * size]
         return vectors
 
-    def as_matrix(self) -> NDArray[Any]:
-        """All vectors [n, dim]: the map itself where there is one shard, else a copy in memory."""
-        return self.shards[0] if len(self.shards) == 1 else np.concatenate(self.shards)
-
 
 def discard(path: str | Path) -> None:
     """Delete an embedding store, finished or unfinished; nothing happens where there is none."""

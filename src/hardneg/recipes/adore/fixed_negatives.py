@@ -55,7 +55,7 @@ class FixedNegatives:
         return [pool.passage_rows[a:b] for a, b in pairwise(pool.offsets)]
 
     def follow(self, made: int) -> None:
-        """Have the negatives in force after so many steps; at a refresh the model as it is now mines them."""
+        """Load the negatives in force after so many steps; at a refresh, mine them with the present model."""
         if self.source == "random":
             return
         version, since = divmod(made, self.refresh_every or made + 1)
@@ -79,7 +79,7 @@ class FixedNegatives:
         )
 
     def _mine(self, version: int, path: Path) -> None:
-        """Publish what the training queries retrieve now, without D+, unless it stands there."""
+        """Publish what the training queries retrieve now, without D+, unless it is published."""
         training, encoder, state = self.training, self.state.encoder, self.state
         settings, experiment = training.settings, training.experiment
         inputs = {"collection": training.data.collection.digest, "miner": encoder.digest()}

@@ -110,7 +110,7 @@ def given_lists(negatives: Sequence[Int32], positives: Positives) -> CandidateLi
 
 
 def ranks_of(lists: CandidateLists, scores: Tensor, valid: Tensor) -> Tensor:
-    """Ranks as retrieved; of given lists, those of the scores at this step."""
+    """The ranks of the candidates: as retrieved, or for given lists by the scores of this step."""
     if lists.ranks.any():
         return upload(lists.ranks, scores.device)
     order = torch.argsort(scores.masked_fill(~valid, float("-inf")), dim=1, descending=True, stable=True)
