@@ -11,6 +11,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from harness import (
@@ -60,9 +61,9 @@ momentum, lookahead and both of them (ANCE-Tele) train a better retriever than t
 (Q-Neg) at equal steps, and do they make it forget less? And what do BM25 negatives, no overlaps, continued
 training and other shares change?
 
-[ablation.jsonl](ablation.jsonl) has the outcome of every experiment for each test query. `make study-ablation` makes
-every table, interval and p value below from it in seconds, and runs only the experiments that are not in it;
-`make study-ablation OPTIONS=--anew` runs all of them again.
+[ablation.jsonl](ablation.jsonl) has the outcome of every experiment for each test query. `make study-ablation`
+makes every table, interval and p value below from it in seconds, and runs only the experiments that are not in
+it; `make study-ablation OPTIONS=--anew` runs all of them again.
 """
 
 NOT_TESTED = (
@@ -320,7 +321,7 @@ def write(path: Path, text: str) -> None:
 def options(parser: ArgumentParser) -> None:
     """Options of this study."""
 
-    def some(known: dict) -> object:
+    def some(known: dict[str, Any]) -> Callable[[str], list[str]]:
         def read(text: str) -> list[str]:
             names = text.split(",")
             if wrong := set(names) - set(known):

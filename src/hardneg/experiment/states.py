@@ -25,7 +25,7 @@ class StateRecord:
     ----------
     name : the name of the state in ``results.json``.
     kind : the kind of the state; see :data:`~hardneg.experiment.names.Kind`.
-    of : for a state that is searched over an index, the name of the same state over its embeddings; else None.
+    of : the state whose model is searched over an index here, or whose runs are re-ranked here; else None.
     episode, step : the episode that made the state, and the step of this episode; None and 0 before any training.
     model : the folder of its weights; None: they are not kept.
     digest : identity of the model; None: unknown.
@@ -33,6 +33,7 @@ class StateRecord:
     runs : the folder of its runs; None for BM25, whose runs are made anew.
     index : kind, options and digest of the index.
     asked : the queries that the state was searched for.
+    ranker : the folder of the model that re-ranked its runs; None: no model did, or it is not kept.
     """
 
     name: str
@@ -46,9 +47,11 @@ class StateRecord:
     runs: str | None = None
     index: Mapping[str, Any] | None = None
     asked: Asked = "all"
+    ranker: str | None = None
 
 
 FIELDS = {field.name for field in dataclasses.fields(StateRecord)}
+ADDED = {"ranker"}  # records of older experiments lack these
 
 
 def states_text(records: Iterable[StateRecord]) -> bytes:
@@ -73,7 +76,7 @@ def read_states(folder: str | Path) -> list[StateRecord]:
 def _record(path: Path, number: int, line: bytes) -> StateRecord:
     try:
         row = json.loads(line)
-        if set(row) != FIELDS:
+        if not FIELDS - ADDED <= set(row) <= FIELDS:
             raise ValueError("not a state")
         return StateRecord(**row)
     except (ValueError, TypeError) as fault:

@@ -130,6 +130,8 @@ class TrainingRun(Generic[S]):
         episode: int,
         inputs: Mapping[str, str],
         mine: Callable[[Contains | None], NegativePool],
+        *,
+        path: Path | None = None,
         **settings: Any,
     ) -> NegativePool:
         """The negatives of an episode: rank 0 mines and publishes them unless they are published; all read them.
@@ -138,18 +140,20 @@ class TrainingRun(Generic[S]):
         ----------
         inputs : digests of all that the negatives are mined from.
         mine : whether a passage contains an answer of a query (None: judgements decide) -> the pool.
+        path : the folder of the pool; None: that of the episode.
         settings : entries of the manifest that extend or replace the settings of the recipe.
         """
-        return leader_first(self._pool, episode, inputs, mine, settings)
+        place = path or self.experiment.layout.episode(episode).negatives
+        return leader_first(self._pool, place, episode, inputs, mine, settings)
 
     def _pool(
         self,
+        path: Path,
         episode: int,
         inputs: Mapping[str, str],
         mine: Callable[[Contains | None], NegativePool],
         settings: Mapping[str, Any],
     ) -> NegativePool:
-        path = self.experiment.layout.episode(episode).negatives
         if not is_current(path, POOL, inputs):
             with self.experiment.timed("mine", episode=episode):
                 pool = mine(answers_of(self.data, self.experiment.cache))
@@ -200,7 +204,7 @@ class TrainingRun(Generic[S]):
         ----------
         models : folder -> number of steps after which the model is saved there.
         save : publishes the model; None: as a bi-encoder is saved.
-        more : ``intermediate`` and ``facts``, as :class:`~hardneg.training.stage.Trainee` takes them.
+        more : ``intermediate``, ``facts`` and ``kind``, as :class:`~hardneg.training.stage.Trainee` takes them.
         """
         settings = self.settings
         return Trainee(
