@@ -52,11 +52,13 @@ def child(arguments, folder, fatal, number, journal):
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     events = []
 
+    def is_aside(place):
+        elsewhere = place.startswith("/") and not place.startswith(str(folder))
+        return elsewhere or place.startswith(os.environ["HARDNEG_CACHE"])
+
     def watch(event, args):
         changes = event in CHANGES or (event == "open" and (args[2] or 0) & WRITING)
-        place = str(args[0])
-        aside = place.startswith("/") and not place.startswith(str(folder))
-        if changes and not aside and not place.startswith(os.environ["HARDNEG_CACHE"]):
+        if changes and not is_aside(str(args[0])):
             events.append([event, *(str(arg) for arg in args[:2])])
             if len(events) - 1 in fatal:
                 os.kill(os.getpid(), number)

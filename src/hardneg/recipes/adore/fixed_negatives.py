@@ -20,15 +20,15 @@ from hardneg.storage.artifacts import is_current
 
 
 class FixedNegatives:
-    """The negatives of every step.
+    """The negatives of every step, which do not follow the search of the step.
 
     Parameters
     ----------
-    state : of the model before training; its encoder is the one that is trained.
-    index : what retrieves.
-    source : ``random``: drawn from the corpus anew at each visit of a query (Zhan et al., 2021, Section 4.1);
-        ``static``: what was retrieved, without D+.
-    refresh_every : steps after which static ones are mined anew; None: never.
+    state : the state before training; its encoder is the one that is trained.
+    index : the index that retrieves.
+    source : ``random``: negatives are drawn from the corpus anew at each visit of a query (Zhan et al., 2021,
+        Section 4.1); ``static``: they are what was retrieved, without D+.
+    refresh_every : steps after which static negatives are mined anew; None: never.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class FixedNegatives:
             self.pool = self.training.read_pool(path)
 
     def _draw(self, batch: QueryBatch) -> NegativePool:
-        """As many passages of the corpus as a search finds."""
+        """Draw as many passages of the corpus as a search finds."""
         data, collection = self.training.data, self.training.data.collection
         return random_source(
             data.train.select(batch.positions),
@@ -90,5 +90,5 @@ class FixedNegatives:
                 miner, queries = next(with_index(state, self.index), state), training.data.train
                 pool = mine_candidates(miner, queries, "query", episode=1, depth=self.depth, seed=settings.seed)
             save_pool(pool, path, settings=settings.result_values(), inputs=inputs)
-        if version:  # also if it was published before: a kill may have come between that and this
+        if version:  # also if an earlier run published the pool, which may have been killed before this line
             state.discard("query")
