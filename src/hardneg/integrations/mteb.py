@@ -1,6 +1,6 @@
 """An encoder for mteb: the encoder protocol of mteb 2.x, which also accepts the calls of mteb 1.x.
 
-Only the model's metadata needs mteb, and mteb itself asks for them.
+Only the model's metadata needs mteb; mteb itself reads them.
 """
 
 from __future__ import annotations

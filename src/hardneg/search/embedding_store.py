@@ -135,7 +135,7 @@ class Shard:
     stop: int
 
     def is_made(self, origin: BuildKey) -> bool:
-        """Whether the shard is there and whole; a shard that was made from something else is refused."""
+        """Whether the shard is published; a shard that was made from other inputs is refused."""
         if not is_published(self.folder):
             return False
         check_version(self.folder, manifest := read_manifest(self.folder))
