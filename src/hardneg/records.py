@@ -68,6 +68,17 @@ class Run:
         span = slice(self.offsets[i], self.offsets[i + 1])
         return self.passage_rows[span], self.scores[span]
 
+    def select(self, queries: NDArray[np.integer]) -> Run:
+        """The hits of the queries at these positions (not rows)."""
+        index, offsets = take_spans(self.offsets, queries)
+        return replace(
+            self,
+            query_rows=self.query_rows[queries],
+            offsets=offsets,
+            passage_rows=self.passage_rows[index],
+            scores=self.scores[index],
+        )
+
     def cut(self, depth: int) -> Run:
         """The run with at most ``depth`` hits of each query."""
         if spans(self.offsets).max(initial=0) <= depth:

@@ -15,8 +15,7 @@ from hardneg.diagnostics.judge import Judge
 from hardneg.errors import ArtifactError, Faults, SettingsError
 from hardneg.evaluation.measures import parse_measures
 from hardneg.models.loading import load_encoder
-from hardneg.recipes import measured_states as passing
-from hardneg.recipes import training_run
+from hardneg.recipes import measured_states, training_run
 from hardneg.recipes.measured_states import DevEvaluator
 from hardneg.recipes.settings import Episode
 from hardneg.search.bm25 import bm25_run
@@ -143,7 +142,7 @@ SCRIPT = {"untrained": 0.5, 1: 0.6, 2: 0.6, 3: 0.7, 4: 0.65, 5: 0.7, 6: 0.9}  # 
 @pytest.mark.parametrize("recipe", ["star", "ance", "adore"])
 def test_patience_stops_at_the_step_computed_by_hand(train, monkeypatch, recipe):
     values = iter(SCRIPT.values())
-    monkeypatch.setattr(passing, "dev_value", lambda *args: next(values))
+    monkeypatch.setattr(DevEvaluator, "_value_of", lambda *args: next(values))
     steps = {"refresh_every": 4, "refreshes": 1} if recipe == "ance" else {"steps": 8}
     results, path = train(recipe, measure_every=1, patience=2, **steps)
     rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
@@ -155,7 +154,7 @@ def test_patience_stops_at_the_step_computed_by_hand(train, monkeypatch, recipe)
 
 def test_patience_of_one_stops_at_the_first_fall_below_the_start(train, monkeypatch):
     values = iter([0.5, 0.4])
-    monkeypatch.setattr(passing, "dev_value", lambda *args: next(values))
+    monkeypatch.setattr(DevEvaluator, "_value_of", lambda *args: next(values))
     results, _ = train("star", measure_every=2, patience=1)
     assert results["kept"]["step"] == 2
     assert "step-2" not in results["dev"]  # it is the last
@@ -163,7 +162,7 @@ def test_patience_of_one_stops_at_the_first_fall_below_the_start(train, monkeypa
 
 # In this order: what stands before one of them is not done again once the next is reached.
 MOMENTS = (
-    (passing, "save_encoder"),
+    (measured_states, "save_encoder"),
     (DevEvaluator, "_record"),
     (DevEvaluator, "_forget_weights"),
     (stage, "save_checkpoint"),

@@ -12,7 +12,7 @@ from hardneg.experiment.names import FINAL, shown
 
 
 def model_card(about: str, data: TrainingData, results: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    """What a model card says of training data, results and settings, as Markdown."""
+    """The part of a model card about training data, results and settings, as Markdown."""
     collection = data.collection
     lines = [
         about,

@@ -42,20 +42,19 @@ PUBLISHED = (BM25, RETRIEVED, UNTRAINED, FINAL)  # the states whose runs are wri
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """How the states of an experiment are measured, which is kept, and what is said of it.
+    """How the states of an experiment are measured, which one is kept, and what its model card says.
 
     Attributes
     ----------
-    measures : of dev and test; the first one decides.
-    depth : how far down training queries are mined.
-    seed : of the draws of the tests.
+    measures : the measures of dev and test; the first one decides which state is kept.
+    depth : the number of hits of each training query.
+    seed : the seed of the significance tests.
     dev_passages : see :class:`~hardneg.diagnostics.judge.Judge`.
-    first_episode : the number of the first one.
+    first_episode : the number of the first episode.
     keep : which state is the result: the last one, or the best on dev.
-    about, settings, base_model : what the model card says of the model and how it was trained; the last is the
-        name on the hub of the model it began with.
+    about, settings, base_model : description, settings and base model (its name on the hub) in the model card.
     own : the settings of the model as it came, whose lengths are set beside those in force; None: of a ranker.
-    how : training starts from something else than the model as it came.
+    how : how the model that training starts from differs from the model as it came; "": it does not.
     """
 
     measures: Sequence[Measure]

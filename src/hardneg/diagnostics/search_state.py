@@ -1,4 +1,4 @@
-"""The searches of every state of the model while its embeddings are there; the runs are published."""
+"""The searches of each state of the model, as long as it has embeddings; the runs are published."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hardneg.search.bm25 import bm25_run
 def search_state(state: State, judge: Judge, *, depth: int) -> tuple[dict[str, Run], dict[str, dict[str, Any]]]:
     """Every run of a state, and its pairwise errors by split; its geometry is kept too.
 
-    A state of which less is ``asked`` has the runs of dev and test alone, or that of dev.
+    By its ``asked``, a state may have only the runs of dev and test, or only that of dev.
 
     Parameters
     ----------

@@ -138,7 +138,7 @@ def rerank(
     run : its hits best first; lists may be shorter than ``k``, and empty.
     scorer : is asked for about 262,144 hits at a time, those of a query together.
     name : what to call the rows of a query and a passage in a message.
-    progress : called with the pairs scored and all of them.
+    progress : called with the number of pairs scored, and of all pairs.
 
     Returns
     -------

@@ -130,7 +130,7 @@ class opened_once(cached_property[T]):  # noqa: N801  # it stands where ``cached
 
 
 class Retriever:
-    """A model over a collection, which answers as often as it is asked; what it needs is made and opened once.
+    """A model over a collection that answers any number of searches; embeddings and indexes are opened once.
 
     Several threads may ask it: a lock lets one of them compute at a time, so each gets, bit for bit, what it would
     get alone. :meth:`hold` opens everything now and keeps it, for a process that answers for days.
@@ -396,7 +396,7 @@ class Retriever:
 
 
 class QueriesOnDemand:
-    """Queries of a retriever's collection that are embedded when they are asked for, and kept nowhere.
+    """Queries of a retriever's collection that are embedded at each call of :meth:`rows`, and not kept.
 
     Parameters
     ----------
