@@ -213,7 +213,7 @@ def states_so_far(layout: Layout) -> list[StateRecord]:
         name, kind = (UNTRAINED, UNTRAINED) if number == episodes[0] else (f"episode-{before}", "episode")
         runs, made = layout.episode(number).runs, _steps_made(layout.episode(before).model)
         found.append(((before, float("inf")), _record(layout, name, kind, runs, before, made)))
-    for episode, step in layout.passed():
+    for episode, step in layout.measured_states():
         name, runs = f"episode-{episode}-step-{step}", layout.state(step, episode).runs
         found.append(((episode, step), _record(layout, name, "passing", runs, episode, step)))
     for name, kind in ((UNTRAINED, UNTRAINED), (STARTED, STARTED), (LAST, "last"), (FINAL, "final")):
