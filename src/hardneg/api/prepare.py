@@ -61,6 +61,7 @@ class Task:
     given: Given
     cache: Path | None
     role: str | None
+    retriever: str | None
     split_seed: int  # every seed holds out the same queries
 
     @property
@@ -105,6 +106,7 @@ def prepare(
     cache: Place | None = None,
     device: str | None = None,
     role: str | None = None,
+    retriever: Place | None = None,
     **values: Any,
 ) -> Task:
     """Check the arguments of training, which are those of its plan too.
@@ -126,6 +128,7 @@ def prepare(
     cache : where derived stores live; default ``out/cache``.
     role : be one role of a recipe that has several (``trainer``, ``inferencer``), beside other processes or
         machines on the same files; without it one process starts and watches them all.
+    retriever : of ``ranker``: the model that ranks first and mines; without it BM25 does.
 
     Raises
     ------
@@ -142,6 +145,9 @@ def prepare(
     chosen = recipe_settings(recipe, preset, config, settings=settings, device=device, out=place, **values)
     chosen = chosen.with_index(index_folder is not None)
     check_processes(recipe, chosen, role)
+    if retriever is not None and recipe.trains != "ranker":
+        what = f"a retriever is given, and {recipe.name} trains one"
+        raise SettingsError("BAD_SETTING", what, "give it as the model, or leave it out")
     if place is not None:
         check_experiment(place, count)
     check_ranker(recipe, ranker)
@@ -150,7 +156,8 @@ def prepare(
     parts = open_splits(chosen, collection_of(data, cache), splits)
     chosen, seed = chosen.for_data(len(parts.train)), chosen.seed
     given = open_given(recipe, chosen, parts.collection, path_of(negatives), path_of(index_folder))
-    return Task(recipe, chosen, parts, splits, source, place, count, given, stores, role, seed)
+    first = None if retriever is None else str(retriever)
+    return Task(recipe, chosen, parts, splits, source, place, count, given, stores, role, first, seed)
 
 
 def path_of(place: Place | None) -> Path | None:

@@ -71,10 +71,13 @@ def open_start(task: Task, *, compare_texts: bool) -> Start:
     base, load = partial(starting_encoder, source, settings), partial(own_encoder, source, settings)
     came = settings_of(model, settings.prompts)
     reinit = settings.reinit_layers
-    arguments, ranker = with_ranker(task)
+    given, inputs = task.given.arguments, inputs_of(task, encoder)
+    if task.recipe.facts.takes_ranker:
+        given["ranker"] = starting_ranker(source, settings.ranker_overrides, seed=settings.seed)
+        inputs["ranker"] = given["ranker"].model.digest()
     return Start(
-        arguments,
-        inputs_of(task, encoder) | ranker,
+        given,
+        inputs,
         base,
         untrained=base if came is None else load,
         own=None if came is None else own_model(came, encoder.settings, load, reinit=reinit),
@@ -82,16 +85,6 @@ def open_start(task: Task, *, compare_texts: bool) -> Start:
         changes=overridden(settings, model, encoder),
         device=encoder.device.type,
     )
-
-
-def with_ranker(task: Task) -> tuple[dict[str, Any], dict[str, str]]:
-    """What the recipe is given, with the ranker that it begins with if it trains one, and this ranker's digest."""
-    given = dict(task.given.arguments)
-    if not task.recipe.facts.takes_ranker:
-        return given, {}
-    settings = task.settings
-    given["ranker"] = starting_ranker(task.source, settings.ranker_overrides, seed=settings.seed)
-    return given, {"ranker": given["ranker"].model.digest()}
 
 
 def inputs_of(task: Task, encoder: BiEncoder) -> dict[str, str]:

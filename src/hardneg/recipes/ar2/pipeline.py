@@ -23,7 +23,7 @@ from hardneg.storage.artifacts import is_published
 
 
 class PipelineState:
-    """A state of the retriever as a ranker re-ranks it: its runs are those of that state in the ranker's order.
+    """A state of the retriever as a ranker re-ranks it: its runs are that state's in the order of the ranker.
 
     Parameters
     ----------
