@@ -16,7 +16,8 @@ from hardneg.diagnostics.choice import Choice, choose, report
 from hardneg.diagnostics.curves import draw_learning_curve, learning_curve
 from hardneg.diagnostics.judge import Judge
 from hardneg.diagnostics.measured import Measured, measure_state, with_figures, with_final
-from hardneg.diagnostics.summary import Seen, dev_values, summarize
+from hardneg.diagnostics.sharpness import kept_sharpness
+from hardneg.diagnostics.summary import Seen, by_split, dev_values, summarize
 from hardneg.errors import InputError
 from hardneg.evaluation.measures import Measure
 from hardneg.experiment.folder import Experiment
@@ -122,8 +123,9 @@ def evaluate_states(
     if not is_leader():
         return
     seen = with_final(seen, last.name, choice.state, again, experiment.layout)
-    results = results_of(seen, choice, plan) | dict(handling.besides(seen, judge))
     records = {name: one.record for name, one in seen.items()}
+    results = results_of(seen, choice, plan) | dict(handling.besides(seen, judge))
+    results |= entropies(records, experiment.layout)
     write_runs(experiment.layout.trec_runs, seen, data.collection)
     draw_curve(experiment, results, plan.measures[0], records, model=handling.model)
     handling.save(
@@ -222,6 +224,17 @@ def results_of(seen: Seen, choice: Choice, plan: EvaluationPlan) -> dict[str, An
     index = next((one.record.index for one in seen.values() if one.record.index), None)
     besides = {"lengths": plan.lengths, "index": index}
     return results | {"kept": choice.as_json()} | {name: value for name, value in besides.items() if value}
+
+
+def entropies(records: Mapping[str, StateRecord], layout: Layout) -> dict[str, Any]:
+    """The entropy of the states for which a recipe kept it, by split and state; {} if there are none."""
+    found = {
+        name: kept_sharpness(layout / record.runs)
+        for name, record in records.items()
+        if record.runs is not None and record.of is None
+    }
+    found = {name: values for name, values in found.items() if values}
+    return {"entropy": by_split(found)} if found else {}
 
 
 def write_runs(folder: Path, seen: Seen, collection: Collection) -> None:
