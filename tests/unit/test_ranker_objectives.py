@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import logsigmoid
 from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedTokenizerFast
 
 from hardneg.adversarial import retriever_losses
@@ -406,9 +407,9 @@ class PlainRetriever(Plain):
         queries = self.vectors(list(self.collection.query_texts.take(batch.query_rows)))
         scores = (queries[:, None] * self.vectors(passages).view(*batch.passage_rows.shape, -1)).sum(-1)
         wanted = self.scores(batch).detach()
-        others, preferred = torch.log_softmax(scores[:, 1:], 1), torch.log(torch.sigmoid(wanted[:, :1] - wanted))
+        others, preferred = torch.log_softmax(scores[:, 1:], 1), logsigmoid(wanted[:, :1] - wanted)
         if game == "irgan":
-            against = (others.exp() * torch.log(1 - torch.sigmoid(wanted[:, 1:]))).sum()
+            against = (others.exp() * logsigmoid(-wanted[:, 1:])).sum()
         elif weighting == "p_theta":
             against = (others.exp().detach() * preferred[:, 1:] * others).sum()
         else:
@@ -445,9 +446,9 @@ def test_parts_of_a_retrievers_step_make_the_whole_and_so_do_its_facts(calm):
         cached = retriever_objective_of(calm, encoder, ranker, cache_tokens=CHUNK, **options)
         for other, part in ((objective, replace(batch, micro_queries=3)), (cached, batch)):
             found = loss_and_gradients(other, encoder, part)
-            check_equal(found, whole)
+            check_equal(found, whole, 1e-5)
             for name, value in whole[2].items():
-                assert float(found[2][name]) == pytest.approx(float(value), abs=1e-6), name
+                assert float(found[2][name]) == pytest.approx(float(value), rel=1e-5), name
 
 
 def test_known_positives_are_left_out_of_a_retrievers_list(calm):
@@ -461,6 +462,7 @@ def test_known_positives_are_left_out_of_a_retrievers_list(calm):
     check_equal(
         loss_and_gradients(masked, encoder, batch),
         loss_and_gradients(retriever_objective_of(calm, encoder, ranker), encoder, without),
+        1e-5,
     )
 
 
