@@ -1,5 +1,6 @@
 """The public names of hardneg: editors read them here, and ``import hardneg`` loads each when it is used."""
 
+from hardneg.api.audit import audit as audit
 from hardneg.api.clean import clean as clean
 from hardneg.api.diagnose import diagnose as diagnose
 from hardneg.api.doctor import doctor as doctor

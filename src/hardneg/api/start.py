@@ -12,7 +12,7 @@ import torch
 from hardneg.api.overrides import overridden
 from hardneg.api.prepare import Task
 from hardneg.data.collection import Collection
-from hardneg.experiment.folder import Experiment
+from hardneg.experiment.folder import Experiment, keep_judgements
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.code import allowed_code
 from hardneg.models.lengths import Cut, Length, lengths_of
@@ -90,6 +90,8 @@ def open_start(task: Task, *, compare_texts: bool) -> Start:
 def inputs_of(task: Task, encoder: BiEncoder) -> dict[str, str]:
     """Digests of all that an experiment starts from."""
     inputs = {"collection": task.data.collection.digest, "model": encoder.digest(), "splits": task.data.digest}
+    if task.data.judgements is not None:
+        inputs["judgements"] = task.data.judgements.digest
     if encoder.code:
         inputs["code"] = "+".join(encoder.code)
     return inputs | dict(task.given.inputs)
@@ -118,6 +120,7 @@ def be_role(task: Task, role: str) -> None:
     """Be one role of an experiment, beside other processes, until there is nothing left to do."""
     warn_if_emulated(task.settings.precision, task.source.device_here)
     inputs = open_start(task, compare_texts=True).inputs
+    keep_judgements(task.place, task.data)
     take_role(task.recipe, *role_jobs(task, inputs, [role]))
 
 

@@ -15,6 +15,7 @@ from hardneg.storage.lease import LOCK
 # Files of the folder itself.
 SETTINGS = "settings.json"
 RESULTS = "results.json"
+JUDGEMENTS = "judgements.tsv"
 SEAL = "seal.json"
 METRICS = "metrics.jsonl"
 STATES = "states.jsonl"
@@ -37,7 +38,7 @@ RUNS = "runs"  # of a state; of the folder itself: those written for people
 EXPORTS, CHECKPOINT = "models", "checkpoint"
 FIGURES = "figures"  # of the report: pictures, and their numbers
 PASSING = frozenset({CACHE, EXPORTS, CHECKPOINT, ROLES})  # what an experiment may delete again
-BEFORE_SETTINGS = frozenset({LOG, CACHE, ROLES})  # what may stand here before the settings do
+BEFORE_SETTINGS = frozenset({LOG, CACHE, ROLES, JUDGEMENTS})  # what may stand here before the settings do
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,11 @@ class Layout:
     def results(self) -> Path:
         """The results of a finished experiment."""
         return self.path / RESULTS
+
+    @property
+    def judgements(self) -> Path:
+        """What people judged of its training queries, if it was told."""
+        return self.path / JUDGEMENTS
 
     @property
     def seal(self) -> Path:

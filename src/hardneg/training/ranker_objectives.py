@@ -79,7 +79,7 @@ def ranker_objective(
     SettingsError : a query may leave no room for its passage in a pair.
     """
     pairs = pair_store(ranker.tower, ranker.template, data.collection, cache)
-    known = KnownPositives(data.train, data.collection.text_keys) if mask_known_positives else None
+    known = KnownPositives(data.known, data.collection.text_keys) if mask_known_positives else None
 
     def objective(batch: GroupBatch) -> StepOutput:
         scores = ranker_scores(ranker, batch, pairs, precision, cache_tokens=cache_tokens)
