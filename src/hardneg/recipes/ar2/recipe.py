@@ -339,6 +339,8 @@ class Iterations:
         facts: dict[str, Any] = {"pool": pool, "weights": weights, "episode": EPISODE, "kind": "version"}
         name, runs = f"iteration-{version}", runs_of(self.training, version)
         if by_leader(is_published, candidates(self.training, version)):
+            if self.stage.at(**self.settings.at_refresh(version)):  # a kill may have come between that and this
+                self.training.state(self.encoder, name, runs, step=step).discard()
             old = ArchivedState(name, runs, step=step, asked=self.settings.examine, **facts)
             yield old
             return old
