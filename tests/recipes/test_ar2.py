@@ -204,9 +204,6 @@ def test_retriever_and_ranker_are_measured_at_every_iteration_and_in_the_grid(me
     assert set(results["dev"]) == set(results["test"]) == states
     assert results["kept"]["state"] == "last"
     assert set(results["kept"]["of"]) == {"untrained", "last"}
-    found = {name: value["R@20"] for name, value in results["test"].items()}
-    for name in states - {"bm25"}:  # the first hits are the same, whatever their order
-        assert found[name] == found[name.split("/")[0]]
     assert results["test"]["final/ranker"]["RR@10"] != results["test"]["final"]["RR@10"]
     assert hn.verify(out)["whole"]
 
@@ -222,6 +219,7 @@ def test_a_pipeline_is_the_rankers_order_of_the_retrievers_hits(measured, world)
     store = pair_store(ranker.tower, ranker.template, world.collection, out / "cache")
     expected = rerank(first, RankerScorer(ranker, store), 10)
     again = run_of_state(out, one, "test")
+    assert np.array_equal(np.sort(again.cut(10).passage_rows), np.sort(first.cut(10).passage_rows))
     assert np.array_equal(again.passage_rows, expected.passage_rows)
     np.testing.assert_allclose(again.scores, expected.scores, atol=1e-5)
 
