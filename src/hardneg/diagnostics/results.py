@@ -16,7 +16,8 @@ from hardneg.diagnostics.choice import Choice, choose, report
 from hardneg.diagnostics.curves import draw_learning_curve, learning_curve
 from hardneg.diagnostics.judge import Judge
 from hardneg.diagnostics.measured import Measured, measure_state, with_figures, with_final
-from hardneg.diagnostics.summary import Seen, dev_values, summarize
+from hardneg.diagnostics.sharpness import kept_sharpness
+from hardneg.diagnostics.summary import Seen, by_split, dev_values, summarize
 from hardneg.errors import InputError
 from hardneg.evaluation.measures import Measure
 from hardneg.experiment.folder import Experiment
@@ -125,10 +126,11 @@ def evaluate_states(
     if not is_leader():
         return
     seen = with_final(seen, last.name, choice.state, again, experiment.layout)
+    records = {name: one.record for name, one in seen.items()}
     results = results_of(seen, choice, plan) | dict(handling.besides(seen, judge))
+    results |= entropies(records, experiment.layout)
     if plan.own is not None:
         results["lengths"] = what_is_cut(last, plan.own)
-    records = {name: one.record for name, one in seen.items()}
     write_runs(experiment.layout.trec_runs, seen, data.collection)
     draw_curve(experiment, results, plan.measures[0], records, model=handling.model)
     handling.save(
@@ -232,6 +234,17 @@ def what_is_cut(state: Snapshot, own: EncoderSettings) -> dict[str, Any]:
     """What ``results.json`` says of lengths, by side: those that training cut at, as the token stores counted."""
     lengths = lengths_of(state.encoder, own)
     return {one.template.side: one.count_cut(state.collection, state.cache).as_json() for one in lengths}
+
+
+def entropies(records: Mapping[str, StateRecord], layout: Layout) -> dict[str, Any]:
+    """The entropy of the states for which a recipe kept it, by split and state; {} if there are none."""
+    found = {
+        name: kept_sharpness(layout / record.runs)
+        for name, record in records.items()
+        if record.runs is not None and record.of is None
+    }
+    found = {name: values for name, values in found.items() if values}
+    return {"entropy": by_split(found)} if found else {}
 
 
 def write_runs(folder: Path, seen: Seen, collection: Collection) -> None:

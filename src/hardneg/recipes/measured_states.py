@@ -96,7 +96,6 @@ class DevEvaluator:
         self.start = start or experiment.layout.episode(self.episode).runs
         self.runs, self.with_index, self.lasting = runs, with_index, lasting
         self.keeps_weights = weights and settings.keep == "best"
-        self.judge = Judge(training.data, [settings.steering], experiment.cache)
         self.values: dict[Place, float] = {}
         self.origin = 0.0  # the value of the state that the stage begins with
         self.inputs: Mapping[str, str] = {}
