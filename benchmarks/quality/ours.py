@@ -53,6 +53,9 @@ class Ours:
         self.folder = Path(order["folder"])
         with clock.stage("import"):
             import hardneg.api.recipes  # noqa: F401  # what the commands load
+            from hardneg.process.cpu import tune
+
+            tune(order["threads"])  # as the commands do
 
     def train(self, point: Point, steps: int, looks: int, name: str) -> Run:
         """A run: its stages one after the other, each from the best model of the one before."""

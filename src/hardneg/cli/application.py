@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hardneg import __version__
-from hardneg.cli import commands, exchange, indexing, maintenance, ranking, retrieval, train
+from hardneg.cli import commands, diagnosing, exchange, indexing, maintenance, ranking, retrieval, train
 from hardneg.cli.options import example, show
 from hardneg.recipes.catalogue import CATALOGUE, RecipeFacts
 
@@ -42,6 +42,7 @@ COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
         commands.evaluate,
         ("hardneg evaluate test.trec.gz --data DATA --split test", '--measures "RR@10 R@1000"'),
     ),
+    ("diagnose", diagnosing.diagnose, ("hardneg diagnose EXP",)),
     ("compare", commands.compare, ("hardneg compare bm25.trec tele.trec --data DATA --split test",)),
     (
         "export",

@@ -1,0 +1,188 @@
+"""Tables of results, the learning curve, cost and settings, from an experiment's folder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hardneg.diagnostics.cost import costs
+from hardneg.diagnostics.cost import summary as cost_summary
+from hardneg.diagnostics.curves import LearningCurve, learning_curve, smooth
+from hardneg.experiment.names import BM25, FINAL, LAST, STARTED, UNTRAINED, shown
+from hardneg.experiment.states import StateRecord
+from hardneg.report.measured import evaluations, means_of
+from hardneg.report.opened import Opened
+from hardneg.report.table import NotRecorded, Table
+
+POINTS = 1500  # of a curve: more are thinned out
+
+
+def results_table(opened: Opened) -> Table:
+    """Every measure of every state by split: ``split``, ``state`` and a column for each measure."""
+    means = means_of(opened)
+    measures = list(dict.fromkeys(name for split in means.values() for found in split.values() for name in found))
+    rows = [
+        {"split": split, "state": shown(state), **{name: found.get(name) for name in measures}}
+        for split, states in means.items()
+        for state, found in states.items()
+    ]
+    if not rows:
+        raise NotRecorded("No state was measured yet.")
+    return Table.of(rows)
+
+
+def tests_table(opened: Opened) -> Table:
+    """Paired tests of the final model against the untrained one and BM25."""
+    rows = opened.results.get("comparisons")
+    if not rows:
+        raise NotRecorded("States are compared when the experiment is finished.")
+    return Table.of(
+        {
+            "final against": shown(row["b"]),
+            "measure": row["measure"],
+            "difference": row["difference"],
+            "low": row["interval"][0],
+            "high": row["interval"][1],
+            "p": row["p"],
+            "p (Holm)": row["p_holm"],
+        }
+        for row in rows
+    )
+
+
+# ---------------------------------------------------------------- learning curve
+
+
+def curve_of(opened: Opened) -> LearningCurve:
+    """The loss of every step; the steps of an episode that its model was not made of are left out."""
+    if not opened.metrics:
+        raise NotRecorded("No step was logged yet.")
+    ends = {one.episode: one.step for one in opened.states if one.kind == "episode" and one.episode and one.step}
+    return learning_curve(opened.metrics, ends)
+
+
+def loss_table(opened: Opened) -> Table:
+    """The loss by step: ``step`` counted on over the episodes, ``episode``, ``loss`` and its moving mean."""
+    curve = curve_of(opened)
+    rows: list[tuple[Any, ...]] = []
+    width = max(curve.borders[-1] // 40, 1)
+    for episode, start, stop in zip(curve.episodes, curve.borders, curve.borders[1:], strict=False):
+        inside = (curve.steps > start) & (curve.steps <= stop)
+        steps, losses = curve.steps[inside], curve.losses[inside]
+        means = smooth(losses, width)
+        rows += [
+            (int(step), episode, float(loss), float(mean))
+            for step, loss, mean in zip(steps, losses, means, strict=True)
+        ]
+    return Table(("step", "episode", "loss", "mean"), tuple(rows[:: max(-(-len(rows) // POINTS), 1)]))
+
+
+def measured_table(opened: Opened) -> Table:
+    """The deciding measure of every state by step, on dev (test without dev); BM25 stands at every step."""
+    means = means_of(opened)
+    split = "dev" if "dev" in means else "test"
+    states = means.get(split, {})
+    if not states:
+        raise NotRecorded("No state was measured on dev or test.")
+    measure = next(iter(next(iter(states.values()))))
+    begins = _begins(opened)
+    rows = [
+        {
+            "step": begins.get(record.episode or 0, 0) + max(record.step, 0),
+            "state": shown(record.name),
+            "kind": "within an episode" if record.kind == "passing" else "of an episode",
+            "split": split,
+            "measure": measure,
+            "value": states[record.name][measure],
+            "bm25": states.get(BM25, {}).get(measure),
+        }
+        for record in _on_the_way(opened)
+        if record.name in states
+    ]
+    if not rows:
+        raise NotRecorded("No state on the way of training was measured.")
+    return Table.of(rows)
+
+
+def _begins(opened: Opened) -> dict[int, int]:
+    """Steps made before each episode."""
+    try:
+        curve = curve_of(opened)
+    except NotRecorded:
+        return {}
+    return dict(zip(curve.episodes, curve.borders, strict=False))
+
+
+def _on_the_way(opened: Opened) -> list[StateRecord]:
+    """The states that a learning curve has, each once, without those that an index retrieves."""
+    names = {one.name for one in opened.states}
+    hidden = {BM25} | ({UNTRAINED} if STARTED in names else set()) | ({FINAL} if LAST in names else set())
+    return [one for one in opened.states if one.name not in hidden and one.of is None]
+
+
+# ---------------------------------------------------------------- cost
+
+
+def cost_table(opened: Opened) -> Table:
+    """Seconds, tokens, steps and memory of every stage."""
+    found = costs(opened.timing)
+    if not found:
+        raise NotRecorded("No stage was timed yet.")
+    return Table.of(
+        {
+            "stage": cost.of[0],
+            "times": cost.times,
+            "found ready": cost.cached,
+            "seconds": round(cost.seconds, 2),
+            "tokens": cost.tokens or None,
+            "tokens/s": None if cost.tokens_per_second is None else round(cost.tokens_per_second),
+            "steps": cost.steps or None,
+            "s/step": cost.seconds_per_step,
+            "peak MiB": cost.peak_mib,
+        }
+        for cost in sorted(found, key=lambda cost: -cost.seconds)
+    )
+
+
+def cost_summary_table(opened: Opened) -> Table:
+    """The cost of the whole as the papers' tables give it: one row."""
+    if not opened.timing:
+        raise NotRecorded("No stage was timed yet.")
+    found = cost_summary(opened.timing)
+    return Table.of(
+        [
+            {
+                "training s": round(found.training, 1),
+                "refreshing s": round(found.refreshing, 1),
+                "refreshes": found.refreshes,
+                "waiting s": round(found.waiting, 1),
+                "working s": round(found.working, 1),
+                "steps": found.steps,
+                "tokens encoded": found.tokens,
+                "peak MiB": found.peak_mib,
+            }
+        ]
+    )
+
+
+# ---------------------------------------------------------------- settings
+
+
+def settings_table(opened: Opened) -> Table:
+    """All settings of the experiment; ``decides`` says whether the results depend on them."""
+    if not opened.settings:
+        raise NotRecorded("The settings cannot be read.")
+    decides = opened.settings.get("result_settings", {})
+    named = opened.settings.get("settings", decides)
+    return Table.of(
+        {"setting": name, "value": "" if value is None else str(value), "decides": name in decides}
+        for name, value in named.items()
+    )
+
+
+def judged_queries(opened: Opened) -> int | None:
+    """The number of queries of the split that judges; None if it is not known."""
+    split = opened.results.get("compared_on")
+    if opened.data is None or split not in opened.data.judged:
+        return None
+    final = evaluations(opened).get(FINAL, {}).get(split)
+    return None if final is None else len(final.query_rows)

@@ -1,0 +1,118 @@
+"""Makes a report: draws the figures of an opened experiment and publishes page, pictures and tables."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from hardneg.report import charts
+from hardneg.report.facts_results import judged_queries
+from hardneg.report.figures import FIGURES, Drawn, draw
+from hardneg.report.opened import Opened
+from hardneg.report.page import Page, html_of
+from hardneg.report.verdict import Verdict, verdict
+from hardneg.storage.artifacts import publish_file
+
+SCALE = 2.0  # of PNG pictures
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report of an experiment: its verdict, its figures, and its page.
+
+    A notebook displays the page. ``figures`` gives each figure's chart and table by name.
+    """
+
+    opened: Opened
+    drawn: tuple[Drawn, ...]
+    command: str
+
+    @property
+    def path(self) -> Path:
+        """The page, if it was written."""
+        return self.opened.layout.report
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """The verdict on the experiment."""
+        opened = self.opened
+        queries = opened.told(lambda: judged_queries(opened), None)
+        return verdict(opened.results, queries=queries, running=so_far(opened))
+
+    @property
+    def notes(self) -> list[str]:
+        """A line for each part of the folder that is missing or damaged."""
+        return self.opened.notes
+
+    @property
+    def tables(self) -> dict[str, Any]:
+        """Each figure's table by name; ``frame()`` of a table is a ``pandas.DataFrame``."""
+        return {one.figure.name: one.table for one in self.drawn if one.table is not None}
+
+    @property
+    def charts(self) -> dict[str, Any]:
+        """Each figure's chart by name, of Altair."""
+        return {one.figure.name: one.chart() for one in self.drawn if one.table is not None and one.figure.chart}
+
+    @cached_property
+    def html(self) -> bytes:
+        """The page itself, as UTF-8 HTML."""
+        charts.altair()
+        verdict = self.verdict
+        settings = self.opened.settings
+        recipe = settings.get("recipe", "experiment")
+        subtitle = f"{recipe}, {'finished' if self.opened.finished else 'not finished'}, {self.opened.path}"
+        title = self.opened.path.resolve().name
+        return html_of(Page(title, subtitle, verdict, self.notes, self.drawn, self.command, {}))
+
+    def _repr_html_(self) -> str:
+        """The page in a frame, as notebooks display it."""
+        from html import escape
+
+        source = escape(self.html.decode(), quote=True)
+        return f'<iframe srcdoc="{source}" style="width:100%;height:48rem;border:0" title="report"></iframe>'
+
+
+def make(opened: Opened, command: Sequence[str]) -> Report:
+    """Draw all figures of an experiment; ``command`` is what makes the report again."""
+    drawn = tuple(draw(figure, opened) for figure in FIGURES)
+    return Report(opened, drawn, shlex.join(command))
+
+
+def write(report: Report, *, pictures: bool = True) -> None:
+    """Publish the page, each figure's numbers as CSV, and (``pictures``) each chart as PNG and SVG."""
+    layout = report.opened.layout
+    with publish_file(layout.report) as stream:
+        stream.write(report.html)
+    for name, table in report.tables.items():
+        with publish_file(layout.figures / f"{name}.csv") as stream:
+            stream.write(table.csv())
+    if pictures:
+        for name, chart in report.charts.items():
+            draw_pictures(chart.to_dict(), layout.figures / name)
+
+
+def draw_pictures(spec: dict[str, Any], place: Path) -> None:
+    """Draw a chart as ``place``.png and ``place``.svg, on white."""
+    import vl_convert
+
+    spec = {**spec, "config": {**spec.get("config", {}), "background": "white"}}
+    with publish_file(place.with_name(f"{place.name}.png")) as stream:
+        stream.write(vl_convert.vegalite_to_png(spec, scale=SCALE))
+    with publish_file(place.with_name(f"{place.name}.svg")) as stream:
+        stream.write(vl_convert.vegalite_to_svg(spec).encode())
+
+
+def so_far(opened: Opened) -> str:
+    """A sentence on an experiment without results."""
+    if not opened.states and not opened.metrics:
+        return "This experiment has not measured anything yet."
+    last = opened.metrics[-1] if opened.metrics else None
+    at = f"; the last logged step is {last['step']:,} of episode {last['episode']}" if last else ""
+    names = ", ".join(one.name for one in opened.states[-1:])
+    seen = f"the last state measured is {names}" if names else "no state was measured"
+    return f"This experiment is not finished: {seen}{at}."

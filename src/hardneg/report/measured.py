@@ -1,0 +1,89 @@
+"""What the runs in an experiment's folder measure: of single queries, and of states that no results name yet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from hardneg.diagnostics.forgetting import reciprocal_ranks
+from hardneg.diagnostics.judge import Judge
+from hardneg.errors import HardnegError
+from hardneg.evaluation.measures import Evaluation, parse_measures
+from hardneg.records import Int32, Positives
+from hardneg.report.opened import Float64, Opened
+
+BY_DEFAULT = "RR@10 nDCG@10"
+
+
+def judge_of(opened: Opened) -> Judge:
+    """What scores the runs of an experiment, by the measures that its settings name."""
+    named = opened.settings.get("settings", {}).get("measures", BY_DEFAULT)
+    return Judge(opened.data_here, parse_measures(named), opened.layout.cache)
+
+
+def evaluations(opened: Opened) -> Mapping[str, Mapping[str, Evaluation]]:
+    """The evaluation of every state's runs by state and split, query by query; empty without the collection."""
+    if opened.data is None:
+        return {}
+    if "evaluations" not in opened.kept:
+        opened.kept["evaluations"] = _evaluated(opened)
+    found: Mapping[str, Mapping[str, Evaluation]] = opened.kept["evaluations"]
+    return found
+
+
+def _evaluated(opened: Opened) -> dict[str, dict[str, Evaluation]]:
+    try:
+        judge = judge_of(opened)
+    except HardnegError as fault:
+        opened.note(fault)
+        return {}
+    splits = opened.data_here.judged
+    found: dict[str, dict[str, Evaluation]] = {}
+    for state in opened.states:
+        runs = {split: run for split in splits if (run := opened.run(state, split)) is not None}
+        if runs:
+            found[state.name] = opened.told(lambda runs=runs: judge.evaluate(runs), {})  # type: ignore[misc]
+    return found
+
+
+def means_of(opened: Opened) -> dict[str, dict[str, dict[str, Any]]]:
+    """Measures by split, state and name: those of ``results.json``, else of the runs that are there."""
+    splits = ("test", "dev")
+    if opened.results and "seeds" not in opened.results:
+        return {split: opened.results[split] for split in splits if opened.results.get(split)}
+    found = {
+        split: {state: by[split].means for state, by in evaluations(opened).items() if split in by}
+        for split in splits
+    }
+    return {split: states for split, states in found.items() if states}
+
+
+def training_ranks(opened: Opened) -> tuple[Int32, dict[str, Float64]]:
+    """The training queries [Q], and by state the reciprocal rank of each one's best positive [Q].
+
+    Only states with a run of the same queries are there, in the order of training; none without the collection.
+    """
+    if "ranks" not in opened.kept:
+        opened.kept["ranks"] = _ranks(opened)
+    found: tuple[Int32, dict[str, Float64]] = opened.kept["ranks"]
+    return found
+
+
+def _ranks(opened: Opened) -> tuple[Int32, dict[str, Float64]]:
+    rows, found = np.zeros(0, np.int32), {}
+    judge = judge_of(opened)
+    for state in opened.trained_states:
+        if (run := opened.run(state, "query")) is None:
+            continue
+        if not found:
+            rows = run.query_rows
+        if np.array_equal(run.query_rows, rows):
+            found[state.name] = reciprocal_ranks(run, judge.relevant(run))
+    return rows, found
+
+
+def training_positives(opened: Opened) -> Positives:
+    """D+ of the training queries, as judgements say."""
+    return opened.data_here.train

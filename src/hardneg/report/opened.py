@@ -1,0 +1,252 @@
+"""An experiment's folder as a report reads it: whatever is there, and a line for what is not.
+
+An experiment that still runs, was cut short, or has an older format gives what its folder holds. Nothing here asks
+for the model, and no file is changed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardneg.data.training_data import TrainingData
+from hardneg.errors import ArtifactError, HardnegError
+from hardneg.experiment.folder import FORMAT, read_settings
+from hardneg.experiment.layout import Layout, run_of
+from hardneg.experiment.metrics import Metrics
+from hardneg.experiment.names import FINAL, LAST, STARTED, UNTRAINED, Asked, Kind
+from hardneg.experiment.results_manifest import check_seal
+from hardneg.experiment.states import StateRecord, read_states
+from hardneg.negatives.pool import KIND as POOL
+from hardneg.negatives.pool import NegativePool, load_pool
+from hardneg.records import Run
+from hardneg.report.table import NotRecorded
+from hardneg.search.runs import load_run
+from hardneg.storage.artifacts import is_published, read_json, read_manifest
+
+Found = TypeVar("Found")
+
+Rows = list[dict[str, Any]]
+Float64 = NDArray[np.float64]
+
+FAULTS = (
+    HardnegError,
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+)  # of files that are not as written
+
+RETRIEVER = "retriever"  # the name of its rows in the metrics, as training writes them
+
+
+@dataclass
+class Opened:
+    """What an experiment's folder holds; every part is read when it is first asked for.
+
+    Parameters
+    ----------
+    layout : of the folder.
+    data : the collection with its splits; None: it cannot be opened, and ``notes`` say why.
+    notes : a line for each part that is missing or damaged.
+    """
+
+    layout: Layout
+    data: TrainingData | None = None
+    notes: list[str] = field(default_factory=list)
+    kept: dict[str, Any] = field(default_factory=dict)  # what several figures need, made once
+
+    @property
+    def path(self) -> Path:
+        """The experiment's folder itself."""
+        return self.layout.path
+
+    def told(self, read: Callable[[], Found], otherwise: Found) -> Found:
+        """What ``read`` returns; if it raises a fault, that becomes a note, and ``otherwise`` is returned."""
+        try:
+            return read()
+        except FAULTS as fault:
+            self.note(fault)
+            return otherwise
+
+    def note(self, fault: Exception) -> None:
+        """Keep a fault as one line, once."""
+        text = str(fault) if isinstance(fault, HardnegError) else f"{type(fault).__name__}: {fault}"
+        if (line := " ".join(text.split())) not in self.notes:
+            self.notes.append(line)
+
+    # ------------------------------------------------------------ files of the whole
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The content of ``settings.json``; empty if that is damaged or missing."""
+        found: dict[str, Any] = self.told(lambda: read_settings(self.path), {})
+        if found and (form := found.get("format", 1)) != FORMAT:
+            self.notes.append(
+                f"{self.path}: this experiment has format version {form}, this hardneg writes {FORMAT}; parts that"
+                " it does not know are left out"
+            )
+        return found
+
+    @cached_property
+    def results(self) -> dict[str, Any]:
+        """The content of ``results.json``; empty while there is none."""
+        if not self.layout.results.is_file():
+            return {}
+        self.told(lambda: check_seal(self.path), None)
+        found = self.told(lambda: read_json(self.layout.results), {})
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def finished(self) -> bool:
+        """Whether the experiment has results."""
+        return bool(self.results)
+
+    @cached_property
+    def metrics(self) -> Rows:
+        """The rows of the retriever in ``metrics.jsonl``; those before the first damaged line."""
+        rows: Rows = self.told(lambda: Metrics(self.layout.metrics).read(), [])
+        return [row for row in rows if row.get("model", RETRIEVER) == RETRIEVER]
+
+    @cached_property
+    def timing(self) -> Rows:
+        """The rows of ``timing.jsonl``; damaged lines are left out."""
+        return self.told(lambda: lines_of(self.layout.timing), [])
+
+    @cached_property
+    def states(self) -> list[StateRecord]:
+        """The states of the model in the order of training; of a running experiment those with runs so far."""
+        if self.layout.states.is_file():
+            return self.told(lambda: read_states(self.path), []) or states_so_far(self.layout)
+        return states_so_far(self.layout)
+
+    def state(self, name: str) -> StateRecord | None:
+        """The state called ``name``; None if there is none."""
+        return next((one for one in self.states if one.name == name), None)
+
+    @property
+    def trained_states(self) -> list[StateRecord]:
+        """The states on the way of training whose training queries were searched, by their embeddings."""
+        found = [one for one in self.states if one.of is None and one.asked == "all" and one.kind != "bm25"]
+        names = {one.name for one in found}
+        return [one for one in found if not (LAST in names and one.name == FINAL)]
+
+    # ------------------------------------------------------------ runs and pools
+
+    def run(self, state: StateRecord, name: str) -> Run | None:
+        """The published run ``name`` of a state; None if there is none, or it is damaged."""
+        if state.runs is None or not is_published(place := run_of(self.layout / state.runs, name)):
+            return None
+        return self.told(lambda: load_run(place), None)
+
+    @cached_property
+    def pools(self) -> dict[str, NegativePool]:
+        """The negatives of every episode or version, by name, in the order of training."""
+        found: dict[str, NegativePool] = {}
+        for place in sorted(self.layout.pools(), key=numbers_of):
+            pool = self.told(lambda place=place: self._pool(place), None)  # type: ignore[misc]
+            if pool is not None:
+                found[name_of_pool(self.layout.relative(place))] = pool
+        return found
+
+    def _pool(self, place: Path) -> NegativePool | None:
+        if not is_published(place, POOL):
+            return None
+        pool = load_pool(place, n_passages=None if self.data is None else self.data.collection.n_passages)
+        if self.data is not None and pool.collection != self.data.collection.digest:
+            what = "these negatives were mined from another collection"
+            raise ArtifactError("OTHER_COLLECTION", what, "they are left out", path=place)
+        return pool
+
+    @property
+    def data_here(self) -> TrainingData:
+        """The collection with its splits; raises :class:`NotRecorded` without one."""
+        if self.data is None:
+            raise NotRecorded("The collection is not at hand, so this part is left out; give it with --data.")
+        return self.data
+
+
+def lines_of(path: Path) -> Rows:
+    """The objects of a file of JSON lines; lines that are none are left out, and so is a missing file."""
+    rows: Rows = []
+    for line in path.read_bytes().splitlines() if path.is_file() else []:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            rows.append(row)
+    return rows
+
+
+def numbers_of(place: Path) -> list[int]:
+    """The numbers in the last three parts of a path, to sort by."""
+    return [int(number) for part in place.parts[-3:] for number in re.findall(r"\d+", part)]
+
+
+def name_of_pool(relative: str) -> str:
+    """The name of a pool for people, from its path in the experiment."""
+    episode = re.search(r"episodes/(\d+)", relative)
+    version = re.search(r"v(\d+)$", relative)
+    parts = [f"episode {int(episode[1])}"] if episode else []
+    return " ".join([*parts, f"version {int(version[1])}"] if version else parts) or relative
+
+
+# ---------------------------------------------------------------- states of an experiment without states.jsonl
+
+
+def states_so_far(layout: Layout) -> list[StateRecord]:
+    """The states whose runs an unfinished experiment has, in the order of training."""
+    found: list[tuple[tuple[float, float], StateRecord]] = []
+    episodes = sorted(int(folder.path.name) for folder in layout.episodes())
+    for number in episodes:
+        before = number - 1
+        name, kind = (UNTRAINED, UNTRAINED) if number == episodes[0] else (f"episode-{before}", "episode")
+        runs, made = layout.episode(number).runs, _steps_made(layout.episode(before).model)
+        found.append(((before, float("inf")), _record(layout, name, kind, runs, before, made)))
+    for episode, step in layout.measured_states():
+        name, runs = f"episode-{episode}-step-{step}", layout.state(step, episode).runs
+        found.append(((episode, step), _record(layout, name, "passing", runs, episode, step)))
+    for name, kind in ((UNTRAINED, UNTRAINED), (STARTED, STARTED), (LAST, "last"), (FINAL, "final")):
+        last = float("inf") if name in (LAST, FINAL) else -float("inf")
+        found.append(((last, last), _record(layout, name, kind, layout.runs_of(name))))
+    there = [
+        (key, one)
+        for key, one in found
+        if one.runs is not None and any((layout / one.runs).glob("*/manifest.json"))
+    ]
+    named: dict[str, StateRecord] = {}
+    for _, one in sorted(there, key=lambda pair: pair[0]):
+        named.setdefault(one.name, one)
+    return list(named.values())
+
+
+def _steps_made(model: Path) -> int:
+    """The optimiser steps that made a published model; 0 if it is not there."""
+    return int(read_manifest(model).inputs.get("step", 0)) if is_published(model) else 0
+
+
+def _record(
+    layout: Layout, name: str, kind: Any, runs: Path, episode: int | None = None, step: int = 0
+) -> StateRecord:
+    asked: Asked = "all" if is_published(run_of(runs, "query")) else "judged"
+    known: Kind = "untrained-as-trained" if kind == STARTED else kind
+    made = None if name in (UNTRAINED, STARTED) else episode
+    return StateRecord(name, known, episode=made, step=step, runs=layout.relative(runs), asked=asked)
+
+
+def measures_of(results: Mapping[str, Any]) -> list[str]:
+    """The names of the measures in results, the deciding one first."""
+    for split in ("test", "dev"):
+        for values in results.get(split, {}).values():
+            return list(values)
+    return []

@@ -1,0 +1,239 @@
+"""The page of a report: one HTML file that opens without a network, with escaped texts and inlined scripts."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib import resources
+from typing import Any
+
+from hardneg.report.figures import SECTIONS, Drawn
+from hardneg.report.table import Table
+from hardneg.report.verdict import Verdict
+
+LONGEST_TABLE = 400  # rows on the page; the CSV has all
+LONGEST_TEXT = 1500  # characters of a text on the page
+# Marks that turn the direction of a text, and would turn what stands behind it; shown by their code instead.
+HIDDEN = re.compile(
+    "[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+)
+# Nothing may be loaded from anywhere. Vega compiles its expressions, so evaluation of own scripts is allowed.
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline';"
+    " img-src data: blob:; base-uri 'none'; form-action 'none'"
+)
+
+
+@dataclass(frozen=True)
+class Page:
+    """What stands on the page of a report.
+
+    Attributes
+    ----------
+    title : of the page: the experiment's name.
+    subtitle : what kind of experiment it is.
+    notes : a line for each part that is missing or damaged.
+    drawn : all figures, in order.
+    command : what makes the page again.
+    blocks : more HTML by section, which stands after the section's figures.
+    scripts : more scripts, which run after the charts are drawn; data go into ``data``.
+    data : by id, JSON for scripts.
+    """
+
+    title: str
+    subtitle: str
+    verdict: Verdict
+    notes: Sequence[str]
+    drawn: Sequence[Drawn]
+    command: str
+    blocks: dict[str, str]
+    scripts: Sequence[str] = ()
+    data: tuple[tuple[str, Any], ...] = ()
+
+
+def html_of(page: Page) -> bytes:
+    """The page as UTF-8 HTML."""
+    sections = [_section(name, page) for name in SECTIONS if _has(name, page)]
+    names = [name for name in SECTIONS if _has(name, page)]
+    specs = {one.figure.name: spec_of(one) for one in page.drawn if one.table is not None and one.figure.chart}
+    parts = [
+        "<!doctype html>",
+        '<html lang="en"><head><meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        '<meta name="color-scheme" content="light dark">',
+        f"<title>{text(page.title)} · hardneg</title>",
+        f"<style>{asset('report.css')}</style></head><body>",
+        '<a class="skip" href="#main">Skip to the report</a>',
+        f"<header><h1>{text(page.title)}</h1><p>{text(page.subtitle)}</p></header>",
+        _navigation(names),
+        '<main id="main">',
+        _verdict(page.verdict),
+        _notes(page.notes),
+        *sections,
+        "</main>",
+        _footer(page.command),
+        *[json_script(name, value) for name, value in (("charts", specs), *page.data)],
+        f"<script>{libraries()}</script>",
+        *[f"<script>{script}</script>" for script in (asset("charts.js"), *page.scripts)],
+        "</body></html>",
+    ]
+    return "\n".join(parts).encode("utf-8", "replace")
+
+
+# ---------------------------------------------------------------- texts
+
+
+def text(value: Any, longest: int = LONGEST_TEXT) -> str:
+    """A foreign text as HTML: cut, without marks that turn its direction, and escaped."""
+    cut = str(value) if len(str(value)) <= longest else f"{str(value)[: longest - 1]}…"
+    return escape(visible(cut))
+
+
+def visible(value: str) -> str:
+    """A text whose hidden marks are shown by their code, such as ``⟨U+202E⟩``."""
+    return HIDDEN.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", value)
+
+
+def cell(value: Any) -> str:
+    """A value of a table as a person reads it."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.0e}" if 0 < abs(value) < 1e-4 else f"{value:,.4f}".rstrip("0").rstrip(".")
+    return str(value)
+
+
+def json_script(name: str, value: Any) -> str:
+    """Data as JSON in a script element that no text in it can end."""
+    content = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    for mark in "<>&":
+        content = content.replace(mark, f"\\u{ord(mark):04x}")
+    return f'<script type="application/json" id="{escape(name)}">{content}</script>'
+
+
+def asset(name: str) -> str:
+    """A style sheet or script of the package."""
+    return resources.files("hardneg.report").joinpath("assets", name).read_text("utf-8")
+
+
+@functools.cache
+def libraries() -> str:
+    """The script that draws charts: Vega, Vega-Lite and Vega-Embed, bundled so that nothing is loaded."""
+    import vl_convert
+
+    bundle = str(vl_convert.javascript_bundle())
+    return re.sub(r"<(?=/script|!--)", r"\\x3c", bundle, flags=re.IGNORECASE)  # what would end the element
+
+
+# ---------------------------------------------------------------- parts
+
+
+def table_html(table: Table, caption: str, *, most: int = LONGEST_TABLE, texts: Iterable[str] = ()) -> str:
+    """A table with caption and headings, in a box that the keyboard scrolls."""
+    long = set(texts)
+    heads = "".join(f'<th scope="col">{text(name)}</th>' for name in table.columns)
+    rows = "".join(_row(table, row, long) for row in table.rows[:most])
+    left = len(table) - most
+    more = f"<p>{left:,} more rows are in the CSV.</p>" if left > 0 else ""
+    label = escape(caption)
+    return (
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{label}"><table><caption>{label}</caption>'
+        f"<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>{more}"
+    )
+
+
+def _row(table: Table, row: tuple[Any, ...], long: set[str]) -> str:
+    cells = []
+    for name, value in zip(table.columns, row, strict=True):
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        kind = ' class="number"' if number or value is None else ' class="text"' if name in long else ""
+        cells.append(f"<td{kind}><bdi>{text(cell(value))}</bdi></td>")
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def spec_of(drawn: Drawn) -> dict[str, Any]:
+    """The Vega-Lite specification of a chart, as wide as its place on the page."""
+    spec: dict[str, Any] = drawn.chart().to_dict()
+    if "facet" not in spec and "hconcat" not in spec and "vconcat" not in spec:
+        spec["width"] = "container"
+    return spec
+
+
+def figure_html(drawn: Drawn) -> str:
+    """A figure: its title, its chart, how it is read, and its table."""
+    figure, table = drawn.figure, drawn.table
+    head = f"<h3>{text(figure.title)}</h3>"
+    if table is None:
+        return f'<section class="figure">{head}<p class="missing">{text(drawn.missing)}</p></section>'
+    says = f"<p>{marked(figure.says)}</p>"
+    shown = table_html(table, figure.title, texts=figure.texts)
+    if figure.chart is None:
+        return f'<section class="figure" id="{figure.name}">{head}{says}{shown}</section>'
+    return (
+        f'<section class="figure" id="{figure.name}">{head}{says}'
+        f'<div class="chart" data-chart="{figure.name}" role="img" aria-label="{escape(figure.title)}: chart; the'
+        f' table below has its numbers"></div><details><summary>Table: {text(figure.title)}</summary>{shown}'
+        "</details></section>"
+    )
+
+
+def marked(value: str) -> str:
+    """A text of ours as HTML, with code between backticks."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", text(value))
+
+
+def anchor(section: str) -> str:
+    """The id of a section on the page."""
+    return "section-" + re.sub(r"[^a-z]+", "-", section.lower()).strip("-")
+
+
+def _has(section: str, page: Page) -> bool:
+    return section in page.blocks or any(one.figure.section == section for one in page.drawn)
+
+
+def _section(name: str, page: Page) -> str:
+    figures = [one for one in page.drawn if one.figure.section == name]
+    inner = "".join(map(figure_html, figures)) + page.blocks.get(name, "")
+    place = anchor(name)
+    head = f'<h2 id="{place}-title">{text(name)}</h2>'
+    return f'<section id="{place}" aria-labelledby="{place}-title">{head}{inner}</section>'
+
+
+def _navigation(names: Sequence[str]) -> str:
+    links = "".join(f'<li><a href="#{anchor(name)}">{text(name)}</a></li>' for name in names)
+    return f'<nav aria-label="Sections"><ul>{links}</ul></nav>'
+
+
+def _verdict(verdict: Verdict) -> str:
+    details = "".join(f"<li>{text(line)}</li>" for line in verdict.details)
+    advice = "".join(f"<li>{text(line)}</li>" for line in verdict.advice)
+    mark = {"better": "▲ Better", "worse": "▼ Worse", "unsure": "≈ No clear difference", "open": "● Open"}[
+        verdict.kind
+    ]
+    return (
+        f'<section class="verdict {verdict.kind}" aria-label="Verdict"><p class="mark">{mark}</p>'
+        f'<p class="sentence">{text(verdict.sentence)}</p>'
+        + (f"<ul>{details}</ul>" if details else "")
+        + (f"<h2>What to do next</h2><ul>{advice}</ul>" if advice else "")
+        + "</section>"
+    )
+
+
+def _notes(notes: Sequence[str]) -> str:
+    if not notes:
+        return ""
+    lines = "".join(f"<li>{text(line)}</li>" for line in notes)
+    return f'<section class="notes" aria-label="Notes"><h2>What could not be read</h2><ul>{lines}</ul></section>'
+
+
+def _footer(command: str) -> str:
+    return f"<footer><p>Made by hardneg. This command makes it again:</p><pre>{text(command)}</pre></footer>"

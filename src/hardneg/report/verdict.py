@@ -1,0 +1,124 @@
+"""The verdict on an experiment: whether training made the model better, how sure that is, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hardneg.experiment.names import BM25, FINAL, LAST, UNTRAINED
+
+SURE = 0.05  # of p
+FEW_QUERIES = 200
+MUCH_FORGOTTEN = 0.25
+
+NAMES = {UNTRAINED: "the untrained model", BM25: "BM25"}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the top of a report says."""
+
+    kind: str  # better, worse, unsure or open
+    sentence: str
+    details: tuple[str, ...]  # the same against other baselines
+    advice: tuple[str, ...]  # what to do next, the most useful first
+
+
+def verdict(results: Mapping[str, Any], *, queries: int | None = None, running: str = "") -> Verdict:
+    """Judge results by the first measure of the split that people look at.
+
+    Parameters
+    ----------
+    results : content of ``results.json``; empty if there is none.
+    queries : of that split; None if they are not known.
+    running : what is known of an experiment without results.
+    """
+    if "seeds" in results:
+        return _of_seeds(results)
+    rows = results.get("comparisons", [])
+    if not rows:
+        known = running if not results else "Nothing was measured: the experiment has no dev and no test split."
+        return Verdict("open", known, (), ("Run the same command again to go on.",) if not results else ())
+    measure, split = rows[0]["measure"], results["compared_on"]
+    first = [row for row in rows if row["measure"] == measure and row["a"] == FINAL]
+    told = [_sentence(row, results[split], split) for row in first]
+    kind = _kind(first[0])
+    return Verdict(kind, told[0], tuple(told[1:]), tuple(_advice(results, first, queries)))
+
+
+def _kind(row: Mapping[str, Any]) -> str:
+    if row["p"] > SURE:
+        return "unsure"
+    return "better" if row["difference"] > 0 else "worse"
+
+
+def _sentence(row: Mapping[str, Any], means: Mapping[str, Any], split: str) -> str:
+    measure, other = row["measure"], NAMES.get(row["b"], row["b"])
+    word = {
+        "better": "is better than",
+        "worse": "is worse than",
+        "unsure": "cannot be told apart from",
+    }[_kind(row)]
+    values = f"{measure} {means[row['a']][measure]:.3f} against {means[row['b']][measure]:.3f}"
+    return f"On {split}, the final model {word} {other}: {values} ({_difference(row)})."
+
+
+def _difference(row: Mapping[str, Any]) -> str:
+    low, high = row["interval"]
+    p = f"p = {row['p']:.3f}" if row["p"] >= 0.001 else f"p = {row['p']:.0e}"
+    return f"difference {row['difference']:+.3f}, 95 % interval {low:+.3f} to {high:+.3f}, {p}"
+
+
+def _of_seeds(results: Mapping[str, Any]) -> Verdict:
+    split = "test" if "test" in results else "dev"
+    states = results.get(split, {})
+    if FINAL not in states:
+        return Verdict("open", "Nothing was measured over these seeds.", (), ())
+    measure = next(iter(states[FINAL]))
+    parts = []
+    for name in (FINAL, UNTRAINED, BM25):
+        if name in states:
+            one = states[name][measure]
+            parts.append(f"{NAMES.get(name, 'the final model')} {one['mean']:.3f} ± {one['std']:.3f}")
+    count = len(results["seeds"])
+    return Verdict("open", f"Over {count} seeds, {split} {measure}: {', '.join(parts)}.", (), ())
+
+
+def _advice(results: Mapping[str, Any], rows: list[Any], queries: int | None) -> list[str]:
+    """What to do next, the most useful first."""
+    kept = results.get("kept", {})
+    found = [*_of_training(rows[0], kept), *_of_baseline(rows)]
+    if queries is not None and queries < FEW_QUERIES and _kind(rows[0]) == "unsure":
+        found.append(f"Measure on more queries: {queries:,} tell only large differences from chance.")
+    steps = results.get("forgetting") or []
+    if steps and (worst := max(steps, key=lambda step: step["forgotten"]))["forgotten"] > MUCH_FORGOTTEN:
+        found.append(
+            f"Look at forgetting: {worst['forgotten']:.0%} of the training queries fell from {worst['before']} to"
+            f" {worst['after']}; more momentum (alpha) or a lower learning rate keeps more of them."
+        )
+    found.append("Look through the negatives below for passages that are relevant and not judged.")
+    return found
+
+
+def _of_training(row: Mapping[str, Any], kept: Mapping[str, Any]) -> list[str]:
+    if kept.get("state") == UNTRAINED or _kind(row) == "worse":
+        return ["Try a lower learning rate, fewer steps, other negatives or more data: training did not help."]
+    dev = dict(kept.get("of", {}))
+    if len(dev) < 3:
+        return []
+    best, last = max(dev, key=lambda name: dev[name]), list(dev)[-1]
+    if best == last:
+        return ["Train on: dev was best in the last state, so it may still rise."]
+    if kept.get("state") == LAST:
+        return [
+            f"Set keep=best: on dev, {best} was better ({dev[best]:.3f}) than the last state ({dev[last]:.3f})."
+        ]
+    return []
+
+
+def _of_baseline(rows: list[Any]) -> list[str]:
+    behind = [row for row in rows if row["b"] == BM25 and _kind(row) == "worse"]
+    if not behind:
+        return []
+    return ["Fuse with BM25 (hardneg fuse), which is ahead here, or train longer, on more data."]

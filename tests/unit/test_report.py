@@ -1,0 +1,232 @@
+"""The report of an experiment: what it says, what it escapes, and what it does without parts of the folder."""
+
+import csv
+import json
+import shutil
+
+import pytest
+
+import hardneg as hn
+from hardneg.api.diagnose import opened_at
+from hardneg.errors import HardnegError
+from hardneg.experiment.layout import Layout
+from hardneg.report import page
+from hardneg.report.figures import FIGURES, SECTIONS, draw
+from hardneg.report.make import make
+from hardneg.report.opened import states_so_far
+from hardneg.report.table import Table
+from hardneg.report.verdict import verdict
+from worlds.tiny_world import SETTINGS
+
+
+@pytest.fixture(scope="module")
+def trained(world, tmp_path_factory):
+    """A finished experiment of four episodes, measured on the way too."""
+    out = tmp_path_factory.mktemp("report") / "tele"
+    settings = SETTINGS | {"store_dtype": "float32", "episodes": 4}
+    hn.train_ance_tele(world.collection, world.model, out, device="cpu", measure_every=2, **settings)
+    return out
+
+
+@pytest.fixture
+def copied(trained, tmp_path):
+    return shutil.copytree(trained, tmp_path / "copy")
+
+
+def drawn_of(folder, data=None):
+    opened = opened_at(folder, data)
+    return opened, {figure.name: draw(figure, opened) for figure in FIGURES}
+
+
+def comparison(difference, p, *, against="untrained"):
+    return {
+        "a": "final",
+        "b": against,
+        "measure": "RR@10",
+        "difference": difference,
+        "interval": [difference - 0.1, difference + 0.1],
+        "p": p,
+        "p_holm": p,
+    }
+
+
+def results(*rows, **more):
+    means = {name: {"RR@10": 0.5} for name in ("final", "untrained", "bm25")}
+    return {"test": means, "compared_on": "test", "comparisons": list(rows), **more}
+
+
+# ---------------------------------------------------------------- the verdict
+
+
+@pytest.mark.parametrize(
+    ("difference", "p", "kind", "words"),
+    [
+        (0.1, 0.01, "better", "is better than the untrained model: RR@10 0.500 against 0.500"),
+        (-0.1, 0.01, "worse", "is worse than the untrained model"),
+        (0.1, 0.4, "unsure", "cannot be told apart from the untrained model"),
+    ],
+)
+def test_the_verdict_is_a_sentence_with_interval_and_p(difference, p, kind, words):
+    found = verdict(results(comparison(difference, p), comparison(-0.2, 0.001, against="bm25")), queries=16)
+    assert found.kind == kind
+    assert words in found.sentence
+    assert "95 % interval" in found.sentence
+    assert f"p = {p:.3f}" in found.sentence
+    assert "is worse than BM25" in found.details[0]
+    assert found.advice
+    assert any("Fuse with BM25" in line for line in found.advice)
+
+
+def test_advice_follows_from_the_results():
+    kept = {"state": "last", "of": {"untrained": 0.3, "episode-1": 0.6, "last": 0.5}}
+    forgotten = [{"before": "untrained", "after": "episode-1", "forgotten": 0.4}]
+    found = verdict(results(comparison(0.1, 0.4), kept=kept, forgetting=forgotten), queries=16).advice
+    assert any("keep=best" in line and "episode-1" in line for line in found)
+    assert any("16 tell only large" in line for line in found)
+    assert any("40%" in line for line in found)
+    dev = {"a": 0.1, "b": 0.2, "last": 0.3}
+    rising = verdict(results(comparison(0.1, 0.01), kept={"state": "last", "of": dev}))
+    assert any(line.startswith("Train on") for line in rising.advice)
+    worse = verdict(results(comparison(-0.1, 0.01)))
+    assert "lower learning rate" in worse.advice[0]
+
+
+def test_seeds_and_nothing_have_a_verdict_too():
+    spread = {"RR@10": {"mean": 0.5, "std": 0.01, "values": [0.5]}}
+    assert "0.500 ± 0.010" in verdict({"seeds": [1, 2], "test": {"final": spread}}).sentence
+    assert verdict({}, running="It runs.").sentence == "It runs."
+
+
+# ---------------------------------------------------------------- tables and texts
+
+
+def test_tables_become_csv_and_frames():
+    table = Table.of([{"a": 'x,"y"\n', "b": None, "c": float("nan")}, {"a": "é", "b": 2, "c": 0.5}])
+    assert list(csv.reader(table.csv().decode().splitlines(keepends=True))) == [
+        ["a", "b", "c"],
+        ['x,"y"\n', "", ""],
+        ["é", "2", "0.5"],
+    ]
+    assert table.where(b=2).column("c") == [0.5]
+    pandas = pytest.importorskip("pandas")
+    assert isinstance(table.frame(), pandas.DataFrame)
+
+
+@pytest.mark.parametrize(
+    "bad", ["<script>alert(1)</script>", "</script><b>", "\u202eevil\u2066", "word" * 300_000]
+)
+def test_no_text_leaves_its_place(bad):
+    shown = page.text(bad)
+    assert "<" not in shown
+    assert not set(shown) & set("\u202e\u2066")
+    assert len(shown) <= 6 * page.LONGEST_TEXT
+    script = page.json_script("x", {"text": bad})
+    assert script.count("</script") == 1
+    assert script.endswith("</script>")
+    inner = script.removeprefix('<script type="application/json" id="x">').removesuffix("</script>")
+    assert json.loads(inner) == {"text": bad}
+
+
+def test_hidden_marks_are_shown_by_their_code():
+    assert page.visible("a\u202eb\x00") == "a⟨U+202E⟩b⟨U+0000⟩"
+    assert page.visible("two\nlines\tand ünïcode 漢字") == "two\nlines\tand ünïcode 漢字"
+
+
+# ---------------------------------------------------------------- facts from the folder
+
+
+def test_every_figure_of_a_finished_experiment_has_facts(trained):
+    opened, drawn = drawn_of(trained)
+    assert {name: one.missing for name, one in drawn.items() if one.table is None} == {}
+    assert opened.notes == []
+    assert {figure.section for figure in FIGURES} <= set(SECTIONS)
+    told = json.loads((trained / "results.json").read_text())
+    table = drawn["results"].table
+    found = {(row["split"], row["state"]): row["RR@10"] for row in table.records()}
+    assert found[("test", "final")] == told["test"]["final"]["RR@10"]
+    steps = drawn["learning_curve"].table.column("step")
+    assert steps == sorted(set(steps))
+    measured = drawn["measured"].table
+    assert measured.column("step") == sorted(measured.column("step"))
+    assert measured.column("step")[-1] == steps[-1]
+
+
+def test_states_of_an_unfinished_experiment_are_those_with_runs(copied):
+    told = [one.name for one in opened_at(copied).states if one.kind != "bm25"]
+    (copied / "states.jsonl").unlink()
+    assert [one.name for one in states_so_far(Layout(copied))] == told
+
+
+def test_an_experiment_cut_short_has_a_report(copied):
+    for name in ("results.json", "states.jsonl", "seal.json"):
+        (copied / name).unlink()
+    shutil.rmtree(copied / "final")
+    with (copied / "metrics.jsonl").open("a") as stream:
+        stream.write('{"step": 13, "epi')
+    opened, drawn = drawn_of(copied)
+    assert opened.notes == []
+    assert drawn["results"].table is not None
+    assert "finished" in drawn["comparisons"].missing
+    assert "not finished" in make(opened, ["hardneg"]).verdict.sentence
+
+
+def test_a_collection_that_has_moved_costs_only_what_needs_it(copied):
+    (copied / "places.json").write_text('{"collection": "/nowhere"}')
+    opened, drawn = drawn_of(copied)
+    assert len(opened.notes) == 1
+    assert "NO_DATA" in opened.notes[0]
+    assert drawn["results"].table is not None
+
+
+def test_damage_is_a_note_and_the_rest_is_drawn(copied):
+    (copied / "settings.json").write_text("{")
+    (copied / "timing.jsonl").write_text("no json\n")
+    opened, drawn = drawn_of(copied)
+    assert any("settings.json" in line for line in opened.notes)
+    assert drawn["results"].table is not None
+    assert drawn["settings"].table is None
+
+
+def test_a_place_without_an_experiment_is_refused(tmp_path):
+    with pytest.raises(HardnegError, match="NOT_FOUND: there is no experiment here"):
+        hn.diagnose(tmp_path)
+
+
+# ---------------------------------------------------------------- the page
+
+
+@pytest.fixture(scope="module")
+def report(trained):
+    pytest.importorskip("altair")
+    pytest.importorskip("vl_convert")
+    return hn.diagnose(trained)
+
+
+def test_the_page_is_one_file_without_addresses(report, trained):
+    html = (trained / "report.html").read_text()
+    assert html == report.html.decode()
+    assert len(html) < 10e6
+    assert "Content-Security-Policy" in html
+    head = html[: html.index("</footer>")]
+    assert 'src="' not in head
+    assert "<link" not in head
+    assert report.verdict.sentence.split(":")[0] in html
+    for one in report.drawn:
+        assert f'id="{one.figure.name}"' in html
+
+
+def test_every_chart_stands_beside_its_numbers(report, trained):
+    for name in report.charts:
+        for kind in ("png", "svg", "csv"):
+            assert (trained / "figures" / f"{name}.{kind}").stat().st_size > 50
+    assert (trained / "figures/results.png").read_bytes().startswith(b"\x89PNG")
+    assert hn.verify(trained)["leftovers"] == []
+
+
+def test_the_command_line_makes_the_report(report, trained, capsys):
+    from hardneg.cli import run
+
+    assert run(["diagnose", str(trained), "--no-pictures"]) == 0
+    out = capsys.readouterr().out
+    assert report.verdict.sentence in out
+    assert str(trained / "report.html") in out
