@@ -46,7 +46,7 @@ def execute(world, tmp_path_factory):
     """A function that trains a ranker from start to results."""
     cache = tmp_path_factory.mktemp("cache")
 
-    def run(path=None, *, model=None, **changes):
+    def run(path=None, *, model=None, cache=cache, **changes):
         out = path or tmp_path_factory.mktemp("experiment") / "exp"
         with watched() as batches:
             results = hn.train_ranker(
@@ -168,7 +168,7 @@ def test_it_resumes_to_the_same_bytes(execute, whole, tmp_path):
 
 
 def test_a_retriever_ranks_first_and_mines(execute, world):
-    done = execute(retriever=world.model, measure_every=2, keep="best", steps=5)
+    done = execute(retriever=world.model, cache=None, measure_every=2, keep="best", steps=5)
     states = list(done.results["dev"])
     assert {"bm25", "retriever", "untrained", "step-2", "step-4", "last", "final"} >= set(states)
     assert states[-1] == "final"
@@ -182,6 +182,9 @@ def test_a_retriever_ranks_first_and_mines(execute, world):
     pool = load_pool(done.path / "episodes/1/negatives", n_passages=120)
     assert {SOURCES[code] for code in np.unique(pool.sources)} == {"query"}
     assert isinstance(load_ranker(done.path / "model"), CrossEncoder)
+    kinds = {item["kind"] for item in hn.clean(done.path, delete=True)["items"]}
+    assert "superseded embeddings" in kinds  # the retriever's
+    assert "checkpoints" in kinds
 
 
 def test_a_ranker_is_trained_further(execute, whole):

@@ -6,11 +6,10 @@ from functools import partial
 from typing import Any
 
 from hardneg.api.prepare import Task
-from hardneg.api.start import open_given
+from hardneg.api.start import say_what_differs
 from hardneg.diagnostics.reranked import kept_ranker, ranking_gains, save_state
 from hardneg.diagnostics.results import EvaluationPlan, Handling, evaluate_states, is_measured
 from hardneg.diagnostics.search_state import bm25_judged
-from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment.folder import open_experiment
 from hardneg.experiment.provenance import remember_collection
 from hardneg.experiment.tensorboard import tensorboard_writer
@@ -22,9 +21,7 @@ from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import clock, note, say
 from hardneg.recipes.microbenchmarks import ranking_seconds
 from hardneg.recipes.ranker import RANKER, RankerTraining, RankerWork, starting_ranker
-from hardneg.recipes.starting_model import say_what_differs
 from hardneg.recipes.training_run import TrainingRun
-from hardneg.storage.artifacts import read_manifest
 
 
 def train_ranker(task: Task) -> dict[str, Any]:
@@ -37,11 +34,12 @@ def train_ranker(task: Task) -> dict[str, Any]:
         out, recipe=recipe.name, settings=settings, inputs=inputs, data=data, source=source, cache=task.cache
     ) as experiment:
         remember_collection(out, data.collection)
-        if by_leader(lambda: is_measured(experiment.results, parse_measures(settings.measures))):
+        if by_leader(lambda: is_measured(experiment.results, settings.judging)):
             note(f"{out}: finished already")
             return by_leader(lambda: dict(experiment.results))
         training = TrainingRun(settings, data, experiment)
-        say_what_differs(experiment, source.device_here)
+        if is_leader():
+            say_what_differs(experiment, ranker.device.type)
         base = partial(starting_ranker, source, settings)
         first = [ranker]  # training starts with the one that is open; the next is read again
         with tensorboard_writer(experiment, settings.tensorboard and is_leader()):
@@ -62,7 +60,7 @@ def train_ranker(task: Task) -> dict[str, Any]:
             )
         results = by_leader(lambda: dict(experiment.results))
     if is_leader():
-        for line in gain_lines(results, str(parse_measures(settings.measures)[0])):
+        for line in gain_lines(results, str(settings.judging[0])):
             say(line)
     return results
 
@@ -76,13 +74,12 @@ def ranker_settings(task: Task) -> RankerTraining:
 def open_ranker_start(task: Task) -> tuple[CrossEncoder, dict[str, Any], dict[str, str]]:
     """The ranker that training starts with; the pool and the retriever that are given; the digests of all."""
     data, settings = task.data, ranker_settings(task)
-    given = open_given(task.recipe, task.negatives, data, settings)
+    given = dict(task.given.arguments)
     ranker = starting_ranker(task.source, settings)
     inputs = {"collection": data.collection.digest, "model": ranker.digest(), "splits": data.digest}
     if ranker.code:
         inputs["code"] = "+".join(ranker.code)
-    if task.negatives is not None:
-        inputs["negatives"] = read_manifest(task.negatives).digest
+    inputs |= task.given.inputs
     if task.retriever is not None:
         given["retriever"] = open_encoder(ModelSource.at(task.retriever, device=task.source.device))
         inputs["retriever"] = given["retriever"].digest()
@@ -93,7 +90,7 @@ def ranker_plan(task: Task) -> EvaluationPlan:
     """What is measured of the states, and what the model card says."""
     settings, source = ranker_settings(task), task.source
     return EvaluationPlan(
-        measures=parse_measures(settings.measures),
+        measures=settings.judging,
         depth=settings.depth,
         seed=settings.seed,
         keep=settings.keep,

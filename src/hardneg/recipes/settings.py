@@ -151,9 +151,14 @@ class TrainingSettings(Settings):
         return values | {"chosen_by": str(self.steering)} if self.keep == "best" or self.patience else values
 
     @property
+    def judging(self) -> tuple[Measure, ...]:
+        """The measures of dev and test; the first one decides."""
+        return parse_measures(self.measures)
+
+    @property
     def steering(self) -> Measure:
         """The measure that decides which state is kept, and when patience ends."""
-        return parse_measures(self.measures)[0]
+        return self.judging[0]
 
     @property
     def last_model(self) -> str:
@@ -194,7 +199,7 @@ class TrainingSettings(Settings):
         As :func:`~hardneg.data.training_data.choose_splits`, and
         InputError : labels are by answers, and the collection has none.
         """
-        basis = bases_of(parse_measures(self.measures))
+        basis = bases_of(self.judging)
         data = choose_splits(collection, **dataclasses.asdict(splits), seed=seed, basis=basis)
         return labelled(data, self.model_dump(mode="json"))
 
