@@ -7,6 +7,7 @@ from typing import Any
 
 from hardneg.api.prepare import Task
 from hardneg.api.start import say_what_differs
+from hardneg.diagnostics.cards import gain_lines
 from hardneg.diagnostics.reranked import kept_ranker, ranking_gains, save_state
 from hardneg.diagnostics.results import EvaluationPlan, Handling, evaluate_states, is_measured
 from hardneg.diagnostics.search_state import bm25_judged
@@ -60,7 +61,7 @@ def train_ranker(task: Task) -> dict[str, Any]:
             )
         results = by_leader(lambda: dict(experiment.results))
     if is_leader():
-        for line in gain_lines(results, str(settings.judging[0])):
+        for line in gain_lines(results):
             say(line)
     return results
 
@@ -98,19 +99,6 @@ def ranker_plan(task: Task) -> EvaluationPlan:
         settings=settings.result_values(),
         base_model=source.hub_name,
     )
-
-
-def gain_lines(results: dict[str, Any], measure: str) -> list[str]:
-    """What re-ranking gained, for people: a line for each split."""
-    said = results["reranked"]
-    names = {"bm25": "BM25", "retriever": "the retriever"}
-    return [
-        f"re-ranking the first {found['k']} of {names[said['first']]}: {split} {measure} "
-        f"{found['as it is'][measure]:.4f} -> {found['reranked'][measure]:.4f}"
-        f" ({found['gained'][measure]:,} queries gained, {found['lost'][measure]:,} lost)"
-        for split, found in said.items()
-        if split != "first"
-    ]
 
 
 # ---------------------------------------------------------------- what it would do
