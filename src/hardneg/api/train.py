@@ -39,20 +39,24 @@ def train_seeds(task: Task) -> dict[str, Any]:
     if task.role is not None:
         be_role(task, task.role)
         return {}
-    tasks = task.each_seed if task.seeds > 1 else [task]
-    once: Callable[[Task], dict[str, Any]] = train_ranker
-    if task.recipe.trains == "retriever":
-        once = partial(train_once, start=open_start(tasks[0], compare_texts=True))  # the same of all seeds
     if task.seeds == 1:
-        return once(task)
-    results = {}
+        return trainer_of(task)(task)
+    tasks, results = task.each_seed, {}
+    train = trainer_of(tasks[0])
     for one in tasks:
         note(f"seed {one.settings.seed}")
-        results[one.settings.seed] = once(one)
+        results[one.settings.seed] = train(one)
     pooled = pool_seeds(results)
     if is_leader():
         write_results(task.place, pooled)
     return pooled
+
+
+def trainer_of(task: Task) -> Callable[[Task], dict[str, Any]]:
+    """What trains one experiment; what it starts from, which no seed changes, is opened once."""
+    if task.recipe.trains == "ranker":
+        return train_ranker
+    return partial(train_once, start=open_start(task, compare_texts=True))
 
 
 def train_once(task: Task, start: Start) -> dict[str, Any]:

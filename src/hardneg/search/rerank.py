@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -57,7 +58,7 @@ class RetrieverScorer:
     """
 
     def __init__(self, retriever: Retriever) -> None:
-        self.retriever = retriever
+        self.retriever, self.digest = retriever, retriever.digest
 
     def score(self, query_rows: Int32, passage_rows: Int32) -> Float32:
         """See :class:`PairScorer`."""
@@ -102,6 +103,7 @@ class RankerScorer:
         self, ranker: CrossEncoder, pairs: PairStore, *, budget: int = 16384, precision: Precision | None = None
     ) -> None:
         self.ranker, self.pairs, self.budget, self.precision = ranker, pairs, budget, precision
+        self.digest = ranker.digest()
 
     def score(self, query_rows: Int32, passage_rows: Int32) -> Float32:
         """See :class:`PairScorer`."""
@@ -112,8 +114,9 @@ class RankerScorer:
     def of_texts(self, texts: Sequence[str]) -> RankerScorer:
         """See :class:`TextScorer`."""
         queries = token_batch(list(texts), [], self.ranker.template.query, self.ranker.tokenizer)
-        pairs = replace(self.pairs, queries=queries)
-        return RankerScorer(self.ranker, pairs, budget=self.budget, precision=self.precision)
+        other = copy.copy(self)  # the digest is not taken again
+        other.pairs = replace(self.pairs, queries=queries)
+        return other
 
 
 def rerank(
