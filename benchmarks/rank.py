@@ -120,7 +120,7 @@ def hardneg_training(size: Mapping[str, Any]) -> Run:
     ranker, (asked, texts, _, _) = ranker_of(size), pairs(size)
     sides = ((asked, ranker.template.query), (texts, ranker.template.passage))
     tokens = [token_batch(strings, [], template, ranker.tokenizer) for strings, template in sides]
-    stores: list[Any] = [TokenStore(one.ids, one.offsets, "of the benchmark") for one in tokens]
+    stores: list[Any] = [TokenStore(one.ids.astype(np.uint16), one.offsets, "of the benchmark") for one in tokens]
     store = PairStore(stores[0], stores[1], ranker.form, ranker.settings.max_length)
     b, width = size["queries"], size["passages"]
     rows = np.arange(b * width, dtype=np.int32).reshape(b, width)
