@@ -71,6 +71,8 @@ def prepare(
     seeds: int = 1,
     negatives: Place | None = None,
     index_folder: Place | None = None,
+    filter_by: Place | None = None,
+    teacher: Place | None = None,
     passage_model: Place | None = None,
     allow_bin: bool = False,
     cache: Place | None = None,
@@ -92,6 +94,9 @@ def prepare(
         ``adore`` to train for, and to search the trained model with. It is not copied, for it may be large:
         ``settings.json``, ``results.json`` and the model's manifest name it by its digest, by which it is known
         again when the experiment goes on, wherever it lies then.
+    filter_by : a frozen model, bi-encoder or cross-encoder, whose scores the bounds on mined negatives compare.
+    teacher : one whose scores are distilled, as the setting ``distill`` says; without it those that are stored
+        with ``negatives``, or those of ``filter_by``.
     allow_bin : read a pretrained model whose weights come only as ``.bin``, by torch's restricted loader.
     cache : where derived stores live; default ``out/cache``.
     role : be one role of a recipe that has several (``trainer``, ``inferencer``), beside other processes or
@@ -108,12 +113,14 @@ def prepare(
         what = f"a role of {count} experiments at once"
         raise SettingsError("BAD_SETTING", what, "give each seed its own roles: --set seed=N, another --out")
     stores = None if cache is None else cache_at(cache)
+    values |= {"filter_by": "given"} if filter_by is not None else {}
     chosen = recipe_settings(recipe, preset, config, settings=settings, device=device, out=place, **values)
-    chosen = chosen.with_index(index_folder is not None)
+    chosen = chosen.with_index(index_folder is not None).with_frozen(filter_by is not None, teacher is not None)
     check_processes(recipe, chosen, role)
     if place is not None:
         check_experiment(place, count)
-    source = ModelSource.at(model, passage_model, allow_bin=allow_bin, device=pick_device(device))
+    frozen = {name: str(one) for name, one in (("filter_by", filter_by), ("teacher", teacher)) if one is not None}
+    source = ModelSource.at(model, passage_model, allow_bin=allow_bin, device=pick_device(device), **frozen)
     parts = open_splits(chosen, collection_of(data, cache), splits)
     given, index = path_of(negatives), path_of(index_folder)
     chosen, seed = chosen.for_data(len(parts.train)), chosen.seed

@@ -24,6 +24,7 @@ from hardneg.process.distributed import is_leader
 from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import say
 from hardneg.recipes.ance.roles import Job, jobs_of, take_role
+from hardneg.recipes.frozen import frozen_models
 from hardneg.recipes.settings import Recipe, TrainingSettings
 from hardneg.recipes.starting_model import as_it_came, say_what_differs, starting_encoder
 from hardneg.recipes.training_run import TrainingRun
@@ -63,6 +64,11 @@ def open_start(task: Task, *, compare_texts: bool) -> tuple[BiEncoder, Start]:
         texts = partial(texts_digest, encoder, task.data.collection, task.stores) if compare_texts else None
         given["index"] = matching_index(task.index_folder, encoder, encoder.digest("passage"), texts)
     inputs = inputs_of(task.data, encoder, task.negatives, given)
+    base = partial(starting_encoder, task.source, task.settings)
+    frozen = frozen_models(task.settings, task.source, base, task.data, task.stores)
+    if frozen is not None:
+        frozen.check(given.get("given"))
+        inputs |= frozen.digests
     return encoder, Start(given, inputs, *as_it_came(task.source, task.settings, encoder))
 
 

@@ -27,6 +27,7 @@ from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import note
 from hardneg.recipes.ance.supervision import team
 from hardneg.recipes.estimate import describe_work
+from hardneg.recipes.frozen import frozen_models
 from hardneg.recipes.settings import Recipe, TrainingSettings
 from hardneg.recipes.starting_model import starting_encoder, untrained_encoder
 from hardneg.recipes.training_run import TrainingRun
@@ -71,7 +72,9 @@ def train_once(task: Task) -> dict[str, Any]:
         if by_leader(lambda: is_measured(experiment.results, parse_measures(settings.measures))):
             note(f"{out}: finished already")
             return by_leader(lambda: dict(experiment.results))
-        training = TrainingRun(settings, data, experiment)
+        base = partial(starting_encoder, source, settings)
+        frozen = frozen_models(settings, source, base, data, experiment.cache)
+        training = TrainingRun(settings, data, experiment, frozen)
         cuts = say_start(training, source, start, encoder)
         del encoder  # from here on it would only take memory
         with (
@@ -82,7 +85,7 @@ def train_once(task: Task) -> dict[str, Any]:
             def states() -> Iterator[State]:
                 if jobs:  # they start when the first state is asked for
                     start.given["working"] = stack.enter_context(team(jobs, experiment, settings))
-                return recipe.run(training, partial(starting_encoder, source, settings), **start.given)
+                return recipe.run(training, base, **start.given)
 
             evaluate_states(
                 from_own(start.own, training, states),

