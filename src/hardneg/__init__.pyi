@@ -1,5 +1,6 @@
 """The public names of hardneg: editors read them here, and ``import hardneg`` loads each when it is used."""
 
+from hardneg.api.audit import audit as audit
 from hardneg.api.clean import clean as clean
 from hardneg.api.diagnose import diagnose as diagnose
 from hardneg.api.doctor import doctor as doctor
@@ -18,8 +19,11 @@ from hardneg.api.recipes import train as train
 from hardneg.api.recipes import train_adore as train_adore
 from hardneg.api.recipes import train_ance as train_ance
 from hardneg.api.recipes import train_ance_tele as train_ance_tele
+from hardneg.api.recipes import train_ar2 as train_ar2
+from hardneg.api.recipes import train_ranker as train_ranker
 from hardneg.api.recipes import train_star as train_star
 from hardneg.api.recipes import train_warmup as train_warmup
+from hardneg.api.rerankers import open_reranker as open_reranker
 from hardneg.api.retrievers import open_retriever as open_retriever
 from hardneg.api.score import score as score
 from hardneg.api.search import encode as encode

@@ -20,13 +20,15 @@ from hardneg.api.inputs import (
     check_new,
     collection_of,
     holding,
+    judgements_of,
     one_of,
 )
 from hardneg.api.retrievers import retriever_with_runs
 from hardneg.api.score import open_guide
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
-from hardneg.data.training_data import BY_QRELS, Labels, TrainingData, labelled, named_split
+from hardneg.data.judgements import Judgements
+from hardneg.data.training_data import BY_QRELS, Labels, TrainingData, amended, labelled, named_split
 from hardneg.errors import SettingsError
 from hardneg.models.source import ModelSource
 from hardneg.negatives.candidates import ALL, Filters
@@ -55,6 +57,7 @@ def mine(
     filters: Filters = ALL,
     filter_by: Place | None = None,
     labels: Labels = BY_QRELS,
+    judgements: Place | None = None,
     seed: int = 42,
     cache: Place | None = None,
     **reading: Unpack[Reading],
@@ -76,6 +79,8 @@ def mine(
     filter_by : a model whose scores the bounds compare: a cross-encoder, or a bi-encoder. The pool keeps its
         scores, as those of :func:`~hardneg.api.score.score`. None: the model that mines is compared.
     labels : what makes a passage a positive; by answers, those that contain one are no negatives.
+    judgements : what people judged, a file as the audit's page saves it: relevant passages are no negatives, and
+        those labelled positive are positives.
     reading : ``passage_model``, ``allow_bin``, ``prompts``, ``query_length``, ``passage_length``, ``device``: how
         the model is read, see :class:`~hardneg.api.inputs.Reading`.
 
@@ -97,7 +102,8 @@ def mine(
     )
     source = None if model is None else ModelSource.at(model, **reading)
     with holding(out, folder):
-        parts = data_of(collection_of(data, cache), split, labels)
+        collection = collection_of(data, cache)
+        parts = data_of(collection, split, labels, judgements_of(judgements, collection))
         inputs = open_mining_inputs(parts, folder, source, needs_model=needs_model, previous=previous, file=file)
         if filter_by is not None:
             inputs = inputs.guided(guide_by(filter_by, parts.collection, folder, reading))
@@ -150,6 +156,8 @@ def open_mining_inputs(
     collection = parts.collection
     pool = None if previous is None else load_pool(Path(previous), collection=collection.digest)
     digests = {"collection": collection.digest}
+    if parts.judgements is not None:
+        digests["judgements"] = parts.judgements.digest
     if previous is not None:
         digests["previous"] = read_manifest(Path(previous)).digest
     external = None
@@ -191,10 +199,12 @@ def mine_from(
     )
 
 
-def data_of(collection: Collection, split: str, labels: Labels) -> TrainingData:
-    """The queries of a split that can be mined for, with their positives by ``labels``."""
+def data_of(
+    collection: Collection, split: str, labels: Labels, judgements: Judgements | None = None
+) -> TrainingData:
+    """The queries of a split that can be mined for, with their positives by ``labels`` and ``judgements``."""
     parts = TrainingData(collection, named_split(collection, split).positives(), None, None)
-    return labelled(parts, dataclasses.asdict(labels))
+    return labelled(amended(parts, judgements), dataclasses.asdict(labels))
 
 
 # ---------------------------------------------------------------- settings, checked before any computing

@@ -8,7 +8,18 @@ from typing import Annotated
 import typer
 
 from hardneg import __version__
-from hardneg.cli import commands, diagnosing, exchange, indexing, maintenance, ranking, retrieval, scoring, train
+from hardneg.cli import (
+    auditing,
+    commands,
+    diagnosing,
+    exchange,
+    indexing,
+    maintenance,
+    ranking,
+    retrieval,
+    scoring,
+    train,
+)
 from hardneg.cli.options import example, show
 from hardneg.recipes.catalogue import CATALOGUE, RecipeFacts
 
@@ -22,6 +33,7 @@ COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
     ),
     ("score", scoring.score, ("hardneg score POOL --ranker M --data DATA --out SCORED",)),
     ("inspect", commands.inspect, ("hardneg inspect EXP --random 2",)),
+    ("audit", auditing.audit, ("hardneg audit EXP --page suspects.html",)),
     ("encode", retrieval.encode, ("hardneg encode --data DATA --model M --out EMB --shard 0/4",)),
     (
         "search",

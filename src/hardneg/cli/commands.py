@@ -13,6 +13,7 @@ from hardneg.cli.options import (
     DataOption,
     DeviceOption,
     JsonOption,
+    JudgementsOption,
     LabelsOption,
     MaxRam,
     MaxScore,
@@ -89,6 +90,7 @@ def mine(
         str | None, typer.Option(help="A model whose scores these bounds compare (default: the one that mines).")
     ] = None,
     labels: LabelsOption = "qrels",
+    judgements: JudgementsOption = None,
     seed: SeedOption = 42,
     cache: CacheOption = None,
     device: DeviceOption = None,
@@ -122,6 +124,7 @@ def mine(
         filters=Filters(rank_from, rank_to, max_score, absolute_margin, relative_margin, top),
         filter_by=filter_by,
         labels=labels_named(labels),
+        judgements=judgements,
         seed=seed,
         cache=cache,
         device=device,
@@ -153,6 +156,7 @@ def evaluate(
     data: MaybeData = None,
     split: SplitOption = "test",
     qrels: QrelsOption = None,
+    judgements: JudgementsOption = None,
     measures: MeasuresOption = "RR@10 nDCG@10 R@100 R@1000",
     per_query: PerQueryOption = None,
     cache: CacheOption = None,
@@ -162,7 +166,16 @@ def evaluate(
     from hardneg.api.evaluate import evaluate as execute
     from hardneg.cli.tables import evaluation_table
 
-    result = execute(run, data=data, split=split, qrels=qrels, measures=measures, per_query=per_query, cache=cache)
+    result = execute(
+        run,
+        data=data,
+        split=split,
+        qrels=qrels,
+        judgements=judgements,
+        measures=measures,
+        per_query=per_query,
+        cache=cache,
+    )
     show_result(result, as_json, evaluation_table)
 
 

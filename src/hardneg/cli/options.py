@@ -36,6 +36,9 @@ PassageLength = Annotated[
 ]
 SplitOption = Annotated[str, typer.Option(help="Split of the judgements.")]
 QrelsOption = Annotated[Path | None, typer.Option(help="A qrels file, instead of --data.")]
+JudgementsOption = Annotated[
+    Path | None, typer.Option(help="What people judged: TSV of query-id, passage-id, label, as audit saves it.")
+]
 PerQueryOption = Annotated[Path | None, typer.Option(help="Write each query's values to this file (JSONL).")]
 MeasuresOption = Annotated[str, typer.Option(help="Measures, in ir_measures notation.")]
 CacheOption = Annotated[Path | None, typer.Option(help="The folder of token stores and other caches.")]
