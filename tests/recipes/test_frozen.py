@@ -126,6 +126,7 @@ def test_what_does_not_fit_is_refused():
     for name, values, given, code in (
         ("star", {"distill": None}, (False, True), "BAD_SETTING"),
         ("adore", {"cut": 10}, (True, False), "BAD_SETTING"),
+        ("star", {"guide_mask": True}, (False, True), "BAD_SETTING"),
         ("star", {"filter_by": "given", "top": 3}, (False, False), "NO_MODEL"),
         ("star", {}, (True, False), "NO_BOUND"),
     ):

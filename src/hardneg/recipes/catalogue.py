@@ -49,8 +49,9 @@ ROLE = RecipeOption("role", str, "trainer or inferencer: be only that, beside ot
 INDEX = RecipeOption(
     "index_folder", Path, "What `hardneg index` built of this model, to train for.", flag="--index"
 )
+FILTER_BY = RecipeOption("filter_by", str, "A frozen model whose scores the bounds on mined negatives compare.")
 FROZEN = (  # of recipes that train on groups
-    RecipeOption("filter_by", str, "A frozen model whose scores the bounds on mined negatives compare."),
+    FILTER_BY,
     RecipeOption("teacher", str, "A frozen model to distill, as the setting distill says."),
 )
 RANKER_MODEL = RecipeOption("ranker", str, "A cross-encoder to begin with; without it, the model with a new head.")
@@ -163,7 +164,7 @@ AR2 = RecipeFacts(
     "ar2",
     "AR2: a retriever and a ranker that train each other, turn by turn.",
     ("hardneg train ar2 --data DATA --model warm/model --ranker R --preset demo", "--out EXP"),
-    options=(RANKER_MODEL,),
+    options=(RANKER_MODEL, FILTER_BY),
     module="ar2.recipe",
 )
 
@@ -174,7 +175,7 @@ RANKER = RecipeFacts(
     "ranker",
     "A ranker (cross-encoder), from one or from an encoder; measured by what it re-ranks.",
     ("hardneg train ranker --data DATA --model M --preset finetune", "--out RANKER"),
-    options=(NEGATIVES, RETRIEVER),
+    options=(NEGATIVES, RETRIEVER, FILTER_BY),
     hint="--set loss=cross_entropy or bce; it re-ranks BM25's hits, or the retriever's.",
 )
 

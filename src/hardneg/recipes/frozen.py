@@ -19,11 +19,12 @@ from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.source import ModelSource
 from hardneg.negatives.pool import NegativePool
 from hardneg.negatives.scores import Guide, Score, StoredScores, guide_of
-from hardneg.recipes.settings import GroupSettings, TrainingSettings
+from hardneg.recipes.settings import GroupSettings, MiningSettings, TrainingSettings
 from hardneg.search.rerank import RetrieverScorer
 from hardneg.search.retriever import Retriever
 from hardneg.search.scorers import scorer_at
 from hardneg.training.guide_mask import GuideMask
+from hardneg.training.objectives import GroupLoss, TaughtLoss
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,21 @@ class FrozenModels:
     cache : where their token stores and embeddings live.
     """
 
-    settings: GroupSettings
+    settings: MiningSettings
     source: ModelSource
     starting: Callable[[], BiEncoder]
     collection: Collection
     cache: Path
+
+    @property
+    def groups(self) -> GroupSettings | None:
+        """The settings of a recipe that trains a retriever on groups; None: this one does not."""
+        return self.settings if isinstance(self.settings, GroupSettings) else None
+
+    @property
+    def distills(self) -> bool:
+        """Whether a teacher's scores are a part of the loss."""
+        return self.groups is not None and self.groups.distill is not None
 
     @cached_property
     def start(self) -> Retriever:
@@ -73,7 +84,7 @@ class FrozenModels:
         ------
         SettingsError : there is neither a teacher nor a scored pool.
         """
-        if self.settings.distill is None:
+        if not self.distills:
             return None
         live = self.given_teacher
         if pool is not None and pool.ranker and (live is None or pool.ranker == live.digest):
@@ -90,18 +101,23 @@ class FrozenModels:
         SettingsError : there is no teacher, and the pool has no scores.
         """
         named = self.source.teacher is not None or self.settings.filter_by != "miner"
-        if self.settings.distill is not None and not named and not (pool is not None and pool.ranker):
+        if self.distills and not named and not (pool is not None and pool.ranker):
             raise self._no_teacher()
 
     def _no_teacher(self) -> SettingsError:
-        what = f"distill = {self.settings.distill}, and nobody has scored the negatives"
+        what = "a teacher should be distilled, and nobody has scored the negatives"
         fix = "give --teacher M, or negatives that `hardneg score` made (--negatives SCORED)"
         return SettingsError("NO_TEACHER", what, fix)
 
     @cached_property
     def mask(self) -> GuideMask | None:
         """What says which columns of a step the starting model takes for positives; None: nothing does."""
-        return GuideMask(self.start, self.settings.guide_margin) if self.settings.guide_mask else None
+        groups = self.groups
+        return None if groups is None or not groups.guide_mask else GuideMask(self.start, groups.guide_margin)
+
+    def taught(self, loss: GroupLoss, scale: float) -> GroupLoss | TaughtLoss:
+        """The loss of a step, with the teacher's term if there is one; ``scale`` is that of the model's scores."""
+        return loss if self.groups is None else self.groups.distilled(loss, scale)
 
     def of_objective(self, pool: NegativePool | None) -> dict[str, Any]:
         """What :func:`~hardneg.training.objectives.group_objective` takes of the frozen models.
@@ -125,7 +141,8 @@ class FrozenModels:
     @property
     def keeps_start(self) -> bool:
         """Whether embeddings of the model that training starts from are needed all along."""
-        return self.settings.guide_mask or self.settings.filter_by == "start"
+        masks = self.groups is not None and self.groups.guide_mask
+        return masks or self.settings.filter_by == "start"
 
 
 def frozen_models(
@@ -136,6 +153,6 @@ def frozen_models(
     cache: Path,
 ) -> FrozenModels | None:
     """The frozen models of an experiment; None for a recipe that has no use for them."""
-    if not isinstance(settings, GroupSettings):
+    if not isinstance(settings, MiningSettings):
         return None
     return FrozenModels(settings, source, starting, data.collection, cache)

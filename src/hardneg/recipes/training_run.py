@@ -196,7 +196,7 @@ class TrainingRun(Generic[S]):
             self.data if pool is None else with_pool_positives(self.data, pool),
             encoder,
             self.experiment.cache,
-            loss if self.frozen is None else self.frozen.settings.distilled(loss, encoder.settings.scale),
+            loss if self.frozen is None else self.frozen.taught(loss, encoder.settings.scale),
             in_batch=in_batch,
             **self.settings.of_objective,
             **beside,
