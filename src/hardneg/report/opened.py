@@ -158,6 +158,10 @@ class Opened:
                 found[name_of_pool(self.layout.relative(place))] = pool
         return found
 
+    def pool_at(self, relative: str | None) -> NegativePool | None:
+        """The pool at a path of the experiment, as states name it; None if it is gone."""
+        return None if relative is None else self.pools.get(name_of_pool(relative))
+
     def _pool(self, place: Path) -> NegativePool | None:
         if not is_published(place, POOL):
             return None
