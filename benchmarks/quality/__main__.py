@@ -22,7 +22,7 @@ def die_with_parent() -> None:
 
 
 def main() -> int:
-    """Be the study, a contender (``--contender ORDER``) or a test (``--exam DATA MODEL CACHE OUT``)."""
+    """Be the study, a contender (``--contender ORDER``) or a test (``--exam DATA MODEL CACHE OUT DEVICE``)."""
     sys.path[:0] = [str(BENCHMARKS), str(BENCHMARKS.parent / "studies")]
     role, *words = sys.argv[1:] or ["--help"]
     if role in ("--contender", "--exam"):

@@ -13,7 +13,7 @@ from quality.cells import MEASURES
 DEPTH = 100
 
 
-def examine(data: Path, model: Path | None, cache: Path) -> tuple[dict[str, Values], str]:
+def examine(data: Path, model: Path | None, cache: Path, device: str = "cpu") -> tuple[dict[str, Values], str]:
     """Every measure of every test query, in the order of their ids, and the digest of what was asked.
 
     Parameters
@@ -28,7 +28,7 @@ def examine(data: Path, model: Path | None, cache: Path) -> tuple[dict[str, Valu
     collection = collection_of(str(data))
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "test.trec.gz"
-        who = {"bm25": True} if model is None else {"model": str(model)}
+        who = {"bm25": True} if model is None else {"model": str(model), "device": device}
         hn.search_split(str(data), place, split="test", k=DEPTH, cache=cache, **who)
         runs, _, _ = read_runs([place], collection.query_ids, collection.passage_ids)
     qrels = collection.qrels("test")

@@ -43,7 +43,8 @@ class Ours:
 
     Parameters
     ----------
-    order : ``contender``, ``data``, ``base``, ``folder``, ``seed``, ``precision``, ``batch`` (None: the preset's).
+    order : ``contender``, ``data``, ``base``, ``folder``, ``seed``, ``precision``, ``device``, and ``batch``
+        (None: the preset's).
     """
 
     def __init__(self, order: Mapping[str, Any], clock: Clock) -> None:
@@ -52,6 +53,9 @@ class Ours:
         self.folder = Path(order["folder"])
         with clock.stage("import"):
             import hardneg.api.recipes  # noqa: F401  # what the commands load
+            from hardneg.process.cpu import tune
+
+            tune(order["threads"])  # as the commands do
 
     def train(self, point: Point, steps: int, looks: int, name: str) -> Run:
         """A run: its stages one after the other, each from the best model of the one before."""
@@ -85,6 +89,7 @@ class Ours:
             measures=" ".join(MEASURES[:2]),
             seed=self.order["seed"],
             precision=self.order["precision"],
+            device=self.order["device"],
             **stage.settings,
             **batch,
         )

@@ -240,7 +240,7 @@ def check_same(found: Sequence[Outcome]) -> None:
     """Refuse to compare what was not asked the same, or not under the same conditions."""
     if len({one.collection for one in found}) > 1:
         raise SystemExit(f"{found[0].cell.name}: the collection has changed since; run its cells anew (--anew)")
-    for name in ("threads", "precision", "length", "model"):
+    for name in ("threads", "device", "precision", "length", "model"):
         if len({str(one.facts[name]) for one in found}) > 1:
             raise SystemExit(f"{found[0].cell.name} and another: different {name}; run its cells anew (--anew)")
 
@@ -302,7 +302,7 @@ def times(known: Known) -> str:
 
 def machines(known: Known) -> str:
     """What the cells ran on."""
-    names = ("threads", "at_a_time", "precision", "length", "model")
+    names = ("threads", "at_a_time", "device", "precision", "length", "model")
     lines = {}
     for one in known.values():
         machine = one.facts["machine"]

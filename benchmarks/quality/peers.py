@@ -62,7 +62,8 @@ class Peer:
 
     Parameters
     ----------
-    order : ``contender``, ``data``, ``base``, ``folder``, ``seed``, ``precision``, ``batch`` (None: its own).
+    order : ``contender``, ``data``, ``base``, ``folder``, ``seed``, ``precision``, ``device``, and ``batch``
+        (None: its own).
     """
 
     def __init__(self, order: Mapping[str, Any], clock: Clock) -> None:
@@ -71,7 +72,7 @@ class Peer:
         with clock.stage("import"):
             from sentence_transformers import SentenceTransformer
         with clock.stage("load"):
-            self.model = SentenceTransformer(order["base"], device="cpu")
+            self.model = SentenceTransformer(order["base"], device=order["device"])
             self.model.model_card_data.generate_widget_examples = False  # they cost time, and serve nobody here
             self.start = copy.deepcopy(self.model.state_dict())
             self.pairs, self.corpus, self.dev = texts_of(order["data"])
@@ -131,7 +132,7 @@ class Peer:
             data_seed=self.order["seed"] + made,
             bf16=self.order["precision"] == "bfloat16",
             batch_sampler=BatchSamplers.NO_DUPLICATES,
-            use_cpu=True,
+            use_cpu=self.order["device"] == "cpu",
             save_strategy="no",
             logging_strategy="no",
             report_to="none",
@@ -192,7 +193,7 @@ class Peer:
         import torch
 
         if self.order["precision"] == "bfloat16":
-            return torch.autocast("cpu", dtype=torch.bfloat16)
+            return torch.autocast(self.order["device"], dtype=torch.bfloat16)
         return nullcontext()
 
 

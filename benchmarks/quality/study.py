@@ -60,6 +60,7 @@ class Study:
     places : sets of processors, one for each cell that runs at a time; the threads of a cell are as many.
     grid : points of the grid; None: the rule's.
     batch : queries of a step, for toys; None: the contenders' own.
+    device : ``cpu`` or ``cuda``, of training and of the test.
     """
 
     folder: Path
@@ -70,6 +71,7 @@ class Study:
     precision: str
     grid: Sequence[tuple[float, float]] | None = None
     batch: int | None = None
+    device: str = "cpu"
 
     @property
     def threads(self) -> int:
@@ -79,7 +81,13 @@ class Study:
     def facts(self) -> dict[str, Any]:
         """What a cell's figures depend on."""
         known = {"threads": self.threads, "at_a_time": len(self.places), "length": self.length}
-        return {**known, "precision": self.precision, "model": called(self.model), "machine": machine()}
+        return {
+            **known,
+            "device": name_of(self.device),
+            "precision": self.precision,
+            "model": called(self.model),
+            "machine": machine(),
+        }
 
     def environment(self) -> dict[str, str]:
         """Of a contender's process; what it may read is the same for all."""
@@ -114,7 +122,13 @@ class Study:
     ) -> dict[str, Any] | None:
         budget, order = 60 * cell.minutes, work / "order.json"
         known = {"contender": cell.contender, "data": str(data), "base": str(base), "folder": str(work)}
-        known |= {"budget": budget, "seed": cell.seed, "threads": self.threads, "precision": self.precision}
+        known |= {
+            "budget": budget,
+            "seed": cell.seed,
+            "threads": self.threads,
+            "precision": self.precision,
+            "device": self.device,
+        }
         order.write_text(json.dumps({**known, "grid": self.grid, "batch": self.batch, "begun": time.time()}))
         status = self._process(["--contender", str(order)], work / "log.txt", place, GRACE * budget + 30)
         if status or not (work / "result.json").is_file():
@@ -126,7 +140,14 @@ class Study:
         self, data: Path, model: Path | None, work: Path, place: Sequence[int]
     ) -> tuple[dict[str, Any], str]:
         out = work / "exam.json"
-        words = ["--exam", str(data), "bm25" if model is None else str(model), str(work / "cache"), str(out)]
+        words = [
+            "--exam",
+            str(data),
+            "bm25" if model is None else str(model),
+            str(work / "cache"),
+            str(out),
+            self.device,
+        ]
         if status := self._process(words, work / "exam.txt", place, 3600):
             raise SystemExit(f"the test of {work.name} failed (exit status {status}), see {work / 'exam.txt'}")
         found = json.loads(out.read_text())
@@ -175,6 +196,15 @@ class Study:
                 raise
 
 
+def name_of(device: str) -> str:
+    """What the device is called."""
+    if device == "cpu":
+        return device
+    import torch
+
+    return str(torch.cuda.get_device_name(device))
+
+
 def told(outcome: Outcome) -> str:
     """A cell in a line."""
     import numpy as np
@@ -189,8 +219,8 @@ def exam(words: Sequence[str]) -> int:
     """The process that examines a model."""
     from quality.exam import examine
 
-    data, model, cache, out = words
-    values, digest = examine(Path(data), None if model == "bm25" else Path(model), Path(cache))
+    data, model, cache, out, device = words
+    values, digest = examine(Path(data), None if model == "bm25" else Path(model), Path(cache), device)
     Path(out).write_text(json.dumps({"queries": packed_all(values), "collection": digest}))
     return 0
 
@@ -219,6 +249,7 @@ def command_line() -> argparse.ArgumentParser:
     parser.add_argument("--length", type=int, default=LENGTH, help="tokens at which all texts are cut")
     parser.add_argument("--jobs", type=int, default=1, help="cells at a time, each on processors of its own")
     parser.add_argument("--threads", type=int, help="processors of a cell; default: all, shared out to the jobs")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--precision", choices=["float32", "bfloat16"], help="default: the machine's best")
     parser.add_argument("--grid", type=points, help="rate:scale, parted by commas; default: the rule's")
     parser.add_argument("--batch", type=int, help="queries of a step, for toys")
@@ -271,9 +302,10 @@ def study_of(chosen: argparse.Namespace) -> Study:
         chosen.model,
         chosen.length,
         processors_of(chosen.jobs, chosen.threads),
-        chosen.precision or best_precision("cpu"),
+        chosen.precision or best_precision(chosen.device),
         chosen.grid,
         chosen.batch,
+        chosen.device,
     )
 
 

@@ -29,7 +29,7 @@ from hardneg.api.inputs import collection_of
 from hardneg.data.formats.trec import read_run, sidecar_of
 from hardneg.data.tokens import TokenStore
 from hardneg.errors import ArtifactError
-from hardneg.evaluation.answers import AnswerBook
+from hardneg.evaluation.answers import AnswerCache
 from hardneg.models.loading import load_encoder
 from hardneg.search.ann import FaissIndex
 from hardneg.search.bm25 import open_bm25
@@ -129,7 +129,7 @@ def answered_collection(folder):
 def answer(collection, cache):
     """Ask which passages hold an answer."""
     rows = np.arange(8, dtype=np.int32)
-    assert AnswerBook(collection, cache).contains(rows, rows).all()
+    assert AnswerCache(collection, cache).contains(rows, rows).all()
 
 
 def resume(path):

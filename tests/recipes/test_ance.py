@@ -148,9 +148,9 @@ def test_a_fixed_schedule_rewarms_only_where_another_version_takes_effect():
     settings = Ance(
         schedule="cyclical", warmup=1, refresh_every=4, horizon=9, learning_rate=1.0, mode="async-fixed"
     )
-    follow = refresh.Follower(None, None, "async-fixed", every=4, wait=refresh.no_wait)
-    rate = ance.schedule_of(settings, 60, follow.begun)
-    assert [follow.begun(step) for step in range(13)] == [0] * 8 + [8] * 4 + [12]
+    follow = refresh.VersionSelector(None, None, "async-fixed", every=4, wait=refresh.no_wait)
+    rate = ance.schedule_of(settings, 60, follow.first_step)
+    assert [follow.first_step(step) for step in range(13)] == [0] * 8 + [8] * 4 + [12]
     cycle = [1.0, *(k / 8 for k in range(8, 0, -1))]
     assert [rate(step) for step in range(13)] == cycle[:8] + cycle[:4] + cycle[:1]
 
@@ -167,7 +167,7 @@ def test_the_presets_for_questions_decay_in_each_cycle_of_late_versions():
 
 def live_versions(monkeypatch, at):
     """Let the trainer of ``async`` find every version only when ``at`` many steps were made before."""
-    real, asked, made = refresh.Versions.newest, refresh.Follower._newest, 0
+    real, asked, made = refresh.Versions.newest, refresh.VersionSelector._newest, 0
 
     def newest(self):
         found = real(self)
@@ -178,7 +178,7 @@ def live_versions(monkeypatch, at):
         made = step
         return asked(self, step)
 
-    monkeypatch.setattr(refresh.Follower, "_newest", ask)
+    monkeypatch.setattr(refresh.VersionSelector, "_newest", ask)
     monkeypatch.setattr(refresh.Versions, "newest", newest)
 
 
@@ -275,11 +275,11 @@ class FakeVersions:
         return self.steps[version]
 
 
-def test_async_takes_the_newest_version_at_once_and_replays_its_journal(tmp_path):
+def test_async_takes_the_newest_version_at_once_and_replays_its_log(tmp_path):
     versions, path = FakeVersions({0: 0}), tmp_path / "versions.jsonl"
 
     def follower():
-        return refresh.Follower(versions, refresh.Journal(path), "async", every=10, wait=refresh.no_wait)
+        return refresh.VersionSelector(versions, refresh.VersionLog(path), "async", every=10, wait=refresh.no_wait)
 
     follow = follower()
     assert [follow(step) for step in range(3)] == [0, 0, 0]
@@ -292,19 +292,21 @@ def test_async_takes_the_newest_version_at_once_and_replays_its_journal(tmp_path
         {"step": 3, "version": 1},
         {"step": 9, "version": 3},
     ]
-    assert [follow.begun(step) for step in (0, 2, 3, 8, 9)] == [0, 0, 3, 3, 9]
+    assert [follow.first_step(step) for step in (0, 2, 3, 8, 9)] == [0, 0, 3, 3, 9]
     again = follower()
     versions.steps[4] = 9
     assert [again(step) for step in (1, 2, 3, 8, 9)] == [0, 0, 1, 1, 3]
-    assert [again.begun(step) for step in (1, 2, 3, 8, 9)] == [0, 0, 3, 3, 9]
-    assert (again(10), again.begun(10)) == (4, 10)
+    assert [again.first_step(step) for step in (1, 2, 3, 8, 9)] == [0, 0, 3, 3, 9]
+    assert (again(10), again.first_step(10)) == (4, 10)
 
 
 def test_what_was_in_force_up_to_a_crash_is_in_force_again(tmp_path):
     versions, path = FakeVersions({0: 0}), tmp_path / "versions.jsonl"
 
     def follower(made):
-        return refresh.Follower(versions, refresh.Journal(path, made), "async", every=10, wait=refresh.no_wait)
+        return refresh.VersionSelector(
+            versions, refresh.VersionLog(path, made), "async", every=10, wait=refresh.no_wait
+        )
 
     before = follower(-1)
     assert [before(step) for step in range(9)] == [0] * 9
@@ -328,10 +330,10 @@ def test_settings_that_could_only_wait_or_learn_nothing_are_refused(values, said
     settings_of("ance", refresh_every=10, refreshes=2, mode="async", max_staleness=10, horizon=30)
 
 
-def test_a_torn_line_of_the_journal_is_forgotten(tmp_path):
+def test_a_torn_line_of_the_log_is_forgotten(tmp_path):
     path = tmp_path / "versions.jsonl"
     path.write_text('{"step": 0, "version": 0}\n{"step": 7, "ver')
-    assert refresh.Journal(path).rows == [(0, 0)]
+    assert refresh.VersionLog(path).rows == [(0, 0)]
     assert path.read_text() == '{"step": 0, "version": 0}\n'
 
 
@@ -345,16 +347,18 @@ def test_stale_negatives_are_waited_for_or_refused(tmp_path):
         return ready()
 
     options = {"every": 10, "wait": wait, "max_staleness": 4}
-    follow = refresh.Follower(versions, refresh.Journal(tmp_path / "a"), "async", **options)
+    follow = refresh.VersionSelector(versions, refresh.VersionLog(tmp_path / "a"), "async", **options)
     assert [follow(step) for step in (0, 4, 5)] == [0, 0, 1]
-    strict = refresh.Follower(versions, refresh.Journal(tmp_path / "b"), "async", stop_when_stale=True, **options)
+    strict = refresh.VersionSelector(
+        versions, refresh.VersionLog(tmp_path / "b"), "async", stop_when_stale=True, **options
+    )
     assert strict(9) == 1
     with pytest.raises(refresh.PeerError, match="STALE: the newest negatives are 5 steps old"):
         strict(10)
 
 
 def test_waiting_ends_when_the_peer_is_silent_by_our_own_clock(tmp_path):
-    beat = refresh.Beat(tmp_path / "inferencer.beat", "inferencer")
+    beat = refresh.RoleHeartbeat(tmp_path / "inferencer.beat", "inferencer")
     with pytest.raises(refresh.PeerError, match=r"PEER_SILENT: no sign of life of the inferencer") as caught:
         refresh.wait_for_peer(beat, 0.3)(lambda: None, "version 2")
     assert caught.value.status == 8
@@ -372,7 +376,7 @@ def test_waiting_ends_when_the_peer_is_silent_by_our_own_clock(tmp_path):
 def test_a_heart_beats_only_while_there_is_progress(tmp_path):
     import time
 
-    beat, progress = refresh.Beat(tmp_path / "trainer.beat", "trainer"), 0
+    beat, progress = refresh.RoleHeartbeat(tmp_path / "trainer.beat", "trainer"), 0
     with beat.beating(lambda: progress):
         time.sleep(2.5 * refresh.BEAT_SECONDS)
         first = beat.read()

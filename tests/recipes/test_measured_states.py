@@ -12,7 +12,7 @@ from hardneg.errors import ArtifactError, Faults, SettingsError
 from hardneg.models.loading import load_encoder
 from hardneg.recipes import measured_states as passing
 from hardneg.recipes import training_run
-from hardneg.recipes.measured_states import Passing
+from hardneg.recipes.measured_states import DevEvaluator
 from hardneg.recipes.settings import Episode
 from hardneg.storage.artifacts import read_manifest
 from hardneg.training import stage
@@ -136,7 +136,7 @@ SCRIPT = {"untrained": 0.5, 1: 0.6, 2: 0.6, 3: 0.7, 4: 0.65, 5: 0.7, 6: 0.9}  # 
 @pytest.mark.parametrize("recipe", ["star", "ance", "adore"])
 def test_patience_stops_at_the_step_computed_by_hand(train, monkeypatch, recipe):
     values = iter(SCRIPT.values())
-    monkeypatch.setattr(passing, "value_of", lambda *args: next(values))
+    monkeypatch.setattr(passing, "dev_value", lambda *args: next(values))
     steps = {"refresh_every": 4, "refreshes": 1} if recipe == "ance" else {"steps": 8}
     results, path = train(recipe, measure_every=1, patience=2, **steps)
     rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
@@ -148,7 +148,7 @@ def test_patience_stops_at_the_step_computed_by_hand(train, monkeypatch, recipe)
 
 def test_patience_of_one_stops_at_the_first_fall_below_the_start(train, monkeypatch):
     values = iter([0.5, 0.4])
-    monkeypatch.setattr(passing, "value_of", lambda *args: next(values))
+    monkeypatch.setattr(passing, "dev_value", lambda *args: next(values))
     results, _ = train("star", measure_every=2, patience=1)
     assert results["kept"]["step"] == 2
     assert "step-2" not in results["dev"]  # it is the last
@@ -157,8 +157,8 @@ def test_patience_of_one_stops_at_the_first_fall_below_the_start(train, monkeypa
 # In this order: what stands before one of them is not done again once the next is reached.
 MOMENTS = (
     (passing, "save_encoder"),
-    (Passing, "_record"),
-    (Passing, "_forget_weights"),
+    (DevEvaluator, "_record"),
+    (DevEvaluator, "_forget_weights"),
     (stage, "save_checkpoint"),
     (training_run, "save_encoder"),
 )

@@ -14,7 +14,7 @@ from hardneg.data.collection import Collection
 from hardneg.errors import InputError, SettingsError
 from hardneg.evaluation import answers as module
 from hardneg.evaluation import matching
-from hardneg.evaluation.answers import AnswerBook, check_answers, evaluate_with_answers, judge_by_answers
+from hardneg.evaluation.answers import AnswerCache, check_answers, evaluate_with_answers, judge_by_answers
 from hardneg.evaluation.matching import (
     Passage,
     contains,
@@ -176,7 +176,7 @@ def truth(query, passage):
 
 def test_the_book_by_hand(collection, tmp_path):
     query, passage = all_pairs(collection)
-    book = AnswerBook(collection, tmp_path / "cache")
+    book = AnswerCache(collection, tmp_path / "cache")
     order = np.random.default_rng(0).permutation(len(query))
     twice = np.concatenate([order, order[:7]])
     assert book.contains(query[twice], passage[twice]).tolist() == truth(query[twice], passage[twice])
@@ -194,15 +194,15 @@ def test_every_pair_is_looked_at_once_by_whoever(collection, tmp_path, monkeypat
         return match_pairs(collection, query_rows, passage_rows, mode)
 
     monkeypatch.setattr(module, "match_pairs", match)
-    first, second = (AnswerBook(collection, tmp_path / "cache") for _ in range(2))
+    first, second = (AnswerCache(collection, tmp_path / "cache") for _ in range(2))
     first.contains(query[:8], passage[:8])
     second.contains(query[4:20], passage[4:20])  # opened before, and yet it knows
-    later = AnswerBook(collection, tmp_path / "cache")
+    later = AnswerCache(collection, tmp_path / "cache")
     assert later.contains(query, passage).tolist() == truth(query, passage)
     assert first.contains(query, passage).tolist() == truth(query, passage)
     with_answers = [(q, p) for q, p in zip(query.tolist(), passage.tolist(), strict=True) if f"q{q}" in ANSWERS]
     assert sorted(looked) == with_answers
-    other = AnswerBook(collection, tmp_path / "cache", "regex")
+    other = AnswerCache(collection, tmp_path / "cache", "regex")
     assert other.contains(query, passage).tolist() != truth(query, passage)  # $12 is another pattern
     pages = [path for path in (tmp_path / "cache/answers").glob("*/*") if is_published(path, "answers")]
     assert len(pages) == 4
@@ -212,9 +212,9 @@ def test_several_processes_find_the_same(collection, tmp_path, monkeypatch):
     query, passage = all_pairs(collection)
     monkeypatch.setattr(module, "ALONE", 4)
     monkeypatch.setattr(module, "usable_threads", lambda: 2)
-    here = partial(AnswerBook(collection, tmp_path / "own").contains, query[:4], passage[:4])
+    here = partial(AnswerCache(collection, tmp_path / "own").contains, query[:4], passage[:4])
     with uncalled(module, "match_pairs", control=here):
-        found = AnswerBook(collection, tmp_path / "cache").contains(query, passage)
+        found = AnswerCache(collection, tmp_path / "cache").contains(query, passage)
     assert found.tolist() == truth(query, passage)
 
 
@@ -230,7 +230,7 @@ def test_a_process_that_fails_is_told(collection, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "usable_threads", lambda: 2)
     (collection.path / "manifest.json").unlink()
     with pytest.raises(RuntimeError, match="NO_MANIFEST"):
-        AnswerBook(collection, tmp_path / "cache").contains(*all_pairs(collection))
+        AnswerCache(collection, tmp_path / "cache").contains(*all_pairs(collection))
     assert not (tmp_path / "cache/answers").exists()
 
 
@@ -328,7 +328,7 @@ def test_answer_at_k_equals_a_slow_loop(collection, tmp_path):
 
 
 def test_only_the_first_hits_are_looked_at(collection, tmp_path):
-    book = AnswerBook(collection, tmp_path / "cache")
+    book = AnswerCache(collection, tmp_path / "cache")
     run = run_of({4: [0, 1, 2], 0: [4, 3, 0]})
     found = judge_by_answers(book, run, np.array([0, 4], np.int32), 2)
     assert (found.offsets.tolist(), found.passage_rows.tolist()) == ([0, 1, 2], [4, 0])

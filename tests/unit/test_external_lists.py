@@ -12,7 +12,7 @@ from hardneg.cli import run
 from hardneg.data.collection import Collection
 from hardneg.errors import InputError, SettingsError
 from hardneg.keyed_random import hash64, key
-from hardneg.negatives.external_lists import Lists, batch, find, pool_of_lists, sequence_hashes, with_first
+from hardneg.negatives.external_lists import RowLists, batch, find, pool_of_lists, sequence_hashes, with_first
 from hardneg.negatives.pool import SOURCES, check_pool
 from hardneg.records import Positives
 from worlds.tiny_world import one_thread, tiny_model  # noqa: F401
@@ -25,7 +25,7 @@ FILE = SOURCES.index("file")
 
 def test_lists_become_a_pool_of_the_training_queries(tmp_path):
     positives = Positives(np.array([7, 2, 5], np.int32), np.array([0, 1, 2, 4]), np.array([0, 1, 2, 3], np.int32))
-    lists = Lists(
+    lists = RowLists(
         np.array([5, -1, 7, 3, 5], np.int32),
         np.array([0, 2, 3, 5, 6, 7]),
         np.array([10, 11, 12, 13, 13, 14, 15], np.int32),

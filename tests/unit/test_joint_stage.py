@@ -344,7 +344,7 @@ def ending(folder, end=None, seen=None):
         linear(0.1, warmup=1, horizon=8),
         save_net,
         models={folder / "early": 4, folder / "model": 8},
-        passing={folder / "passing": 7},
+        intermediate={folder / "intermediate": 7},
     ).until(end)
     rows = Metrics(folder / "metrics.jsonl")
     return Stage([trainee], folder / "checkpoint", rows, episode=1, seed=3, inputs={}, timed=untimed)
@@ -356,7 +356,7 @@ def test_training_that_ends_early_keeps_its_models_of_the_end(tmp_path):
     stage.end("retriever")
     steps = {name: read_manifest(tmp_path / name).inputs["step"] for name in ("early", "model")}
     assert steps == {"early": "4", "model": "6"}
-    assert not is_published(tmp_path / "passing")
+    assert not is_published(tmp_path / "intermediate")
     left, seen = tree(tmp_path), []
     again = ending(tmp_path, 6, seen)
     again.advance("retriever", 8)

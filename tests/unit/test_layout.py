@@ -18,7 +18,7 @@ FILES = {
         "RESULTS",
         "SEAL",
         "METRICS",
-        "JOURNAL",
+        "VERSION_LOG",
         "TIMING",
         "LOG",
         "PLACES",
@@ -182,6 +182,6 @@ def test_what_is_there_is_listed_by_number(tmp_path):
     for place in (layout.state(3).runs, layout.exported(20), layout.exported(3), layout.seed(1).path):
         place.mkdir(parents=True)
     assert [folder.path.name for folder in layout.episodes()] == ["9", "10"]
-    assert layout.passed() == [(9, 40), (10, 5)]
+    assert layout.measured_states() == [(9, 40), (10, 5)]
     assert [step for step, _ in layout.exports()] == [3, 20]
     assert [seed.path.name for seed in layout.seeds()] == ["seed-1"]

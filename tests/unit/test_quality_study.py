@@ -114,7 +114,14 @@ def test_the_model_before_training_is_handed_in_where_nothing_beats_it(quality):
 
 def outcome(cells, cell, values, *, seconds=None, threads=2, collection="c"):
     machine = {"cpu": "a processor", "features": ["avx2"], "versions": {"torch": "2"}}
-    facts = {"threads": threads, "at_a_time": 1, "precision": "float32", "length": 64, "model": "M"}
+    facts = {
+        "threads": threads,
+        "at_a_time": 1,
+        "device": "cpu",
+        "precision": "float32",
+        "length": 64,
+        "model": "M",
+    }
     chosen = {"dev": 0.7, "before": 0.6, "trained": True, "rate": 3e-5, "scale": 20.0}
     queries = cells.packed_all({name: np.asarray(values, float) for name in cells.MEASURES})
     seconds = 60 * cell.minutes if seconds is None else seconds

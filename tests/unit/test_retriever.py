@@ -261,3 +261,28 @@ def test_nothing_above_search_asks_what_an_index_is():
             assert [*asks_for_a_kind(ast.parse(path.read_text("utf-8")))] == [], module
     seen = "if isinstance(index, FaissIndex) or about['kind'] == 'pq': index.manifest.digest"
     assert len([*asks_for_a_kind(ast.parse(seen + "\n"))]) == 3  # or the test could not fail
+
+
+def test_a_limited_retriever_encodes_and_searches_some_passages_alone(make, world):
+    whole, rows = make(), np.array([90, 3, 41, 7, 100, 55, 3], np.int32)
+    limited = whole.limited(rows)
+    found, all_found = limited.search_queries(ROWS, 5), whole.search_queries(ROWS, whole.collection.n_passages)
+    assert sum(map(len, limited.passages.shards)) == 6, "each passage once, and no other"
+    assert sum(map(len, whole.passages.shards)) == whole.collection.n_passages
+    for i in range(len(ROWS)):
+        passages, scores = all_found.hits(i)
+        kept = np.isin(passages, rows)
+        got, got_scores = found.hits(i)
+        assert got.tolist() == passages[kept][:5].tolist()
+        np.testing.assert_allclose(got_scores, scores[kept][:5], atol=2e-3)
+
+
+def test_runs_of_a_limited_retriever_and_of_the_whole_are_not_taken_for_each_other(world, tmp_path):
+    _, collection, model = world
+    encoder = load_encoder(model, device="cpu")
+    whole = CachedRetriever(encoder, collection, tmp_path / "runs", tmp_path / "cache", encoding=Encoding(512))
+    limited = whole.limited(np.arange(20, dtype=np.int32))
+    assert limited.search("dev", ROWS, 3).passage_rows.max() < 20
+    assert whole.search("dev", ROWS, 3).passage_rows.max() >= 20
+    limited.discard("passage")
+    assert sum(map(len, whole.passages.shards)) == collection.n_passages

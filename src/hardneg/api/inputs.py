@@ -56,7 +56,7 @@ def at_least(option: str, value: int, least: int = 1) -> int:
     return value
 
 
-def all_at_once(*checks: Callable[[], Any]) -> list[Any]:
+def check_all(*checks: Callable[[], Any]) -> list[Any]:
     """Call all checks and return their values; the faults of all of them are raised together."""
     found: list[Any] = []
     faults: list[HardnegError] = []

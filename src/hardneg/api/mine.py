@@ -14,9 +14,9 @@ from hardneg.api.inputs import (
     Data,
     Place,
     Reading,
-    all_at_once,
     at_least,
     cache_at,
+    check_all,
     check_new,
     collection_of,
     holding,
@@ -83,7 +83,7 @@ def mine(
     """
     out, folder = Path(out), cache_at(cache)
     check_new(out)
-    settings, *_, needs_model, _ = all_at_once(
+    settings, *_, needs_model, _ = check_all(
         partial(check_settings, sources, depth, count, alpha, beta, seed),
         labels.check,
         partial(check_filters, filters),
@@ -93,32 +93,32 @@ def mine(
     source = None if model is None else ModelSource.at(model, **reading)
     with holding(out, folder):
         parts = data_of(collection_of(data, cache), split, labels)
-        start = open_start(parts, folder, source, needs_model=needs_model, previous=previous, file=file)
-        pool = mine_from(start, parts, folder, filters=filters, **settings)
+        inputs = open_mining_inputs(parts, folder, source, needs_model=needs_model, previous=previous, file=file)
+        pool = mine_from(inputs, parts, folder, filters=filters, **settings)
         besides = {"split": split, "filters": dataclasses.asdict(filters), **dataclasses.asdict(labels)}
-        save_pool(pool, out, settings={**settings, **besides}, inputs=start.inputs)
+        save_pool(pool, out, settings={**settings, **besides}, inputs=inputs.digests)
     return pool
 
 
 @dataclasses.dataclass(frozen=True)
-class Start:
-    """What is mined from, opened.
+class MiningInputs:
+    """All that negatives are mined from, opened.
 
     Attributes
     ----------
     corpus : the collection, with a model over it if one is needed.
-    before : the pool of the round before.
-    given : what the source ``file`` draws from.
-    inputs : digests of all of it.
+    previous : the pool of the round before.
+    external : the negatives that the source ``file`` draws from.
+    digests : those of all inputs, by name.
     """
 
     corpus: Miner | Corpus
-    before: NegativePool | None
-    given: Run | NegativePool | None
-    inputs: Mapping[str, str]
+    previous: NegativePool | None
+    external: Run | NegativePool | None
+    digests: Mapping[str, str]
 
 
-def open_start(
+def open_mining_inputs(
     parts: TrainingData,
     cache: Path,
     source: ModelSource | None,
@@ -126,26 +126,26 @@ def open_start(
     needs_model: bool,
     previous: Place | None,
     file: Place | None,
-) -> Start:
-    """Open what is mined from; parameters as of :func:`mine`."""
+) -> MiningInputs:
+    """Open all that negatives are mined from; parameters as of :func:`mine`."""
     collection = parts.collection
-    before = None if previous is None else load_pool(Path(previous), collection=collection.digest)
-    inputs = {"collection": collection.digest}
+    pool = None if previous is None else load_pool(Path(previous), collection=collection.digest)
+    digests = {"collection": collection.digest}
     if previous is not None:
-        inputs["previous"] = read_manifest(Path(previous)).digest
-    given = None
+        digests["previous"] = read_manifest(Path(previous)).digest
+    external = None
     if file is not None:
-        given = open_negatives(Path(file), collection, parts.train, source, cache=cache)
-        inputs["file"] = negatives_digest(Path(file))
+        external = open_negatives(Path(file), collection, parts.train, source, cache=cache)
+        digests["file"] = negatives_digest(Path(file))
     if not needs_model:
-        return Start(Corpus(collection, cache), before, given, inputs)
+        return MiningInputs(Corpus(collection, cache), pool, external, digests)
     assert source is not None
     retriever = retriever_with_runs(source, collection, cache)
-    return Start(retriever, before, given, inputs | {"model": retriever.digest})
+    return MiningInputs(retriever, pool, external, digests | {"model": retriever.digest})
 
 
 def mine_from(
-    start: Start,
+    inputs: MiningInputs,
     parts: TrainingData,
     cache: Path,
     *,
@@ -157,16 +157,16 @@ def mine_from(
     """Mine and mix; other settings as of :func:`~hardneg.negatives.mining.mine_pool`."""
     contains = answers_of(parts, cache)
     return mine_pool(
-        start.corpus,
-        current_positives(start.corpus, parts, depth, contains),
-        start.before,
+        inputs.corpus,
+        current_positives(inputs.corpus, parts, depth, contains),
+        inputs.previous,
         sources=sources,
         count=count,
         depth=depth,
-        episode=1 if start.before is None else start.before.episode + 1,
+        episode=1 if inputs.previous is None else inputs.previous.episode + 1,
         size=count * len(set(TELEPORTED) & set(sources)),
         contains=contains,
-        given=start.given,
+        given=inputs.external,
         **settings,
     )
 
@@ -197,7 +197,7 @@ def check_settings(
         "seed": partial(at_least, "seed", seed, 0),
     }
     named = [partial(one_of, "sources", source, SOURCES) for source in sources]
-    values = all_at_once(*named, *checks.values())
+    values = check_all(*named, *checks.values())
     return {"sources": values[: len(named)], **dict(zip(checks, values[len(named) :], strict=True))}
 
 
@@ -231,7 +231,7 @@ def check_mix(sources: Sequence[str], model: Place | None, previous: Place | Non
 def check_filters(filters: Filters) -> None:
     """Refuse filters with a bound that is not a finite number."""
     bounds: Mapping[str, float | None] = dataclasses.asdict(filters)
-    all_at_once(*(partial(check_bound, name, value) for name, value in bounds.items()))
+    check_all(*(partial(check_bound, name, value) for name, value in bounds.items()))
 
 
 def check_bound(name: str, value: float | None) -> None:

@@ -18,7 +18,7 @@ from hardneg.data.tokens import KIND as TOKENS
 from hardneg.data.tokens import TokenStore
 from hardneg.errors import ArtifactError, HardnegError, InputError
 from hardneg.experiment.folder import read_settings
-from hardneg.experiment.layout import JOURNAL, METRICS, RESULTS, SEAL, SETTINGS, STATES
+from hardneg.experiment.layout import METRICS, RESULTS, SEAL, SETTINGS, STATES, VERSION_LOG
 from hardneg.experiment.metrics import Metrics
 from hardneg.experiment.results_manifest import KIND as EXPERIMENT
 from hardneg.experiment.results_manifest import check_made, read_seal
@@ -218,7 +218,7 @@ FILES: dict[str, tuple[str, Check]] = {
     SEAL: (EXPERIMENT, check_sealed),
     SETTINGS: ("settings", check_settings),
     METRICS: ("metrics", check_rows),
-    JOURNAL: ("journal", check_rows),
+    VERSION_LOG: ("versions", check_rows),
     STATES: ("states", check_rows),
     RESULTS: ("results", check_json),
 }

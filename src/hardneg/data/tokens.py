@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Protocol
@@ -18,7 +19,7 @@ from tokenizers.models import WordLevel
 
 from hardneg.errors import BusyError, SettingsError
 from hardneg.process.progress import Tick, silent
-from hardneg.records import Int64, TextTemplate, TokenBatch, offsets_of, spans, take_spans
+from hardneg.records import Int32, Int64, TextTemplate, TokenBatch, offsets_of, spans, take_spans
 from hardneg.storage.artifacts import (
     digest_json,
     is_published,
@@ -111,6 +112,44 @@ class TokenStore:
         """The token sequences of these rows, in that order."""
         index, offsets = take_spans(self.offsets, rows)
         return TokenBatch(self.ids.take(index).astype(np.int32), offsets)
+
+
+@dataclass(frozen=True, eq=False)
+class SomeTokens:
+    """Some texts of a token store, read as if the store held no others: row i is that of ``rows[i]``.
+
+    Attributes
+    ----------
+    rows : [n] rows of texts of ``store``, in which every text is one sequence.
+    """
+
+    store: TokenStore
+    rows: Int32
+    first: None = None
+
+    def __post_init__(self) -> None:
+        assert self.store.first is None, "each text is one sequence"
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def digest(self) -> str:
+        """The identity of the sequences."""
+        return digest_json([self.store.digest, self.rows.tolist()])
+
+    @property
+    def lengths(self) -> Int64:
+        """Number of tokens of each sequence [n]."""
+        return self.store.lengths[self.rows]
+
+    def document(self, sequence: int) -> int:
+        """The row, in the store, of the text that a sequence belongs to."""
+        return int(self.rows[sequence])
+
+    def read(self, rows: NDArray[np.integer]) -> TokenBatch:
+        """The token sequences of these rows of ``rows``, in that order."""
+        return self.store.read(self.rows[rows])
 
 
 def tokenize(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg.diagnostics.encounters import BLOCK, Encounters, Lists, Met, encounters, queries_of
+from hardneg.diagnostics.encounters import BLOCK, DatedLists, Encounters, Lists, encounters, queries_of
 from hardneg.negatives.pool import SOURCES, NegativePool
 from hardneg.records import Int64, Positives
 
@@ -79,7 +79,7 @@ def composition(
     """
     names = tuple(lists)
     known = _nothing() if positives is None else positives
-    met = [Met(known, 0), *(Met(one, time) for time, one in enumerate(lists.values(), 1))]
+    met = [DatedLists(known, 0), *(DatedLists(one, time) for time, one in enumerate(lists.values(), 1))]
     entries = _count(met, len(names) + 1, block)[1:, 1:]
     is_pool = np.array([name in pools for name in names], bool)
     columns = tuple(name for name in names if name not in pools)
@@ -102,7 +102,7 @@ def composition_of_pools(pools: Mapping[str, NegativePool], *, block: int = BLOC
     pools : name -> pool of an episode; at least one.
     """
     times = _Times.of(list(pools.values()))
-    met = [Met(pool, times.of_pool(pool)) for pool in pools.values()]
+    met = [DatedLists(pool, times.of_pool(pool)) for pool in pools.values()]
     counted = _count(met, len(times.names), block)
     columns = tuple(dict.fromkeys(times.names))
     entries = np.zeros((len(pools), len(columns)), np.int64)
@@ -112,7 +112,7 @@ def composition_of_pools(pools: Mapping[str, NegativePool], *, block: int = BLOC
     return Composition(tuple(pools), columns, entries, carried)
 
 
-def _count(met: Sequence[Met], times: int, block: int) -> Int64:
+def _count(met: Sequence[DatedLists], times: int, block: int) -> Int64:
     """The entries [lists, times] by the time at which their query first met the passage."""
     counts = np.zeros(len(met) * times, np.int64)
     for part in encounters(met, queries_of([one.lists for one in met]), times=times, block=block):
@@ -205,9 +205,9 @@ def new_negatives(
     """
     names, known = list(candidates), _nothing() if positives is None else positives
     count = len(names)
-    met = [Met(known, 0), *(Met(one, count + 1) for one in before)]
-    met += [Met(near[name], 1 + i) for i, name in enumerate(names[:-1]) if name in near]
-    met += [Met(one, count + 2 + i) for i, one in enumerate(candidates.values())]
+    met = [DatedLists(known, 0), *(DatedLists(one, count + 1) for one in before)]
+    met += [DatedLists(near[name], 1 + i) for i, name in enumerate(names[:-1]) if name in near]
+    met += [DatedLists(one, count + 2 + i) for i, one in enumerate(candidates.values())]
     totals = np.zeros((3, count), np.int64)
     for part in encounters(met, queries_of([one.lists for one in met]), times=2 * count + 2, block=block):
         totals += _new(part, count)

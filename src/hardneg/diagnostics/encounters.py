@@ -45,7 +45,7 @@ Times = Callable[[Int64], NDArray[np.integer]]  # entries of a list [m] -> the t
 
 
 @dataclass(frozen=True)
-class Met:
+class DatedLists:
     """Lists whose entries were all met at one time, or each at its own."""
 
     lists: Lists
@@ -96,7 +96,9 @@ def queries_of(lists: Sequence[Lists]) -> Int32:
     return np.unique(np.concatenate(rows))
 
 
-def encounters(met: Sequence[Met], query_rows: Int32, *, times: int, block: int = BLOCK) -> Iterator[Encounters]:
+def encounters(
+    met: Sequence[DatedLists], query_rows: Int32, *, times: int, block: int = BLOCK
+) -> Iterator[Encounters]:
     """All entries of these lists, for one block of queries after another.
 
     Parameters
@@ -142,13 +144,13 @@ def _ranges(offsets: Int64, block: int, most: int) -> Iterator[tuple[int, int]]:
 class _Aligned:
     """Lists in the order of the queries that are asked for."""
 
-    met: Met
+    met: DatedLists
     found: Int64 | None  # [m] the lists of the queries, query by query; None: list i is that of query i
     by_query: Int64  # [Q + 1] which of ``found`` belong to each query
     lengths: Int64  # [Q] entries of each query
 
     @classmethod
-    def of(cls, met: Met, query_rows: Int32) -> _Aligned:
+    def of(cls, met: DatedLists, query_rows: Int32) -> _Aligned:
         lists = met.lists
         if np.array_equal(lists.query_rows, query_rows):
             return cls(met, None, np.zeros(0, np.int64), spans(lists.offsets))

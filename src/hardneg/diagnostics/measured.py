@@ -98,7 +98,7 @@ def with_final(
         of = names.get(record.of or "")
         found[new] = replace(seen[name], record=replace(record, name=new, kind=kind, of=of, model=model))
     if again:
-        runs_there = layout.relative(layout.runs_of(FINAL))
-        record = replace(found[FINAL].record, runs=runs_there, asked="judged")
+        runs_path = layout.relative(layout.runs_of(FINAL))
+        record = replace(found[FINAL].record, runs=runs_path, asked="judged")
         found[FINAL] = replace(again, record=record, informative=found[FINAL].informative)
     return found

@@ -26,7 +26,8 @@ def dev_values(seen: Seen, last: str, measure: Measure) -> dict[str, float]:
     found: dict[str, float] = {}
     for name, one in seen.items():
         can_be_kept = one.record.of is None and (one.place is not None or name in (UNTRAINED, last))
-        through = next((other for other in seen.values() if other.record.of == name), one)
+        indexed = (other for other in seen.values() if other.record.kind == "indexed")
+        through = next((other for other in indexed if other.record.of == name), one)
         if can_be_kept and "dev" in through.evaluations:
             found[LAST if name == last else name] = through.evaluations["dev"].means[str(measure)]
     return found

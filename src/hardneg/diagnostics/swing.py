@@ -14,7 +14,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hardneg.diagnostics.encounters import BLOCK, PASSAGE_BITS, Encounters, Lists, Met, encounters, queries_of
+from hardneg.diagnostics.encounters import (
+    BLOCK,
+    PASSAGE_BITS,
+    DatedLists,
+    Encounters,
+    Lists,
+    encounters,
+    queries_of,
+)
 from hardneg.records import Int32, Int64
 
 CLASSES = ("A", "B")
@@ -74,7 +82,7 @@ def swing(lists: Mapping[str, Lists], *, new: bool = False, block: int = BLOCK) 
     query_rows = queries_of(list(lists.values()))
     starts = max(len(lists) - PERIOD, 0)
     counts = np.zeros((3, len(query_rows) * starts), np.int32)
-    met = [Met(one, time) for time, one in enumerate(lists.values())]
+    met = [DatedLists(one, time) for time, one in enumerate(lists.values())]
     for part in encounters(met, query_rows, times=len(lists), block=block):
         for count, at in zip(counts, _moves(part.distinct(), starts, new), strict=True):
             _add(count, at)

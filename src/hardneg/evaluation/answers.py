@@ -31,7 +31,7 @@ ALONE = 1 << 17  # up to so many pairs are matched before another process could 
 ROW = (1 << 32) - 1
 
 
-class AnswerBook:
+class AnswerCache:
     """A cache on disk of which passages of a collection contain an answer to which of its queries.
 
     Each (query, passage) pair is matched only once; all processes share the cache.
@@ -127,7 +127,7 @@ class AnswerBook:
 
 
 def judge_by_answers(
-    book: AnswerBook, run: Run, query_rows: Int32, depth: int, *, id_rank: Int32 | None = None
+    book: AnswerCache, run: Run, query_rows: Int32, depth: int, *, id_rank: Int32 | None = None
 ) -> Qrels:
     """Judgements made from answers: of the first ``depth`` hits of each query [Q], those that contain an answer.
 
@@ -191,7 +191,7 @@ def evaluate_with_answers(
     ----------
     qrels : the queries to score. Measures by judgements count queries with a relevant passage; measures by
         answers count queries with an answer.
-    cache : the folder of the answer cache (:class:`AnswerBook`).
+    cache : the folder of the answer cache (:class:`AnswerCache`).
 
     Raises
     ------
@@ -203,12 +203,12 @@ def evaluate_with_answers(
     for mode in dict.fromkeys(measure.mode for measure in measures if measure.by_answers):
         assert collection is not None
         wanted = [measure for measure in measures if measure.by_answers and measure.mode == mode]
-        parts.append(_by_answers(run, qrels, wanted, AnswerBook(collection, cache, mode), id_rank))
+        parts.append(_by_answers(run, qrels, wanted, AnswerCache(collection, cache, mode), id_rank))
     return joined(parts, run, [str(measure) for measure in measures])
 
 
 def _by_answers(
-    run: Run, qrels: Qrels, measures: Sequence[Measure], book: AnswerBook, id_rank: Int32 | None
+    run: Run, qrels: Qrels, measures: Sequence[Measure], book: AnswerCache, id_rank: Int32 | None
 ) -> Evaluation:
     """The evaluation of Answer measures that share a mode (strings or patterns)."""
     rows = qrels.query_rows[book.answered[qrels.query_rows]]

@@ -88,7 +88,7 @@ def top_rows(run: Run, queries: Int32, depth: int) -> Int32:
 
 
 @dataclass(frozen=True)
-class Parting:
+class Disagreement:
     """The first rank at which two runs differ, for each query."""
 
     rank: Int64  # [Q] from 1; 0 where the first hits are all the same
@@ -96,14 +96,14 @@ class Parting:
     grades: Int32  # [Q, 2] their grades; -1 if unjudged
 
 
-def first_disagreement(a: Run, b: Run, queries: Int32, qrels: Qrels, depth: int = 100) -> Parting:
+def first_disagreement(a: Run, b: Run, queries: Int32, qrels: Qrels, depth: int = 100) -> Disagreement:
     """The first rank at which two runs differ for each of ``queries`` [Q], and the hits of both at this rank."""
     tops = np.stack([top_rows(run, queries, depth) for run in (a, b)], axis=2)  # [Q, depth, 2]
     differs = tops[:, :, 0] != tops[:, :, 1]
     at = np.argmax(differs, axis=1)
     rank = np.where(differs.any(axis=1), at + 1, 0)
     passages = np.where(rank[:, None] > 0, tops[np.arange(len(queries)), at], _NONE)
-    return Parting(rank, passages, _grades(qrels, queries, passages))
+    return Disagreement(rank, passages, _grades(qrels, queries, passages))
 
 
 def _grades(qrels: Qrels, queries: Int32, passages: Int32) -> Int32:

@@ -18,7 +18,7 @@ RESULTS = "results.json"
 SEAL = "seal.json"
 METRICS = "metrics.jsonl"
 STATES = "states.jsonl"
-JOURNAL = "versions.jsonl"  # from which step on each version of the negatives was in force
+VERSION_LOG = "versions.jsonl"  # from which step on each version of the negatives was in force
 TIMING = "timing.jsonl"
 LOG = "log.txt"
 PLACES = "places.json"  # telemetry, as it holds an absolute path: no digest knows it
@@ -140,9 +140,9 @@ class Layout:
         return self.path / STATES
 
     @property
-    def journal(self) -> Path:
+    def version_log(self) -> Path:
         """From which step on each version of the negatives was in force."""
-        return self.path / JOURNAL
+        return self.path / VERSION_LOG
 
     @property
     def timing(self) -> Path:
@@ -233,8 +233,8 @@ class Layout:
         """The paths of the state after ``step`` steps (of an episode)."""
         return StateFolder(self.path / ("states/" + (f"{step}" if episode is None else f"{episode}-{step}")))
 
-    def passed(self) -> list[tuple[int, int]]:
-        """(episode, step) of every state that training passed and that left anything, in order."""
+    def measured_states(self) -> list[tuple[int, int]]:
+        """List (episode, step) of every state that was measured between two steps and left anything, in order."""
         found = [path.name.split("-") for path in self.path.glob("states/*-*") if path.is_dir()]
         return sorted(
             (int(parts[0]), int(parts[1])) for parts in found if len(parts) == 2 and all(map(str.isdigit, parts))

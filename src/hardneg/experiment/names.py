@@ -5,9 +5,18 @@ from __future__ import annotations
 from typing import Literal
 
 # What a state is. episode: what the next episode mines with; version: behind a version of refreshed negatives;
-# passing: measured on the way; indexed: another state, as an index retrieves it.
+# passing: measured on the way; indexed: another state, as an index retrieves it; reranked: its runs, re-ranked.
 Kind = Literal[
-    "bm25", "untrained", "untrained-as-trained", "passing", "episode", "version", "last", "final", "indexed"
+    "bm25",
+    "untrained",
+    "untrained-as-trained",
+    "passing",
+    "episode",
+    "version",
+    "last",
+    "final",
+    "indexed",
+    "reranked",
 ]
 Asked = Literal["all", "judged", "dev"]  # judged: dev and test, no training queries; dev: that alone
 

@@ -25,7 +25,7 @@ class StateRecord:
     ----------
     name : under which results are kept.
     kind : what it is; see :data:`~hardneg.experiment.names.Kind`.
-    of : the state that an index retrieves here; None: nothing but the embeddings was searched.
+    of : the state that an index retrieves here, or whose runs are re-ranked; None: it is none of another's.
     episode, step : the stage that made it, and after how many of its steps; None and 0 before any training.
     model : its weights; None: they are not kept.
     digest : identity of the model; None: no run says it.
@@ -33,6 +33,7 @@ class StateRecord:
     runs : the folder of its runs; None: they are made anew (BM25).
     index : kind, options and digest of the index.
     asked : which queries it was searched for.
+    ranker : the weights of the model that re-ranked its runs; None: none did, or they are not kept.
     """
 
     name: str
@@ -46,9 +47,11 @@ class StateRecord:
     runs: str | None = None
     index: Mapping[str, Any] | None = None
     asked: Asked = "all"
+    ranker: str | None = None
 
 
 FIELDS = {field.name for field in dataclasses.fields(StateRecord)}
+ADDED = {"ranker"}  # records of older experiments lack these
 
 
 def states_text(records: Iterable[StateRecord]) -> bytes:
@@ -73,7 +76,7 @@ def read_states(folder: str | Path) -> list[StateRecord]:
 def _record(path: Path, number: int, line: bytes) -> StateRecord:
     try:
         row = json.loads(line)
-        if set(row) != FIELDS:
+        if not FIELDS - ADDED <= set(row) <= FIELDS:
             raise ValueError("not a state")
         return StateRecord(**row)
     except (ValueError, TypeError) as fault:

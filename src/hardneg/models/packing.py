@@ -73,7 +73,7 @@ class Call:
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class FlatLayout:
     """The places of sequences in a flat batch, longest first, so that equal lengths are neighbours."""
 
     groups: tuple[tuple[int, int], ...]  # (sequences, their length), consecutive
@@ -93,11 +93,11 @@ def upload(array: NDArray[Any], device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
-def lay_out(lengths: Int64, device: torch.device) -> Layout:
+def lay_out(lengths: Int64, device: torch.device) -> FlatLayout:
     """The layout of a flat batch of sequences with these ``lengths`` [n], which must be descending."""
     offsets = offsets_of(lengths)
     positions = np.arange(offsets[-1], dtype=np.int64) - np.repeat(offsets[:-1], lengths)
-    return Layout(
+    return FlatLayout(
         groups=_groups(lengths, GROUP if device.type == "cpu" else 32 * GROUP),  # there launches cost more
         calls=_calls(offsets),
         positions=upload(positions, device),
@@ -154,7 +154,7 @@ def use_flat_attention(model: nn.Module) -> None:
         model.first_tokens = FirstTokens(model)  # type: ignore[assignment]
 
 
-def hidden_states(model: nn.Module, ids: Tensor, layout: Layout, types: Tensor | None = None) -> Tensor:
+def hidden_states(model: nn.Module, ids: Tensor, layout: FlatLayout, types: Tensor | None = None) -> Tensor:
     """Last hidden states [T, h] of the flat ``ids`` [T], exactly as if each sequence had been alone.
 
     Parameters
@@ -171,7 +171,7 @@ def hidden_states(model: nn.Module, ids: Tensor, layout: Layout, types: Tensor |
     return states
 
 
-def first_states(model: nn.Module, ids: Tensor, layout: Layout, types: Tensor | None = None) -> Tensor:
+def first_states(model: nn.Module, ids: Tensor, layout: FlatLayout, types: Tensor | None = None) -> Tensor:
     """Last hidden states [n, h] of every sequence's first token; cheaper than those of all, and the same."""
     places = layout.bounds[:-1]
     narrow: FirstTokens | None = getattr(model, "first_tokens", None)
@@ -181,7 +181,7 @@ def first_states(model: nn.Module, ids: Tensor, layout: Layout, types: Tensor | 
         return hidden_states(model, ids, layout, types)
 
 
-def _padded_hidden_states(model: nn.Module, ids: Tensor, layout: Layout, types: Tensor | None) -> Tensor:
+def _padded_hidden_states(model: nn.Module, ids: Tensor, layout: FlatLayout, types: Tensor | None) -> Tensor:
     """The hidden states that :func:`hidden_states` gives, by padded batches, for models that cannot run flat."""
     lengths = layout.bounds.diff().long()
     parts = [
@@ -227,7 +227,7 @@ def flat_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    layout: Layout,
+    layout: FlatLayout,
     scaling: float,
     dropout: float = 0.0,
     **_: Any,
@@ -247,7 +247,7 @@ def _no_mask(*_: Any, **__: Any) -> None:
     """Give transformers no mask: the layout keeps sequences apart."""
 
 
-def _varlen(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float) -> Tensor:
+def _varlen(query: Tensor, key: Tensor, value: Tensor, layout: FlatLayout, scaling: float) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
     # Its keyword arguments changed between versions of torch; the positional ones, and its scale, did not.
@@ -267,7 +267,7 @@ def _varlen(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: 
 
 
 def _by_length(
-    query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float, dropout: float
+    query: Tensor, key: Tensor, value: Tensor, layout: FlatLayout, scaling: float, dropout: float
 ) -> Tensor:
     sizes = [count * length for count, length in layout.groups]
     outputs = []

@@ -24,7 +24,7 @@ BLOCK = 4096  # records whose ids are looked up together
 NAMED = 10  # number of unknown ids that a message lists
 
 
-class Lists(NamedTuple):
+class RowLists(NamedTuple):
     """The negatives of some queries as rows; -1 stands for a passage or query that is not in the collection."""
 
     query_rows: Int32  # [Q]
@@ -32,7 +32,7 @@ class Lists(NamedTuple):
     passage_rows: Int32  # [n]
 
 
-def pool_of_lists(lists: Lists, positives: Positives, collection: str) -> NegativePool:
+def pool_of_lists(lists: RowLists, positives: Positives, collection: str) -> NegativePool:
     """The lists as a pool of the queries of ``positives``; entries have source ``file``, no rank and no score.
 
     Several lists of one query are joined. Lists of other queries are left out; the log says how many.
@@ -65,7 +65,7 @@ def pool_of_lists(lists: Lists, positives: Positives, collection: str) -> Negati
 # ---------------------------------------------------------------- by passage ids
 
 
-def rows_of_ids(records: Iterable[IdList], queries: IdSpace, passages: IdSpace) -> Lists:
+def rows_of_ids(records: Iterable[IdList], queries: IdSpace, passages: IdSpace) -> RowLists:
     """Look up the ids of lists; raises :class:`InputError` if a passage is unknown."""
     records = iter(records)
     query_rows, lengths, rows = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
@@ -81,7 +81,7 @@ def rows_of_ids(records: Iterable[IdList], queries: IdSpace, passages: IdSpace) 
             what = f"negatives are not in the collection: {named}"
             fix = "give the collection they were mined from"
             raise InputError("UNKNOWN_ID", what, fix, path=record.path, line=record.line)
-    return Lists(np.concatenate(query_rows), offsets_of(np.concatenate(lengths)), np.concatenate(rows))
+    return RowLists(np.concatenate(query_rows), offsets_of(np.concatenate(lengths)), np.concatenate(rows))
 
 
 # ---------------------------------------------------------------- by token ids
@@ -153,7 +153,7 @@ def find(table: UInt64, rows: Int32, wanted: UInt64) -> Int32:
     return np.where(table[found] == wanted, rows[found], np.int32(-1)).astype(np.int32)
 
 
-def rows_of_tokens(hashed: HashedLists, queries: IdSpace, by_tokens: Int32, found: Int32) -> Lists:
+def rows_of_tokens(hashed: HashedLists, queries: IdSpace, by_tokens: Int32, found: Int32) -> RowLists:
     """Turn hashed lists into rows, given which queries and passages have the same tokens.
 
     Parameters
@@ -177,7 +177,7 @@ def rows_of_tokens(hashed: HashedLists, queries: IdSpace, by_tokens: Int32, foun
         path, line = hashed.places[0]
         what, fix = "none of the queries is in the collection", "give the collection they were mined from"
         raise InputError("UNKNOWN_ID", what, fix, path=path, line=line)
-    return Lists(query_rows, hashed.offsets, found)
+    return RowLists(query_rows, hashed.offsets, found)
 
 
 def with_first(batch: TokenBatch, first: int, length: int) -> TokenBatch:

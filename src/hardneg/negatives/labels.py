@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from hardneg.data.training_data import BY_QRELS, TrainingData
-from hardneg.evaluation.answers import AnswerBook
+from hardneg.evaluation.answers import AnswerCache
 from hardneg.negatives.candidates import Contains
 from hardneg.negatives.mining import Corpus, Searcher, training_depth
 from hardneg.negatives.pool import NegativePool
@@ -22,7 +22,7 @@ def answers_of(data: TrainingData, cache: Path) -> Contains | None:
     """The function that tells whether a passage contains an answer; None if the labels are judgements."""
     if data.labels.labels == "qrels":
         return None
-    return AnswerBook(data.collection, cache, data.labels.answer_mode).contains
+    return AnswerCache(data.collection, cache, data.labels.answer_mode).contains
 
 
 def current_positives(

@@ -136,7 +136,7 @@ def ance_tele(
         miner = stage_of(training, pool, start, episode).train()
         state.discard()
         model = training.last_model if episode == settings.episodes else layout.episode(episode).model
-        yield from training.passed(episode, before=steps_made(model))
+        yield from training.measured_states(episode, before=steps_made(model))
     yield training.state_of_episode(miner, settings.episodes + 1, settings.episodes)
 
 

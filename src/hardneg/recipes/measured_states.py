@@ -39,17 +39,17 @@ KIND = "measured"
 Place = tuple[int, int]  # (episode, step of it)
 
 
-def runs_there(experiment: Experiment, episode: int, step: int) -> Path:
+def runs_path(experiment: Experiment, episode: int, step: int) -> Path:
     """Where its runs are kept."""
     return experiment.layout.state(step, episode).runs
 
 
-def weights_there(experiment: Experiment, episode: int, step: int) -> Path:
+def weights_path(experiment: Experiment, episode: int, step: int) -> Path:
     """Where its weights stand, if it may be the best."""
     return experiment.layout.state(step, episode).model
 
 
-def value_of(run: Run, data: TrainingData, measure: Measure, cache: Path) -> float:
+def dev_value(run: Run, data: TrainingData, measure: Measure, cache: Path) -> float:
     """How a run of the dev queries does."""
     assert data.dev is not None
     collection = data.collection
@@ -57,7 +57,7 @@ def value_of(run: Run, data: TrainingData, measure: Measure, cache: Path) -> flo
     return evaluate_with_answers(run, data.dev, [measure], **options).means[str(measure)]  # type: ignore[arg-type]
 
 
-class Passing:
+class DevEvaluator:
     """Looks at the states that a stage of training passes; :class:`MeasuredStage` asks it to.
 
     Parameters
@@ -79,7 +79,7 @@ class Passing:
         *,
         start: Path | None = None,
         besides: Iterable[int] = (),
-        runs: Callable[[Experiment, int, int], Path] = runs_there,
+        runs: Callable[[Experiment, int, int], Path] = runs_path,
         weights: bool = True,
         with_index: Callable[[Snapshot], Snapshot] = lambda state: state,
         lasting: Callable[[int], bool] = lambda step: False,
@@ -103,11 +103,11 @@ class Passing:
         self.values = by_leader(self._found)
         if self.settings.patience:
             self.origin = self._value(self._state(encoder, 0, self.start))
-        known = [step for step in self.steps if self.end is None or step <= self.end]
+        known = [step for step in self.steps if self.stop_step is None or step <= self.stop_step]
         return next((step for step in known if (self.episode, step) not in self.values), None)
 
     @property
-    def end(self) -> int | None:
+    def stop_step(self) -> int | None:
         """The step at which ``patience`` measurements in a row were no better than the best before them."""
         best, since = self.origin, 0
         for step in self.measured:
@@ -123,7 +123,7 @@ class Passing:
         """Whether the state after so many steps is to be measured."""
         return made in self.steps
 
-    def look(self, encoder: BiEncoder, made: int) -> None:
+    def evaluate(self, encoder: BiEncoder, made: int) -> None:
         """Measure the state after so many steps, unless that was done; keep its weights while it is the best."""
         place = self.episode, made
         if place in self.values:
@@ -132,10 +132,10 @@ class Passing:
         value = self._value(state)
         if self.keeps_weights and value > max(self.values.values(), default=float("-inf")):
             inputs = self._inputs_of(made)
-            by_leader(save_encoder, encoder, weights_there(self.experiment, *place), inputs=inputs, replace=True)
+            by_leader(save_encoder, encoder, weights_path(self.experiment, *place), inputs=inputs, replace=True)
         by_leader(self._record, state, made)
         self.values[place] = value
-        if not self.lasting(made) and self.end != made:  # after an early end the same state is searched
+        if not self.lasting(made) and self.stop_step != made:  # after an early end the same state is searched
             state.discard("passage")
         if self.keeps_weights:
             by_leader(self._forget_weights)
@@ -151,7 +151,7 @@ class Passing:
         depth = evaluation_depth(parse_measures(self.settings.measures))
         assert self.data.dev is not None
         found = search_judged(state, {"dev": self.data.dev}, depth)
-        return by_leader(value_of, found["dev"], self.data, self.settings.steering, self.experiment.cache)
+        return by_leader(dev_value, found["dev"], self.data, self.settings.steering, self.experiment.cache)
 
     def _inputs_of(self, step: int) -> dict[str, str]:
         return {**self.inputs, "step": str(step)}
@@ -167,7 +167,7 @@ class Passing:
     def _found(self) -> dict[Place, float]:
         """What was measured in all stages; of this one, what came from something else or is not due is deleted."""
         found = {}
-        for place in self.experiment.layout.passed():
+        for place in self.experiment.layout.measured_states():
             state = self.experiment.layout.state(place[1], place[0])
             ours = place[0] == self.episode
             if ours and (place[1] not in self.steps or not self._is_current(place[1])):
@@ -175,7 +175,7 @@ class Passing:
                 continue
             if is_published(state.record):
                 run = load_run(run_of(self.experiment / read_manifest(state.record).facts["runs"], "dev"))
-                found[place] = value_of(run, self.data, self.settings.steering, self.experiment.cache)
+                found[place] = dev_value(run, self.data, self.settings.steering, self.experiment.cache)
         return found
 
     def _is_current(self, step: int) -> bool:
@@ -185,9 +185,9 @@ class Passing:
     def _forget_weights(self) -> None:
         """Delete the weights of all states but the best one of all stages; of equals the earlier is the best."""
         best = max(sorted(self.values), key=lambda place: self.values[place], default=None)
-        for place in self.experiment.layout.passed():
+        for place in self.experiment.layout.measured_states():
             if place != best and place in self.values:
-                remove(weights_there(self.experiment, *place))
+                remove(weights_path(self.experiment, *place))
 
 
 class MeasuredStage:
@@ -195,7 +195,7 @@ class MeasuredStage:
 
     Parameters
     ----------
-    passing : what measures; None: nothing is measured.
+    dev : what measures; None: nothing is measured.
     episode, inputs : see :class:`~hardneg.training.stage.Stage`.
 
     Attributes
@@ -208,21 +208,21 @@ class MeasuredStage:
         self,
         training: TrainingRun,
         trainee: Trainee,
-        passing: Passing | None,
+        dev: DevEvaluator | None,
         *,
         episode: int,
         inputs: Mapping[str, str],
     ) -> None:
-        self.name, self.passing, before = trainee.name, passing, []
+        self.name, self.dev, before = trainee.name, dev, []
         self.encoder: BiEncoder = trainee.model  # type: ignore[assignment]  # it is a retriever
-        if passing is not None:
-            unseen = passing.begin(self.encoder, inputs_of([trainee], inputs))
+        if dev is not None:
+            unseen = dev.begin(self.encoder, inputs_of([trainee], inputs))
             before = [] if unseen is None else [{trainee.name: unseen}]
-            trainee = trainee.until(passing.end)
+            trainee = trainee.until(dev.stop_step)
         self.stage = training.stage([trainee], episode=episode, inputs=inputs, before=before)
         self.last = max(trainee.kept.values())
         self.model = [*trainee.models][-1]
-        self.over = self.stage.finished
+        self.finished = self.stage.finished
 
     @property
     def made(self) -> int:
@@ -232,11 +232,11 @@ class MeasuredStage:
     def advance(self, until: int | None = None) -> None:
         """Make the steps until so many are made, at most all, and measure the states that are due among them."""
         until = self.last if until is None else min(until, self.last)
-        while not self.over:
+        while not self.finished:
             self._look()
-            if self.over or self.made >= until:
+            if self.finished or self.made >= until:
                 return
-            due = [] if self.passing is None else [s for s in self.passing.steps if self.made < s < until]
+            due = [] if self.dev is None else [s for s in self.dev.steps if self.made < s < until]
             turn = min([*due, until])
             self.stage.advance(self.name, turn, checkpoint=turn == until)
 
@@ -247,16 +247,16 @@ class MeasuredStage:
 
     def _look(self) -> None:
         """Measure the state as it is, if that is due, and end training if it says so."""
-        if self.passing is None or not self.passing.is_due(self.made):
+        if self.dev is None or not self.dev.is_due(self.made):
             return
         try:
-            self.passing.look(self.encoder, self.made)
+            self.dev.evaluate(self.encoder, self.made)
         except Interrupted:
             self.stage.save()
             raise
-        if self.passing.end == self.made:
+        if self.dev.stop_step == self.made:
             self.stage.end(self.name)
-            self.over = True
+            self.finished = True
 
 
 def stage_on_pool(
@@ -279,5 +279,5 @@ def stage_on_pool(
     schedule, number = training.settings.schedule_over(episode.scheduled), episode.episode
     retriever = training.trainee(encoder, objective, batches, schedule, models)
     inputs = {"pool": read_manifest(training.experiment.layout.episode(number).negatives).digest}
-    passing = Passing(training, episode, start=began)
-    return MeasuredStage(training, retriever, passing, episode=number, inputs=inputs)
+    dev = DevEvaluator(training, episode, start=began)
+    return MeasuredStage(training, retriever, dev, episode=number, inputs=inputs)

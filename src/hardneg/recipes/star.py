@@ -72,7 +72,7 @@ def star(
     pool = training.pool(1, inputs, partial(static_negatives, training, state, given))
     state.discard()
     encoder = stage_of(training, pool, base()).train()
-    yield from training.passed(1, before=steps_made(training.last_model))
+    yield from training.measured_states(1, before=steps_made(training.last_model))
     yield training.state_of_episode(encoder, 2, 1)
 
 

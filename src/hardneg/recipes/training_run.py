@@ -103,7 +103,7 @@ class TrainingRun(Generic[S]):
         facts = {"step": step, "pool": pool, "episode": episode}
         return self.state(encoder, name, runs, weights=self.last_model, kind=name, **facts)
 
-    def passed(self, episode: int, *, after: int = 0, before: int) -> Iterator[ArchivedState]:
+    def measured_states(self, episode: int, *, after: int = 0, before: int) -> Iterator[ArchivedState]:
         """The states of an episode that were measured on the way, in order.
 
         Parameters
@@ -111,7 +111,7 @@ class TrainingRun(Generic[S]):
         after, before : steps between which they were.
         """
         layout = self.experiment.layout
-        for place in by_leader(layout.passed):
+        for place in by_leader(layout.measured_states):
             if place[0] == episode and after < place[1] < before:
                 there = layout.state(place[1], episode)
                 yield ArchivedState(
@@ -200,7 +200,7 @@ class TrainingRun(Generic[S]):
         ----------
         models : where it is kept, and after how many steps.
         save : publishes it; None: as a bi-encoder is saved.
-        more : ``passing`` and ``facts``, as :class:`~hardneg.training.stage.Trainee` takes them.
+        more : ``intermediate`` and ``facts``, as :class:`~hardneg.training.stage.Trainee` takes them.
         """
         settings = self.settings
         return Trainee(

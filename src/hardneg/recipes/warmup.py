@@ -118,7 +118,7 @@ def warmup(
         pool = training.pool(episode, inputs, partial(mixture_pool, training, episode, given))
         encoder = stage_of(training, pool, encoder, episode).train()
         made = steps_made(training.experiment.layout.episode(episode).model)
-        yield from training.passed(episode, before=made)
+        yield from training.measured_states(episode, before=made)
     yield training.state_of_episode(encoder, mixtures + 1, mixtures)
 
 

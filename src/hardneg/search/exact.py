@@ -24,7 +24,7 @@ from hardneg.search.codes import Codes, Coding
 from hardneg.search.pairs import Pairs
 from hardneg.search.proposals import SAFE, SLACK, Precision, Product, choose, loss, most_lost
 from hardneg.search.runs import check_request
-from hardneg.search.topk_selection import Candidates, Crowded
+from hardneg.search.topk_selection import Candidates, TooManyCandidates
 from hardneg.search.vectors import Vectors, as_tensor, check_norms, vector_norms
 
 TILE = {"cpu": 1024, "cuda": 8192}  # queries of one pass over the passages
@@ -175,7 +175,7 @@ class ExactIndex:
         """The hits of one tile by way of codes; None where codes do not tell the passages apart."""
         if coded := codes.of(queries, pairs.norms):
             candidates = Candidates(pairs, coded.margin, k, codes.capacity(k), settles=False)
-            with contextlib.suppress(Crowded):
+            with contextlib.suppress(TooManyCandidates):
                 return candidates.best_of(codes.products(coded, self.given_chunk))
         self.coding.crowd()
         return None

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from hardneg.data.collection import Collection
-from hardneg.data.tokens import TokenStore, token_batch
+from hardneg.data.tokens import SomeTokens, TokenStore, token_batch
 from hardneg.errors import ArtifactError
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.tokenizing import texts_digest, token_store
@@ -57,7 +57,7 @@ class Encoding:
 def encode_side(
     encoder: BiEncoder,
     collection: Collection,
-    store: TokenStore,
+    store: TokenStore | SomeTokens,
     path: Path,
     *,
     side: Side,
@@ -148,6 +148,7 @@ class Retriever:
     Attributes
     ----------
     digest : identity of the model when the retriever was made; sides : those of its sides.
+    among : rows of the passages that are encoded and searched; None: all (:meth:`limited`).
     """
 
     def __init__(
@@ -163,6 +164,7 @@ class Retriever:
     ) -> None:
         self.encoder, self.collection, self.cache = encoder, collection, cache
         self.encoding, self.index, self.passages_at, self.timed = encoding, index, passages_at, timed
+        self.among: Int32 | None = None
         self.lock = threading.RLock()
         self.digest = encoder.digest()  # now: the weights may change while the retriever is looked at
         passage = encoder.digest("passage")
@@ -210,6 +212,22 @@ class Retriever:
         other.index = index
         return other
 
+    def limited(self, passages: Int32) -> Self:
+        """A retriever of this model that encodes and searches these passages of the collection alone.
+
+        Its runs name the collection's rows. It answers queries; neighbours of passages are for the whole corpus.
+
+        Parameters
+        ----------
+        passages : rows, in any order. Each text must be one sequence: no MaxP.
+        """
+        assert self.index is None, "an index holds what it holds"
+        assert self.chunks is None, "each text is one sequence"
+        other = copy.copy(self)
+        other.among = np.unique(passages).astype(np.int32)
+        other.__dict__.pop("passages", None)
+        return other
+
     # ------------------------------------------------------------ runs
 
     @one_at_a_time
@@ -255,7 +273,8 @@ class Retriever:
     def _search(self, index: Index, vectors: NDArray[Any], query_rows: Int32, k: int) -> Run:
         asked = as_tensor(vectors), query_rows, k, self.collection.digest
         with track("searching", "queries") as tick:
-            return index_run(index, *asked, documents=self.chunks, progress=tick)
+            run = index_run(index, *asked, documents=self.chunks, progress=tick)
+        return run if self.among is None else dataclasses.replace(run, passage_rows=self.among[run.passage_rows])
 
     # ------------------------------------------------------------ vectors and scores
 
@@ -345,9 +364,13 @@ class Retriever:
             barrier()  # other processes may have shards to make
         return made or Embeddings.open(path)
 
-    def _embeddings(self, side: Side, *, searching: bool = True) -> tuple[TokenStore, Path]:
+    def _embeddings(self, side: Side, *, searching: bool = True) -> tuple[TokenStore | SomeTokens, Path]:
         """The token store of a side, and where its embeddings live: keyed by digests, never by a name."""
-        store = token_store(self.encoder, self.collection, self.cache, side, searching=searching)
+        store: TokenStore | SomeTokens = token_store(
+            self.encoder, self.collection, self.cache, side, searching=searching
+        )
+        if side == "passage" and self.among is not None:
+            store = SomeTokens(store, self.among)  # type: ignore[arg-type]  # it was none before
         key = digest_json([VERSION, self.sides[side], store.digest, dataclasses.asdict(self.encoding)])
         return store, self.cache / "embeddings" / key[:32]
 
@@ -439,6 +462,7 @@ class CachedRetriever(Retriever):
             "encoding": digest_json(dataclasses.asdict(self.encoding)),
             "asked": digest_json(asked),
             **self.shortened(as_trained),
+            **({} if self.among is None else {"passages": digest_json(self.among.tolist())}),
         }
 
     @one_at_a_time

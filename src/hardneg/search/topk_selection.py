@@ -26,7 +26,7 @@ class Scorer(Protocol):
         ...
 
 
-class Crowded(Exception):
+class TooManyCandidates(Exception):
     """More passages than can be held may be among the best, and approximate scores do not tell them apart."""
 
 
@@ -60,7 +60,7 @@ class Candidates:
 
     Raises
     ------
-    Crowded : on the way, where it does not settle, and more than ``capacity`` passages may be among the k best.
+    TooManyCandidates : more than ``capacity`` passages may be among the k best, and ``settles`` is false.
     """
 
     def __init__(self, scorer: Scorer, margin: Tensor, k: int, capacity: int, *, settles: bool = True) -> None:
@@ -89,7 +89,7 @@ class Candidates:
             crowded = self._crowded(ids, found)
         if crowded.any():
             if not self.settles:
-                raise Crowded
+                raise TooManyCandidates
             found = found.where(~crowded[found.which])
             self._split(ids[crowded], scores[crowded], start)
         self._append(ids, found)

@@ -64,7 +64,7 @@ class Trainee:
     save : publishes the model in a folder.
     models : folder -> number of steps: the model is saved there after so many steps, or at the end of training if
         it ends earlier.
-    passing : folder -> number of steps, for states on the way; they are not saved if training ends earlier.
+    intermediate : folder -> number of steps, for states on the way; they are not saved if training ends earlier.
     facts : what else the metrics say of a step.
     kind : of the folders that ``save`` publishes.
     """
@@ -76,7 +76,7 @@ class Trainee:
     schedule: Schedule
     save: Save
     models: Mapping[Path, int] = field(default_factory=dict)
-    passing: Mapping[Path, int] = field(default_factory=dict)
+    intermediate: Mapping[Path, int] = field(default_factory=dict)
     optimizer: Optimizers = adamw
     clip: float = 1.0
     facts: Callable[[int], Mapping[str, Any]] = lambda step: {}
@@ -85,17 +85,17 @@ class Trainee:
     @property
     def kept(self) -> dict[Path, int]:
         """All folders in which the model is saved, and after how many steps."""
-        return {**self.passing, **self.models}
+        return {**self.intermediate, **self.models}
 
     def until(self, end: int | None) -> Trainee:
         """A copy of the trainee for training that ends after ``end`` steps; None: the end is not known."""
         if end is None:
             return self
-        passing = {path: step for path, step in self.passing.items() if step < end}
-        return replace(self, models={path: min(step, end) for path, step in self.models.items()}, passing=passing)
+        models = {path: min(step, end) for path, step in self.models.items()}
+        return replace(self, models=models, intermediate={p: n for p, n in self.intermediate.items() if n < end})
 
 
-class Watch(Protocol):
+class StageObserver(Protocol):
     """An observer of all stages, for tests; it is called just before a model is trained on a batch."""
 
     def __call__(self, name: str, step: int, batch: Batch) -> None:
@@ -142,7 +142,7 @@ class Stage:
         the start.
     """
 
-    watch: ClassVar[Watch | None] = None
+    watch: ClassVar[StageObserver | None] = None
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ _NAMED = 10  # number of unknown ids that a fault lists
 
 
 @dataclass(frozen=True)
-class Layout:
+class TableForm:
     """The columns of a pair table; the last one takes the rest of the line."""
 
     columns: str
@@ -79,7 +79,7 @@ class Table:
         return rows
 
 
-def read_table(path: Path, layout: Layout, parse: Parse) -> Table:
+def read_table(path: Path, layout: TableForm, parse: Parse) -> Table:
     """Read a pair table; ``parse`` turns the texts of values into numbers and names the line of a fault."""
     queries, passages = _numbering(), _numbering()
     parts: list[tuple[Int64, Int64, Float64, Int64]] = []
@@ -105,7 +105,7 @@ def _codes(numbering: defaultdict[bytes, int], ids: Column) -> Int64:
 # ---------------------------------------------------------------- lines into columns
 
 
-def _columns(path: Path, layout: Layout) -> Iterator[tuple[Sequence[int], list[Column]]]:
+def _columns(path: Path, layout: TableForm) -> Iterator[tuple[Sequence[int], list[Column]]]:
     """Line numbers and columns of blocks of lines.
 
     Blocks are split as a whole while all their lines are regular; from the first other block on, line by line.
@@ -136,7 +136,7 @@ def _blocks(path: Path) -> Iterator[bytes]:
         yield rest.removeprefix(bom) + b"\n"
 
 
-def _split_regular(block: bytes, layout: Layout) -> list[Column] | None:
+def _split_regular(block: bytes, layout: TableForm) -> list[Column] | None:
     """The columns of a block; None if a line has another number of words or the text needs a closer look."""
     skipped = any(b"\n" + prefix.encode() in b"\n" + block for prefix in layout.skip)
     if layout.separator is not None or skipped or b"\0" in block or not _is_utf8(block):
@@ -155,7 +155,7 @@ def _is_utf8(block: bytes) -> bool:
         return False
 
 
-def _split_lines(path: Path, layout: Layout, start: int) -> Iterator[tuple[Sequence[int], list[Column]]]:
+def _split_lines(path: Path, layout: TableForm, start: int) -> Iterator[tuple[Sequence[int], list[Column]]]:
     """Line numbers and columns of the lines from ``start`` on; a faulty line is named."""
     lines = itertools.islice(read_lines(path), start - 1, None)
     records = ((number, line) for number, line in lines if not line.startswith(layout.skip))

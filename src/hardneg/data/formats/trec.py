@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardneg.data.formats.lines import grade_of, read_lines
-from hardneg.data.formats.pair_table import Column, Float64, Layout, Table, read_table
+from hardneg.data.formats.pair_table import Column, Float64, Table, TableForm, read_table
 from hardneg.data.ids import IdSpace, Vocabulary, byte_ranks, extend
 from hardneg.errors import ArtifactError, InputError, NumericError
 from hardneg.records import Float32, Int32, Int64, Qrels, Run, Unit, offsets_of, owners
@@ -34,11 +34,11 @@ log = logging.getLogger(__name__)
 
 _BLOCK = 1 << 16  # hits written together
 
-_TREC_RUN = Layout("qid Q0 pid rank score tag", (0, 2, 4))
-_MARCO_RUN = Layout("qid pid rank", (0, 1, 2))
-_TREC_QRELS = Layout("qid 0 pid grade", (0, 2, 3), skip=("#",))
+_TREC_RUN = TableForm("qid Q0 pid rank score tag", (0, 2, 4))
+_MARCO_RUN = TableForm("qid pid rank", (0, 1, 2))
+_TREC_QRELS = TableForm("qid 0 pid grade", (0, 2, 3), skip=("#",))
 _BEIR_HEADER = "query-id\tcorpus-id\tscore"
-_BEIR_QRELS = Layout("query-id corpus-id score", (0, 1, 2), b"\t", skip=("#", _BEIR_HEADER))
+_BEIR_QRELS = TableForm("query-id corpus-id score", (0, 1, 2), b"\t", skip=("#", _BEIR_HEADER))
 
 
 # ---------------------------------------------------------------- runs

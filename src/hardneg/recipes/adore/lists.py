@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hardneg.models.packing import upload
-from hardneg.recipes.adore.query_batches import Lists, QueryBatch, given_lists, retrieved_lists
+from hardneg.recipes.adore.query_batches import CandidateLists, QueryBatch, given_lists, retrieved_lists
 from hardneg.records import Int32, Positives
 from hardneg.search.retrieve import Index
 from hardneg.training.batches import KnownPositives
@@ -44,7 +44,7 @@ class Retrieval:
         self.known, self.given = known, given
         self.noted: dict[int, tuple[Any, list[float]]] = {}
 
-    def lists(self, batch: QueryBatch, vectors: Tensor) -> Lists:
+    def lists(self, batch: QueryBatch, vectors: Tensor) -> CandidateLists:
         """What each query of a batch is trained on; notes what was retrieved."""
         positives = self.positives.select(batch.positions)
         found = self.index.search(vectors.to(self.dtype), self.depth)[1].cpu().numpy()
@@ -65,7 +65,7 @@ class Retrieval:
             return None
         return np.stack([self.known.mask(positives.query_rows[i : i + 1], row)[0] for i, row in enumerate(found)])
 
-    def scores(self, vectors: Tensor, lists: Lists) -> Tensor:
+    def scores(self, vectors: Tensor, lists: CandidateLists) -> Tensor:
         """[b, n] scores of the lists, with gradient to the queries; the passages are as the index has them."""
         rows, place = np.unique(lists.rows, return_inverse=True)
         passages = self.index.vectors(rows).to(vectors.device)

@@ -55,7 +55,7 @@ class QueryBatches:
 
 
 @dataclass(frozen=True)
-class Lists:
+class CandidateLists:
     """What each query of a batch ranks: padded lists of candidates."""
 
     rows: Int32  # [b, n] passage rows; 0 where there is no entry
@@ -65,7 +65,9 @@ class Lists:
     relevant: Int64  # [b] how many positives the query has, in the list or not
 
 
-def retrieved_lists(found: Int32, positives: Positives, duplicates: NDArray[np.bool_] | None = None) -> Lists:
+def retrieved_lists(
+    found: Int32, positives: Positives, duplicates: NDArray[np.bool_] | None = None
+) -> CandidateLists:
     """What was retrieved, labelled by D+; a query that found none of its positives gets all of them appended.
 
     The j-th one appended stands at rank n + j (ADORE, as published). Those missing are left out where some were
@@ -91,10 +93,10 @@ def retrieved_lists(found: Int32, positives: Positives, duplicates: NDArray[np.b
     if duplicates is not None:
         valid[:, :depth] &= ~duplicates | positive[:, :depth]
     ranks = np.broadcast_to(np.arange(1, rows.shape[1] + 1), rows.shape)
-    return Lists(rows, ranks, positive, valid, np.diff(positives.offsets).astype(np.int64))
+    return CandidateLists(rows, ranks, positive, valid, np.diff(positives.offsets).astype(np.int64))
 
 
-def given_lists(negatives: Sequence[Int32], positives: Positives) -> Lists:
+def given_lists(negatives: Sequence[Int32], positives: Positives) -> CandidateLists:
     """Given negatives and all positives of each query; ranks are by score, and are not known yet (0)."""
     lists = [np.concatenate([positives.of(i), negatives[i]]) for i in range(len(positives))]
     width = max(map(len, lists))
@@ -102,12 +104,12 @@ def given_lists(negatives: Sequence[Int32], positives: Positives) -> Lists:
     for i, one in enumerate(lists):
         rows[i, : len(one)], valid[i, : len(one)] = one, True
         positive[i, : len(positives.of(i))] = True
-    return Lists(
+    return CandidateLists(
         rows, np.zeros(rows.shape, np.int64), positive, valid, np.diff(positives.offsets).astype(np.int64)
     )
 
 
-def ranks_of(lists: Lists, scores: Tensor, valid: Tensor) -> Tensor:
+def ranks_of(lists: CandidateLists, scores: Tensor, valid: Tensor) -> Tensor:
     """Ranks as retrieved; of given lists, those of the scores at this step."""
     if lists.ranks.any():
         return upload(lists.ranks, scores.device)

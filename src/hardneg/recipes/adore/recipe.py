@@ -31,7 +31,7 @@ from hardneg.recipes.adore.fixed_negatives import FixedNegatives
 from hardneg.recipes.adore.lists import Retrieval
 from hardneg.recipes.adore.query_batches import QueryBatch, QueryBatches, ranks_of
 from hardneg.recipes.estimate import CostModel, judged_queries, work_of
-from hardneg.recipes.measured_states import MeasuredStage, Passing
+from hardneg.recipes.measured_states import DevEvaluator, MeasuredStage
 from hardneg.recipes.settings import Episode, Recipe, TrainingSettings
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.search.ann_building import DEFAULTS, choose, code_bytes
@@ -177,7 +177,7 @@ def train(training: TrainingRun[Adore], state: Snapshot, index: Index) -> BiEnco
     steps = settings.episode_of(training.data).steps
     stage = stage_of(training, encoder, index, fixed)
     for until in (*settings.refreshes(steps), steps):
-        if fixed is not None and not stage.over and stage.made < until:
+        if fixed is not None and not stage.finished and stage.made < until:
             fixed.follow(stage.made)
         stage.advance(until)
     return load_encoder(str(stage.model), device=encoder.device)
@@ -212,16 +212,16 @@ def stage_of(
         ),
         settings.schedule_over(episode.scheduled),
         models={training.last_model: episode.steps},
-        passing={layout.state(step).model: step for step in settings.measured_steps(episode)},
+        intermediate={layout.state(step).model: step for step in settings.measured_steps(episode)},
         facts=retrieval.facts,
     )
-    passing = passing_of(training, index, episode) if settings.patience else None
-    return MeasuredStage(training, retriever, passing, episode=1, inputs=inputs)
+    dev = dev_evaluator_of(training, index, episode) if settings.patience else None
+    return MeasuredStage(training, retriever, dev, episode=1, inputs=inputs)
 
 
-def passing_of(training: TrainingRun[Adore], index: Index, episode: Episode) -> Passing:
+def dev_evaluator_of(training: TrainingRun[Adore], index: Index, episode: Episode) -> DevEvaluator:
     """What patience goes by: the state as it is searched for, whose passages are those of all states."""
-    return Passing(
+    return DevEvaluator(
         training,
         episode,
         runs=lambda experiment, episode, step: experiment.layout.state(step).runs,

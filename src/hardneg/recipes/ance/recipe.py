@@ -28,28 +28,28 @@ from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.process.distributed import by_leader
 from hardneg.recipes import catalogue
-from hardneg.recipes.ance.following import (
+from hardneg.recipes.ance.refreshed_pool import RefreshedPool
+from hardneg.recipes.ance.refreshing import (
     DONE,
     EPISODE,
     Supervisor,
     archived_state,
-    beat_of,
+    delete_old,
+    heartbeat_of,
     is_mined,
+    mined_states,
+    mining_state,
     next_job,
     publish_model,
     publish_version,
     published_model,
     runs_of,
-    state_behind,
-    tidy,
-    used_before,
+    version_before,
     versions_of,
-    watch,
 )
-from hardneg.recipes.ance.in_force import VersionInForce
 from hardneg.recipes.ance.versions import Mode, Wait, no_wait, wait_for_peer
 from hardneg.recipes.estimate import CostModel, work_of
-from hardneg.recipes.measured_states import MeasuredStage, Passing, runs_there, weights_there
+from hardneg.recipes.measured_states import DevEvaluator, MeasuredStage, runs_path, weights_path
 from hardneg.recipes.settings import Episode, MiningSettings, Recipe
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.training.batches import VisitBatches
@@ -143,7 +143,7 @@ def ance(
     if working is None:
         yield from alternate(training, base)
     else:
-        yield from watch(
+        yield from mined_states(
             experiment,
             working,
             mode=settings.mode,
@@ -155,7 +155,7 @@ def ance(
     last = training.last_model
     encoder, made = load_encoder(str(last), device=base().device), steps_made(last)
     newest = versions_of(experiment).newest() or 0
-    used = used_before(settings.mode, experiment, made, settings.refresh_every, newest + 1)
+    used = version_before(settings.mode, experiment, made, settings.refresh_every, newest + 1)
     yield training.final_state(encoder, made, used)
 
 
@@ -167,26 +167,26 @@ def alternate(training: TrainingRun[Ance], base: Callable[[], BiEncoder]) -> Ite
         step = version * settings.refresh_every
         if step >= end:  # patience ended it
             break
-        used = used_before(settings.mode, experiment, step, settings.refresh_every, version)
-        weights = weights_there(experiment, EPISODE, step) if step and settings.keep == "best" else None
+        used = version_before(settings.mode, experiment, step, settings.refresh_every, version)
+        weights = weights_path(experiment, EPISODE, step) if step and settings.keep == "best" else None
         if by_leader(is_mined, experiment, version):
             old = archived_state(experiment, version, step, used, settings.examine)
             old.weights = weights
             yield old
         else:
             miner = encoder if step == 0 else published_model(experiment, step, encoder.device)
-            state = state_behind(training, miner, version, step, used)
+            state = mining_state(training, miner, version, step, used)
             state.weights = weights
             yield state
             by_leader(publish_version, training, state, version)
             state.discard()
-        by_leader(tidy, experiment, used=used, keep=settings.keep_versions)
+        by_leader(delete_old, experiment, used=used, keep=settings.keep_versions)
         stage = stage or stage_of(training, encoder, no_wait)  # now negatives are there
         train(stage, experiment, step + settings.refresh_every, settings.steps)
-        if stage.over:
+        if stage.finished:
             end = steps_made(training.last_model)
         until = min(step + settings.refresh_every, end)
-        yield from training.passed(EPISODE, after=step, before=until)
+        yield from training.measured_states(EPISODE, after=step, before=until)
 
 
 # ---------------------------------------------------------------- the trainer
@@ -195,7 +195,7 @@ def alternate(training: TrainingRun[Ance], base: Callable[[], BiEncoder]) -> Ite
 def train(stage: MeasuredStage, experiment: Experiment, until: int, steps: int) -> None:
     """Make the steps up to the next refresh, ``until`` so many of all ``steps``; then the model is published."""
     stage.advance(until)
-    if not stage.over and stage.made == until < steps:
+    if not stage.finished and stage.made == until < steps:
         publish_model(stage.encoder, experiment, until)
 
 
@@ -207,7 +207,7 @@ def stage_of(training: TrainingRun[Ance], encoder: BiEncoder, wait: Wait) -> Mea
     wait : how to wait for a version.
     """
     settings, data = training.settings, training.data
-    in_force = VersionInForce(
+    pool = RefreshedPool(
         training,
         settings.mode,
         every=settings.refresh_every,
@@ -221,30 +221,30 @@ def stage_of(training: TrainingRun[Ance], encoder: BiEncoder, wait: Wait) -> Mea
         training.objective(encoder, loss, in_batch=settings.in_batch),
         VisitBatches(
             data.train,
-            in_force,
+            pool,
             queries_per_step=settings.queries_per_step,
             negatives=settings.negatives_per_query,
             seed=settings.seed,
             rotate=settings.positives == "rotate",
             micro_queries=settings.micro_queries,
         ),
-        schedule_of(settings, len(data.train), in_force.begun),
+        schedule_of(settings, len(data.train), pool.first_step),
         models={training.last_model: settings.episode_of(len(data.train)).steps},
-        facts=in_force.facts,
+        facts=pool.facts,
     )
-    passing = passing_of(training) if settings.mode == "sync" else None
-    return MeasuredStage(training, retriever, passing, episode=EPISODE, inputs=training.inputs)
+    dev = dev_evaluator_of(training) if settings.mode == "sync" else None
+    return MeasuredStage(training, retriever, dev, episode=EPISODE, inputs=training.inputs)
 
 
-def passing_of(training: TrainingRun[Ance]) -> Passing:
+def dev_evaluator_of(training: TrainingRun[Ance]) -> DevEvaluator:
     """What measures on the way; the states behind refreshes are looked at too where the best is kept."""
     settings, every = training.settings, training.settings.refresh_every
 
     def runs(experiment: Experiment, episode: int, step: int) -> Path:
         behind = runs_of(experiment, step // every)
-        return runs_there(experiment, episode, step) if step % every else behind
+        return runs_path(experiment, episode, step) if step % every else behind
 
-    return Passing(
+    return DevEvaluator(
         training,
         settings.episode_of(len(training.data.train)),
         start=runs_of(training.experiment, 0),
@@ -257,23 +257,23 @@ def passing_of(training: TrainingRun[Ance]) -> Passing:
 def be_trainer(training: TrainingRun[Ance], base: Callable[[], BiEncoder], patience: float) -> None:
     """The trainer's role; it waits for an inferencer that gives no sign of life for ``patience`` seconds."""
     settings, experiment = training.settings, training.experiment
-    stage = stage_of(training, base(), wait_for_peer(beat_of(experiment, "inferencer"), patience))
+    stage = stage_of(training, base(), wait_for_peer(heartbeat_of(experiment, "inferencer"), patience))
     for until in range(settings.refresh_every, settings.steps + 1, settings.refresh_every):
         train(stage, experiment, until, settings.steps)
 
 
-def schedule_of(settings: Ance, queries: int, begun: Callable[[int], int]) -> Schedule:
+def schedule_of(settings: Ance, queries: int, first_step: Callable[[int], int]) -> Schedule:
     """The learning rate of every step.
 
     Parameters
     ----------
     queries : to train on.
-    begun : step -> the step at which the version in force there took effect.
+    first_step : step -> the step at which the version in force there took effect.
     """
     if settings.schedule == "single":
         return settings.schedule_over(settings.horizon or settings.steps)
     horizon = settings.horizon or max(queries, settings.refresh_every)  # never at rest before a version is due
-    return cyclical(settings.schedule_over(horizon), begun)
+    return cyclical(settings.schedule_over(horizon), first_step)
 
 
 # ---------------------------------------------------------------- the inferencer
@@ -286,12 +286,12 @@ def infer(training: TrainingRun[Ance], base: Callable[[], BiEncoder], patience: 
     """
     settings, data, experiment = training.settings, training.data, training.experiment
     judge = Judge(data, parse_measures(settings.measures), experiment.cache)
-    wait = wait_for_peer(beat_of(experiment, "trainer"), patience)
+    wait = wait_for_peer(heartbeat_of(experiment, "trainer"), patience)
     todo = partial(next_job, settings.mode, experiment, every=settings.refresh_every, refreshes=settings.refreshes)
     while (job := wait(todo, "a model to mine with")) != DONE:
         version, step = job
         miner = base() if step == 0 else published_model(experiment, step, base().device)
-        state = state_behind(training, miner, version, step)
+        state = mining_state(training, miner, version, step)
         search_state(state, judge, depth=settings.depth)  # now: the embeddings go
         publish_version(training, state, version)
         state.discard()

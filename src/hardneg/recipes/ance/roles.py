@@ -32,7 +32,7 @@ from hardneg.models.source import ModelSource
 from hardneg.process import progress
 from hardneg.process.cpu import tune
 from hardneg.process.memory import limit_memory, limit_of
-from hardneg.recipes.ance.following import beat_of
+from hardneg.recipes.ance.refreshing import heartbeat_of
 from hardneg.recipes.settings import Recipe
 from hardneg.recipes.starting_model import starting_encoder
 from hardneg.recipes.training_run import TrainingRun
@@ -114,7 +114,7 @@ def take_role(recipe: Recipe, job: Job) -> None:
             source=source,
             cache=Path(job.cache) if job.cache else None,
         ) as experiment,
-        beat_of(experiment, job.role).beating(lambda: progress.beats),
+        heartbeat_of(experiment, job.role).beating(lambda: progress.beats),
         tensorboard_writer(experiment, settings.tensorboard),
     ):
         remember_collection(out, data.collection)

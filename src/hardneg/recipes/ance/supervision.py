@@ -20,7 +20,7 @@ from hardneg.errors import BusyError, Interrupted, PeerError
 from hardneg.experiment.folder import Experiment
 from hardneg.process.progress import note
 from hardneg.process.signals import stop_flag
-from hardneg.recipes.ance.following import beat_of
+from hardneg.recipes.ance.refreshing import heartbeat_of
 from hardneg.recipes.ance.roles import Job
 from hardneg.recipes.settings import TrainingSettings
 
@@ -43,7 +43,7 @@ class Worker:
     """
 
     def __init__(self, job: Job, experiment: Experiment, *, silent_seconds: float) -> None:
-        self.job, self.beat = job, beat_of(experiment, job.role)
+        self.job, self.beat = job, heartbeat_of(experiment, job.role)
         self.silent_seconds = silent_seconds
         self.failures = 0
         self.tail: deque[str] = deque(maxlen=20)

@@ -57,34 +57,34 @@ class Versions:
         return int(read_manifest(self.path(version)).inputs["step"])
 
 
-def lines_of(path: Path) -> tuple[list[bytes], bytes]:
-    """The whole lines of a journal, and what may be torn after them; none where there is no journal."""
+def split_lines(path: Path) -> tuple[list[bytes], bytes]:
+    """Split the log of versions into its whole lines and what may be torn after them; no file has no lines."""
     *lines, torn = path.read_bytes().split(b"\n") if path.is_file() else [b""]
     return lines, torn
 
 
 def read_rows(path: Path, lines: Sequence[bytes]) -> list[tuple[int, int]]:
-    """(first step, version) of every line of a journal."""
+    """Read (first step, version) from every line of a log of versions."""
     try:
         return [(row["step"], row["version"]) for row in map(json.loads, lines)]
     except (ValueError, KeyError, TypeError) as fault:
-        what = f"not a journal of versions ({fault})"
+        what = f"not a log of versions ({fault})"
         raise ArtifactError(
             "BAD_JSON", what, "remove it; steps since the checkpoint are made anew", path=path
         ) from fault
 
 
-def in_force(rows: Sequence[tuple[int, int]], step: int) -> int | None:
-    """The version that a journal's rows name for ``step``."""
+def version_at(rows: Sequence[tuple[int, int]], step: int) -> int | None:
+    """The version in force at ``step``, by the rows of the log; None before the first."""
     return next((version for first, version in reversed(rows) if first <= step), None)
 
 
-def begun(rows: Sequence[tuple[int, int]], step: int) -> int | None:
-    """The step from which on the version in force at ``step`` was, by a journal's rows."""
+def first_step_at(rows: Sequence[tuple[int, int]], step: int) -> int | None:
+    """The step at which the version in force at ``step`` took effect; None before the first."""
     return next((first for first, _ in reversed(rows) if first <= step), None)
 
 
-class Journal:
+class VersionLog:
     """From which step on each version was in force: one line a change, on the disk before the step is made.
 
     In a group, rank 0 reads and writes it for all.
@@ -101,17 +101,17 @@ class Journal:
 
     def _read(self) -> list[tuple[int, int]]:
         """All rows; a torn last line, left by a crash, is cut off."""
-        lines, torn = lines_of(self.path)
+        lines, torn = split_lines(self.path)
         if torn:
             with publish_file(self.path) as stream:
                 stream.writelines(line + b"\n" for line in lines)
         return read_rows(self.path, lines)
 
-    def recorded(self, step: int) -> int | None:
+    def version_used(self, step: int) -> int | None:
         """The version in force at ``step``, if that step was made before."""
         if not self.rows or step > max(self.rows[-1][0], self.made):
             return None
-        return in_force(self.rows, step)
+        return version_at(self.rows, step)
 
     def append(self, step: int, version: int) -> None:
         """Note a change, and flush it."""
@@ -122,7 +122,7 @@ class Journal:
         append_lines(self.path, row.encode())
 
 
-class Follower:
+class VersionSelector:
     """Decides which version is in force at a step; the only place where training waits for mining.
 
     ``sync``: version k comes from the model of step k·m and takes effect there. ``async-fixed``: it comes from
@@ -140,7 +140,7 @@ class Follower:
     def __init__(
         self,
         versions: Versions,
-        journal: Journal,
+        version_log: VersionLog,
         mode: Mode,
         *,
         every: int,
@@ -148,30 +148,30 @@ class Follower:
         max_staleness: int | None = None,
         stop_when_stale: bool = False,
     ) -> None:
-        self.versions, self.journal, self.mode, self.every = versions, journal, mode, every
+        self.versions, self.version_log, self.mode, self.every = versions, version_log, mode, every
         self.wait, self.max_staleness, self.stop_when_stale = wait, max_staleness, stop_when_stale
         self.current: int | None = None
 
     def __call__(self, step: int) -> int:
         """The version in force at ``step`` (from 0). A step that was made before gets what it got then."""
-        version = self.journal.recorded(step)
+        version = self.version_log.version_used(step)
         if version is None:
             version = self._newest(step) if self.mode == "async" else self._scheduled(step)
-            if version != self.current and (not self.journal.rows or self.journal.rows[-1][1] != version):
-                self.journal.append(step, version)
+            if version != self.current and (not self.version_log.rows or self.version_log.rows[-1][1] != version):
+                self.version_log.append(step, version)
         elif version != self.current:
             self._check_kept(version)
         self.current = version
         return version
 
-    def begun(self, step: int) -> int:
+    def first_step(self, step: int) -> int:
         """The step at which the version in force at ``step`` took effect; ask after the step got its version.
 
-        In ``async`` only the journal knows, so a resumed run is told what the run before it was.
+        In ``async`` only the log knows, so a resumed run is told what the run before it was.
         """
         if self.mode != "async":
             return scheduled_version(self.mode, step, self.every) * self.every
-        first = begun(self.journal.rows, step)
+        first = first_step_at(self.version_log.rows, step)
         assert first is not None, "no version is in force yet"
         return first
 
@@ -226,7 +226,7 @@ class Wait(Protocol):
         ...
 
 
-def wait_for_peer(beat: Beat, seconds: float) -> Wait:
+def wait_for_peer(beat: RoleHeartbeat, seconds: float) -> Wait:
     """Wait while the peer is alive: until its heart did not beat for ``seconds``, by the clock of this process.
 
     Raises
@@ -237,7 +237,7 @@ def wait_for_peer(beat: Beat, seconds: float) -> Wait:
     def wait(ready: Callable[[], Any], what: str) -> Any:
         if (found := ready()) is not None:
             return found
-        begun = time.monotonic()
+        start = time.monotonic()
         observer = Observer(beat)
         while (found := ready()) is None:
             stop_flag.check()
@@ -248,7 +248,7 @@ def wait_for_peer(beat: Beat, seconds: float) -> Wait:
                     "PEER_SILENT", fault, "look at its log, and run the same command again", path=beat.path
                 )
             time.sleep(POLL_SECONDS)
-        if (waited := time.monotonic() - begun) > 1:
+        if (waited := time.monotonic() - start) > 1:
             log.info("waited %.1f s for %s", waited, what)
         return found
 
@@ -262,7 +262,7 @@ def no_wait(ready: Callable[[], Any], what: str) -> Any:
     return found
 
 
-class Beat(Heartbeat):
+class RoleHeartbeat(Heartbeat):
     """The heart of a role; observers judge it by their own clock."""
 
     def __init__(self, path: Path, name: str) -> None:

@@ -23,14 +23,14 @@ from hardneg.negatives.pool import save_pool
 from hardneg.process.distributed import by_leader
 from hardneg.recipes.ance.versions import (
     POLL_SECONDS,
-    Beat,
     Mode,
+    RoleHeartbeat,
     Versions,
-    in_force,
-    lines_of,
     read_rows,
     scheduled_version,
     source_step,
+    split_lines,
+    version_at,
 )
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.storage.artifacts import is_published, read_manifest, remove
@@ -48,22 +48,22 @@ def versions_of(experiment: Experiment) -> Versions:
     return Versions(experiment.layout.versions)
 
 
-def exported(experiment: Experiment, step: int) -> Path:
+def export_path(experiment: Experiment, step: int) -> Path:
     """Where the trainer publishes the model of a step for mining."""
     return experiment.layout.exported(step)
 
 
-def beat_of(experiment: Experiment, role: str) -> Beat:
+def heartbeat_of(experiment: Experiment, role: str) -> RoleHeartbeat:
     """The heart of a role."""
-    return Beat(experiment.layout.beat(role), role)
+    return RoleHeartbeat(experiment.layout.beat(role), role)
 
 
-def name_of(version: int) -> str:
+def state_name(version: int) -> str:
     """What the state behind a version is called."""
     return UNTRAINED if version == 0 else f"refresh-{version}"
 
 
-def made_by(version: int) -> dict[str, Any]:
+def state_facts(version: int) -> dict[str, Any]:
     """The kind of the state behind a version, and the episode that made it."""
     return {"kind": "version", "episode": EPISODE} if version else {"kind": "untrained"}
 
@@ -87,22 +87,22 @@ def is_trained(experiment: Experiment, steps: int) -> bool:
 
 def publish_model(encoder: BiEncoder, experiment: Experiment, step: int) -> None:
     """Publish the model of a step for mining, unless that was done."""
-    path = exported(experiment, step)
+    path = export_path(experiment, step)
     if not by_leader(is_published, path):
         by_leader(save_encoder, encoder, path, inputs={"step": str(step)})
 
 
 def published_model(experiment: Experiment, step: int, device: torch.device) -> BiEncoder:
     """The model of a step that was published for mining."""
-    return load_encoder(str(exported(experiment, step)), device=device)
+    return load_encoder(str(export_path(experiment, step)), device=device)
 
 
-def state_behind(
+def mining_state(
     training: TrainingRun, miner: BiEncoder, version: int, step: int, pool: Path | None = None
 ) -> Snapshot:
     """The state that mines a version, by the model of a step."""
-    runs, facts = runs_of(training.experiment, version), made_by(version)
-    return training.state(miner, name_of(version), runs, step=step, pool=pool, **facts)
+    runs, facts = runs_of(training.experiment, version), state_facts(version)
+    return training.state(miner, state_name(version), runs, step=step, pool=pool, **facts)
 
 
 def archived_state(
@@ -110,16 +110,16 @@ def archived_state(
 ) -> ArchivedState:
     """The state behind a version that was mined before."""
     return ArchivedState(
-        name_of(version),
+        state_name(version),
         runs_of(experiment, version),
         step=step,
         pool=pool,
         asked=asked,
-        **made_by(version),
+        **state_facts(version),
     )
 
 
-def used_before(mode: Mode, experiment: Experiment, step: int, every: int, version: int) -> Path | None:
+def version_before(mode: Mode, experiment: Experiment, step: int, every: int, version: int) -> Path | None:
     """The version in force just before ``step``, whose model mines ``version``; None at first."""
     if step == 0:
         return None
@@ -140,7 +140,7 @@ def next_job(mode: Mode, experiment: Experiment, *, every: int, refreshes: int) 
         return (newest + 1, step) if step > versions.step(newest) else None
     version = newest + (2 if mode == "async-fixed" and newest == 0 else 1)
     step = source_step(mode, version, every)
-    return (version, step) if version <= refreshes and is_published(exported(experiment, step)) else None
+    return (version, step) if version <= refreshes and is_published(export_path(experiment, step)) else None
 
 
 def publish_version(training: TrainingRun[Any], state: Snapshot, version: int) -> None:
@@ -185,7 +185,7 @@ def geometry_of(experiment: Experiment, version: int) -> Path:
     return runs_of(experiment, version) / GEOMETRY
 
 
-def tidy(experiment: Experiment, *, used: Path | None, keep: int | None) -> None:
+def delete_old(experiment: Experiment, *, used: Path | None, keep: int | None) -> None:
     """Delete what nothing will be made from: models no newer than the newest version's, and old versions.
 
     A version stays while a step after a kept checkpoint may ask for it again.
@@ -211,12 +211,12 @@ def tidy(experiment: Experiment, *, used: Path | None, keep: int | None) -> None
 
 def needed_from(experiment: Experiment) -> int:
     """The oldest version that training asks for when it goes on from its oldest checkpoint."""
-    kept, journal = checkpoints(experiment.layout.episode(EPISODE).checkpoints), experiment.layout.journal
+    kept, log = checkpoints(experiment.layout.episode(EPISODE).checkpoints), experiment.layout.version_log
     step = number_of(kept[0]) if kept else 0
-    return in_force(read_rows(journal, lines_of(journal)[0]), step) or 0
+    return version_at(read_rows(log, split_lines(log)[0]), step) or 0
 
 
-def watch(
+def mined_states(
     experiment: Experiment,
     working: Supervisor,
     *,
@@ -245,9 +245,9 @@ def watch(
         while newest is not None and version <= newest:
             if is_mined(experiment, version):
                 step = step_of(experiment, version)
-                used = used_before(mode, experiment, step, every, version)
+                used = version_before(mode, experiment, step, every, version)
                 yield archived_state(experiment, version, step, used, asked)
-                tidy(experiment, used=used, keep=keep)
+                delete_old(experiment, used=used, keep=keep)
             version += 1
         if not busy:
             break

@@ -8,19 +8,19 @@ from typing import TypeVar
 from hardneg.experiment.folder import Experiment
 from hardneg.negatives.pool import NegativePool
 from hardneg.process.distributed import by_leader
-from hardneg.recipes.ance.following import versions_of
-from hardneg.recipes.ance.versions import Follower, Journal, Mode, Wait
+from hardneg.recipes.ance.refreshing import versions_of
+from hardneg.recipes.ance.versions import Mode, VersionLog, VersionSelector, Wait
 from hardneg.recipes.training_run import TrainingRun
 
 T = TypeVar("T")
 
 
-class VersionInForce:
+class RefreshedPool:
     """step -> the pool in force; remembers which version a step used until its metrics are written.
 
     Parameters
     ----------
-    mode, every, max_staleness, stop_when_stale : see :class:`~hardneg.recipes.ance.versions.Follower`.
+    mode, every, max_staleness, stop_when_stale : see :class:`~hardneg.recipes.ance.versions.VersionSelector`.
     wait : how to wait for a version.
     """
 
@@ -35,9 +35,9 @@ class VersionInForce:
         stop_when_stale: bool,
     ) -> None:
         self.training, experiment = training, training.experiment
-        self.follow = Follower(
+        self.select = VersionSelector(
             versions_of(experiment),
-            Journal(experiment.layout.journal, made=by_leader(lambda: experiment.metrics.steps) - 1),
+            VersionLog(experiment.layout.version_log, made=by_leader(lambda: experiment.metrics.steps) - 1),
             mode,
             every=every,
             wait=timed_wait(experiment, wait),
@@ -49,19 +49,19 @@ class VersionInForce:
 
     def __call__(self, step: int) -> NegativePool:
         """The pool in force at ``step``."""
-        version = self.used[step] = self.follow(step)
+        version = self.used[step] = self.select(step)
         if self.loaded is None or self.loaded[0] != version:
-            self.loaded = version, self.training.read_pool(self.follow.versions.path(version))
+            self.loaded = version, self.training.read_pool(self.select.versions.path(version))
         return self.loaded[1]
 
-    def begun(self, step: int) -> int:
+    def first_step(self, step: int) -> int:
         """The step at which the version that ``step`` uses took effect."""
-        return self.follow.begun(step)
+        return self.select.first_step(step)
 
     def facts(self, step: int) -> dict[str, int]:
         """The version that a step used, and how many steps old the model was that mined it (ANCE, Fig. 5)."""
         version = self.used.pop(step)
-        return {"negative_version": version, "async_gap": step - self.follow.versions.step(version)}
+        return {"negative_version": version, "async_gap": step - self.select.versions.step(version)}
 
 
 def timed_wait(experiment: Experiment, wait: Wait) -> Wait:

@@ -1,0 +1,173 @@
+"""Re-ranking measured: runs with their first k hits in a model's order, beside the runs as they are.
+
+The run of a re-ranked state is published once, so a killed experiment scores no pair twice. The values of every
+query are kept, so that tests can pair them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hardneg.diagnostics.judge import Judge
+from hardneg.diagnostics.measured import Measured
+from hardneg.diagnostics.summary import compare_states
+from hardneg.evaluation.measures import Evaluation, Float64
+from hardneg.experiment.states import StateRecord
+from hardneg.process.distributed import by_leader, is_leader
+from hardneg.process.progress import track
+from hardneg.records import Float32, Int32, Qrels, Run, owners
+from hardneg.search.rerank import PairScorer, rerank
+from hardneg.search.runs import KIND, load_run, save_run
+from hardneg.storage.artifacts import is_current
+
+AS_IT_IS, RERANKED = "as it is", "reranked"
+
+
+@dataclass(frozen=True)
+class Reranker:
+    """A model that re-ranks the first hits of runs.
+
+    Attributes
+    ----------
+    scorer : scores pairs of rows of the collection.
+    model : the model's digest.
+    k : how many hits of each query are re-ranked.
+    """
+
+    scorer: PairScorer
+    model: str
+    k: int
+
+    def run(self, run: Run, path: Path | None = None, *, title: str = "re-ranking") -> Run:
+        """A run with its first ``k`` hits re-ranked, published at ``path`` unless that holds it already.
+
+        Rank 0 of several processes scores, and all get the run; without ``path`` each scores for itself.
+        """
+        if path is None:
+            return self._made(run, title)
+        facts = {"model": self.model, "run": digest_of(run), "collection": run.collection, "k": str(self.k)}
+
+        def make() -> None:
+            if not is_current(path, KIND, facts):
+                save_run(self._made(run, title), path, inputs=facts, settings={"k": self.k})
+
+        by_leader(make)
+        return load_run(path)
+
+    def _made(self, run: Run, title: str) -> Run:
+        with track(title, "pairs") as tick:
+            return rerank(run, self.scorer, self.k, progress=tick)
+
+
+def digest_of(run: Run) -> str:
+    """The identity of what a run says: its queries, passages and scores."""
+    found = hashlib.sha256()
+    for array in (run.query_rows, run.offsets, run.passage_rows, run.scores):
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
+
+
+def reranked_state(
+    record: StateRecord, runs: Mapping[str, Run], reranker: Reranker, judge: Judge, folder: Path | None
+) -> Measured:
+    """A state whose runs are those of another one, re-ranked; only rank 0 has the figures.
+
+    Parameters
+    ----------
+    record : what it is: ``kind`` is ``reranked``, ``of`` the state whose runs these are, and ``ranker`` where the
+        weights of the model that re-ranks stand. Where a recipe trains a ranker and nothing else, each of its own
+        states is such a state, of none.
+    runs : by split, of those that judge.
+    folder : where the re-ranked runs are published, by split; None: they are not kept.
+    """
+    found = {
+        split: reranker.run(run, None if folder is None else folder / split, title=f"re-ranking {split}")
+        for split, run in runs.items()
+    }
+    return Measured(record, found, evaluations=judge.evaluate(found) if is_leader() else {})
+
+
+# ---------------------------------------------------------------- what it gained
+
+
+@dataclass(frozen=True)
+class Gain:
+    """How a run of a split does before and after its first ``k`` hits are re-ranked.
+
+    Attributes
+    ----------
+    before, after : with the values of every query, the same ones in both.
+    best : what no order of the first ``k`` hits can exceed; measures by answers are not in it.
+    """
+
+    k: int
+    before: Evaluation
+    after: Evaluation
+    best: Evaluation | None = None
+
+    def of(self, measure: str) -> Float64:
+        """What each query that the measure counts gained [Q]; below 0 where it lost."""
+        return self.after.of(measure) - self.before.of(measure)
+
+    def moved(self, measure: str) -> tuple[int, int]:
+        """The numbers of queries that gained and that lost."""
+        gained = self.of(measure)
+        return int((gained > 0).sum()), int((gained < 0).sum())
+
+    def tests(self, *, seed: int) -> list[dict[str, Any]]:
+        """Paired tests of ``reranked`` against ``as it is`` for every measure, as in ``results.json``."""
+        return compare_states({AS_IT_IS: self.before, RERANKED: self.after}, [(RERANKED, AS_IT_IS)], seed=seed)
+
+    def as_json(self) -> dict[str, Any]:
+        """What ``results.json`` says of it besides the tests."""
+        moved = {name: self.moved(name) for name in self.before.values}
+        return {
+            "k": self.k,
+            AS_IT_IS: self.before.means,
+            RERANKED: self.after.means,
+            **({} if self.best is None else {"best": self.best.means}),
+            "gained": {name: up for name, (up, _) in moved.items()},
+            "lost": {name: down for name, (_, down) in moved.items()},
+        }
+
+
+def gains(before: Measured, after: Measured, judge: Judge, k: int) -> dict[str, Gain]:
+    """What re-ranking gained on every split that both were measured on."""
+    measures = [measure for measure in judge.measures if not measure.by_answers]
+    found: dict[str, Gain] = {}
+    for split in (split for split in after.evaluations if split in before.evaluations):
+        best = None
+        if measures:
+            perfect = rerank(before.runs[split], Grades(judge.data.judged[split]), k)
+            judging = Judge(judge.data, measures, judge.cache)
+            best = judging.evaluate({split: perfect})[split]
+        found[split] = Gain(k, before.evaluations[split], after.evaluations[split], best)
+    return found
+
+
+class Grades:
+    """The judgements as a scorer of pairs: what a perfect model would say; 0 of what nobody judged."""
+
+    def __init__(self, qrels: Qrels) -> None:
+        keys = pair_keys(qrels.query_rows[owners(qrels.offsets)], qrels.passage_rows)
+        order = np.argsort(keys, kind="stable")
+        self.keys, self.grades = keys[order], qrels.grades[order]
+
+    def score(self, query_rows: Int32, passage_rows: Int32) -> Float32:
+        """See :class:`~hardneg.search.rerank.PairScorer`."""
+        wanted = pair_keys(query_rows, passage_rows)
+        if not len(self.keys):
+            return np.zeros(len(wanted), np.float32)
+        at = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
+        return np.where(self.keys[at] == wanted, np.maximum(self.grades[at], 0), 0).astype(np.float32)
+
+
+def pair_keys(query_rows: Int32, passage_rows: Int32) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """One number [n] for each pair of rows."""
+    return query_rows.astype(np.int64) << 32 | passage_rows
