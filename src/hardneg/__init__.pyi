@@ -1,6 +1,7 @@
 """The public names of hardneg: editors read them here, and ``import hardneg`` loads each when it is used."""
 
 from hardneg.api.clean import clean as clean
+from hardneg.api.diagnose import compare_experiments as compare_experiments
 from hardneg.api.diagnose import diagnose as diagnose
 from hardneg.api.doctor import doctor as doctor
 from hardneg.api.evaluate import compare as compare

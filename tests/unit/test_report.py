@@ -3,16 +3,19 @@
 import csv
 import json
 import shutil
+import sys
 
 import pytest
 
 import hardneg as hn
-from hardneg.api.diagnose import opened_at
+from hardneg.api.diagnose import compare_opened, opened_at, report_training
 from hardneg.errors import HardnegError
 from hardneg.experiment.layout import Layout
-from hardneg.report import page
+from hardneg.report import explorer, page
+from hardneg.report.explorer import explorer_data
 from hardneg.report.figures import FIGURES, SECTIONS, draw
 from hardneg.report.make import make
+from hardneg.report.measured import training_ranks
 from hardneg.report.opened import states_so_far
 from hardneg.report.table import Table
 from hardneg.report.verdict import verdict
@@ -137,10 +140,15 @@ def test_hidden_marks_are_shown_by_their_code():
 
 def test_every_figure_of_a_finished_experiment_has_facts(trained):
     opened, drawn = drawn_of(trained)
-    assert {name: one.missing for name, one in drawn.items() if one.table is None} == {}
+    missing = {name for name, one in drawn.items() if one.table is None}
+    audited = {"audit_signals", "audit_sources", "suspects"}
+    assert missing <= audited | {"static_and_dynamic", "async_gap", "gradients"}
     assert opened.notes == []
     assert {figure.section for figure in FIGURES} <= set(SECTIONS)
     told = json.loads((trained / "results.json").read_text())
+    maps = drawn["map"].table
+    assert set(maps.column("class")) == {"query", "positive", "negative"}
+    assert all(-1 <= value <= 1 for value in drawn["space"].table.column("cosine with the first state"))
     table = drawn["results"].table
     found = {(row["split"], row["state"]): row["RR@10"] for row in table.records()}
     assert found[("test", "final")] == told["test"]["final"]["RR@10"]
@@ -230,3 +238,86 @@ def test_the_command_line_makes_the_report(report, trained, capsys):
     out = capsys.readouterr().out
     assert report.verdict.sentence in out
     assert str(trained / "report.html") in out
+
+
+# ---------------------------------------------------------------- the explorer
+
+
+def test_the_explorer_shows_why_where_from_and_how_passages_moved(trained):
+    opened = opened_at(trained)
+    data = explorer_data(opened, suspected=[int(opened.data.train.query_rows[3])])
+    assert data["states"]["train"][-1] == "final"
+    assert len({(one["split"], one["id"]) for one in data["queries"]}) == len(data["queries"])
+    tags = {tag for one in data["queries"] for tag in one["tags"]}
+    assert tags >= {"worst", "best", "forgotten", "suspected", "random"}
+    rows, ranks = training_ranks(opened)
+    collection = opened.data.collection
+    place = {collection.query_ids[int(row)]: i for i, row in enumerate(rows)}
+    pool = opened.pools["episode 4"]
+    for one in data["queries"]:
+        count = len(data["states"][one["split"]])
+        assert all(len(moves) == count for _, moves in one["positives"])
+        if one["split"] != "train":
+            continue
+        i = place[one["id"]]
+        told = [values[i] for values in ranks.values()]
+        assert one["moves"] == [round(1 / value) if value else 0 for value in told]
+        own = {
+            collection.passage_ids[int(row)] for row in pool.passage_rows[pool.offsets[i] : pool.offsets[i + 1]]
+        }
+        for passage, source, episode, _, _, moves in one["negatives"]:
+            assert episode <= 4
+            assert ("momentum" in source) == (episode < 4) or data["passages"][passage][0] not in own
+            assert len(moves) == count
+
+
+def test_the_explorer_stays_small(trained, monkeypatch):
+    monkeypatch.setattr(explorer, "BYTES", 4000)
+    data = explorer_data(opened_at(trained))
+    assert 0 < len(data["queries"]) < 10
+    assert explorer.cut("word" * 300_000).endswith("…")
+
+
+# ---------------------------------------------------------------- several experiments
+
+
+def test_experiments_stand_side_by_side(trained, copied):
+    settings = json.loads((copied / "settings.json").read_text())
+    report = compare_opened([make(opened_at(place), ["hardneg"]) for place in (trained, copied)])
+    assert report.several.names == [str(one) for one in report.several.names]
+    assert "settings" not in report.tables  # the same in both
+    assert settings["recipe"] == "ance-tele"
+    tests = report.tables["comparisons"]
+    assert set(tests.column("a - b")) == {0.0}
+    assert set(tests.column("p")) == {1.0}
+    assert report.verdict.kind == "unsure"
+    assert set(report.tables["measured"].column("experiment")) == set(report.several.names)
+
+
+def test_show_prints_verdict_and_tables(trained, capsys):
+    from hardneg.cli import run
+
+    assert run(["show", str(trained)]) == 0
+    out = capsys.readouterr().out
+    assert "the final model" in out
+    assert "Forgotten and learned" in out
+    assert max(map(len, out.splitlines())) < 400
+
+
+def test_training_tells_how_to_get_the_report_where_its_packages_are_missing(trained, monkeypatch, caplog):
+    monkeypatch.setenv("HARDNEG_REPORT", "1")
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    told = []
+    monkeypatch.setattr("hardneg.api.diagnose.say", told.append)
+    report_training(trained, opened_at(trained).data)
+    assert len(told) == 1
+    assert "pip install 'hardneg[report]'" in told[0]
+    assert f"hardneg diagnose {trained}" in told[0]
+
+
+def test_a_fault_of_the_report_leaves_training_alone(trained, monkeypatch, caplog):
+    pytest.importorskip("altair")
+    monkeypatch.setenv("HARDNEG_REPORT", "1")
+    monkeypatch.setattr("hardneg.api.diagnose.make", lambda *_: 1 / 0)
+    report_training(trained, opened_at(trained).data)
+    assert "hardneg diagnose" in caplog.text

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import logging
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from hardneg.api.inputs import Data, Place
 from hardneg.api.reopen import experiment_data
 from hardneg.arguments import checked
-from hardneg.errors import InputError
+from hardneg.data.training_data import TrainingData
+from hardneg.errors import InputError, SettingsError
 from hardneg.experiment.layout import Layout
-from hardneg.report.make import Report, make, write
+from hardneg.process.progress import say
+from hardneg.report.charts import altair
+from hardneg.report.make import Comparison, Report, make, make_comparison, write, write_comparison
 from hardneg.report.opened import Opened
+
+log = logging.getLogger(__name__)
 
 
 @checked
@@ -46,6 +54,68 @@ def diagnose(
     if save:
         write(report, pictures=pictures)
     return report
+
+
+@checked
+def compare_experiments(
+    experiments: Sequence[Place],
+    data: Data | None = None,
+    *,
+    out: Place | None = None,
+    cache: Place | None = None,
+) -> Comparison:
+    """Put several experiments side by side: settings that differ, results, paired tests, overlaid curves.
+
+    Parameters
+    ----------
+    data : the collection, if it is not where the experiments remember it to be.
+    out : write the page to this file.
+    cache : where a foreign convention of ``data`` is imported to.
+
+    Raises
+    ------
+    InputError : there is no experiment at one of the places.
+    SettingsError : the packages that draw charts are not installed.
+    """
+    opened = [opened_at(Path(one), data, cache) for one in experiments]
+    given = ["--data", str(data)] if isinstance(data, (str, Path)) else []
+    report = make_comparison(opened, ["hardneg", "diagnose", *map(str, experiments), *given])
+    if out is not None:
+        write_comparison(report, Path(out))
+    return report
+
+
+def open_reports(
+    experiments: Sequence[Place], data: Data | None = None, cache: Place | None = None
+) -> list[Report]:
+    """The report of each experiment, for a terminal: no chart is drawn, and nothing is written."""
+    folders = [Path(one) for one in experiments]
+    return [make(opened_at(folder, data, cache), command_of(folder, data)) for folder in folders]
+
+
+def compare_opened(reports: Sequence[Report]) -> Comparison:
+    """Several reports side by side, for a terminal."""
+    return make_comparison([one.opened for one in reports], ["hardneg", "show"])
+
+
+def report_training(folder: Path, data: TrainingData) -> None:
+    """Write the report of an experiment that has just finished; a fault of it is told, and training stands.
+
+    Without the packages that draw charts, one line says how to get the report. ``HARDNEG_REPORT=0`` in the
+    environment asks for none.
+    """
+    if os.environ.get("HARDNEG_REPORT") == "0":
+        return
+    try:
+        altair()
+        opened = Opened(Layout(folder), data)
+        write(make(opened, command_of(folder, None)))
+        say(f"report: {opened.layout.report}")
+    except SettingsError as missing:
+        say(f"no report is drawn: {missing.what}; {missing.fix}, then hardneg diagnose {folder}")
+    except Exception as fault:  # training is done, and its results stand
+        told = " ".join(f"{type(fault).__name__}: {fault}".split())[:300]
+        log.warning("the report could not be made (%s); hardneg diagnose %s tries again", told, folder)
 
 
 def opened_at(folder: Path, data: Data | None = None, cache: Place | None = None) -> Opened:

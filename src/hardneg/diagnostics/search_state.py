@@ -9,6 +9,7 @@ from typing import Any
 from hardneg.data.training_data import TrainingData
 from hardneg.diagnostics.judge import Judge
 from hardneg.diagnostics.pairwise_errors import errors_of_state
+from hardneg.diagnostics.sampled_vectors import keep_sample
 from hardneg.experiment.snapshot import State
 from hardneg.negatives.labels import current_positives
 from hardneg.negatives.mining import training_depth
@@ -18,7 +19,7 @@ from hardneg.search.bm25 import bm25_run
 
 
 def search_state(state: State, judge: Judge, *, depth: int) -> tuple[dict[str, Run], dict[str, dict[str, Any]]]:
-    """Every run of a state, and its pairwise errors by split; its geometry is kept too.
+    """Every run of a state, and its pairwise errors by split; its geometry and a few vectors are kept too.
 
     A state of which less is ``asked`` has the runs of dev and test alone, or that of dev.
 
@@ -31,6 +32,7 @@ def search_state(state: State, judge: Judge, *, depth: int) -> tuple[dict[str, R
     runs = search_training(state, judge, depth) if state.asked == "all" else {}
     runs |= search_judged(state, splits, judge.depth)
     state.save_corpus_stats()
+    by_leader(keep_sample, state, judge.data, runs.get("train"))
     return runs, by_leader(errors_of_state, state, splits)
 
 

@@ -1,4 +1,4 @@
-"""Tables of forgetting: how many training queries each part of training forgot, which, and how ten of them went."""
+"""Tables of forgetting: how many training queries training forgot, which, and how ten of them went."""
 
 from __future__ import annotations
 
@@ -100,6 +100,8 @@ def trained_on(opened: Opened, state: str, query_row: int, most: int = 5) -> str
         return "no negatives of its own"
     ids = opened.data_here.collection.passage_ids
     entries = entries_of(pool, int(found[0]))
-    told = [f"{ids[entry.passage_row]} ({'momentum, ' * entry.momentum}{entry.source})" for entry in entries[:most]]
+    told = [
+        f"{ids[entry.passage_row]} ({'momentum, ' * entry.momentum}{entry.source})" for entry in entries[:most]
+    ]
     more = [f"and {len(entries) - most} more"] if len(entries) > most else []
     return "; ".join([*told, *more])

@@ -8,7 +8,7 @@ from hardneg.diagnostics.composition import composition, composition_of_pools, n
 from hardneg.diagnostics.score_profile import in_batch_share
 from hardneg.diagnostics.swing import swing, swing_cases
 from hardneg.experiment.names import shown
-from hardneg.report.lists import mined_lists
+from hardneg.report.lists import RowLists, mined_lists
 from hardneg.report.opened import Opened
 from hardneg.report.table import NotRecorded, Table
 
@@ -17,11 +17,19 @@ CASES, PASSAGES = 5, 3
 FEWEST_FOR_SWING = 3
 
 
+def lists_or_none(opened: Opened, name: str) -> dict[str, RowLists]:
+    """The candidates of each episode; none where they are not known."""
+    try:
+        return mined_lists(opened, name)
+    except NotRecorded:
+        return {}
+
+
 def composition_table(opened: Opened) -> Table:
     """The mined candidates of each episode by the list in which their query met them first."""
     query = mined_lists(opened)
-    lookahead = opened.told(lambda: mined_lists(opened, "lookahead"), {}) if opened.data else {}
-    lists = {}
+    lookahead = lists_or_none(opened, "lookahead")
+    lists: dict[str, RowLists] = {}
     for name in query:
         lists[f"{name} query"] = query[name]
         if name in lookahead:
@@ -32,7 +40,9 @@ def composition_table(opened: Opened) -> Table:
 def pools_table(opened: Opened) -> Table:
     """The training negatives of each episode by first encounter, as far as the pools tell."""
     if not opened.pools:
-        raise NotRecorded("No pool of negatives is here: the recipe takes them anew at every step, or they are gone.")
+        raise NotRecorded(
+            "No pool of negatives is here: the recipe takes them anew at every step, or they are gone."
+        )
     return Table.of(composition_of_pools(opened.pools).rows())
 
 
@@ -67,7 +77,7 @@ def new_table(opened: Opened) -> Table:
 
 
 def swing_table(opened: Opened) -> Table:
-    """Candidates that leave and return, and apart from them the same of the pools."""
+    """Candidates that leave and return; and entries of pools that do, apart from these."""
     query = mined_lists(opened)
     if len(query) < FEWEST_FOR_SWING:
         raise NotRecorded("Swing needs three episodes or more: in, out, and in again.")
@@ -84,9 +94,7 @@ def swing_cases_table(opened: Opened) -> Table:
         raise NotRecorded("Swing needs three episodes or more: in, out, and in again.")
     collection = opened.data_here.collection
     cases = [
-        case
-        for row in swing(query).clearest(CASES)
-        for case in islice(swing_cases(query, int(row)), PASSAGES)
+        case for row in swing(query).clearest(CASES) for case in islice(swing_cases(query, int(row)), PASSAGES)
     ]
     return Table.of(
         {
@@ -107,7 +115,7 @@ def informative_table(opened: Opened) -> Table:
         {"negatives": "trained on, after training on them", "state": shown(name), "share": share}
         for name, share in found.items()
     ]
-    for name, lists in (opened.told(lambda: mined_lists(opened), {}) if opened.data else {}).items():
+    for name, lists in lists_or_none(opened, "query").items():
         share = in_batch_share(lists.cut(NEAR), opened.data_here.train)
         rows.append({"negatives": "in-batch, when mined", "state": name, "share": share})
     if not rows:

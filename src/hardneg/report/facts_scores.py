@@ -18,9 +18,11 @@ from hardneg.storage.artifacts import is_published, load_array, open_artifact, r
 
 LEVELS = (0.1, 0.5, 0.9)
 DEPTH = 100
-THIRDS = {"grad_norm": "all parameters"} | {
-    f"grad_norm_{name}": f"{name} third" for name in ("bottom", "middle", "top")
-} | {"grad_norm_last": "last layer"}
+THIRDS = (
+    {"grad_norm": "all parameters"}
+    | {f"grad_norm_{name}": f"{name} third" for name in ("bottom", "middle", "top")}
+    | {"grad_norm_last": "last layer"}
+)
 GEOMETRY = "geometry"  # beside the runs of a state: the mean vector of the corpus
 
 
@@ -176,7 +178,7 @@ def geometry_table(opened: Opened) -> Table:
                 "state": shown(state.name),
                 "mean cosine": facts.get("mean_pairwise_cosine"),
                 "norm of the mean": float(np.linalg.norm(mean)),
-                "cosine of the mean with the first state's": _cosine(first, mean),
+                "cosine with the first mean": _cosine(first, mean),
                 "most often among a first 10": hubs.get("largest"),
                 "skewness": hubs.get("skewness"),
                 "never among a first 10": hubs.get("never"),

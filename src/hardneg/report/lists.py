@@ -89,4 +89,6 @@ def part_of(run: Run, query_rows: Int32) -> Run:
     """The lists of these queries, as far as the run has them."""
     found, _ = matches(run.query_rows, query_rows)
     index, offsets = take_spans(run.offsets, found)
-    return Run(run.query_rows[found], offsets, run.passage_rows[index], run.scores[index], run.unit, run.collection)
+    return Run(
+        run.query_rows[found], offsets, run.passage_rows[index], run.scores[index], run.unit, run.collection
+    )

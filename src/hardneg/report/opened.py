@@ -103,7 +103,7 @@ class Opened:
         if not self.layout.results.is_file():
             return {}
         self.told(lambda: check_seal(self.path), None)
-        found = self.told(lambda: read_json(self.layout.results), {})
+        found: Any = self.told(lambda: read_json(self.layout.results), None)
         return found if isinstance(found, dict) else {}
 
     @property
@@ -217,7 +217,7 @@ def states_so_far(layout: Layout) -> list[StateRecord]:
         name, kind = (UNTRAINED, UNTRAINED) if number == episodes[0] else (f"episode-{before}", "episode")
         runs, made = layout.episode(number).runs, _steps_made(layout.episode(before).model)
         found.append(((before, float("inf")), _record(layout, name, kind, runs, before, made)))
-    for episode, step in layout.passed():
+    for episode, step in layout.measured_states():
         name, runs = f"episode-{episode}-step-{step}", layout.state(step, episode).runs
         found.append(((episode, step), _record(layout, name, "passing", runs, episode, step)))
     for name, kind in ((UNTRAINED, UNTRAINED), (STARTED, STARTED), (LAST, "last"), (FINAL, "final")):
