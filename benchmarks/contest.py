@@ -289,7 +289,8 @@ def serve(where: str, file: Path) -> None:
             result = run()
             say(seconds=time.perf_counter() - begin)
         assert result is not None
-        np.savez(file, **(result() if callable(result) else result))
+        arrays: dict[str, Any] = dict(result() if callable(result) else result)
+        np.savez(file, **arrays)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         say(peak_mib=round(peak))
 

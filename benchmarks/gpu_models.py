@@ -115,7 +115,8 @@ def sentence_encoder(world: World) -> Callable[[], Tensor]:
     def padded(texts: list[str], **_: Any) -> dict[str, Tensor]:
         return pad(world.passages.read(np.array([int(text) for text in texts])), world.device)
 
-    model.preprocess = model.tokenize = padded
+    for name in ("preprocess", "tokenize"):  # whichever its version calls
+        setattr(model, name, padded)
 
     def run() -> Tensor:
         found = model.encode(texts, batch_size=world.size.padded, convert_to_tensor=True, show_progress_bar=False)

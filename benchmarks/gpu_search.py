@@ -16,6 +16,7 @@ from torch import Tensor
 from hardneg.negatives.sources import sample_source
 from hardneg.records import Positives, Run, offsets_of
 from hardneg.search.exact import ExactIndex
+from hardneg.search.proposals import Precision
 
 CHUNK = 65536
 
@@ -67,7 +68,7 @@ def search(world: World) -> dict[str, Any]:
     if world.device.type == "cuda":
         kinds["float16"] = (queries, passages, partial(torch.mm, out_dtype=torch.float32))
     runs: dict[str, Callable[[], Any]] = {"hardneg": ours}
-    others = {
+    others: dict[str, tuple[Tensor, Precision]] = {
         "hardneg, proposals in float32": (passages, "float32"),
         "hardneg, float32 store": (kinds["float32"][1], "auto"),
     }

@@ -132,7 +132,8 @@ def plain_model(world: World) -> Any:
     config._attn_implementation = "sdpa"
     model = BertModel(config, add_pooling_layer=False)
     model.load_state_dict(world.transformer.state_dict())
-    return model.to(world.device).eval()
+    placed: torch.nn.Module = model
+    return placed.to(world.device).eval()
 
 
 def pad(tokens: TokenBatch, device: torch.device, width: int | None = None) -> dict[str, Tensor]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from contest import Contest, Run, main
+
+if TYPE_CHECKING:
+    from hardneg.search.proposals import Precision
 
 SIZE = {"passages": 200_000, "dim": 768, "k": 200}
 SEARCHES = {1: 10, 32: 3, 1024: 1}  # of one timed run
@@ -37,7 +40,7 @@ def run_of(search: Any, queries: Any, size: Mapping[str, Any]) -> Run:
     return run
 
 
-def hardneg(size: Mapping[str, Any], dtype: type = np.float16, precision: str = "auto") -> Run:
+def hardneg(size: Mapping[str, Any], dtype: type = np.float16, precision: Precision = "auto") -> Run:
     import torch
 
     from hardneg.process.cpu import reuse_memory

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from contest import Contest, Run, main
 from material import LENGTH, MODEL, docs, model_folder, passages, queries, some
+
+if TYPE_CHECKING:
+    from hardneg.process.hardware import Precision
 
 SIZE = {"queries": 8, "passages": 32, "steps": 1, "length": LENGTH}
 SCALE = 20.0
@@ -24,7 +27,7 @@ def groups(size: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     return asked, [texts[i * width : (i + 1) * width] for i in range(b)]
 
 
-def hardneg(size: Mapping[str, Any], precision: str = "float32") -> Run:
+def hardneg(size: Mapping[str, Any], precision: Precision = "float32") -> Run:
     import torch
 
     from hardneg.data.tokens import TokenStore, token_batch
@@ -39,10 +42,12 @@ def hardneg(size: Mapping[str, Any], precision: str = "float32") -> Run:
     encoder = load_encoder(MODEL)
     asked, texts = groups(size)
     template = replace(encoder.template("passage"), max_length=size["length"])
-    stores = []
-    for strings in (asked, [text for group in texts for text in group]):
+
+    def stored(strings: list[str]) -> TokenStore:
         tokens = token_batch(strings, [], template, encoder.tokenizer("passage"))
-        stores.append(TokenStore(tokens.ids, tokens.offsets, "of the benchmark"))
+        return TokenStore(tokens.ids.astype(np.uint16), tokens.offsets, "of the benchmark")
+
+    stores = stored(asked), stored([text for group in texts for text in group])
     b, width = size["queries"], size["passages"]
     batch = GroupBatch(np.arange(b, dtype=np.int32), np.arange(b * width, dtype=np.int32).reshape(b, width), b)
 

@@ -11,6 +11,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from harness import (
@@ -318,7 +319,7 @@ def write(path: Path, text: str) -> None:
 def options(parser: ArgumentParser) -> None:
     """Options of this study."""
 
-    def some(known: dict) -> object:
+    def some(known: dict[str, Any]) -> Callable[[str], list[str]]:
         def read(text: str) -> list[str]:
             names = text.split(",")
             if wrong := set(names) - set(known):

@@ -13,7 +13,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -307,7 +307,7 @@ def baselines(results: dict | None) -> dict[str, str]:
     return {state: title for state, title in titles.items() if state in known}
 
 
-def difference(comparison: dict) -> str:
+def difference(comparison: Mapping[str, Any]) -> str:
     """The difference of a comparison with its 95 % interval."""
     low, high = comparison["interval"]
     return f"{comparison['difference']:+.4f} [{low:+.4f}, {high:+.4f}]"

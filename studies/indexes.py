@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import time
 from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -70,7 +72,7 @@ def embedded(chosen: Namespace) -> World:
     return World(collection, passages, queries, best)
 
 
-def built(chosen: Namespace, name: str, kind: str, settings: dict[str, int]) -> Path:
+def built(chosen: Namespace, name: str, kind: str, settings: Mapping[str, Any]) -> Path:
     """An index, built unless it stands there."""
     path = chosen.out / "indexes" / name
     if not is_published(path):

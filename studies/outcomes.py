@@ -175,8 +175,10 @@ class Source:
         """The measures of every query of a split."""
         collection, qrels = self.collection, self.collection.qrels(split)
         measures = parse_measures(" ".join(self.measures))
-        options = {"collection": collection, "cache": self.cache, "id_rank": collection.passage_ids.id_rank}
-        found = evaluate_with_answers(run, qrels, measures, **options)
+        id_rank = collection.passage_ids.id_rank
+        found = evaluate_with_answers(
+            run, qrels, measures, collection=collection, cache=self.cache, id_rank=id_rank
+        )
         order = np.argsort(collection.query_ids.take(found.query_rows))
         return {str(measure): found.of(str(measure))[order] for measure in measures}
 

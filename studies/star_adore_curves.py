@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 from harness import Study, table
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -45,7 +46,7 @@ def place(state: str, last: int) -> int | None:
 def curves_table(study: Study, chosen: Namespace) -> str:
     """Dev measure of every arm at every point."""
     curves = {arm: curve_of(study, step.name) for arm, step in arms(chosen, 0.0).items()}
-    points = next((curve["measure"][0] for curve in curves.values() if curve), [])
+    points: list[Any] = next((curve["measure"][0] for curve in curves.values() if curve), [])
     lines = []
     for arm, curve in curves.items():
         for what, form in (("measure", ".4f"), ("errors", ".2f")):

@@ -111,12 +111,13 @@ def tests_table(study: Study, chosen: Namespace) -> str:
     lines, absent, found = [], [], []
     for a, b in pairs:
         names = [result_of(study, chosen, row) for row in (a, b)]
-        values = [[final_values(study, name, "test", measure) for name in names] for measure in MEASURES]
-        if any(one is None for pair in values for one in pair):
+        asked = [(measure, [final_values(study, name, "test", measure) for name in names]) for measure in MEASURES]
+        values = [(measure, x, y) for measure, (x, y) in asked if x is not None and y is not None]
+        if len(values) < len(asked):
             absent.append([f"{title_of(a)} − {title_of(b)}", *[NOT_RUN] * 3 * len(MEASURES), ""])
             continue
         figures: list[str] = []
-        for measure, (x, y) in zip(MEASURES, values, strict=True):
+        for measure, x, y in values:
             tested = paired(x, y)
             low, high = tested["interval"]
             figures += [f"{tested['difference']:+.4f}", f"[{low:+.4f}, {high:+.4f}]", f"{tested['p']:.2g}"]

@@ -88,7 +88,7 @@ def base_folder(model: str, start: str, length: int, folder: Path) -> Path:
     if not isinstance(base[-1], Normalize):
         base.append(Normalize())
     if start == ANEW:
-        transformer = base[0].auto_model
+        transformer: Any = base[0].auto_model
         reinitialize(transformer, min(ANEW_LAYERS, len(layers_of(transformer)) - 1), seed=ANEW_SEED)
     draft = folder / f".{start}-{length}"
     base.save_pretrained(str(draft))

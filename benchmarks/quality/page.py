@@ -303,7 +303,7 @@ def times(known: Known) -> str:
 def machines(known: Known) -> str:
     """What the cells ran on."""
     names = ("threads", "at_a_time", "device", "precision", "length", "model")
-    lines = {}
+    lines: dict[tuple[Any, ...], list[Any]] = {}
     for one in known.values():
         machine = one.facts["machine"]
         libraries = ("hardneg", "sentence-transformers", "torch", "transformers")

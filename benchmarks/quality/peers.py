@@ -204,7 +204,7 @@ def looking(peer: Peer, made: int, more: int, steps: int, looks: int, best: Best
     due = {round(steps * (n + 1) / looks) for n in range(looks)} | {steps}
 
     class Looking(TrainerCallback):
-        def on_step_end(self, arguments: Any, state: Any, control: Any, **rest: Any) -> None:
+        def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
             if made + state.global_step in due and state.global_step <= more:
                 peer.measure(f"step-{made + state.global_step}", best)
                 peer.model.train()

@@ -107,7 +107,7 @@ def trials(train: Train, clock: Clock, grid: Sequence[Point], pace: Run) -> list
     steps, looks = planned((end - clock.elapsed) / len(grid), pace)
     if steps < LEAST or len(grid) < 2:
         return []
-    runs = []
+    runs: list[Run] = []
     for number, point in enumerate(grid):
         if runs and clock.elapsed + 0.5 * runs[-1].seconds > end:
             break  # the machine was slower than the pace run said
@@ -121,7 +121,7 @@ def choice(runs: Sequence[Run]) -> Result:
     before = next(iter(runs[0].dev.values()))
     best = max(runs, key=lambda run: run.value)
     beats = best.value > before
-    chosen = {"dev": max(best.value, before), "before": before, "trained": beats}
+    chosen: dict[str, Any] = {"dev": max(best.value, before), "before": before, "trained": beats}
     if beats:
         chosen |= {"state": best.best, "steps": best.steps, **asdict(best.point)}
     return Result(best.model if beats else None, chosen, [run.as_json() for run in runs])

@@ -121,8 +121,11 @@ class Study:
         self, cell: Cell, data: Path, base: Path, work: Path, place: Sequence[int]
     ) -> dict[str, Any] | None:
         budget, order = 60 * cell.minutes, work / "order.json"
-        known = {"contender": cell.contender, "data": str(data), "base": str(base), "folder": str(work)}
-        known |= {
+        known: dict[str, Any] = {
+            "contender": cell.contender,
+            "data": str(data),
+            "base": str(base),
+            "folder": str(work),
             "budget": budget,
             "seed": cell.seed,
             "threads": self.threads,

@@ -19,8 +19,10 @@ from hardneg.api.recipes import train as train
 from hardneg.api.recipes import train_adore as train_adore
 from hardneg.api.recipes import train_ance as train_ance
 from hardneg.api.recipes import train_ance_tele as train_ance_tele
+from hardneg.api.recipes import train_ranker as train_ranker
 from hardneg.api.recipes import train_star as train_star
 from hardneg.api.recipes import train_warmup as train_warmup
+from hardneg.api.rerankers import open_reranker as open_reranker
 from hardneg.api.retrievers import open_retriever as open_retriever
 from hardneg.api.search import encode as encode
 from hardneg.api.search import search_split as search_split

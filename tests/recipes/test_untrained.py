@@ -1,15 +1,17 @@
 """The pretrained model as it came, beside what training starts from."""
 
 import json
+from functools import partial
 
 import pytest
 
 import hardneg as hn
 from hardneg.experiment.names import STARTED, UNTRAINED, shown
-from hardneg.models.loading import load_encoder
+from hardneg.models.loading import load_encoder, read_model
 from hardneg.models.source import ModelSource
 from hardneg.recipes.star import Star
-from hardneg.recipes.starting_model import as_it_came, starting_encoder
+from hardneg.recipes.starting_model import as_trained, own_encoder, settings_of
+from hardneg.recipes.untrained import own_model
 from hardneg.storage.artifacts import read_manifest
 from processes import command_of, finish
 from worlds.tiny_world import COMMON, SETTINGS, one_thread  # noqa: F401
@@ -89,11 +91,20 @@ def test_the_results_say_what_is_cut(world, tmp_path):
 )
 def test_there_is_a_second_row_where_something_else_is_retrieved(world, changes, differs):
     settings = Star(**COMMON, **changes)
-    base = ModelSource(world.calm, device="cpu")
-    own, found = as_it_came(base, settings, starting_encoder(base, settings))
+    source = ModelSource(world.calm, device="cpu")
+    model = read_model(source)
+    found, start = settings_of(model), as_trained(model, settings)
+    load = partial(own_encoder, source, settings)
+    own = own_model(found, start.settings, load, reinit=settings.reinit_layers)
+    plain = load_encoder(world.calm)
+    assert found == plain.settings
     assert (own is not None) == differs
-    assert found == load_encoder(world.calm).settings
-    assert own is None or own.load().digest() == load_encoder(world.calm).digest()
+    assert own is None or own.load().digest() == plain.digest()
+    for side in ("passage", "query"):  # told by settings, and true of texts and weights
+        same = start.search_template(side) == plain.search_template(side) and start.digest(side) == plain.digest(
+            side
+        )
+        assert same == (own is None or side not in own.sides)
 
 
 def test_the_cost_of_the_cut_is_said_and_logged(world, tmp_path, capsys, monkeypatch):

@@ -25,7 +25,7 @@ from hardneg.recipes.settings import Episode, Recipe, TrainingSettings
 from hardneg.storage.artifacts import read_manifest
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
-RECIPES = ("ance-tele", "warmup", "ance", "star", "adore")
+RECIPES = ("ance-tele", "warmup", "ance", "star", "adore", "ranker")
 COMMANDS = (
     *("import", "export", "mine", "inspect", "encode", "index", "search", "evaluate", "compare"),
     *("rerank", "fuse", "verify", "clean", "doctor"),
@@ -402,6 +402,7 @@ OWN = {  # beside the options that all recipes have
     "ance": {"--role", "--reinit-layers", "--reinit-seed"},
     "star": {"--negatives", "--reinit-layers", "--reinit-seed"},
     "adore": {"--index"},
+    "ranker": {"--negatives", "--retriever", "--reinit-layers", "--reinit-seed"},
 }
 
 
@@ -462,7 +463,7 @@ def test_a_sixth_recipe_is_a_command_without_a_line_of_the_command_line(hardneg,
     )
     monkeypatch.setattr(cli, "app", application([*CATALOGUE, facts]))
     listed = hardneg("train", "--help")[1]
-    assert re.search(r"^  adore .*\n  idle +Idle: nothing at all\.$", listed, re.MULTILINE)
+    assert re.search(r"^  ranker .*\n  idle +Idle: nothing at all\.$", listed, re.MULTILINE)
     shown = hardneg("train", "idle", "--help")[1]
     assert "Presets" not in shown
     assert example[0] in shown

@@ -1,16 +1,30 @@
 """How many texts are cut, against counting tokens one text at a time."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from hardneg.models.lengths import Cut, count_cut, draw, percent, sample_cut
+from calls import uncalled
+from hardneg.data import tokens
+from hardneg.data.tokens import TokenStore
+from hardneg.models.encoder_settings import EncoderSettings
+from hardneg.models.lengths import Cut, draw, lengths_of, percent
 from hardneg.models.loading import load_encoder
+from hardneg.storage.artifacts import MANIFEST, read_manifest
+from hardneg.storage.disk import write_json
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
+
+OWN = EncoderSettings(query_length=64, passage_length=64)
 
 
 @pytest.fixture(scope="module")
 def world(world):
     return *world, world.root / "cache"
+
+
+def length_of(encoder, side):
+    return {one.template.side: one for one in lengths_of(encoder, OWN)}[side]
 
 
 def tokens_of(collection, encoder, side, row):
@@ -30,9 +44,9 @@ def test_what_is_cut_is_counted_text_by_text(world, passage_length):
         ("query", collection.n_queries, 5),
     ):
         cut = sum(tokens_of(collection, encoder, side, row) > length for row in range(n))
-        found = count_cut(encoder, collection, cache, side, 64)
-        assert found == sample_cut(encoder, collection, side, 64, most=n) or found.drawn < n
-        assert (found.texts, found.cut, found.exact) == (n, cut, True)
+        found = length_of(encoder, side).count(collection, cache)
+        for one in (found, length_of(encoder, side).sample(collection, n)):
+            assert (one.length, one.own, one.texts, one.cut, one.exact) == (length, 64, n, cut, True)
 
 
 @pytest.mark.parametrize("chunks", [2, 3])
@@ -40,21 +54,35 @@ def test_of_a_document_what_goes_beyond_its_last_chunk_is_cut(world, chunks):
     collection, model, cache = world
     encoder = load_encoder(model, chunks=chunks, passage_length=6)  # four words a chunk
     words = [tokens_of(collection, encoder, "passage", row) - 2 for row in range(collection.n_passages)]
-    found = count_cut(encoder, collection, cache, "passage", 64)
+    found = length_of(encoder, "passage").count(collection, cache)
     assert found.cut == sum(count > 4 * chunks for count in words)
     assert f"at {chunks} chunks of 6 tokens" in str(found)
 
 
 def test_of_many_texts_some_are_drawn_and_it_is_said(world):
     collection, model, cache = world
-    encoder = load_encoder(model, passage_length=10)  # eight words and two special tokens: some exactly fit
-    whole = count_cut(encoder, collection, cache, "passage", 64)
-    found = count_cut(encoder, collection, cache, "passage", 64, most=100)
-    assert found == count_cut(encoder, collection, cache, "passage", 64, most=100)
+    length = length_of(
+        load_encoder(model, passage_length=10), "passage"
+    )  # eight words, two special tokens: some fit
+    whole, found = length.count(collection, cache), length.sample(collection, 100)
+    assert found == length.sample(collection, 100)
     assert not found.exact
     assert abs(found.cut - whole.cut) < 10
     assert str(found).endswith("(the model takes 64), by a sample of 100")
     assert found.as_json()["drawn"] == 100
+
+
+def test_a_store_of_an_older_version_is_kept_and_its_cut_texts_are_estimated(world, tmp_path):
+    collection, model, _ = world
+    length = length_of(load_encoder(model, passage_length=10), "passage")
+    whole = length.count(collection, tmp_path)
+    (path,) = (tmp_path / "tokens").iterdir()
+    write_json(path / MANIFEST, replace(read_manifest(path), facts={}).as_json())
+    with uncalled(tokens, "_build", control=lambda: length.count(collection, tmp_path / "another")):
+        found = length.count(collection, tmp_path)
+    assert found == length.sample(collection)
+    assert (found.cut, found.exact) == (whole.cut, True)  # of few texts all are drawn
+    assert TokenStore.open(path).cut is None
 
 
 def test_a_drawn_part_is_spread_and_the_same_every_time():

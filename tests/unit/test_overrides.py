@@ -7,10 +7,10 @@ import pytest
 import hardneg as hn
 from hardneg.api.overrides import overridden
 from hardneg.api.recipes import settings_of
-from hardneg.models.loading import load_encoder
+from hardneg.models.loading import load_encoder, read_model
 from hardneg.models.saving import save_encoder
 from hardneg.models.source import ModelSource
-from hardneg.recipes.starting_model import starting_encoder
+from hardneg.recipes.starting_model import as_trained
 from worlds.tiny_world import COMMON, one_thread, tiny_collection, tiny_model  # noqa: F401
 
 CHANGES = {
@@ -50,10 +50,10 @@ def world(world):
 
 def lines_of(model, preset=None, **changes):
     settings = settings_of("warmup", preset, **changes)
-    base = ModelSource(model, device="cpu")
+    read = read_model(ModelSource(model, device="cpu"))
     return [
         line
-        for line in overridden(settings, base, starting_encoder(base, settings))
+        for line in overridden(settings, read, as_trained(read, settings))
         if not line.startswith("scale: logits")
     ]
 

@@ -10,11 +10,13 @@ from hardneg.errors import SettingsError
 from hardneg.recipes.adore.recipe import Adore
 from hardneg.recipes.ance.recipe import Ance
 from hardneg.recipes.ance_tele import AnceTele
+from hardneg.recipes.ranker import RankerTraining
 from hardneg.recipes.settings import Episode
 from hardneg.recipes.star import Star
 from hardneg.recipes.warmup import Warmup
 
 SETTINGS = {"warmup": Warmup, "ance-tele": AnceTele, "ance": Ance, "star": Star, "adore": Adore}
+SETTINGS["ranker"] = RankerTraining
 PRESETS = [(recipe, name) for recipe in SETTINGS for name in read_presets(recipe)]
 
 OWN = {"demo", "finetune", "finetune-bm25"}  # presets of no paper

@@ -9,6 +9,7 @@ import pytest
 
 import hardneg as hn
 from hardneg.api.diagnose import compare_opened, opened_at, report_training
+from hardneg.diagnostics.seeds import pool_seeds
 from hardneg.errors import HardnegError
 from hardneg.experiment.layout import Layout
 from hardneg.report import explorer, page
@@ -292,6 +293,19 @@ def test_experiments_stand_side_by_side(trained, copied):
     assert set(tests.column("p")) == {1.0}
     assert report.verdict.kind == "unsure"
     assert set(report.tables["measured"].column("experiment")) == set(report.several.names)
+
+
+def test_seeds_of_one_experiment_have_a_report_each_and_one_together(trained, tmp_path):
+    pytest.importorskip("altair")
+    pytest.importorskip("vl_convert")
+    for seed in (1, 2):
+        shutil.copytree(trained, tmp_path / f"seed-{seed}")
+    told = json.loads((trained / "results.json").read_text())
+    (tmp_path / "results.json").write_text(json.dumps(pool_seeds({1: told, 2: told})))
+    report = hn.diagnose(tmp_path, pictures=False)
+    assert report.verdict.sentence.startswith("Over 2 seeds, test RR@10: the final model")
+    for place in (tmp_path, tmp_path / "seed-1", tmp_path / "seed-2"):
+        assert (place / "report.html").stat().st_size > 10_000
 
 
 def test_show_prints_verdict_and_tables(trained, capsys):

@@ -11,6 +11,7 @@ from hardneg.data import tokens
 from hardneg.data.tokens import TokenStore, separator, tokenize, tokenizer_digest
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.records import TextTemplate
+from hardneg.storage.artifacts import read_manifest
 from worlds.few_texts import Column, Stub
 from worlds.tiny_models import tiny_bert, tiny_roberta
 
@@ -103,6 +104,17 @@ def test_a_store_is_made_once_for_each_key(stub, pretrained, tmp_path):
     tokenize(stub, TextTemplate("passage", 16), tokenizer, tmp_path)
     tokenize(replace(stub, digest="another"), template, tokenizer, tmp_path)
     assert len(list((tmp_path / "tokens").iterdir())) == 4
+
+
+@pytest.mark.parametrize("template", [TextTemplate("query", 16), TextTemplate("passage", 24)])
+def test_texts_that_are_cut_are_counted_beside_the_sequences(stub, pretrained, tmp_path, template):
+    tokenizer = tokens.plain_tokenizer(pretrained.backend_tokenizer)
+    store = tokenize(stub, template, tokenizer, tmp_path)
+    assert store.cut == (store.lengths == template.max_length).sum() == 1  # no text just fits
+    (path,) = (tmp_path / "tokens").iterdir()
+    manifest = read_manifest(path)
+    assert manifest.facts == {"cut": 1}
+    assert store.digest == replace(manifest, facts={}).digest  # that of the stores made before they were counted
 
 
 def test_truncation_and_padding_of_the_tokenizer_file_are_ignored(stub, pretrained, tmp_path):

@@ -29,8 +29,10 @@ def diagnose(
     save: bool = True,
     pictures: bool = True,
     cache: Place | None = None,
-) -> Report:
+) -> Report | Comparison:
     """Make the report of an experiment, which may still run, be cut short, or be of an older format.
+
+    An experiment of several seeds has a report for each of them, and one of all side by side.
 
     Parameters
     ----------
@@ -49,11 +51,36 @@ def diagnose(
     InputError : there is no experiment at this place.
     SettingsError : the packages that draw charts are not installed.
     """
-    opened = opened_at(Path(experiment), data, cache)
-    report = make(opened, command_of(Path(experiment), data))
+    folder = Path(experiment)
+    if parts := seeds_of(folder):
+        return _diagnose_seeds(folder, parts, data, save=save, pictures=pictures, cache=cache)
+    opened = opened_at(folder, data, cache)
+    report = make(opened, command_of(folder, data))
     if save:
         write(report, pictures=pictures)
     return report
+
+
+def _diagnose_seeds(
+    folder: Path, parts: Sequence[Path], data: Data | None, *, save: bool, pictures: bool, cache: Place | None
+) -> Comparison:
+    """The reports of the seeds of an experiment, and that of all of them."""
+    opened = [opened_at(part, data, cache) for part in parts]
+    for part, one in zip(parts, opened, strict=True):
+        if save:
+            write(make(one, command_of(part, data)), pictures=pictures)
+    together = make_comparison(opened, command_of(folder, data), Opened(Layout(folder)).results)
+    if save:
+        write_comparison(together, Layout(folder).report)
+    return together
+
+
+def seeds_of(folder: Path) -> list[Path]:
+    """The experiments of single seeds in the folder of an experiment of several; none in that of one."""
+    layout = Layout(folder)
+    if layout.settings.is_file():
+        return []
+    return [seed.path for seed in layout.seeds() if seed.settings.is_file()]
 
 
 @checked
@@ -89,7 +116,7 @@ def open_reports(
     experiments: Sequence[Place], data: Data | None = None, cache: Place | None = None
 ) -> list[Report]:
     """The report of each experiment, for a terminal: no chart is drawn, and nothing is written."""
-    folders = [Path(one) for one in experiments]
+    folders = [part for one in experiments for part in seeds_of(Path(one)) or [Path(one)]]
     return [make(opened_at(folder, data, cache), command_of(folder, data)) for folder in folders]
 
 

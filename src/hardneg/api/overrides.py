@@ -5,17 +5,16 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from hardneg.errors import SettingsError
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.encoder_settings import EncoderSettings
-from hardneg.models.source import ModelSource
+from hardneg.models.loading import PretrainedModel
 from hardneg.recipes.settings import TrainingSettings
-from hardneg.recipes.starting_model import own_encoder
+from hardneg.recipes.starting_model import settings_of
 
 FAMILY = ("query_prompt", "passage_prompt", "query_length", "passage_length")  # what `prompts` decides of a model
 
 
-def overridden(settings: TrainingSettings, source: ModelSource, start: BiEncoder) -> list[str]:
+def overridden(settings: TrainingSettings, model: PretrainedModel, start: BiEncoder) -> list[str]:
     """What training starts with otherwise than the model came, and which preset or setting wants it so.
 
     Nothing is said of two towers that do not agree by themselves.
@@ -24,15 +23,11 @@ def overridden(settings: TrainingSettings, source: ModelSource, start: BiEncoder
     ----------
     start : the model as training starts with it.
     """
-    try:
-        own = own_encoder(source, settings.model_copy(update={"prompts": None}))
-    except SettingsError as fault:
-        if fault.code in ("TOWERS_DIFFER", "TOO_LONG"):
-            return []
-        raise
+    if (own := settings_of(model)) is None:
+        return []
     names = [field.name for field in dataclasses.fields(EncoderSettings)]
-    changes = [(name, getattr(own.settings, name), getattr(start.settings, name)) for name in names]
-    changes.append(("towers", "tied" if own.tied else "untied", "tied" if start.tied else "untied"))
+    changes = [(name, getattr(own, name), getattr(start.settings, name)) for name in names]
+    changes.append(("towers", "tied" if model.tied else "untied", "tied" if start.tied else "untied"))
     lines = [
         f"{name}: the model's {shown(old)} -> {shown(new)}{fresh(name, old)} ({origin(settings, name)})"
         for name, old, new in changes
@@ -46,11 +41,11 @@ def overridden(settings: TrainingSettings, source: ModelSource, start: BiEncoder
     return lines
 
 
-def scale_of(settings: TrainingSettings, own: BiEncoder) -> str:
+def scale_of(settings: TrainingSettings, own: EncoderSettings) -> str:
     """The origin of the scale of cosine scores, in words."""
     if settings.scale is not None:
         return settings.origin_of("scale")
-    return "the model's own, or that of sentence-transformers" if own.settings.normalize else "set scale = 20"
+    return "the model's own, or that of sentence-transformers" if own.normalize else "set scale = 20"
 
 
 def origin(settings: TrainingSettings, name: str) -> str:

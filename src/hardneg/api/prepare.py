@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,37 @@ from hardneg.data.collection import Collection
 from hardneg.data.training_data import DEFAULT_SPLITS, Splits, TrainingData
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.evaluation.answers import check_answers
-from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment.layout import BEFORE_SETTINGS, Layout
 from hardneg.models.source import ModelSource
+from hardneg.negatives.pool import NegativePool, load_pool
 from hardneg.process.distributed import world_size
 from hardneg.process.progress import note
 from hardneg.process.threads import pick_device
 from hardneg.recipes.settings import Recipe, TrainingSettings
-from hardneg.storage.artifacts import SettingsClash
+from hardneg.search.ann import open_index
+from hardneg.search.retrieve import Index
+from hardneg.storage.artifacts import SettingsClash, read_manifest
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """What a recipe begins with besides a model, opened and whole; most begin with nothing.
+
+    Attributes
+    ----------
+    pool : the negatives of the first episode; index : what is searched in place of embeddings.
+    inputs : their digests, by the names of an experiment's inputs.
+    """
+
+    pool: NegativePool | None = None
+    index: Index | None = None
+    inputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What the recipe is run with."""
+        named = {"given": self.pool, "index": self.index}
+        return {name: one for name, one in named.items() if one is not None}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,10 +58,10 @@ class Task:
     source: ModelSource
     out: Path | None
     seeds: int
-    negatives: Path | None
-    index_folder: Path | None
+    given: Given
     cache: Path | None
     role: str | None
+    retriever: str | None
     split_seed: int  # every seed holds out the same queries
 
     @property
@@ -50,6 +74,11 @@ class Task:
     def stores(self) -> Path:
         """Where derived stores live."""
         return self.cache or Layout(self.place).cache
+
+    @property
+    def each_seed(self) -> list[Task]:
+        """The task of each seed, with a folder of its own."""
+        return [self.seeded(self.settings.seed + number) for number in range(self.seeds)]
 
     def seeded(self, seed: int) -> Task:
         """Give the task of one seed among several, with a folder of its own."""
@@ -76,6 +105,7 @@ def prepare(
     cache: Place | None = None,
     device: str | None = None,
     role: str | None = None,
+    retriever: Place | None = None,
     **values: Any,
 ) -> Task:
     """Check the arguments of training, which are those of its plan too.
@@ -96,12 +126,14 @@ def prepare(
     cache : where derived stores live; default ``out/cache``.
     role : be one role of a recipe that has several (``trainer``, ``inferencer``), beside other processes or
         machines on the same files; without it one process starts and watches them all.
+    retriever : of ``ranker``: the model that ranks first and mines; without it BM25 does.
 
     Raises
     ------
     SettingsError : settings are wrong (:class:`~hardneg.errors.Faults`: all of them), or a split does not exist.
     InputError : no query can be trained on, or a split that is named cannot be measured on.
-    ArtifactError : ``out`` holds another experiment.
+    ArtifactError : ``out`` holds another experiment; the pool or the index is damaged, or of another collection.
+    TrustError : a pickle stands in the place of the index.
     """
     place, count = path_of(out), at_least("seeds", seeds)
     if role is not None and count > 1:
@@ -111,13 +143,17 @@ def prepare(
     chosen = recipe_settings(recipe, preset, config, settings=settings, device=device, out=place, **values)
     chosen = chosen.with_index(index_folder is not None)
     check_processes(recipe, chosen, role)
+    if retriever is not None and recipe.trains != "ranker":
+        what = f"a retriever is given, and {recipe.name} trains one"
+        raise SettingsError("BAD_SETTING", what, "give it as the model, or leave it out")
     if place is not None:
         check_experiment(place, count)
     source = ModelSource.at(model, passage_model, allow_bin=allow_bin, device=pick_device(device))
     parts = open_splits(chosen, collection_of(data, cache), splits)
-    given, index = path_of(negatives), path_of(index_folder)
     chosen, seed = chosen.for_data(len(parts.train)), chosen.seed
-    return Task(recipe, chosen, parts, splits, source, place, count, given, index, stores, role, seed)
+    given = open_given(recipe, chosen, parts.collection, path_of(negatives), path_of(index_folder))
+    first = None if retriever is None else str(retriever)
+    return Task(recipe, chosen, parts, splits, source, place, count, given, stores, role, first, seed)
 
 
 def path_of(place: Place | None) -> Path | None:
@@ -127,11 +163,35 @@ def path_of(place: Place | None) -> Path | None:
 
 def open_splits(settings: TrainingSettings, collection: Collection, splits: Splits) -> TrainingData:
     """What trains and judges, labelled; it has all that the settings measure by."""
-    check_answers(parse_measures(settings.measures), collection)
+    check_answers(settings.judging, collection)
     data = settings.data_of(collection, splits, seed=settings.seed)
     settings.check_dev(data.dev is not None)
     note(data.chosen)
     return data
+
+
+def open_given(
+    recipe: Recipe, settings: TrainingSettings, collection: Collection, pool: Path | None, index: Path | None
+) -> Given:
+    """Open the pool and the index to begin with; a later first episode needs a pool.
+
+    The index is checked against the model once that is there; see :func:`~hardneg.search.ann.check_index`.
+    """
+    if pool is not None and not recipe.facts.takes_pool:
+        what = f"{recipe.name} mines its own negatives and begins with no pool"
+        raise SettingsError("BAD_SETTING", what, "leave the pool out, or train ance-tele with it")
+    if pool is None and settings.first_episode > 1:
+        what = f"episode {settings.first_episode} is the first, and there are no negatives for it"
+        raise SettingsError("NO_POOL", what, "give --negatives, or begin with episode 1")
+    negatives = searched = None
+    inputs = {}
+    if pool is not None:
+        negatives = load_pool(pool, n_passages=collection.n_passages, collection=collection.digest)
+        inputs["negatives"] = read_manifest(pool).digest
+    if index is not None:
+        searched = open_index(index)
+        inputs["index"] = searched.digest
+    return Given(negatives, searched, inputs)
 
 
 def check_processes(recipe: Recipe, settings: TrainingSettings, role: str | None) -> None:

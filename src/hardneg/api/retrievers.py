@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 from typing import Unpack
 
@@ -11,12 +10,10 @@ from hardneg.api.inputs import Data, Place, Reading, cache_at, collection_of
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.errors import SettingsError
-from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import open_encoder
 from hardneg.models.source import ModelSource
 from hardneg.process.hardware import best_precision
 from hardneg.search.ann import check_index, open_index
-from hardneg.search.retrieve import Index
 from hardneg.search.retriever import CachedRetriever, Encoding, Retriever
 from hardneg.storage.artifacts import digest_json
 
@@ -76,8 +73,9 @@ def retriever_for(
     )
     if index is None:
         return retriever
-    side = retriever.sides["passage"]
-    return retriever.through(matching_index(index, retriever.encoder, side, lambda: retriever.texts_digest))
+    searched, side = open_index(Path(index)), retriever.sides["passage"]
+    check_index(searched, retriever.encoder, digest=side, tokens=lambda: retriever.texts_digest)
+    return retriever.through(searched)
 
 
 def retriever_with_runs(source: ModelSource, collection: Collection, cache: Path) -> CachedRetriever:
@@ -86,22 +84,3 @@ def retriever_with_runs(source: ModelSource, collection: Collection, cache: Path
     encoding = Encoding(precision=best_precision(source.device_here))
     key = digest_json([encoder.digest(), collection.digest, dataclasses.asdict(encoding)])
     return CachedRetriever(encoder, collection, cache / "runs" / key[:32], cache, encoding=encoding)
-
-
-def matching_index(place: Place, encoder: BiEncoder, digest: str, texts: Callable[[], str] | None) -> Index:
-    """Open an index that :func:`~hardneg.api.index.index` built, and check it against the model of the queries.
-
-    Parameters
-    ----------
-    digest : identity of the encoder's passage side.
-    texts : gives that of the passages' token sequences, and is asked last, for it may tokenise them; None: they
-        are not compared.
-
-    Raises
-    ------
-    ArtifactError : it is damaged, or of another model or other texts.
-    TrustError : a pickle stands in its place.
-    """
-    index = open_index(Path(place))
-    check_index(index, encoder, digest=digest, tokens=texts)
-    return index

@@ -3,97 +3,91 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
+
+import torch
 
 from hardneg.api.overrides import overridden
 from hardneg.api.prepare import Task
-from hardneg.api.retrievers import matching_index
-from hardneg.data.training_data import TrainingData
-from hardneg.errors import SettingsError
+from hardneg.data.collection import Collection
+from hardneg.experiment.folder import Experiment
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.code import allowed_code
-from hardneg.models.encoder_settings import EncoderSettings
-from hardneg.models.lengths import Cut
-from hardneg.models.source import ModelSource
+from hardneg.models.lengths import Cut, Length, lengths_of
+from hardneg.models.loading import read_model
 from hardneg.models.tokenizing import texts_digest
-from hardneg.negatives.pool import load_pool
-from hardneg.process.distributed import is_leader
+from hardneg.process.distributed import is_leader, world_size
 from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import say
 from hardneg.recipes.ance.roles import Job, jobs_of, take_role
-from hardneg.recipes.settings import Recipe, TrainingSettings
-from hardneg.recipes.starting_model import as_it_came, say_what_differs, starting_encoder
-from hardneg.recipes.training_run import TrainingRun
-from hardneg.recipes.untrained import Own, cuts_of
-from hardneg.storage.artifacts import read_manifest
+from hardneg.recipes.starting_model import as_trained, own_encoder, settings_of, starting_encoder
+from hardneg.recipes.untrained import Own, own_model
+from hardneg.search.ann import check_index
 
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """What an experiment starts from, besides the weights.
+    """What an experiment starts from, without the weights.
 
     Attributes
     ----------
     given : the pool or the index to begin with, as a recipe takes it.
     inputs : digests of all that it starts from.
+    base : makes a fresh model as training starts with it.
+    untrained : makes the model as it came; where it cannot be had so, as training starts with it.
     own : the model as it came, if training does not start from it.
-    own_settings : those of the model as it came.
+    lengths : at which texts are cut.
+    changes : what differs from the model as it came, a line each.
+    device : that of the model: ``cpu`` or ``cuda``.
     """
 
-    given: dict[str, Any]
-    inputs: dict[str, str]
+    given: Mapping[str, Any]
+    inputs: Mapping[str, str]
+    base: Callable[[], BiEncoder]
+    untrained: Callable[[], BiEncoder]
     own: Own | None
-    own_settings: EncoderSettings
+    lengths: Sequence[Length]
+    changes: Sequence[str]
+    device: str
 
 
-def open_start(task: Task, *, compare_texts: bool) -> tuple[BiEncoder, Start]:
-    """The model that training starts from, and what else it starts from, checked.
+def open_start(task: Task, *, compare_texts: bool) -> Start:
+    """Open and check what training starts from; the weights are read, and let go again.
 
     Parameters
     ----------
     compare_texts : also compare the texts of a given index, which may tokenise them.
     """
-    given = open_given(task.recipe, task.negatives, task.data, task.settings)
-    encoder = starting_encoder(task.source, task.settings)
-    task.recipe.check(task.settings, task.data, encoder)
-    if task.index_folder is not None:  # its texts are compared now: what is wrong must not become an input
+    source, settings = task.source, task.settings
+    model = read_model(source)
+    encoder = as_trained(model, settings)
+    task.recipe.check(settings, task.data, encoder)
+    if task.given.index is not None:  # its texts are compared now: what is wrong must not become an input
         texts = partial(texts_digest, encoder, task.data.collection, task.stores) if compare_texts else None
-        given["index"] = matching_index(task.index_folder, encoder, encoder.digest("passage"), texts)
-    inputs = inputs_of(task.data, encoder, task.negatives, given)
-    return encoder, Start(given, inputs, *as_it_came(task.source, task.settings, encoder))
+        check_index(task.given.index, encoder, digest=encoder.digest("passage"), tokens=texts)
+    base, load = partial(starting_encoder, source, settings), partial(own_encoder, source, settings)
+    came = settings_of(model, settings.prompts)
+    reinit = settings.reinit_layers
+    return Start(
+        task.given.arguments,
+        inputs_of(task, encoder),
+        base,
+        untrained=base if came is None else load,
+        own=None if came is None else own_model(came, encoder.settings, load, reinit=reinit),
+        lengths=lengths_of(encoder, came or encoder.settings),
+        changes=overridden(settings, model, encoder),
+        device=encoder.device.type,
+    )
 
 
-def open_given(
-    recipe: Recipe, negatives: Path | None, data: TrainingData, settings: TrainingSettings
-) -> dict[str, Any]:
-    """The pool to begin with, checked against the collection; a later first episode needs one."""
-    if negatives is not None and not recipe.facts.takes_pool:
-        what = f"{recipe.name} mines its own negatives and begins with no pool"
-        raise SettingsError("BAD_SETTING", what, "leave the pool out, or train ance-tele with it")
-    if negatives is None:
-        if settings.first_episode > 1:
-            what = f"episode {settings.first_episode} is the first, and there are no negatives for it"
-            raise SettingsError("NO_POOL", what, "give --negatives, or begin with episode 1")
-        return {}
-    collection = data.collection
-    return {"given": load_pool(negatives, n_passages=collection.n_passages, collection=collection.digest)}
-
-
-def inputs_of(
-    data: TrainingData, encoder: BiEncoder, negatives: Path | None, given: Mapping[str, Any]
-) -> dict[str, str]:
+def inputs_of(task: Task, encoder: BiEncoder) -> dict[str, str]:
     """Digests of all that an experiment starts from."""
-    inputs = {"collection": data.collection.digest, "model": encoder.digest(), "splits": data.digest}
+    inputs = {"collection": task.data.collection.digest, "model": encoder.digest(), "splits": task.data.digest}
     if encoder.code:
         inputs["code"] = "+".join(encoder.code)
-    if negatives is not None:
-        inputs["negatives"] = read_manifest(negatives).digest
-    if "index" in given:
-        inputs["index"] = given["index"].digest
-    return inputs
+    return inputs | dict(task.given.inputs)
 
 
 def role_jobs(task: Task, inputs: Mapping[str, str], roles: Sequence[str]) -> list[Job]:
@@ -118,21 +112,29 @@ def role_jobs(task: Task, inputs: Mapping[str, str], roles: Sequence[str]) -> li
 def be_role(task: Task, role: str) -> None:
     """Be one role of an experiment, beside other processes, until there is nothing left to do."""
     warn_if_emulated(task.settings.precision, task.source.device_here)
-    inputs = open_start(task, compare_texts=True)[1].inputs
+    inputs = open_start(task, compare_texts=True).inputs
     take_role(task.recipe, *role_jobs(task, inputs, [role]))
 
 
-def say_start(training: TrainingRun, source: ModelSource, start: Start, encoder: BiEncoder) -> list[Cut]:
-    """Say what differs from the model as it came, and from where the experiment began; what lengths cut.
+def say_start(start: Start, experiment: Experiment, collection: Collection) -> list[Cut]:
+    """Say what differs from an execution before and from the model as it came, and what lengths cut.
 
-    Parameters
-    ----------
-    encoder : the model that training starts from.
+    Only rank 0 says it, and gets what is cut of passages and queries.
     """
-    say_what_differs(training.experiment, source.device_here)
-    for line in overridden(training.settings, source, encoder):
+    if not is_leader():
+        return []
+    say_what_differs(experiment, start.device)
+    for line in start.changes:
         say(line)
-    cuts = cuts_of(encoder, start.own_settings, training.data, training.experiment) if is_leader() else []
-    if cuts:
-        say("; ".join(map(str, cuts)))
+    cuts = [length.count(collection, experiment.cache) for length in start.lengths]
+    say("; ".join(map(str, cuts)))
     return cuts
+
+
+def say_what_differs(experiment: Experiment, device: str) -> None:
+    """A line where an experiment goes on elsewhere than it began: its last bits may differ, and nothing else."""
+    where = {"threads": torch.get_num_threads(), "processes": world_size(), "device": device}
+    changed = [f"{name} {then} before, {now} now" for name, (then, now) in experiment.begin(where).items()]
+    if changed:
+        what = f"{experiment.path}: {', '.join(changed)}; figures will agree, but for rounding, and bytes will not"
+        say(what)

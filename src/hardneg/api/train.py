@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,27 +11,27 @@ from hardneg.api.diagnose import report_training
 from hardneg.api.inputs import Data, Place
 from hardneg.api.prepare import Task, prepare
 from hardneg.api.start import Start, be_role, open_start, role_jobs, say_start
+from hardneg.api.train_ranker import plan_ranker, train_ranker
 from hardneg.diagnostics.results import EvaluationPlan, evaluate_states, is_measured
 from hardneg.diagnostics.search_state import bm25_judged
 from hardneg.diagnostics.seeds import pool_seeds
 from hardneg.diagnostics.timeline import draw_timeline
-from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment.folder import open_experiment
 from hardneg.experiment.provenance import remember_collection
 from hardneg.experiment.results_manifest import write_results
 from hardneg.experiment.snapshot import State
 from hardneg.experiment.tensorboard import tensorboard_writer
 from hardneg.models.lengths import Cut
-from hardneg.models.source import ModelSource
 from hardneg.process.distributed import by_leader, group, is_leader
 from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import note
 from hardneg.recipes.ance.supervision import team
 from hardneg.recipes.estimate import describe_work
-from hardneg.recipes.settings import Recipe, TrainingSettings
-from hardneg.recipes.starting_model import starting_encoder, untrained_encoder
+from hardneg.recipes.settings import Recipe
 from hardneg.recipes.training_run import TrainingRun
-from hardneg.recipes.untrained import cuts_of_sample, from_own, lengths_of
+from hardneg.recipes.untrained import from_own
+
+LOOKED_AT = 512  # texts of a side, where a plan writes nothing
 
 
 @group()  # joined by all before one begins to write
@@ -41,22 +41,29 @@ def train_seeds(task: Task) -> dict[str, Any]:
         be_role(task, task.role)
         return {}
     if task.seeds == 1:
-        return train_once(task)
-    results = {}
-    for seed in range(task.settings.seed, task.settings.seed + task.seeds):
-        note(f"seed {seed}")
-        results[seed] = train_once(task.seeded(seed))
+        return trainer_of(task)(task)
+    tasks, results = task.each_seed, {}
+    train = trainer_of(tasks[0])
+    for one in tasks:
+        note(f"seed {one.settings.seed}")
+        results[one.settings.seed] = train(one)
     pooled = pool_seeds(results)
     if is_leader():
         write_results(task.place, pooled)
     return pooled
 
 
-def train_once(task: Task) -> dict[str, Any]:
+def trainer_of(task: Task) -> Callable[[Task], dict[str, Any]]:
+    """What trains one experiment; what it starts from, which no seed changes, is opened once."""
+    if task.recipe.trains == "ranker":
+        return train_ranker
+    return partial(train_once, start=open_start(task, compare_texts=True))
+
+
+def train_once(task: Task, start: Start) -> dict[str, Any]:
     """One experiment, from wherever it stands to its results."""
     recipe, settings, data, source, out = task.recipe, task.settings, task.data, task.source, task.place
     warn_if_emulated(settings.precision, source.device_here)
-    encoder, start = open_start(task, compare_texts=True)
     jobs = role_jobs(task, start.inputs, settings.roles)
     with open_experiment(
         out,
@@ -69,29 +76,29 @@ def train_once(task: Task) -> dict[str, Any]:
         grows=settings.may_grow,
     ) as experiment:
         remember_collection(out, data.collection)
-        if by_leader(lambda: is_measured(experiment.results, parse_measures(settings.measures))):
+        if by_leader(lambda: is_measured(experiment.results, settings.judging)):
             note(f"{out}: finished already")
             return by_leader(lambda: dict(experiment.results))
         training = TrainingRun(settings, data, experiment)
-        cuts = say_start(training, source, start, encoder)
-        del encoder  # from here on it would only take memory
+        cuts = say_start(start, experiment, data.collection)
         with (
             contextlib.ExitStack() as stack,
             tensorboard_writer(experiment, settings.tensorboard and is_leader()),
         ):
 
             def states() -> Iterator[State]:
+                given = dict(start.given)
                 if jobs:  # they start when the first state is asked for
-                    start.given["working"] = stack.enter_context(team(jobs, experiment, settings))
-                return recipe.run(training, partial(starting_encoder, source, settings), **start.given)
+                    given["working"] = stack.enter_context(team(jobs, experiment, settings))
+                return recipe.run(training, start.base, **given)
 
             evaluate_states(
                 from_own(start.own, training, states),
                 data,
                 experiment,
-                evaluation_plan(recipe, settings, source, start, cuts),
+                evaluation_plan(task, start, cuts),
                 bm25=partial(bm25_judged, data, experiment.cache),
-                untrained=partial(untrained_encoder, source, settings),
+                untrained=start.untrained,
             )
         if jobs:
             draw_timeline(experiment.layout.timeline, experiment.timing)
@@ -100,20 +107,19 @@ def train_once(task: Task) -> dict[str, Any]:
         return by_leader(lambda: dict(experiment.results))
 
 
-def evaluation_plan(
-    recipe: Recipe, settings: TrainingSettings, source: ModelSource, start: Start, cuts: Sequence[Cut]
-) -> EvaluationPlan:
+def evaluation_plan(task: Task, start: Start, cuts: Sequence[Cut]) -> EvaluationPlan:
     """What is measured of the states of an experiment, and what its model card says."""
+    settings, source = task.settings, task.source
     return EvaluationPlan(
-        measures=parse_measures(settings.measures),
+        measures=settings.judging,
         depth=settings.depth,
         seed=settings.seed,
         first_episode=settings.first_episode,
         keep=settings.keep,
-        about=f"A dense retriever trained with hardneg by {recipe.about} from {source.name}.",
+        about=f"A dense retriever trained with hardneg by {task.recipe.about} from {source.name}.",
         settings=settings.result_values(),
         base_model=source.hub_name,
-        lengths=lengths_of(cuts),
+        lengths={cut.side: cut.as_json() for cut in cuts},
         how="" if start.own is None else start.own.how,
     )
 
@@ -145,9 +151,12 @@ def plan(
     As :func:`~hardneg.api.recipes.train`.
     """
     task = prepare(recipe, data, model, out, **options)
-    encoder, start = open_start(task, compare_texts=False)
+    if recipe.trains == "ranker":
+        return plan_ranker(task, measure=estimate)
+    start = open_start(task, compare_texts=False)
+    encoder = start.base()
     work = recipe.plan(task.settings, task.data, encoder)
     planned = describe_work(work, encoder, seeds=task.seeds, measure=estimate, own=start.own)
-    cuts = cuts_of_sample(encoder, start.own_settings, task.data)
+    cuts = [length.sample(task.data.collection, LOOKED_AT) for length in start.lengths]
     planned["facts"] |= {f"cut {cut.plural}": cut.told for cut in cuts}
     return {"settings": task.settings.model_dump(mode="json"), **planned}

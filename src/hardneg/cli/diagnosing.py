@@ -25,10 +25,11 @@ def diagnose(
     begin()
     from hardneg.api.diagnose import compare_experiments
     from hardneg.api.diagnose import diagnose as execute
+    from hardneg.experiment.layout import Layout
 
     if len(experiments) == 1:
         report = execute(experiments[0], data, pictures=pictures, cache=cache)
-        show(f"{report.verdict.sentence}\n{report.path}")
+        show(f"{report.verdict.sentence}\n{Layout(experiments[0]).report}")
         return
     page = Path("side-by-side.html") if out is None else out
     several = compare_experiments(experiments, data, out=page, cache=cache)
@@ -46,7 +47,7 @@ def show_command(
     from hardneg.cli.tables import report_text
 
     reports = open_reports(experiments, data, cache)
-    texts = [report_text(one, str(place)) for one, place in zip(reports, experiments, strict=True)]
+    texts = [report_text(one, str(one.opened.path)) for one in reports]
     if len(reports) > 1:
         texts.append(report_text(compare_opened(reports), "side by side"))
     show("\n\n".join(texts))

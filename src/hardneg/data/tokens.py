@@ -27,7 +27,6 @@ from hardneg.storage.artifacts import (
     load_array,
     open_artifact,
     publish,
-    read_manifest,
 )
 from hardneg.storage.disk import create
 
@@ -71,20 +70,27 @@ class TokenStore:
 
     The ids of sequence i are ``ids[offsets[i]:offsets[i + 1]]``. A sequence is a whole text, unless the template
     cuts documents into chunks: then document d has the sequences ``first[d]`` to ``first[d + 1] - 1``.
+
+    Attributes
+    ----------
+    digest : identity of the sequences; what was counted while they were made is not in it.
+    cut : how many texts lost tokens to the length; None: an older hardneg made the store, and did not count them.
     """
 
     ids: NDArray[np.unsignedinteger]  # [T] uint16, uint32 for vocabularies above 65 536
     offsets: Int64  # [n + 1]
     digest: str
     first: Int64 | None = None  # [documents + 1]; None: a text is one sequence
+    cut: int | None = None
 
     @classmethod
     def open(cls, path: Path) -> TokenStore:
         """Open a published store, its files verified; raises :class:`hardneg.errors.ArtifactError`."""
-        digest = open_artifact(path, KIND).digest
+        manifest = open_artifact(path, KIND)
         ids, offsets = (np.asarray(load_array(path / f"{name}.npy")) for name in ("ids", "offsets"))
-        chunked = "first.npy" in read_manifest(path).files
-        return cls(ids, offsets, digest, np.asarray(load_array(path / "first.npy")) if chunked else None)
+        first = np.asarray(load_array(path / "first.npy")) if "first.npy" in manifest.files else None
+        cut = manifest.facts.get("cut")
+        return cls(ids, offsets, replace(manifest, facts={}).digest, first, cut)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -196,7 +202,8 @@ def token_batch(texts: list[str], titles: list[str], template: TextTemplate, tok
     If the template cuts documents into chunks, every chunk is a sequence of the result.
     """
     strings = _strings(template, tokenizer)(titles, texts)
-    encodings, _ = _sequences(_truncating(tokenizer, template.max_length), strings, template.chunks)
+    encodings = _truncating(tokenizer, template.max_length).encode_batch_fast(strings)
+    encodings, _ = _sequences(encodings, template.chunks)
     lengths = np.array([len(encoding) for encoding in encodings], np.int64)
     ids = np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), np.int32, lengths.sum())
     return TokenBatch(ids, offsets_of(lengths))
@@ -207,8 +214,7 @@ def cut_texts(
 ) -> NDArray[np.bool_]:
     """Whether each of a few texts [n] has more tokens than the template keeps; ``titles`` may be empty."""
     strings = _strings(template, tokenizer)(titles, texts)
-    encodings = _truncating(tokenizer, template.max_length).encode_batch_fast(strings)
-    return np.array([len(one.overflowing) >= template.chunks for one in encodings], bool)
+    return _cut(_truncating(tokenizer, template.max_length).encode_batch_fast(strings), template)
 
 
 def tokenizer_digest(tokenizer: Tokenizer) -> str:
@@ -276,7 +282,7 @@ def _build(path: Path, source: Texts, template: TextTemplate, tokenizer: Tokeniz
     column = source.query_texts if template.side == "query" else source.texts
     total = len(column)
     lengths: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
-    pieces = np.ones(total, np.int64)
+    pieces, cut = np.ones(total, np.int64), 0
     inputs = {"collection": source.digest, "tokenizer": template.tokenizer}
     with publish(path, KIND, settings=asdict(template), inputs=inputs, replace=True) as draft:
         with _appending(draft / "ids.npy", _id_type(tokenizer)) as append:
@@ -284,19 +290,27 @@ def _build(path: Path, source: Texts, template: TextTemplate, tokenizer: Tokeniz
                 end = min(start + BLOCK, total)
                 rows = np.arange(start, end)
                 titles = source.titles.take(rows) if template.side == "passage" and len(source.titles) else []
-                texts = strings(titles, column.take(rows))
-                encodings, pieces[start:end] = _sequences(truncating, texts, template.chunks)
+                whole = truncating.encode_batch_fast(strings(titles, column.take(rows)))
+                cut += int(_cut(whole, template).sum())
+                encodings, pieces[start:end] = _sequences(whole, template.chunks)
                 lengths.append(np.array([len(encoding) for encoding in encodings], np.int64))
                 append(chain.from_iterable(encoding.ids for encoding in encodings), lengths[-1].sum())
                 progress(end, total)
         draft.array("offsets.npy", offsets_of(np.concatenate(lengths)))
         if template.chunks > 1:
             draft.array("first.npy", offsets_of(pieces))
+        draft.facts["cut"] = cut
 
 
-def _sequences(truncating: Tokenizer, texts: list[str], chunks: int) -> tuple[list[Encoding], int | list[int]]:
+def _cut(encodings: list[Encoding], template: TextTemplate) -> NDArray[np.bool_]:
+    """Whether each text [n] has more tokens than the template keeps; one that does not fill it has not."""
+    full = [len(one) == template.max_length for one in encodings]  # what is over is copied when it is looked at
+    over = [of and len(one.overflowing) >= template.chunks for of, one in zip(full, encodings, strict=True)]
+    return np.array(over, bool)
+
+
+def _sequences(encodings: list[Encoding], chunks: int) -> tuple[list[Encoding], int | list[int]]:
     """The sequences of all texts, and how many each has: at least one, also where a text is empty."""
-    encodings = truncating.encode_batch_fast(texts)
     if chunks == 1:
         return encodings, 1
     dealt = [[one, *one.overflowing[: chunks - 1]] for one in encodings]

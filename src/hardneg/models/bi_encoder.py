@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import numpy as np
 import torch
@@ -13,13 +13,11 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from hardneg.errors import SettingsError
-from hardneg.models.encoder_settings import EncoderSettings
+from hardneg.models.encoder_settings import OF_VECTORS, EncoderSettings
 from hardneg.models.tower import Tower, TowerModel
 from hardneg.records import Side, TextTemplate, TokenBatch, offsets_of
 
 Encode = Callable[[TokenBatch, Side], Tensor]  # vectors [n, dim] float32
-
-OF_VECTORS = ("pooling", "head", "normalize", "dim")  # settings that decide what vector tokens get
 
 
 class AnceHead(nn.Module):
@@ -75,21 +73,11 @@ class BiEncoder(TowerModel):
 
     def template(self, side: Side) -> TextTemplate:
         """How this side's texts become tokens in training."""
-        settings, digest = self.settings, self.tower(side).tokenizer_digest
-        if side == "query":
-            return TextTemplate(
-                side, settings.query_length, settings.query_prompt, use_titles=False, tokenizer=digest
-            )
-        return TextTemplate(
-            side,
-            settings.passage_length,
-            settings.passage_prompt,
-            settings.use_titles,
-            settings.title_join,
-            settings.chunks,
-            settings.max_characters,
-            digest,
-        )
+        return self.settings.template(side, self.tower(side).tokenizer_digest)
+
+    def search_template(self, side: Side) -> TextTemplate:
+        """How this side's texts become tokens in search, where queries may be longer than in training."""
+        return self.settings.search_template(side, self.tower(side).tokenizer_digest)
 
     def untied(self) -> BiEncoder:
         """An encoder with a tower for each side: the passages' is this one's own, that of the queries a copy."""
@@ -97,13 +85,6 @@ class BiEncoder(TowerModel):
             return self
         tower = self.tower("passage")
         return BiEncoder(self.settings, copy.deepcopy(tower), tower)
-
-    def search_template(self, side: Side) -> TextTemplate:
-        """How this side's texts become tokens in search, where queries may be longer than in training."""
-        template = self.template(side)
-        if side == "passage":
-            return template
-        return replace(template, max_length=self.settings.search_query_length or template.max_length)
 
     def encode(self, tokens: TokenBatch, side: Side) -> Tensor:
         """Vectors [n, dim] float32 on the module's device, with gradient where enabled."""

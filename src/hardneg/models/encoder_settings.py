@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from hardneg.arguments import brief, check_fields, fits
 from hardneg.errors import SettingsError
 from hardneg.models.pooling import Pooling
+from hardneg.records import Side, TextTemplate
 
 Head = Literal["none", "ance"]
 TitleJoin = Literal["sep", "space"]
+
+OF_VECTORS = ("pooling", "head", "normalize", "dim")  # settings that decide what vector tokens get
 
 
 @dataclass(frozen=True)
@@ -52,3 +55,30 @@ class EncoderSettings:
         for name in ("query_length", "passage_length", "scale", "chunks", "dim", "search_query_length"):
             if (value := getattr(self, name)) is not None and not value > 0:
                 raise SettingsError("BAD_SETTING", f"{name} = {value}", "give a number above 0")
+
+    def template(self, side: Side, tokenizer: str = "") -> TextTemplate:
+        """How this side's texts become tokens in training; ``tokenizer`` is the digest of whose tokens."""
+        if side == "query":
+            return TextTemplate(side, self.query_length, self.query_prompt, use_titles=False, tokenizer=tokenizer)
+        return TextTemplate(
+            side,
+            self.passage_length,
+            self.passage_prompt,
+            self.use_titles,
+            self.title_join,
+            self.chunks,
+            self.max_characters,
+            tokenizer,
+        )
+
+    def search_template(self, side: Side, tokenizer: str = "") -> TextTemplate:
+        """How this side's texts become tokens in search, where queries may be longer than in training."""
+        template = self.template(side, tokenizer)
+        if side == "passage":
+            return template
+        return replace(template, max_length=self.search_query_length or template.max_length)
+
+    def embeds_as(self, other: EncoderSettings, side: Side) -> bool:
+        """Whether a model with these settings makes the vectors of a side's texts, in search, that others make."""
+        same = all(getattr(self, name) == getattr(other, name) for name in OF_VECTORS)
+        return same and self.search_template(side) == other.search_template(side)

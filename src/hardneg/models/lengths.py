@@ -1,4 +1,4 @@
-"""How many texts are cut at the lengths in force: counted where that is quick, else on a drawn part."""
+"""How many texts are cut at the lengths in force: as their token stores count them, or on a drawn part."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from tokenizers import Tokenizer
 
 from hardneg import keyed_random
 from hardneg.data.collection import Collection
-from hardneg.data.tokens import BLOCK, TokenStore, cut_texts
+from hardneg.data.tokens import cut_texts
 from hardneg.models.bi_encoder import BiEncoder
-from hardneg.models.tokenizing import token_store
-from hardneg.records import Int64, Side, TextTemplate, spans
+from hardneg.models.encoder_settings import EncoderSettings
+from hardneg.models.tokenizing import store_of
+from hardneg.records import Int64, Side, TextTemplate
 
-MOST = 2_000  # texts tokenised once more to know whether they are cut: seconds, and right to 1 %
+SIDES: tuple[Side, Side] = ("passage", "query")
+MOST = 2_000  # texts that are looked at where their token store did not count: seconds, and right to 2 %
 
 
 @dataclass(frozen=True)
@@ -73,49 +75,60 @@ def percent(share: float) -> str:
     return "over 99 %" if 0.99 < share < 1 else f"{100 * share:.0f} %"
 
 
-def count_cut(
-    encoder: BiEncoder, collection: Collection, cache: Path, side: Side, own: int, *, most: int = MOST
-) -> Cut:
-    """Count the texts of a side that training cuts, from the token store.
+@dataclass(frozen=True)
+class Length:
+    """The length that cuts the texts of one side, with the tokenizer that counts their tokens.
 
-    Only texts that fill their length may be cut, so only these are tokenised once more.
+    Attributes
+    ----------
+    own : tokens that the model takes as it came.
+    """
+
+    template: TextTemplate
+    tokenizer: Tokenizer
+    own: int
+
+    def count(self, collection: Collection, cache: Path) -> Cut:
+        """The number of texts that training cuts, as their token store says; it is made on first use.
+
+        A store of an older hardneg does not say it: then it is estimated.
+        """
+        cut = store_of(self.template, self.tokenizer, collection, cache).cut
+        return self.sample(collection) if cut is None else self._cut(collection, cut)
+
+    def sample(self, collection: Collection, most: int = MOST) -> Cut:
+        """Estimate the number of texts that training cuts from ``most`` drawn ones; no token store is written."""
+        passages = self.template.side == "passage"
+        drawn = draw(np.arange(count(collection, self.template.side)), most)
+        texts = (collection.texts if passages else collection.query_texts).take(drawn)
+        titles = collection.titles.take(drawn) if passages and len(collection.titles) else []
+        return self._cut(
+            collection, int(cut_texts(texts, titles, self.template, self.tokenizer).sum()), len(drawn)
+        )
+
+    def _cut(self, collection: Collection, cut: int, of: int | None = None) -> Cut:
+        """The record of ``cut`` texts ``of`` so many drawn ones, or of all."""
+        template, n = self.template, count(collection, self.template.side)
+        exact = of is None or of == n
+        total = cut if of is None else round(n * cut / max(of, 1))
+        return Cut(template.side, template.max_length, self.own, n, total, template.chunks, exact, of or 0)
+
+
+def lengths_of(encoder: BiEncoder, own: EncoderSettings) -> list[Length]:
+    """The lengths of passages and of queries that an encoder trains at.
 
     Parameters
     ----------
-    own : tokens that the model takes as it came.
-    most : of more texts that fill it, so many are drawn and tokenised.
+    own : the settings of the model as it came.
     """
-    template = encoder.template(side)
-    full = full_texts(token_store(encoder, collection, cache, side), template)
-    drawn = draw(full, most)
-    found = int(are_cut(encoder, collection, side, drawn).sum())
-    exact = len(drawn) == len(full)
-    cut = found if exact else round(len(full) * found / len(drawn))
-    n = count(collection, side)
-    return Cut(side, template.max_length, own, n, cut, template.chunks, exact, len(drawn))
-
-
-def sample_cut(encoder: BiEncoder, collection: Collection, side: Side, own: int, *, most: int) -> Cut:
-    """Estimate the number of texts that training cuts from ``most`` drawn ones; no token store is written."""
-    template, n = encoder.template(side), count(collection, side)
-    drawn = draw(np.arange(n), most)
-    found = int(are_cut(encoder, collection, side, drawn).sum())
-    cut = round(n * found / max(len(drawn), 1))
-    return Cut(side, template.max_length, own, n, cut, template.chunks, len(drawn) == n, len(drawn))
+    return [
+        Length(encoder.template(side), encoder.tokenizer(side), own.template(side).max_length) for side in SIDES
+    ]
 
 
 def count(collection: Collection, side: Side) -> int:
     """The number of texts of a side."""
     return collection.n_queries if side == "query" else collection.n_passages
-
-
-def full_texts(store: TokenStore, template: TextTemplate) -> Int64:
-    """The rows [n] of the texts that have as many tokens as the template allows."""
-    if store.first is None:
-        return np.flatnonzero(store.lengths == template.max_length)
-    whole = spans(store.first) == template.chunks
-    whole &= store.lengths[store.first[1:] - 1] == template.max_length
-    return np.flatnonzero(whole)
 
 
 def draw(rows: Int64, most: int) -> Int64:
@@ -124,14 +137,3 @@ def draw(rows: Int64, most: int) -> Int64:
         return rows
     words = keyed_random.hash64(keyed_random.key(0, "lengths"), rows)
     return rows[np.sort(keyed_random.smallest(words, np.array([0, len(rows)]), np.array([most])))]
-
-
-def are_cut(encoder: BiEncoder, collection: Collection, side: Side, rows: Int64) -> NDArray[np.bool_]:
-    """Whether each of the texts in ``rows`` [n] loses tokens to the template's length: [n] bool."""
-    template, tokenizer, found = encoder.template(side), encoder.tokenizer(side), [np.zeros(0, bool)]
-    for start in range(0, len(rows), BLOCK):
-        block = rows[start : start + BLOCK]
-        texts = (collection.query_texts if side == "query" else collection.texts).take(block)
-        titles = collection.titles.take(block) if side == "passage" and len(collection.titles) else []
-        found.append(cut_texts(texts, titles, template, tokenizer))
-    return np.concatenate(found)

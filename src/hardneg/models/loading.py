@@ -16,7 +16,7 @@ from hardneg.config import read_preset
 from hardneg.errors import InputError, SettingsError
 from hardneg.models.bi_encoder import AnceHead, BiEncoder
 from hardneg.models.code import allow_code
-from hardneg.models.encoder_settings import EncoderSettings
+from hardneg.models.encoder_settings import OF_VECTORS, EncoderSettings
 from hardneg.models.pretrained import find_weights, locate, read_json_file, read_tensors, usable
 from hardneg.models.ranker_folder import is_classifier, is_marked, refuse_ranker
 from hardneg.models.source import ModelSource
@@ -36,7 +36,6 @@ ANCE_WEIGHTS = {  # names in the released checkpoints of ANCE
     "norm.weight": "norm.weight",
     "norm.bias": "norm.bias",
 }
-SHARED = ("pooling", "head", "normalize", "dim")  # what both towers of an untied model must agree on
 
 
 @dataclass(frozen=True)
@@ -89,21 +88,65 @@ def open_encoder(source: ModelSource, **overrides: Any) -> BiEncoder:
     ----------
     overrides : fields of :class:`EncoderSettings`, which win over the record's prompts and lengths.
     """
-    overrides = source.lengths | overrides
     _check_names(overrides)
+    return read_model(source).encoder(**overrides)
+
+
+@dataclass(frozen=True)
+class PretrainedModel:
+    """A bi-encoder as it is read, before it is settled what is to differ from what its folders say.
+
+    Attributes
+    ----------
+    parts : one, or that of the queries and that of the passages.
+    told : settings that its record wants otherwise than its folders say.
+    device : where it is to compute.
+    """
+
+    parts: list[Part]
+    told: Mapping[str, Any]
+    device: str
+
+    @property
+    def tied(self) -> bool:
+        """Whether one tower encodes both sides."""
+        return len(self.parts) == 1
+
+    def settings(self, **overrides: Any) -> EncoderSettings:
+        """What its folders say, then what its record wants, then the overrides: later ones win.
+
+        Raises
+        ------
+        SettingsError : its towers do not agree (``TOWERS_DIFFER``), or a length is too long for it (``TOO_LONG``).
+        """
+        told = {**self.told, **overrides}
+        settings = replace(_merged(self.parts, told), **told)
+        _check_lengths(self.parts, settings)
+        return settings
+
+    def encoder(self, **overrides: Any) -> BiEncoder:
+        """The encoder with these :meth:`settings`. It takes the parts, so one model gives one encoder."""
+        settings = self.settings(**overrides)
+        for part in self.parts:
+            _fit_head(part.tower, settings)
+        return BiEncoder(settings, *(part.tower for part in self.parts)).to(self.device).eval()
+
+
+def read_model(source: ModelSource) -> PretrainedModel:
+    """Read the bi-encoder of a record; raises as :func:`load_encoder`."""
     device = source.device_here
     allow_code(*source.allow_code)
-    overrides = ({} if source.prompts is None else read_preset("prompts", source.prompts)) | overrides
+    told = family_of(source.prompts) | source.lengths
     folders = [locate(place, source) for place in source.places]
     if len(folders) == 1 and (folders[0] / SETTINGS).is_file() and (folders[0] / QUERY).is_dir():
         _verify(folders[0])
         folders = [folders[0] / QUERY, folders[0] / PASSAGE]
-    parts = [_read(folder, source) for folder in folders]
-    settings = replace(_merged(parts, overrides), **overrides)
-    _check_lengths(parts, settings)
-    for part in parts:
-        _fit_head(part.tower, settings)
-    return BiEncoder(settings, *(part.tower for part in parts)).to(device).eval()
+    return PretrainedModel([_read(folder, source) for folder in folders], told, device)
+
+
+def family_of(prompts: str | None) -> dict[str, Any]:
+    """The prompts and lengths of a family (``e5``, ``bge``, ``gte``), by the names of encoder settings."""
+    return {} if prompts is None else read_preset("prompts", prompts)
 
 
 def _verify(folder: Path) -> None:
@@ -204,7 +247,7 @@ def _merged(parts: list[Part], overrides: Mapping[str, Any]) -> EncoderSettings:
     Each side keeps its own fields; fields that both share must be equal, or be overridden.
     """
     query, passage = parts[0].settings, parts[-1].settings
-    for name in SHARED:
+    for name in OF_VECTORS:
         ours, theirs = getattr(query, name), getattr(passage, name)
         if ours != theirs and name not in overrides:
             raise SettingsError(

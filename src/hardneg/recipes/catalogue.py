@@ -150,4 +150,15 @@ ADORE = RecipeFacts(
     module="adore.recipe",
 )
 
-CATALOGUE = (ANCE_TELE, WARMUP, ANCE, STAR, ADORE)  # in the order of help
+RETRIEVER = RecipeOption(
+    "retriever", str, "What ranks first and mines: folder, hub name or package:NAME (default: BM25)."
+)
+RANKER = RecipeFacts(
+    "ranker",
+    "A ranker (cross-encoder), from one or from an encoder; measured by what it re-ranks.",
+    ("hardneg train ranker --data DATA --model M --preset finetune", "--out RANKER"),
+    options=(NEGATIVES, RETRIEVER),
+    hint="--set loss=cross_entropy or bce; it re-ranks BM25's hits, or the retriever's.",
+)
+
+CATALOGUE = (ANCE_TELE, WARMUP, ANCE, STAR, ADORE, RANKER)  # in the order of help

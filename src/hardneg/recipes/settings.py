@@ -15,7 +15,6 @@ from hardneg.data.training_data import Labels, Splits, TrainingData, choose_spli
 from hardneg.errors import SettingsError
 from hardneg.evaluation.measures import Measure, bases_of, parse_measures
 from hardneg.experiment.layout import LAST_MODEL, MODEL
-from hardneg.experiment.snapshot import State
 from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.negatives.candidates import Filters
 from hardneg.recipes.catalogue import RecipeFacts
@@ -152,9 +151,14 @@ class TrainingSettings(Settings):
         return values | {"chosen_by": str(self.steering)} if self.keep == "best" or self.patience else values
 
     @property
+    def judging(self) -> tuple[Measure, ...]:
+        """The measures of dev and test; the first one decides."""
+        return parse_measures(self.measures)
+
+    @property
     def steering(self) -> Measure:
         """The measure that decides which state is kept, and when patience ends."""
-        return parse_measures(self.measures)[0]
+        return self.judging[0]
 
     @property
     def last_model(self) -> str:
@@ -195,7 +199,7 @@ class TrainingSettings(Settings):
         As :func:`~hardneg.data.training_data.choose_splits`, and
         InputError : labels are by answers, and the collection has none.
         """
-        basis = bases_of(parse_measures(self.measures))
+        basis = bases_of(self.judging)
         data = choose_splits(collection, **dataclasses.asdict(splits), seed=seed, basis=basis)
         return labelled(data, self.model_dump(mode="json"))
 
@@ -296,23 +300,26 @@ class Recipe:
     Attributes
     ----------
     facts : what a command shows of it: its name, its help and the options of its own.
-    run : (training, base, **given) -> every state of the model, while its embeddings are there. ``training`` is a
+    run : (training, base, **given) -> every state of the model, while its embeddings are there (of a ranker: every
+        :class:`~hardneg.diagnostics.reranked.RankedState`). ``training`` is a
         :class:`~hardneg.recipes.training_run.TrainingRun`, ``base`` makes a fresh model as training starts with
         it, and ``given`` holds the pool or the index to begin with, if it takes one.
     plan : (settings, data, encoder) -> what it would do, as a :class:`~hardneg.recipes.estimate.CostModel`.
     about : how the model card names it, with the paper.
     roles : what processes of their own may do beside each other, by name: (training, base, patience).
     together : whether several processes can train it together.
+    trains : the kind of model that it trains.
     check : (settings, data, encoder) -> raises where they do not go together, before anything is done.
     """
 
     facts: RecipeFacts
     settings: type[TrainingSettings]
-    run: Callable[..., Iterator[State]]
+    run: Callable[..., Iterator[Any]]
     plan: Callable[..., Any]
     about: str
     roles: Mapping[str, Callable[..., None]] = dataclasses.field(default_factory=dict)
     together: bool = False
+    trains: Literal["retriever", "ranker"] = "retriever"
     check: Callable[..., None] = lambda settings, data, encoder: None
 
     @property

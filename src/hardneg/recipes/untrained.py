@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain
-from typing import Any
 
-from hardneg.data.training_data import TrainingData
-from hardneg.experiment.folder import Experiment
 from hardneg.experiment.names import STARTED, UNTRAINED
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.encoder_settings import EncoderSettings
-from hardneg.models.lengths import Cut, count_cut, sample_cut
+from hardneg.models.lengths import SIDES
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.records import Side
 
-SIDES: tuple[Side, Side] = ("passage", "query")
 OF_TEXTS = ("query_length", "passage_length", "search_query_length")  # said in tokens
 UNSEEN = ("scale",)  # changes no ranking
-LOOKED_AT = 512  # texts of a side, where nothing is to be written
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,21 +35,19 @@ class Own:
     how: str
 
 
-def own_model(own: BiEncoder, start: BiEncoder, load: Callable[[], BiEncoder], *, reinit: int = 0) -> Own | None:
-    """What the model as it came is to be measured for; None where ``start`` retrieves no differently.
+def own_model(
+    own: EncoderSettings, start: EncoderSettings, load: Callable[[], BiEncoder], *, reinit: int = 0
+) -> Own | None:
+    """What the model as it came is to be measured for; None where training starts from what retrieves the same.
 
     Parameters
     ----------
-    load : makes ``own`` again, when it is needed.
-    reinit : top layers of ``start`` that begin anew.
+    own, start : settings of the model as it came, and as training starts with it.
+    load : makes the model as it came.
+    reinit : top layers that begin anew.
     """
-    sides = tuple(side for side in SIDES if not embeds_alike(own, start, side))
-    return Own(load, sides, difference(own.settings, start.settings, reinit)) if sides else None
-
-
-def embeds_alike(a: BiEncoder, b: BiEncoder, side: Side) -> bool:
-    """Whether two models make the same vectors of a side's texts in search."""
-    return a.search_template(side) == b.search_template(side) and a.digest(side) == b.digest(side)
+    sides = tuple(side for side in SIDES if reinit or not own.embeds_as(start, side))
+    return Own(load, sides, difference(own, start, reinit)) if sides else None
 
 
 def difference(own: EncoderSettings, start: EncoderSettings, reinit: int = 0) -> str:
@@ -95,26 +88,3 @@ def state_as_it_came(own: Own, training: TrainingRun) -> Iterator[Snapshot]:
     state.asked = "judged"
     yield state
     state.discard(*own.sides)
-
-
-# ---------------------------------------------------------------- what is cut
-
-
-def own_length(own: EncoderSettings, side: Side) -> int:
-    """Tokens that the model takes as it came."""
-    return own.passage_length if side == "passage" else own.query_length
-
-
-def cuts_of(encoder: BiEncoder, own: EncoderSettings, data: TrainingData, experiment: Experiment) -> list[Cut]:
-    """What the lengths in force cut of passages and queries, counted."""
-    return [count_cut(encoder, data.collection, experiment.cache, side, own_length(own, side)) for side in SIDES]
-
-
-def cuts_of_sample(encoder: BiEncoder, own: EncoderSettings, data: TrainingData) -> list[Cut]:
-    """How many texts of each side are cut, estimated from some of them, for a plan."""
-    return [sample_cut(encoder, data.collection, side, own_length(own, side), most=LOOKED_AT) for side in SIDES]
-
-
-def lengths_of(cuts: Iterable[Cut]) -> dict[str, Mapping[str, Any]]:
-    """What ``results.json`` says of lengths, by side."""
-    return {cut.side: cut.as_json() for cut in cuts}

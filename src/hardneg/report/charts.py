@@ -353,6 +353,7 @@ def geometry_chart(table: Table) -> Chart:
 def map_chart(table: Table) -> Chart:
     """A map of queries and passages, one for each state; classes differ in shape."""
     alt = altair()
+    states = list(dict.fromkeys(table.column("state")))
     field = {"field": "class", "type": "nominal", "title": None, "sort": None}
     chart = (
         alt.Chart(data_of(table))
@@ -365,7 +366,7 @@ def map_chart(table: Table) -> Chart:
             tooltip=tips(table, ("class", "query")),
         )
         .properties(width=MAP_WIDTH, height=MAP_WIDTH)
-        .facet(facet=alt.Facet("state:N", title=None, sort=None), columns=2)
+        .facet(facet=alt.Facet("state:N", title=None, sort=states), columns=2)
         .resolve_scale(x="independent", y="independent")
     )
     return configured(chart)

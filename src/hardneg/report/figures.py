@@ -267,7 +267,7 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "Geometry",
         "Alignment and uniformity",
         "Of sampled vectors: how near queries lie to their positives, and how evenly passages cover the sphere;"
-        " both are better when smaller (Wang and Isola, 2020). The table has norms and how far queries moved, too.",
+        " both are better when smaller (Wang and Isola, 2020). The table has norms and drift, too.",
         vectors.space_table,
         charts.space_chart,
     ),

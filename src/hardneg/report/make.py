@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -111,11 +111,14 @@ class Comparison:
     several: Several
     drawn: tuple[Drawn, ...]
     command: str
+    pooled: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # results over seeds, if the experiments are seeds of one
 
     @cached_property
     def verdict(self) -> Verdict:
-        """Which experiment does best, and how sure that is."""
-        return verdict_of(self.several)
+        """Which experiment does best, and how sure that is; over seeds, how they do together."""
+        return verdict(self.pooled) if self.pooled else verdict_of(self.several)
 
     @property
     def notes(self) -> list[str]:
@@ -152,10 +155,18 @@ def framed(html: bytes) -> str:
     return f'<iframe srcdoc="{source}" style="width:100%;height:48rem;border:0" title="report"></iframe>'
 
 
-def make_comparison(experiments: Sequence[Opened], command: Sequence[str]) -> Comparison:
-    """Draw the figures of several experiments; ``command`` is what makes the report again."""
+def make_comparison(
+    experiments: Sequence[Opened], command: Sequence[str], pooled: Mapping[str, Any] | None = None
+) -> Comparison:
+    """Draw the figures of several experiments; ``command`` is what makes the report again.
+
+    Parameters
+    ----------
+    pooled : results over seeds, if the experiments are the seeds of one.
+    """
     several = Several(experiments)
-    return Comparison(several, tuple(draw(figure, several) for figure in TOGETHER), shlex.join(command))
+    drawn = tuple(draw(figure, several) for figure in TOGETHER)
+    return Comparison(several, drawn, shlex.join(command), pooled or {})
 
 
 def make(opened: Opened, command: Sequence[str]) -> Report:

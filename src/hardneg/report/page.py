@@ -187,7 +187,8 @@ def figure_html(drawn: Drawn) -> str:
     figure, table = drawn.figure, drawn.table
     head = f"<h3>{text(figure.title)}</h3>"
     if table is None:
-        return f'<section class="figure" id="{figure.name}">{head}<p class="missing">{text(drawn.missing)}</p></section>'
+        reason = f'<p class="missing">{text(drawn.missing)}</p>'
+        return f'<section class="figure" id="{figure.name}">{head}{reason}</section>'
     says = f"<p>{marked(figure.says)}</p>"
     shown = table_html(table, figure.title, texts=figure.texts)
     if figure.chart is None:
