@@ -13,7 +13,20 @@ from typing import Any
 from contest import HERE, goal_of, tell
 
 SCRIPTS = (
-    *("measures", "fusion", "tokens", "bm25", "importing", "search", "encode", "rank", "train", "pairs", "mine"),
+    *(
+        "measures",
+        "fusion",
+        "tokens",
+        "bm25",
+        "importing",
+        "search",
+        "encode",
+        "rank",
+        "train",
+        "pairs",
+        "mine",
+        "diagnostics",
+    ),
 )
 
 

@@ -28,14 +28,22 @@ OF_RECIPES = {
     "star": {"steps": 3},
     "adore": {"steps": 3, "cut": 10, "warmup": 1},
     "ranker": {"steps": 3, "max_length": 24, "negatives_per_query": 2, "rerank": 8},
+    "ar2": {
+        "iterations": 1,
+        "retriever_steps": 3,
+        "ranker_steps": 2,
+        "first_ranker_steps": 2,
+        "negatives_per_query": 2,
+        "ranker_queries_per_step": 4,
+        "first_ranker_queries_per_step": 4,
+        "ranker_max_length": 24,
+    },
 }
 
 
 def train(recipe, world, out, **changes):
     settings = COMMON | OF_RECIPES[recipe] | changes
-    named = {"adore": hn.train_adore, "ance": hn.train_ance, "star": hn.train_star, "warmup": hn.train_warmup}
-    named["ranker"] = hn.train_ranker
-    return named.get(recipe, hn.train_ance_tele)(*world, out, device="cpu", **settings)
+    return hn.train(recipe, *world, out, device="cpu", **settings)
 
 
 def begun_in(out):

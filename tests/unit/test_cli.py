@@ -28,7 +28,7 @@ from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F
 RECIPES = ("ance-tele", "warmup", "ance", "star", "adore", "ranker")
 COMMANDS = (
     *("import", "export", "mine", "inspect", "encode", "index", "search", "evaluate", "compare"),
-    *("rerank", "fuse", "verify", "clean", "doctor"),
+    *("rerank", "fuse", "audit", "verify", "clean", "doctor"),
     *(f"train {recipe}" for recipe in RECIPES),
 )
 
@@ -403,6 +403,7 @@ OWN = {  # beside the options that all recipes have
     "star": {"--negatives", "--reinit-layers", "--reinit-seed"},
     "adore": {"--index"},
     "ranker": {"--negatives", "--retriever", "--reinit-layers", "--reinit-seed"},
+    "ar2": {"--ranker", "--reinit-layers", "--reinit-seed"},
 }
 
 

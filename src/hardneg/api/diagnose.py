@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from hardneg.api.audit import audit
 from hardneg.api.inputs import Data, Place
 from hardneg.api.reopen import experiment_data
 from hardneg.arguments import checked
@@ -15,10 +16,13 @@ from hardneg.errors import InputError, SettingsError
 from hardneg.experiment.layout import Layout
 from hardneg.process.progress import say
 from hardneg.report.charts import altair
+from hardneg.report.facts_audit import AUDIT
 from hardneg.report.make import Comparison, Report, make, make_comparison, write, write_comparison
 from hardneg.report.opened import Opened
 
 log = logging.getLogger(__name__)
+
+MOST_AUDITED = 1_000_000  # entries of a pool; that of a larger one reads too many texts for a report
 
 
 @checked
@@ -135,7 +139,7 @@ def report_training(folder: Path, data: TrainingData) -> None:
         return
     try:
         altair()
-        opened = Opened(Layout(folder), data)
+        opened = audited(Opened(Layout(folder), data))
         write(make(opened, command_of(folder, None)))
         say(f"report: {opened.layout.report}")
     except SettingsError as missing:
@@ -153,6 +157,20 @@ def opened_at(folder: Path, data: Data | None = None, cache: Place | None = None
         raise InputError("NOT_FOUND", what, "give the folder that `hardneg train --out` made", path=folder)
     opened = Opened(layout)
     opened.data = opened.told(lambda: experiment_data(folder, data, cache=cache), None)
+    return audited(opened)
+
+
+def audited(opened: Opened) -> Opened:
+    """The opened experiment with what an audit of its last pool finds, without BM25 and without a model.
+
+    A very large pool is left to ``hardneg audit``.
+    """
+    last = list(opened.pools.values())[-1:]
+    if opened.data is not None and last and len(last[0].passage_rows) <= MOST_AUDITED:
+        collection = opened.data.collection
+        found = opened.told(lambda: audit(opened.path, collection, bm25=False, cache=opened.layout.cache), None)
+        if found is not None:
+            opened.kept[AUDIT] = found
     return opened
 
 

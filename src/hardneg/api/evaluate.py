@@ -17,7 +17,8 @@ from hardneg.api.inputs import Data, Place, cache_at, check_file, collection_of
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.data.formats.trec import open_qrels, read_runs
-from hardneg.data.ids import IdSpace
+from hardneg.data.ids import IdSpace, extend
+from hardneg.data.judgements import JudgedIds, read_judgements
 from hardneg.data.training_data import named_split
 from hardneg.errors import InputError, SettingsError
 from hardneg.evaluation.answers import evaluate_with_answers
@@ -36,6 +37,7 @@ def evaluate(
     data: Data | None = None,
     split: str = "test",
     qrels: Place | None = None,
+    judgements: Place | None = None,
     measures: str = "RR@10 nDCG@10 R@100 R@1000",
     per_query: Place | None = None,
     cache: Place | None = None,
@@ -45,6 +47,8 @@ def evaluate(
     Parameters
     ----------
     run : TREC or MS MARCO, ``.gz`` or not.
+    judgements : what people judged besides, a file as the audit's page saves it; it extends the judgements of the
+        queries that have any: what they call relevant has grade 1, unless it has a higher one.
     measures : in ir_measures notation, separated by blanks; ``Answer@20`` (or ``Answer(mode=regex)@20``) besides,
         which needs a collection with answers.
     per_query : where to write one JSON object a query: ``{"query_id": ..., "RR@10": ..., ...}``.
@@ -65,7 +69,9 @@ def evaluate(
     parsed = parse_measures(measures)
     if per_query is not None:
         check_file(Path(per_query))
-    runs, judged, queries, _, collection = open_runs([run], data, split, qrels, cache)
+    runs, judged, queries, passages, collection = open_runs([run], data, split, qrels, cache)
+    if judgements is not None:
+        judged = extended(judged, Path(judgements), queries, passages)
     evaluation = evaluate_with_answers(
         runs[0], judged, parsed, collection=collection, cache=cache_at(cache), id_rank=None
     )
@@ -73,6 +79,18 @@ def evaluate(
     if per_query is not None:
         write_per_query(Path(per_query), evaluation, queries)
     return evaluation.as_json()
+
+
+def extended(judged: Qrels, place: Path, queries: IdSpace, passages: IdSpace) -> Qrels:
+    """Judgements extended by those of a file; the log says how many, and how many are of other queries."""
+    found = read_judgements(place)
+    named = [pair for pair in found.pairs if queries.rows([pair[0]])[0] >= 0]
+    there = JudgedIds(place, {pair: found.pairs[pair] for pair in named})
+    space, _ = extend(passages, list(dict.fromkeys(passage for _, passage in named)))
+    more = there.known(queries, space)
+    used = int(np.isin(more.query_rows, judged.query_rows).sum())
+    log.info("%s: %d judgements of people, %d of other queries", place, used, len(found.pairs) - used)
+    return more.extend(judged)
 
 
 def judged_by(split: str, qrels: Place | None) -> str:

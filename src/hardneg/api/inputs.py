@@ -10,6 +10,7 @@ from typing import Any, TypedDict, TypeVar
 from hardneg.config import nearest
 from hardneg.data.collection import Collection
 from hardneg.data.importing import open_data
+from hardneg.data.judgements import Judgements, read_judgements
 from hardneg.errors import Faults, HardnegError, SettingsError
 from hardneg.experiment.layout import Layout
 from hardneg.process.distributed import rank
@@ -83,6 +84,18 @@ def collection_of(data: Data, cache: Place | None = None) -> Collection:
     if isinstance(data, Collection):
         return data
     return open_data(str(data), cache=None if cache is None else Path(cache))
+
+
+def judgements_of(place: Place | None, collection: Collection) -> Judgements | None:
+    """What people judged of this collection, as a file has it; None: there is no file.
+
+    Raises
+    ------
+    InputError : a line is wrong, or names what the collection does not have.
+    """
+    if place is None:
+        return None
+    return read_judgements(Path(place)).known(collection.query_ids, collection.passage_ids)
 
 
 # ---------------------------------------------------------------- places to write to, checked before any computing

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hardneg.api.inputs import Data, Place, at_least, cache_at, check_folder, collection_of
+from hardneg.api.inputs import Data, Place, at_least, cache_at, check_folder, collection_of, judgements_of
 from hardneg.api.settings import recipe_settings
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
-from hardneg.data.training_data import DEFAULT_SPLITS, Splits, TrainingData
+from hardneg.data.training_data import DEFAULT_SPLITS, Splits, TrainingData, amended
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.evaluation.answers import check_answers
 from hardneg.experiment.layout import BEFORE_SETTINGS, Layout
@@ -100,6 +100,8 @@ def prepare(
     seeds: int = 1,
     negatives: Place | None = None,
     index_folder: Place | None = None,
+    ranker: Place | None = None,
+    judgements: Place | None = None,
     passage_model: Place | None = None,
     allow_bin: bool = False,
     cache: Place | None = None,
@@ -122,6 +124,9 @@ def prepare(
         ``adore`` to train for, and to search the trained model with. It is not copied, for it may be large:
         ``settings.json``, ``results.json`` and the model's manifest name it by its digest, by which it is known
         again when the experiment goes on, wherever it lies then.
+    ranker : a cross-encoder, for ``ar2`` to begin with; without it, that begins with the model and a new head.
+    judgements : what people judged of training queries, a file as the audit's page saves it: relevant passages are
+        no negatives, and those labelled positive are trained on as such. Dev and test measure as without it.
     allow_bin : read a pretrained model whose weights come only as ``.bin``, by torch's restricted loader.
     cache : where derived stores live; default ``out/cache``.
     role : be one role of a recipe that has several (``trainer``, ``inferencer``), beside other processes or
@@ -148,8 +153,11 @@ def prepare(
         raise SettingsError("BAD_SETTING", what, "give it as the model, or leave it out")
     if place is not None:
         check_experiment(place, count)
-    source = ModelSource.at(model, passage_model, allow_bin=allow_bin, device=pick_device(device))
-    parts = open_splits(chosen, collection_of(data, cache), splits)
+    check_ranker(recipe, ranker)
+    scorer = None if ranker is None else str(ranker)
+    source = ModelSource.at(model, passage_model, ranker=scorer, allow_bin=allow_bin, device=pick_device(device))
+    collection = collection_of(data, cache)
+    parts = amended(open_splits(chosen, collection, splits), judgements_of(judgements, collection))
     chosen, seed = chosen.for_data(len(parts.train)), chosen.seed
     given = open_given(recipe, chosen, parts.collection, path_of(negatives), path_of(index_folder))
     first = None if retriever is None else str(retriever)
@@ -199,6 +207,13 @@ def check_processes(recipe: Recipe, settings: TrainingSettings, role: str | None
     if world_size() > 1 and (not recipe.together or settings.roles or role):
         what = f"{recipe.name} is trained by one process, and {world_size()} were started"
         raise SettingsError("ONE_PROCESS", what, "start it without torchrun")
+
+
+def check_ranker(recipe: Recipe, ranker: Place | None) -> None:
+    """Refuse a ranker for a recipe that trains none."""
+    if ranker is not None and not recipe.facts.takes_ranker:
+        what = f"{recipe.name} trains a retriever alone and takes no ranker"
+        raise SettingsError("BAD_SETTING", what, "leave it out, or train ar2 with it")
 
 
 def check_experiment(out: Path, seeds: int) -> None:

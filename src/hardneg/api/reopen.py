@@ -12,9 +12,9 @@ from typing import Any
 
 from hardneg.api.inputs import Data, Place, collection_of
 from hardneg.arguments import checked
-from hardneg.data.training_data import TrainingData, labelled, open_splits
+from hardneg.data.training_data import TrainingData, amended, labelled, open_splits
 from hardneg.errors import ArtifactError
-from hardneg.experiment.folder import read_settings, splits_of
+from hardneg.experiment.folder import kept_judgements, read_settings, splits_of
 from hardneg.experiment.layout import Layout, run_of
 from hardneg.experiment.provenance import collection_within
 from hardneg.experiment.states import StateRecord
@@ -42,7 +42,7 @@ def experiment_data(experiment: Place, data: Data | None = None, *, cache: Place
     names = splits_of(record, folder)
     collection = collection_within(folder) if data is None else collection_of(data, cache)
     same(record, "collection", collection.digest, folder)
-    opened = open_splits(collection, names)
+    opened = amended(open_splits(collection, names), kept_judgements(folder, collection))
     same(record, "splits", opened.digest, folder)
     return labelled(opened, record["result_settings"])
 

@@ -12,7 +12,7 @@ import torch
 from hardneg.api.overrides import overridden
 from hardneg.api.prepare import Task
 from hardneg.data.collection import Collection
-from hardneg.experiment.folder import Experiment
+from hardneg.experiment.folder import Experiment, keep_judgements
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.code import allowed_code
 from hardneg.models.lengths import Cut, Length, lengths_of
@@ -23,6 +23,7 @@ from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import say
 from hardneg.recipes.ance.roles import Job, jobs_of, take_role
 from hardneg.recipes.starting_model import as_trained, own_encoder, settings_of, starting_encoder
+from hardneg.recipes.starting_ranker import starting_ranker
 from hardneg.recipes.untrained import Own, own_model
 from hardneg.search.ann import check_index
 
@@ -33,7 +34,7 @@ class Start:
 
     Attributes
     ----------
-    given : the pool or the index to begin with, as a recipe takes it.
+    given : the pool, the index or the ranker to begin with, as a recipe takes it.
     inputs : digests of all that it starts from.
     base : makes a fresh model as training starts with it.
     untrained : makes the model as it came; where it cannot be had so, as training starts with it.
@@ -70,9 +71,13 @@ def open_start(task: Task, *, compare_texts: bool) -> Start:
     base, load = partial(starting_encoder, source, settings), partial(own_encoder, source, settings)
     came = settings_of(model, settings.prompts)
     reinit = settings.reinit_layers
+    given, inputs = task.given.arguments, inputs_of(task, encoder)
+    if task.recipe.facts.takes_ranker:
+        given["ranker"] = starting_ranker(source, settings.ranker_overrides, seed=settings.seed)
+        inputs["ranker"] = given["ranker"].model.digest()
     return Start(
-        task.given.arguments,
-        inputs_of(task, encoder),
+        given,
+        inputs,
         base,
         untrained=base if came is None else load,
         own=None if came is None else own_model(came, encoder.settings, load, reinit=reinit),
@@ -85,6 +90,8 @@ def open_start(task: Task, *, compare_texts: bool) -> Start:
 def inputs_of(task: Task, encoder: BiEncoder) -> dict[str, str]:
     """Digests of all that an experiment starts from."""
     inputs = {"collection": task.data.collection.digest, "model": encoder.digest(), "splits": task.data.digest}
+    if task.data.judgements is not None:
+        inputs["judgements"] = task.data.judgements.digest
     if encoder.code:
         inputs["code"] = "+".join(encoder.code)
     return inputs | dict(task.given.inputs)
@@ -113,6 +120,7 @@ def be_role(task: Task, role: str) -> None:
     """Be one role of an experiment, beside other processes, until there is nothing left to do."""
     warn_if_emulated(task.settings.precision, task.source.device_here)
     inputs = open_start(task, compare_texts=True).inputs
+    keep_judgements(task.place, task.data)
     take_role(task.recipe, *role_jobs(task, inputs, [role]))
 
 

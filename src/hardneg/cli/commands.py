@@ -8,12 +8,15 @@ from typing import Annotated, Any
 import typer
 
 from hardneg.cli.options import (
+    AbsoluteMargin,
     CacheOption,
     DataOption,
     DeviceOption,
     JsonOption,
+    JudgementsOption,
     LabelsOption,
     MaxRam,
+    MaxScore,
     MaxVram,
     MaybeData,
     MaybeModel,
@@ -21,9 +24,11 @@ from hardneg.cli.options import (
     PerQueryOption,
     QrelsOption,
     Reading,
+    RelativeMargin,
     SeedOption,
     SplitOption,
     ThreadsOption,
+    TopOption,
     begin,
     reads_model,
     show_result,
@@ -77,14 +82,15 @@ def mine(
     beta: Annotated[float, typer.Option(help="Share of lookahead in the new part, below 1.")] = 0.5,
     rank_from: Annotated[int, typer.Option(min=1, help="First rank to mine.")] = 1,
     rank_to: Annotated[int | None, typer.Option(min=1, help="Last rank to mine.")] = None,
-    max_score: Annotated[float | None, typer.Option(help="Highest score of a negative.")] = None,
-    absolute_margin: Annotated[
-        float | None, typer.Option(help="Least distance below the positive's score.")
-    ] = None,
-    relative_margin: Annotated[
-        float | None, typer.Option(help="Least distance below it, as a share of the positive's score.")
+    max_score: MaxScore = None,
+    absolute_margin: AbsoluteMargin = None,
+    relative_margin: RelativeMargin = None,
+    top: TopOption = None,
+    filter_by: Annotated[
+        str | None, typer.Option(help="A model whose scores these bounds compare (default: the one that mines).")
     ] = None,
     labels: LabelsOption = "qrels",
+    judgements: JudgementsOption = None,
     seed: SeedOption = 42,
     cache: CacheOption = None,
     device: DeviceOption = None,
@@ -115,8 +121,10 @@ def mine(
         file=file,
         alpha=alpha,
         beta=beta,
-        filters=Filters(rank_from, rank_to, max_score, absolute_margin, relative_margin),
+        filters=Filters(rank_from, rank_to, max_score, absolute_margin, relative_margin, top),
+        filter_by=filter_by,
         labels=labels_named(labels),
+        judgements=judgements,
         seed=seed,
         cache=cache,
         device=device,
@@ -148,6 +156,7 @@ def evaluate(
     data: MaybeData = None,
     split: SplitOption = "test",
     qrels: QrelsOption = None,
+    judgements: JudgementsOption = None,
     measures: MeasuresOption = "RR@10 nDCG@10 R@100 R@1000",
     per_query: PerQueryOption = None,
     cache: CacheOption = None,
@@ -157,7 +166,16 @@ def evaluate(
     from hardneg.api.evaluate import evaluate as execute
     from hardneg.cli.tables import evaluation_table
 
-    result = execute(run, data=data, split=split, qrels=qrels, measures=measures, per_query=per_query, cache=cache)
+    result = execute(
+        run,
+        data=data,
+        split=split,
+        qrels=qrels,
+        judgements=judgements,
+        measures=measures,
+        per_query=per_query,
+        cache=cache,
+    )
     show_result(result, as_json, evaluation_table)
 
 

@@ -36,6 +36,9 @@ PassageLength = Annotated[
 ]
 SplitOption = Annotated[str, typer.Option(help="Split of the judgements.")]
 QrelsOption = Annotated[Path | None, typer.Option(help="A qrels file, instead of --data.")]
+JudgementsOption = Annotated[
+    Path | None, typer.Option(help="What people judged: TSV of query-id, passage-id, label, as audit saves it.")
+]
 PerQueryOption = Annotated[Path | None, typer.Option(help="Write each query's values to this file (JSONL).")]
 MeasuresOption = Annotated[str, typer.Option(help="Measures, in ir_measures notation.")]
 CacheOption = Annotated[Path | None, typer.Option(help="The folder of token stores and other caches.")]
@@ -45,6 +48,15 @@ MaxRam = Annotated[str | None, typer.Option("--max-ram", help="Most memory to us
 MaxVram = Annotated[str | None, typer.Option("--max-vram", help="Most memory of a CUDA device to use.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 SeedOption = Annotated[int, typer.Option(min=0, help="Seed of all random draws.")]
+
+MaxScore = Annotated[float | None, typer.Option(help="Highest score of a negative.")]
+AbsoluteMargin = Annotated[float | None, typer.Option(help="Least distance below the positive's score.")]
+RelativeMargin = Annotated[
+    float | None, typer.Option(help="Least distance below it, as a share of the positive's score.")
+]
+TopOption = Annotated[
+    int | None, typer.Option("--top", min=1, help="Of what the bounds leave, keep so many of the highest scores.")
+]
 
 LabelsOption = Annotated[str, typer.Option(help="qrels, or answers: no passage with an answer is a negative.")]
 

@@ -21,6 +21,7 @@ from hardneg.cli.options import (
     Estimate,
     ExperimentOption,
     JsonOption,
+    JudgementsOption,
     MaxRam,
     MaxVram,
     ModelOption,
@@ -42,7 +43,7 @@ from hardneg.cli.options import (
 from hardneg.recipes.catalogue import ANCE_TELE, RecipeFacts, RecipeOption
 
 EXAMPLE = example(*ANCE_TELE.example)  # shown where no recipe is named
-AFTER_SPLITS, AFTER_MODEL = "test", "prompts"  # a recipe's own options follow these shared ones in the help
+AFTER_SPLITS, AFTER_MODEL = "judgements", "prompts"  # a recipe's own options follow these shared ones in the help
 
 
 def train_commands(recipes: Iterable[RecipeFacts]) -> typer.Typer:
@@ -100,6 +101,7 @@ def run(
     train: TrainSplit = "train",
     dev: DevSplit = "auto",
     test: TestSplit = "test",
+    judgements: JudgementsOption = None,
     passage_model: PassageModel = None,
     allow_bin: AllowBin = False,
     allow_code: AllowCode = None,
@@ -139,6 +141,7 @@ def run(
         "settings": settings,
         "splits": Splits(train, dev, test),
         "seeds": seeds,
+        "judgements": judgements,
         "passage_model": passage_model,
         "allow_bin": allow_bin,
         "cache": cache,

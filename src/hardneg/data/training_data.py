@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from hardneg.arguments import check_fields
 from hardneg.config import nearest
 from hardneg.data.collection import Collection, hold_out
+from hardneg.data.judgements import Judgements
 from hardneg.errors import InputError, SettingsError
 from hardneg.records import Positives, Qrels, spans
 from hardneg.storage.artifacts import digest_json
@@ -87,6 +88,7 @@ class TrainingData:
     labels: Labels = BY_QRELS
     chosen: str = ""  # one line for the log: which splits were chosen, and why
     names: ChosenSplits | None = None  # None: they were not chosen by name
+    judgements: Judgements | None = None  # of people, with which the training queries were amended
 
     @cached_property
     def train(self) -> Positives:
@@ -111,6 +113,11 @@ class TrainingData:
         return positives.select(np.flatnonzero(found))
 
     @property
+    def known(self) -> Positives:
+        """The queries of ``train`` with all that is never their negative: positives, and what people judged so."""
+        return self.train if self.judgements is None else self.judgements.with_relevant(self.train)
+
+    @property
     def judged(self) -> dict[str, Qrels]:
         """The splits that judge, by name; the first is the one that people look at."""
         both = {"test": self.test, "dev": self.dev}
@@ -118,14 +125,13 @@ class TrainingData:
 
     @property
     def digest(self) -> str:
-        """Digest of the queries and judgements of train, dev and test."""
+        """Digest of the queries and judgements of train, dev and test, and of what people judged besides."""
         parts = {"train": self.all_train, "dev": self.dev, "test": self.test}
-        return digest_json(
-            {
-                name: None if part is None else [part.query_rows.tolist(), part.passage_rows.tolist()]
-                for name, part in parts.items()
-            }
-        )
+        content: dict[str, Any] = {
+            name: None if part is None else [part.query_rows.tolist(), part.passage_rows.tolist()]
+            for name, part in parts.items()
+        }
+        return digest_json(content | ({} if self.judgements is None else {"judgements": self.judgements.digest}))
 
 
 @dataclass(frozen=True)
@@ -213,6 +219,17 @@ def open_splits(collection: Collection, names: ChosenSplits) -> TrainingData:
     if names.held_out:
         training, dev = hold_out(training, collection.query_ids, seed=names.seed)
     return TrainingData(collection, training.positives(), dev, test, names.held_out, names=names)
+
+
+def amended(data: TrainingData, judgements: Judgements | None) -> TrainingData:
+    """The data with what people judged of the training queries; dev and test measure as before.
+
+    What they call positive joins the positives, what they call negative is none, and ``known`` has all that is
+    relevant.
+    """
+    if judgements is None:
+        return data
+    return replace(data, all_train=judgements.amend(data.all_train), judgements=judgements)
 
 
 def choose_test(collection: Collection, name: str, basis: frozenset[Basis]) -> tuple[Qrels | None, str]:

@@ -17,6 +17,8 @@ from typing import Any
 
 from hardneg import __version__
 from hardneg.config import Settings, differences
+from hardneg.data.collection import Collection
+from hardneg.data.judgements import Judgements, read_judgements, save_judgements
 from hardneg.data.training_data import ChosenSplits, TrainingData
 from hardneg.errors import ArtifactError
 from hardneg.experiment.layout import SETTINGS, Layout
@@ -150,6 +152,7 @@ def open_experiment(
             elif layout.results.is_file() and not is_sealed(path):  # we died in between
                 seal(path)
         write_settings(path, record)
+        keep_judgements(path, data)
         yield experiment
 
 
@@ -176,6 +179,7 @@ def join_experiment(
             check_same(read_settings(path), record, (), path)
         else:
             write_settings(path, record)
+        keep_judgements(path, data)
         yield Experiment(path, cache or layout.cache)
 
 
@@ -229,6 +233,21 @@ def check_format(record: Mapping[str, Any], path: Path) -> None:
         what = f"this experiment has format version {form}, this hardneg goes on with {FORMAT}"
         fix = "give a new folder, or go on with the hardneg that began it"
         raise ArtifactError("FORMAT_VERSION", what, fix, path=path)
+
+
+def keep_judgements(path: Path, data: TrainingData | None) -> None:
+    """Keep a copy of what people judged with the experiment, unless it is there."""
+    place = Layout(path).judgements
+    if data is not None and data.judgements is not None and not place.is_file():
+        save_judgements(place, data.judgements)
+
+
+def kept_judgements(path: Path, collection: Collection) -> Judgements | None:
+    """What people judged, as the experiment keeps it; None: it was told nothing."""
+    place = Layout(path).judgements
+    if not place.is_file():
+        return None
+    return read_judgements(place).known(collection.query_ids, collection.passage_ids)
 
 
 def splits_of(record: Mapping[str, Any], path: Path) -> ChosenSplits:

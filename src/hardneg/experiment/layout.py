@@ -15,6 +15,7 @@ from hardneg.storage.lease import LOCK
 # Files of the folder itself.
 SETTINGS = "settings.json"
 RESULTS = "results.json"
+JUDGEMENTS = "judgements.tsv"
 SEAL = "seal.json"
 METRICS = "metrics.jsonl"
 STATES = "states.jsonl"
@@ -29,13 +30,15 @@ REPORT = "report.html"
 # Folders.
 MODEL = "model"  # the model that is the result
 LAST_MODEL = "last/model"  # that after the last step, where another may be the result
+RANKER = "ranker"  # that is trained beside the model
+FIRST_RANKER = "first-ranker"  # the ranker that both begin with, if it was trained here
 CACHE = "cache"
 ROLES = "roles"
 RUNS = "runs"  # of a state; of the folder itself: those written for people
 EXPORTS, CHECKPOINT = "models", "checkpoint"
 FIGURES = "figures"  # of the report: pictures, and their numbers
 PASSING = frozenset({CACHE, EXPORTS, CHECKPOINT, ROLES})  # what an experiment may delete again
-BEFORE_SETTINGS = frozenset({LOG, CACHE, ROLES})  # what may stand here before the settings do
+BEFORE_SETTINGS = frozenset({LOG, CACHE, ROLES, JUDGEMENTS})  # what may stand here before the settings do
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,11 @@ class Layout:
         return self.path / RESULTS
 
     @property
+    def judgements(self) -> Path:
+        """What people judged of its training queries, if it was told."""
+        return self.path / JUDGEMENTS
+
+    @property
     def seal(self) -> Path:
         """The seal: the manifest of a finished experiment."""
         return self.path / SEAL
@@ -203,6 +211,16 @@ class Layout:
     def last_model(self) -> Path:
         """The model after the last step, if another one may be the result."""
         return self.path / LAST_MODEL
+
+    @property
+    def ranker(self) -> Path:
+        """The ranker that is trained beside the model, after its last step."""
+        return self.path / RANKER
+
+    @property
+    def first_ranker(self) -> Path:
+        """The ranker that training of both begins with, if it was trained here and not given."""
+        return self.path / FIRST_RANKER
 
     @property
     def trec_runs(self) -> Path:
@@ -315,6 +333,11 @@ def number_of(place: Path) -> int:
 def with_index(runs: Path, kind: str) -> Path:
     """The runs of a state as an index of this kind retrieves it, beside its exact ones."""
     return runs.with_name(f"{runs.name}-{kind}")
+
+
+def reranked_runs(runs: Path, by: str) -> Path:
+    """The runs of a state as a ranker of this name re-ranks them, beside its own."""
+    return runs.with_name(f"{runs.name}-{by}")
 
 
 def errors_of(runs: Path, split: str) -> Path:

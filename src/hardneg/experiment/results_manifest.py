@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hardneg.errors import ArtifactError
-from hardneg.experiment.layout import METRICS, PASSING, RESULTS, STATES, VERSION_LOG, Layout
+from hardneg.experiment.layout import JUDGEMENTS, METRICS, PASSING, RESULTS, STATES, VERSION_LOG, Layout
 from hardneg.experiment.states import StateRecord, states_text
 from hardneg.storage.artifacts import (
     Manifest,
@@ -23,7 +23,7 @@ from hardneg.storage.artifacts import (
 )
 
 KIND = "experiment"
-SEALED = (RESULTS, METRICS, STATES, VERSION_LOG)  # the files that a seal covers, if they exist
+SEALED = (RESULTS, METRICS, STATES, VERSION_LOG, JUDGEMENTS)  # the files that a seal covers, if they exist
 
 
 def write_results(folder: Path, results: Mapping[str, Any], states: Sequence[StateRecord] = ()) -> None:

@@ -6,7 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
+from hardneg.data.judgements import RELEVANT
 from hardneg.data.training_data import BY_QRELS, TrainingData
 from hardneg.evaluation.answers import AnswerCache
 from hardneg.negatives.candidates import Contains
@@ -19,10 +21,24 @@ DEPTH = 100  # k of the reciprocal rank of training queries
 
 
 def answers_of(data: TrainingData, cache: Path) -> Contains | None:
-    """The function that tells whether a passage contains an answer; None if the labels are judgements."""
-    if data.labels.labels == "qrels":
-        return None
-    return AnswerCache(data.collection, cache, data.labels.answer_mode).contains
+    """The function that tells whether a passage is relevant though no judgement of the collection says so.
+
+    It is if it contains an answer, where the labels are by answers, or if people judged it so; what they judged to
+    be negative is not. None if neither can be.
+    """
+    by_answers = data.labels.labels == "answers"
+    book = AnswerCache(data.collection, cache, data.labels.answer_mode).contains if by_answers else None
+    judgements = data.judgements
+    if judgements is None:
+        return book
+
+    def contains(query_rows: Int32, passage_rows: Int32) -> NDArray[np.bool_]:
+        found = judgements.are(query_rows, passage_rows, *RELEVANT)
+        if book is not None:
+            found |= book(query_rows, passage_rows) & ~judgements.are(query_rows, passage_rows, "negative")
+        return found
+
+    return contains
 
 
 def current_positives(

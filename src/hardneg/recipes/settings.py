@@ -241,6 +241,11 @@ class TrainingSettings(Settings):
         return {name: getattr(self, name) for name in names if getattr(self, name, None) is not None}
 
     @property
+    def ranker_overrides(self) -> Mapping[str, Any]:
+        """What is to differ from what the ranker brings, where one is trained too."""
+        return {}
+
+    @property
     def encoding(self) -> Encoding:
         """How the states of the model are encoded."""
         return Encoding(self.token_budget, self.store_dtype, self.precision)

@@ -15,7 +15,9 @@ LISTED = 50
 def found_by(opened: Opened) -> Mapping[str, Any]:
     """What the audit found; raises :class:`NotRecorded` if there was none."""
     if AUDIT not in opened.kept:
-        raise NotRecorded("No audit was made, for it needs a pool of negatives and the collection.")
+        raise NotRecorded(
+            "No audit was made: it needs a pool and the collection; a large pool is left to hardneg audit."
+        )
     facts: Mapping[str, Any] = opened.kept[AUDIT]
     return facts
 

@@ -56,7 +56,7 @@ class RetrieverScorer:
     """
 
     def __init__(self, retriever: Retriever) -> None:
-        self.retriever = retriever
+        self.retriever, self.digest = retriever, retriever.digest
 
     def score(self, query_rows: Int32, passage_rows: Int32) -> Float32:
         """See :class:`PairScorer`."""
@@ -101,6 +101,7 @@ class RankerScorer:
         self, ranker: CrossEncoder, pairs: PairStore, *, budget: int = 16384, precision: Precision | None = None
     ) -> None:
         self.ranker, self.pairs, self.budget, self.precision = ranker, pairs, budget, precision
+        self.digest = ranker.digest()
 
     def score(self, query_rows: Int32, passage_rows: Int32) -> Float32:
         """See :class:`PairScorer`."""

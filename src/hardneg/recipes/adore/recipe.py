@@ -197,7 +197,7 @@ def stage_of(
         index,
         depth=min(settings.depth, data.collection.n_passages),
         dtype=getattr(torch, settings.store_dtype),
-        known=KnownPositives(data.train, data.collection.text_keys) if settings.mask_known_positives else None,
+        known=KnownPositives(data.known, data.collection.text_keys) if settings.mask_known_positives else None,
         given=None if fixed is None else fixed.of,
     )
     queries = token_store(encoder, data.collection, training.experiment.cache, "query")

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from hardneg.data.importing import open_data
-from hardneg.data.training_data import Splits
+from hardneg.data.training_data import Splits, amended
 from hardneg.errors import Interrupted, PeerError, SettingsError
-from hardneg.experiment.folder import join_experiment
+from hardneg.experiment.folder import join_experiment, kept_judgements
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.provenance import remember_collection
 from hardneg.experiment.tensorboard import tensorboard_writer
@@ -101,6 +101,7 @@ def take_role(recipe: Recipe, job: Job) -> None:
     out, settings = Path(job.out), recipe.settings.model_validate(dict(job.settings), strict=False)
     collection = open_data(job.data, cache=None if job.cache is None else Path(job.cache))
     data = settings.data_of(collection, Splits(**job.splits), seed=job.split_seed)
+    data = amended(data, kept_judgements(out, collection))
     assert data.digest == job.inputs["splits"]
     source = ModelSource(**dict(job.source) | {"allow_code": tuple(job.source["allow_code"])})
     with (

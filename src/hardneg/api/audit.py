@@ -1,0 +1,298 @@
+"""Suspected false negatives of a pool or an experiment, with texts, for people. Loads torch only for a model."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Unpack
+
+from hardneg.api.inputs import (
+    Data,
+    Place,
+    Reading,
+    at_least,
+    cache_at,
+    check_all,
+    check_file,
+    collection_of,
+    judgements_of,
+    one_of,
+)
+from hardneg.api.inspect import last_pool, passage_facts
+from hardneg.arguments import checked
+from hardneg.data.collection import Collection
+from hardneg.data.judgements import Judgements
+from hardneg.diagnostics.audit import KINDS, Audit, Pairs, StateRun, audit_pairs
+from hardneg.diagnostics.audit_page import audit_page
+from hardneg.errors import HardnegError
+from hardneg.evaluation.answers import AnswerCache
+from hardneg.experiment.folder import kept_judgements, read_settings
+from hardneg.experiment.layout import Layout, run_of
+from hardneg.experiment.provenance import collection_within
+from hardneg.experiment.states import read_states
+from hardneg.models.source import ModelSource
+from hardneg.negatives.pool import SOURCES, NegativePool, load_pool
+from hardneg.records import Float32, Int32, Run
+from hardneg.search.bm25 import bm25_run
+from hardneg.search.runs import load_run
+from hardneg.storage.artifacts import is_published, publish_file
+
+DEPTH = 200  # of the runs that are made here
+POSITIVES = 3  # shown beside a suspected pair
+QUERY = "query"  # the name of the run of the training queries
+
+
+@checked
+def audit(
+    path: Place,
+    data: Data | None = None,
+    *,
+    model: Place | None = None,
+    ranker: Place | None = None,
+    bm25: bool = True,
+    judgements: Place | None = None,
+    thresholds: Mapping[str, float] | None = None,
+    most: int = 200,
+    out: Place | None = None,
+    page: Place | None = None,
+    cache: Place | None = None,
+    **reading: Unpack[Reading],
+) -> dict[str, Any]:
+    """Find negatives of a pool that are probably relevant, the most suspected first, with texts.
+
+    The signals are those of :data:`~hardneg.diagnostics.audit.KINDS`; what cannot be known is left out and said.
+    :func:`~hardneg.diagnostics.audit.suspicion` puts them together.
+
+    Parameters
+    ----------
+    path : a pool, or an experiment: then its last pool, and the runs of all its states.
+    data : without it, the collection of the experiment, from where that remembers it to be.
+    model : searches the queries of the pool as the newest state; a pool of no experiment has none otherwise.
+    ranker : what scores pairs, a cross-encoder or a bi-encoder; without it, the scores that the pool has.
+    bm25 : search the queries of the pool with BM25 too, which takes long for very many.
+    judgements : what people judged already, a file as the page saves it: such pairs are left out.
+    thresholds : signal -> the value from which on it fires.
+    most : pairs to return and to write.
+    out : write the pairs as a table, tab-separated with texts, replacing what is there.
+    page : write a page to look at the pairs and label them by keyboard, replacing what is there.
+    reading : ``passage_model``, ``allow_bin``, ``prompts``, ``query_length``, ``passage_length``, ``device``: how
+        ``model`` is read, see :class:`~hardneg.api.inputs.Reading`.
+
+    Returns
+    -------
+    ``pool``, ``queries``, ``pairs`` (distinct ones of a query and a negative), ``suspected`` (for which a signal
+    fires), ``judged`` (left out); ``signals``: of each ``signal`` its ``threshold``, ``pairs``, ``queries``,
+    ``by_source`` and ``meaning``; ``left_out``: why a signal is not known; ``sources``: of each ``source`` its
+    ``pairs``, ``suspected`` and ``share``; ``suspects``: the pairs by suspicion, see :func:`suspect_facts`.
+
+    Raises
+    ------
+    SettingsError : an unknown signal; nothing remembers where the collection is; the model cannot be read so.
+    ArtifactError : the pool is damaged or was mined from another collection.
+    InputError : a line of the judgements is wrong.
+    """
+    at_least("--most", most)
+    check_all(
+        *(partial(one_of, "--threshold", name, tuple(KINDS)) for name in thresholds or {}),
+        *(partial(check_file, Path(file)) for file in (out, page) if file is not None),
+    )
+    world = open_world(Path(path), data, cache)
+    known = judgements_of(judgements, world.collection) or world.judgements
+    pairs = unjudged(Pairs.of(world.pool), known)
+    gathered = evidence(world, model=model, ranker=ranker, bm25=bm25, reading=reading)
+    found = audit_pairs(pairs, thresholds=thresholds, **gathered.given)
+    order = found.ranking()
+    facts: dict[str, Any] = {
+        "pool": str(world.place),
+        "queries": len(world.pool),
+        "pairs": len(pairs),
+        "suspected": len(order),
+        "judged": len(Pairs.of(world.pool)) - len(pairs) if known else 0,
+        "signals": found.counts(),
+        "left_out": gathered.left_out,
+        "sources": found.sources(),
+        "suspects": suspects(world.collection, found, order[:most].tolist()),
+    }
+    if out is not None:
+        write_table(Path(out), facts["suspects"], [one.name for one in found.signals])
+    if page is not None:
+        with publish_file(Path(page)) as stream:
+            stream.write(audit_page(facts))
+    return facts
+
+
+# ---------------------------------------------------------------- what is looked at
+
+
+@dataclass(frozen=True)
+class World:
+    """A pool, its collection, and the experiment that it belongs to, if any."""
+
+    place: Path
+    pool: NegativePool
+    collection: Collection
+    cache: Path
+    experiment: Path | None
+
+    @property
+    def judgements(self) -> Judgements | None:
+        """What people judged before the experiment was trained."""
+        return None if self.experiment is None else kept_judgements(self.experiment, self.collection)
+
+    def states(self) -> list[StateRun]:
+        """What the states of the experiment retrieve for its training queries, in the order of training."""
+        if self.experiment is None:
+            return []
+        found = {}
+        for name, episode, runs in _runs_of(Layout(self.experiment)):
+            place = run_of(runs, QUERY)
+            if is_published(place):
+                found[name] = StateRun(name, load_run(place), episode)
+        return [one for one in found.values() if one.run.collection == self.collection.digest]
+
+
+def _runs_of(layout: Layout) -> Iterator[tuple[str, int, Path]]:
+    """Name, episode and runs of every state: of a finished experiment as it says, else as its folders stand."""
+    if layout.states.is_file():
+        for state in read_states(layout.path):
+            if state.runs is not None and state.of is None:
+                yield state.name, state.episode or 0, layout / state.runs
+        return
+    for episode in layout.episodes():
+        number = int(episode.path.name)
+        yield f"before episode {number}", number - 1, episode.runs
+
+
+def open_world(path: Path, data: Data | None, cache: Place | None) -> World:
+    """The pool at ``path``, or the last one of the experiment there, with its collection."""
+    place = last_pool(path)
+    collection = collection_within(place) if data is None else collection_of(data, cache)
+    pool = load_pool(place, n_passages=collection.n_passages, collection=collection.digest)
+    above = [one for one in (place.absolute(), *place.absolute().parents) if Layout(one).settings.is_file()]
+    return World(place, pool, collection, cache_at(cache), above[0] if above else None)
+
+
+def unjudged(pairs: Pairs, known: Judgements | None) -> Pairs:
+    """The pairs that nobody has labelled; "unsure" is no label."""
+    if known is None:
+        return pairs
+    labelled = known.are(pairs.query_rows, pairs.passage_rows, "positive", "relevant", "negative")
+    return Pairs(pairs.pool, pairs.entries[~labelled], pairs.counts[~labelled])
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What :func:`~hardneg.diagnostics.audit.audit_pairs` is given, and why it is not given the rest."""
+
+    given: dict[str, Any] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+def evidence(
+    world: World, *, model: Place | None, ranker: Place | None, bm25: bool, reading: Mapping[str, Any]
+) -> Evidence:
+    """Gather all that can be known of the pairs of a pool; parameters as of :func:`audit`."""
+    collection, found = world.collection, Evidence()
+    found.given["text_of"] = collection.texts.__getitem__
+    if collection.has_answers:
+        found.given["answers"] = AnswerCache(collection, world.cache, answer_mode(world)).contains
+    else:
+        found.left_out["answer"] = "the collection has no answers"
+    if ranker is not None:
+        found.given["score"] = scorer(world, ranker, reading)
+    else:
+        found.left_out["ranker"] = "no ranker is given"
+    states = world.states()
+    if model is not None:
+        states.append(StateRun(str(model), model_run(world, model, reading)))
+    found.given["states"] = states
+    if not states:
+        for name in ("retriever", "learned", "both"):
+            found.left_out[name] = "no runs of the training queries are kept, and no model is given"
+    elif not bm25:
+        found.left_out["both"] = "BM25 is not asked"
+    else:
+        found.given["bm25"] = bm25_run(collection, world.pool.query_rows, DEPTH, world.cache)
+    return found
+
+
+def answer_mode(world: World) -> Any:
+    """How the experiment reads answers; as strings, if there is none."""
+    if world.experiment is None:
+        return "string"
+    with contextlib.suppress(HardnegError):
+        return read_settings(world.experiment)["result_settings"].get("answer_mode", "string")
+    return "string"
+
+
+def scorer(world: World, ranker: Place, reading: Mapping[str, Any]) -> Callable[[Int32, Int32], Float32]:
+    """What scores pairs by a model at ``ranker``; of how ``model`` is read, trust and the device are its too."""
+    from hardneg.api.rank import open_scorer
+
+    shared = {name: reading[name] for name in ("allow_bin", "device") if name in reading}
+    return open_scorer(ModelSource.at(ranker, **shared), world.collection, world.cache).score
+
+
+def model_run(world: World, model: Place, reading: Mapping[str, Any]) -> Run:
+    """What a model retrieves for the queries of the pool."""
+    from hardneg.api.retrievers import retriever_with_runs
+
+    source = ModelSource.at(model, **reading)
+    retriever = retriever_with_runs(source, world.collection, world.cache)
+    depth = min(DEPTH, world.collection.n_passages)
+    return retriever.search("audit", world.pool.query_rows, depth, as_trained=True)
+
+
+# ---------------------------------------------------------------- pairs with texts
+
+
+def suspects(collection: Collection, found: Audit, chosen: Sequence[int]) -> list[dict[str, Any]]:
+    """The facts of these pairs, in that order."""
+    suspicion = found.suspicion
+    return [suspect_facts(collection, found, i) | {"suspicion": round(float(suspicion[i]), 4)} for i in chosen]
+
+
+def suspect_facts(collection: Collection, found: Audit, i: int) -> dict[str, Any]:
+    """The i-th pair for people.
+
+    Returns
+    -------
+    ``query_id``, ``query``; ``passage_id``, ``title``, ``text`` of the negative; its ``source``, ``rank``,
+    ``score``, ``episode`` and ``entries`` (how often the pool has it); ``positives``: at most three, each with
+    ``passage_id``, ``title``, ``text``; ``signals``: value by signal (None: not known); ``fired``: their names.
+    """
+    pairs, pool = found.pairs, found.pairs.pool
+    entry, position = int(pairs.entries[i]), int(pairs.positions[i])
+    row = int(pool.query_rows[position])
+    score = float(pool.scores[entry])
+    values = {one.name: float(one.values[i]) for one in found.signals}
+    return {
+        "query_id": collection.query_ids[row],
+        "query": collection.query_texts[row],
+        **passage_facts(collection, int(pool.passage_rows[entry])),
+        "source": SOURCES[pool.sources[entry]],
+        "rank": int(pool.ranks[entry]) or None,
+        "score": None if math.isnan(score) else score,
+        "episode": int(pool.episodes[entry]),
+        "entries": int(pairs.counts[i]),
+        "positives": [passage_facts(collection, int(one)) for one in pool.positives.of(position)[:POSITIVES]],
+        "signals": {name: round(value, 4) if math.isfinite(value) else None for name, value in values.items()},
+        "fired": [one.name for one in found.signals if one.fires[i]],
+    }
+
+
+def write_table(path: Path, rows: Sequence[Mapping[str, Any]], signals: Sequence[str]) -> None:
+    """Write pairs as tab-separated columns with a header; a tab or a line break of a text becomes a blank."""
+    plain = ("query_id", "passage_id", "suspicion", "source", "episode", "query", "title", "text")
+    header = ["place", *plain, *signals, "positive_id", "positive_title", "positive_text"]
+    with publish_file(path) as stream:
+        stream.write("\t".join(header).encode() + b"\n")
+        for place, row in enumerate(rows, 1):
+            first = row["positives"][0] if row["positives"] else {}
+            cells = [place, *(row[name] for name in plain), *(row["signals"][name] for name in signals)]
+            cells += [first.get(name, "") for name in ("passage_id", "title", "text")]
+            stream.write("\t".join(" ".join(str(cell).split()) for cell in cells).encode() + b"\n")

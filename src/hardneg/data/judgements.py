@@ -1,0 +1,185 @@
+"""What people judged of single passages, in a file: which negatives are none.
+
+The file has tab-separated columns with the header ``query-id``, ``passage-id``, ``label``, as the audit's page
+saves it. A label wins over what the collection says of the pair.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardneg.data.formats.lines import read_columns
+from hardneg.data.ids import IdSpace
+from hardneg.errors import InputError
+from hardneg.records import Int32, Int64, Positives, Qrels, offsets_of, owners
+from hardneg.storage.artifacts import publish_file
+
+Label = Literal["positive", "relevant", "negative", "unsure"]
+LABELS: tuple[Label, ...] = get_args(Label)
+MEANINGS: Mapping[Label, str] = {
+    "positive": "it is relevant: no negative any more, and one more positive to train on",
+    "relevant": "it is relevant: no negative any more, and no positive to train on either",
+    "negative": "it is not relevant, whatever the collection or an answer in its text says",
+    "unsure": "nothing is changed",
+}
+COLUMNS = ("query-id", "passage-id", "label")
+RELEVANT: tuple[Label, ...] = ("positive", "relevant")
+
+
+@dataclass(frozen=True)
+class JudgedIds:
+    """The lines of a file, by ids; no pair stands twice."""
+
+    path: Path
+    pairs: Mapping[tuple[str, str], tuple[Label, int]]  # (query id, passage id) -> label, line
+
+    def known(self, queries: IdSpace, passages: IdSpace) -> Judgements:
+        """The judgements by row; raises :class:`InputError` where an id is unknown."""
+        rows = []
+        for kind, place, space in (("query", 0, queries), ("passage", 1, passages)):
+            ids = [pair[place] for pair in self.pairs]
+            rows.append(np.asarray(space.rows(ids), np.int32))
+            unknown = np.flatnonzero(rows[-1] < 0).tolist()
+            if unknown:
+                what = f"{len(unknown):,} {kind} ids are not in the collection: {ids[unknown[0]]!r:.80}"
+                line = list(self.pairs.values())[unknown[0]][1]
+                fix = "give the judgements of this collection"
+                raise InputError("UNKNOWN_ID", what, fix, path=self.path, line=line)
+        labels = np.array([LABELS.index(label) for label, _ in self.pairs.values()], np.uint8)
+        order = np.lexsort((rows[1], rows[0]))
+        return Judgements(rows[0][order], rows[1][order], labels[order], self.text())
+
+    def text(self) -> str:
+        """The file as it is kept: by query and passage, whatever the order was."""
+        lines = ["\t".join(COLUMNS), *("\t".join((*pair, self.pairs[pair][0])) for pair in sorted(self.pairs))]
+        return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True)
+class Judgements:
+    """What people judged, by row, ascending by query and passage."""
+
+    query_rows: Int32  # [n]
+    passage_rows: Int32  # [n]
+    labels: NDArray[np.uint8]  # [n] index into LABELS
+    text: str
+
+    @property
+    def digest(self) -> str:
+        """Identity of the judgements, the same for any order of the lines."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    def pairs(self, *labels: Label) -> tuple[Int32, Int32]:
+        """Query and passage rows [m] of the pairs with one of these labels."""
+        some = np.isin(self.labels, [LABELS.index(label) for label in labels])
+        return self.query_rows[some], self.passage_rows[some]
+
+    def counts(self) -> dict[str, int]:
+        """How many pairs have each label, for those that any has."""
+        return {label: n for i, label in enumerate(LABELS) if (n := int(np.count_nonzero(self.labels == i)))}
+
+    def are(self, query_rows: Int32, passage_rows: Int32, *labels: Label) -> NDArray[np.bool_]:
+        """Whether each pair [n] has one of these labels."""
+        queries, passages = self.pairs(*labels)
+        return np.isin(_keys(query_rows, passage_rows), _keys(queries, passages))
+
+    def amend(self, positives: Positives) -> Positives:
+        """Append what is ``positive`` to the positives of its query, and take out what is ``negative``.
+
+        Those of other queries are left aside. The order of the positives that stay is kept.
+        """
+        given = owners(positives.offsets)
+        kept = ~self.are(positives.query_rows[given], positives.passage_rows, "negative")
+        return _joined(positives.query_rows, given[kept], positives.passage_rows[kept], *self.pairs("positive"))
+
+    def with_relevant(self, positives: Positives) -> Positives:
+        """Append all that is relevant to the positives of its query: what must never be a negative there."""
+        given = owners(positives.offsets)
+        return _joined(positives.query_rows, given, positives.passage_rows, *self.pairs(*RELEVANT))
+
+    def extend(self, qrels: Qrels) -> Qrels:
+        """Add the judgements to those of a split, for its queries: relevant ones have grade 1, negative ones 0.
+
+        A relevant pair that has a grade above 0 keeps it.
+        """
+        queries, passages = self.pairs("positive", "relevant", "negative")
+        at = _positions(qrels.query_rows, queries)
+        queries, passages, at = queries[at >= 0], passages[at >= 0], at[at >= 0]
+        relevant = self.are(queries, passages, *RELEVANT)
+        owner = owners(qrels.offsets)
+        old, new = _keys(owner, qrels.passage_rows), _keys(at, passages)
+        before = np.zeros(len(new), np.int32)
+        order = np.argsort(old, kind="stable")
+        found = np.minimum(np.searchsorted(old[order], new), max(len(old) - 1, 0))
+        there = old[order][found] == new if len(old) else np.zeros(len(new), bool)
+        before[there] = qrels.grades[order[found[there]]]
+        kept = ~np.isin(old, new)
+        owner = np.concatenate([owner[kept], at])
+        order = np.argsort(owner, kind="stable")
+        grades = np.concatenate([qrels.grades[kept], np.where(relevant, np.maximum(before, 1), 0)])
+        return Qrels(
+            qrels.query_rows,
+            offsets_of(np.bincount(owner, minlength=len(qrels))),
+            np.concatenate([qrels.passage_rows[kept], passages])[order].astype(np.int32),
+            grades[order].astype(np.int32),
+        )
+
+
+def _keys(queries: NDArray[np.integer], passages: NDArray[np.integer]) -> Int64:
+    return queries.astype(np.int64) << 32 | passages
+
+
+def _positions(table: Int32, wanted: Int32) -> Int64:
+    """The position in ``table``, which ascends, of each row [n]; -1 where it is not there."""
+    at = np.searchsorted(table, wanted)
+    inside = at < len(table)
+    inside[inside] = table[at[inside]] == wanted[inside]
+    return np.where(inside, at, -1)
+
+
+def _joined(query_rows: Int32, owner: Int64, passages: Int32, queries: Int32, more: Int32) -> Positives:
+    """Positives with ``more`` [m] appended to those of ``queries`` [m], unless they are there."""
+    at = _positions(query_rows, queries)
+    new = (at >= 0) & ~np.isin(_keys(at, more), _keys(owner, passages))
+    owner = np.concatenate([owner, at[new]])
+    order = np.argsort(owner, kind="stable")
+    rows = np.concatenate([passages, more[new]])[order].astype(np.int32)
+    return Positives(query_rows, offsets_of(np.bincount(owner, minlength=len(query_rows))), rows)
+
+
+def read_judgements(path: Path) -> JudgedIds:
+    """Read a file of judgements.
+
+    Raises
+    ------
+    InputError : there is no header, a line has another number of columns, no id, or an unknown label; or a pair
+        stands twice with different labels.
+    """
+    pairs: dict[tuple[str, str], tuple[Label, int]] = {}
+    for line, (query, passage, label) in read_columns(path, COLUMNS):
+        if not query or not passage:
+            what = f"the {COLUMNS[0] if not query else COLUMNS[1]} is empty"
+            raise InputError("EMPTY_ID", what, "give the id", path=path, line=line)
+        known = next((one for one in LABELS if one == label), None)
+        if known is None:
+            what = f"the label is {label!r:.40}"
+            raise InputError("BAD_LABEL", what, f"give one of {', '.join(LABELS)}", path=path, line=line)
+        before = pairs.get((query, passage))
+        if before is not None and before[0] != known:
+            what = f"query {query:.40}, passage {passage:.40}: labelled {before[0]} on line {before[1]}"
+            raise InputError("CONFLICTING_LABELS", what, "keep one of them", path=path, line=line)
+        pairs[query, passage] = before or (known, line)
+    return JudgedIds(path, pairs)
+
+
+def save_judgements(path: Path, judgements: Judgements) -> None:
+    """Write judgements where :func:`read_judgements` reads them again, replacing what is there."""
+    with publish_file(path) as stream:
+        stream.write(judgements.text.encode())

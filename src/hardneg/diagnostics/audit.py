@@ -1,0 +1,392 @@
+"""False negatives: which negatives of a pool are probably relevant, by several signals and by all together.
+
+Mined negatives that nobody judged are often relevant: Qu et al., "RocketQA" (NAACL 2021), Section 3.2, looked at
+the best-ranked unjudged passages of MS MARCO, and found most of them so. Each signal gives every pair of a query
+and a negative a value, and fires where the value reaches a threshold. One line puts the signals together
+(:func:`suspicion`), so that a person can tell why a pair stands where it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardneg.evaluation.matching import tokens_of
+from hardneg.negatives.pool import SOURCES, NegativePool, blocks, matches
+from hardneg.records import Float32, Int32, Int64, Run, offsets_of, owners, spans, take_spans
+
+Float64 = NDArray[np.float64]
+Bool = NDArray[np.bool_]
+Texts = Callable[[int], str]  # passage row -> its text
+
+WORDS = 3  # of a shingle
+HELD = 1 << 14  # passages whose shingles are held at a time
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The distinct pairs of a query and a negative, query by query, each as its first entry has it."""
+
+    pool: NegativePool
+    entries: Int64  # [n] the first entry of each pair in the pool
+    counts: Int64  # [n] how often the pool has the pair
+
+    @classmethod
+    def of(cls, pool: NegativePool) -> Pairs:
+        """The pairs of a pool, in its order."""
+        firsts, counts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for start, stop in blocks(pool.offsets):
+            low, high = pool.offsets[start], pool.offsets[stop]
+            keys = owners(pool.offsets[start : stop + 1]) << 31 | pool.passage_rows[low:high]
+            _, first, count = np.unique(keys, return_index=True, return_counts=True)
+            order = np.argsort(first, kind="stable")
+            firsts.append(low + first[order])
+            counts.append(count[order])
+        return cls(pool, np.concatenate(firsts), np.concatenate(counts))
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    @property
+    def positions(self) -> Int64:
+        """The position [n] of each pair's query in the pool."""
+        return np.searchsorted(self.pool.offsets, self.entries, side="right") - 1
+
+    @property
+    def offsets(self) -> Int64:
+        """Which pairs belong to each query of the pool [Q + 1]."""
+        return np.searchsorted(self.entries, self.pool.offsets)
+
+    @property
+    def query_rows(self) -> Int32:
+        """The query row [n] of each pair."""
+        return self.pool.query_rows[self.positions]
+
+    @property
+    def passage_rows(self) -> Int32:
+        """The passage row [n] of each pair's negative."""
+        return self.pool.passage_rows[self.entries]
+
+    @property
+    def sources(self) -> NDArray[np.uint8]:
+        """The source [n] that drew each pair, as an index into ``pool.SOURCES``."""
+        return self.pool.sources[self.entries]
+
+    @property
+    def episodes(self) -> Int32:
+        """The episode [n] that drew each pair."""
+        return self.pool.episodes[self.entries]
+
+
+# ---------------------------------------------------------------- texts
+
+
+def shingles(text: str, width: int = WORDS) -> frozenset[tuple[str, ...]]:
+    """The runs of ``width`` words of a text, lower-cased; a shorter text is one run, an empty one has none."""
+    words = tokens_of(text)
+    if len(words) <= width:
+        return frozenset({tuple(words)} if words else ())
+    return frozenset(zip(*(words[i:] for i in range(width)), strict=False))
+
+
+def likeness(pairs: Pairs, text_of: Texts) -> Float32:
+    """How much each negative's text [n] is like that of the positive that it is most like: Jaccard, 0 to 1.
+
+    The share of the runs of three words that the two texts have in common (Broder, "On the resemblance and
+    containment of documents", 1997). It is exact, without MinHash: that finds like texts among all passages, and
+    here the pairs are given.
+    """
+    known = lru_cache(HELD)(lambda row: shingles(text_of(row)))
+    values, offsets, passages = np.zeros(len(pairs), np.float32), pairs.offsets, pairs.passage_rows
+    for i in range(len(pairs.pool)):
+        positives = [known(row) for row in pairs.pool.positives.of(i).tolist()]
+        for j in range(offsets[i], offsets[i + 1]) if positives else ():
+            mine = known(int(passages[j]))
+            values[j] = max(jaccard(mine, theirs) for theirs in positives)
+    return values
+
+
+def jaccard(a: frozenset[tuple[str, ...]], b: frozenset[tuple[str, ...]]) -> float:
+    """The share of the elements of two sets that both have; 0 for two empty ones."""
+    both = len(a & b)
+    return both / max(len(a) + len(b) - both, 1)
+
+
+# ---------------------------------------------------------------- ranks
+
+
+def places(run: Run, query_rows: Int32, passage_rows: Int32) -> Int64:
+    """The place [n] from 1 of each passage in the list of its query; 0 where it is not there.
+
+    Parameters
+    ----------
+    run : one list for a query, or none.
+    """
+    rows, which = np.unique(query_rows, return_inverse=True)
+    by_query = np.argsort(which, kind="stable")
+    asked = np.searchsorted(which[by_query], np.arange(len(rows) + 1))
+    lists, of_query = matches(run.query_rows, rows)
+    hits = offsets_of(spans(run.offsets)[lists])[of_query]
+    found = np.zeros(len(query_rows), np.int64)
+    for start, stop in blocks(hits):
+        some = by_query[asked[start] : asked[stop]]
+        index, by_list = take_spans(run.offsets, lists[of_query[start] : of_query[stop]])
+        owner = owners(hits[start : stop + 1] - hits[start])
+        place = np.arange(len(index)) - by_list[owners(by_list)] + 1
+        keys = owner << 31 | run.passage_rows[index]
+        order = np.argsort(keys, kind="stable")
+        wanted = (which[some] - start) << 31 | passage_rows[some]
+        at = np.searchsorted(keys[order], wanted)
+        there = at < len(keys)
+        there[there] = keys[order[at[there]]] == wanted[there]
+        found[some[there]] = place[order[at[there]]]
+    return found
+
+
+def above(run: Run, pairs: Pairs) -> Bool:
+    """Whether each negative [n] stands in the run above all positives of its query.
+
+    Positives that the run has not found stand below all that it has.
+    """
+    positives = pairs.pool.positives
+    owner = owners(positives.offsets)
+    of_positives = places(run, positives.query_rows[owner], positives.passage_rows)
+    of_positives[of_positives == 0] = np.iinfo(np.int64).max
+    best = np.full(len(positives), np.iinfo(np.int64).max)
+    np.minimum.at(best, owner, of_positives)
+    mine = places(run, pairs.query_rows, pairs.passage_rows)
+    return (mine > 0) & (mine < best[pairs.positions])
+
+
+# ---------------------------------------------------------------- signals
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a signal counts, and from which number on it fires."""
+
+    meaning: str
+    threshold: float
+
+
+KINDS: Mapping[str, Kind] = {
+    "text": Kind("the text is that of a positive, or nearly (share of common three-word runs)", 0.5),
+    "answer": Kind("the text contains an answer of the query", 1.0),
+    "ranker": Kind("a ranker scores it no lower than any positive (by so much)", 0.0),
+    "retriever": Kind("so many states of the model rank it above all positives", 2.0),
+    "both": Kind("both BM25 and the newest state rank it above all positives", 1.0),
+    "learned": Kind("so many states rank it above all positives after they were trained on it", 1.0),
+}
+
+
+@dataclass(frozen=True)
+class Signal:
+    """What a signal says of every pair [n].
+
+    Attributes
+    ----------
+    values : it fires where they reach the threshold; NaN: not known, it does not fire.
+    strength : by which it orders pairs; of two the greater is the more suspected.
+    """
+
+    name: str
+    values: Float32
+    threshold: float
+    strength: Float32
+
+    @property
+    def fires(self) -> Bool:
+        """For which pairs [n] the signal fires."""
+        return np.asarray(self.values >= self.threshold)
+
+
+@dataclass(frozen=True)
+class StateRun:
+    """What a state of the model retrieves for the queries of a pool.
+
+    Attributes
+    ----------
+    episode : the episode whose training made the state; 0 before any training.
+    """
+
+    name: str
+    run: Run
+    episode: int = 0
+
+
+Said = tuple[Float32, Float32]  # values and strength of a signal
+
+
+def by_ranker(pairs: Pairs, score: Callable[[Int32, Int32], Float32]) -> Float32:
+    """By how much the ranker's score of each negative [n] exceeds that of the best positive.
+
+    NaN where a query has no positive.
+    """
+    positives, positions = pairs.pool.positives, pairs.positions
+    owner = owners(positives.offsets)
+    asked = np.concatenate([owner, positions])
+    order = np.argsort(asked, kind="stable")  # the pairs of a query stand together
+    passages = np.concatenate([positives.passage_rows, pairs.passage_rows])
+    scores = np.empty(len(asked), np.float32)
+    scores[order] = score(pairs.pool.query_rows[asked[order]], passages[order])
+    return leads(scores[len(owner) :], positions, scores[: len(owner)], owner, len(positives))
+
+
+def leads(scores: Float32, positions: Int64, of_positives: Float32, owner: Int64, queries: int) -> Float32:
+    """Each score [n] less the best of the positives' of its query; NaN where there is none."""
+    best = np.full(queries, -np.inf, np.float32)
+    np.fmax.at(best, owner, of_positives)
+    best[np.isinf(best)] = np.nan
+    return np.asarray(scores - best[positions])
+
+
+def by_states(pairs: Pairs, states: Sequence[StateRun]) -> dict[str, Said]:
+    """The signals ``retriever`` and ``learned``: how many states rank each negative above the positives.
+
+    ``retriever`` counts all states, and its strength is the mean of :func:`nearness`. ``learned`` counts those
+    that were trained on the negative, which stays above the positive although the loss pushed it down. No record
+    has the loss of a single pair, and this is what the loss leaves. A signal without a state is left out.
+    """
+    seen, near, learned = (np.zeros(len(pairs), np.float32) for _ in range(3))
+    trained = False
+    for state in states:
+        higher, after = above(state.run, pairs), (state.episode >= pairs.episodes) & (state.episode > 0)
+        seen += higher
+        near += nearness(state.run, pairs) / len(states)
+        learned += higher & after
+        trained |= bool(after.any())
+    found = {"retriever": (seen, near)} if states else {}
+    return found | ({"learned": (learned, learned)} if trained else {})
+
+
+def by_both(pairs: Pairs, bm25: Run, newest: Run) -> Said:
+    """The signal ``both``: 1 where both runs rank the negative above all positives; by the smaller nearness."""
+    fires = (above(bm25, pairs) & above(newest, pairs)).astype(np.float32)
+    return fires, np.minimum(nearness(bm25, pairs), nearness(newest, pairs))
+
+
+def nearness(run: Run, pairs: Pairs) -> Float32:
+    """How near the top of its query's list each negative [n] stands: 1 / log2(1 + place); 0 if it is not there.
+
+    The discount of nDCG: a step matters the less, the further down it is.
+    """
+    found = places(run, pairs.query_rows, pairs.passage_rows)
+    return np.where(found > 0, 1 / np.log2(1 + np.maximum(found, 1)), 0).astype(np.float32)
+
+
+# ---------------------------------------------------------------- all signals together
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The pairs of a pool with what each signal says of them."""
+
+    pairs: Pairs
+    signals: tuple[Signal, ...]
+
+    @property
+    def fired(self) -> Int64:
+        """How many signals fire for each pair [n]."""
+        return np.sum([np.zeros(len(self.pairs), bool), *(one.fires for one in self.signals)], axis=0)
+
+    @property
+    def suspicion(self) -> Float64:
+        """How suspected each pair [n] is, see :func:`suspicion`."""
+        return suspicion([one.strength for one in self.signals], len(self.pairs))
+
+    def ranking(self) -> Int64:
+        """The pairs that any signal fires for, the most suspected first; equal ones in the pool's order."""
+        return self.order()[self.fired[self.order()] > 0]
+
+    def order(self) -> Int64:
+        """All pairs [n], the most suspected first; equal ones in the pool's order."""
+        return np.argsort(-self.suspicion, kind="stable")
+
+    def counts(self) -> list[dict[str, Any]]:
+        """For each signal how many pairs it fires for, in all and by source of the negative."""
+        return [
+            {
+                "signal": one.name,
+                "threshold": one.threshold,
+                "pairs": int(np.count_nonzero(one.fires)),
+                "queries": len(np.unique(self.pairs.positions[one.fires])),
+                "by_source": by_source(self.pairs.sources[one.fires]),
+                "meaning": KINDS[one.name].meaning,
+            }
+            for one in self.signals
+        ]
+
+    def sources(self) -> list[dict[str, Any]]:
+        """For each source its pairs, for how many of them a signal fires, and the share of these."""
+        every, some = by_source(self.pairs.sources), by_source(self.pairs.sources[self.fired > 0])
+        return [
+            {"source": name, "pairs": n, "suspected": some.get(name, 0), "share": some.get(name, 0) / n}
+            for name, n in every.items()
+        ]
+
+
+def suspicion(strengths: Sequence[Float32], count: int) -> Float64:
+    """How suspected each pair [n] is: the sum over the signals of -ln p, Fisher's way to combine tests.
+
+    p is the share of all pairs for which the signal is at least as strong as for this one. So no signal needs a
+    weight or a scale: what counts is how rare such a strength is. A signal that is as strong for every pair adds
+    nothing, and what is not known (NaN) stands lowest. The signals are not independent, so the sum orders pairs
+    and is no probability (Fisher, "Statistical Methods for Research Workers", 4th edition, 1932, Section 21.1).
+    """
+    total = np.zeros(count)
+    for strength in strengths:
+        known = np.nan_to_num(strength.astype(np.float64), nan=-np.inf, posinf=np.inf, neginf=-np.inf)
+        total -= np.log(1 - np.searchsorted(np.sort(known), known) / max(count, 1))
+    return total
+
+
+def by_source(sources: NDArray[np.uint8]) -> dict[str, int]:
+    """The number of pairs from each source that has any."""
+    counts = np.bincount(sources, minlength=len(SOURCES)).tolist()
+    return {name: n for name, n in zip(SOURCES, counts, strict=True) if n}
+
+
+def audit_pairs(
+    pairs: Pairs,
+    *,
+    text_of: Texts | None = None,
+    answers: Callable[[Int32, Int32], Bool] | None = None,
+    score: Callable[[Int32, Int32], Float32] | None = None,
+    states: Sequence[StateRun] = (),
+    bm25: Run | None = None,
+    thresholds: Mapping[str, float] | None = None,
+) -> Audit:
+    """Put together what can be known of the pairs; a signal for which nothing is given is left out.
+
+    Parameters
+    ----------
+    text_of : passage row -> text.
+    answers : queries [n], passages [n] -> whether each passage contains an answer of its query.
+    score : queries [n], passages [n] -> the ranker's score of each pair.
+    states : in the order of training; the last is the newest.
+    bm25 : the run of BM25 for the queries of the pool.
+    thresholds : signal -> the value from which on it fires, in place of that of :data:`KINDS`.
+    """
+    said: dict[str, Said] = {}
+    if text_of is not None:
+        said["text"] = twice(likeness(pairs, text_of))
+    if answers is not None:
+        said["answer"] = twice(answers(pairs.query_rows, pairs.passage_rows).astype(np.float32))
+    if score is not None:
+        said["ranker"] = twice(by_ranker(pairs, score))
+    said |= by_states(pairs, states)
+    if bm25 is not None and states:
+        said["both"] = by_both(pairs, bm25, states[-1].run)
+    limits = {name: kind.threshold for name, kind in KINDS.items()} | dict(thresholds or {})
+    signals = (Signal(name, said[name][0], limits[name], said[name][1]) for name in KINDS if name in said)
+    return Audit(pairs, tuple(signals))
+
+
+def twice(values: Float32) -> Said:
+    """A signal that orders pairs by its values."""
+    return values, values

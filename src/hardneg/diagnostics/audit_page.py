@@ -1,0 +1,146 @@
+"""The audit as HTML: a page, or a section of a report, in which a person labels suspected negatives by keyboard.
+
+Everything is in the one file: no network is needed, and none is asked. Texts are escaped, and marks that would
+hide or turn what stands behind them are shown by their code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from importlib import resources
+from typing import Any
+
+from hardneg.data.judgements import COLUMNS, LABELS, MEANINGS
+
+LONGEST = 1500  # characters of a text
+HIDDEN = re.compile(
+    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u2069\\ufeff\\ud800-\\udfff]"
+)
+POLICY = (  # nothing is loaded from anywhere
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; base-uri 'none';"
+    " form-action 'none'"
+)
+KEYS = {"positive": "p", "relevant": "r", "negative": "n", "unsure": "u"}
+
+
+def audit_page(found: Mapping[str, Any]) -> bytes:
+    """The page of an audit, as :func:`~hardneg.api.audit.audit` returns it, in UTF-8."""
+    parts = [
+        "<!doctype html>",
+        '<html lang="en"><head><meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        '<meta name="color-scheme" content="light dark">',
+        "<title>Suspected false negatives · hardneg</title></head><body>",
+        "<main><h1>Suspected false negatives</h1>",
+        audit_section(found),
+        "</main></body></html>",
+    ]
+    return "\n".join(parts).encode("utf-8", "replace")
+
+
+def audit_section(found: Mapping[str, Any]) -> str:
+    """An audit as a part of a page: style, tables, pairs side by side, and the script that labels them.
+
+    It needs nothing from the page around it and takes keys only while the focus is in its list. A page has one.
+    """
+    pairs = [_pair(place, one, len(found["suspects"])) for place, one in enumerate(found["suspects"], 1)]
+    listed = _labelling(pairs) if pairs else "<p>No signal fires for any negative.</p>"
+    return "\n".join(
+        [
+            f'<div class="audit"><style>{_asset("audit.css")}</style>',
+            f"<p>{_summary(found)}</p>",
+            _table("Signals", ("signal", "from", "negatives", "queries", "what it means"), _signal_rows(found)),
+            *[f"<p>Not known: {text(name)}, for {text(why)}.</p>" for name, why in found["left_out"].items()],
+            _table("Sources", ("source", "negatives", "suspected", "share"), _source_rows(found)),
+            listed,
+            f"<script>{_asset('audit.js')}</script></div>",
+        ]
+    )
+
+
+def text(value: Any, longest: int = LONGEST) -> str:
+    """A foreign text as HTML: cut, escaped, and with hidden marks shown by their code."""
+    cut = str(value) if len(str(value)) <= longest else f"{str(value)[: longest - 1]}…"
+    return escape(HIDDEN.sub(lambda mark: f"⟨U+{ord(mark[0]):04X}⟩", cut))
+
+
+def _asset(name: str) -> str:
+    return resources.files("hardneg.diagnostics").joinpath("assets", name).read_text("utf-8")
+
+
+def _summary(found: Mapping[str, Any]) -> str:
+    judged = f"; {found['judged']:,} are judged already and left out" if found["judged"] else ""
+    shown = len(found["suspects"])
+    return (
+        f"{found['queries']:,} queries with {found['pairs']:,} negatives, of which {found['suspected']:,} are"
+        f" suspected{judged}. The {shown:,} most suspected are below."
+    )
+
+
+def _signal_rows(found: Mapping[str, Any]) -> Iterable[Sequence[str]]:
+    for one in found["signals"]:
+        yield one["signal"], f"{one['threshold']:g}", f"{one['pairs']:,}", f"{one['queries']:,}", one["meaning"]
+
+
+def _source_rows(found: Mapping[str, Any]) -> Iterable[Sequence[str]]:
+    for one in found["sources"]:
+        yield one["source"], f"{one['pairs']:,}", f"{one['suspected']:,}", f"{one['share']:.1%}"
+
+
+def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    top = "".join(f'<th scope="col">{text(head)}</th>' for head in heads)
+    body = "".join("<tr>" + "".join(f"<td>{text(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return (
+        f'<div class="scroll" role="region" tabindex="0" aria-label="{text(caption)}"><table>'
+        f"<caption>{text(caption)}</caption><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _labelling(pairs: Sequence[str]) -> str:
+    keys = "".join(f"<li><kbd>{KEYS[label]}</kbd> {label}: {text(MEANINGS[label])}</li>" for label in LABELS)
+    return (
+        '<details class="keys" open><summary>Label by keyboard</summary><ul>'
+        "<li><kbd>j</kbd> and <kbd>k</kbd> or the arrows go to the next and the previous pair</li>"
+        f"{keys}<li><kbd>x</kbd> takes a label back</li></ul></details>"
+        '<p class="bar"><button type="button" class="save">Save judgements.tsv</button>'
+        ' <output class="count" aria-live="polite">0 labelled</output></p>'
+        f'<ol class="pairs" data-columns="{escape(" ".join(COLUMNS))}">{"".join(pairs)}</ol>'
+    )
+
+
+def _pair(place: int, one: Mapping[str, Any], total: int) -> str:
+    """A suspected pair as an item that takes the focus; its ids stand in attributes, for the script."""
+    values = ", ".join(
+        f"{name} {'–' if value is None else format(value, 'g')}{' ✓' if name in one['fired'] else ''}"
+        for name, value in one["signals"].items()
+    )
+    positives = "".join(_passage("Positive", passage) for passage in one["positives"]) or "<p>No positive.</p>"
+    buttons = "".join(
+        f'<button type="button" data-label="{label}" aria-pressed="false">{label}'
+        f" <kbd>{KEYS[label]}</kbd></button>"
+        for label in LABELS
+    )
+    return (
+        f'<li class="pair" tabindex="{0 if place == 1 else -1}" aria-label="Pair {place} of {total}"'
+        f' data-query="{attribute(one["query_id"])}" data-passage="{attribute(one["passage_id"])}">'
+        f'<p class="query"><bdi>{text(one["query"])}</bdi> <small>{text(one["query_id"])}</small></p>'
+        f'<p class="signals">{text(values)}; {text(one["source"])}, episode {one["episode"]}</p>'
+        f'<div class="sides"><div>{_passage("Negative", one)}</div><div>{positives}</div></div>'
+        f'<p class="labels">{buttons}</p></li>'
+    )
+
+
+def _passage(name: str, passage: Mapping[str, Any]) -> str:
+    title = f"<b><bdi>{text(passage['title'])}</bdi></b> " if passage["title"] else ""
+    return (
+        f"<h4>{name} <small>{text(passage['passage_id'])}</small></h4>"
+        f"<p>{title}<bdi>{text(passage['text'])}</bdi></p>"
+    )
+
+
+def attribute(value: str) -> str:
+    """An id as the value of an attribute: whole, for it is saved again."""
+    return escape(value, quote=True)

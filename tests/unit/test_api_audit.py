@@ -1,0 +1,241 @@
+"""``hn.audit`` and ``--judgements``: from a trained experiment to a page, labels, and what the labels change."""
+
+import json
+
+import numpy as np
+import pytest
+
+import hardneg as hn
+from hardneg.api.reopen import experiment_data
+from hardneg.diagnostics.audit_page import audit_page, audit_section
+from hardneg.errors import ArtifactError, InputError, SettingsError
+from hardneg.negatives.pool import load_pool
+from hardneg.records import spans
+from hardneg.storage.artifacts import read_manifest
+from worlds.tiny_world import one_thread  # noqa: F401
+
+SMALL = {
+    "episodes": 2,
+    "queries_per_step": 8,
+    "passages_reference": [3],
+    "steps": 3,
+    "stop_step": 2,
+    "depth": 10,
+    "count": 3,
+    "precision": "float32",
+    "measures": "RR@10 R@100",
+}
+HEADER = "query-id\tpassage-id\tlabel\n"
+
+
+@pytest.fixture(scope="module")
+def trained(world, tmp_path_factory):
+    collection, model = world
+    out = tmp_path_factory.mktemp("trained") / "exp"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HARDNEG_CACHE", str(out.parent / "cache"))
+        hn.train_ance_tele(collection, model, out, device="cpu", **SMALL)
+    return out
+
+
+def pairs_in(pool, collection):
+    """The ids of the query and the passage of every entry."""
+    queries = collection.query_ids.take(np.repeat(pool.query_rows, spans(pool.offsets)))
+    return set(zip(queries, collection.passage_ids.take(pool.passage_rows), strict=True))
+
+
+def pool_of(experiment, episode=2):
+    return load_pool(experiment / f"episodes/{episode}/negatives")
+
+
+def labelled(path, **labels):
+    """A file of judgements: of label the pairs."""
+    lines = [f"{query}\t{passage}\t{label}\n" for label, pairs in labels.items() for query, passage in pairs]
+    path.write_text(HEADER + "".join(lines))
+    return path
+
+
+# ---------------------------------------------------------------- the audit
+
+
+def test_an_experiment_is_audited_with_all_its_states(trained, world, tmp_path):
+    found = hn.audit(trained, out=tmp_path / "suspects.tsv", page=tmp_path / "suspects.html", most=7)
+    assert [one["signal"] for one in found["signals"]] == ["text", "retriever", "both", "learned"]
+    assert set(found["left_out"]) == {"answer", "ranker"}
+    assert found["pool"] == str(trained / "episodes/2/negatives")
+    assert (found["queries"], found["pairs"]) == (60, len(pairs_in(pool_of(trained), world.collection)))
+    assert sum(one["suspected"] for one in found["sources"]) == found["suspected"]
+    suspicions = [one["suspicion"] for one in found["suspects"]]
+    assert len(suspicions) == min(7, found["suspected"]) > 0
+    assert suspicions == sorted(suspicions, reverse=True)
+    first = found["suspects"][0]
+    assert first["fired"]
+    assert (
+        first["text"] == world.collection.texts[int(world.collection.passage_ids.rows([first["passage_id"]])[0])]
+    )
+    lines = (tmp_path / "suspects.tsv").read_text().splitlines()
+    assert len(lines) == 1 + len(suspicions)
+    assert lines[0].split("\t")[:3] == ["place", "query_id", "passage_id"]
+    assert lines[1].split("\t")[1:3] == [first["query_id"], first["passage_id"]]
+    assert (tmp_path / "suspects.html").read_text().count('<li class="pair"') == len(suspicions)
+    json.dumps(found, allow_nan=False)
+
+
+def test_a_state_counts_only_if_it_was_searched_for_the_training_queries(trained):
+    seen = max(one["signals"]["retriever"] for one in hn.audit(trained, most=10_000)["suspects"])
+    assert seen <= 3  # untrained, episode 1, final
+
+
+def test_a_pool_alone_has_texts_and_a_model_adds_ranks(trained, world):
+    pool = trained / "episodes/1/negatives"
+    alone = hn.audit(pool, world.collection, thresholds={"text": 0.01})
+    assert alone["pairs"] > 0
+    with_ranker = hn.audit(
+        pool, world.collection, model=world.model, ranker=world.model, bm25=False, device="cpu", most=10_000
+    )
+    assert {"ranker", "text", "retriever"} <= {one["signal"] for one in with_ranker["signals"]}
+    assert with_ranker["left_out"]["both"] == "BM25 is not asked"
+
+
+def test_what_is_judged_is_left_out(trained, tmp_path):
+    first, second = hn.audit(trained, most=2)["suspects"]
+    file = labelled(
+        tmp_path / "j.tsv",
+        negative=[(first["query_id"], first["passage_id"])],
+        unsure=[(second["query_id"], second["passage_id"])],
+    )
+    found = hn.audit(trained, judgements=file, most=1)
+    assert found["judged"] == 1
+    assert (found["suspects"][0]["query_id"], found["suspects"][0]["passage_id"]) == (
+        second["query_id"],
+        second["passage_id"],
+    )
+
+
+def test_faults_are_told_before_anything_is_done(trained, tmp_path):
+    with pytest.raises(SettingsError, match="text"):
+        hn.audit(trained, thresholds={"txt": 1.0})
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(SettingsError) as fault:
+        hn.audit(trained, page=tmp_path / "folder")
+    assert fault.value.code == "NOT_A_FILE"
+    with pytest.raises(InputError, match="nothing here"):
+        hn.audit(tmp_path / "none")
+
+
+def test_the_command_shows_pairs_side_by_side(hardneg, trained):
+    status, out, err = hardneg("audit", str(trained), "--show", "2", "--no-bm25")
+    assert (status, err) == (0, "")
+    assert "not known: ranker, for no ranker is given" in out
+    assert "| positive [" in out
+    assert out.count("\n1. query ") == out.count("\n2. query ") == 1
+    assert "\n3. query" not in out
+    status, out, err = hardneg("audit", str(trained), "--threshold", "text:1")
+    assert (status, out) == (2, "")
+    assert "SIGNAL=VALUE" in err
+
+
+# ---------------------------------------------------------------- the page
+
+HOSTILE = {
+    "script": "</script><script>alert(1)</script>",
+    "attribute": "\" onmouseover='x' a=\"",
+    "marks": "evil \u202e txt \u2066 \x07",
+    "long": "word" * 300_000,
+}
+
+
+def facts(**texts):
+    """An audit of one pair whose texts are these."""
+    one = {name: texts.get(name, name) for name in ("query_id", "query", "passage_id", "title", "text")}
+    one |= {"positives": [{name: one[name] for name in ("passage_id", "title", "text")}], "source": "query"}
+    one |= {"signals": {"text": 0.5, "ranker": None}, "fired": ["text"], "episode": 1, "suspicion": 1.0}
+    counts = {"queries": 1, "pairs": 1, "suspected": 1, "judged": 0, "left_out": {}, "sources": []}
+    return {**counts, "pool": "pool", "signals": [], "suspects": [one]}
+
+
+@pytest.mark.parametrize("name", ["query_id", "query", "passage_id", "title", "text"])
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_no_text_does_harm(name, kind):
+    page = audit_page(facts(**{name: HOSTILE[kind]})).decode()
+    assert page.count("<script>") == page.count("</script>") == 1
+    assert "alert(1)</script>" not in page
+    assert "\" onmouseover='x'" not in page
+    if name not in ("query_id", "passage_id"):  # ids are whole, in attributes that no person reads
+        assert len(page) < 30_000
+        assert not any(mark in page for mark in "\u202e\u2066\x07")
+
+
+def test_the_page_loads_nothing_and_labels_are_reached_by_keyboard():
+    page = audit_page(facts()).decode()
+    assert "default-src 'none'" in page.replace("&#x27;", "'")
+    assert not any(word in page for word in ("http:", "https:", "src=", "@import"))
+    assert all(f"<kbd>{key}</kbd>" in page for key in "prnujkx")
+    empty = facts() | {"suspects": []}
+    assert "No signal fires" in audit_section(empty)
+
+
+# ---------------------------------------------------------------- judgements in train, mine and evaluate
+
+
+def test_mining_obeys_judgements(trained, world, tmp_path):
+    collection, model = world
+    options = {"sources": ["query", "bm25"], "depth": 20, "count": 10, "device": "cpu"}
+    before = hn.mine(collection, model, tmp_path / "before", **options)
+    chosen = sorted(pairs_in(before, collection))[:3]
+    file = labelled(tmp_path / "j.tsv", positive=chosen[:1], relevant=chosen[1:])
+    after = hn.mine(collection, model, tmp_path / "after", judgements=file, **options)
+    assert not pairs_in(after, collection) & set(chosen)
+    query, passage = chosen[0]
+    at = int(np.flatnonzero(after.query_rows == collection.query_ids.rows([query])[0])[0])
+    assert collection.passage_ids.take(after.positives.of(at))[-1] == passage
+    assert len(after.positive_rows) == len(before.positive_rows) + 1
+    assert "judgements" in read_manifest(tmp_path / "after").inputs
+    assert "judgements" not in read_manifest(tmp_path / "before").inputs
+
+
+def test_training_obeys_judgements_and_remembers_them(trained, world, tmp_path):
+    collection, model = world
+    chosen = sorted(pairs_in(pool_of(trained), collection) & pairs_in(pool_of(trained, 1), collection))[:4]
+    file = labelled(tmp_path / "j.tsv", positive=chosen[:2], relevant=chosen[2:])
+    out, options = tmp_path / "exp", {"device": "cpu", "judgements": file, **SMALL}
+    hn.train_ance_tele(collection, model, out, **options)
+    for episode in (1, 2):
+        assert not pairs_in(pool_of(out, episode), collection) & set(chosen)
+    record = json.loads((out / "settings.json").read_text())
+    assert "judgements" in record["inputs"]
+    assert experiment_data(out).digest == record["inputs"]["splits"]
+    assert hn.audit(out)["judged"] == 0  # nothing of it is in the pool any more
+    assert hn.train_ance_tele(collection, model, out, **options)  # finished already
+    labelled(file, positive=chosen[:1])
+    with pytest.raises(ArtifactError, match="judgements"):
+        hn.train_ance_tele(collection, model, out, **options)
+    with pytest.raises(ArtifactError, match="judgements"):
+        hn.train_ance_tele(collection, model, out, **options | {"judgements": None})
+
+
+def test_a_faulty_judgement_stops_training_before_it_begins(hardneg, world, tmp_path):
+    file = labelled(tmp_path / "j.tsv", positive=[("train-00", "nowhere")])
+    given = ["--data", str(world.collection.path), "--model", world.model, "--out", str(tmp_path / "exp")]
+    status, out, err = hardneg("train", "star", *given, "--judgements", str(file))
+    assert (status, out) == (3, "")
+    assert err.splitlines()[-1].startswith(f"{file}:2: UNKNOWN_ID: ")
+    assert not (tmp_path / "exp").exists()
+
+
+def test_evaluation_extends_the_judgements(world, tmp_path):
+    collection = world.collection
+    query, judged = collection.query_ids[0], collection.qrels("dev")
+    positive = collection.passage_ids[int(judged.passage_rows[0])]
+    other = next(one for one in ("p111", "p112") if one != positive)
+    run = tmp_path / "run.trec"
+    run.write_text(f"{query} Q0 {other} 1 2.0 x\n{query} Q0 {positive} 2 1.0 x\n")
+    file = labelled(tmp_path / "j.tsv", relevant=[(query, other), ("train-00", "p000")])
+    options = {"data": collection, "split": "dev", "measures": "P@2 RR@10"}
+    before, after = (hn.evaluate(run, **options | more)["measures"] for more in ({}, {"judgements": file}))
+    n = len(judged)
+    assert (before["RR@10"], after["RR@10"]) == pytest.approx((0.5 / n, 1 / n))
+    (tmp_path / "qrels").write_text(f"{query} 0 {positive} 1\n")
+    by_file = {"qrels": tmp_path / "qrels", "measures": "RR@10"}
+    assert hn.evaluate(run, **by_file)["measures"]["RR@10"] == 0.5
+    assert hn.evaluate(run, **by_file, judgements=file)["measures"]["RR@10"] == 1

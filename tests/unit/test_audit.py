@@ -1,0 +1,159 @@
+"""The audit: each signal by hand, the rule that puts them together, and the order of the suspected pairs."""
+
+import numpy as np
+import pytest
+
+from hardneg.diagnostics.audit import (
+    Pairs,
+    StateRun,
+    above,
+    audit_pairs,
+    by_both,
+    by_ranker,
+    by_states,
+    likeness,
+    places,
+    shingles,
+    suspicion,
+)
+from worlds.tiny_records import pool_of, run_of
+
+NAN = float("nan")
+
+
+def test_each_pair_of_a_pool_counts_once():
+    pairs = Pairs.of(pool_of([[4, 2, 4], [], [2]], query_rows=[7, 8, 9]))
+    assert pairs.query_rows.tolist() == [7, 7, 9]
+    assert pairs.passage_rows.tolist() == [4, 2, 2]
+    assert (pairs.counts.tolist(), pairs.offsets.tolist()) == ([2, 1, 1], [0, 2, 2, 3])
+
+
+# ---------------------------------------------------------------- texts
+
+
+def test_shingles_by_hand():
+    assert shingles("One two, three") == {("one", "two", ","), ("two", ",", "three")}
+    assert shingles("One two") == {("one", "two")}
+    assert shingles(" \n") == frozenset()
+
+
+def test_likeness_is_the_share_of_common_runs_of_three_words():
+    texts = ["a b c d e", "A b c d x", "a b c d e", "y z", "", "Y z", "q r s t"]
+    pool = pool_of([[1, 2, 6], [5, 4]], [[0, 6], [3]])
+    #  {abc bcd cde} and {abc bcd cdx}: two of four; the third equals the second positive
+    assert likeness(Pairs.of(pool), texts.__getitem__).tolist() == [0.5, 1.0, 1.0, 1.0, 0.0]
+    assert likeness(Pairs.of(pool_of([[1]], [[]])), texts.__getitem__).tolist() == [0.0]
+
+
+# ---------------------------------------------------------------- ranks
+
+
+def test_places_in_a_run():
+    run = run_of([[5, 3, 9], [3]], query_rows=[2, 0])
+    queries, passages = np.array([0, 2, 2, 1, 2], np.int32), np.array([3, 9, 4, 5, 5], np.int32)
+    assert places(run, queries, passages).tolist() == [1, 3, 0, 0, 1]
+
+
+def test_places_equal_a_loop():
+    rng = np.random.default_rng(3)
+    lists = {row: rng.choice(300, 40, replace=False).tolist() for row in rng.permutation(4000)[:3500].tolist()}
+    queries, passages = (
+        rng.integers(0, 4000, 20_000).astype(np.int32),
+        rng.integers(0, 300, 20_000).astype(np.int32),
+    )
+    where = {(row, one): place for row, passages in lists.items() for place, one in enumerate(passages, 1)}
+    wanted = [where.get(pair, 0) for pair in zip(queries.tolist(), passages.tolist(), strict=True)]
+    assert places(run_of(lists), queries, passages).tolist() == wanted
+
+
+def test_a_negative_is_above_when_it_stands_before_every_positive():
+    pool = pool_of([[1, 2, 3], [1, 2], [5]], [[8, 9], [7], []])
+    run = run_of([[1, 9, 2, 8], [2, 4], [5]])
+    # 3 is not found; 7 is not found, so it stands below 2; the third query has no positive to be above of
+    assert above(run, Pairs.of(pool)).tolist() == [True, False, False, False, True, True]
+
+
+def test_states_count_those_that_rank_a_negative_too_high():
+    pool = pool_of([[1, 2]], [[9]], episode=2, episodes=[1, 2])
+    states = [
+        StateRun("untrained", run_of([[1, 2, 9]]), 0),
+        StateRun("episode-1", run_of([[1, 2, 9]]), 1),
+        StateRun("final", run_of([[1, 9, 2]]), 2),
+    ]
+    found = by_states(Pairs.of(pool), states)
+    values, strength = found["retriever"]
+    assert values.tolist() == [3, 2]
+    assert strength.tolist() == pytest.approx([1, (2 / np.log2(3) + 1 / 2) / 3])
+    assert found["learned"][0].tolist() == [2, 0]  # 2 is trained on in episode 2, whose state has it below
+    assert list(by_states(Pairs.of(pool), states[:1])) == ["retriever"]
+    assert by_states(Pairs.of(pool), []) == {}
+
+
+def test_both_asks_bm25_and_the_newest_state():
+    pairs = Pairs.of(pool_of([[1, 2, 3]], [[9]]))
+    values, strength = by_both(pairs, run_of([[1, 2, 9]]), run_of([[3, 1, 9]]))
+    assert values.tolist() == [1, 0, 0]
+    assert strength.tolist() == pytest.approx([1 / np.log2(3), 0, 0])
+
+
+def test_the_ranker_compares_with_the_best_positive():
+    pool = pool_of([[1, 2], [3]], [[8, 9], []], query_rows=[4, 5])
+    scores = {(4, 1): 2.0, (4, 2): 0.5, (4, 8): 1.0, (4, 9): 1.5, (5, 3): 1.0}
+    asked = []
+
+    def score(queries, passages):
+        asked.extend(queries.tolist())
+        return np.array(
+            [scores[pair] for pair in zip(queries.tolist(), passages.tolist(), strict=True)], np.float32
+        )
+
+    np.testing.assert_array_equal(by_ranker(Pairs.of(pool), score), [0.5, -1.0, NAN])
+    assert asked == sorted(asked)  # the pairs of a query stand together
+
+
+# ---------------------------------------------------------------- together
+
+
+def test_suspicion_by_hand():
+    strengths = [np.array(one, np.float32) for one in ([0.9, 0.0, 0.5, NAN], [2, 3, 2, 0])]
+    # shares of pairs at least as strong: 1/4, 3/4, 2/4, 4/4; and 3/4, 1/4, 3/4, 4/4
+    wanted = -np.log([1 / 4 * 3 / 4, 3 / 4 * 1 / 4, 2 / 4 * 3 / 4, 1])
+    assert suspicion(strengths, 4).tolist() == pytest.approx(wanted.tolist())
+    assert suspicion([], 2).tolist() == [0, 0]
+    assert suspicion([np.zeros(0, np.float32)], 0).tolist() == []
+
+
+def test_suspicion_knows_no_scale_and_grows_with_strength():
+    rng = np.random.default_rng(1)
+    strengths = [rng.uniform(0, 3, 50).astype(np.float32) for _ in range(3)]
+    before = suspicion(strengths, 50)
+    np.testing.assert_allclose(suspicion([1000 * strengths[0] - 7, *strengths[1:]], 50), before)
+    np.testing.assert_allclose(suspicion([*strengths, np.ones(50, np.float32)], 50), before)
+    strengths[0][13] = 4
+    after = suspicion(strengths, 50)
+    assert after[13] > before[13]
+    assert (np.delete(after, 13) <= np.delete(before, 13)).all()
+
+
+def test_an_audit_ranks_counts_and_leaves_out_what_is_not_known():
+    pool = pool_of([[1, 2, 3], [4]], [[9], [8]], source=np.array([3, 2, 3, 2]))
+    texts = dict.fromkeys(range(10), "p q r s") | {9: "a b c", 1: "x y z", 2: "a b c", 8: "u v w"}
+    states = [StateRun(name, run_of([[3, 1, 9, 2], [8]]), 0) for name in ("untrained", "episode-1")]
+    found = audit_pairs(Pairs.of(pool), text_of=texts.__getitem__, states=states)
+    assert [one.name for one in found.signals] == ["text", "retriever"]
+    assert found.fired.tolist() == [1, 1, 1, 0]
+    # text: 2 alone is like the positive; near the top stand 3, 1, 2 in that order
+    assert found.suspicion.tolist() == pytest.approx((-np.log([2 / 4, 1 / 4 * 3 / 4, 1 / 4, 1])).tolist())
+    assert found.ranking().tolist() == [1, 2, 0]
+    assert found.order().tolist() == [1, 2, 0, 3]
+    [text, retriever] = found.counts()
+    assert (text["pairs"], text["by_source"], text["queries"]) == (1, {"bm25": 1}, 1)
+    assert (retriever["pairs"], retriever["by_source"], retriever["threshold"]) == (2, {"query": 2}, 2.0)
+    assert found.sources() == [
+        {"source": "bm25", "pairs": 2, "suspected": 1, "share": 0.5},
+        {"source": "query", "pairs": 2, "suspected": 2, "share": 1.0},
+    ]
+    other = audit_pairs(Pairs.of(pool), text_of=texts.__getitem__, states=states, thresholds={"retriever": 3})
+    assert other.ranking().tolist() == [1]
+    alone = audit_pairs(Pairs.of(pool))
+    assert (alone.signals, alone.ranking().tolist(), alone.order().tolist()) == ((), [], [0, 1, 2, 3])
