@@ -138,7 +138,6 @@ def test_diagnostics_are_functions_of_what_they_are_given():
         for name in (
             "informative",
             "pairwise_errors",
-            "sampled_vectors",
             "search_state",
             "measured",
             "reranked",

@@ -11,6 +11,7 @@ import hardneg as hn
 from hardneg.api.diagnose import compare_opened, opened_at, report_training
 from hardneg.diagnostics.seeds import pool_seeds
 from hardneg.errors import HardnegError
+from hardneg.experiment.folder import write_settings
 from hardneg.experiment.layout import Layout
 from hardneg.report import explorer, page
 from hardneg.report.explorer import explorer_data
@@ -185,6 +186,55 @@ def test_a_collection_that_has_moved_costs_only_what_needs_it(copied):
     assert len(opened.notes) == 1
     assert "NO_DATA" in opened.notes[0]
     assert drawn["results"].table is not None
+
+
+def test_an_older_format_is_one_line_and_the_rest_is_drawn(copied):
+    record = json.loads((copied / "settings.json").read_text())
+    kept = {name: value for name, value in record.items() if name not in ("digest", "hardneg", "splits")}
+    write_settings(copied, {**kept, "format": 2})
+    opened, drawn = drawn_of(copied)
+    assert [line for line in opened.notes if "format version 2" in line] == opened.notes
+    assert len(opened.notes) == 1
+    assert {name for name in ("results", "learning_curve", "cost", "pairwise_errors") if drawn[name].table} == {
+        "results",
+        "learning_curve",
+        "cost",
+        "pairwise_errors",
+    }
+
+
+def test_another_collection_is_one_line_and_the_rest_is_drawn(copied, tmp_path):
+    other = hn.Collection.from_lists(
+        [("p", "", "some text")], {"q": "text"}, {"train": {"q": ["p"]}}, to=tmp_path / "other"
+    )
+    (copied / "places.json").write_text(json.dumps({"collection": str(other.path)}))
+    opened, drawn = drawn_of(copied)
+    assert len(opened.notes) == 1
+    assert "INPUT_CHANGED" in opened.notes[0]
+    assert drawn["composition_of_pools"].table is not None
+    assert "--data" in drawn["breakdown"].missing
+
+
+def test_a_damaged_pool_is_one_line(copied):
+    place = copied / "episodes/2/negatives/sources.npy"
+    place.write_bytes(place.read_bytes()[:-1])
+    opened, drawn = drawn_of(copied)
+    assert any(str(place.parent) in line for line in opened.notes)
+    assert set(drawn["momentum"].table.column("pool")) == {"episode 1", "episode 3", "episode 4"}
+
+
+def test_what_was_not_examined_is_said_in_a_line(copied):
+    told = json.loads((copied / "results.json").read_text())
+    kept = {name: value for name, value in told.items() if name not in ("forgetting", "informative")}
+    (copied / "results.json").write_text(json.dumps({**kept, "examined": "judged"}))
+    (copied / "seal.json").unlink()
+    lines = [json.loads(line) for line in (copied / "states.jsonl").read_text().splitlines()]
+    (copied / "states.jsonl").write_text("".join(json.dumps({**one, "asked": "judged"}) + "\n" for one in lines))
+    opened, drawn = drawn_of(copied)
+    for name in ("forgetting", "trajectories", "composition", "new_negatives", "swing"):
+        assert "examine = judged" in drawn[name].missing
+    assert opened.notes == []
+    assert drawn["breakdown"].table is not None
 
 
 def test_damage_is_a_note_and_the_rest_is_drawn(copied):

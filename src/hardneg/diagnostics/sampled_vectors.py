@@ -6,6 +6,7 @@ how queries and passages lie (t-SNE), for alignment and uniformity, and for a qu
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,9 @@ from numpy.typing import NDArray
 
 from hardneg import keyed_random
 from hardneg.data.training_data import TrainingData
-from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.negatives.candidates import candidates
 from hardneg.records import Int32, Positives, Run, spans
-from hardneg.storage.artifacts import is_current, load_array, open_artifact, publish
+from hardneg.storage.artifacts import load_array, open_artifact, publish
 
 KIND, FOLDER = "sampled-vectors", "sample"
 QUERIES, NEGATIVES = 100, 3
@@ -53,34 +53,6 @@ def sampled(positives: Positives) -> Positives:
     return known.select(np.sort(np.argsort(words, kind="stable")[:QUERIES]))
 
 
-def keep_sample(state: State, data: TrainingData, run: Run | None) -> None:
-    """Publish the sample of a state beside its runs, once; a state without embeddings of its own has none.
-
-    Parameters
-    ----------
-    run : of all training queries, by this state; None: they were not searched.
-    """
-    if run is None or not isinstance(state, Snapshot) or state.index is not None or state.chunks is not None:
-        return
-    inputs, path = {"collection": data.collection.digest, "model": state.digest}, state.folder / FOLDER
-    if is_current(path, KIND, inputs):
-        return
-    some = sampled(data.train)
-    if not len(some):
-        return
-    negatives = hardest(run, some, data)
-    first = some.first()
-    rows = np.unique(np.concatenate([first, negatives[negatives >= 0]])).astype(np.int32)
-    with publish(path, KIND, inputs=inputs, replace=True) as draft:
-        draft.array("query_rows.npy", some.query_rows)
-        draft.array("queries.npy", np.asarray(state.queries_as(True).rows(some.query_rows)))
-        draft.array("passage_rows.npy", rows)
-        draft.array("passages.npy", np.asarray(state.passages.rows(rows)))
-        draft.array("positives.npy", first)
-        draft.array("negatives.npy", negatives)
-        draft.facts["queries"] = len(some)
-
-
 def hardest(run: Run, some: Positives, data: TrainingData) -> Int32:
     """The first hits [n, 3] of each query that are no positives nor copies of them; -1 where there are fewer."""
     found = candidates(run, some, source="query", episode=0, depth=NEGATIVES, text_keys=data.collection.text_keys)
@@ -88,6 +60,14 @@ def hardest(run: Run, some: Positives, data: TrainingData) -> Int32:
     place = np.arange(len(found.passage_rows)) - np.repeat(found.offsets[:-1], spans(found.offsets))
     rows[np.repeat(np.arange(len(some)), spans(found.offsets)), place] = found.passage_rows
     return rows
+
+
+def save_sample(sample: SampledVectors, path: Path, inputs: Mapping[str, str]) -> None:
+    """Publish the sample of a state at ``path``."""
+    with publish(path, KIND, inputs=inputs, replace=True) as draft:
+        for name in ARRAYS:
+            draft.array(f"{name}.npy", getattr(sample, name))
+        draft.facts["queries"] = len(sample.query_rows)
 
 
 def load_sample(runs: Path) -> SampledVectors:

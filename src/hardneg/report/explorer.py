@@ -28,7 +28,7 @@ MOST_QUERIES = 2000
 BYTES = 4_500_000  # of the explorer's data; the page stays well below 10 MB
 SHARES = {"forgotten": 0.3, "suspected": 0.3}  # of all queries, where there are so many; random ones fill up
 NEGATIVES, HITS = 12, 10  # of a query
-LONGEST_TEXT = 700  # characters of a passage or query
+LONGEST_TEXT = 500  # characters of a passage or query
 SEED = 0
 
 

@@ -90,7 +90,8 @@ class Opened:
     def settings(self) -> dict[str, Any]:
         """The content of ``settings.json``; empty if that is damaged or missing."""
         found: dict[str, Any] = self.told(lambda: read_settings(self.path), {})
-        if found and (form := found.get("format", 1)) != FORMAT:
+        said = any("format version" in note for note in self.notes)
+        if found and not said and (form := found.get("format", 1)) != FORMAT:
             self.notes.append(
                 f"{self.path}: this experiment has format version {form}, this hardneg writes {FORMAT}; parts that"
                 " it does not know are left out"
