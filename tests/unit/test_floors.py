@@ -141,6 +141,7 @@ def test_diagnostics_are_functions_of_what_they_are_given():
             "search_state",
             "measured",
             "reranked",
+            "sharpness",
             "results",
         )
     }

@@ -42,7 +42,14 @@ class PairScorer(Protocol):
 
 
 class TextScorer(PairScorer, Protocol):
-    """A scorer of a collection's queries that scores texts as well."""
+    """A model that scores a collection's queries, and texts as well.
+
+    Attributes
+    ----------
+    digest : identity of the model.
+    """
+
+    digest: str
 
     def of_texts(self, texts: Sequence[str]) -> PairScorer:
         """A scorer whose query rows are the places of these texts; passages are the collection's."""
