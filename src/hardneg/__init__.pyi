@@ -19,9 +19,13 @@ from hardneg.api.recipes import train as train
 from hardneg.api.recipes import train_adore as train_adore
 from hardneg.api.recipes import train_ance as train_ance
 from hardneg.api.recipes import train_ance_tele as train_ance_tele
+from hardneg.api.recipes import train_ar2 as train_ar2
+from hardneg.api.recipes import train_ranker as train_ranker
 from hardneg.api.recipes import train_star as train_star
 from hardneg.api.recipes import train_warmup as train_warmup
+from hardneg.api.rerankers import open_reranker as open_reranker
 from hardneg.api.retrievers import open_retriever as open_retriever
+from hardneg.api.score import score as score
 from hardneg.api.search import encode as encode
 from hardneg.api.search import search_split as search_split
 from hardneg.api.search import search_text as search_text
@@ -38,5 +42,6 @@ from hardneg.negatives.pool import NegativePool as NegativePool
 from hardneg.negatives.pool import load_pool as load_pool
 from hardneg.recipes.ance_tele import AnceTele as AnceTele
 from hardneg.search.retriever import Retriever as Retriever
+from hardneg.training.objectives import group_loss as group_loss
 
 __version__: str

@@ -63,3 +63,24 @@ def assert_resumes(execute, tmp_path, *, after, files):
     execute(path=broken)
     for name in files:
         assert (broken / name).read_bytes() == (whole / name).read_bytes(), name
+
+
+@contextmanager
+def power_cut_at(model, step, *, after=False):
+    """While the block runs, the power goes at a step of one model of several: before it, or after a turn to it."""
+    advance = Stage.advance
+
+    def advancing(self, name, until, **options):
+        advance(self, name, until, **options)
+        if after and (name, self.made[name]) == (model, step):
+            raise Power
+
+    def watching(name, number, batch):
+        if not after and (name, number) == (model, step):
+            raise Power
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Stage, "advance", advancing)
+        patch.setattr(Stage, "watch", staticmethod(watching))
+        with pytest.raises(Power):
+            yield

@@ -83,7 +83,7 @@ def run_states(world, tmp_path_factory):
     """A function that runs any recipe without measuring anything, on one thread, and watches its batches."""
     cache = tmp_path_factory.mktemp("cache")
 
-    def run(recipe, *, path=None, base=None, given=None, index_folder=None, **changes):
+    def run(recipe, *, path=None, base=None, given=None, index_folder=None, ranker=None, **changes):
         settings = recipe.settings(**(COMMON | changes))
         base = base or load_encoder(world.calm)
         data = settings.data_of(world.collection, hn.Splits(dev="none", test="none"), seed=0)
@@ -92,6 +92,7 @@ def run_states(world, tmp_path_factory):
         with watched() as batches:
             options = {} if given is None else {"given": given}
             options |= {} if index_folder is None else {"index": FaissIndex(index_folder)}
+            options |= {} if ranker is None else {"ranker": ranker}
             for state in recipe.run(TrainingRun(settings, data, experiment), partial(deepcopy, base), **options):
                 names.append(state.name)
         return Executed(experiment.path, settings.model_dump(), {"states": names}, batches)

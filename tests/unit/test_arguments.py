@@ -200,6 +200,7 @@ def cases(world, new):
         "train_adore": (hn.train_adore, {**training_of, "index_folder": None} | {"passage_length": 16}),
         "train_ance": (hn.train_ance, {**training_of, "role": None}),
         "train_ance_tele": (hn.train_ance_tele, {**training_of, "negatives": None}),
+        "train_ar2": (hn.train_ar2, {**training_of, "ranker": None}),
         "train_star": (hn.train_star, training_of),
         "train_warmup": (hn.train_warmup, {**training_of, "passage_model": None, "allow_bin": False}),
         "verify": (lambda path: hn.verify(path), {"path": world.root / "pool"}),

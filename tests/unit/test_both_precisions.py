@@ -27,13 +27,23 @@ OF_RECIPES = {
     "ance": {"refresh_every": 2, "refreshes": 1},
     "star": {"steps": 3},
     "adore": {"steps": 3, "cut": 10, "warmup": 1},
+    "ranker": {"steps": 3, "max_length": 24, "negatives_per_query": 2, "rerank": 8},
+    "ar2": {
+        "iterations": 1,
+        "retriever_steps": 3,
+        "ranker_steps": 2,
+        "first_ranker_steps": 2,
+        "negatives_per_query": 2,
+        "ranker_queries_per_step": 4,
+        "first_ranker_queries_per_step": 4,
+        "ranker_max_length": 24,
+    },
 }
 
 
 def train(recipe, world, out, **changes):
     settings = COMMON | OF_RECIPES[recipe] | changes
-    named = {"adore": hn.train_adore, "ance": hn.train_ance, "star": hn.train_star, "warmup": hn.train_warmup}
-    return named.get(recipe, hn.train_ance_tele)(*world, out, device="cpu", **settings)
+    return hn.train(recipe, *world, out, device="cpu", **settings)
 
 
 def begun_in(out):
@@ -107,7 +117,11 @@ def test_every_recipe_and_what_is_done_with_its_experiment(world, tmp_path, prec
     assert 0 < results["test"]["final"]["RR@10"] <= 1
     assert hn.verify(out)["whole"]
     again = tmp_path / "run.trec"
-    hn.search_split(world[0], again, model=str(out / "model"), k=10, device="cpu")
+    if recipe == "ranker":
+        first = out / "runs/bm25.test.trec.gz"
+        hn.rerank(first, again, data=world[0], ranker=out / "model", k=8, device="cpu")
+    else:
+        hn.search_split(world[0], again, model=str(out / "model"), k=10, device="cpu")
     measured = hn.evaluate(again, data=world[0], measures="RR@10")["measures"]["RR@10"]
     assert measured == pytest.approx(results["test"]["final"]["RR@10"], abs=0.02)
 

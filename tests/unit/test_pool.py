@@ -11,6 +11,7 @@ from hardneg.negatives.pool import (
     DTYPES,
     ENTRY_ARRAYS,
     KIND,
+    SCORES,
     NegativePool,
     blocks,
     concatenate,
@@ -131,6 +132,7 @@ def test_entries_read_what_the_source_knows():
         "episode": 1,
         "anchor": 1,
         "momentum": True,
+        "ranker_score": None,
     }
     assert (second.source, second.rank, second.score, second.anchor) == ("random", None, None, None)
     assert entries_of(pool, 1) == []
@@ -207,8 +209,7 @@ def test_a_foreign_source_table_is_refused(tmp_path):
 
 
 def test_every_array_field_is_stored():
-    arrays = [
-        field.name for field in fields(NegativePool) if field.name not in ("episode", "collection", "filtered")
-    ]
-    assert list(DTYPES) == arrays
+    facts = ("episode", "collection", "filtered", "ranker")
+    arrays = [field.name for field in fields(NegativePool) if field.name not in facts]
+    assert [*DTYPES, *SCORES] == arrays
     assert set(ENTRY_ARRAYS) < set(arrays)

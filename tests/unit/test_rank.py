@@ -14,7 +14,7 @@ from hardneg.errors import ArtifactError, InputError, NumericError, SettingsErro
 from hardneg.models.rankers import new_ranker, save_ranker
 from hardneg.models.source import ModelSource
 from hardneg.models.tokenizing import pair_store
-from hardneg.records import Run
+from hardneg.records import Run, spans
 from worlds.tiny_world import one_thread  # noqa: F401
 
 LINES = ("a Q0 d1 1 9 x\na Q0 d2 2 8 x\nb Q0 d1 1 3 x\n", "a Q0 d2 1 0.5 x\na Q0 d3 2 0.25 x\n")
@@ -264,3 +264,59 @@ def test_a_cross_encoder_is_known_by_its_folder(world, searched, tmp_path):
             assert scores[:8].tolist() == pytest.approx(expected.tolist(), abs=1e-4)
     with pytest.raises(SettingsError, match="BAD_SETTING"):
         hn.rerank(searched["bm25", "dev"], out, **common, embeddings=tmp_path)
+
+
+def by_id(run, collection):
+    return [
+        [(collection.passage_ids[row], score) for row, score in zip(*run.hits(i), strict=True)]
+        for i in range(len(run))
+    ]
+
+
+@pytest.mark.parametrize("first", ["bm25", "model"])
+@pytest.mark.parametrize("second", ["cross-encoder", "bi-encoder"])
+def test_a_search_that_is_re_ranked_is_the_search_and_then_rerank(world, tmp_path, hardneg, first, second):
+    folder, cache = tmp_path / "ranker", world.root / "cache"
+    ranker = world.model
+    if second == "cross-encoder":
+        save_ranker(new_ranker(ModelSource.at(world.model), seed=3), folder)
+        ranker = folder
+    searcher = {"bm25": True} if first == "bm25" else {"model": world.model}
+    common = {"device": "cpu", "cache": cache}
+    hn.search_split(world.collection, tmp_path / "one.trec", **searcher, split="dev", k=20, **common)
+    hn.rerank(tmp_path / "one.trec", tmp_path / "two.trec", data=world.collection, ranker=ranker, k=6, **common)
+    options = {"rerank_by": ranker, "rerank_k": 6}
+    hn.search_split(world.collection, tmp_path / "all.trec", **searcher, split="dev", k=20, **options, **common)
+    spaces = world.collection.query_ids, world.collection.passage_ids
+    expected, found = (read_run(tmp_path / name, *spaces) for name in ("two.trec", "all.trec"))
+    assert found.passage_rows.tolist() == expected.passage_rows.tolist()
+    assert found.scores == pytest.approx(expected.scores, abs=1e-5)
+    # one text of the split, from the command line, and few hits: the same six are re-ranked
+    row = int(found.query_rows[0])
+    text = world.collection.query_texts.take(np.array([row]))[0]
+    flags = ["--bm25"] if first == "bm25" else ["--model", world.model]
+    status, out, err = hardneg(
+        *("search", "--data", world.collection.path, *flags, "--query", text, "--k", 3, "--cache", cache),
+        *("--rerank-by", ranker, "--rerank-k", 6, "--device", "cpu", "--json"),
+    )
+    assert status == 0, err
+    shown = [(hit["passage_id"], pytest.approx(hit["score"], abs=1e-5)) for hit in json.loads(out)]
+    assert shown == by_id(found, world.collection)[0][:3]
+
+
+def test_a_resident_reranker_answers_as_searching_does(world, tmp_path):
+    common = {"device": "cpu", "cache": world.root / "cache"}
+    rows = world.collection.qrels("dev").query_rows
+    with hn.open_retriever(world.collection, world.model, **common) as retriever:
+        opened = hn.open_reranker(world.collection, world.model, retriever=retriever, k=4, **common)
+        plain = retriever.search_queries(rows, 10)
+        assert opened.search_queries(rows, 10).passage_rows.tolist() == plain.passage_rows.tolist()
+        texts = world.collection.query_texts.take(rows[:2])
+        shown = hn.search_text(world.collection, texts[0], retriever=opened, k=3)
+        assert [hit["passage_id"] for hit in shown] == [
+            world.collection.passage_ids[row] for row in opened.search_texts(texts, 3).hits(0)[0]
+        ]
+        with pytest.raises(SettingsError, match="BAD_SETTING"):
+            hn.open_reranker(world.collection, world.model, retriever=retriever, k=0, **common)
+    lexical = hn.open_reranker(world.collection, world.model, k=5, **common)
+    assert spans(lexical.search_queries(rows, 7).offsets).max() <= 7

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from hardneg.experiment.provenance import collection_within
 from hardneg.keyed_random import key, permutation
 from hardneg.negatives.facts import entries_of, realized, stats
 from hardneg.negatives.pool import KIND as POOL
-from hardneg.negatives.pool import NegativePool, load_pool
+from hardneg.negatives.pool import NegativePool, load_pool, scores_in
 from hardneg.records import Int64
 from hardneg.storage.artifacts import is_published
 
@@ -50,7 +51,8 @@ def inspect(
     -------
     For each query ``query_id``, ``text``, ``positives`` and ``negatives``; a passage has ``passage_id``, ``title``
     and ``text``, a negative also ``source``, ``rank``, ``score``, ``episode``, ``anchor`` (the positive whose
-    neighbour it is) and ``momentum``; what its source does not know is None.
+    neighbour it is) and ``momentum``; what its source does not know is None. In a pool that a ranker scored, all
+    have its ``ranker_score``.
 
     Raises
     ------
@@ -106,10 +108,14 @@ def last_pool(path: Path) -> Path:
 def inspection(collection: Collection, pool: NegativePool, i: int) -> dict[str, Any]:
     """The i-th query of a pool with its passages, as :func:`inspect` returns it."""
     row = int(pool.query_rows[i])
+    scores = {} if pool.positive_scores is None else positive_scores(pool, i)
     return {
         "query_id": collection.query_ids[row],
         "text": collection.query_texts[row],
-        "positives": [passage_facts(collection, int(passage)) for passage in pool.positives.of(i)],
+        "positives": [
+            {**passage_facts(collection, passage), **scores.get(passage, {})}
+            for passage in pool.positives.of(i).tolist()
+        ],
         "negatives": [
             {
                 **passage_facts(collection, entry.passage_row),
@@ -119,10 +125,19 @@ def inspection(collection: Collection, pool: NegativePool, i: int) -> dict[str, 
                 "episode": entry.episode,
                 "anchor": None if entry.anchor is None else collection.passage_ids[entry.anchor],
                 "momentum": entry.momentum,
+                **({"ranker_score": entry.ranker_score} if pool.ranker else {}),
             }
             for entry in entries_of(pool, i)
         ],
     }
+
+
+def positive_scores(pool: NegativePool, i: int) -> dict[int, dict[str, float | None]]:
+    """What a ranker gives each positive of the i-th query, by its row; None where it is not known."""
+    span = slice(pool.positive_offsets[i], pool.positive_offsets[i + 1])
+    given = scores_in(pool, "positive_scores")[span].tolist()
+    known = [{"ranker_score": None if math.isnan(score) else score} for score in given]
+    return dict(zip(pool.positive_rows[span].tolist(), known, strict=True))
 
 
 def passage_facts(collection: Collection, row: int) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from hardneg.api.inputs import (
     one_of,
 )
 from hardneg.api.retrievers import retriever_with_runs
+from hardneg.api.score import open_guide
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.data.judgements import Judgements
@@ -34,6 +35,7 @@ from hardneg.negatives.candidates import ALL, Filters
 from hardneg.negatives.labels import answers_of, current_positives
 from hardneg.negatives.mining import SOURCES, TELEPORTED, Corpus, Miner, mine_pool
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
+from hardneg.negatives.scores import Guide
 from hardneg.records import Run
 from hardneg.storage.artifacts import read_manifest
 
@@ -53,6 +55,7 @@ def mine(
     alpha: float = 0.5,
     beta: float = 0.5,
     filters: Filters = ALL,
+    filter_by: Place | None = None,
     labels: Labels = BY_QRELS,
     judgements: Place | None = None,
     seed: int = 42,
@@ -73,6 +76,8 @@ def mine(
     file : what the source ``file`` takes: a run, a pool, or JSON of negatives by passage id (Tevatron's, DPR's) or
         as token ids (ANCE-Tele's ``split*.hn.json``, a file or their folder; they need ``model``).
     filters : bounds on rank, score and margin to the positive's score.
+    filter_by : a model whose scores the bounds compare: a cross-encoder, or a bi-encoder. The pool keeps its
+        scores, as those of :func:`~hardneg.api.score.score`. None: the model that mines is compared.
     labels : what makes a passage a positive; by answers, those that contain one are no negatives.
     judgements : what people judged, a file as the audit's page saves it: relevant passages are no negatives, and
         those labelled positive are positives.
@@ -91,7 +96,7 @@ def mine(
     settings, *_, needs_model, _ = check_all(
         partial(check_settings, sources, depth, count, alpha, beta, seed),
         labels.check,
-        partial(check_filters, filters),
+        partial(check_filters, filters, filter_by),
         partial(check_mix, sources, model, previous),
         partial(check_file_source, sources, file),
     )
@@ -100,6 +105,8 @@ def mine(
         collection = collection_of(data, cache)
         parts = data_of(collection, split, labels, judgements_of(judgements, collection))
         inputs = open_mining_inputs(parts, folder, source, needs_model=needs_model, previous=previous, file=file)
+        if filter_by is not None:
+            inputs = inputs.guided(guide_by(filter_by, parts.collection, folder, reading))
         pool = mine_from(inputs, parts, folder, filters=filters, **settings)
         besides = {"split": split, "filters": dataclasses.asdict(filters), **dataclasses.asdict(labels)}
         save_pool(pool, out, settings={**settings, **besides}, inputs=inputs.digests)
@@ -116,12 +123,24 @@ class MiningInputs:
     previous : the pool of the round before.
     external : the negatives that the source ``file`` draws from.
     digests : those of all inputs, by name.
+    guide : whose scores bounds compare; None: the model that mines.
     """
 
     corpus: Miner | Corpus
     previous: NegativePool | None
     external: Run | NegativePool | None
     digests: Mapping[str, str]
+    guide: Guide | None = None
+
+    def guided(self, guide: Guide) -> MiningInputs:
+        """These inputs with a guide, whose digest joins the others."""
+        return dataclasses.replace(self, guide=guide, digests={**self.digests, "filter_by": guide.digest})
+
+
+def guide_by(place: Place, collection: Collection, cache: Path, reading: Mapping[str, Any]) -> Guide:
+    """The model at ``place`` as a guide; of how the one that mines is read, trust and the device are its too."""
+    shared = {name: reading[name] for name in ("allow_bin", "device") if name in reading}
+    return open_guide(ModelSource.at(place, **shared), collection, cache)
 
 
 def open_mining_inputs(
@@ -175,6 +194,7 @@ def mine_from(
         size=count * len(set(TELEPORTED) & set(sources)),
         contains=contains,
         given=inputs.external,
+        guide=inputs.guide,
         **settings,
     )
 
@@ -238,8 +258,12 @@ def check_mix(sources: Sequence[str], model: Place | None, previous: Place | Non
     return bool(by_model)
 
 
-def check_filters(filters: Filters) -> None:
-    """Refuse filters with a bound that is not a finite number."""
+def check_filters(filters: Filters, filter_by: Place | None = None) -> None:
+    """Refuse filters with a bound that is not a finite number, and a model to compare with nothing to compare."""
+    if filter_by is not None and filters.on_scores == ALL:
+        what = "a model is given to filter by, and no bound on its scores"
+        fix = "give --relative-margin, --absolute-margin, --max-score or --top, or leave --filter-by out"
+        raise SettingsError("NO_BOUND", what, fix)
     bounds: Mapping[str, float | None] = dataclasses.asdict(filters)
     check_all(*(partial(check_bound, name, value) for name, value in bounds.items()))
 

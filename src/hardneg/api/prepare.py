@@ -61,6 +61,7 @@ class Task:
     given: Given
     cache: Path | None
     role: str | None
+    retriever: str | None
     split_seed: int  # every seed holds out the same queries
 
     @property
@@ -99,12 +100,14 @@ def prepare(
     seeds: int = 1,
     negatives: Place | None = None,
     index_folder: Place | None = None,
+    ranker: Place | None = None,
     judgements: Place | None = None,
     passage_model: Place | None = None,
     allow_bin: bool = False,
     cache: Place | None = None,
     device: str | None = None,
     role: str | None = None,
+    retriever: Place | None = None,
     **values: Any,
 ) -> Task:
     """Check the arguments of training, which are those of its plan too.
@@ -121,12 +124,14 @@ def prepare(
         ``adore`` to train for, and to search the trained model with. It is not copied, for it may be large:
         ``settings.json``, ``results.json`` and the model's manifest name it by its digest, by which it is known
         again when the experiment goes on, wherever it lies then.
+    ranker : a cross-encoder, for ``ar2`` to begin with; without it, that begins with the model and a new head.
     judgements : what people judged of training queries, a file as the audit's page saves it: relevant passages are
         no negatives, and those labelled positive are trained on as such. Dev and test measure as without it.
     allow_bin : read a pretrained model whose weights come only as ``.bin``, by torch's restricted loader.
     cache : where derived stores live; default ``out/cache``.
     role : be one role of a recipe that has several (``trainer``, ``inferencer``), beside other processes or
         machines on the same files; without it one process starts and watches them all.
+    retriever : of ``ranker``: the model that ranks first and mines; without it BM25 does.
 
     Raises
     ------
@@ -143,14 +148,20 @@ def prepare(
     chosen = recipe_settings(recipe, preset, config, settings=settings, device=device, out=place, **values)
     chosen = chosen.with_index(index_folder is not None)
     check_processes(recipe, chosen, role)
+    if retriever is not None and recipe.trains != "ranker":
+        what = f"a retriever is given, and {recipe.name} trains one"
+        raise SettingsError("BAD_SETTING", what, "give it as the model, or leave it out")
     if place is not None:
         check_experiment(place, count)
-    source = ModelSource.at(model, passage_model, allow_bin=allow_bin, device=pick_device(device))
+    check_ranker(recipe, ranker)
+    scorer = None if ranker is None else str(ranker)
+    source = ModelSource.at(model, passage_model, ranker=scorer, allow_bin=allow_bin, device=pick_device(device))
     collection = collection_of(data, cache)
     parts = amended(open_splits(chosen, collection, splits), judgements_of(judgements, collection))
     chosen, seed = chosen.for_data(len(parts.train)), chosen.seed
     given = open_given(recipe, chosen, parts.collection, path_of(negatives), path_of(index_folder))
-    return Task(recipe, chosen, parts, splits, source, place, count, given, stores, role, seed)
+    first = None if retriever is None else str(retriever)
+    return Task(recipe, chosen, parts, splits, source, place, count, given, stores, role, first, seed)
 
 
 def path_of(place: Place | None) -> Path | None:
@@ -196,6 +207,13 @@ def check_processes(recipe: Recipe, settings: TrainingSettings, role: str | None
     if world_size() > 1 and (not recipe.together or settings.roles or role):
         what = f"{recipe.name} is trained by one process, and {world_size()} were started"
         raise SettingsError("ONE_PROCESS", what, "start it without torchrun")
+
+
+def check_ranker(recipe: Recipe, ranker: Place | None) -> None:
+    """Refuse a ranker for a recipe that trains none."""
+    if ranker is not None and not recipe.facts.takes_ranker:
+        what = f"{recipe.name} trains a retriever alone and takes no ranker"
+        raise SettingsError("BAD_SETTING", what, "leave it out, or train ar2 with it")
 
 
 def check_experiment(out: Path, seeds: int) -> None:

@@ -27,7 +27,7 @@ from hardneg.search.fusion import fuse as fuse_runs
 
 if TYPE_CHECKING:
     from hardneg.models.cross_encoder import CrossEncoder
-    from hardneg.search.rerank import PairScorer
+    from hardneg.search.rerank import PairScorer, TextScorer
 
 
 # ---------------------------------------------------------------- fusion
@@ -250,7 +250,7 @@ def reranked(run: Run, scorer: PairScorer, collection: Collection, k: int) -> Ru
 
 def open_scorer(
     source: ModelSource, collection: Collection, cache: Path, *, embeddings: Place | None = None
-) -> PairScorer:
+) -> TextScorer:
     """What scores pairs of a collection's queries and passages by this model, as its folder says what it is.
 
     A cross-encoder reads each pair; of a bi-encoder the corpus is embedded first.

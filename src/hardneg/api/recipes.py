@@ -93,3 +93,15 @@ def train_star(data: Data, model: Place, out: Place, **options: Any) -> dict[str
 def train_adore(data: Data, model: Place, out: Place, **options: Any) -> dict[str, Any]:
     """Train the query side on what it retrieves (Zhan et al., 2021): :func:`train` with ``adore``."""
     return train("adore", data, model, out, **options)
+
+
+@checked
+def train_ar2(data: Data, model: Place, out: Place, **options: Any) -> dict[str, Any]:
+    """Train with a ranker that learns too (Zhang et al., 2022): :func:`train` with ``ar2``."""
+    return train("ar2", data, model, out, **options)
+
+
+@checked
+def train_ranker(data: Data, model: Place, out: Place, **options: Any) -> dict[str, Any]:
+    """Train a cross-encoder, from one or from an encoder, on groups of a pool: :func:`train` with ``ranker``."""
+    return train("ranker", data, model, out, **options)

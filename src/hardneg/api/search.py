@@ -98,6 +98,8 @@ def search_split(
     index: Place | None = None,
     split: str = "test",
     k: int = 1000,
+    rerank_by: Place | None = None,
+    rerank_k: int = 100,
     cache: Place | None = None,
     **reading: Unpack[Reading],
 ) -> dict[str, Any]:
@@ -113,6 +115,8 @@ def search_split(
     reading : ``passage_model``, ``allow_bin``, ``prompts``, ``query_length``, ``passage_length``, ``device``: how
         the model is read, see :class:`~hardneg.api.inputs.Reading`.
     k : hits of a query; all passages where there are fewer.
+    rerank_by, rerank_k : a model that re-ranks so many first hits of each query (:func:`hardneg.rerank`); it is
+        read as it is, and ``reading`` says only the device and ``allow_bin`` of it.
 
     Returns
     -------
@@ -125,12 +129,14 @@ def search_split(
         collection.
     """
     at_least("k", k)
+    at_least("rerank_k", rerank_k)
     chosen = SearcherOptions(model, bm25, retriever, embeddings, index)
     chosen.check(reading)
     check_file(Path(out))
-    collection = collection_of(data, cache)
+    collection, folder = collection_of(data, cache), cache_at(cache)
     rows = named_split(collection, split).query_rows
-    run = chosen.open(collection, cache_at(cache), reading).search_queries(rows, k)
+    searcher = reranked_by(rerank_by, rerank_k, chosen.open(collection, folder, reading), folder, reading)
+    run = searcher.search_queries(rows, k)
     write_run(Path(out), run, collection.query_ids, collection.passage_ids)
     return {"run": str(out), "queries": len(run), "hits": len(run.scores)}
 
@@ -146,6 +152,8 @@ def search_text(
     embeddings: Place | None = None,
     index: Place | None = None,
     k: int = 5,
+    rerank_by: Place | None = None,
+    rerank_k: int = 100,
     cache: Place | None = None,
     **reading: Unpack[Reading],
 ) -> list[dict[str, Any]]:
@@ -159,12 +167,14 @@ def search_text(
     For each hit ``rank`` (from 1), ``score``, ``passage_id``, ``title`` and ``text``.
     """
     at_least("k", k)
+    at_least("rerank_k", rerank_k)
     chosen = SearcherOptions(model, bm25, retriever, embeddings, index)
     chosen.check(reading)
     if not text.strip():
         raise SettingsError("NO_TEXT", "there is nothing to search for", "give a text that is not blank")
-    collection = collection_of(data, cache)
-    return hits_of(collection, chosen.open(collection, cache_at(cache), reading).search_texts([text], k))
+    collection, folder = collection_of(data, cache), cache_at(cache)
+    searcher = reranked_by(rerank_by, rerank_k, chosen.open(collection, folder, reading), folder, reading)
+    return hits_of(collection, searcher.search_texts([text], k))
 
 
 def hits_of(collection: Collection, run: Run) -> list[dict[str, Any]]:
@@ -256,3 +266,23 @@ class SearcherOptions:
 
         source = ModelSource.at(self.model, **reading)
         return retriever_for(source, collection, cache, embeddings=self.embeddings, index=self.index)
+
+
+def reranked_by(
+    ranker: Place | None, depth: int, first: OpenRetriever, cache: Path, reading: Reading
+) -> OpenRetriever:
+    """What searches, with its first hits re-ranked by a model; as it is where none is named.
+
+    Parameters
+    ----------
+    reading : says of the ranker only where it computes, and whether ``.bin`` weights are read.
+    """
+    if ranker is None:
+        return first
+
+    from hardneg.api.rank import open_scorer
+    from hardneg.search.rerank import RerankedRetriever
+
+    how = Reading(**{name: value for name, value in reading.items() if name in ("device", "allow_bin")})  # type: ignore[typeddict-item]
+    scorer = open_scorer(ModelSource.at(ranker, **how), first.collection, cache)
+    return RerankedRetriever(first, scorer, depth)

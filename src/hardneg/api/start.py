@@ -23,6 +23,7 @@ from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import say
 from hardneg.recipes.ance.roles import Job, jobs_of, take_role
 from hardneg.recipes.starting_model import as_trained, own_encoder, settings_of, starting_encoder
+from hardneg.recipes.starting_ranker import starting_ranker
 from hardneg.recipes.untrained import Own, own_model
 from hardneg.search.ann import check_index
 
@@ -33,7 +34,7 @@ class Start:
 
     Attributes
     ----------
-    given : the pool or the index to begin with, as a recipe takes it.
+    given : the pool, the index or the ranker to begin with, as a recipe takes it.
     inputs : digests of all that it starts from.
     base : makes a fresh model as training starts with it.
     untrained : makes the model as it came; where it cannot be had so, as training starts with it.
@@ -70,9 +71,13 @@ def open_start(task: Task, *, compare_texts: bool) -> Start:
     base, load = partial(starting_encoder, source, settings), partial(own_encoder, source, settings)
     came = settings_of(model, settings.prompts)
     reinit = settings.reinit_layers
+    given, inputs = task.given.arguments, inputs_of(task, encoder)
+    if task.recipe.facts.takes_ranker:
+        given["ranker"] = starting_ranker(source, settings.ranker_overrides, seed=settings.seed)
+        inputs["ranker"] = given["ranker"].model.digest()
     return Start(
-        task.given.arguments,
-        inputs_of(task, encoder),
+        given,
+        inputs,
         base,
         untrained=base if came is None else load,
         own=None if came is None else own_model(came, encoder.settings, load, reinit=reinit),

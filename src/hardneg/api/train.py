@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from hardneg.api.inputs import Data, Place
 from hardneg.api.prepare import Task, prepare
 from hardneg.api.start import Start, be_role, open_start, role_jobs, say_start
+from hardneg.api.train_ranker import plan_ranker, train_ranker
 from hardneg.diagnostics.results import EvaluationPlan, evaluate_states, is_measured
 from hardneg.diagnostics.search_state import bm25_judged
 from hardneg.diagnostics.seeds import pool_seeds
@@ -39,17 +40,23 @@ def train_seeds(task: Task) -> dict[str, Any]:
         be_role(task, task.role)
         return {}
     if task.seeds == 1:
-        return train_once(task, open_start(task, compare_texts=True))
-    tasks = task.each_seed
-    start = open_start(tasks[0], compare_texts=True)  # no seed changes what they start from
-    results = {}
+        return trainer_of(task)(task)
+    tasks, results = task.each_seed, {}
+    train = trainer_of(tasks[0])
     for one in tasks:
         note(f"seed {one.settings.seed}")
-        results[one.settings.seed] = train_once(one, start)
+        results[one.settings.seed] = train(one)
     pooled = pool_seeds(results)
     if is_leader():
         write_results(task.place, pooled)
     return pooled
+
+
+def trainer_of(task: Task) -> Callable[[Task], dict[str, Any]]:
+    """What trains one experiment; what it starts from, which no seed changes, is opened once."""
+    if task.recipe.trains == "ranker":
+        return train_ranker
+    return partial(train_once, start=open_start(task, compare_texts=True))
 
 
 def train_once(task: Task, start: Start) -> dict[str, Any]:
@@ -141,6 +148,8 @@ def plan(
     As :func:`~hardneg.api.recipes.train`.
     """
     task = prepare(recipe, data, model, out, **options)
+    if recipe.trains == "ranker":
+        return plan_ranker(task, measure=estimate)
     start = open_start(task, compare_texts=False)
     encoder = start.base()
     work = recipe.plan(task.settings, task.data, encoder)

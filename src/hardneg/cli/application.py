@@ -8,7 +8,18 @@ from typing import Annotated
 import typer
 
 from hardneg import __version__
-from hardneg.cli import auditing, commands, diagnosing, exchange, indexing, maintenance, ranking, retrieval, train
+from hardneg.cli import (
+    auditing,
+    commands,
+    diagnosing,
+    exchange,
+    indexing,
+    maintenance,
+    ranking,
+    retrieval,
+    scoring,
+    train,
+)
 from hardneg.cli.options import example, show
 from hardneg.recipes.catalogue import CATALOGUE, RecipeFacts
 
@@ -20,6 +31,7 @@ COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
         commands.mine,
         ("hardneg mine --data DATA --model M --sources query,lookahead --count 30", "--out POOL"),
     ),
+    ("score", scoring.score, ("hardneg score POOL --ranker M --data DATA --out SCORED",)),
     ("inspect", commands.inspect, ("hardneg inspect EXP --random 2",)),
     ("audit", auditing.audit, ("hardneg audit EXP --page suspects.html",)),
     ("encode", retrieval.encode, ("hardneg encode --data DATA --model M --out EMB --shard 0/4",)),

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from hardneg.cli.options import (
+    AbsoluteMargin,
     CacheOption,
     DataOption,
     DeviceOption,
@@ -15,6 +16,7 @@ from hardneg.cli.options import (
     JudgementsOption,
     LabelsOption,
     MaxRam,
+    MaxScore,
     MaxVram,
     MaybeData,
     MaybeModel,
@@ -22,9 +24,11 @@ from hardneg.cli.options import (
     PerQueryOption,
     QrelsOption,
     Reading,
+    RelativeMargin,
     SeedOption,
     SplitOption,
     ThreadsOption,
+    TopOption,
     begin,
     reads_model,
     show_result,
@@ -78,12 +82,12 @@ def mine(
     beta: Annotated[float, typer.Option(help="Share of lookahead in the new part, below 1.")] = 0.5,
     rank_from: Annotated[int, typer.Option(min=1, help="First rank to mine.")] = 1,
     rank_to: Annotated[int | None, typer.Option(min=1, help="Last rank to mine.")] = None,
-    max_score: Annotated[float | None, typer.Option(help="Highest score of a negative.")] = None,
-    absolute_margin: Annotated[
-        float | None, typer.Option(help="Least distance below the positive's score.")
-    ] = None,
-    relative_margin: Annotated[
-        float | None, typer.Option(help="Least distance below it, as a share of the positive's score.")
+    max_score: MaxScore = None,
+    absolute_margin: AbsoluteMargin = None,
+    relative_margin: RelativeMargin = None,
+    top: TopOption = None,
+    filter_by: Annotated[
+        str | None, typer.Option(help="A model whose scores these bounds compare (default: the one that mines).")
     ] = None,
     labels: LabelsOption = "qrels",
     judgements: JudgementsOption = None,
@@ -117,7 +121,8 @@ def mine(
         file=file,
         alpha=alpha,
         beta=beta,
-        filters=Filters(rank_from, rank_to, max_score, absolute_margin, relative_margin),
+        filters=Filters(rank_from, rank_to, max_score, absolute_margin, relative_margin, top),
+        filter_by=filter_by,
         labels=labels_named(labels),
         judgements=judgements,
         seed=seed,

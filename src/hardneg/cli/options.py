@@ -49,6 +49,15 @@ MaxVram = Annotated[str | None, typer.Option("--max-vram", help="Most memory of 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 SeedOption = Annotated[int, typer.Option(min=0, help="Seed of all random draws.")]
 
+MaxScore = Annotated[float | None, typer.Option(help="Highest score of a negative.")]
+AbsoluteMargin = Annotated[float | None, typer.Option(help="Least distance below the positive's score.")]
+RelativeMargin = Annotated[
+    float | None, typer.Option(help="Least distance below it, as a share of the positive's score.")
+]
+TopOption = Annotated[
+    int | None, typer.Option("--top", min=1, help="Of what the bounds leave, keep so many of the highest scores.")
+]
+
 LabelsOption = Annotated[str, typer.Option(help="qrels, or answers: no passage with an answer is a negative.")]
 
 ExperimentOption = Annotated[Path, typer.Option("--out", help="The experiment's folder.")]

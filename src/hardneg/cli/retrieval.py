@@ -79,6 +79,10 @@ def search(
     k: Annotated[
         int | None, typer.Option("--k", min=1, help="Hits for each query (default: 1000; 5 with --query).")
     ] = None,
+    rerank_by: Annotated[
+        str | None, typer.Option(help="A model that re-ranks the first hits: folder, hub name or package:NAME.")
+    ] = None,
+    rerank_k: Annotated[int, typer.Option("--rerank-k", min=1, help="Hits of each query that it re-ranks.")] = 100,
     out: Annotated[Path | None, typer.Option(help="The run file (TREC; gzip if its name ends in .gz).")] = None,
     cache: CacheOption = None,
     device: DeviceOption = None,
@@ -90,11 +94,12 @@ def search(
     """Search a split's queries into a run file, or search one text."""
     if (query is None) == (out is None):
         raise typer.BadParameter("give --out RUN, or --query TEXT", param_hint="'--out'")
-    begin(resumable=not bm25, code=reading.pop("allow_code"))
+    lexical = bm25 and rerank_by is None
+    begin(resumable=not lexical, code=reading.pop("allow_code"))
     from hardneg.api.search import search_split, search_text
     from hardneg.cli.tables import facts_table, hits_text
 
-    if bm25:  # needs no torch
+    if lexical:  # needs no torch
         from hardneg.process.memory import limit_memory
 
         limit_memory(max_ram, max_vram)
@@ -106,6 +111,8 @@ def search(
         "bm25": bm25,
         "embeddings": embeddings,
         "index": index,
+        "rerank_by": rerank_by,
+        "rerank_k": rerank_k,
         "cache": cache,
         "device": device,
     }

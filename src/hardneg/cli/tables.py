@@ -245,6 +245,7 @@ def inspection_text(found: Mapping[str, Any], most: int) -> str:
 def passage_line(mark: Any, passage: Mapping[str, Any], width: int = 110) -> str:
     """One passage: a line about it, and one with the beginning of its text."""
     score = "" if passage.get("score") is None else f" score {passage['score']:.4f}"
+    score += "" if passage.get("ranker_score") is None else f" ranker {passage['ranker_score']:.4f}"
     named = passage.get("title") not in ("", None, passage["passage_id"])
     title = f" {plain(passage['title'])}" if named else ""
     text = plain(passage["text"])

@@ -36,14 +36,16 @@ def model_card(about: str, data: TrainingData, results: Mapping[str, Any], setti
     return "\n".join([*lines, "", "## Training", "", "```toml", *named, "```"])
 
 
-def card_metadata(data: TrainingData, results: Mapping[str, Any], base_model: str | None) -> dict[str, Any]:
-    """The head of a model card: what hubs read of its origin and its results."""
+def card_metadata(
+    data: TrainingData, results: Mapping[str, Any], base_model: str | None, *, task: str = "text-retrieval"
+) -> dict[str, Any]:
+    """The head of a model card: what hubs read of its origin, task and results."""
     from huggingface_hub import EvalResult, ModelCardData
 
     found = [
         EvalResult(
-            task_type="text-retrieval",
-            task_name="Retrieval",
+            task_type=task,
+            task_name="Retrieval" if task == "text-retrieval" else "Ranking",
             dataset_type="hardneg",
             dataset_name=f"collection {data.collection.digest[:12]}",
             dataset_split=split,

@@ -7,7 +7,7 @@ query are kept, so that tests can pair them.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,16 @@ from hardneg.diagnostics.judge import Judge
 from hardneg.diagnostics.measured import Measured
 from hardneg.diagnostics.summary import compare_states
 from hardneg.evaluation.measures import Evaluation, Float64
+from hardneg.experiment.layout import Layout
+from hardneg.experiment.names import BM25, FINAL, RETRIEVED, UNTRAINED, Asked, Kind
 from hardneg.experiment.states import StateRecord
+from hardneg.models.cross_encoder import CrossEncoder
+from hardneg.models.rankers import load_ranker, save_ranker
 from hardneg.process.distributed import by_leader, is_leader
 from hardneg.process.progress import track
-from hardneg.records import Float32, Int32, Qrels, Run, owners
+from hardneg.records import Float32, Int32, Qrels, Run, Side, owners, spans
 from hardneg.search.rerank import PairScorer, rerank
+from hardneg.search.retriever import Timed, untimed
 from hardneg.search.runs import KIND, load_run, save_run
 from hardneg.storage.artifacts import is_current
 
@@ -38,27 +43,40 @@ class Reranker:
     scorer : scores pairs of rows of the collection.
     model : the model's digest.
     k : how many hits of each query are re-ranked.
+    timed : measures the time of a block, as ``Experiment.timed`` does.
     """
 
     scorer: PairScorer
     model: str
     k: int
+    timed: Timed = untimed
 
-    def run(self, run: Run, path: Path | None = None, *, title: str = "re-ranking") -> Run:
+    def run(
+        self, run: Run, path: Path | None = None, *, title: str = "re-ranking", depth: int | None = None
+    ) -> Run:
         """A run with its first ``k`` hits re-ranked, published at ``path`` unless that holds it already.
 
         Rank 0 of several processes scores, and all get the run; without ``path`` each scores for itself.
+
+        Parameters
+        ----------
+        title : what is done, for whoever watches.
+        depth : how deep the run was asked for, where lists may be shorter; None: as deep as the longest.
         """
+        run = run if depth is None else run.cut(max(depth, self.k))
         if path is None:
             return self._made(run, title)
         facts = {"model": self.model, "run": digest_of(run), "collection": run.collection, "k": str(self.k)}
 
         def make() -> None:
             if not is_current(path, KIND, facts):
-                save_run(self._made(run, title), path, inputs=facts, settings={"k": self.k})
+                deep = depth or int(spans(run.offsets).max(initial=0))
+                with self.timed("rerank", run=path.name, queries=len(run), k=self.k):
+                    found = self._made(run, title)
+                save_run(found, path, inputs=facts, settings={"k": deep})
 
         by_leader(make)
-        return load_run(path)
+        return load_run(path) if depth is None else load_run(path).cut(depth)
 
     def _made(self, run: Run, title: str) -> Run:
         with track(title, "pairs") as tick:
@@ -91,6 +109,74 @@ def reranked_state(
         for split, run in runs.items()
     }
     return Measured(record, found, evaluations=judge.evaluate(found) if is_leader() else {})
+
+
+class RankedState:
+    """A state of a ranker in an experiment: what it makes of the first runs of dev and test, published there.
+
+    It stands where a state of a retriever does: what is searched for is taken from the first runs, and re-ranked.
+
+    Parameters
+    ----------
+    ranker : the model.
+    first : (split, depth) -> the run of the split that is re-ranked, at least so deep.
+    like : (ranker, name, folder, facts) -> a state of another ranker over the same first runs.
+    name, folder, step, weights, kind, episode, pool : as of a
+        :class:`~hardneg.experiment.snapshot.Snapshot`.
+    """
+
+    def __init__(
+        self,
+        ranker: CrossEncoder,
+        reranker: Reranker,
+        first: Callable[[str, int], Run],
+        name: str,
+        folder: Path,
+        *,
+        like: Callable[..., RankedState],
+        step: int | None = None,
+        weights: Path | None = None,
+        kind: Kind = "passing",
+        episode: int | None = None,
+        pool: Path | None = None,
+    ) -> None:
+        self.ranker, self.reranker, self.first, self.like = ranker, reranker, first, like
+        self.name, self.folder, self.step, self.weights = name, folder, step, weights
+        self.kind, self.episode, self.pool = kind, episode, pool
+        self.asked: Asked = "judged"
+
+    @property
+    def digest(self) -> str:
+        """The model's identity, as its runs name it."""
+        return self.reranker.model
+
+    def search(self, name: str, query_rows: Int32, k: int, *, as_trained: bool = False) -> Run:
+        """The first run of the split ``name``, re-ranked and ``k`` deep; it has these queries."""
+        run = self.first(name, k)
+        assert np.array_equal(run.query_rows, query_rows)
+        return self.reranker.run(run, self.folder / name, title=f"re-ranking {name}", depth=k)
+
+    def save_corpus_stats(self) -> None:
+        """Do nothing: a ranker has no vectors."""
+
+    def discard(self, *sides: Side) -> None:
+        """Do nothing: a ranker has no vectors."""
+
+
+def kept_ranker(
+    chosen: Measured, last: RankedState, layout: Layout, untrained: Callable[[], CrossEncoder]
+) -> RankedState:
+    """The state of a ranker that is kept, to be measured on dev and test."""
+    if chosen.record.name == last.name:
+        return last
+    came = chosen.record.name == UNTRAINED
+    ranker = untrained() if came else load_ranker(str(chosen.place), device=last.ranker.device)
+    return last.like(ranker, FINAL, layout.runs_of(FINAL), kind="final")
+
+
+def save_state(state: RankedState, path: Path, **facts: Any) -> None:
+    """Publish the ranker of a state; ``facts`` as :func:`~hardneg.models.rankers.save_ranker` takes them."""
+    save_ranker(state.ranker, path, **facts)
 
 
 # ---------------------------------------------------------------- what it gained
@@ -149,6 +235,13 @@ def gains(before: Measured, after: Measured, judge: Judge, k: int) -> dict[str, 
             best = judging.evaluate({split: perfect})[split]
         found[split] = Gain(k, before.evaluations[split], after.evaluations[split], best)
     return found
+
+
+def ranking_gains(seen: Mapping[str, Measured], judge: Judge, k: int) -> dict[str, Any]:
+    """What ``results.json`` says of a ranker besides: what its result gained over the runs that it re-ranks."""
+    first = RETRIEVED if RETRIEVED in seen else BM25
+    found = {split: gain.as_json() for split, gain in gains(seen[first], seen[FINAL], judge, k).items()}
+    return {"reranked": {"first": first, **found}}
 
 
 class Grades:

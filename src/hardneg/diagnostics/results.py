@@ -21,7 +21,7 @@ from hardneg.errors import InputError
 from hardneg.evaluation.measures import Measure
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.layout import Layout, trec_run
-from hardneg.experiment.names import BM25, FINAL, LAST, STARTED, UNTRAINED, shown
+from hardneg.experiment.names import BM25, FINAL, LAST, RETRIEVED, STARTED, UNTRAINED, shown
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.experiment.states import StateRecord
 from hardneg.models.bi_encoder import BiEncoder
@@ -35,7 +35,7 @@ from hardneg.training.stage import RETRIEVER
 
 log = logging.getLogger(__name__)
 
-PUBLISHED = (BM25, UNTRAINED, FINAL)  # the states whose runs are written for people
+PUBLISHED = (BM25, RETRIEVED, UNTRAINED, FINAL)  # the states whose runs are written for people
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,26 @@ class EvaluationPlan:
     how: str = ""
 
 
+@dataclass(frozen=True)
+class Handling:
+    """What the end of a recipe asks of the kind of model that it trains.
+
+    Attributes
+    ----------
+    kept : (chosen, last, layout, untrained) -> the state that is kept, to be measured on dev and test.
+    save : publishes the model of a state, as :func:`~hardneg.models.saving.save_encoder` does.
+    besides : (states that were measured, judge) -> what else the results say.
+    model : its name in the metrics.
+    task : what hubs call what it does.
+    """
+
+    kept: Callable[..., Any]
+    save: Callable[..., None]
+    besides: Callable[[Seen, Judge], Mapping[str, Any]] = lambda seen, judge: {}
+    model: str = RETRIEVER
+    task: str = "text-retrieval"
+
+
 def evaluate_states(
     states: Iterable[State],
     data: TrainingData,
@@ -74,7 +94,8 @@ def evaluate_states(
     plan: EvaluationPlan,
     *,
     bm25: Callable[[int], Mapping[str, Run]],
-    untrained: Callable[[], BiEncoder],
+    untrained: Callable[[], Any],
+    handling: Handling | None = None,
 ) -> None:
     """Let a recipe run, measure every state of the model as it comes, and finish the experiment.
 
@@ -85,29 +106,31 @@ def evaluate_states(
 
     Parameters
     ----------
-    states : what the recipe yields; making the next one trains. The last one is a snapshot of the last model.
+    states : what the recipe yields; making the next one trains. The last one is of the last model.
     bm25 : gives BM25's runs of the splits that judge, so many hits deep.
     untrained : gives the model as it came.
+    handling : of the kind of model; None: of a retriever.
     """
+    handling = handling or Handling(kept_state, save_state)
     judge = Judge(data, plan.measures, experiment.cache)
     seen, last = measure_all(states, judge, experiment.layout, plan, bm25)
     choice = by_leader(choose_state, seen, last.name, plan)
     chosen = seen[last.name if choice.state == LAST else choice.state]
-    kept = kept_state(chosen, last, experiment.layout, untrained)
+    kept = handling.kept(chosen, last, experiment.layout, untrained)
     incomplete = by_leader(lambda: set(data.judged) - set(chosen.runs))
     again = measure_state(kept, judge, experiment.layout, depth=plan.depth) if incomplete else None
     if not is_leader():
         return
     seen = with_final(seen, last.name, choice.state, again, experiment.layout)
-    results = results_of(seen, choice, plan)
+    results = results_of(seen, choice, plan) | dict(handling.besides(seen, judge))
     records = {name: one.record for name, one in seen.items()}
     write_runs(experiment.layout.trec_runs, seen, data.collection)
-    draw_curve(experiment, results, plan.measures[0], records)
-    save_encoder(
-        kept.encoder,
+    draw_curve(experiment, results, plan.measures[0], records, model=handling.model)
+    handling.save(
+        kept,
         experiment.layout.model,
         card=model_card(plan.about, data, results, plan.settings),
-        metadata=card_metadata(data, results, plan.base_model),
+        metadata=card_metadata(data, results, plan.base_model, task=handling.task),
         inputs={"step": "0"} if chosen.place is None else read_manifest(chosen.place).inputs,
         replace=True,
     )
@@ -124,7 +147,7 @@ def measure_all(
     layout: Layout,
     plan: EvaluationPlan,
     bm25: Callable[[int], Mapping[str, Run]],
-) -> tuple[dict[str, Measured], Snapshot]:
+) -> tuple[dict[str, Measured], Any]:
     """Measure BM25 and every state as it comes, and say how it does; also the last state itself."""
     seen: dict[str, Measured] = {}
     if is_leader():
@@ -137,7 +160,6 @@ def measure_all(
             note_state(seen[state.name], plan.measures[0])
             if state.name == STARTED:
                 note_cost(seen, plan.measures[0], plan.how)
-    assert isinstance(state, Snapshot)
     return seen, state
 
 
@@ -186,6 +208,11 @@ def kept_state(chosen: Measured, last: Snapshot, layout: Layout, untrained: Call
     )
 
 
+def save_state(state: Snapshot, path: Path, **facts: Any) -> None:
+    """Publish the encoder of a state."""
+    save_encoder(state.encoder, path, **facts)
+
+
 # ---------------------------------------------------------------- publish
 
 
@@ -203,7 +230,7 @@ def write_runs(folder: Path, seen: Seen, collection: Collection) -> None:
     Ids with blanks cannot stand in such files; then there are none, and a warning says so.
     """
     for split in list(seen[FINAL].evaluations)[:1]:
-        for state in PUBLISHED:
+        for state in (state for state in PUBLISHED if state in seen):
             run, path = seen[state].runs[split], trec_run(folder, state, split)
             try:
                 write_run(path, run, collection.query_ids, collection.passage_ids, tag=state)
@@ -217,21 +244,25 @@ def draw_curve(
     results: Mapping[str, Any],
     measure: Measure,
     records: Mapping[str, StateRecord],
+    *,
+    model: str = RETRIEVER,
 ) -> None:
     """Draw the loss of all steps and the measure of every state, on dev (on test where there is no dev).
 
     Parameters
     ----------
     records : by state, which step of which episode made it; before any, it stands where the curve begins.
+    model : the name of the model whose steps are drawn.
     """
     split = "dev" if "dev" in results else "test"
     values = {s: found[str(measure)] for s, found in results.get(split, {}).items() if records[s].of is None}
     baseline = values.pop(BM25, None)
+    baseline = values.pop(RETRIEVED, baseline)
     if STARTED in values:  # from which the steps begin
         values.pop(UNTRAINED, None)
     if LAST in values:  # the final one is one of those before
         values.pop(FINAL, None)
-    rows = [row for row in experiment.metrics.read() if row["model"] == RETRIEVER]
+    rows = [row for row in experiment.metrics.read() if row["model"] == model]
     episodes = sorted({row["episode"] for row in rows})
     models = {episode: experiment.layout.episode(episode).model for episode in episodes[:-1]}
     ends = {episode: int(read_manifest(model).inputs["step"]) for episode, model in models.items()}

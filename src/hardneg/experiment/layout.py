@@ -30,6 +30,8 @@ REPORT = "report.html"
 # Folders.
 MODEL = "model"  # the model that is the result
 LAST_MODEL = "last/model"  # that after the last step, where another may be the result
+RANKER = "ranker"  # that is trained beside the model
+FIRST_RANKER = "first-ranker"  # the ranker that both begin with, if it was trained here
 CACHE = "cache"
 ROLES = "roles"
 RUNS = "runs"  # of a state; of the folder itself: those written for people
@@ -211,6 +213,16 @@ class Layout:
         return self.path / LAST_MODEL
 
     @property
+    def ranker(self) -> Path:
+        """The ranker that is trained beside the model, after its last step."""
+        return self.path / RANKER
+
+    @property
+    def first_ranker(self) -> Path:
+        """The ranker that training of both begins with, if it was trained here and not given."""
+        return self.path / FIRST_RANKER
+
+    @property
     def trec_runs(self) -> Path:
         """Runs as TREC files, for people."""
         return self.path / RUNS
@@ -321,6 +333,11 @@ def number_of(place: Path) -> int:
 def with_index(runs: Path, kind: str) -> Path:
     """The runs of a state as an index of this kind retrieves it, beside its exact ones."""
     return runs.with_name(f"{runs.name}-{kind}")
+
+
+def reranked_runs(runs: Path, by: str) -> Path:
+    """The runs of a state as a ranker of this name re-ranks them, beside its own."""
+    return runs.with_name(f"{runs.name}-{by}")
 
 
 def errors_of(runs: Path, split: str) -> Path:

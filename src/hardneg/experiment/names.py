@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 # What a state is. episode: what the next episode mines with; version: behind a version of refreshed negatives;
-# passing: measured on the way; indexed: another state, as an index retrieves it; reranked: its runs, re-ranked.
+# passing: measured on the way; indexed: another state, as an index retrieves it; reranked: its runs, re-ranked;
+# retriever: what ranks first where a ranker is trained.
 Kind = Literal[
     "bm25",
     "untrained",
@@ -17,6 +18,7 @@ Kind = Literal[
     "final",
     "indexed",
     "reranked",
+    "retriever",
 ]
 Asked = Literal["all", "judged", "dev"]  # judged: dev and test, no training queries; dev: that alone
 
@@ -24,6 +26,7 @@ BM25 = "bm25"
 FINAL = "final"  # the state in `model/`
 LAST = "last"  # the state after the last step, if another one is kept
 UNTRAINED = "untrained"  # the model that the user gave, with its own settings
+RETRIEVED = "retriever"  # what a ranker that is trained re-ranks, as it is
 STARTED = "untrained-as-trained"  # the state that training starts from, if settings change the model
 SHOWN = {STARTED: "untrained, as trained on"}
 

@@ -158,10 +158,11 @@ def record_of(state: State, layout: Layout) -> StateRecord:
     :func:`settled` adds what only the disk knows.
     """
     index = state.index.describe() if isinstance(state, Snapshot) and state.index is not None else None
+    ranker = getattr(state, "ranker_place", None)
     return StateRecord(
         state.name,
         state.kind,
-        of=state.of or None if isinstance(state, Snapshot) else None,
+        of=getattr(state, "of", "") or None,
         episode=state.episode,
         step=-1 if state.step is None else state.step,
         model=None if state.weights is None else layout.relative(state.weights),
@@ -169,6 +170,7 @@ def record_of(state: State, layout: Layout) -> StateRecord:
         runs=layout.relative(state.folder),
         index=index or None,
         asked=state.asked,
+        ranker=None if ranker is None else layout.relative(ranker),
     )
 
 

@@ -7,7 +7,7 @@ Every source that ranks passages is a run: BM25's, the model's for the query, th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,8 @@ class Filters:
     query's positive, both by the model that mines. A candidate stays if its score is at most
     ``p - absolute_margin`` (TopK-MarginPos) and at most ``p - relative_margin * |p|`` (TopK-PercPos). The latter
     is ``p * (1 - relative_margin)`` if p is positive, and is below p if p is negative, where a share of p would
-    not be.
+    not be. Of the candidates of a query and source that all bounds leave, ``top`` keeps so many of the highest
+    scores. A :class:`~hardneg.negatives.scores.Guide` may score in place of the model that mines.
     """
 
     rank_from: int = 1
@@ -42,12 +43,25 @@ class Filters:
     max_score: float | None = None
     absolute_margin: float | None = None
     relative_margin: float | None = None
+    top: int | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.top is not None and self.top < 1:
+            raise SettingsError("BAD_SETTING", f"top = {self.top}", "give 1 or more, or leave it out")
         if self.rank_from < 1 or (self.rank_to is not None and self.rank_to < self.rank_from):
             found = f"rank window {self.rank_from} to {self.rank_to}"
             raise SettingsError("RANK_WINDOW", found, "give 1 <= rank_from <= rank_to")
+
+    @property
+    def on_ranks(self) -> Filters:
+        """Only the bounds on ranks, which need no scores."""
+        return Filters(self.rank_from, self.rank_to)
+
+    @property
+    def on_scores(self) -> Filters:
+        """Only the bounds on scores."""
+        return replace(self, rank_from=1, rank_to=None)
 
     @property
     def margin(self) -> bool:
@@ -70,6 +84,16 @@ class Filters:
             keep &= scores <= p - self.absolute_margin
         if self.relative_margin is not None:
             keep &= scores <= p - self.relative_margin * np.abs(p)
+        return keep
+
+    def highest(self, scores: Float32, owner: Int64) -> NDArray[np.bool_]:
+        """Whether each score [n] is among the ``top`` of its ``owner`` [n]; of equal ones the earlier are."""
+        if self.top is None:
+            return np.ones(len(scores), bool)
+        order = np.lexsort((-scores, owner))
+        ordered = owner[order]
+        keep = np.empty(len(scores), bool)
+        keep[order] = np.arange(len(scores)) - np.searchsorted(ordered, ordered) < self.top
         return keep
 
 
@@ -169,10 +193,13 @@ def candidates(
     keep = _within(depth, ~is_known(positives, owner, rows, text_keys), by_list[which])
     found = int(np.count_nonzero(keep))
     keep &= filters.accept(ranks, scores)
-    if filters.margin:
+    if filters.margin or filters.top is not None:
         at = np.flatnonzero(keep)
         values = scores[at] if compared is None else compared(owner[at], rows[at])
-        keep[at] = filters.below(values, _of_hits(positive_scores, owner[at]))
+        if filters.margin:
+            keep[at] = filters.below(values, _of_hits(positive_scores, owner[at]))
+        left = keep[at]
+        keep[at[left]] = filters.highest(values[left], owner[at[left]])
 
     list_anchors = _anchors(positives, query, source) if anchors is None else anchors[lists]
     kept = np.flatnonzero(keep)

@@ -20,6 +20,7 @@ class Entry(NamedTuple):
     episode: int
     anchor: int | None
     momentum: bool
+    ranker_score: float | None = None
 
 
 def realized(pool: NegativePool) -> dict[str, float]:
@@ -45,6 +46,7 @@ def stats(pool: NegativePool) -> dict[str, Any]:
         "max_per_query": int(lengths.max(initial=0)),
         "queries_without_entries": int(np.count_nonzero(lengths == 0)),
         **({"filtered": dict(pool.filtered)} if pool.filtered else {}),
+        **({"ranker": pool.ranker} if pool.ranker else {}),
     }
 
 
@@ -60,6 +62,7 @@ def entries_of(pool: NegativePool, i: int) -> list[Entry]:
             episode=int(pool.episodes[j]),
             anchor=None if pool.anchors[j] < 0 else int(pool.anchors[j]),
             momentum=bool(pool.episodes[j] < pool.episode),
+            ranker_score=None if pool.ranker_scores is None else float(pool.ranker_scores[j]),
         )
         for j in span
     ]

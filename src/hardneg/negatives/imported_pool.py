@@ -13,7 +13,7 @@ from hardneg.keyed_random import UInt64
 from hardneg.negatives.candidates import Contains, Filters, without_answers, without_known
 from hardneg.negatives.groups import usable
 from hardneg.negatives.pool import SOURCES, NegativePool
-from hardneg.negatives.sources import draw_entries, log_shortfall, sample_source
+from hardneg.negatives.sources import Keep, draw_entries, log_shortfall, sample_source
 from hardneg.records import Positives, Run, spans
 
 log = logging.getLogger(__name__)
@@ -59,16 +59,16 @@ def from_file(
     seed: int,
     filters: Filters,
     contains: Contains | None,
+    keep: Keep | None = None,
 ) -> NegativePool:
     """Draw the negatives of the source ``file`` from a run or a pool that the user gave, without positives.
 
     A run is treated as the run of a search: ``depth`` and ``filters`` apply. The entries of a pool are taken as
-    they are.
+    they are, but for those that ``keep`` drops.
     """
     if filters.margin:
-        raise SettingsError(
-            "NO_MARGIN", "a file does not say the positives' scores", "filter by rank or max_score"
-        )
+        fix = "filter by rank or max_score, or by the scores of a model (--filter-by)"
+        raise SettingsError("NO_MARGIN", "a file does not say the positives' scores", fix)
     if isinstance(given, Run):
         return sample_source(
             given,
@@ -81,6 +81,7 @@ def from_file(
             filters=filters,
             text_keys=collection.text_keys,
             contains=contains,
+            keep=keep,
         )
     ours = without_answers(import_pool(given, positives, episode, collection.text_keys), contains)
     n = len(ours.passage_rows)
@@ -90,6 +91,7 @@ def from_file(
         episodes=np.full(n, episode, np.int32),
         anchors=np.full(n, -1, np.int32),
     )
+    ours = ours if keep is None else keep(ours)
     if count is not None:
         ours = draw_entries(ours, count, seed=seed)
         log_shortfall("file", ours, count)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -26,6 +26,7 @@ from hardneg.negatives.candidates import (
 from hardneg.negatives.imported_pool import drop_untrainable, from_file
 from hardneg.negatives.mix import Mode, teleport, union
 from hardneg.negatives.pool import NegativePool
+from hardneg.negatives.scores import Guide
 from hardneg.negatives.sources import random_source, sample_source
 from hardneg.records import Float32, Int32, Int64, Positives, Run, VectorsByRow, owners, spans
 from hardneg.search.bm25 import bm25_run
@@ -105,6 +106,7 @@ def mine_pool(
     dedup: bool = False,
     anchors: Literal["first", "all"] = "first",
     filters: Filters = ALL,
+    guide: Guide | None = None,
     contains: Contains | None = None,
     given: Run | NegativePool | None = None,
 ) -> NegativePool:
@@ -116,6 +118,8 @@ def mine_pool(
     previous : the pool of the round before, for momentum.
     sources : ``query`` and ``lookahead`` share the newly mined ``size`` entries of a query by ``beta`` and are
         joined by momentum; every other source, and lookahead without query, draws ``count`` besides.
+    guide : a frozen model whose scores the bounds of ``filters`` compare, for every source and for momentum too;
+        None: the model that mines.
     contains : what contains an answer is no negative, from no source and in no pool of before; queries that are
         left without a positive or a negative are left out.
     """
@@ -129,6 +133,7 @@ def mine_pool(
         seed=seed,
         anchors=anchors,
         filters=filters,
+        guide=guide,
         contains=contains,
         given=given,
     )
@@ -137,7 +142,7 @@ def mine_pool(
     mixed = teleport(
         mine("query"),
         mine("lookahead") if "lookahead" in sources else None,
-        None if previous is None else without_answers(previous, contains),
+        None if previous is None else momentum_of(previous, positives, filters, guide, contains),
         alpha=alpha,
         beta=beta if "lookahead" in sources else 0.0,
         size=size,
@@ -146,9 +151,17 @@ def mine_pool(
         mode=mode,
         dedup=dedup,
         text_keys=corpus.collection.text_keys,
-        filters=filters,
+        filters=filters if guide is None else filters.on_ranks,
     )
     return drop_untrainable(mixed, contains)
+
+
+def momentum_of(
+    previous: NegativePool, positives: Positives, filters: Filters, guide: Guide | None, contains: Contains | None
+) -> NegativePool:
+    """The entries of the pool of before that may be negatives now; a guide can compare them too."""
+    left = without_answers(previous, contains)
+    return left if guide is None else guide.filtered(left.align(positives), replace(filters, top=None))
 
 
 def check_sources(corpus: Miner | Corpus, sources: Sequence[str], given: Run | NegativePool | None = None) -> None:
@@ -176,6 +189,7 @@ def mine_candidates(
     count: int | None = None,
     seed: int = 0,
     filters: Filters = ALL,
+    guide: Guide | None = None,
     anchors: Literal["first", "all"] = "first",
     contains: Contains | None = None,
     given: Run | NegativePool | None = None,
@@ -185,15 +199,18 @@ def mine_candidates(
     Parameters
     ----------
     count : entries to draw for a query; ``random`` needs it.
+    guide : whose scores the bounds of ``filters`` compare; the pool keeps them. None: the model that mines.
     anchors : which positives lookahead searches around.
     contains : drops candidates that contain an answer.
     given : for the source ``file``: a run, whose hits are mined like those of a search, or a pool, whose entries
         are taken as they are.
     """
     collection = corpus.collection
+    keep = None if guide is None else partial(guide.filtered, filters=filters)
+    bounds = filters if guide is None else filters.on_ranks
     if source == "random":
         assert count is not None, "random negatives are drawn, not listed"
-        return random_source(
+        drawn = random_source(
             positives,
             collection.n_passages,
             count=count,
@@ -203,6 +220,7 @@ def mine_candidates(
             collection=collection.digest,
             contains=contains,
         )
+        return drawn if keep is None else keep(drawn)
     if source == "file":
         assert given is not None, "negatives from a file need one"
         return from_file(
@@ -213,10 +231,12 @@ def mine_candidates(
             depth=depth,
             count=count,
             seed=seed,
-            filters=filters,
+            filters=bounds,
             contains=contains,
+            keep=keep,
         )
-    known = QueryScores.of(corpus, positives, source) if filters.margin else None
+    asked = bounds.margin or (bounds.top is not None and source == "lookahead")
+    known = QueryScores.of(corpus, positives, source) if asked else None
     search, list_anchors = searcher(corpus, positives, source, anchors)
     run = deep_enough(search, source, positives, collection, depth)
     if contains is not None:  # all at once: it is asked block by block
@@ -229,12 +249,13 @@ def mine_candidates(
         depth=depth,
         count=count,
         seed=seed,
-        filters=filters,
+        filters=bounds,
         text_keys=collection.text_keys,
         positive_scores=None if known is None else known.positives_lowest(),
         compared=None if known is None or source == "query" else known,
         anchors=list_anchors,
         contains=contains,
+        keep=keep,
     )
 
 
@@ -304,9 +325,8 @@ class QueryScores:
     def of(cls, corpus: Miner | Corpus, positives: Positives, source: str) -> QueryScores:
         """The scores for these queries; raises :class:`SettingsError` where no model mines the source."""
         if source == "bm25" or isinstance(corpus, Corpus):
-            raise SettingsError(
-                "NO_MARGIN", "bm25 has no margin to the positive's score", "filter it by rank or max_score"
-            )
+            fix = "filter it by rank or max_score, or by the scores of a model (--filter-by)"
+            raise SettingsError("NO_MARGIN", "bm25 has no margin to the positive's score", fix)
         return cls(corpus, positives, corpus.training_queries.rows(positives.query_rows))
 
     def __call__(self, at: Int64, passages: Int32) -> Float32:

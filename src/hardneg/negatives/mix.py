@@ -14,7 +14,7 @@ from hardneg.errors import ArtifactError, SettingsError
 from hardneg.keyed_random import UInt64
 from hardneg.negatives.candidates import ALL, Filters, without_known
 from hardneg.negatives.facts import realized
-from hardneg.negatives.pool import ENTRY_ARRAYS, NegativePool, all_filtered, repeats
+from hardneg.negatives.pool import ENTRY_ARRAYS, NegativePool, all_filtered, one_ranker, repeats, scores_in
 from hardneg.negatives.sources import draw_entries, log_shortfall
 from hardneg.records import Int64, offsets_of, owners, spans
 
@@ -58,17 +58,26 @@ def quotas(old: Int64, *, size: int, alpha: float, beta: float, mode: Mode = "we
 
 
 def union(pools: Sequence[NegativePool]) -> NegativePool:
-    """The multiset union, query by query, of pools of the same queries in the same order."""
+    """The multiset union, query by query, of pools of the same queries in the same order.
+
+    Scores of a ranker stay if it scored all of them.
+    """
     lengths = np.stack([spans(pool.offsets) for pool in pools])
     offsets = offsets_of(lengths.sum(axis=0))
     starts = offsets[:-1] + np.cumsum(lengths, axis=0) - lengths  # [pools, Q]
     arrays: dict[str, Any] = {name: np.empty(offsets[-1], getattr(pools[0], name).dtype) for name in ENTRY_ARRAYS}
+    ranker = one_ranker(pools)
+    arrays |= {"ranker_scores": np.empty(offsets[-1], np.float32)} if ranker else {}
     for pool, start in zip(pools, starts, strict=True):
         assert np.array_equal(pool.query_rows, pools[0].query_rows)
         to = np.arange(len(pool.passage_rows)) + (start - pool.offsets[:-1])[owners(pool.offsets)]
         for name, array in arrays.items():
-            array[to] = getattr(pool, name)
-    return replace(pools[0], offsets=offsets, **arrays, filtered=all_filtered(pools))
+            array[to] = scores_in(pool, name) if name == "ranker_scores" else getattr(pool, name)
+    mixed = replace(pools[0], offsets=offsets, **arrays, filtered=all_filtered(pools), ranker=ranker)
+    if not ranker:
+        return replace(mixed, ranker_scores=None, positive_scores=None)
+    positives = next(pool.positive_scores for pool in pools if pool.ranker == ranker)
+    return replace(mixed, positive_scores=positives)
 
 
 def teleport(

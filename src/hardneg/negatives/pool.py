@@ -32,6 +32,7 @@ SOURCES = (
 )  # files store the position in this order, so new sources go to the end
 KIND = "negatives"
 ENTRY_ARRAYS = ("passage_rows", "sources", "ranks", "scores", "episodes", "anchors")
+SCORES = ("ranker_scores", "positive_scores")  # arrays that only a pool has that a ranker scored
 BLOCK = 1 << 17  # entries processed at a time, so that temporary arrays fit into the processor's cache
 
 DTYPES: Mapping[str, type[np.generic]] = {
@@ -72,6 +73,9 @@ class NegativePool:
     filtered: Mapping[str, int] = field(
         default_factory=dict
     )  # source -> hits that bounds kept out, if there are any
+    ranker: str = ""  # digest of the model that scored the pool; empty: none has, and the two below are None
+    ranker_scores: Float32 | None = None  # [n] its score of each entry for its query
+    positive_scores: Float32 | None = None  # [len(positive_rows)] and of each positive; NaN where it is not known
 
     def __len__(self) -> int:
         return len(self.query_rows)
@@ -88,7 +92,8 @@ class NegativePool:
 
     def take(self, index: NDArray[np.integer], offsets: Int64) -> NegativePool:
         """The pool with the entries at ``index`` [m]; ``offsets`` [Q + 1] say which belong to each query."""
-        return replace(self, offsets=offsets, **{name: getattr(self, name)[index] for name in ENTRY_ARRAYS})
+        names = ENTRY_ARRAYS if self.ranker_scores is None else (*ENTRY_ARRAYS, "ranker_scores")
+        return replace(self, offsets=offsets, **{name: getattr(self, name)[index] for name in names})
 
     def keep(self, mask: NDArray[np.bool_]) -> NegativePool:
         """The pool with only the entries where ``mask`` [n] is true."""
@@ -101,7 +106,7 @@ class NegativePool:
     def align(self, positives: Positives) -> NegativePool:
         """The pool for the queries of ``positives``, in that order and with those positives.
 
-        A query that this pool lacks has no entries in the result.
+        A query that this pool lacks has no entries in the result; a positive that it lacks has no ranker's score.
         """
         entries = self
         if not np.array_equal(self.query_rows, positives.query_rows):
@@ -113,7 +118,23 @@ class NegativePool:
             query_rows=positives.query_rows,
             positive_offsets=positives.offsets,
             positive_rows=positives.passage_rows,
+            positive_scores=self._scores_of(positives),
         )
+
+    def _scores_of(self, positives: Positives) -> Float32 | None:
+        """The ranker's score of each of these positives, NaN where it is not known; None if there is no ranker."""
+        if self.positive_scores is None:
+            return None
+        ours, theirs = (owned.query_rows[owners(owned.offsets)] for owned in (self.positives, positives))
+        pairs = ours.astype(np.int64) << 31 | self.positive_rows
+        wanted = theirs.astype(np.int64) << 31 | positives.passage_rows
+        order = np.argsort(pairs, kind="stable")
+        place = np.searchsorted(pairs, wanted, sorter=order)
+        found = np.full(len(wanted), np.nan, np.float32)
+        some = np.flatnonzero(place < len(pairs))
+        same = some[pairs[order[place[some]]] == wanted[some]]
+        found[same] = self.positive_scores[order[place[same]]]
+        return found
 
 
 def matches(table: Int32, wanted: Int32) -> tuple[Int64, Int64]:
@@ -143,7 +164,23 @@ def concatenate(pools: Sequence[NegativePool]) -> NegativePool:
     arrays: dict[str, Any] = {name: np.concatenate([getattr(pool, name) for pool in pools]) for name in DTYPES}
     for name in ("offsets", "positive_offsets"):
         arrays[name] = offsets_of(np.concatenate([spans(getattr(pool, name)) for pool in pools]))
-    return replace(pools[0], **arrays, filtered=all_filtered(pools))
+    ranker = one_ranker(pools)
+    for name in SCORES:
+        arrays[name] = np.concatenate([scores_in(pool, name) for pool in pools]) if ranker else None
+    return replace(pools[0], **arrays, filtered=all_filtered(pools), ranker=ranker)
+
+
+def one_ranker(pools: Iterable[NegativePool]) -> str:
+    """The ranker that scored all of these pools that have entries; empty if there is none."""
+    rankers = {pool.ranker for pool in pools if len(pool.passage_rows)}
+    return rankers.pop() if len(rankers) == 1 else ""
+
+
+def scores_in(pool: NegativePool, name: str) -> Float32:
+    """One of the arrays ``SCORES`` of a pool; NaN if no ranker scored it."""
+    length = len(pool.passage_rows if name == "ranker_scores" else pool.positive_rows)
+    scores: Float32 | None = getattr(pool, name)
+    return np.full(length, np.nan, np.float32) if scores is None else scores
 
 
 def all_filtered(pools: Iterable[NegativePool]) -> dict[str, int]:
@@ -199,6 +236,10 @@ def save_pool(pool: NegativePool, path: Path, *, settings: Mapping[str, Any], in
             draft.array(f"{name}.npy", getattr(pool, name))
         draft.facts = {"episode": pool.episode, "collection": pool.collection, "sources": list(SOURCES)}
         draft.facts |= {"filtered": dict(pool.filtered)} if pool.filtered else {}
+        if pool.ranker:
+            draft.facts["ranker"] = pool.ranker
+            for name in SCORES:
+                draft.array(f"{name}.npy", scores_in(pool, name))
 
 
 @checked
@@ -218,14 +259,15 @@ def load_pool(path: Path, *, n_passages: int | None = None, collection: str | No
     facts = artifacts.open_artifact(path, KIND).facts
     if facts.get("sources") != list(SOURCES) or not isinstance(facts.get("episode"), int):
         raise _bad(path, f"the manifest's facts are {dict(facts)}")
-    arrays = {name: np.asarray(artifacts.load_array(path / f"{name}.npy")) for name in DTYPES}
+    ranker = str(facts.get("ranker", ""))
+    types = {**DTYPES, **(dict.fromkeys(SCORES, np.float32) if ranker else {})}
+    arrays: dict[str, Any] = {name: np.asarray(artifacts.load_array(path / f"{name}.npy")) for name in types}
     for name, array in arrays.items():
-        if array.dtype != DTYPES[name] or array.ndim != 1:
+        if array.dtype != types[name] or array.ndim != 1:
             raise _bad(path / f"{name}.npy", f"{array.ndim}-dimensional {array.dtype}")
     filtered = facts.get("filtered", {})
-    pool = NegativePool(
-        **arrays, episode=facts["episode"], collection=str(facts.get("collection", "")), filtered=filtered
-    )
+    of = str(facts.get("collection", ""))
+    pool = NegativePool(**arrays, episode=facts["episode"], collection=of, filtered=filtered, ranker=ranker)
     if collection is not None and pool.collection != collection:
         what = f"made for collection {pool.collection[:12]}…, this one is {collection[:12]}…"
         raise ArtifactError("OTHER_COLLECTION", what, "give the collection it was mined from", path=path)
@@ -257,6 +299,9 @@ def check_pool(pool: NegativePool, path: Path, n_passages: int | None = None) ->
             raise _bad(path / f"{name}.npy", f"values {values.min()} to {values.max()}, not {low} to {high - 1}")
     if len(np.unique(pool.query_rows)) != len(pool):
         raise _bad(path / "query_rows.npy", "a query stands twice")
+    for name, total in (("ranker_scores", n), ("positive_scores", len(pool.positive_rows))) if pool.ranker else ():
+        if len(scores_in(pool, name)) != total:
+            raise _bad(path / f"{name}.npy", f"{len(scores_in(pool, name))} values for {total} passages")
 
 
 def _delimits(offsets: Int64, n_spans: int, total: int) -> bool:

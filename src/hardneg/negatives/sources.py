@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -23,6 +24,8 @@ from hardneg.negatives.pool import BLOCK, SOURCES, NegativePool, blocks, concate
 from hardneg.records import Float32, Int32, Int64, Positives, Run, offsets_of, spans, take_spans
 
 log = logging.getLogger(__name__)
+
+Keep = Callable[[NegativePool], NegativePool]  # candidates -> those that may be drawn
 
 
 def draw_entries(pool: NegativePool, counts: int | NDArray[np.integer], *, seed: int) -> NegativePool:
@@ -63,12 +66,13 @@ def sample_source(
     compared: Scored | None = None,
     anchors: Int32 | None = None,
     contains: Contains | None = None,
+    keep: Keep | None = None,
 ) -> NegativePool:
     """Draw ``count`` negatives of every query (None: all candidates) from the :func:`candidates` of a run.
 
     With ``contains``, candidates that contain an answer are dropped after the cut to ``depth``, as in ANCE-Tele's
-    code; no list is searched deeper to replace them. If fewer than ``count`` remain, all are taken, and the log
-    tells the shortfall. Memory beyond the result is bounded.
+    code; no list is searched deeper to replace them. ``keep`` then says which candidates stay. If fewer than
+    ``count`` remain, all are taken, and the log tells the shortfall. Memory beyond the result is bounded.
     """
     lists, by_query = matches(run.query_rows, positives.query_rows)
     hits = offsets_of(spans(run.offsets)[lists])[by_query]
@@ -88,10 +92,11 @@ def sample_source(
             anchors=None if anchors is None else anchors[block],
         )
         part = without_answers(part, contains)
+        part = part if keep is None else keep(part)
         parts.append(part if count is None else draw_entries(part, count, seed=seed))
     pool = concatenate(parts)
     if any(pool.filtered.values()):
-        log.info("%s: bounds on rank and score keep out %d candidates", source, pool.filtered[source])
+        log.info("%s: bounds on rank and score keep out %d candidates", source, sum(pool.filtered.values()))
     if count is not None:
         log_shortfall(source, pool, count)
     return pool

@@ -49,6 +49,7 @@ ROLE = RecipeOption("role", str, "trainer or inferencer: be only that, beside ot
 INDEX = RecipeOption(
     "index_folder", Path, "What `hardneg index` built of this model, to train for.", flag="--index"
 )
+RANKER_MODEL = RecipeOption("ranker", str, "A cross-encoder to begin with; without it, the model with a new head.")
 REINIT = (  # of the model, so they stand after its options
     RecipeOption(
         "reinit_layers",
@@ -95,6 +96,11 @@ class RecipeFacts:
     def takes_pool(self) -> bool:
         """Whether it takes negatives mined elsewhere to begin with."""
         return NEGATIVES in self.options
+
+    @property
+    def takes_ranker(self) -> bool:
+        """Whether it trains a ranker too, and takes one to begin with."""
+        return RANKER_MODEL in self.options
 
     @property
     def presets(self) -> list[str]:
@@ -149,5 +155,23 @@ ADORE = RecipeFacts(
     model_options=(),
     module="adore.recipe",
 )
+AR2 = RecipeFacts(
+    "ar2",
+    "AR2: a retriever and a ranker that train each other, turn by turn.",
+    ("hardneg train ar2 --data DATA --model warm/model --ranker R --preset demo", "--out EXP"),
+    options=(RANKER_MODEL,),
+    module="ar2.recipe",
+)
 
-CATALOGUE = (ANCE_TELE, WARMUP, ANCE, STAR, ADORE)  # in the order of help
+RETRIEVER = RecipeOption(
+    "retriever", str, "What ranks first and mines: folder, hub name or package:NAME (default: BM25)."
+)
+RANKER = RecipeFacts(
+    "ranker",
+    "A ranker (cross-encoder), from one or from an encoder; measured by what it re-ranks.",
+    ("hardneg train ranker --data DATA --model M --preset finetune", "--out RANKER"),
+    options=(NEGATIVES, RETRIEVER),
+    hint="--set loss=cross_entropy or bce; it re-ranks BM25's hits, or the retriever's.",
+)
+
+CATALOGUE = (ANCE_TELE, WARMUP, ANCE, STAR, ADORE, AR2, RANKER)  # in the order of help

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from hardneg.data.training_data import TrainingData
 from hardneg.diagnostics.judge import evaluation_depth
@@ -31,7 +32,7 @@ from hardneg.records import Run
 from hardneg.search.runs import load_run
 from hardneg.storage.artifacts import is_published, publish, read_manifest, remove
 from hardneg.training.loop import Batch, Objective
-from hardneg.training.stage import Trainee, inputs_of
+from hardneg.training.stage import Save, Trainee, inputs_of
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +71,8 @@ class DevEvaluator:
     weights : whether weights are kept here; if not, the recipe does so.
     through : a state -> the same as an index retrieves it, where that is what counts.
     lasting : step -> whether the embeddings of its state serve further.
+    made : (model, name, folder of its runs, step=) -> a state of the model; None: of a retriever.
+    save : publishes the weights of a state.
     """
 
     def __init__(
@@ -83,7 +86,10 @@ class DevEvaluator:
         weights: bool = True,
         with_index: Callable[[Snapshot], Snapshot] = lambda state: state,
         lasting: Callable[[int], bool] = lambda step: False,
+        made: Callable[..., Any] | None = None,
+        save: Save = save_encoder,
     ) -> None:
+        self.made, self.save = made or training.state, save
         settings, experiment = training.settings, training.experiment
         self.training, self.data, self.episode = training, training.data, episode.episode
         self.settings: TrainingSettings = settings
@@ -132,7 +138,7 @@ class DevEvaluator:
         value = self._value(state)
         if self.keeps_weights and value > max(self.values.values(), default=float("-inf")):
             inputs = self._inputs_of(made)
-            by_leader(save_encoder, encoder, weights_path(self.experiment, *place), inputs=inputs, replace=True)
+            by_leader(self.save, encoder, weights_path(self.experiment, *place), inputs=inputs, replace=True)
         by_leader(self._record, state, made)
         self.values[place] = value
         if not self.lasting(made) and self.stop_step != made:  # after an early end the same state is searched
@@ -143,7 +149,7 @@ class DevEvaluator:
 
     def _state(self, encoder: BiEncoder, step: int, runs: Path) -> Snapshot:
         name = self.settings.name_of_step(self.episode, step)
-        state = self.training.state(encoder, name, runs, step=step)
+        state: Snapshot = self.made(encoder, name, runs, step=step)
         state.asked = "dev"
         return self.with_index(state)
 

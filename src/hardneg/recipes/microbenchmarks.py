@@ -10,7 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from hardneg.data.token_pairs import PairStore
+from hardneg.data.tokens import token_batch
+from hardneg.data.training_data import TrainingData
 from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.cross_encoder import CrossEncoder
 from hardneg.models.packing import plan_batches
 from hardneg.process import memory
 from hardneg.process.hardware import Precision
@@ -19,6 +23,7 @@ from hardneg.search.exact import ExactIndex
 from hardneg.training.optim import adamw
 
 TIMED_TOKENS = 16384  # tokens encoded, and trained on, to time it
+TIMED_PAIRS = 32  # of a query and a passage
 TIMED_QUERIES, TIMED_PASSAGES = 64, 8192  # searched to time it
 
 
@@ -96,3 +101,28 @@ def peak_memory(device: torch.device) -> float:
     if device.type == "cuda":
         return float(torch.cuda.max_memory_allocated(device))
     return float(memory.peak_memory())
+
+
+def ranking_seconds(ranker: CrossEncoder, data: TrainingData, precision: Precision) -> tuple[float, float]:
+    """Seconds of a pair: trained on, forward and backward, and scored; the ranker is as it was afterwards."""
+    collection, draw = data.collection, np.random.default_rng(0)
+    rows = [draw.integers(0, n, TIMED_PAIRS) for n in (collection.n_queries, collection.n_passages)]
+    template = ranker.template
+    queries = token_batch(collection.query_texts.take(rows[0]), [], template.query, ranker.tokenizer)
+    texts = collection.texts.take(rows[1]), collection.titles.take(rows[1])
+    passages = token_batch(*texts, template.passage, ranker.tokenizer)
+    pairs = PairStore(queries, passages, ranker.form, ranker.settings.max_length)
+    places = np.arange(TIMED_PAIRS)
+    batch = pairs.read(places, places)
+
+    def forward_backward() -> None:
+        with torch.autocast(ranker.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+            ranker.score(batch).sum().backward()
+
+    with ranker.inference(precision):
+        scored = seconds_of(lambda: ranker.score(batch))
+    ranker.train()
+    trained = seconds_of(forward_backward)
+    ranker.zero_grad(set_to_none=True)
+    ranker.eval()
+    return trained / TIMED_PAIRS, scored / TIMED_PAIRS

@@ -15,7 +15,6 @@ from hardneg.data.training_data import Labels, Splits, TrainingData, choose_spli
 from hardneg.errors import SettingsError
 from hardneg.evaluation.measures import Measure, bases_of, parse_measures
 from hardneg.experiment.layout import LAST_MODEL, MODEL
-from hardneg.experiment.snapshot import State
 from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.negatives.candidates import Filters
 from hardneg.recipes.catalogue import RecipeFacts
@@ -242,6 +241,11 @@ class TrainingSettings(Settings):
         return {name: getattr(self, name) for name in names if getattr(self, name, None) is not None}
 
     @property
+    def ranker_overrides(self) -> Mapping[str, Any]:
+        """What is to differ from what the ranker brings, where one is trained too."""
+        return {}
+
+    @property
     def encoding(self) -> Encoding:
         """How the states of the model are encoded."""
         return Encoding(self.token_budget, self.store_dtype, self.precision)
@@ -301,23 +305,26 @@ class Recipe:
     Attributes
     ----------
     facts : what a command shows of it: its name, its help and the options of its own.
-    run : (training, base, **given) -> every state of the model, while its embeddings are there. ``training`` is a
+    run : (training, base, **given) -> every state of the model, while its embeddings are there (of a ranker: every
+        :class:`~hardneg.diagnostics.reranked.RankedState`). ``training`` is a
         :class:`~hardneg.recipes.training_run.TrainingRun`, ``base`` makes a fresh model as training starts with
         it, and ``given`` holds the pool or the index to begin with, if it takes one.
     plan : (settings, data, encoder) -> what it would do, as a :class:`~hardneg.recipes.estimate.CostModel`.
     about : how the model card names it, with the paper.
     roles : what processes of their own may do beside each other, by name: (training, base, patience).
     together : whether several processes can train it together.
+    trains : the kind of model that it trains.
     check : (settings, data, encoder) -> raises where they do not go together, before anything is done.
     """
 
     facts: RecipeFacts
     settings: type[TrainingSettings]
-    run: Callable[..., Iterator[State]]
+    run: Callable[..., Iterator[Any]]
     plan: Callable[..., Any]
     about: str
     roles: Mapping[str, Callable[..., None]] = dataclasses.field(default_factory=dict)
     together: bool = False
+    trains: Literal["retriever", "ranker"] = "retriever"
     check: Callable[..., None] = lambda settings, data, encoder: None
 
     @property

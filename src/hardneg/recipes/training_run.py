@@ -130,6 +130,8 @@ class TrainingRun(Generic[S]):
         episode: int,
         inputs: Mapping[str, str],
         mine: Callable[[Contains | None], NegativePool],
+        *,
+        path: Path | None = None,
         **settings: Any,
     ) -> NegativePool:
         """The negatives of an episode: rank 0 mines and publishes them unless they stand there; all read them.
@@ -138,18 +140,20 @@ class TrainingRun(Generic[S]):
         ----------
         inputs : digests of what they are mined from.
         mine : whether a passage contains an answer of a query (None: judgements decide) -> the pool.
+        path : where they stand; None: where the episode has its own.
         settings : what their manifest says besides the settings of the recipe, or instead.
         """
-        return leader_first(self._pool, episode, inputs, mine, settings)
+        place = path or self.experiment.layout.episode(episode).negatives
+        return leader_first(self._pool, place, episode, inputs, mine, settings)
 
     def _pool(
         self,
+        path: Path,
         episode: int,
         inputs: Mapping[str, str],
         mine: Callable[[Contains | None], NegativePool],
         settings: Mapping[str, Any],
     ) -> NegativePool:
-        path = self.experiment.layout.episode(episode).negatives
         if not is_current(path, POOL, inputs):
             with self.experiment.timed("mine", episode=episode):
                 pool = mine(answers_of(self.data, self.experiment.cache))
@@ -200,7 +204,7 @@ class TrainingRun(Generic[S]):
         ----------
         models : where it is kept, and after how many steps.
         save : publishes it; None: as a bi-encoder is saved.
-        more : ``intermediate`` and ``facts``, as :class:`~hardneg.training.stage.Trainee` takes them.
+        more : ``intermediate``, ``facts`` and ``kind``, as :class:`~hardneg.training.stage.Trainee` takes them.
         """
         settings = self.settings
         return Trainee(

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
+from hardneg.data.collection import Collection
 from hardneg.data.token_pairs import PairStore
+from hardneg.data.tokens import token_batch
 from hardneg.errors import NumericError
 from hardneg.models.cross_encoder import CrossEncoder
 from hardneg.models.pair_scores import score_pairs
+from hardneg.process.hardware import Precision
 from hardneg.process.progress import Tick, silent
-from hardneg.records import Float32, Int32, Int64, Run, offsets_of, owners, spans, take_spans
+from hardneg.records import Float32, Int32, Int64, Run, offsets_of, spans, take_spans
 from hardneg.search.retriever import Retriever
 from hardneg.search.runs import check_request
 
 BLOCK = 1 << 18  # hits that are looked at together
 PAIRS = 1 << 13  # pairs whose vectors are held together
 EXACT = 1 << 23  # float32 holds every whole number up to twice as many
+ROW_BITS = 31  # of the number of a passage
+MOST_GAPS = 4  # times as many places as hits are sorted at most
 LARGEST = 2.0**100  # of a score; whole numbers below it are far from infinity
 
 
@@ -34,6 +41,21 @@ class PairScorer(Protocol):
         ...
 
 
+class TextScorer(PairScorer, Protocol):
+    """A model that scores a collection's queries, and texts as well.
+
+    Attributes
+    ----------
+    digest : identity of the model.
+    """
+
+    digest: str
+
+    def of_texts(self, texts: Sequence[str]) -> PairScorer:
+        """A scorer whose query rows are the places of these texts; passages are the collection's."""
+        ...
+
+
 class RetrieverScorer:
     """A bi-encoder over a collection as a scorer: its scores are those of its own search, bit for bit.
 
@@ -41,7 +63,7 @@ class RetrieverScorer:
     """
 
     def __init__(self, retriever: Retriever) -> None:
-        self.retriever = retriever
+        self.retriever, self.digest = retriever, retriever.digest
 
     def score(self, query_rows: Int32, passage_rows: Int32) -> Float32:
         """See :class:`PairScorer`."""
@@ -53,6 +75,24 @@ class RetrieverScorer:
             scores[part] = self.retriever.pair_scores(vectors, passage_rows[part])
         return scores
 
+    def of_texts(self, texts: Sequence[str]) -> PairScorer:
+        """See :class:`TextScorer`."""
+        return VectorScorer(self.retriever, self.retriever.text_vectors(texts))
+
+
+class VectorScorer:
+    """Vectors [n, dim] of texts as queries of a bi-encoder over a collection."""
+
+    def __init__(self, retriever: Retriever, vectors: NDArray[Any]) -> None:
+        self.retriever, self.vectors = retriever, vectors
+
+    def score(self, query_rows: Int32, passage_rows: Int32) -> Float32:
+        """See :class:`PairScorer`."""
+        parts = [slice(start, start + PAIRS) for start in range(0, len(query_rows), PAIRS)]
+        score = self.retriever.pair_scores
+        scores = [score(self.vectors[query_rows[part]], passage_rows[part]) for part in parts]
+        return np.concatenate([np.zeros(0, np.float32), *scores])
+
 
 class RankerScorer:
     """A cross-encoder over a collection as a scorer, in batches of equal tokens.
@@ -61,15 +101,26 @@ class RankerScorer:
     ----------
     pairs : made for this ranker.
     budget : tokens of a batch.
+    precision : what the transformer computes in; None: what it computes in where it is asked.
     """
 
-    def __init__(self, ranker: CrossEncoder, pairs: PairStore, *, budget: int = 16384) -> None:
-        self.ranker, self.pairs, self.budget = ranker, pairs, budget
+    def __init__(
+        self, ranker: CrossEncoder, pairs: PairStore, *, budget: int = 16384, precision: Precision | None = None
+    ) -> None:
+        self.ranker, self.pairs, self.budget, self.precision = ranker, pairs, budget, precision
+        self.digest = ranker.digest()
 
     def score(self, query_rows: Int32, passage_rows: Int32) -> Float32:
         """See :class:`PairScorer`."""
         stores = self.pairs.queries, self.pairs.passages
-        return score_pairs(self.ranker, *stores, query_rows, passage_rows, budget=self.budget)
+        options: Any = {"budget": self.budget, "precision": self.precision}
+        return score_pairs(self.ranker, *stores, query_rows, passage_rows, **options)
+
+    def of_texts(self, texts: Sequence[str]) -> RankerScorer:
+        """See :class:`TextScorer`."""
+        queries = token_batch(list(texts), [], self.ranker.template.query, self.ranker.tokenizer)
+        pairs = replace(self.pairs, queries=queries)
+        return RankerScorer(self.ranker, pairs, budget=self.budget, precision=self.precision)
 
 
 def rerank(
@@ -131,27 +182,73 @@ def _reranked(
     run: Run, scorer: PairScorer, heads: Int64, name: Callable[[int, int], str]
 ) -> tuple[Int32, Float32]:
     """The passages and scores [n] of a block of queries, whose first ``heads`` [Q] hits are scored."""
-    owner = owners(offsets_of(heads))
-    index = np.arange(len(owner)) + (run.offsets[:-1] - offsets_of(heads)[:-1])[owner]
-    rows, scores = run.passage_rows.copy(), np.empty(len(run.scores), np.float32)
-    queries, passages = run.query_rows[owner], run.passage_rows[index]
-    given = scorer.score(queries, passages) if len(index) else np.zeros(0, np.float32)
+    lengths = spans(run.offsets)
+    index = _heads(run.offsets, heads)
+    passages = run.passage_rows[index]
+    queries = run.query_rows.repeat(heads)
+    given = scorer.score(queries, passages) if len(passages) else np.zeros(0, np.float32)
     check_scores(given, queries, passages, name)
-    given = given + np.float32(0)  # one zero, not two
-    order = np.lexsort((passages, -given, owner))
-    rows[index], scores[index] = passages[order], given[order]
+    best, worth = ranked(passages, given, heads)
+    if not (lengths > heads).any():
+        return best, worth
+    rows, scores = run.passage_rows.copy(), np.empty(len(run.scores), np.float32)
+    rows[index], scores[index] = best, worth
     some = heads > 0
     lowest = np.zeros(len(heads), np.float32)
-    lowest[some] = scores[run.offsets[:-1][some] + heads[some] - 1]
-    tail, offsets = _tails(run.offsets, heads)
-    scores[tail] = below(lowest, offsets)
+    lowest[some] = worth[np.cumsum(heads)[some] - 1]
+    _write_tails(scores, run.offsets, heads, lowest)
     return rows, scores
 
 
-def _tails(offsets: Int64, heads: Int64) -> tuple[Int64, Int64]:
-    """The indices of the hits after the head of each list [Q], and where each list of them begins."""
+def _heads(offsets: Int64, heads: Int64) -> slice | Int64:
+    """What finds the first ``heads`` [Q] hits of each list; no copy is made where they are all there is."""
+    if len(heads) and (heads == spans(offsets)).all():
+        return slice(offsets[0], offsets[-1])
+    starts = offsets[:-1] - offsets_of(heads)[:-1]
+    return np.arange(int(heads.sum())) + starts.repeat(heads)
+
+
+def ranked(passages: Int32, scores: Float32, lengths: Int64) -> tuple[Int32, Float32]:
+    """Sort lists of hits by score, the highest first; of equal scores the lower row stands first.
+
+    A hit is one whole number, in which the score stands before the row: so one sort of numbers, list by list, does
+    all, and the hits are read from them again.
+
+    Parameters
+    ----------
+    passages, scores : [n], the hits of all lists, one list after another; no score is NaN.
+    lengths : [Q] of the lists.
+    """
+    width = int(lengths.max(initial=0))
+    if len(lengths) * width > MOST_GAPS * len(scores):  # one list is far longer than the others
+        owner = np.arange(len(lengths)).repeat(lengths)
+        order = np.lexsort((passages, -(scores + np.float32(0)), owner))
+        return passages[order], scores[order] + np.float32(0)
+    bits = (scores + np.float32(0)).view(np.int32)  # one zero, not two
+    keys = (_rising(bits) ^ -1).astype(np.int64) << ROW_BITS
+    keys |= passages
+    if len(lengths) * width == len(keys):
+        keys.reshape(-1, max(width, 1)).sort(axis=1)
+    else:
+        filled = np.arange(width) < lengths[:, None]
+        padded = np.full(filled.shape, np.iinfo(np.int64).max)
+        padded[filled] = keys
+        padded.sort(axis=1)
+        keys = padded[filled]
+    found = _rising((keys >> ROW_BITS).astype(np.int32) ^ -1)
+    return (keys & ((1 << ROW_BITS) - 1)).astype(np.int32), found.view(np.float32)
+
+
+def _rising(bits: Int32) -> Int32:
+    """The bits of floats as whole numbers that rise as the floats do; applied twice it gives the bits again."""
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+def _write_tails(scores: Float32, offsets: Int64, heads: Int64, lowest: Float32) -> None:
+    """Write the scores of the hits after the head of each list [Q], below its ``lowest`` score."""
     ends = np.stack([offsets[:-1] + heads, offsets[1:]], axis=1).ravel()
-    return take_spans(ends, np.arange(0, len(ends), 2))
+    tail, starts = take_spans(ends, np.arange(0, len(ends), 2))
+    scores[tail] = below(lowest, starts)
 
 
 def check_scores(scores: Float32, query_rows: Int32, passage_rows: Int32, name: Callable[[int, int], str]) -> None:
@@ -174,3 +271,62 @@ def below(lowest: Float32, offsets: Int64) -> Float32:
     first = np.floor(lowest / step) * step
     places = np.arange(1, offsets[-1] + 1) - offsets[:-1].repeat(lengths)
     return (first.repeat(lengths) - places * step.repeat(lengths)).astype(np.float32)
+
+
+# ---------------------------------------------------------------- behind a retriever
+
+
+class FirstStage(Protocol):
+    """What ranks first: a :class:`~hardneg.search.retriever.Retriever`, or BM25 in its form."""
+
+    @property
+    def collection(self) -> Collection:
+        """The collection that is searched."""
+        ...
+
+    def search_queries(self, query_rows: Int32, k: int) -> Run:
+        """The run of these queries of the collection, ``k`` deep."""
+        ...
+
+    def search_texts(self, texts: Sequence[str], k: int) -> Run:
+        """The run of texts; its query rows count from 0."""
+        ...
+
+
+class RerankedRetriever:
+    """A retriever whose first hits a scorer re-ranks; it is asked as the retriever is, from several threads too.
+
+    Parameters
+    ----------
+    first : what ranks first. Whoever opened it closes it.
+    depth : how many hits of each query are re-ranked, however few are asked for.
+
+    Attributes
+    ----------
+    collection : the collection that is searched.
+    """
+
+    def __init__(self, first: FirstStage, scorer: TextScorer, depth: int) -> None:
+        self.first, self.scorer, self.depth = first, scorer, depth
+        self.collection, self.lock = first.collection, threading.RLock()
+
+    def search_queries(self, query_rows: Int32, k: int) -> Run:
+        """The run of these queries of the collection, ``k`` deep; see :func:`rerank`."""
+        run = self.first.search_queries(query_rows, max(k, self.depth))
+        ids = self.collection.query_ids
+        with self.lock:
+            return self._reranked(run, self.scorer, lambda row: f"query {ids[row]}").cut(k)
+
+    def search_texts(self, texts: Sequence[str], k: int) -> Run:
+        """The run of texts that are no queries of the collection; its query rows count from 0."""
+        run = self.first.search_texts(texts, max(k, self.depth))
+        with self.lock:
+            return self._reranked(run, self.scorer.of_texts(texts), lambda row: f"text {row + 1}").cut(k)
+
+    def _reranked(self, run: Run, scorer: PairScorer, called: Callable[[int], str]) -> Run:
+        ids = self.collection.passage_ids
+
+        def name(query: int, passage: int) -> str:
+            return f"{called(query)} and passage {ids[passage]}"
+
+        return rerank(run, scorer, self.depth, name=name)

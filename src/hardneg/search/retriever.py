@@ -253,12 +253,17 @@ class Retriever:
     @one_at_a_time
     def search_texts(self, texts: Sequence[str], k: int) -> Run:
         """The run of texts that are no queries of the collection; its query rows count from 0."""
+        vectors = self.text_vectors(texts)
+        return self._search(self._searched(), vectors, np.arange(len(texts), dtype=np.int32), k)
+
+    @one_at_a_time
+    def text_vectors(self, texts: Sequence[str]) -> NDArray[Any]:
+        """The vectors [n, dim] of texts as queries, as search reads them."""
         tokens = token_batch(
             list(texts), [], self.encoder.search_template("query"), self.encoder.tokenizer("query")
         )
         with self.encoder.inference(self.encoding.precision):
-            vectors = self.encoder.encode(tokens, "query").cpu().numpy()
-        return self._search(self._searched(), vectors, np.arange(len(texts), dtype=np.int32), k)
+            return self.encoder.encode(tokens, "query").cpu().numpy()
 
     def _searched(self) -> Index:
         """The index that is searched: the one that was given, or the exact one over the corpus embeddings."""

@@ -1,4 +1,4 @@
-"""The objective of a ranker's training step, and a ranker's scores of a batch's groups for others to learn from.
+"""Objectives of a ranker and of the retriever that it plays against, and a ranker's scores to learn from.
 
 A recipe in which a retriever and a ranker train each other (AR2; Zhang et al., ICLR 2022) calls, in this order:
 
@@ -6,18 +6,10 @@ A recipe in which a retriever and a ranker train each other (AR2; Zhang et al., 
    queries, drop D+, publish the pool); train D⁰ on it, in a stage of its own, or take a given one.
 2. One :class:`~hardneg.training.stage.Stage` for all iterations with two trainees, so that each has one schedule
    and one optimiser state: ``Trainee("ranker", ..., ranker_objective(...), ..., save_ranker, kind="ranker")`` and
-   the retriever's. The ``batches`` of each depend on its own step alone: VisitBatches, whose ``pool_at(step)``
-   reads the pool of the iteration that the step is in.
-3. Iteration k, from 0, with ``m`` steps of the ranker and ``n`` of the retriever. Ranker first, as the published
-   code: ``advance("ranker", (k + 1) * m)``, ``advance("retriever", (k + 1) * n)``, refresh k + 1 at the position
-   ``{"ranker": (k + 1) * m, "retriever": (k + 1) * n}``; both use refresh k. Retriever first, Algorithm 1:
-   ``advance("retriever", ...)`` on refresh k, refresh k + 1 at ``{"ranker": k * m, "retriever": (k + 1) * n}``,
-   ``advance("ranker", ...)`` on refresh k + 1. The stage's ``before`` has the positions of all refreshes, and of
-   all measurements between turns, that are not published yet.
-4. The retriever's objective: its own scores of each query's columns ``[b, 1 + n]``; the ranker's by
-   :func:`frozen_scores`; the mask by :func:`own_mask`; then the sum of ``total`` of
-   :func:`hardneg.adversarial.retriever_losses` divided by ``batch.step_queries``. The facts of a step add up over
-   its micro-batches, so the two parts of the mixture go there divided by ``batch.step_queries`` as well.
+   the retriever's with :func:`adversarial_objective`. The ``batches`` of each depend on its own step alone:
+   VisitBatches, whose ``pool_at(step)`` reads the pool of the iteration that the step is in.
+3. In iteration k the two take turns; the stage's ``before`` has the positions of all refreshes, and of all
+   measurements between turns, that are not published yet (:mod:`hardneg.recipes.ar2`).
 
 A stage sets the mode of the model whose turn it is, and of no other: :func:`frozen_scores` turns off the dropout
 of the ranker that it asks, and leaves no trace.
@@ -34,16 +26,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hardneg.adversarial import ranker_log_loss, ranker_nll
+from hardneg.adversarial import RetrieverLosses, entropy, ranker_log_loss, ranker_nll
 from hardneg.data.token_pairs import PairStore
 from hardneg.data.training_data import TrainingData
+from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.cross_encoder import CrossEncoder
 from hardneg.models.packing import plan_batches, upload
-from hardneg.models.tokenizing import pair_store
+from hardneg.models.tokenizing import pair_store, token_store
 from hardneg.negatives.pool import SOURCES
 from hardneg.process.hardware import Precision
 from hardneg.records import Int64, Side, TokenBatch
-from hardneg.training.batches import Bool, GroupBatch, KnownPositives, best_chunks
+from hardneg.training.batches import Bool, GroupBatch, KnownPositives, best_chunks, group_scores
 from hardneg.training.gradient_cache import cached
 from hardneg.training.gradient_norms import source_norms
 from hardneg.training.loop import Objective, StepOutput
@@ -51,6 +44,7 @@ from hardneg.training.sharing import shared
 
 RankerLossName = Literal["cross_entropy", "bce"]
 RankerLoss = Callable[[Tensor, Tensor], Tensor]  # (scores [b, 1 + n], masked [b, 1 + n]) -> [b]
+AgainstRanker = Callable[..., RetrieverLosses]  # (scores, ranker, masked, all [b, 1 + n], step_queries=)
 Scorer = Callable[[TokenBatch, Side], Tensor]  # pairs -> [pairs, 1]
 
 LOSSES = {"cross_entropy": ranker_nll, "bce": ranker_log_loss}
@@ -97,6 +91,62 @@ def ranker_objective(
         return StepOutput(total, source_norms(total, scores, ranker.parameters(), columns))
 
     return objective
+
+
+def adversarial_objective(
+    data: TrainingData,
+    encoder: BiEncoder,
+    ranker: CrossEncoder,
+    cache: Path,
+    loss: AgainstRanker,
+    *,
+    budget: int,
+    precision: Precision = "float32",
+    cache_tokens: int | None = None,
+    mask_known_positives: bool = True,
+) -> Objective:
+    """Make the objective of a retriever that learns from a ranker as this is at the step (AR2, Section 3.2).
+
+    The two parts of the loss, and the entropy of the retriever's list, become facts of the step; all are means
+    over its queries.
+
+    Parameters
+    ----------
+    ranker : scores every query's own group, without gradient and without dropout.
+    cache : the folder of the token stores.
+    loss : :func:`hardneg.adversarial.retriever_losses` with its options.
+    budget : tokens that the ranker scores at once.
+    precision, cache_tokens, mask_known_positives : as in :func:`ranker_objective`, of the retriever.
+
+    Raises
+    ------
+    SettingsError : a query may leave no room for its passage in a pair.
+    """
+    queries = token_store(encoder, data.collection, cache, "query")
+    passages = token_store(encoder, data.collection, cache, "passage")
+    pairs = pair_store(ranker.tower, ranker.template, data.collection, cache)
+    known = KnownPositives(data.train, data.collection.text_keys) if mask_known_positives else None
+
+    def objective(batch: GroupBatch) -> StepOutput:
+        wanted = frozen_scores(ranker, batch, pairs, precision, budget=budget)
+        every = group_scores(encoder, batch, queries, passages, precision, cache_tokens=cache_tokens)
+        scores, masked = own_columns(every), upload(own_mask(batch, known), every.device)
+        losses = loss(scores, wanted, masked, step_queries=batch.step_queries)
+        spread = entropy(scores.detach(), masked, scale=encoder.settings.scale)
+        total, against, towards, width = (part.sum() / batch.step_queries for part in (*losses, spread))
+        facts = {"adversarial": against.detach(), "distillation": towards.detach(), "entropy": width}
+        if batch.sources is None:
+            return StepOutput(total, facts)
+        columns = {name: upload(places, scores.device) for name, places in own_sources(batch).items()}
+        return StepOutput(total, facts | source_norms(total, scores, encoder.parameters(), columns))
+
+    return objective
+
+
+def own_columns(scores: Tensor) -> Tensor:
+    """Every query's scores of its own passages [b, 1 + N], out of those of all columns [b, b * (1 + N)]."""
+    queries = torch.arange(len(scores), device=scores.device)
+    return scores.view(len(scores), len(scores), -1)[queries, queries]
 
 
 def ranker_scores(

@@ -1,0 +1,48 @@
+"""A ranker behind a retriever, resident."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from hardneg.api.inputs import Data, Place, Reading, at_least, cache_at, collection_of
+from hardneg.api.rank import open_scorer
+from hardneg.api.search import OpenRetriever, SearcherOptions
+from hardneg.arguments import checked
+from hardneg.models.source import ModelSource
+from hardneg.search.rerank import RerankedRetriever
+
+
+@checked
+def open_reranker(
+    data: Data,
+    ranker: Place,
+    *,
+    retriever: OpenRetriever | None = None,
+    k: int = 100,
+    embeddings: Place | None = None,
+    cache: Place | None = None,
+    **reading: Unpack[Reading],
+) -> RerankedRetriever:
+    """A retriever whose first hits a model re-ranks, opened once to answer many times.
+
+    Its methods ``search_queries`` and ``search_texts`` return runs of rows;
+    :func:`~hardneg.api.search.search_text` and :func:`~hardneg.api.search.search_split` take it as ``retriever=``.
+
+    Parameters
+    ----------
+    ranker, embeddings : a model that scores pairs; see :func:`open_scorer`.
+    retriever : what ranks first, as :func:`~hardneg.api.retrievers.open_retriever` opened it over the same
+        collection; without it BM25 does.
+    k : how many hits of each query are re-ranked; hits that are asked for below them keep their order.
+    reading : how the model is read, see :class:`~hardneg.api.inputs.Reading`.
+
+    Raises
+    ------
+    SettingsError : a setting is wrong, or the model cannot be read so.
+    ArtifactError : the retriever is of another collection; embeddings are damaged or of another model.
+    """
+    at_least("k", k)
+    collection, folder = collection_of(data, cache), cache_at(cache)
+    first = SearcherOptions(None, retriever is None, retriever, None, None).open(collection, folder, Reading())
+    scorer = open_scorer(ModelSource.at(ranker, **reading), collection, folder, embeddings=embeddings)
+    return RerankedRetriever(first, scorer, k)

@@ -1,0 +1,111 @@
+"""Scores of a pool's negatives and positives by a model, kept with their provenance."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Unpack
+
+from hardneg.api.inputs import Data, Place, Reading, cache_at, check_new, collection_of, holding
+from hardneg.api.inspect import last_pool
+from hardneg.api.rank import open_scorer
+from hardneg.arguments import checked
+from hardneg.data.collection import Collection
+from hardneg.errors import SettingsError
+from hardneg.models.source import ModelSource
+from hardneg.negatives.candidates import ALL, Filters
+from hardneg.negatives.pool import NegativePool, load_pool, save_pool
+from hardneg.negatives.scores import Guide, guide_of, within
+from hardneg.process.progress import track
+from hardneg.records import Float32
+from hardneg.storage.artifacts import digest_json, is_current, load_array, publish, read_manifest, remove
+
+PARTS = "pair-scores"  # blocks of scores, kept until the pool that needs them is whole
+
+
+@checked
+def score(
+    pool: Place,
+    out: Place,
+    *,
+    data: Data,
+    ranker: Place,
+    filters: Filters = ALL,
+    embeddings: Place | None = None,
+    cache: Place | None = None,
+    **reading: Unpack[Reading],
+) -> NegativePool:
+    """Score every negative and positive of a pool by a model; publish the scored pool at ``out`` and return it.
+
+    All else of the pool stays as it is. The scores are made in blocks that are kept in the cache until the pool is
+    whole: the same call goes on where an earlier one was stopped.
+
+    Parameters
+    ----------
+    pool : a pool, or an experiment: then its last pool.
+    out : a new folder; a pool is never replaced.
+    ranker : a model that scores pairs: a cross-encoder, or a bi-encoder.
+    filters : keep only the negatives within these bounds on the scores; ranks cannot be bounded here.
+    embeddings : of a bi-encoder: the corpus as :func:`~hardneg.api.search.encode` embedded it; else it is embedded
+        into the cache, or is there from a search.
+    reading : ``passage_model``, ``allow_bin``, ``prompts``, ``query_length``, ``passage_length``, ``device``: how
+        the model is read, see :class:`~hardneg.api.inputs.Reading`.
+
+    Raises
+    ------
+    SettingsError : a setting is wrong, something stands at ``out``, or the model cannot be read so.
+    ArtifactError : the pool is damaged or was mined from another collection.
+    NumericError : the model gives a score that is no number.
+    BusyError : another process scores into ``out``.
+    """
+    out, folder = Path(out), cache_at(cache)
+    check_new(out)
+    if filters.on_ranks != ALL:
+        what = f"ranks {filters.rank_from} to {filters.rank_to or 'the last'} are asked for, of scores"
+        raise SettingsError("BAD_SETTING", what, "bound ranks when negatives are mined: hardneg mine --rank-from")
+    place = last_pool(Path(pool))
+    with holding(out, folder):
+        collection = collection_of(data, cache)
+        found = load_pool(place, n_passages=collection.n_passages, collection=collection.digest)
+        guide = open_guide(ModelSource.at(ranker, **reading), collection, folder, embeddings=embeddings)
+        inputs = {"collection": collection.digest, "pool": read_manifest(place).digest, "ranker": guide.digest}
+        parts = Parts(folder / PARTS / digest_json(inputs)[:32], inputs)
+        with track("scoring", "pairs") as tick:
+            scored = guide.scored(found, kept=parts, progress=tick)
+        scored = scored if filters == ALL else within(scored, filters)
+        save_pool(scored, out, settings={"filters": dataclasses.asdict(filters)}, inputs=inputs)
+        remove(parts.folder)
+    return scored
+
+
+def open_guide(
+    source: ModelSource, collection: Collection, cache: Path, *, embeddings: Place | None = None
+) -> Guide:
+    """The guide that a model is over a collection; raises what :func:`~hardneg.api.rank.open_scorer` does."""
+    return guide_of(open_scorer(source, collection, cache, embeddings=embeddings), collection)
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """Blocks of scores on the disk, each published when it is whole and scored only once.
+
+    Attributes
+    ----------
+    folder : where they stand.
+    inputs : digests of what is scored, and of what scores it.
+    """
+
+    folder: Path
+    inputs: Mapping[str, str]
+
+    def __call__(self, block: int, score: Callable[[], Float32]) -> Float32:
+        """The scores of a block, from the disk if they are there."""
+        place = self.folder / f"{block:06}"
+        if not is_current(place, PARTS, self.inputs):
+            scores = score()
+            with publish(place, PARTS, inputs=self.inputs, replace=True) as draft:
+                draft.array("scores.npy", scores)
+            return scores
+        kept: Float32 = load_array(place / "scores.npy")
+        return kept

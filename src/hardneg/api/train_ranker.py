@@ -1,0 +1,142 @@
+"""The training of a ranker, from its arguments to its results."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from hardneg.api.prepare import Task
+from hardneg.api.start import say_what_differs
+from hardneg.diagnostics.reranked import kept_ranker, ranking_gains, save_state
+from hardneg.diagnostics.results import EvaluationPlan, Handling, evaluate_states, is_measured
+from hardneg.diagnostics.search_state import bm25_judged
+from hardneg.evaluation.measures import parse_measures
+from hardneg.experiment.folder import open_experiment
+from hardneg.experiment.provenance import remember_collection
+from hardneg.experiment.tensorboard import tensorboard_writer
+from hardneg.models.cross_encoder import CrossEncoder
+from hardneg.models.loading import open_encoder
+from hardneg.models.source import ModelSource
+from hardneg.process.distributed import by_leader, is_leader
+from hardneg.process.hardware import warn_if_emulated
+from hardneg.process.progress import clock, note, say
+from hardneg.recipes.microbenchmarks import ranking_seconds
+from hardneg.recipes.ranker import RANKER, RankerTraining, RankerWork, starting_ranker
+from hardneg.recipes.training_run import TrainingRun
+
+
+def train_ranker(task: Task) -> dict[str, Any]:
+    """One experiment, from wherever it stands to its results."""
+    recipe, data, source, out = task.recipe, task.data, task.source, task.place
+    settings = ranker_settings(task)
+    warn_if_emulated(settings.precision, source.device_here)
+    ranker, given, inputs = open_ranker_start(task)
+    with open_experiment(
+        out, recipe=recipe.name, settings=settings, inputs=inputs, data=data, source=source, cache=task.cache
+    ) as experiment:
+        remember_collection(out, data.collection)
+        if by_leader(lambda: is_measured(experiment.results, parse_measures(settings.measures))):
+            note(f"{out}: finished already")
+            return by_leader(lambda: dict(experiment.results))
+        training = TrainingRun(settings, data, experiment)
+        if is_leader():
+            say_what_differs(experiment, ranker.device.type)
+        base = partial(starting_ranker, source, settings)
+        first = [ranker]  # training starts with the one that is open; the next is read again
+        with tensorboard_writer(experiment, settings.tensorboard and is_leader()):
+            evaluate_states(
+                recipe.run(training, lambda: first.pop() if first else base(), **given),
+                data,
+                experiment,
+                ranker_plan(task),
+                bm25=partial(bm25_judged, data, experiment.cache),
+                untrained=base,
+                handling=Handling(
+                    kept_ranker,
+                    save_state,
+                    besides=lambda seen, judge: ranking_gains(seen, judge, settings.rerank),
+                    model=RANKER,
+                    task="text-ranking",
+                ),
+            )
+        results = by_leader(lambda: dict(experiment.results))
+    if is_leader():
+        for line in gain_lines(results, str(parse_measures(settings.measures)[0])):
+            say(line)
+    return results
+
+
+def ranker_settings(task: Task) -> RankerTraining:
+    """The settings of a task, which are a ranker's."""
+    assert isinstance(task.settings, RankerTraining)
+    return task.settings
+
+
+def open_ranker_start(task: Task) -> tuple[CrossEncoder, dict[str, Any], dict[str, str]]:
+    """The ranker that training starts with; the pool and the retriever that are given; the digests of all."""
+    data, settings = task.data, ranker_settings(task)
+    given = dict(task.given.arguments)
+    ranker = starting_ranker(task.source, settings)
+    inputs = {"collection": data.collection.digest, "model": ranker.digest(), "splits": data.digest}
+    if ranker.code:
+        inputs["code"] = "+".join(ranker.code)
+    inputs |= task.given.inputs
+    if task.retriever is not None:
+        given["retriever"] = open_encoder(ModelSource.at(task.retriever, device=task.source.device))
+        inputs["retriever"] = given["retriever"].digest()
+    return ranker, given, inputs
+
+
+def ranker_plan(task: Task) -> EvaluationPlan:
+    """What is measured of the states, and what the model card says."""
+    settings, source = ranker_settings(task), task.source
+    return EvaluationPlan(
+        measures=parse_measures(settings.measures),
+        depth=settings.depth,
+        seed=settings.seed,
+        keep=settings.keep,
+        about=f"A ranker (cross-encoder) trained with hardneg by {task.recipe.about} from {source.name}.",
+        settings=settings.result_values(),
+        base_model=source.hub_name,
+    )
+
+
+def gain_lines(results: dict[str, Any], measure: str) -> list[str]:
+    """What re-ranking gained, for people: a line for each split."""
+    said = results["reranked"]
+    names = {"bm25": "BM25", "retriever": "the retriever"}
+    return [
+        f"re-ranking the first {found['k']} of {names[said['first']]}: {split} {measure} "
+        f"{found['as it is'][measure]:.4f} -> {found['reranked'][measure]:.4f}"
+        f" ({found['gained'][measure]:,} queries gained, {found['lost'][measure]:,} lost)"
+        for split, found in said.items()
+        if split != "first"
+    ]
+
+
+# ---------------------------------------------------------------- what it would do
+
+
+def plan_ranker(task: Task, *, measure: bool) -> dict[str, Any]:
+    """What training a ranker would do; with ``measure`` also how long, timed on a sample here."""
+    settings = ranker_settings(task)
+    ranker = open_ranker_start(task)[0]
+    work: RankerWork = task.recipe.plan(settings, task.data, ranker)
+    facts = {
+        "passages": task.data.collection.n_passages,
+        "training queries": len(task.data.train),
+        "ranks first": task.retriever or "BM25",
+        "pairs of a step": work.episode.queries_per_step * work.episode.passages_per_query,
+        "pairs trained on": work.trained,
+        "pairs scored to measure": work.scored,
+        "optimiser steps": work.episode.steps,
+        **({"seeds": task.seeds} if task.seeds > 1 else {}),
+    }
+    plan: dict[str, Any] = {"episodes": [work.episode.as_json()], "facts": facts}
+    if measure:
+        trained, scored = ranking_seconds(ranker, task.data, settings.precision)
+        seconds = {"train": task.seeds * trained * work.trained, "measure": task.seeds * scored * work.scored}
+        plan["seconds"] = seconds | {"total": sum(seconds.values())}
+        facts |= {f"time to {stage}": clock(value) for stage, value in seconds.items()}
+        facts["time in all, about"] = clock(plan["seconds"]["total"])
+    return {"settings": settings.model_dump(mode="json"), **plan}

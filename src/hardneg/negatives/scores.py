@@ -1,0 +1,158 @@
+"""Scores of a pool by a model that looks at each query and passage, and filters of negatives by them.
+
+The model is frozen: a ranker, a larger bi-encoder, or the one that training starts from. It may know better than
+the model that mines which of the hits answer the query after all.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+
+from hardneg.data.collection import Collection
+from hardneg.errors import NumericError
+from hardneg.negatives.candidates import Filters
+from hardneg.negatives.pool import SOURCES, NegativePool, blocks
+from hardneg.process.progress import Tick, silent, track
+from hardneg.records import Float32, Int32, Int64, owners, spans
+
+log = logging.getLogger(__name__)
+
+Score = Callable[[Int32, Int32], Float32]  # queries [n], passages [n] -> the score of each pair [n]
+Kept = Callable[[int, Callable[[], Float32]], Float32]  # a block's number, what scores it -> its scores
+
+PAIRS = 1 << 13  # that are scored together
+
+
+def score_anew(block: int, score: Callable[[], Float32]) -> Float32:
+    """Score a block of pairs, whatever was scored before."""
+    return score()
+
+
+@dataclass(frozen=True)
+class Guide:
+    """A frozen model that scores pairs of a query and a passage, the higher the better.
+
+    Attributes
+    ----------
+    score : asked for pairs of rows, those of a query together.
+    digest : its identity, which a pool keeps beside the scores.
+    name : what a message calls the rows of a query and a passage.
+    """
+
+    score: Score
+    digest: str
+    name: Callable[[int, int], str] = "query row {} and passage row {}".format
+
+    def scored(self, pool: NegativePool, *, kept: Kept = score_anew, progress: Tick = silent) -> NegativePool:
+        """The pool with the score of every entry and every positive; a pair that it has twice is scored once.
+
+        Parameters
+        ----------
+        kept : gives the scores of a block that was scored before, or lets it be scored.
+        progress : called with the entries and positives that have a score, and all of them.
+
+        Raises
+        ------
+        NumericError : a score is NaN or infinite.
+        """
+        entries, positives = (np.empty(len(rows), np.float32) for rows in (pool.passage_rows, pool.positive_rows))
+        both = pool.offsets + pool.positive_offsets
+        for number, (start, stop) in enumerate(blocks(both, PAIRS)):
+            ours, theirs = (slice(each[start], each[stop]) for each in (pool.offsets, pool.positive_offsets))
+            queries, passages, place = _pairs(pool, start, stop)
+            found = kept(number, partial(self._checked, queries, passages))[place]
+            entries[ours], positives[theirs] = np.split(found, [ours.stop - ours.start])
+            progress(int(both[stop]), int(both[-1]))
+        return replace(pool, ranker=self.digest, ranker_scores=entries, positive_scores=positives)
+
+    def _checked(self, query_rows: Int32, passage_rows: Int32) -> Float32:
+        scores = self.score(query_rows, passage_rows) if len(query_rows) else np.zeros(0, np.float32)
+        bad = np.flatnonzero(~np.isfinite(scores))
+        if len(bad):
+            pair = self.name(int(query_rows[bad[0]]), int(passage_rows[bad[0]]))
+            what = f"the score of {pair} is {scores[bad[0]]}"
+            raise NumericError("BAD_SCORE", what, "check the model and these texts")
+        return scores
+
+    def filtered(self, pool: NegativePool, filters: Filters) -> NegativePool:
+        """The pool, scored, with only the entries that keep the bounds of ``filters`` by these scores.
+
+        Bounds on ranks are not looked at. A pool that this guide has scored is not scored again.
+        """
+        scores = pool.positive_scores if pool.ranker == self.digest else None
+        if scores is None or np.isnan(scores).any():
+            with track("scoring candidates", "pairs") as tick:
+                pool = self.scored(pool, progress=tick)
+        return within(pool, filters)
+
+
+def _pairs(pool: NegativePool, start: int, stop: int) -> tuple[Int32, Int32, Int64]:
+    """The distinct pairs of a range of queries, and where among them each entry and then each positive is."""
+    sides = (pool.offsets, pool.passage_rows), (pool.positive_offsets, pool.positive_rows)
+    owner = np.concatenate([owners(offsets[start : stop + 1]) for offsets, _ in sides])
+    rows = np.concatenate([rows[offsets[start] : offsets[stop]] for offsets, rows in sides])
+    pairs, place = np.unique(owner << 31 | rows, return_inverse=True)
+    passages = (pairs & ((1 << 31) - 1)).astype(np.int32)
+    return pool.query_rows[start:stop][pairs >> 31], passages, place.astype(np.int64)
+
+
+class PairScorer(Protocol):
+    """What scores pairs, over a collection: a cross-encoder, or a bi-encoder."""
+
+    digest: str  # of the model
+
+    def score(self, query_rows: Int32, passage_rows: Int32) -> Float32:
+        """The scores [n] of pairs of rows, the higher the better; pairs of a query stand together."""
+        ...
+
+
+def guide_of(scorer: PairScorer, collection: Collection) -> Guide:
+    """The guide over a collection that scores as ``scorer``; its messages name ids."""
+
+    def name(query: int, passage: int) -> str:
+        return f"query {collection.query_ids[query]} and passage {collection.passage_ids[passage]}"
+
+    return Guide(scorer.score, scorer.digest, name)
+
+
+def within(pool: NegativePool, filters: Filters) -> NegativePool:
+    """Only the entries of a scored pool that keep the bounds on scores; ``filtered`` counts the others by source.
+
+    The score of a query's positive is the lowest of its positives, for training turns from one to the next.
+    """
+    assert pool.ranker_scores is not None, "the pool has no scores"
+    scores, owner = pool.ranker_scores, owners(pool.offsets)
+    keep = filters.on_scores.accept(np.ones(len(scores), np.int32), scores)
+    if filters.margin:
+        keep &= filters.below(scores, lowest_positive(pool)[owner])
+    at = np.flatnonzero(keep)
+    keep[at] = filters.highest(scores[at], owner[at])
+    counts = dict(pool.filtered)
+    for code in np.unique(pool.sources).tolist():
+        dropped = int(np.count_nonzero(~keep & (pool.sources == code)))
+        counts[SOURCES[code]] = counts.get(SOURCES[code], 0) + dropped
+    log.info("bounds on the guide's scores keep out %d of %d candidates", np.count_nonzero(~keep), len(keep))
+    return replace(pool.keep(keep), filtered=counts)
+
+
+def lowest_positive(pool: NegativePool) -> Float32:
+    """The lowest score [Q] of each query's positives, by what scored the pool; 0 where it has no positive.
+
+    Raises
+    ------
+    NumericError : a positive has none.
+    """
+    assert pool.positive_scores is not None, "the pool has no scores"
+    lowest, some = np.zeros(len(pool), np.float32), spans(pool.positive_offsets) > 0
+    if some.any():
+        lowest[some] = np.minimum.reduceat(pool.positive_scores, pool.positive_offsets[:-1][some])
+    if np.isnan(lowest).any():
+        what = f"{np.count_nonzero(np.isnan(lowest))} queries have a positive without a score"
+        raise NumericError("BAD_SCORE", what, "score the pool again: hardneg score")
+    return lowest

@@ -1,0 +1,142 @@
+"""Settings of AR2, and the turns that the two models take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field
+
+from hardneg.adversarial import Game, Weighting
+from hardneg.diagnostics.judge import evaluation_depth
+from hardneg.errors import SettingsError
+from hardneg.evaluation.measures import parse_measures
+from hardneg.recipes.settings import Episode, MiningSettings
+
+RANKER = "ranker"  # the name of the second model in metrics, checkpoints and timing
+
+FIRST_RANKER = 0  # the episode in which D⁰ is trained
+EPISODE = 1  # that of all iterations
+
+
+class Ar2(MiningSettings):
+    """Settings of the recipe; the presets hold the paper's values."""
+
+    # the game
+    iterations: int = Field(10, ge=1)
+    order: Literal["ranker-first", "retriever-first"] = "ranker-first"  # the code's; the second: Algorithm 1
+    game: Game = "ar2"  # irgan: the minimax game of Eq. 3, for comparison (Table 5)
+    weighting: Weighting = "p_theta"  # of Eq. 10; reference: as the published code has it
+    balance: float = Field(0.5, ge=0, le=1)  # λ: 0 distillation alone, 1 the adversarial loss alone
+    temperature: float = Field(1.0, gt=0)  # of the ranker's scores in distillation
+    negatives_per_query: int = Field(15, ge=1)  # n, drawn from the candidates
+    depth: int = Field(100, ge=1)  # candidates of a query: the top of the retriever's list without D+
+    positives: Literal["rotate", "first"] = "rotate"
+
+    rerank_depth: int = Field(100, ge=0)  # hits of dev and test that the ranker is measured by; 0: it is not
+
+    # the retriever's steps; rate and queries of a step are those of every recipe
+    retriever_steps: int = Field(1500, ge=1)  # of an iteration
+
+    # the ranker's
+    ranker_steps: int = Field(500, ge=1)  # of an iteration
+    ranker_learning_rate: float = Field(1e-6, gt=0)
+    ranker_queries_per_step: int = Field(64, ge=1)
+    ranker_micro_queries: int | None = Field(None, ge=1)
+    ranker_max_length: int | None = Field(None, ge=8, le=8192)  # tokens of a pair; None: what the ranker brings
+    ranker_query_length: int | None = Field(None, ge=3, le=8192)  # of its query
+
+    # D⁰, where no ranker is given: a new head on the retriever's model, warmed up on the first candidates
+    first_ranker_steps: int = Field(2000, ge=1)
+    first_ranker_learning_rate: float = Field(1e-5, gt=0)
+    first_ranker_queries_per_step: int = Field(64, ge=1)
+
+    def check(self) -> None:
+        """Refuse, besides, lists that are too short, measurements within a turn, and settings without effect."""
+        super().check()
+        if self.depth < self.negatives_per_query:
+            what = f"negatives_per_query = {self.negatives_per_query} of only depth = {self.depth} candidates"
+            raise SettingsError("BAD_SETTING", what, "draw fewer, or mine deeper")
+        if self.measure_every or self.patience:
+            what = f"measure_every = {self.measure_every}: ar2 measures after every iteration, and only then"
+            raise SettingsError("BAD_SETTING", what, "leave it out; retriever_steps says how often that is")
+        if self.rerank_depth > (depth := evaluation_depth(parse_measures(self.measures))):
+            what = f"rerank_depth = {self.rerank_depth}, and dev and test are searched {depth} deep"
+            raise SettingsError("BAD_SETTING", what, "lower it, or measure deeper")
+        if self.game == "irgan" and self.weighting == "reference":
+            what = "weighting = reference with game = irgan, whose candidates have one weighting"
+            raise SettingsError("BAD_SETTING", what, "leave one of them out")
+        if self.gradient_cache and self.ranker_micro_queries:
+            what = f"gradient_cache = true with ranker_micro_queries = {self.ranker_micro_queries}"
+            raise SettingsError(
+                "BAD_SETTING", what, "set only one of them; cache_tokens bounds the cache's memory"
+            )
+
+    @property
+    def doubts(self) -> list[str]:
+        """What these settings do that is easily missed, a line each."""
+        found = []
+        if self.balance == 1 and (self.weighting == "p_theta" or self.game == "irgan"):
+            loss = "IRGAN's loss" if self.game == "irgan" else "weighting = p_theta"
+            found.append(f"balance = 1: by {loss} alone the positive gets no gradient; candidates only sink")
+        if self.weighting == "reference" and self.queries_per_step != 8:
+            count = self.queries_per_step
+            found.append(
+                f"weighting = reference sums over a step: with queries_per_step = {count} the adversarial part"
+                f" weighs {count / 8:g} times what it does in the published code, where it is 8"
+            )
+        return found
+
+    @property
+    def ranker_overrides(self) -> Mapping[str, Any]:
+        """What is to differ from what the ranker brings."""
+        values = {"max_length": self.ranker_max_length, "query_length": self.ranker_query_length}
+        return {name: value for name, value in values.items() if value is not None}
+
+    # ------------------------------------------------------------ turns
+
+    @property
+    def steps(self) -> int:
+        """Steps of the retriever, of all iterations."""
+        return self.iterations * self.retriever_steps
+
+    @property
+    def steps_of_ranker(self) -> int:
+        """Steps of the ranker, of all iterations."""
+        return self.iterations * self.ranker_steps
+
+    @property
+    def refreshes(self) -> int:
+        """Refreshes after the first candidates; the last iteration has one only where its ranker comes second."""
+        return self.iterations - (self.order == "ranker-first")
+
+    def version_of(self, model: str, step: int) -> int:
+        """The candidates that a step (from 0) of a model draws from: refresh k is made by the retriever G^k."""
+        if model == RANKER:
+            return step // self.ranker_steps + (self.order == "retriever-first")
+        return step // self.retriever_steps
+
+    def at_refresh(self, version: int) -> dict[str, int]:
+        """The steps of both models after which a refresh is made."""
+        ranker = version - (self.order == "retriever-first")
+        return {RANKER: max(ranker, 0) * self.ranker_steps, "retriever": version * self.retriever_steps}
+
+    def after(self, iteration: int) -> dict[str, int]:
+        """The steps of both models after so many iterations."""
+        return {RANKER: iteration * self.ranker_steps, "retriever": iteration * self.retriever_steps}
+
+    @property
+    def kept_steps(self) -> list[int]:
+        """The steps of the retriever after which its weights are kept: the best iteration may be any."""
+        steps = range(self.retriever_steps, self.steps, self.retriever_steps)
+        return [*steps] if self.keep == "best" else []
+
+    # ------------------------------------------------------------ what a plan counts
+
+    def episodes_of(self, queries: int, *, first_ranker: bool) -> list[Episode]:
+        """The retriever's training, the ranker's, and that of D⁰, with so many queries."""
+        width = 1 + self.negatives_per_query
+        own = Episode(EPISODE, queries, self.steps, self.queries_per_step, width)
+        ranker = Episode(EPISODE, queries, self.steps_of_ranker, self.ranker_queries_per_step, width)
+        first = Episode(FIRST_RANKER, queries, self.first_ranker_steps, self.first_ranker_queries_per_step, width)
+        return [*([first] if first_ranker else []), own, ranker]

@@ -1,0 +1,320 @@
+"""A ranker: a cross-encoder, trained on groups of one positive and n negatives, measured by what it re-ranks.
+
+The loss is the cross entropy over a query's group (AR2; Zhang et al., ICLR 2022, Eq. 2) or the binary one of each
+pair, in which the positive weighs as much as its negatives together (AR2, Eq. 3). Negatives are a given pool's, or
+mined: by BM25, by the retriever that is given, or drawn of the corpus. Every state re-ranks the first hits of the
+same runs, BM25's or the retriever's, which are measured as they are besides.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, PositiveInt
+
+from hardneg.data.training_data import TrainingData
+from hardneg.diagnostics.reranked import RankedState, Reranker
+from hardneg.errors import SettingsError
+from hardneg.experiment.names import RETRIEVED, UNTRAINED, Kind
+from hardneg.experiment.snapshot import ArchivedState, Snapshot
+from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.cross_encoder import CrossEncoder, RankerSettings
+from hardneg.models.rankers import load_ranker, new_ranker, open_ranker, save_ranker
+from hardneg.models.reinit import reinitialize
+from hardneg.models.source import ModelSource
+from hardneg.models.tokenizing import pair_store
+from hardneg.negatives.candidates import Contains
+from hardneg.negatives.imported_pool import import_pool
+from hardneg.negatives.labels import current_positives, with_pool_positives
+from hardneg.negatives.mining import Corpus, mine_candidates
+from hardneg.negatives.mix import union
+from hardneg.negatives.pool import NegativePool, empty_pool
+from hardneg.process.distributed import by_leader
+from hardneg.recipes import catalogue
+from hardneg.recipes.measured_states import DevEvaluator, MeasuredStage
+from hardneg.recipes.settings import Episode, MiningSettings, Recipe
+from hardneg.recipes.training_run import TrainingRun
+from hardneg.records import Run
+from hardneg.search.bm25 import bm25_run
+from hardneg.search.rerank import RankerScorer
+from hardneg.storage.artifacts import digest_json, read_manifest
+from hardneg.training.batches import VisitBatches, trainable
+from hardneg.training.ranker_objectives import RankerLossName, ranker_loss, ranker_objective
+from hardneg.training.stage import steps_made
+
+RANKER = "ranker"  # the model's name in metrics and checkpoints
+EPISODE = 1
+OF_ENCODERS = ("towers", "pooling", "head", "normalize", "dim", "prompts", "search_query_length")
+
+States = RankedState | Snapshot | ArchivedState
+
+
+class RankerTraining(MiningSettings):
+    """Settings of the recipe."""
+
+    sources: list[Literal["bm25", "query", "random"]] = Field([])  # none: what ranks first; with a pool that alone
+    negatives_per_query: int = Field(7, ge=1)
+    count: int = Field(100, ge=1)  # of each source, kept to draw from
+    loss: RankerLossName = "cross_entropy"
+    max_length: int | None = Field(None, ge=5, le=8192)  # tokens of a pair
+    epochs: float = Field(1, gt=0)
+    steps: PositiveInt | None = None  # of the schedule; wins over epochs
+    stop_step: int | None = Field(None, ge=1)  # ends training early, without shortening the schedule
+    positives: Literal["rotate", "first"] = "rotate"
+    rerank: int = Field(100, ge=1)  # hits of a dev or test query that are re-ranked to measure a state
+
+    def check(self) -> None:
+        """Refuse settings that no ranker has, besides."""
+        super().check()
+        if given := [name for name in OF_ENCODERS if getattr(self, name) is not None]:
+            what = f"{given[0]} = {getattr(self, given[0])}, and a ranker has none"
+            raise SettingsError("BAD_SETTING", what, "leave it out")
+        if len(set(self.sources)) < len(self.sources):
+            what = f"a source stands twice in {', '.join(self.sources)}"
+            raise SettingsError("REPEATED_SOURCE", what, "name each once")
+
+    def episode_of(self, queries: int) -> Episode:
+        """What training does with so many queries."""
+        counted = self.bounded(math.ceil(self.epochs * math.ceil(queries / self.queries_per_step)))
+        horizon = self.steps or counted
+        steps = min(self.stop_step or horizon, horizon)
+        return Episode(EPISODE, queries, steps, self.queries_per_step, 1 + self.negatives_per_query, horizon)
+
+    @property
+    def ranker_overrides(self) -> dict[str, Any]:
+        """What is to differ from what the ranker brings."""
+        return {name: value for name in RankerSettings.names() if (value := getattr(self, name, None)) is not None}
+
+
+def starting_ranker(source: ModelSource, settings: RankerTraining) -> CrossEncoder:
+    """A fresh ranker as training starts with it: the one that is given, or an encoder with a new head.
+
+    The head is drawn from the seed of training; a line says so.
+
+    Raises
+    ------
+    SettingsError : two models are given; and as :func:`~hardneg.models.rankers.load_ranker` says.
+    """
+    if source.passage_model is not None:
+        what = "a second model is given for the passages, and a ranker reads both sides in one"
+        raise SettingsError("TWO_MODELS", what, "leave it out")
+    try:
+        ranker = open_ranker(dataclasses.replace(source, ranker=source.model), **settings.ranker_overrides)
+    except SettingsError as fault:
+        if fault.code != "NOT_A_RANKER":
+            raise
+        ranker = new_ranker(source, seed=settings.seed, **settings.ranker_overrides)
+    if settings.reinit_layers:
+        reinitialize(ranker.tower.transformer, settings.reinit_layers, seed=settings.reinit_seed)
+    return ranker
+
+
+# ---------------------------------------------------------------- what is re-ranked
+
+
+class FirstStage:
+    """The runs that every state of a ranker re-ranks: a retriever's over the collection, or BM25's.
+
+    Parameters
+    ----------
+    retriever : None: BM25.
+    """
+
+    def __init__(self, training: TrainingRun[RankerTraining], retriever: BiEncoder | None) -> None:
+        self.training, self.kept = training, dict[str, Run]()
+        self.state: Snapshot | None = None
+        if retriever is not None:
+            runs = training.experiment.layout.runs_of(RETRIEVED)
+            self.state = training.state(retriever, RETRIEVED, runs, kind="retriever")
+            self.state.asked, self.state.sparing = "judged", True
+
+    @property
+    def source(self) -> Literal["bm25", "query"]:
+        """Where negatives come from, unless settings say."""
+        return "bm25" if self.state is None else "query"
+
+    def run(self, split: str, depth: int) -> Run:
+        """The run of a split that judges, at least ``depth`` hits deep."""
+        depth = max(depth, self.training.settings.rerank)
+        if split not in self.kept:
+            rows = self.training.data.judged[split].query_rows
+            if self.state is None:
+                data, experiment = self.training.data, self.training.experiment
+                self.kept[split] = by_leader(bm25_run, data.collection, rows, depth, experiment.cache)
+            else:
+                self.kept[split] = self.state.search(split, rows, depth, as_trained=split != "test")
+        return self.kept[split]
+
+
+def ranked_state(
+    training: TrainingRun[RankerTraining],
+    first: FirstStage,
+    ranker: CrossEncoder,
+    name: str,
+    runs: Path,
+    **facts: Any,
+) -> RankedState:
+    """A state of the ranker over these first runs; ``facts`` as :class:`RankedState` takes them."""
+    settings, data = training.settings, training.data
+    pairs = pair_store(ranker.tower, ranker.template, data.collection, training.experiment.cache)
+    scorer = RankerScorer(ranker, pairs, budget=settings.token_budget, precision=settings.precision)
+    digest = digest_json([ranker.digest(), settings.precision])
+    reranker = Reranker(scorer, digest, settings.rerank, training.experiment.timed)
+    like = partial(ranked_state, training, first)
+    return RankedState(ranker, reranker, first.run, name, runs, like=like, **facts)
+
+
+# ---------------------------------------------------------------- training
+
+
+def train_ranker(
+    training: TrainingRun[RankerTraining],
+    base: Callable[[], CrossEncoder],
+    *,
+    given: NegativePool | None = None,
+    retriever: BiEncoder | None = None,
+) -> Iterator[States]:
+    """Train on groups of a pool; yields the retriever, if there is one, and then each state of the ranker.
+
+    What is published already is reused.
+
+    Parameters
+    ----------
+    given : a pool to train on; sources that the settings name are joined to it.
+    retriever : ranks first, and mines ``query`` negatives; None: BM25 ranks first.
+    """
+    settings, layout = training.settings, training.experiment.layout
+    first = FirstStage(training, retriever)
+    if first.state is not None:
+        yield first.state
+    ranker = base()
+    of_state = partial(ranked_state, training, first)
+    yield of_state(ranker, UNTRAINED, layout.episode(EPISODE).runs, kind="untrained")
+    sources = settings.sources or ([] if given is not None else [first.source])
+    if "query" in sources and first.state is None:
+        what = "sources have query, and no retriever is given to mine with"
+        raise SettingsError("NO_MODEL", what, "give --retriever, or sources = bm25")
+    of = {"sources": "+".join(sources), **({} if first.state is None else {"retriever": first.state.digest})}
+    pool = training.pool(EPISODE, training.inputs | of, partial(ranker_pool, training, first, given, sources))
+    stage_of(training, pool, ranker, of_state).advance()
+    yield from training.measured_states(EPISODE, before=steps_made(layout.episode(EPISODE).model))
+    last = load_ranker(str(training.last_model), device=ranker.device)
+    name: Kind = settings.last_state
+    facts = {"weights": training.last_model, "kind": name, "episode": EPISODE}
+    yield of_state(last, name, layout.runs_of(name), pool=layout.episode(EPISODE).negatives, **facts)
+
+
+def ranker_pool(
+    training: TrainingRun[RankerTraining],
+    first: FirstStage,
+    given: NegativePool | None,
+    sources: Sequence[str],
+    contains: Contains | None,
+) -> NegativePool:
+    """All negatives that may be drawn: those of a given pool, and those that are mined."""
+    settings, data, collection = training.settings, training.data, training.data.collection
+    corpus = first.state or Corpus(collection, training.experiment.cache)
+    positives = current_positives(corpus, data, settings.depth, contains)
+    pools = [empty_pool(positives, EPISODE, collection.digest)]
+    if given is not None:
+        pools.append(import_pool(given, positives, EPISODE, collection.text_keys, contains))
+    pools += [
+        mine_candidates(
+            corpus,
+            positives,
+            source,
+            episode=EPISODE,
+            depth=settings.depth,
+            count=settings.count,
+            seed=settings.seed,
+            filters=settings.filters,
+            contains=contains,
+        )
+        for source in sources
+    ]
+    return union(pools)
+
+
+def stage_of(
+    training: TrainingRun[RankerTraining],
+    pool: NegativePool,
+    ranker: CrossEncoder,
+    of_state: Callable[..., RankedState],
+) -> MeasuredStage:
+    """The stage that trains a ranker on a pool, measured on the way."""
+    settings, layout, experiment = training.settings, training.experiment.layout, training.experiment
+    positions = trainable(pool, settings.negatives_per_query)
+    planned = settings.episode_of(len(positions))
+    batches = VisitBatches(
+        training.data.train,
+        lambda step: pool,
+        queries_per_step=settings.queries_per_step,
+        negatives=settings.negatives_per_query,
+        seed=settings.seed,
+        positions=positions,
+        episode=EPISODE,
+        rotate=settings.positives == "rotate",
+        micro_queries=settings.micro_queries,
+    )
+    objective = ranker_objective(
+        with_pool_positives(training.data, pool),
+        ranker,
+        experiment.cache,
+        ranker_loss(settings.loss, scale=settings.scale or 1.0),
+        **settings.of_objective,
+    )
+    models = {layout.episode(EPISODE).model: planned.steps, training.last_model: planned.steps}
+    schedule = settings.schedule_over(planned.scheduled)
+    how: Mapping[str, Any] = {"name": RANKER, "save": save_ranker, "kind": "ranker"}
+    trainee = training.trainee(ranker, objective, batches, schedule, models, **how)
+    inputs = {"pool": read_manifest(layout.episode(EPISODE).negatives).digest}
+    passing = DevEvaluator(training, planned, made=of_state, save=save_ranker)
+    return MeasuredStage(training, trainee, passing, episode=EPISODE, inputs=inputs)
+
+
+# ---------------------------------------------------------------- what it would do
+
+
+@dataclasses.dataclass(frozen=True)
+class RankerWork:
+    """What training a ranker would do.
+
+    Attributes
+    ----------
+    states : how often dev and test are re-ranked; ``passed``: how often dev alone.
+    """
+
+    data: TrainingData
+    episode: Episode
+    rerank: int
+    states: int
+    passed: int
+
+    @property
+    def trained(self) -> int:
+        """Pairs that are trained on."""
+        step = min(self.episode.queries_per_step, self.episode.queries) * self.episode.passages_per_query
+        return step * self.episode.steps
+
+    @property
+    def scored(self) -> int:
+        """Pairs that are scored to measure."""
+        judged = {name: len(qrels) for name, qrels in self.data.judged.items()}
+        hits = min(self.rerank, self.data.collection.n_passages)
+        return hits * (self.states * sum(judged.values()) + self.passed * judged.get("dev", 0))
+
+
+def plan(settings: RankerTraining, data: TrainingData, ranker: CrossEncoder) -> RankerWork:
+    """What the experiment would do."""
+    episode = settings.episode_of(len(data.train))
+    return RankerWork(data, episode, settings.rerank, 2, len(settings.measured_steps(episode)))
+
+
+ABOUT = "groups of one positive and several negatives"
+
+RECIPE = Recipe(catalogue.RANKER, RankerTraining, train_ranker, plan, about=ABOUT, together=True, trains="ranker")

@@ -1,0 +1,353 @@
+"""AR2: every step against a slow re-implementation, turns and candidates in force, resuming, refusals."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from reference_ar2 import SlowGame
+
+import hardneg as hn
+from faults.power import Power, power_cut_at
+from hardneg import settings_of
+from hardneg.api.reopen import run_of_state
+from hardneg.data.training_data import choose_splits
+from hardneg.errors import Faults, InputError, NumericError, SettingsError
+from hardneg.experiment.states import read_states
+from hardneg.models.loading import load_encoder
+from hardneg.models.rankers import load_ranker, save_ranker
+from hardneg.models.source import ModelSource
+from hardneg.models.tokenizing import pair_store
+from hardneg.negatives.pool import load_pool
+from hardneg.recipes import training_run as mining
+from hardneg.recipes.ar2.recipe import RECIPE
+from hardneg.recipes.ar2.settings import Ar2
+from hardneg.recipes.starting_ranker import starting_ranker
+from hardneg.search.rerank import RankerScorer, rerank
+from reference_adversarial import slow_entropy
+from worlds.tiny_world import COMMON, one_thread  # noqa: F401
+
+LONGEST = 24
+SMALL = {
+    "iterations": 2,
+    "retriever_steps": 4,
+    "ranker_steps": 3,
+    "first_ranker_steps": 5,
+    "negatives_per_query": 3,
+    "ranker_queries_per_step": 6,
+    "first_ranker_queries_per_step": 6,
+    "ranker_learning_rate": 1e-3,
+    "first_ranker_learning_rate": 1e-3,
+    "warmup": 1,
+}
+
+# Losses of all steps, recorded from this code once the slow re-implementation had given the same.
+RECORDED = {
+    "first ranker": [1.39294, 1.34368, 1.31057, 1.29489, 1.31012],
+    "ranker": [1.21886, 1.09647, 1.10001, 1.37737, 1.69689, 1.82302],
+    "retriever": [1.00922, 0.96154, 0.91994, 0.96932, 1.15485, 1.14079, 1.31094, 1.13254],
+}
+
+
+@pytest.fixture(scope="module")
+def ranker(world):
+    return starting_ranker(ModelSource.at(world.calm), {"max_length": LONGEST}, seed=7)
+
+
+@pytest.fixture(scope="module")
+def run(run_states, ranker):
+    """A function that executes the recipe from a new ranker."""
+    return lambda **changes: run_states(RECIPE, ranker=ranker, **SMALL | changes)
+
+
+@pytest.fixture(scope="module")
+def whole(run):
+    return run()
+
+
+@pytest.fixture(scope="module")
+def retriever_first(run):
+    return run(order="retriever-first")
+
+
+def rows_of(done, model, episode=1):
+    return [row for row in done.metrics if (row["model"], row["episode"]) == (model, episode)]
+
+
+def losses_of(done):
+    parts = {"first ranker": ("ranker", 0), "ranker": ("ranker", 1), "retriever": ("retriever", 1)}
+    return {name: [row["loss"] for row in rows_of(done, *place)] for name, place in parts.items()}
+
+
+def test_the_losses_of_every_step(whole):
+    found = losses_of(whole)
+    for name, recorded in RECORDED.items():
+        assert found[name] == pytest.approx(recorded, abs=1e-4), name
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"order": "retriever-first", "weighting": "reference", "balance": 0.9, "iterations": 1},
+        {"game": "irgan", "balance": 1.0, "iterations": 1, "ranker_steps": 2},
+    ],
+)
+def test_steps_equal_a_slow_reimplementation(run, run_states, whole, ranker, world, tmp_path, changes):
+    done = whole
+    if (
+        "game" in changes
+    ):  # D⁰ is given: the bias of its head has no gradient, and Adam makes steps of its rounding
+        done = run_states(RECIPE, ranker=replace(ranker, is_new=False), **SMALL | changes)
+    elif changes:
+        done = run(**changes)
+    save_ranker(ranker.model, tmp_path / "new")
+    train = choose_splits(world.collection, dev="none").train
+    options = {name: changes[name] for name in ("game", "weighting", "balance") if name in changes}
+    slow = SlowGame(world.collection, train, world.calm, tmp_path / "new", longest=LONGEST, **options)
+    for row, batch in zip(done.metrics, done.batches, strict=True):
+        if (row["episode"], row["step"]) == (1, 1):
+            slow.begin(row["model"])
+        loss, norm = slow.step(row["model"], batch, row["lr"])
+        assert row["loss"] == pytest.approx(loss, abs=2e-4 * max(1, abs(loss))), row
+        assert row["grad_norm"] == pytest.approx(norm, rel=5e-3), row
+
+
+# ---------------------------------------------------------------- turns and candidates
+
+
+def test_turns_and_the_candidates_in_force(whole, retriever_first):
+    def turns(done):
+        return [(row["model"], row["step"], row["negative_version"]) for row in done.metrics[5:]]
+
+    def of(model, first, last, version):
+        return [(model, step, version) for step in range(first, last + 1)]
+
+    first, second = of("ranker", 1, 3, 0), of("ranker", 4, 6, 1)
+    assert turns(whole) == first + of("retriever", 1, 4, 0) + second + of("retriever", 5, 8, 1)
+    first, second = of("ranker", 1, 3, 1), of("ranker", 4, 6, 2)
+    assert turns(retriever_first) == of("retriever", 1, 4, 0) + first + of("retriever", 5, 8, 1) + second
+    assert whole.results["states"] == retriever_first.results["states"] == ["untrained", "iteration-1", "final"]
+    for done, versions in ((whole, 2), (retriever_first, 3)):
+        assert len(list((done.path / "episodes/1/negatives").glob("v*"))) == versions
+
+
+def test_steps_draw_from_the_candidates_in_force_each_model_its_own(whole, world):
+    pools = [load_pool(whole.path / f"episodes/1/negatives/v000{k}", n_passages=120) for k in (0, 1)]
+    assert pools[0].scores.tobytes() != pools[1].scores.tobytes()
+    drawn = {"ranker": {}, "retriever": {}}
+    for row, batch in zip(whole.metrics[5:], whole.batches[5:], strict=True):
+        pool = pools[row["negative_version"]]
+        assert np.diff(pool.offsets).max() == 20
+        for query, negatives in zip(batch.query_rows.tolist(), batch.passage_rows[:, 1:].tolist(), strict=True):
+            i = int(np.flatnonzero(pool.query_rows == query)[0])
+            assert set(negatives) <= set(pool.passage_rows[pool.offsets[i] : pool.offsets[i + 1]].tolist())
+            drawn[row["model"]].setdefault(query, negatives)
+    both = drawn["ranker"].keys() & drawn["retriever"].keys()
+    assert len(both) > 5
+    assert any(drawn["ranker"][query] != drawn["retriever"][query] for query in both)
+
+
+def test_one_schedule_and_one_optimiser_of_a_model_over_all_iterations(whole):
+    rates = [row["lr"] for row in rows_of(whole, "retriever")]
+    assert rates == pytest.approx([1e-3, *(1e-3 * k / 7 for k in range(7, 0, -1))])
+    rates = [row["lr"] for row in rows_of(whole, "ranker")]
+    assert rates == pytest.approx([1e-3, *(1e-3 * k / 5 for k in range(5, 0, -1))])
+
+
+def test_the_mixture_is_in_the_metrics(whole):
+    for row in rows_of(whole, "retriever"):
+        assert row["loss"] == pytest.approx((row["adversarial"] + row["distillation"]) / 2, abs=1e-6)
+        assert 0 < row["entropy"] < np.log(4)
+
+
+def test_a_given_ranker_is_not_warmed_up(whole, run_states):
+    given = starting_ranker(ModelSource.at(".", ranker=str(whole.path / "first-ranker")), {}, seed=0)
+    done = run_states(RECIPE, ranker=given, **SMALL)
+    assert done.metrics == whole.metrics[5:]
+    assert not (done.path / "first-ranker").exists()
+
+
+def test_both_models_are_published_and_two_towers_learn_apart(whole, run_states, ranker, world):
+    assert load_ranker(whole.path / "ranker").digest() != load_ranker(whole.path / "first-ranker").digest()
+    untied = run_states(
+        RECIPE, ranker=ranker, base=load_encoder(world.calm, world.calm), **SMALL | {"iterations": 1}
+    )
+    found = load_encoder(str(untied.path / "model"))
+    assert not found.tied
+    assert found.digest("query") != found.digest("passage")
+
+
+# ---------------------------------------------------------------- results
+
+
+@pytest.fixture(scope="module", params=["ranker-first", "retriever-first"])
+def measured(request, world, tmp_path_factory):
+    """The results of a whole experiment, and its folder."""
+    out = tmp_path_factory.mktemp("measured") / "exp"
+    settings = COMMON | SMALL | {"retriever_steps": 2, "ranker_steps": 2, "first_ranker_steps": 3}
+    settings |= {
+        "order": request.param,
+        "rerank_depth": 10,
+        "ranker_max_length": LONGEST,
+        "measures": "RR@10 R@100",
+    }
+    return hn.train_ar2(world.collection, world.calm, out, device="cpu", **settings), out
+
+
+GRID = ["untrained", "untrained/first-ranker", "untrained/ranker", "final/first-ranker", "final/ranker", "final"]
+
+
+def test_retriever_and_ranker_are_measured_at_every_iteration_and_in_the_grid(measured, world):
+    results, out = measured
+    states = {*GRID, "bm25", "iteration-1", "iteration-1/ranker", "untrained/ranker-1"}
+    assert set(results["dev"]) == set(results["test"]) == states
+    assert results["kept"]["state"] == "last"
+    assert set(results["kept"]["of"]) == {"untrained", "last"}
+    found = {name: value["R@100"] for name, value in results["test"].items()}
+    for name in states - {"bm25"}:  # the first hits are the same, whatever their order
+        assert found[name] == found[name.split("/")[0]]
+    assert results["test"]["final/ranker"]["RR@10"] != results["test"]["final"]["RR@10"]
+    assert hn.verify(out)["whole"]
+
+
+def test_a_pipeline_is_the_rankers_order_of_the_retrievers_hits(measured, world):
+    _, out = measured
+    records = {record.name: record for record in read_states(out)}
+    one = records["final/ranker"]
+    assert (one.kind, one.of, one.ranker, one.model) == ("reranked", "final", "ranker", "model")
+    assert records["final/first-ranker"].ranker == "first-ranker"
+    assert records["iteration-1/ranker"].ranker is None
+    ranker, first = load_ranker(out / "ranker"), run_of_state(out, records["final"], "test")
+    store = pair_store(ranker.tower, ranker.template, world.collection, out / "cache")
+    expected = rerank(first, RankerScorer(ranker, store), 10)
+    again = run_of_state(out, one, "test")
+    assert np.array_equal(again.passage_rows, expected.passage_rows)
+    np.testing.assert_allclose(again.scores, expected.scores, atol=1e-5)
+
+
+def test_the_entropy_is_that_of_the_positive_and_the_first_other_hits(measured, world):
+    results, out = measured
+    assert set(results["entropy"]) == {"untrained", "iteration-1", "final"}
+    assert set(results["entropy"]["final"]) == {"dev", "test"}
+    records = {record.name: record for record in read_states(out)}
+    run, qrels = run_of_state(out, records["final"], "test"), choose_splits(world.collection).test
+    total = []
+    for i, query in enumerate(run.query_rows):
+        found = slice(run.offsets[i], run.offsets[i + 1])
+        hits = dict(zip(run.passage_rows[found].tolist(), run.scores[found].tolist(), strict=True))
+        positives = qrels.positives().of(i).tolist()
+        assert qrels.query_rows[i] == query
+        best = max(hits[row] for row in positives)  # a run of 100 out of 120 has them all
+        scores = [best, *[score for row, score in hits.items() if row not in positives][:15]]
+        total.append(slow_entropy(scores))
+    assert results["entropy"]["final"]["test"] == pytest.approx(np.mean(total), abs=1e-4)
+
+
+def test_seconds_of_each_part_are_kept(measured):
+    rows = [json.loads(line) for line in (measured[1] / "timing.jsonl").read_text().splitlines()]
+    turns = [(row["episode"], row["model"]) for row in rows if row["stage"] == "train"]
+    order = [(1, "ranker"), (1, "retriever")]
+    assert turns in ([(0, "ranker"), *order, *order], [(0, "ranker"), *order[::-1], *order[::-1]])
+    assert {row["stage"] for row in rows} >= {"encode", "search", "mine", "train"}
+
+
+# ---------------------------------------------------------------- resuming
+
+
+FILES = ("model/model.safetensors", "ranker/model.safetensors", "first-ranker/model.safetensors", "metrics.jsonl")
+
+
+def files_of(path):
+    pools = [path / f"episodes/1/negatives/v000{k}/passage_rows.npy" for k in (0, 1)]
+    return [(path / name).read_bytes() for name in FILES] + [pool.read_bytes() for pool in pools]
+
+
+@pytest.mark.parametrize(
+    ("model", "step", "after"),
+    [
+        ("ranker", 4, False),
+        ("ranker", 5, False),
+        ("ranker", 6, True),
+        ("retriever", 2, False),
+        ("retriever", 4, True),
+        ("retriever", 7, False),
+    ],
+)
+def test_interrupted_anywhere_it_ends_in_the_same_bytes(whole, run, tmp_path, model, step, after):
+    with power_cut_at(model, step, after=after):
+        run(path=tmp_path)
+    assert run(path=tmp_path).results["states"] == whole.results["states"]
+    assert files_of(tmp_path) == files_of(whole.path)
+
+
+@pytest.mark.parametrize("order", ["ranker-first", "retriever-first"])
+def test_interrupted_in_a_refresh_it_ends_in_the_same_bytes(request, run, tmp_path, monkeypatch, order):
+    whole = request.getfixturevalue("whole" if order == "ranker-first" else "retriever_first")
+    real = mining.save_pool
+
+    def failing(pool, path, **more):
+        if path.name == "v0001":
+            raise Power
+        real(pool, path, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mining, "save_pool", failing)
+        with pytest.raises(Power):
+            run(path=tmp_path, order=order)
+    run(path=tmp_path, order=order)
+    assert files_of(tmp_path) == files_of(whole.path)
+
+
+# ---------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"negatives_per_query": 0}, "negatives_per_query = 0"),
+        ({"negatives_per_query": 15, "depth": 14}, "negatives_per_query = 15 of only depth = 14 candidates"),
+        ({"measure_every": 3}, "ar2 measures after every iteration"),
+        ({"game": "irgan", "weighting": "reference"}, "weighting = reference with game = irgan"),
+        (
+            {"gradient_cache": True, "ranker_micro_queries": 2},
+            "gradient_cache = true with ranker_micro_queries = 2",
+        ),
+        ({"balance": 1.5}, "balance = 1.5"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(values, said):
+    with pytest.raises(Faults, match=said):
+        settings_of("ar2", **values)
+
+
+def test_more_negatives_than_passages_are_refused(world):
+    data = choose_splits(world.collection)
+    RECIPE.check(Ar2(negatives_per_query=119, depth=200), data, None)
+    with pytest.raises(InputError, match="negatives_per_query = 120 of 120 passages"):
+        RECIPE.check(Ar2(negatives_per_query=120, depth=200), data, None)
+
+
+def test_what_is_easily_missed_is_said():
+    assert Ar2().doubts == []
+    assert "the positive gets no gradient" in Ar2(balance=1.0).doubts[0]
+    assert "by IRGAN's loss alone" in Ar2(balance=1.0, game="irgan").doubts[0]
+    assert Ar2(balance=1.0, weighting="reference").doubts == []
+    said = Ar2(weighting="reference", queries_per_step=64).doubts
+    assert len(said) == 1
+    assert "queries_per_step = 64 the adversarial part weighs 8 times" in said[0]
+
+
+def test_a_ranker_that_is_none_is_refused(world, tmp_path):
+    with pytest.raises(SettingsError, match="NOT_A_RANKER"):
+        hn.train_ar2(world.collection, world.calm, tmp_path / "exp", ranker=world.calm)
+    with pytest.raises(SettingsError, match="star trains a retriever alone"):
+        hn.train_star(world.collection, world.calm, tmp_path / "exp", ranker=world.calm)
+    assert not (tmp_path / "exp").exists()
+
+
+@pytest.mark.parametrize("model", ["ranker", "retriever"])
+def test_a_loss_that_is_none_names_its_model(run, monkeypatch, model):
+    schedule = {"ranker": "ranker_learning_rate", "retriever": "learning_rate"}[model]
+    with pytest.raises(NumericError, match=rf"loss or gradient of step \d+ of the {model} is not finite"):
+        run(**{schedule: 1e30})

@@ -1,0 +1,213 @@
+"""A ranker from start to results: its steps against plain PyTorch, its states by hand, resuming."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from executed import Executed, watched
+
+import hardneg as hn
+from faults.power import power_cut, power_cut_after_checkpoint
+from hardneg.api.recipes import plan, settings_of, train
+from hardneg.data.formats.trec import read_run
+from hardneg.data.training_data import choose_splits
+from hardneg.errors import Faults, SettingsError
+from hardneg.evaluation.measures import evaluate, parse_measures
+from hardneg.models.cross_encoder import CrossEncoder
+from hardneg.models.rankers import load_ranker, new_ranker, save_ranker
+from hardneg.models.source import ModelSource
+from hardneg.models.tokenizing import pair_store
+from hardneg.negatives.pool import SOURCES, load_pool
+from hardneg.search.bm25 import bm25_run
+from hardneg.search.rerank import RankerScorer, rerank
+from worlds.tiny_world import COMMON, one_thread  # noqa: F401
+
+SMALL = COMMON | {
+    "measures": "RR@10 R@5",
+    "max_length": 24,
+    "negatives_per_query": 3,
+    "steps": 6,
+    "depth": 20,
+    "count": 10,
+    "rerank": 8,
+    "learning_rate": 2e-3,
+}
+
+# Losses of the steps, recorded from this code once plain PyTorch had given the same.
+RECORDED = {
+    "cross_entropy": [1.39016, 1.39834, 1.4005, 1.38472, 1.38827, 1.39198],
+    "bce": [1.44226, 1.63184, 1.50731, 1.39734, 1.38802, 1.39829],
+}
+
+
+@pytest.fixture(scope="module")
+def execute(world, tmp_path_factory):
+    """A function that trains a ranker from start to results."""
+    cache = tmp_path_factory.mktemp("cache")
+
+    def run(path=None, *, model=None, **changes):
+        out = path or tmp_path_factory.mktemp("experiment") / "exp"
+        with watched() as batches:
+            results = hn.train_ranker(
+                world.collection, model or world.calm, out, device="cpu", cache=cache, **SMALL | changes
+            )
+        return Executed(out, SMALL | changes, results, batches)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def whole(execute):
+    return execute()
+
+
+def plain_losses(world, done, tmp_path, loss):
+    """The losses and gradient norms of the same steps by transformers and torch alone, padded, from texts."""
+    from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerFast
+
+    save_ranker(new_ranker(ModelSource.at(world.calm), seed=7, max_length=24), tmp_path / "start")
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(tmp_path / "start")
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "start").train()
+    decayed = torch.optim.AdamW(model.parameters(), lr=1.0, weight_decay=0.0)
+    collection = world.collection
+    for row, batch in zip(done.metrics, done.batches, strict=True):
+        rows = batch.passage_rows.reshape(-1)
+        asked = collection.query_texts.take(np.repeat(batch.query_rows, batch.passage_rows.shape[1]))
+        parts = zip(collection.titles.take(rows), collection.texts.take(rows), strict=True)
+        texts = [f"{title}[SEP]{text}" if title else text for title, text in parts]
+        encoded = tokenizer(
+            asked, texts, truncation="only_second", max_length=24, padding=True, return_tensors="pt"
+        )
+        scores = model(**encoded).logits[:, 0].view(batch.passage_rows.shape)
+        if loss == "bce":
+            logs = torch.log(torch.sigmoid(scores[:, 0])), torch.log(1 - torch.sigmoid(scores[:, 1:]))
+            value = -(logs[0] + logs[1].mean(dim=1)).mean()
+        else:
+            value = torch.nn.functional.cross_entropy(scores, torch.zeros(len(scores), dtype=torch.long))
+        decayed.zero_grad()
+        value.backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        decayed.param_groups[0]["lr"] = row["lr"]
+        decayed.step()
+        yield value.item(), norm.item()
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "bce"])
+def test_steps_equal_plain_pytorch(execute, whole, world, tmp_path, loss):
+    # without known positives among the negatives, which plain code would have to mask
+    done = execute(loss=loss, mask_known_positives=False) if loss == "bce" else whole
+    found = list(plain_losses(world, done, tmp_path, loss))
+    assert done.metrics[0]["loss"] == pytest.approx(found[0][0], abs=1e-5)
+    assert [row["loss"] for row in done.metrics] == pytest.approx([value for value, _ in found], abs=1e-4)
+    assert [row["grad_norm"] for row in done.metrics] == pytest.approx([norm for _, norm in found], rel=1e-3)
+    assert done.losses(1) == pytest.approx(RECORDED[loss], abs=1e-4)
+
+
+def test_states_are_measured_by_what_they_rerank(whole, world):
+    data, measures = choose_splits(world.collection), parse_measures("RR@10 R@5")
+    id_rank, cache = world.collection.passage_ids.id_rank, whole.path.parent / "cache"
+    ranker = load_ranker(whole.path / "model")
+    scorer = RankerScorer(ranker, pair_store(ranker.tower, ranker.template, world.collection, cache))
+    runs = {}
+    for split, qrels in data.judged.items():
+        first = bm25_run(world.collection, qrels.query_rows, 100, cache)
+        plain = evaluate(first, qrels, measures, id_rank=id_rank)
+        assert whole.results[split]["bm25"] == pytest.approx(plain.means)
+        again = runs[split] = rerank(first, scorer, 8)
+        found = evaluate(again, qrels, measures, id_rank=id_rank)
+        assert whole.results[split]["final"] == pytest.approx(found.means)
+        said = whole.results["reranked"][split]
+        assert (said["k"], said["as it is"], said["reranked"]) == (
+            8,
+            pytest.approx(plain.means),
+            pytest.approx(found.means),
+        )
+        assert said["best"]["R@5"] >= max(found.means["R@5"], plain.means["R@5"])
+    assert whole.results["reranked"]["first"] == "bm25"
+    spaces = world.collection.query_ids, world.collection.passage_ids
+    kept = read_run(whole.path / "runs/final.test.trec.gz", *spaces, collection=world.collection.digest)
+    assert kept.scores == pytest.approx(runs["test"].scores, abs=1e-5)
+    assert {(row["a"], row["b"]) for row in whole.results["comparisons"]} == {
+        ("final", "untrained"),
+        ("final", "bm25"),
+    }
+    card = (whole.path / "model/README.md").read_text()
+    for part in ("cross-encoder", "| bm25 |", "text-ranking"):
+        assert part in card
+
+
+def test_the_model_opens_in_sentence_transformers(whole, world):
+    library = pytest.importorskip("sentence_transformers")
+    ranker = load_ranker(whole.path / "model")
+    rows = np.arange(12)
+    texts = world.collection.texts.take(rows)
+    asked = world.collection.query_texts.take(rows)
+    theirs = library.CrossEncoder(str(whole.path / "model"), device="cpu")
+    from hardneg.data.tokens import token_batch
+    from hardneg.models.pair_scores import score_pairs
+
+    sides = (
+        token_batch(asked, [], ranker.template.query, ranker.tokenizer),
+        token_batch(texts, [""] * 12, ranker.template.passage, ranker.tokenizer),
+    )
+    ours = score_pairs(ranker, *sides, rows, rows, budget=512)
+    assert ours == pytest.approx(theirs.predict(list(zip(asked, texts, strict=True))), abs=1e-4)
+
+
+def test_it_resumes_to_the_same_bytes(execute, whole, tmp_path):
+    files = ("model/model.safetensors", "metrics.jsonl", "results.json", "states.jsonl")
+    for name, cut in (("step", power_cut(3)), ("checkpoint", power_cut_after_checkpoint())):
+        with cut:
+            execute(tmp_path / name)
+        execute(tmp_path / name)
+        for file in files:
+            assert (tmp_path / name / file).read_bytes() == (whole.path / file).read_bytes(), (name, file)
+    again = execute(tmp_path / "step")
+    assert (again.results, again.batches) == (whole.results, [])
+
+
+def test_a_retriever_ranks_first_and_mines(execute, world):
+    done = execute(retriever=world.model, measure_every=2, keep="best", steps=5)
+    states = list(done.results["dev"])
+    assert {"bm25", "retriever", "untrained", "step-2", "step-4", "last", "final"} >= set(states)
+    assert states[-1] == "final"
+    assert {"retriever", "step-2"} <= set(states)
+    assert done.results["reranked"]["first"] == "retriever"
+    assert done.results["reranked"]["dev"]["as it is"] == done.results["dev"]["retriever"]
+    dev = done.results["kept"]["of"]
+    assert "retriever" not in dev
+    assert done.results["kept"]["dev"] == max(dev.values())
+    assert done.results["dev"]["final"]["RR@10"] == done.results["kept"]["dev"]
+    pool = load_pool(done.path / "episodes/1/negatives", n_passages=120)
+    assert {SOURCES[code] for code in np.unique(pool.sources)} == {"query"}
+    assert isinstance(load_ranker(done.path / "model"), CrossEncoder)
+
+
+def test_a_ranker_is_trained_further(execute, whole):
+    done = execute(model=whole.path / "model", steps=2)
+    assert done.results["dev"]["untrained"] == pytest.approx(whole.results["dev"]["final"])
+
+
+def test_what_cannot_be_is_refused(world, tmp_path):
+    refuse = partial(train, "ranker", world.collection, world.calm, tmp_path / "exp", device="cpu")
+    with pytest.raises(SettingsError, match="TWO_MODELS"):
+        refuse(passage_model=world.model, **SMALL)
+    with pytest.raises(SettingsError, match="NO_MODEL"):
+        refuse(**SMALL | {"sources": ["query"]})
+    with pytest.raises(Faults, match="pooling"):
+        settings_of("ranker", pooling="cls")
+    with pytest.raises(Faults, match="twice"):
+        settings_of("ranker", sources=["bm25", "bm25"])
+    with pytest.raises(SettingsError, match="BAD_SETTING"):
+        train("star", world.collection, world.calm, tmp_path / "star", retriever=world.model)
+
+
+def test_the_plan_counts_pairs(world):
+    for name in ("demo", "finetune"):
+        settings_of("ranker", name)
+    found = plan("ranker", world.collection, world.calm, device="cpu", estimate=True, **SMALL)
+    assert found["facts"]["pairs of a step"] == 8 * 4
+    assert found["facts"]["pairs trained on"] == 6 * 8 * 4
+    assert found["facts"]["pairs scored to measure"] == 2 * 8 * 32
+    assert found["seconds"]["total"] > 0
