@@ -188,12 +188,12 @@ def sorted_keys(lists: Sequence[Lists], query_rows: Int32, *, block: int = KEYS)
     aligned = [_Aligned.of(DatedLists(one, time), query_rows) for time, one in enumerate(lists)]
     time_bits = len(lists).bit_length() + 1
     passage_bits = max((int(one.passage_rows.max(initial=0)) for one in lists), default=0).bit_length()
-    kind = np.uint32 if time_bits + passage_bits <= _SHORT else np.uint64
+    kind: type[np.unsignedinteger] = np.uint32 if time_bits + passage_bits <= _SHORT else np.uint64
     most = 1 << (np.iinfo(kind).bits - time_bits - passage_bits)
     total = offsets_of(sum((one.lengths for one in aligned), np.zeros(len(query_rows), np.int64)))
     for start, stop in _ranges(total, block, most):
         keys, filled = np.empty(total[stop] - total[start], kind), 0
-        heads = np.arange(stop - start, dtype=kind) << kind(time_bits + passage_bits)
+        heads = np.left_shift(np.arange(stop - start).astype(kind), kind(time_bits + passage_bits))
         for time, one in enumerate(aligned):
             lengths = one.lengths[start:stop]
             passages = one.passages(start, stop).view(np.uint32)
