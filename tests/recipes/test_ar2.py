@@ -204,7 +204,7 @@ def measured(request, world, tmp_path_factory):
         "order": request.param,
         "rerank_depth": 10,
         "ranker_max_length": LONGEST,
-        "measures": "RR@10 R@100",
+        "measures": "RR@10 R@20 R@120",
     }
     return hn.train_ar2(world.collection, world.calm, out, device="cpu", **settings), out
 
@@ -218,9 +218,6 @@ def test_retriever_and_ranker_are_measured_at_every_iteration_and_in_the_grid(me
     assert set(results["dev"]) == set(results["test"]) == states
     assert results["kept"]["state"] == "last"
     assert set(results["kept"]["of"]) == {"untrained", "last"}
-    found = {name: value["R@100"] for name, value in results["test"].items()}
-    for name in states - {"bm25"}:  # the first hits are the same, whatever their order
-        assert found[name] == found[name.split("/")[0]]
     assert results["test"]["final/ranker"]["RR@10"] != results["test"]["final"]["RR@10"]
     assert hn.verify(out)["whole"]
 
@@ -236,14 +233,15 @@ def test_a_pipeline_is_the_rankers_order_of_the_retrievers_hits(measured, world)
     store = pair_store(ranker.tower, ranker.template, world.collection, out / "cache")
     expected = rerank(first, RankerScorer(ranker, store), 10)
     again = run_of_state(out, one, "test")
+    assert np.array_equal(np.sort(again.cut(10).passage_rows), np.sort(first.cut(10).passage_rows))
     assert np.array_equal(again.passage_rows, expected.passage_rows)
     np.testing.assert_allclose(again.scores, expected.scores, atol=1e-5)
 
 
 def test_the_entropy_is_that_of_the_positive_and_the_first_other_hits(measured, world):
     results, out = measured
-    assert set(results["entropy"]) == {"untrained", "iteration-1", "final"}
-    assert set(results["entropy"]["final"]) == {"dev", "test"}
+    assert set(results["entropy"]) == {"dev", "test"}
+    assert set(results["entropy"]["dev"]) == {"untrained", "iteration-1", "final"}
     records = {record.name: record for record in read_states(out)}
     run, qrels = run_of_state(out, records["final"], "test"), choose_splits(world.collection).test
     total = []
@@ -252,10 +250,10 @@ def test_the_entropy_is_that_of_the_positive_and_the_first_other_hits(measured, 
         hits = dict(zip(run.passage_rows[found].tolist(), run.scores[found].tolist(), strict=True))
         positives = qrels.positives().of(i).tolist()
         assert qrels.query_rows[i] == query
-        best = max(hits[row] for row in positives)  # a run of 100 out of 120 has them all
+        best = max(hits[row] for row in positives)  # runs are of all passages
         scores = [best, *[score for row, score in hits.items() if row not in positives][:15]]
         total.append(slow_entropy(scores))
-    assert results["entropy"]["final"]["test"] == pytest.approx(np.mean(total), abs=1e-4)
+    assert results["entropy"]["test"]["final"] == pytest.approx(np.mean(total), abs=1e-4)
 
 
 def test_seconds_of_each_part_are_kept(measured):

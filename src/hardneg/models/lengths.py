@@ -27,10 +27,10 @@ class Cut:
 
     Attributes
     ----------
-    length, own : tokens that they are cut at, and that the model takes as it came.
-    texts, cut : how many there are, and how many of them are cut.
-    chunks : sequences of ``length`` that a text may have.
-    exact : whether all were looked at; else ``cut`` is what ``drawn`` of them say.
+    length, own : the length in tokens at which texts are cut, and the length that the model takes as it came.
+    texts, cut : the number of texts, and the number of those that are cut.
+    chunks : the number of sequences of ``length`` that a text may have.
+    exact : whether all texts were counted; else ``cut`` is an estimate from ``drawn`` of them.
     """
 
     side: Side
