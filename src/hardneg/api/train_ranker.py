@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hardneg.api.inputs import cache_at
 from hardneg.api.prepare import Task
 from hardneg.api.start import say_what_differs
 from hardneg.diagnostics.cards import gain_lines
@@ -85,7 +84,7 @@ def open_ranker_start(task: Task) -> tuple[CrossEncoder, dict[str, Any], dict[st
     if ranker.code:
         inputs["code"] = "+".join(ranker.code)
     inputs |= task.given.inputs
-    frozen = frozen_of(task, cache_at(task.cache) if task.out is None else task.stores)  # a plan may have no folder
+    frozen = frozen_of(task, task.stores)
     inputs |= {} if frozen is None else frozen.digests
     if task.retriever is not None:
         given["retriever"] = open_encoder(ModelSource.at(task.retriever, device=task.source.device))
