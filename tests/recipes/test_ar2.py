@@ -10,7 +10,9 @@ from reference_ar2 import SlowGame
 import hardneg as hn
 from faults.power import Power, power_cut_at
 from hardneg import settings_of
+from hardneg.api.prepare import prepare
 from hardneg.api.reopen import run_of_state
+from hardneg.api.start import open_start, with_ranker
 from hardneg.data.training_data import choose_splits
 from hardneg.errors import Faults, InputError, NumericError, SettingsError
 from hardneg.experiment.states import read_states
@@ -68,6 +70,18 @@ def whole(run):
 @pytest.fixture(scope="module")
 def retriever_first(run):
     return run(order="retriever-first")
+
+
+def test_every_seed_begins_with_a_ranker_of_its_own(world, tmp_path):
+    values = COMMON | {"seed": 5}
+    task = prepare(RECIPE, world.collection, world.calm, tmp_path / "exp", seeds=2, device="cpu", **values)
+    start = open_start(task.each_seed[0], compare_texts=True)
+    found = [with_ranker(start, one) for one in task.each_seed]
+    alone = [starting_ranker(task.source, task.settings.ranker_overrides, seed=seed) for seed in (5, 6)]
+    assert [one.inputs["ranker"] for one in found] == [one.model.digest() for one in alone]
+    assert found[0].inputs["ranker"] != found[1].inputs["ranker"]
+    assert found[0].given["ranker"].model is not found[1].given["ranker"].model
+    assert "ranker" not in start.given
 
 
 def rows_of(done, model, episode=1):

@@ -7,10 +7,10 @@ from typing import Any
 
 from hardneg.api.prepare import Task
 from hardneg.api.start import say_what_differs
+from hardneg.diagnostics.cards import gain_lines
 from hardneg.diagnostics.reranked import kept_ranker, ranking_gains, save_state
 from hardneg.diagnostics.results import EvaluationPlan, Handling, evaluate_states, is_measured
 from hardneg.diagnostics.search_state import bm25_judged
-from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment.folder import open_experiment
 from hardneg.experiment.provenance import remember_collection
 from hardneg.experiment.tensorboard import tensorboard_writer
@@ -35,7 +35,7 @@ def train_ranker(task: Task) -> dict[str, Any]:
         out, recipe=recipe.name, settings=settings, inputs=inputs, data=data, source=source, cache=task.cache
     ) as experiment:
         remember_collection(out, data.collection)
-        if by_leader(lambda: is_measured(experiment.results, parse_measures(settings.measures))):
+        if by_leader(lambda: is_measured(experiment.results, settings.judging)):
             note(f"{out}: finished already")
             return by_leader(lambda: dict(experiment.results))
         training = TrainingRun(settings, data, experiment)
@@ -49,7 +49,7 @@ def train_ranker(task: Task) -> dict[str, Any]:
                 data,
                 experiment,
                 ranker_plan(task),
-                bm25=partial(bm25_judged, data, experiment.cache),
+                bm25=bm25_judged,
                 untrained=base,
                 handling=Handling(
                     kept_ranker,
@@ -61,7 +61,7 @@ def train_ranker(task: Task) -> dict[str, Any]:
             )
         results = by_leader(lambda: dict(experiment.results))
     if is_leader():
-        for line in gain_lines(results, str(parse_measures(settings.measures)[0])):
+        for line in gain_lines(results):
             say(line)
     return results
 
@@ -91,7 +91,7 @@ def ranker_plan(task: Task) -> EvaluationPlan:
     """What is measured of the states, and what the model card says."""
     settings, source = ranker_settings(task), task.source
     return EvaluationPlan(
-        measures=parse_measures(settings.measures),
+        measures=settings.judging,
         depth=settings.depth,
         seed=settings.seed,
         keep=settings.keep,
@@ -99,19 +99,6 @@ def ranker_plan(task: Task) -> EvaluationPlan:
         settings=settings.result_values(),
         base_model=source.hub_name,
     )
-
-
-def gain_lines(results: dict[str, Any], measure: str) -> list[str]:
-    """What re-ranking gained, for people: a line for each split."""
-    said = results["reranked"]
-    names = {"bm25": "BM25", "retriever": "the retriever"}
-    return [
-        f"re-ranking the first {found['k']} of {names[said['first']]}: {split} {measure} "
-        f"{found['as it is'][measure]:.4f} -> {found['reranked'][measure]:.4f}"
-        f" ({found['gained'][measure]:,} queries gained, {found['lost'][measure]:,} lost)"
-        for split, found in said.items()
-        if split != "first"
-    ]
 
 
 # ---------------------------------------------------------------- what it would do

@@ -103,7 +103,7 @@ class Opened:
         if not self.layout.results.is_file():
             return {}
         self.told(lambda: check_seal(self.path), None)
-        found = self.told(lambda: read_json(self.layout.results), {})
+        found: Any = self.told(lambda: read_json(self.layout.results), {})
         return found if isinstance(found, dict) else {}
 
     @property
