@@ -23,6 +23,7 @@ from hardneg.process.distributed import is_leader, world_size
 from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import say
 from hardneg.recipes.ance.roles import Job, jobs_of, take_role
+from hardneg.recipes.frozen import frozen_models
 from hardneg.recipes.starting_model import as_trained, own_encoder, settings_of, starting_encoder
 from hardneg.recipes.starting_ranker import starting_ranker
 from hardneg.recipes.untrained import Own, own_model
@@ -75,9 +76,14 @@ def open_start(task: Task, *, compare_texts: bool) -> Start:
     base, load = partial(starting_encoder, source, settings), partial(own_encoder, source, settings)
     came = settings_of(model, settings.prompts)
     reinit = settings.reinit_layers
+    inputs = inputs_of(task, encoder)
+    frozen = frozen_models(settings, source, base, task.data, task.stores)
+    if frozen is not None:
+        frozen.check(task.given.pool)
+        inputs |= frozen.digests
     return Start(
         task.given.arguments,
-        inputs_of(task, encoder),
+        inputs,
         base,
         untrained=base if came is None else load,
         own=None if came is None else own_model(came, encoder.settings, load, reinit=reinit),

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from hardneg.api.diagnose import report_training
 from hardneg.api.inputs import Data, Place
 from hardneg.api.prepare import Task, prepare
 from hardneg.api.start import Start, be_role, open_start, role_jobs, say_start, with_ranker
@@ -24,6 +25,7 @@ from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import note
 from hardneg.recipes.ance.supervision import team
 from hardneg.recipes.estimate import describe_work
+from hardneg.recipes.frozen import frozen_models
 from hardneg.recipes.settings import Recipe
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.recipes.untrained import from_own
@@ -77,7 +79,8 @@ def train_once(task: Task, start: Start) -> dict[str, Any]:
         if by_leader(lambda: is_measured(experiment.results, settings.judging)):
             note(f"{out}: finished already")
             return by_leader(lambda: dict(experiment.results))
-        training = TrainingRun(settings, data, experiment)
+        frozen = frozen_models(settings, source, start.base, data, experiment.cache)
+        training = TrainingRun(settings, data, experiment, frozen)
         say_start(start, experiment, data.collection)
         with (
             contextlib.ExitStack() as stack,
@@ -100,6 +103,8 @@ def train_once(task: Task, start: Start) -> dict[str, Any]:
             )
         if jobs:
             draw_timeline(experiment.layout.timeline, experiment.timing)
+        if is_leader():
+            report_training(out, data)
         return by_leader(lambda: dict(experiment.results))
 
 

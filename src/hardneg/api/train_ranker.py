@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from hardneg.api.prepare import Task
@@ -20,8 +21,10 @@ from hardneg.models.source import ModelSource
 from hardneg.process.distributed import by_leader, is_leader
 from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import clock, note, say
+from hardneg.recipes.frozen import FrozenModels, frozen_models
 from hardneg.recipes.microbenchmarks import ranking_seconds
 from hardneg.recipes.ranker import RANKER, RankerTraining, RankerWork, starting_ranker
+from hardneg.recipes.starting_model import starting_encoder
 from hardneg.recipes.training_run import TrainingRun
 
 
@@ -38,7 +41,7 @@ def train_ranker(task: Task) -> dict[str, Any]:
         if by_leader(lambda: is_measured(experiment.results, settings.judging)):
             note(f"{out}: finished already")
             return by_leader(lambda: dict(experiment.results))
-        training = TrainingRun(settings, data, experiment)
+        training = TrainingRun(settings, data, experiment, frozen_of(task, experiment.cache))
         if is_leader():
             say_what_differs(experiment, ranker.device.type)
         base = partial(starting_ranker, source, settings)
@@ -81,10 +84,18 @@ def open_ranker_start(task: Task) -> tuple[CrossEncoder, dict[str, Any], dict[st
     if ranker.code:
         inputs["code"] = "+".join(ranker.code)
     inputs |= task.given.inputs
+    frozen = frozen_of(task, task.stores)
+    inputs |= {} if frozen is None else frozen.digests
     if task.retriever is not None:
         given["retriever"] = open_encoder(ModelSource.at(task.retriever, device=task.source.device))
         inputs["retriever"] = given["retriever"].digest()
     return ranker, given, inputs
+
+
+def frozen_of(task: Task, cache: Path) -> FrozenModels | None:
+    """The frozen models beside a ranker."""
+    starting = partial(starting_encoder, task.source, task.settings)
+    return frozen_models(task.settings, task.source, starting, task.data, cache)
 
 
 def ranker_plan(task: Task) -> EvaluationPlan:

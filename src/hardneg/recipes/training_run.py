@@ -19,7 +19,9 @@ from hardneg.negatives.candidates import Contains
 from hardneg.negatives.labels import answers_of, with_pool_positives
 from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
+from hardneg.negatives.scores import Guide
 from hardneg.process.distributed import by_leader, leader_first
+from hardneg.recipes.frozen import FrozenModels
 from hardneg.recipes.settings import TrainingSettings
 from hardneg.storage.artifacts import is_current
 from hardneg.training.loop import Batch, Objective
@@ -39,11 +41,23 @@ class TrainingRun(Generic[S]):
     settings : the settings of the recipe.
     data : training queries, and the judgements of dev and test.
     experiment : the folder in which all results are published.
+    frozen : models beside the one that is trained; None: there are none.
     """
 
     settings: S
     data: TrainingData
     experiment: Experiment
+    frozen: FrozenModels | None = None
+
+    @property
+    def guide(self) -> Guide | None:
+        """The frozen model whose scores the bounds on mined negatives compare; None: the model that mines."""
+        return None if self.frozen is None else self.frozen.guide
+
+    @property
+    def guide_inputs(self) -> dict[str, str]:
+        """The digest of the guide, for what is mined with it."""
+        return {} if self.guide is None else {"filter_by": self.guide.digest}
 
     @property
     def last_model(self) -> Path:
@@ -66,7 +80,7 @@ class TrainingRun(Generic[S]):
         ----------
         facts : other parameters of :class:`~hardneg.experiment.snapshot.Snapshot`.
         """
-        experiment = self.experiment
+        experiment, keeps_start = self.experiment, self.frozen is not None and self.frozen.keeps_start
         return Snapshot(
             encoder,
             self.data.collection,
@@ -75,7 +89,7 @@ class TrainingRun(Generic[S]):
             experiment.cache,
             encoding=self.settings.encoding,
             timed=experiment.timed,
-            keeps=name == UNTRAINED and experiment.shares_cache,
+            keeps=name == UNTRAINED and (experiment.shares_cache or keeps_start),
             asked=self.settings.examine,
             sparing=self.settings.examine == "judged",
             **facts,
@@ -144,7 +158,7 @@ class TrainingRun(Generic[S]):
         settings : entries of the manifest that extend or replace the settings of the recipe.
         """
         place = path or self.experiment.layout.episode(episode).negatives
-        return leader_first(self._pool, place, episode, inputs, mine, settings)
+        return leader_first(self._pool, place, episode, {**inputs, **self.guide_inputs}, mine, settings)
 
     def _pool(
         self,
@@ -177,13 +191,15 @@ class TrainingRun(Generic[S]):
         in_batch : whether the queries of a step share their passages.
         pool : whose positives are trained on; None: those of the data.
         """
+        beside = {} if self.frozen is None else self.frozen.of_objective(pool)
         return group_objective(
             self.data if pool is None else with_pool_positives(self.data, pool),
             encoder,
             self.experiment.cache,
-            loss,
+            loss if self.frozen is None else self.frozen.taught(loss, encoder.settings.scale),
             in_batch=in_batch,
             **self.settings.of_objective,
+            **beside,
         )
 
     def trainee(

@@ -48,7 +48,7 @@ from hardneg.recipes.ance.refreshing import (
 from hardneg.recipes.ance.versions import Mode, Wait, no_wait, wait_for_peer
 from hardneg.recipes.estimate import CostModel, work_of
 from hardneg.recipes.measured_states import DevEvaluator, MeasuredStage, judge_of, runs_path, weights_path
-from hardneg.recipes.settings import Episode, MiningSettings, Recipe
+from hardneg.recipes.settings import Episode, GroupSettings, Recipe
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.training.batches import VisitBatches
 from hardneg.training.objectives import LossName, group_loss
@@ -59,7 +59,7 @@ EXPORTS = 2  # published models that stand beside each other where the inference
 NEEDED = 2  # versions that resuming or the results need besides the newest
 
 
-class Ance(MiningSettings):
+class Ance(GroupSettings):
     """Settings of the recipe; the presets hold the paper's values."""
 
     mode: Mode = "sync"

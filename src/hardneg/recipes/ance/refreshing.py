@@ -157,9 +157,11 @@ def publish_version(training: TrainingRun[Any], state: Snapshot, version: int) -
             depth=settings.depth,
             seed=settings.seed,
             filters=settings.filters,
+            guide=training.guide,
             contains=contains,
         )
     inputs = {"collection": data.collection.digest, "miner": state.digest, "step": str(state.step)}
+    inputs |= training.guide_inputs
     told = {"depth": settings.depth, **settings.bounds}
     save_pool(pool, versions_of(experiment).path(version), settings=told, inputs=inputs)
 

@@ -33,6 +33,7 @@ from hardneg.process import progress
 from hardneg.process.cpu import tune
 from hardneg.process.memory import limit_memory, limit_of
 from hardneg.recipes.ance.refreshing import heartbeat_of
+from hardneg.recipes.frozen import frozen_models
 from hardneg.recipes.settings import Recipe
 from hardneg.recipes.starting_model import starting_encoder
 from hardneg.recipes.training_run import TrainingRun
@@ -120,8 +121,11 @@ def take_role(recipe: Recipe, job: Job) -> None:
     ):
         remember_collection(out, data.collection)
         patience = math.inf if job.supervised else settings.silent_seconds
-        training = TrainingRun(settings, data, experiment)
-        recipe.roles[job.role](training, partial(starting_encoder, source, settings), patience)
+        base = partial(starting_encoder, source, settings)
+        training = TrainingRun(
+            settings, data, experiment, frozen_models(settings, source, base, data, experiment.cache)
+        )
+        recipe.roles[job.role](training, base, patience)
 
 
 def read_job(stream: IO[str]) -> Job:

@@ -128,6 +128,7 @@ def refresh(training: TrainingRun[Ar2], state: Snapshot, version: int) -> None:
             depth=settings.depth,
             seed=settings.seed,
             filters=settings.filters,
+            guide=training.guide,
             contains=contains,
         )
 
