@@ -11,8 +11,10 @@ from executed import Executed, watched
 import hardneg as hn
 from hardneg.experiment.folder import Experiment
 from hardneg.models.loading import load_encoder
+from hardneg.models.source import ModelSource
 from hardneg.recipes import ance_tele
 from hardneg.recipes.adore.lists import Retrieval
+from hardneg.recipes.frozen import frozen_models
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.search.ann import FaissIndex
 from worlds.tiny_world import COMMON, SETTINGS, tiny_collection, tiny_model
@@ -83,7 +85,7 @@ def run_states(world, tmp_path_factory):
     """A function that runs any recipe without measuring anything, on one thread, and watches its batches."""
     cache = tmp_path_factory.mktemp("cache")
 
-    def run(recipe, *, path=None, base=None, given=None, index_folder=None, ranker=None, **changes):
+    def run(recipe, *, path=None, base=None, given=None, index_folder=None, ranker=None, frozen=None, **changes):
         settings = recipe.settings(**(COMMON | changes))
         base = base or load_encoder(world.calm)
         data = settings.data_of(world.collection, hn.Splits(dev="none", test="none"), seed=0)
@@ -93,7 +95,12 @@ def run_states(world, tmp_path_factory):
             options = {} if given is None else {"given": given}
             options |= {} if index_folder is None else {"index": FaissIndex(index_folder)}
             options |= {} if ranker is None else {"ranker": ranker}
-            for state in recipe.run(TrainingRun(settings, data, experiment), partial(deepcopy, base), **options):
+            beside = None
+            if frozen is not None:
+                source = ModelSource.at(world.calm, device="cpu", **frozen)
+                beside = frozen_models(settings, source, partial(deepcopy, base), data, cache)
+            training = TrainingRun(settings, data, experiment, beside)
+            for state in recipe.run(training, partial(deepcopy, base), **options):
                 names.append(state.name)
         return Executed(experiment.path, settings.model_dump(), {"states": names}, batches)
 

@@ -58,3 +58,4 @@ def test_bm25_has_no_scores_of_the_model_that_mines():
     for bound in ("relative_margin", "absolute_margin", "max_score"):
         with pytest.raises(HardnegError, match="NO_MARGIN"):
             settings_of("ance-tele", extra=["bm25"], **{bound: 0.05})
+        settings_of("ance-tele", extra=["bm25"], filter_by="start", **{bound: 0.05})

@@ -1,11 +1,13 @@
 """Exports of a pool, what each trainer finds in them, and that reading them back gives the same negatives."""
 
 import gzip
+import importlib
 import json
 from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 
 import hardneg as hn
 from hardneg.cli import run
@@ -13,6 +15,7 @@ from hardneg.data.collection import Collection
 from hardneg.data.importing import import_collection
 from hardneg.errors import ArtifactError, InputError, SettingsError
 from hardneg.negatives.pool import DTYPES, SOURCES, NegativePool, load_pool, save_pool
+from hardneg.negatives.scores import Guide
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 FORMATS = ("sentence-transformers", "tevatron", "flagembedding", "dpr", "token-ids")
@@ -266,3 +269,47 @@ def test_the_command(world, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["rows"] == 60
     assert run([*map(str, words[:-1]), "--format", "nothing"]) == 2
     assert "BAD_SETTING: --format = 'nothing'" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------- a ranker's scores
+
+
+def test_scores_of_a_ranker_are_written_as_each_trainer_reads_them(by_hand, tmp_path):
+    collection, plain = by_hand
+    given = {2: 0.25, 3: -1.5, 0: 2.0, 1: 1.0}
+    guide = Guide(lambda queries, rows: np.array([given[row] for row in rows.tolist()], np.float32), "d")
+    save_pool(guide.scored(load_pool(plain)), tmp_path / "scored", settings={}, inputs={})
+
+    def found(format):
+        hn.export_pool(tmp_path / "scored", collection, tmp_path / "f", format=format)
+        text = (tmp_path / "f").read_text()
+        return json.loads(text) if format == "dpr" else rows(tmp_path / "f")
+
+    first, second, third = found("sentence-transformers")
+    assert first["label"] == [2.0, 0.25, -1.5, 0.25]
+    assert second["label"] == [1.0, 0.25, -1.5, 0.25]
+    assert third["label"] == [0.25, 2.0, 2.0, 2.0]
+    assert list(first)[-1] == "label"
+    flag = found("flagembedding")[0]
+    assert (flag["pos_scores"], flag["neg_scores"]) == ([2.0, 1.0], [0.25, -1.5, 0.25])
+    tevatron = found("tevatron")[0]
+    assert [one["score"] for one in tevatron["positive_passages"]] == [2.0, 1.0]
+    assert [one["score"] for one in tevatron["negative_passages"]] == [0.25, -1.5, 0.25]
+    dpr = found("dpr")[0]
+    assert [one["score"] for one in dpr["hard_negative_ctxs"]] == [0.25, -1.5, 0.25]
+
+
+def test_sentence_transformers_distils_what_was_exported(world, tmp_path, sentence_transformers):
+    """Its losses take the rows as they are: as many scores as columns behind the anchor."""
+    losses = importlib.import_module("sentence_transformers.sentence_transformer.losses")
+    collection, pool, model = world
+    hn.score(pool, tmp_path / "scored", data=collection, ranker=model, device="cpu", cache=tmp_path / "cache")
+    hn.export_pool(tmp_path / "scored", collection, tmp_path / "f", format="sentence-transformers", negatives=2)
+    some = rows(tmp_path / "f")[:3]
+    student = sentence_transformers.SentenceTransformer(model, device="cpu")
+    columns = [[row[name] for row in some] for name in ("anchor", "positive", "negative_1", "negative_2")]
+    features = [student.preprocess(texts) for texts in columns]
+    labels = torch.tensor([row["label"] for row in some])
+    for name in ("MarginMSELoss", "DistillKLDivLoss"):
+        loss = getattr(losses, name)(student)
+        assert torch.isfinite(loss([dict(one) for one in features], labels))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import gzip
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,15 +14,16 @@ from hardneg.api.inputs import Data, Place, at_least, cache_at, check_file, coll
 from hardneg.api.inspect import last_pool
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
+from hardneg.data.formats.arrays import write_records
 from hardneg.data.tokens import joined_passages, without_special
 from hardneg.errors import InputError, SettingsError
 from hardneg.models.source import ModelSource
 from hardneg.negatives.groups import usable
-from hardneg.negatives.pool import NegativePool, load_pool
+from hardneg.negatives.pool import SCORES, NegativePool, load_pool, scores_in
+from hardneg.negatives.scores import lowest_positive
 from hardneg.negatives.sources import draw_entries
 from hardneg.process.progress import Tick, track
 from hardneg.records import Int32, Side, spans
-from hardneg.storage.artifacts import publish_file
 
 FORMATS = ("sentence-transformers", "tevatron", "flagembedding", "dpr", "token-ids")
 SIDES: tuple[Side, Side] = ("query", "passage")
@@ -50,7 +48,10 @@ def export_pool(
     """Write the negatives of a pool, with texts, as another trainer reads them; a file at ``out`` is replaced.
 
     A query without a positive or without a negative is left out. Entries that stand twice in the pool stand twice
-    in the file.
+    in the file. Of a pool that a ranker scored the scores are written too, for distillation: for
+    sentence-transformers as ``label``, those of the positive and of each negative (``MarginMSELoss``,
+    ``DistillKLDivLoss``); for Tevatron as ``score`` of each passage; for FlagEmbedding as ``pos_scores`` and
+    ``neg_scores``; for DPR as ``score``, in place of the one that a negative was drawn by.
 
     Parameters
     ----------
@@ -84,6 +85,8 @@ def export_pool(
     check_file(place)
     collection = collection_of(data, cache)
     found = load_pool(last_pool(Path(pool)), n_passages=collection.n_passages, collection=collection.digest)
+    if found.ranker:
+        lowest_positive(found)  # all have a score
     chosen = found.select(usable(found))
     if not len(chosen):
         raise InputError("NO_NEGATIVES", "no query of the pool has a positive and a negative", "mine deeper")
@@ -94,7 +97,7 @@ def export_pool(
     else:
         rows = text_rows(collection, chosen, format)
     with track("exporting", "queries") as tick:
-        written = write_rows(place, ticking(rows, len(chosen), tick), array=format == "dpr")
+        written = write_records(place, ticking(rows, len(chosen), tick), array=format == "dpr")
     counts = {"queries": len(chosen), "rows": written, "negatives": len(chosen.passage_rows)}
     return {"file": str(place), "format": format, **counts, "left_out": len(found) - len(chosen)}
 
@@ -103,12 +106,19 @@ def export_pool(
 
 
 class Passage(NamedTuple):
-    """A passage of a group; ``score`` is the one in the list that a negative was drawn from."""
+    """A passage of a group.
+
+    Attributes
+    ----------
+    score : the one in the list that a negative was drawn from.
+    taught : a ranker's; None: no ranker scored the pool.
+    """
 
     id: str
     title: str
     text: str
     score: float | None = None
+    taught: float | None = None
 
     @property
     def whole(self) -> str:
@@ -136,15 +146,26 @@ def groups(collection: Collection, pool: NegativePool) -> Iterator[Group]:
         passages = {row: Passage(*texts) for row, *texts in zip(rows.tolist(), *columns, strict=True)}
         ids, texts = collection.query_ids.take(part.query_rows), collection.query_texts.take(part.query_rows)
         scores = [score if np.isfinite(score) else None for score in part.scores.tolist()]
+        of_entries, of_positives = (taught_scores(part, name) for name in SCORES)
         for i, (query_id, text) in enumerate(zip(ids, texts, strict=True)):
             span = range(int(part.offsets[i]), int(part.offsets[i + 1]))
+            first = range(int(part.positive_offsets[i]), int(part.positive_offsets[i + 1]))
             yield Group(
                 query_id,
                 text,
                 collection.answers(int(part.query_rows[i])),
-                [passages[row] for row in part.positives.of(i).tolist()],
-                [passages[int(part.passage_rows[j])]._replace(score=scores[j]) for j in span],
+                [passages[int(part.positive_rows[j])]._replace(taught=of_positives[j]) for j in first],
+                [
+                    passages[int(part.passage_rows[j])]._replace(score=scores[j], taught=of_entries[j])
+                    for j in span
+                ],
             )
+
+
+def taught_scores(pool: NegativePool, name: str) -> Sequence[float | None]:
+    """A ranker's scores of a pool's entries or positives, or None for each."""
+    scores = scores_in(pool, name)
+    return scores.tolist() if pool.ranker else [None] * len(scores)
 
 
 def text_rows(collection: Collection, pool: NegativePool, format: str) -> Iterator[list[Row]]:
@@ -161,32 +182,55 @@ def text_rows(collection: Collection, pool: NegativePool, format: str) -> Iterat
 
 def sentence_transformers(group: Group, width: int) -> list[Row]:
     """A row for each positive, with ``width`` negatives; a query that has fewer repeats its own in turn."""
-    texts = [group.negatives[i % len(group.negatives)].whole for i in range(width)]
-    columns = {f"negative_{i}": text for i, text in enumerate(texts, 1)}
-    return [{"anchor": group.query, "positive": positive.whole, **columns} for positive in group.positives]
+    negatives = [group.negatives[i % len(group.negatives)] for i in range(width)]
+    columns = {f"negative_{i}": negative.whole for i, negative in enumerate(negatives, 1)}
+    rows: list[Row] = []
+    for positive in group.positives:
+        scores = [passage.taught for passage in (positive, *negatives)]
+        label = {} if positive.taught is None else {"label": scores}
+        rows.append({"anchor": group.query, "positive": positive.whole, **columns, **label})
+    return rows
 
 
 def tevatron(group: Group) -> list[Row]:
     """A record as Tevatron's version 1 writes it; version 2 reads it too."""
     answers = {"answers": list(group.answers)} if group.answers else {}
     passages = {
-        name: [{"docid": passage.id, "title": passage.title, "text": passage.text} for passage in some]
+        name: [
+            {"docid": passage.id, "title": passage.title, "text": passage.text, **scored("score", passage.taught)}
+            for passage in some
+        ]
         for name, some in (("positive_passages", group.positives), ("negative_passages", group.negatives))
     }
     return [{"query_id": group.query_id, "query": group.query, **answers, **passages}]
 
 
+def scored(name: str, value: float | None) -> Row:
+    """A score by its name; nothing where there is none."""
+    return {} if value is None else {name: value}
+
+
 def flagembedding(group: Group) -> list[Row]:
     """A record of FlagEmbedding."""
-    pos, neg = ([passage.whole for passage in some] for some in (group.positives, group.negatives))
-    return [{"query": group.query, "pos": pos, "neg": neg}]
+    texts: dict[str, Any] = {"query": group.query}
+    scores = {}
+    for name, some in (("pos", group.positives), ("neg", group.negatives)):
+        texts[name] = [passage.whole for passage in some]
+        if some[0].taught is not None:
+            scores[f"{name}_scores"] = [passage.taught for passage in some]
+    return [{**texts, **scores}]
 
 
 def dpr(group: Group) -> list[Row]:
     """A record of DPR, with the query's id."""
     positives, negatives = (
         [
-            {"title": passage.title, "text": passage.text, "score": passage.score or 0.0, "passage_id": passage.id}
+            {
+                "title": passage.title,
+                "text": passage.text,
+                "score": (passage.score if passage.taught is None else passage.taught) or 0.0,
+                "passage_id": passage.id,
+            }
             for passage in some
         ]
         for some in (group.positives, group.negatives)
@@ -229,29 +273,3 @@ def ticking(rows: Iterator[list[Row]], total: int, tick: Tick) -> Iterator[Row]:
         for some in islice(rows, BLOCK):
             yield from some
         tick(min(done + BLOCK, total), total)
-
-
-def write_rows(path: Path, rows: Iterator[Row], *, array: bool) -> int:
-    """Write rows as JSON, one a line, or as one ``array``; returns how many."""
-    written = 0
-    with publish_file(path) as raw, packed(raw, path) as stream:
-        for row in rows:
-            before = b"" if not array else b",\n" if written else b"[\n"
-            after = b"" if array else b"\n"
-            stream.write(before + json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + after)
-            written += 1
-        stream.write(b"\n]\n" if array else b"")
-    return written
-
-
-@contextlib.contextmanager
-def packed(raw: BinaryIO, path: Path) -> Iterator[Any]:
-    """Give the block a stream that writes to ``raw``, through gzip where ``path`` ends in ``.gz``.
-
-    No time stamp is written, so equal rows give equal files.
-    """
-    if path.suffix != ".gz":
-        yield raw
-        return
-    with gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as stream:
-        yield stream

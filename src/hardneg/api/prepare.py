@@ -100,6 +100,8 @@ def prepare(
     seeds: int = 1,
     negatives: Place | None = None,
     index_folder: Place | None = None,
+    filter_by: Place | None = None,
+    teacher: Place | None = None,
     ranker: Place | None = None,
     judgements: Place | None = None,
     passage_model: Place | None = None,
@@ -124,6 +126,9 @@ def prepare(
         ``adore`` to train for, and to search the trained model with. It is not copied, for it may be large:
         ``settings.json``, ``results.json`` and the model's manifest name it by its digest, by which it is known
         again when the experiment goes on, wherever it lies then.
+    filter_by : a frozen model, bi-encoder or cross-encoder, whose scores the bounds on mined negatives compare.
+    teacher : one whose scores are distilled, as the setting ``distill`` says; without it those that are stored
+        with ``negatives``, or those of ``filter_by``.
     ranker : a cross-encoder, for ``ar2`` to begin with; without it, that begins with the model and a new head.
     judgements : what people judged of training queries, a file as the audit's page saves it: relevant passages are
         no negatives, and those labelled positive are trained on as such. Dev and test measure as without it.
@@ -145,8 +150,9 @@ def prepare(
         what = f"a role of {count} experiments at once"
         raise SettingsError("BAD_SETTING", what, "give each seed its own roles: --set seed=N, another --out")
     stores = None if cache is None else cache_at(cache)
+    values |= {"filter_by": "given"} if filter_by is not None else {}
     chosen = recipe_settings(recipe, preset, config, settings=settings, device=device, out=place, **values)
-    chosen = chosen.with_index(index_folder is not None)
+    chosen = chosen.with_index(index_folder is not None).with_frozen(filter_by is not None, teacher is not None)
     check_processes(recipe, chosen, role)
     if retriever is not None and recipe.trains != "ranker":
         what = f"a retriever is given, and {recipe.name} trains one"
@@ -154,8 +160,9 @@ def prepare(
     if place is not None:
         check_experiment(place, count)
     check_ranker(recipe, ranker)
-    scorer = None if ranker is None else str(ranker)
-    source = ModelSource.at(model, passage_model, ranker=scorer, allow_bin=allow_bin, device=pick_device(device))
+    models = {"ranker": ranker, "filter_by": filter_by, "teacher": teacher}
+    beside = {name: str(one) for name, one in models.items() if one is not None}
+    source = ModelSource.at(model, passage_model, **beside, allow_bin=allow_bin, device=pick_device(device))
     collection = collection_of(data, cache)
     parts = amended(open_splits(chosen, collection, splits), judgements_of(judgements, collection))
     chosen, seed = chosen.for_data(len(parts.train)), chosen.seed

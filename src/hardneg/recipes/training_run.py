@@ -1,4 +1,4 @@
-"""A training run: the settings, data and experiment of a recipe, and what all recipes make of the three."""
+"""A training run: settings, data and experiment of a recipe, and the states, pools and stages made from them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from hardneg.negatives.candidates import Contains
 from hardneg.negatives.labels import answers_of, with_pool_positives
 from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
+from hardneg.negatives.scores import Guide
 from hardneg.process.distributed import by_leader, leader_first
+from hardneg.recipes.frozen import FrozenModels
 from hardneg.recipes.settings import TrainingSettings
 from hardneg.storage.artifacts import is_current
 from hardneg.training.loop import Batch, Objective
@@ -32,27 +34,39 @@ S = TypeVar("S", bound=TrainingSettings)
 
 @dataclass(frozen=True)
 class TrainingRun(Generic[S]):
-    """What a recipe is run with.
+    """The settings, data and experiment that a recipe runs with.
 
     Attributes
     ----------
-    settings : those of the recipe.
-    data : what is trained on, and what judges.
-    experiment : the folder in which everything is published.
+    settings : the settings of the recipe.
+    data : training queries, and the judgements of dev and test.
+    experiment : the folder in which all results are published.
+    frozen : models beside the one that is trained; None: there are none.
     """
 
     settings: S
     data: TrainingData
     experiment: Experiment
+    frozen: FrozenModels | None = None
+
+    @property
+    def guide(self) -> Guide | None:
+        """The frozen model whose scores the bounds on mined negatives compare; None: the model that mines."""
+        return None if self.frozen is None else self.frozen.guide
+
+    @property
+    def guide_inputs(self) -> dict[str, str]:
+        """The digest of the guide, for what is mined with it."""
+        return {} if self.guide is None else {"filter_by": self.guide.digest}
 
     @property
     def last_model(self) -> Path:
-        """Where the model after the last step stands."""
+        """The folder of the model after the last step."""
         return self.experiment / self.settings.last_model
 
     @property
     def inputs(self) -> dict[str, str]:
-        """Digests of the data, for what is made of them."""
+        """Digests of the data, as inputs of everything that is made from them."""
         return {"collection": self.data.collection.digest, "splits": self.data.digest}
 
     # ------------------------------------------------------------ states
@@ -60,13 +74,13 @@ class TrainingRun(Generic[S]):
     def state(self, encoder: BiEncoder, name: str, runs: Path, **facts: Any) -> Snapshot:
         """A state of the model, whose runs are kept in ``runs``.
 
-        Embeddings of the pretrained model stay in a cache that is shared: other experiments start from it too.
+        Embeddings of the pretrained model stay in a shared cache, because other experiments start from it, too.
 
         Parameters
         ----------
-        facts : what else is known of it, as :class:`~hardneg.experiment.snapshot.Snapshot` takes it.
+        facts : other parameters of :class:`~hardneg.experiment.snapshot.Snapshot`.
         """
-        experiment = self.experiment
+        experiment, keeps_start = self.experiment, self.frozen is not None and self.frozen.keeps_start
         return Snapshot(
             encoder,
             self.data.collection,
@@ -75,14 +89,14 @@ class TrainingRun(Generic[S]):
             experiment.cache,
             encoding=self.settings.encoding,
             timed=experiment.timed,
-            keeps=name == UNTRAINED and experiment.shares_cache,
+            keeps=name == UNTRAINED and (experiment.shares_cache or keeps_start),
             asked=self.settings.examine,
             sparing=self.settings.examine == "judged",
             **facts,
         )
 
     def state_of_episode(self, encoder: BiEncoder, episode: int, episodes: int) -> Snapshot:
-        """The state before ``episode`` of so many; one past the last is the final state."""
+        """The state before ``episode``, of so many ``episodes``; for one past the last it is the final state."""
         layout = self.experiment.layout
         built_on = layout.episode(episode - 1)
         before = None if episode == self.settings.first_episode else built_on.negatives
@@ -104,11 +118,11 @@ class TrainingRun(Generic[S]):
         return self.state(encoder, name, runs, weights=self.last_model, kind=name, **facts)
 
     def measured_states(self, episode: int, *, after: int = 0, before: int) -> Iterator[ArchivedState]:
-        """The states of an episode that were measured on the way, in order.
+        """Yield the states of an episode that were measured between two steps, in order.
 
         Parameters
         ----------
-        after, before : steps between which they were.
+        after, before : only states between these steps, both excluded.
         """
         layout = self.experiment.layout
         for place in by_leader(layout.measured_states):
@@ -134,17 +148,17 @@ class TrainingRun(Generic[S]):
         path: Path | None = None,
         **settings: Any,
     ) -> NegativePool:
-        """The negatives of an episode: rank 0 mines and publishes them unless they stand there; all read them.
+        """The negatives of an episode: rank 0 mines and publishes them unless they are published; all read them.
 
         Parameters
         ----------
-        inputs : digests of what they are mined from.
+        inputs : digests of all that the negatives are mined from.
         mine : whether a passage contains an answer of a query (None: judgements decide) -> the pool.
-        path : where they stand; None: where the episode has its own.
-        settings : what their manifest says besides the settings of the recipe, or instead.
+        path : the folder of the pool; None: that of the episode.
+        settings : entries of the manifest that extend or replace the settings of the recipe.
         """
         place = path or self.experiment.layout.episode(episode).negatives
-        return leader_first(self._pool, place, episode, inputs, mine, settings)
+        return leader_first(self._pool, place, episode, {**inputs, **self.guide_inputs}, mine, settings)
 
     def _pool(
         self,
@@ -177,13 +191,15 @@ class TrainingRun(Generic[S]):
         in_batch : whether the queries of a step share their passages.
         pool : whose positives are trained on; None: those of the data.
         """
+        beside = {} if self.frozen is None else self.frozen.of_objective(pool)
         return group_objective(
             self.data if pool is None else with_pool_positives(self.data, pool),
             encoder,
             self.experiment.cache,
-            loss,
+            loss if self.frozen is None else self.frozen.taught(loss, encoder.settings.scale),
             in_batch=in_batch,
             **self.settings.of_objective,
+            **beside,
         )
 
     def trainee(
@@ -202,8 +218,8 @@ class TrainingRun(Generic[S]):
 
         Parameters
         ----------
-        models : where it is kept, and after how many steps.
-        save : publishes it; None: as a bi-encoder is saved.
+        models : folder -> number of steps after which the model is saved there.
+        save : publishes the model; None: as a bi-encoder is saved.
         more : ``intermediate``, ``facts`` and ``kind``, as :class:`~hardneg.training.stage.Trainee` takes them.
         """
         settings = self.settings

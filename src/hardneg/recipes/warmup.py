@@ -31,7 +31,7 @@ from hardneg.negatives.sources import draw_entries
 from hardneg.recipes import catalogue
 from hardneg.recipes.estimate import CostModel, work_of
 from hardneg.recipes.measured_states import MeasuredStage, stage_on_pool
-from hardneg.recipes.settings import Episode, Recipe, TrainingSettings, per_episode
+from hardneg.recipes.settings import Episode, GroupSettings, Recipe, per_episode
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.records import spans
 from hardneg.training.batches import VisitBatches, trainable
@@ -41,7 +41,7 @@ from hardneg.training.stage import steps_made
 MINED, SHARED = ("bm25", "random", "file"), ("in_batch", "nce")
 
 
-class Warmup(TrainingSettings):
+class Warmup(GroupSettings):
     """Settings of the recipe; the presets hold the papers' values."""
 
     mixtures: list[str] = Field(["bm25"], min_length=1)  # one after the other
@@ -55,10 +55,13 @@ class Warmup(TrainingSettings):
     positives: Literal["rotate", "first"] = "rotate"
 
     def check(self) -> None:
-        """Refuse mixtures of unknown or contradictory sources, besides."""
+        """Refuse also mixtures of unknown or contradictory sources."""
         super().check()
         for mixture in self.mixtures:
             sources_of(mixture)
+        if self.bounds and self.filter_by == "miner":
+            what = f"{', '.join(self.bounds)} with negatives that no trained model mines"
+            raise SettingsError("NO_MARGIN", what, "give --filter-by M, set filter_by = start, or leave them out")
 
     def horizon(self, queries: int, episode: int) -> int:
         """Steps of a mixture's schedule."""
@@ -67,7 +70,7 @@ class Warmup(TrainingSettings):
         return self.bounded(math.ceil(self.epochs * math.ceil(queries / self.queries_per_step)))
 
     def episode_of(self, queries: int, episode: int) -> Episode:
-        """What training on a mixture does with so many queries."""
+        """The episode that trains on a mixture, for so many queries."""
         horizon = self.horizon(queries, episode)
         steps = min(self.stop_step or horizon, horizon)
         return Episode(episode, queries, steps, self.queries_per_step, 1 + self.drawn(episode), horizon)
@@ -133,7 +136,8 @@ def mixture_pool(
     if "file" in sources:
         if given is None:
             raise SettingsError("NO_POOL", "source 'file' has no negatives", "give --negatives")
-        pools.append(import_pool(given, positives, episode, collection.text_keys, contains))
+        ours = import_pool(given, positives, episode, collection.text_keys, contains)
+        pools.append(ours if training.guide is None else training.guide.filtered(ours, settings.filters))
     for source in (source for source in sources if source != "file"):
         pools.append(
             mine_candidates(
@@ -144,6 +148,8 @@ def mixture_pool(
                 depth=settings.depth,
                 count=settings.count,
                 seed=settings.seed,
+                filters=settings.filters,
+                guide=training.guide,
                 contains=contains,
             )
         )

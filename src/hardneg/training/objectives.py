@@ -7,32 +7,49 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from hardneg.data.training_data import TrainingData
-from hardneg.losses import PairLoss, bce, contrastive, hardest, hinge, over_pairs, pairwise_nll
+from hardneg.losses import (
+    PairLoss,
+    bce,
+    contrastive,
+    distil_kl,
+    hardest,
+    hinge,
+    margin_mse,
+    over_pairs,
+    pairwise_nll,
+)
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.packing import upload
 from hardneg.models.tokenizing import token_store
 from hardneg.process.hardware import Precision
-from hardneg.training.batches import GroupBatch, KnownPositives, group_scores, masked_columns, source_columns
+from hardneg.records import Float32, Int32
+from hardneg.training.batches import Bool, GroupBatch, KnownPositives, group_scores, masked_columns, source_columns
 from hardneg.training.gradient_norms import source_norms
 from hardneg.training.loop import Objective, StepOutput
 
 LossName = Literal["contrastive", "pairwise_nll", "hinge", "bce"]
+DistillName = Literal["kl", "margin_mse"]
 GroupLoss = Callable[[Tensor, Tensor, Tensor], Tensor]  # (scores [b, p], targets [b], masked [b, p]) -> [b]
+TaughtLoss = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # and the teacher's scores [b, 1 + N]
 
 
 def group_objective(
     data: TrainingData,
     encoder: BiEncoder,
     cache: Path,
-    loss: GroupLoss,
+    loss: GroupLoss | TaughtLoss,
     *,
     in_batch: bool,
     precision: Precision = "float32",
     cache_tokens: int | None = None,
     mask_known_positives: bool = True,
+    mask: Callable[[GroupBatch], Bool] | None = None,
+    teacher: Callable[[Int32, Int32], Float32] | None = None,
 ) -> Objective:
     """Make the objective that is the mean of ``loss`` over a step's queries.
 
@@ -44,6 +61,8 @@ def group_objective(
     cache_tokens : tokens of a chunk of the gradient cache; None: no gradient cache.
     mask_known_positives : True: a known positive of a query is never its negative. False: it may be one, as in the
         published code.
+    mask : more columns [b, b * (1 + N)] that are no negatives, as :class:`~hardneg.training.guide_mask.GuideMask`.
+    teacher : scores pairs of rows [n]; ``loss`` then takes its scores of each query's own group too.
     """
     queries = token_store(encoder, data.collection, cache, "query")
     passages = token_store(encoder, data.collection, cache, "passage")
@@ -51,8 +70,10 @@ def group_objective(
 
     def objective(batch: GroupBatch) -> StepOutput:
         scores = group_scores(encoder, batch, queries, passages, precision, cache_tokens=cache_tokens)
-        masked = upload(masked_columns(batch, known, in_batch=in_batch), scores.device)
-        losses = loss(scores, upload(batch.targets(), scores.device), masked)
+        left = masked_columns(batch, known, in_batch=in_batch)
+        masked = upload(left if mask is None else left | mask(batch), scores.device)
+        taught = () if teacher is None else (upload(teacher_scores(batch, teacher), scores.device),)
+        losses = loss(scores, upload(batch.targets(), scores.device), masked, *taught)
         total = losses.sum() / batch.step_queries
         if batch.sources is None:
             return StepOutput(total)
@@ -64,10 +85,25 @@ def group_objective(
     return objective
 
 
+def teacher_scores(batch: GroupBatch, teacher: Callable[[Int32, Int32], Float32]) -> Float32:
+    """The teacher's score [b, 1 + N] of each query and each passage of its own group."""
+    shape = batch.passage_rows.shape
+    return teacher(np.repeat(batch.query_rows, shape[1]), batch.passage_rows.ravel()).reshape(shape)
+
+
 def group_loss(
-    name: LossName, *, scale: float, margin: float = 1.0, only_hardest: bool = False, own: int = 0
-) -> GroupLoss:
-    """The loss of the given name, as a function of scores.
+    name: LossName,
+    *,
+    scale: float,
+    margin: float = 1.0,
+    only_hardest: bool = False,
+    own: int = 0,
+    distill: DistillName | None = None,
+    distill_weight: float = 0.5,
+    distill_scale: float | None = None,
+    teacher_temperature: float = 1.0,
+) -> Callable[..., Tensor]:
+    """The loss of the given name, as a function of scores; with ``distill`` of a teacher's scores too.
 
     Parameters
     ----------
@@ -75,6 +111,12 @@ def group_loss(
     margin : the margin of ``hinge``.
     only_hardest : use only each query's highest-scored negative of the batch (NCE), beside its ``own`` mined ones.
     own : number of mined negatives of each query.
+    distill, distill_weight, distill_scale, teacher_temperature : see :func:`distilled`.
+
+    Returns
+    -------
+    (scores [b, p], targets [b], masked [b, p]) -> [b] losses; ``distill`` takes the teacher's scores
+    [b, 1 + N] too, behind these.
     """
     pairs: dict[str, PairLoss] = {
         "pairwise_nll": pairwise_nll,
@@ -89,4 +131,36 @@ def group_loss(
             return contrastive(scores, targets, masked, scale=scale)
         return over_pairs(scores, targets, masked, pairs[name], scale=scale)
 
-    return loss
+    if distill is None:
+        return loss
+    temperature = teacher_temperature
+    return distilled(loss, distill, weight=distill_weight, scale=distill_scale or scale, temperature=temperature)
+
+
+def distilled(
+    loss: GroupLoss, by: DistillName, *, weight: float, scale: float, temperature: float = 1.0
+) -> TaughtLoss:
+    """A loss with a term that draws the scores of each query's own group towards a teacher's.
+
+    It is ``(1 - weight) * loss + weight * term`` (Hinton et al., 2015, Section 2). The term is over the positive
+    and the N negatives of a query that are not masked; in-batch negatives are in ``loss`` alone.
+
+    Parameters
+    ----------
+    by : the term: ``kl``, :func:`~hardneg.losses.distil_kl`; ``margin_mse``, :func:`~hardneg.losses.margin_mse`.
+    weight : of the term, in (0, 1]; at 1 there is nothing else.
+    scale : factor from the model's scores to logits in the term.
+    temperature : divides the teacher's scores.
+    """
+
+    def taught(scores: Tensor, targets: Tensor, masked: Tensor, teacher: Tensor) -> Tensor:
+        columns = targets[:, None] + torch.arange(teacher.shape[1], device=scores.device)[None, :]
+        own, left = scores.gather(1, columns), masked.gather(1, columns)
+        left[:, 0] = False
+        if by == "kl":
+            term = distil_kl(own, teacher, left, scale=scale, teacher_scale=1.0 / temperature)
+        else:
+            term = margin_mse(own, teacher / temperature, torch.zeros_like(targets), left, scale=scale)
+        return term if weight == 1.0 else (1.0 - weight) * loss(scores, targets, masked) + weight * term
+
+    return taught

@@ -1,0 +1,158 @@
+"""Frozen models beside the one that is trained: they say which passages are no negatives, and teach.
+
+None of them changes while training goes on, so whoever resumes finds the same scores.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from hardneg.data.collection import Collection
+from hardneg.data.training_data import TrainingData
+from hardneg.errors import SettingsError
+from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.source import ModelSource
+from hardneg.negatives.pool import NegativePool
+from hardneg.negatives.scores import Guide, Score, StoredScores, guide_of
+from hardneg.recipes.settings import GroupSettings, MiningSettings, TrainingSettings
+from hardneg.search.rerank import RetrieverScorer
+from hardneg.search.retriever import Retriever
+from hardneg.search.scorers import scorer_at
+from hardneg.training.guide_mask import GuideMask
+from hardneg.training.objectives import GroupLoss, TaughtLoss
+
+
+@dataclass(frozen=True)
+class FrozenModels:
+    """The frozen models of an experiment, opened when they are first asked for.
+
+    Attributes
+    ----------
+    settings : say which are needed, and how embeddings are made.
+    source : where they come from.
+    starting : makes the model that training starts from.
+    cache : where their token stores and embeddings live.
+    """
+
+    settings: MiningSettings
+    source: ModelSource
+    starting: Callable[[], BiEncoder]
+    collection: Collection
+    cache: Path
+
+    @property
+    def groups(self) -> GroupSettings | None:
+        """The settings of a recipe that trains a retriever on groups; None: this one does not."""
+        return self.settings if isinstance(self.settings, GroupSettings) else None
+
+    @property
+    def distills(self) -> bool:
+        """Whether a teacher's scores are a part of the loss."""
+        return self.groups is not None and self.groups.distill is not None
+
+    @cached_property
+    def start(self) -> Retriever:
+        """The model that training starts from, over the collection."""
+        return Retriever(self.starting(), self.collection, self.cache, encoding=self.settings.encoding)
+
+    def _at(self, place: str) -> Guide:
+        """The model at a place, read as the one that is trained was allowed to be."""
+        source = dataclasses.replace(self.source, model=place, passage_model=None, ranker=None)
+        return guide_of(scorer_at(source, self.collection, self.cache, self.settings.encoding), self.collection)
+
+    @cached_property
+    def guide(self) -> Guide | None:
+        """What the bounds on mined negatives compare; None: the model that mines."""
+        if self.settings.filter_by == "start":
+            return guide_of(RetrieverScorer(self.start), self.collection)
+        return None if self.source.filter_by is None else self._at(self.source.filter_by)
+
+    @cached_property
+    def given_teacher(self) -> Guide | None:
+        """The model that teaches; of none the guide does."""
+        return self.guide if self.source.teacher is None else self._at(self.source.teacher)
+
+    def teacher(self, pool: NegativePool | None) -> Score | None:
+        """The teacher's scores of pairs: those stored with a pool that it scored, else live; None: there is none.
+
+        Raises
+        ------
+        SettingsError : there is neither a teacher nor a scored pool.
+        """
+        if not self.distills:
+            return None
+        live = self.given_teacher
+        if pool is not None and pool.ranker and (live is None or pool.ranker == live.digest):
+            return StoredScores(pool)
+        if live is None:
+            raise self._no_teacher()
+        return live.score
+
+    def check(self, pool: NegativePool | None) -> None:
+        """Refuse distillation without a teacher, before training begins with this pool (None: none is given).
+
+        Raises
+        ------
+        SettingsError : there is no teacher, and the pool has no scores.
+        """
+        named = self.source.teacher is not None or self.settings.filter_by != "miner"
+        if self.distills and not named and not (pool is not None and pool.ranker):
+            raise self._no_teacher()
+
+    def _no_teacher(self) -> SettingsError:
+        what = "a teacher should be distilled, and nobody has scored the negatives"
+        fix = "give --teacher M, or negatives that `hardneg score` made (--negatives SCORED)"
+        return SettingsError("NO_TEACHER", what, fix)
+
+    @cached_property
+    def mask(self) -> GuideMask | None:
+        """What says which columns of a step the starting model takes for positives; None: nothing does."""
+        groups = self.groups
+        return None if groups is None or not groups.guide_mask else GuideMask(self.start, groups.guide_margin)
+
+    def taught(self, loss: GroupLoss, scale: float) -> GroupLoss | TaughtLoss:
+        """The loss of a step, with the teacher's term if there is one; ``scale`` is that of the model's scores."""
+        return loss if self.groups is None else self.groups.distilled(loss, scale)
+
+    def of_objective(self, pool: NegativePool | None) -> dict[str, Any]:
+        """What :func:`~hardneg.training.objectives.group_objective` takes of the frozen models.
+
+        Parameters
+        ----------
+        pool : that is trained on; None: it changes on the way.
+        """
+        return {"mask": self.mask, "teacher": self.teacher(pool)}
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """The digests of the models that were given, by what they are for."""
+        found = {}
+        if self.source.filter_by is not None and self.guide is not None:
+            found["filter_by"] = self.guide.digest
+        if self.source.teacher is not None and self.given_teacher is not None:
+            found["teacher"] = self.given_teacher.digest
+        return found
+
+    @property
+    def keeps_start(self) -> bool:
+        """Whether embeddings of the model that training starts from are needed all along."""
+        masks = self.groups is not None and self.groups.guide_mask
+        return masks or self.settings.filter_by == "start"
+
+
+def frozen_models(
+    settings: TrainingSettings,
+    source: ModelSource,
+    starting: Callable[[], BiEncoder],
+    data: TrainingData,
+    cache: Path,
+) -> FrozenModels | None:
+    """The frozen models of an experiment; None for a recipe that has no use for them."""
+    if not isinstance(settings, MiningSettings):
+        return None
+    return FrozenModels(settings, source, starting, data.collection, cache)

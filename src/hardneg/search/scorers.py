@@ -1,0 +1,54 @@
+"""What scores pairs of a collection's queries and passages, opened from wherever its model is."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from hardneg.data.collection import Collection
+from hardneg.errors import SettingsError
+from hardneg.models.cross_encoder import CrossEncoder
+from hardneg.models.loading import open_encoder
+from hardneg.models.rankers import open_ranker
+from hardneg.models.source import ModelSource
+from hardneg.models.tokenizing import pair_store
+from hardneg.search.rerank import RankerScorer, RetrieverScorer
+from hardneg.search.retriever import Encoding, Retriever
+
+ModelScorer = RankerScorer | RetrieverScorer
+
+
+def ranker_scorer(ranker: CrossEncoder, collection: Collection, cache: Path) -> RankerScorer:
+    """The scorer that a cross-encoder is over a collection; its token stores live in the cache."""
+    return RankerScorer(ranker, pair_store(ranker.tower, ranker.template, collection, cache))
+
+
+def scorer_at(source: ModelSource, collection: Collection, cache: Path, encoding: Encoding) -> ModelScorer:
+    """The scorer that a model is over a collection, a cross-encoder or a bi-encoder as its folder says.
+
+    Parameters
+    ----------
+    encoding : how a bi-encoder's embeddings are made, which live in the cache.
+
+    Raises
+    ------
+    SettingsError : the model cannot be read so.
+    """
+    ranker = maybe_ranker(source)
+    if ranker is not None:
+        return ranker_scorer(ranker, collection, cache)
+    return RetrieverScorer(Retriever(open_encoder(source), collection, cache, encoding=encoding))
+
+
+def maybe_ranker(source: ModelSource) -> CrossEncoder | None:
+    """The cross-encoder that the model of a record is; None if it is a bi-encoder."""
+    if source.passage_model is not None:
+        return None
+    lengths = {"query_length": source.query_length, "passage_length": source.passage_length}
+    given = {name: length for name, length in lengths.items() if length is not None}
+    try:
+        return open_ranker(dataclasses.replace(source, ranker=source.model), **given)
+    except SettingsError as fault:
+        if fault.code != "NOT_A_RANKER":
+            raise
+        return None

@@ -1,0 +1,155 @@
+"""Frozen models in recipes: a guide that filters, a teacher, the mask; on, off, stored and live."""
+
+import json
+
+import numpy as np
+import pytest
+
+import hardneg as hn
+from hardneg.api.recipes import settings_of
+from hardneg.api.score import open_guide
+from hardneg.errors import HardnegError
+from hardneg.models.rankers import new_ranker, save_ranker
+from hardneg.models.source import ModelSource
+from hardneg.negatives.pool import load_pool, save_pool
+from hardneg.negatives.scores import lowest_positive
+from hardneg.recipes import ance_tele, star, warmup
+from hardneg.recipes.ance import recipe as ance
+from hardneg.records import owners
+from hardneg.storage.artifacts import read_manifest
+from worlds.tiny_world import COMMON, one_thread  # noqa: F401
+
+MARGIN = 0.001
+TELE = {"episodes": 2, "steps": 3, "stop_fraction": 0.5, "passages_reference": [3], "count": 6, "extra": ["bm25"]}
+RUNS = {
+    "ance-tele": (ance_tele.RECIPE, TELE, "episodes/2/negatives"),
+    "star": (star.RECIPE, {"steps": 3}, "episodes/1/negatives"),
+    "ance": (ance.RECIPE, {"refresh_every": 2, "refreshes": 1}, "versions/v0001"),
+    "warmup": (warmup.RECIPE, {"steps": [3], "mixtures": ["bm25+random"], "count": 8}, "episodes/1/negatives"),
+}
+
+
+@pytest.fixture(scope="module")
+def ranker(world):
+    place = world.root / "frozen-ranker"
+    if not place.exists():
+        save_ranker(new_ranker(ModelSource.at(world.calm), seed=3), place)
+    return str(place)
+
+
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("by", ["given", "start"])
+def test_a_guide_filters_what_a_recipe_mines(run_states, ranker, name, by):
+    recipe, settings, place = RUNS[name]
+    frozen = {"filter_by": ranker} if by == "given" else {}
+    path = run_states(recipe, frozen=frozen, filter_by=by, absolute_margin=MARGIN, **settings).path / place
+    pool = load_pool(path)
+    assert pool.ranker == read_manifest(path).inputs["filter_by"]
+    assert (pool.ranker_scores <= lowest_positive(pool)[owners(pool.offsets)] - MARGIN + 1e-6).all()
+    assert sum(pool.filtered.values()) > 0
+    assert len(pool.passage_rows) > 0
+
+
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("by", ["kl", "margin_mse"])
+def test_live_and_stored_scores_teach_the_same(run_states, world, ranker, tmp_path, name, by):
+    recipe, settings, place = RUNS[name]
+    plain = run_states(recipe, **settings)
+    live = run_states(recipe, frozen={"teacher": ranker}, distill=by, **settings)
+    off = run_states(recipe, frozen={}, **settings)
+    assert off.metrics == plain.metrics
+    assert live.metrics != plain.metrics
+    if name not in ("star", "warmup"):
+        return
+    guide = open_guide(ModelSource.at(ranker, device="cpu"), world.collection, tmp_path)
+    scored = guide.scored(load_pool(live.path / place))
+    save_pool(scored, tmp_path / "scored", settings={}, inputs={})
+    given = load_pool(tmp_path / "scored")
+    changes = {"mixtures": ["file"]} if name == "warmup" else {}
+    stored = run_states(recipe, given=given, frozen={}, distill=by, **settings | changes)
+    again = run_states(recipe, given=given, frozen={"teacher": ranker}, distill=by, **settings | changes)
+    assert [row["loss"] for row in stored.metrics] == [row["loss"] for row in again.metrics]
+    assert stored.losses(1)[0] == pytest.approx(live.losses(1)[0], rel=1e-4)
+
+
+def test_the_first_step_is_that_of_a_slow_loop(run_states, world, ranker, tmp_path):
+    """KL alone, at the first step: the model has not moved, so its scores are those of its own search."""
+    settings = {"steps": 1}
+    found = run_states(
+        star.RECIPE,
+        frozen={"teacher": ranker},
+        distill="kl",
+        distill_weight=1.0,
+        teacher_temperature=0.5,
+        **settings,
+    )
+    guides = [
+        open_guide(ModelSource.at(model, device="cpu"), world.collection, tmp_path)
+        for model in (ranker, world.calm)
+    ]
+    [batch] = found.batches[:1]
+    total = 0.0
+    for i, query in enumerate(batch.query_rows):
+        rows = batch.passage_rows[i]
+        teacher, model = (guide.score(np.repeat(query, len(rows)), rows).astype(float) for guide in guides)
+        q, p = (np.exp(x - x.max()) / np.exp(x - x.max()).sum() for x in (teacher / 0.5, model))
+        total += (q * np.log(q / p)).sum()
+    assert found.losses(1)[0] == pytest.approx(total / len(batch.query_rows), rel=2e-2, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_mask_takes_negatives_away(run_states, name):
+    recipe, settings, _ = RUNS[name]
+    settings = settings | ({"mixtures": ["bm25+in_batch"]} if name == "warmup" else {})
+    plain = run_states(recipe, **settings)
+    masked = run_states(recipe, frozen={}, guide_mask=True, **settings)
+    loose = run_states(recipe, frozen={}, guide_mask=True, guide_margin=-1e6, **settings)
+    assert loose.metrics == plain.metrics  # nothing is so much nearer
+    assert masked.metrics != plain.metrics
+    assert masked.losses(1)[0] < plain.losses(1)[0]
+
+
+def test_what_does_not_fit_is_refused():
+    for recipe, values, code in (
+        ("star", {"filter_by": "start"}, "NO_BOUND"),
+        ("star", {"guide_margin": 0.1}, "BAD_SETTING"),
+        ("warmup", {"relative_margin": 0.05}, "NO_MARGIN"),
+        ("ance-tele", {"extra": ["bm25"], "relative_margin": 0.05}, "NO_MARGIN"),
+        ("star", {"distill": "mse"}, "BAD_SETTING"),
+        ("star", {"distill": "kl", "distill_weight": 0.0}, "BAD_SETTING"),
+        ("adore", {"distill": "kl"}, "UNKNOWN_SETTING"),
+    ):
+        with pytest.raises(HardnegError, match=code):
+            settings_of(recipe, **values)
+    for recipe in ("warmup", "star"):
+        settings_of(recipe, filter_by="start", relative_margin=0.05)
+    for name, values, given, code in (
+        ("star", {"distill": None}, (False, True), "BAD_SETTING"),
+        ("adore", {"cut": 10}, (True, False), "BAD_SETTING"),
+        ("star", {"guide_mask": True}, (False, True), "BAD_SETTING"),
+        ("star", {"filter_by": "given", "top": 3}, (False, False), "NO_MODEL"),
+        ("star", {}, (True, False), "NO_BOUND"),
+    ):
+        with pytest.raises(HardnegError, match=code):
+            settings_of(name, **values).with_frozen(*given)
+
+
+def test_training_from_arguments_to_results(world, ranker, tmp_path):
+    common = COMMON | {"steps": 2, "measures": "RR@10", "device": "cpu", "cache": tmp_path / "cache"}
+    where = world.collection, world.calm
+    taught = common | {"teacher": ranker, "distill": "kl", "top": 5}
+    hn.train("star", *where, tmp_path / "exp", **taught, filter_by=ranker)
+    begun = json.loads((tmp_path / "exp/settings.json").read_text())
+    digest = open_guide(ModelSource.at(ranker, device="cpu"), world.collection, tmp_path / "cache").digest
+    assert begun["inputs"]["teacher"] == begun["inputs"]["filter_by"] == digest
+    assert begun["result_settings"]["filter_by"] == "given"
+    assert load_pool(tmp_path / "exp/episodes/1/negatives").ranker == digest
+    with pytest.raises(HardnegError, match="NO_TEACHER"):
+        hn.train("star", *where, tmp_path / "none", **common, distill="kl")
+    with pytest.raises(HardnegError, match="BAD_SETTING: a teacher is given"):
+        hn.plan("star", *where, **common, teacher=ranker)
+    assert not (tmp_path / "none").exists()
+    with pytest.raises(HardnegError, match="filter_by"):
+        hn.train(
+            "star", *where, tmp_path / "exp", **common, teacher=ranker, distill="kl", filter_by=world.calm, top=5
+        )
