@@ -72,8 +72,8 @@ class Task:
 
     @property
     def stores(self) -> Path:
-        """Where derived stores live."""
-        return self.cache or Layout(self.place).cache
+        """Where derived stores live: of a plan without a folder in the user's cache."""
+        return self.cache or (cache_at(None) if self.out is None else Layout(self.out).cache)
 
     @property
     def each_seed(self) -> list[Task]:
