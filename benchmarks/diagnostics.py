@@ -9,6 +9,7 @@ more memory than most machines have.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,11 +21,18 @@ NEAR = 601  # passages that a query's lists are drawn from; prime, so that every
 
 
 class Lists(NamedTuple):
-    """Lists without scores, as much as diagnostics read of a run."""
+    """As much as diagnostics read of a run; all runs share their scores."""
 
     query_rows: np.ndarray
     offsets: np.ndarray
     passage_rows: np.ndarray
+    scores: np.ndarray
+
+
+@cache
+def falling(n: int, depth: int) -> np.ndarray:
+    """The scores of n lists, each from the best to the last."""
+    return np.tile(np.arange(depth, 0, -1, dtype=np.float32), n)
 
 
 def drawn(size: Mapping[str, Any], depth: int, seed: int) -> Lists:
@@ -38,7 +46,9 @@ def drawn(size: Mapping[str, Any], depth: int, seed: int) -> Lists:
         part = slice(at, at + 4096)
         near = (start[part, None] + step[part, None] * np.arange(depth)) % NEAR
         rows[part] = (base[part, None] + near * 7) % size["passages"]
-    return Lists(np.arange(n, dtype=np.int32), np.arange(n + 1, dtype=np.int64) * depth, rows.ravel())
+    return Lists(
+        np.arange(n, dtype=np.int32), np.arange(n + 1, dtype=np.int64) * depth, rows.ravel(), falling(n, depth)
+    )
 
 
 class Material(NamedTuple):

@@ -111,6 +111,18 @@ def test_the_ranker_compares_with_the_best_positive():
     assert asked == sorted(asked)  # the pairs of a query stand together
 
 
+def test_scores_that_a_ranker_left_in_the_pool_serve_too():
+    scores = {
+        "ranker_scores": np.array([2, 0.5, 1], np.float32),
+        "positive_scores": np.array([1, 1.5], np.float32),
+    }
+    pairs = Pairs.of(pool_of([[1, 2], [3]], [[8, 9], []], ranker="digest", **scores))
+    found = audit_pairs(pairs)
+    assert [one.name for one in found.signals] == ["ranker"]
+    np.testing.assert_array_equal(found.signals[0].values, [0.5, -1.0, NAN])
+    assert found.ranking().tolist() == [0]
+
+
 # ---------------------------------------------------------------- together
 
 

@@ -204,8 +204,8 @@ def evidence(
         found.left_out["answer"] = "the collection has no answers"
     if ranker is not None:
         found.given["score"] = scorer(world, ranker, reading)
-    else:
-        found.left_out["ranker"] = "no ranker is given"
+    elif world.pool.ranker_scores is None:
+        found.left_out["ranker"] = "no ranker is given, and none scored the pool"
     states = world.states()
     if model is not None:
         states.append(StateRun(str(model), model_run(world, model, reading)))

@@ -54,7 +54,7 @@ def pair_text(place: int, one: Mapping[str, Any]) -> str:
 
 def column(name: str, passage: Mapping[str, Any]) -> list[str]:
     """The lines of a passage; a text that is cut ends in dots."""
-    title = plain(passage["title"])
+    title = "" if passage["title"] == passage["passage_id"] else plain(passage["title"])
     head = f"{name} [{plain(passage['passage_id'])}]"
     wrapped = textwrap.wrap(f"{title}: {plain(passage['text'])}" if title else plain(passage["text"]), WIDTH)
     if len(wrapped) > LINES:

@@ -237,6 +237,13 @@ def by_ranker(pairs: Pairs, score: Callable[[Int32, Int32], Float32]) -> Float32
     return leads(scores[len(owner) :], positions, scores[: len(owner)], owner, len(positives))
 
 
+def by_kept_scores(pairs: Pairs, of_entries: Float32, of_positives: Float32) -> Float32:
+    """What :func:`by_ranker` gives, of the scores that a ranker left in the pool."""
+    positives = pairs.pool.positives
+    found = of_entries[pairs.entries]
+    return leads(found, pairs.positions, of_positives, owners(positives.offsets), len(positives))
+
+
 def leads(scores: Float32, positions: Int64, of_positives: Float32, owner: Int64, queries: int) -> Float32:
     """Each score [n] less the best of the positives' of its query; NaN where there is none."""
     best = np.full(queries, -np.inf, np.float32)
@@ -367,7 +374,7 @@ def audit_pairs(
     ----------
     text_of : passage row -> text.
     answers : queries [n], passages [n] -> whether each passage contains an answer of its query.
-    score : queries [n], passages [n] -> the ranker's score of each pair.
+    score : queries [n], passages [n] -> the ranker's score of each pair; None: those that the pool keeps, if any.
     states : in the order of training; the last is the newest.
     bm25 : the run of BM25 for the queries of the pool.
     thresholds : signal -> the value from which on it fires, in place of that of :data:`KINDS`.
@@ -379,6 +386,8 @@ def audit_pairs(
         said["answer"] = twice(answers(pairs.query_rows, pairs.passage_rows).astype(np.float32))
     if score is not None:
         said["ranker"] = twice(by_ranker(pairs, score))
+    elif pairs.pool.ranker_scores is not None and pairs.pool.positive_scores is not None:
+        said["ranker"] = twice(by_kept_scores(pairs, pairs.pool.ranker_scores, pairs.pool.positive_scores))
     said |= by_states(pairs, states)
     if bm25 is not None and states:
         said["both"] = by_both(pairs, bm25, states[-1].run)

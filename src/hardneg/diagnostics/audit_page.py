@@ -134,7 +134,8 @@ def _pair(place: int, one: Mapping[str, Any], total: int) -> str:
 
 
 def _passage(name: str, passage: Mapping[str, Any]) -> str:
-    title = f"<b><bdi>{text(passage['title'])}</bdi></b> " if passage["title"] else ""
+    named = passage["title"] not in ("", passage["passage_id"])
+    title = f"<b><bdi>{text(passage['title'])}</bdi></b> " if named else ""
     return (
         f"<h4>{name} <small>{text(passage['passage_id'])}</small></h4>"
         f"<p>{title}<bdi>{text(passage['text'])}</bdi></p>"
