@@ -89,8 +89,8 @@ bench: $(VENV)/.bench
 bench-import: $(VENV)/.bench
 	$(BIN)/python benchmarks/importing.py --passages 8841823 --repeats 1
 
-# What an experiment came to is kept in docs/studies/NAME.jsonl: a study executes what is not kept there, and makes its
-# page of what is. OPTIONS=--anew executes everything, OPTIONS=--only-report nothing.
+# docs/studies/NAME.jsonl keeps the outcome of every experiment. A study runs only the experiments that are not there,
+# and makes its page from all outcomes. OPTIONS=--anew runs all experiments, OPTIONS=--only-report none.
 STUDIES := docs/studies
 
 study-ablation: $(VENV)/.base
@@ -99,12 +99,12 @@ study-ablation: $(VENV)/.base
 		--kept $(STUDIES)/ablation.jsonl --report $(STUDIES)/ablation.md --threads 1 $(OPTIONS)
 
 study-ance: $(VENV)/.base
-	@echo "35 experiments of 2 to 6 minutes on 2 old cores; what is finished is not run again (make JOBS=2 STUDY=folder)"
+	@echo "35 experiments of 2 to 6 minutes on 2 old cores; finished ones are not run again (make JOBS=2 STUDY=folder)"
 	$(BIN)/python studies/ance.py --out $(or $(STUDY),runs/ance) --data $(DATA) --jobs $(JOBS) \
 		--kept $(STUDIES)/ance.jsonl --report $(STUDIES)/ance.md $(OPTIONS)
 
 study-star-adore: $(VENV)/.base
-	@echo "33 experiments of 2 to 8 minutes on 2 old cores; what is finished is not run again"
+	@echo "33 experiments of 2 to 8 minutes on 2 old cores; finished ones are not run again"
 	@echo "(make JOBS=2 STUDY=folder DATA=qa:FOLDER OPTIONS='--parts rows')"
 	$(BIN)/python studies/star_adore.py --out $(or $(STUDY),runs/star-adore) --data $(DATA) --jobs $(JOBS) \
 		--kept $(STUDIES)/star-adore.jsonl --report $(STUDIES)/star-adore.md $(OPTIONS)
@@ -120,7 +120,7 @@ study-openqa: $(VENV)/.base
 		--kept $(STUDIES)/openqa.jsonl --report $(STUDIES)/openqa.md $(OPTIONS)
 
 study-indexes: $(VENV)/.base
-	@echo "ten indexes of one collection (about 10 minutes on 2 old cores); what is kept or stands there is not made again"
+	@echo "ten indexes of one collection (about 10 minutes on 2 old cores); kept ones are not made again"
 	$(BIN)/python studies/indexes.py --out $(or $(STUDY),runs/indexes) --data $(DATA) \
 		--kept $(STUDIES)/indexes.jsonl --report docs/indexes.md $(OPTIONS)
 

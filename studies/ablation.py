@@ -61,14 +61,15 @@ momentum, lookahead and both of them (ANCE-Tele) train a better retriever than t
 (Q-Neg) at equal steps, and do they make it forget less? And what do BM25 negatives, no overlaps, continued
 training and other shares change?
 
-What every experiment came to, test query by test query, is in [ablation.jsonl](ablation.jsonl).
-`make study-ablation` makes every table, interval and p value below from it in seconds, and executes what is
-not in it; `make study-ablation OPTIONS=--anew` executes everything again.
+[ablation.jsonl](ablation.jsonl) has the outcome of every experiment for each test query. `make study-ablation`
+makes every table, interval and p value below from it in seconds, and runs only the experiments that are not in
+it; `make study-ablation OPTIONS=--anew` runs all of them again.
 """
 
 NOT_TESTED = (
-    "These experiments kept no test query after episodes 1 and 2 and no training query at all: nothing that is\n"
-    "said of episode 2 or of forgetting is tested. New experiments keep both, and their tests stand here then."
+    "The outcomes of these experiments have no values of single test queries after episodes 1 and 2, and none\n"
+    "of training queries. So statements about episode 2 and about forgetting are not tested. New experiments\n"
+    "keep both."
 )
 
 Known = Mapping[str, Outcome]  # by the experiment's name
@@ -213,7 +214,7 @@ def by_seed_table(outcomes: Known, start: str, rows: Sequence[str]) -> str:
 
 
 def between(outcomes: Known, start: str, rows: Sequence[str]) -> str:
-    """Tests of what happens before the end: the measure after episode 2, and what is forgotten; if it is kept."""
+    """Tests of the measure after episode 2 and of forgetting, if the outcomes have their values by query."""
     what: dict[str, By] = {f"{MEASURE} after episode 2": lambda one: one.values("test", "episode-2", MEASURE)}
     what |= {f"forgotten in episode {i}": partial(Outcome.changed, episode=i, how="-") for i in (1, 2, 3)}
     lines, found = [], []
@@ -252,7 +253,7 @@ def forgetting_table(outcomes: Known, start: str, rows: Sequence[str]) -> str:
 
 
 def set_up(study: Study, outcomes: Known, chosen: Namespace) -> str:
-    """What was run, and how."""
+    """The experiments and their settings, in words."""
     example = study.command(row_of(chosen, chosen.start[0], "tele", FIRST_SEED).steps[-1])
     command = ["hardneg", *example[: example.index("--cache")]]
     command[command.index("--out") + 1] = "EXPERIMENT"
@@ -263,7 +264,7 @@ def set_up(study: Study, outcomes: Known, chosen: Namespace) -> str:
         f"{called(study.model)} on {called(study.data)}:",
         f"{chosen.queries_per_step} queries × {chosen.passages} passages of at most",
         f"{chosen.passage_length} tokens a step, learning rate {chosen.learning_rate:g}, three episodes of",
-        f"{stops} steps, each from the start's weights unless continued. Seeds of the first four rows:",
+        f"{stops} steps, each from the weights of the start unless it continues. Seeds of the first four rows:",
         f"{', '.join(map(str, seeds))}; of the others: {FIRST_SEED}. {budget(outcomes)}",
         f"One experiment:\n\n```sh\n{shlex.join(command)}\n```\n",
     ]
@@ -282,16 +283,17 @@ def budget(outcomes: Known) -> str:
 
 
 def report(study: Study, outcomes: Known, chosen: Namespace) -> str:
-    """Everything that is written by machine."""
+    """The part of the page that this program writes."""
     parts = [set_up(study, outcomes, chosen)]
     for start in chosen.start:
         parts += [
             f"## {called(study.model)}, {STARTS[start]}\n",
             f"Test {MEASURE} after every episode (mean ± standard deviation over seeds):\n",
             quality_table(outcomes, start, chosen.rows) + "\n",
-            f"Final {MEASURE} of the parts against Q-Neg, and below of the variants against ANCE-Tele, as in\n"
-            "Tables 8 and 9 of the paper: means over the seeds named, bootstrap interval over queries, two-sided\n"
-            "paired randomisation test (100,000 permutations), each table Holm-corrected:\n",
+            f"The first table compares the final {MEASURE} of the parts with that of Q-Neg, the second that\n"
+            "of the variants with that of ANCE-Tele (as in Tables 8 and 9 of the paper). Differences are means\n"
+            "over the named seeds, with a bootstrap interval over queries and the p value of a two-sided paired\n"
+            "randomisation test (100,000 permutations), Holm-corrected in each table:\n",
             tests_table(outcomes, start, parts_of(chosen), BASELINE) + "\n",
             tests_table(outcomes, start, [row for row in chosen.rows if row in VARIANTS], WHOLE) + "\n",
             "Seed by seed:\n",
@@ -356,7 +358,7 @@ def common_of(chosen: Namespace) -> dict[str, object]:
 
 
 def main(chosen: Namespace) -> None:
-    """Execute the rows that are missing, keep what they came to, write the tables."""
+    """Run the missing experiments, keep their outcomes, write the tables."""
     study = begin(chosen, common_of(chosen), MEASURE)
     study.planning(row.steps[-1] for row in order(chosen))
     if not chosen.only_report:

@@ -149,7 +149,7 @@ def common_of(given: Namespace) -> dict[str, object]:
 
 
 def main(given: Namespace) -> None:
-    """Choose rates, execute the rows, keep what they came to, write the table."""
+    """Choose learning rates, run the experiments, keep their outcomes, write the table."""
     study = begin(given, common_of(given), MEASURE)
     chosen = [row for row in rows(given.steps) if not given.rows or row.result in given.rows.split(",")]
     tried = {} if given.rate else trials_of(given.steps, {row.result for row in chosen})

@@ -112,7 +112,7 @@ class Study:
         return (self.folder / step / "results.json").is_file() or self._kept(step) is not None
 
     def outcome(self, step: str) -> Outcome | None:
-        """What a step came to: in the study's folder, or kept from before; None while it is not done."""
+        """The outcome of a step, from the study's folder or kept from an earlier run; None if it has none yet."""
         if step not in self.found:
             planned = self.plan.get(step)
             settings = settings_in(self.folder / step) if planned is None else self.settings_of(planned)
@@ -362,7 +362,7 @@ def command_line(description: str, options: Options) -> argparse.ArgumentParser:
     parser.add_argument(
         "--kept", type=Path, help="outcomes from before (JSON lines), not executed again; new ones are added"
     )
-    parser.add_argument("--anew", action="store_true", help="execute what is kept, too")
+    parser.add_argument("--anew", action="store_true", help="run also experiments whose outcomes are kept")
     options(parser)
     return parser
 

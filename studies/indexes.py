@@ -128,7 +128,7 @@ def planned(study: Study, dim: int) -> None:
 
 
 def execute(study: Study, chosen: Namespace) -> None:
-    """Build and measure what is not kept."""
+    """Build and measure the indexes whose outcomes are not kept."""
     missing = [step for step in study.plan.values() if not study.is_done(step.name)]
     world = embedded(chosen) if missing else None
     for step in missing:
@@ -170,7 +170,7 @@ def report(study: Study) -> str:
 
 
 def main(chosen: Namespace) -> None:
-    """Build what is missing, measure, keep, write the table."""
+    """Build and measure missing indexes, keep their outcomes, write the table."""
     torch.set_num_threads(chosen.threads)
     study = begin(chosen, {}, MEASURE)
     planned(study, chosen.dim)

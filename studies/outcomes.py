@@ -1,4 +1,4 @@
-"""What the experiments of a study came to: a line of figures each, which lasts longer than their folders.
+"""Outcomes of a study's experiments: a line of figures for each, which is kept when their folders are deleted.
 
 A line holds the measures of every state, what they are for every query of dev and test, and which training queries
 each episode forgot: enough to make every table, interval and p value again. It holds no texts and no ids.
@@ -34,7 +34,7 @@ from hardneg.storage.artifacts import is_published, publish_file, read_manifest
 LARGE = 300_000  # bytes from which a file is compressed
 SPLITS = ("dev", "test")
 FELL, SAME, ROSE = "-=+"
-STAGE = ("stage", "seconds", "run", "version")  # what is kept of timing
+STAGE = ("stage", "seconds", "run", "version")  # the kept fields of timing
 INDEX = ("bytes", "rows", "dim", "recall")  # and of an index
 RESULTS = (*SPLITS, "forgetting", "pairwise_errors", "informative")
 
@@ -184,7 +184,7 @@ class Source:
 
 
 def collect(source: Source, folder: Path, settings: Mapping[str, Any], threads: int) -> Outcome | None:
-    """What an experiment came to, out of its folder; None while it is not finished."""
+    """The outcome of an experiment, read from its folder; None if it is not finished."""
     if not (folder / "results.json").is_file():
         return None
     results = json.loads((folder / "results.json").read_text())

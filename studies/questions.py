@@ -47,7 +47,7 @@ def tests_table(pairs: Sequence[Pair], measures: Sequence[str]) -> str:
 
 
 def forgetting_table(arms: dict[str, Outcome]) -> str:
-    """Shares of the training questions that each episode forgot and learned; of two arms a test besides."""
+    """Shares of the training questions that each episode forgot and learned; for two arms also a test."""
     lines = []
     for i in range(max(len(one.results["forgetting"]) for one in arms.values())):
         told = [one.results["forgetting"][i] for one in arms.values()]
@@ -76,7 +76,7 @@ def tell(
     report: Callable[[Study], str],
     script: str,
 ) -> None:
-    """Execute what is missing, keep what it came to, write the tables."""
+    """Run the missing experiments, keep their outcomes, write the tables."""
     study = begin(chosen, common, *measures).planning(steps)
     if not chosen.only_report:
         study.execute_all(steps, chosen.jobs)

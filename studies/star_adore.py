@@ -87,7 +87,7 @@ def tidy(study: Study) -> None:
 
 
 def execute_all(study: Study, chosen: Namespace) -> None:
-    """Everything that is asked for and not done, part by part; with ``--only-report`` it is only planned."""
+    """Run the chosen experiments that are not done, part by part; with ``--only-report`` only plan them."""
 
     def run(steps: Sequence[Step], title: str) -> None:
         study.planning(steps)
@@ -165,7 +165,7 @@ def common_of(chosen: Namespace) -> dict[str, object]:
 
 
 def main(chosen: Namespace) -> None:
-    """Execute what is missing, keep what it came to, write the tables and the figure."""
+    """Run the missing experiments, keep their outcomes, write the tables and the figure."""
     study = begin(chosen, common_of(chosen), *MEASURES)
     execute_all(study, chosen)
     keep(study, chosen)

@@ -37,7 +37,7 @@ def curve_of(study: Study, name: str) -> dict[str, tuple[list[int], list[float]]
 
 
 def place(state: str, last: int) -> int | None:
-    """Steps that made a state; None of what is no point of a curve."""
+    """The steps that made a state; None for a state that is no point of a curve."""
     known = {"untrained": 0, "untrained-as-trained": 0, "final": last}
     word, _, number = state.partition("-")
     return int(number) if word == "step" and number.isdigit() else known.get(state)

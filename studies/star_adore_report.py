@@ -1,4 +1,4 @@
-"""The tables and the figure of the study of STAR and ADORE, from what its experiments came to alone."""
+"""The tables and the figure of the study of STAR and ADORE, made from the outcomes of its experiments alone."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def sizes_table(study: Study, chosen: Namespace) -> str:
 
 
 def report(study: Study, chosen: Namespace, figure: str | None = None) -> str:
-    """Everything that is written by machine."""
+    """The part of the page that this program writes."""
     parts = [set_up(study, chosen)]
     if "rows" in chosen.parts:
         parts += ["### Rows\n", quality_table(study, chosen)]

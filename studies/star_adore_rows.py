@@ -20,7 +20,7 @@ ARMS = {"dynamic": "dynamic", "refreshed": "static, refreshed", "static": "stati
 
 
 def wanted(chosen: Namespace) -> list[str]:
-    """The rows that are asked for, and those that a part needs."""
+    """The rows that the user chose, and the rows that a part needs."""
     rows = set(chosen.rows if "rows" in chosen.parts else ())
     return [name for name in ROWS if name in rows.union(*(PARTS[part] for part in chosen.parts))]
 

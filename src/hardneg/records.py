@@ -68,15 +68,33 @@ class Run:
         span = slice(self.offsets[i], self.offsets[i + 1])
         return self.passage_rows[span], self.scores[span]
 
+    def select(self, queries: NDArray[np.integer]) -> Run:
+        """The hits of the queries at these positions (not rows)."""
+        index, offsets = take_spans(self.offsets, queries)
+        return replace(
+            self,
+            query_rows=self.query_rows[queries],
+            offsets=offsets,
+            passage_rows=self.passage_rows[index],
+            scores=self.scores[index],
+        )
+
     def cut(self, depth: int) -> Run:
         """The run with at most ``depth`` hits of each query."""
         if spans(self.offsets).max(initial=0) <= depth:
             return self
         ranks = np.arange(len(self.passage_rows)) - self.offsets[owners(self.offsets)]
-        keep = ranks < depth
-        lengths = np.minimum(spans(self.offsets), depth)
+        return self.where(ranks < depth)
+
+    def among(self, passages: NDArray[np.integer]) -> Run:
+        """The run without the hits that are not among ``passages`` (rows)."""
+        return self.where(np.isin(self.passage_rows, passages))
+
+    def where(self, kept: NDArray[np.bool_]) -> Run:
+        """The run with the hits that are ``kept`` [n], in their order."""
+        lengths = np.bincount(owners(self.offsets)[kept], minlength=len(self.query_rows))
         return replace(
-            self, offsets=offsets_of(lengths), passage_rows=self.passage_rows[keep], scores=self.scores[keep]
+            self, offsets=offsets_of(lengths), passage_rows=self.passage_rows[kept], scores=self.scores[kept]
         )
 
 

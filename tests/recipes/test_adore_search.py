@@ -23,6 +23,7 @@ from hardneg.recipes.adore.lists import Retrieval
 from hardneg.recipes.adore.recipe import RECIPE
 from hardneg.search.embedding_store import Embeddings
 from reference_ranking import slow_score
+from worlds.tiny_records import vectors_of
 from worlds.tiny_world import one_thread  # noqa: F401
 
 DEPTH = 12
@@ -145,7 +146,7 @@ def test_recorded_errors_equal_a_loop_over_all_passages(train, world):
         next(s for s in stores if s.manifest.inputs["encoder"] == digest(side) and s.n == n)
         for side, n in (("passage", collection.n_passages), ("query", collection.n_queries))
     )
-    matrix, expected = passages.as_matrix(), []
+    matrix, expected = vectors_of(passages), []
     for i, row in enumerate(qrels.query_rows):
         known = qrels.positives().of(i).tolist()
         query = queries.rows(np.array([row]))[0]

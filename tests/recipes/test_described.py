@@ -57,7 +57,7 @@ def figures(out):
             split: run.cut(judge.depth) for split, run in found.items() if run is not None and split != "train"
         }
         runs = {name: run for name, run in found.items() if run is not None}
-        runs = bm25_judged(data, cache, judge.depth) if state.name == "bm25" else runs
+        runs = bm25_judged(judge) if state.name == "bm25" else runs
         seen[state.name] = with_figures(Measured(state, runs), judge)
     return summarize(seen, seed=record["settings"]["seed"])
 

@@ -7,13 +7,19 @@ import pytest
 
 import hardneg as hn
 from faults.power import Power
+from hardneg.api.inputs import collection_of
 from hardneg.api.recipes import settings_of
+from hardneg.api.reopen import experiment_data
+from hardneg.data.training_data import choose_splits
+from hardneg.diagnostics.judge import Judge
 from hardneg.errors import ArtifactError, Faults, SettingsError
+from hardneg.evaluation.measures import parse_measures
 from hardneg.models.loading import load_encoder
-from hardneg.recipes import measured_states as passing
-from hardneg.recipes import training_run
+from hardneg.recipes import measured_states, training_run
 from hardneg.recipes.measured_states import DevEvaluator
 from hardneg.recipes.settings import Episode
+from hardneg.search.bm25 import bm25_run
+from hardneg.search.runs import load_run
 from hardneg.storage.artifacts import read_manifest
 from hardneg.training import stage
 from worlds.tiny_world import COMMON, one_thread  # noqa: F401
@@ -136,7 +142,7 @@ SCRIPT = {"untrained": 0.5, 1: 0.6, 2: 0.6, 3: 0.7, 4: 0.65, 5: 0.7, 6: 0.9}  # 
 @pytest.mark.parametrize("recipe", ["star", "ance", "adore"])
 def test_patience_stops_at_the_step_computed_by_hand(train, monkeypatch, recipe):
     values = iter(SCRIPT.values())
-    monkeypatch.setattr(passing, "dev_value", lambda *args: next(values))
+    monkeypatch.setattr(DevEvaluator, "_value_of", lambda *args: next(values))
     steps = {"refresh_every": 4, "refreshes": 1} if recipe == "ance" else {"steps": 8}
     results, path = train(recipe, measure_every=1, patience=2, **steps)
     rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
@@ -148,7 +154,7 @@ def test_patience_stops_at_the_step_computed_by_hand(train, monkeypatch, recipe)
 
 def test_patience_of_one_stops_at_the_first_fall_below_the_start(train, monkeypatch):
     values = iter([0.5, 0.4])
-    monkeypatch.setattr(passing, "dev_value", lambda *args: next(values))
+    monkeypatch.setattr(DevEvaluator, "_value_of", lambda *args: next(values))
     results, _ = train("star", measure_every=2, patience=1)
     assert results["kept"]["step"] == 2
     assert "step-2" not in results["dev"]  # it is the last
@@ -156,7 +162,7 @@ def test_patience_of_one_stops_at_the_first_fall_below_the_start(train, monkeypa
 
 # In this order: what stands before one of them is not done again once the next is reached.
 MOMENTS = (
-    (passing, "save_encoder"),
+    (measured_states, "save_encoder"),
     (DevEvaluator, "_record"),
     (DevEvaluator, "_forget_weights"),
     (stage, "save_checkpoint"),
@@ -214,3 +220,56 @@ def test_shares_of_the_schedule_and_bounds_of_steps():
     assert settings_of("star").measured_steps(whole) == []
     ance = settings_of("ance", epochs=2.0, queries_per_step=10, refreshes=3, min_steps=8)
     assert [ance.for_data(queries).steps for queries in (20, 100, 101)] == [8, 20, 24]
+
+
+# ---------------------------------------------------------------- dev among some passages
+
+
+def dev_rows(run):
+    """The passages that a run of the dev queries ranks."""
+    return set(load_run(run).passage_rows.tolist())
+
+
+@pytest.mark.parametrize("recipe", [name for name in ALL if name != "adore"])
+def test_dev_may_be_judged_among_the_same_few_passages_in_every_state(train, world, recipe):
+    results, path = train(recipe, measure_every=2, keep="best", dev_passages=3)
+    judge = Judge(experiment_data(path), parse_measures("RR@10"), path.parent / "cache", dev_passages=3)
+    chosen = set(judge.judged_among["dev"].tolist())
+    assert len(chosen) < judge.data.collection.n_passages
+    runs = sorted(path.rglob("runs/**/dev"))
+    assert len(runs) > 2
+    for run in runs:
+        assert dev_rows(run) <= chosen, run
+    assert {"untrained", "final", "bm25"} <= results["dev"].keys()
+    again, _ = train(recipe, "again", measure_every=2, keep="best", dev_passages=3)
+    assert again["kept"] == results["kept"]
+
+
+def test_a_look_at_dev_encodes_these_passages_alone(train):
+    def encoded(out):
+        rows = map(json.loads, (out / "timing.jsonl").read_text().splitlines())
+        return [row["tokens"] for row in rows if row["stage"] == "encode" and row["side"] == "passage"]
+
+    _, whole = train("warmup", "whole", measure_every=2, keep="best")
+    _, some = train("warmup", "some", measure_every=2, keep="best", dev_passages=1)
+    looks = [tokens for tokens in encoded(some) if tokens]  # the first and the last state are in the cache, whole
+    assert len(looks) == 2, "after steps 2 and 4"
+    assert max(looks) < min(encoded(whole)) / 2
+
+
+def test_the_passages_that_judge_dev_are_those_of_bm25_and_the_positives(world, tmp_path):
+    collection = collection_of(world.collection)
+    data = choose_splits(collection, train="train", dev="dev", test="test")
+    found = Judge(data, parse_measures("RR@10"), tmp_path, dev_passages=2).judged_among
+    run = bm25_run(collection, data.dev.query_rows, 2, tmp_path)
+    assert found.keys() == {"dev"}
+    positives = data.dev.positives().passage_rows.tolist()
+    assert found["dev"].tolist() == sorted({*run.passage_rows.tolist(), *positives})
+    assert Judge(data, parse_measures("RR@10"), tmp_path).judged_among == {}
+
+
+def test_dev_passages_are_refused_where_they_would_be_ignored(train):
+    with pytest.raises(Faults, match="dev_passages = 5, and adore encodes"):
+        train("adore", dev_passages=5)
+    with pytest.raises(SettingsError, match="dev_passages = 5 with chunks = 2"):
+        train("warmup", dev_passages=5, chunks=2)

@@ -118,6 +118,7 @@ OTHERS = {
     "warmup": {"mixtures": ["bm25+in_batch", "nce"], "steps": [4, 3], "negatives": [2], "warmup": 2},
     "ance": {"refresh_every": 4, "refreshes": 2, "warmup": 2},
     "star": {"steps": 8, "warmup": 2},
+    "ranker": {"steps": 8, "warmup": 2, "max_length": 24, "negatives_per_query": 2, "rerank": 6},
     "ar2": {
         "iterations": 2,
         "order": "retriever-first",

@@ -12,6 +12,7 @@ from faults.power import power_cut, power_cut_after_checkpoint
 from hardneg.api.recipes import plan, settings_of, train
 from hardneg.data.formats.trec import read_run
 from hardneg.data.training_data import choose_splits
+from hardneg.diagnostics.cards import gain_lines
 from hardneg.errors import Faults, SettingsError
 from hardneg.evaluation.measures import evaluate, parse_measures
 from hardneg.models.cross_encoder import CrossEncoder
@@ -46,7 +47,7 @@ def execute(world, tmp_path_factory):
     """A function that trains a ranker from start to results."""
     cache = tmp_path_factory.mktemp("cache")
 
-    def run(path=None, *, model=None, **changes):
+    def run(path=None, *, model=None, cache=cache, **changes):
         out = path or tmp_path_factory.mktemp("experiment") / "exp"
         with watched() as batches:
             results = hn.train_ranker(
@@ -125,6 +126,14 @@ def test_states_are_measured_by_what_they_rerank(whole, world):
         )
         assert said["best"]["R@5"] >= max(found.means["R@5"], plain.means["R@5"])
     assert whole.results["reranked"]["first"] == "bm25"
+    lines = gain_lines(whole.results)
+    assert [line.split(" RR@10")[0] for line in lines] == [
+        f"re-ranking the first 8 of BM25: {split}" for split in ("dev", "test")
+    ]
+    for split, line in zip(("dev", "test"), lines, strict=True):
+        worse = whole.results[split]["final"]["RR@10"] < whole.results[split]["bm25"]["RR@10"]
+        assert ("WORSE THAN NO RE-RANKING" in line) == worse
+    assert gain_lines({"dev": {}}) == []
     spaces = world.collection.query_ids, world.collection.passage_ids
     kept = read_run(whole.path / "runs/final.test.trec.gz", *spaces, collection=world.collection.digest)
     assert kept.scores == pytest.approx(runs["test"].scores, abs=1e-5)
@@ -133,7 +142,7 @@ def test_states_are_measured_by_what_they_rerank(whole, world):
         ("final", "bm25"),
     }
     card = (whole.path / "model/README.md").read_text()
-    for part in ("cross-encoder", "| bm25 |", "text-ranking"):
+    for part in ("cross-encoder", "| bm25 |", "text-ranking", "- re-ranking the first 8 of BM25: test RR@10 "):
         assert part in card
 
 
@@ -168,7 +177,7 @@ def test_it_resumes_to_the_same_bytes(execute, whole, tmp_path):
 
 
 def test_a_retriever_ranks_first_and_mines(execute, world):
-    done = execute(retriever=world.model, measure_every=2, keep="best", steps=5)
+    done = execute(retriever=world.model, cache=None, measure_every=2, keep="best", steps=5)
     states = list(done.results["dev"])
     assert {"bm25", "retriever", "untrained", "step-2", "step-4", "last", "final"} >= set(states)
     assert states[-1] == "final"
@@ -182,6 +191,9 @@ def test_a_retriever_ranks_first_and_mines(execute, world):
     pool = load_pool(done.path / "episodes/1/negatives", n_passages=120)
     assert {SOURCES[code] for code in np.unique(pool.sources)} == {"query"}
     assert isinstance(load_ranker(done.path / "model"), CrossEncoder)
+    kinds = {item["kind"] for item in hn.clean(done.path, delete=True)["items"]}
+    assert "superseded embeddings" in kinds  # the retriever's
+    assert "checkpoints" in kinds
 
 
 def test_a_ranker_is_trained_further(execute, whole):

@@ -22,6 +22,7 @@ from hardneg.search.ann_building import build_index, choose, drawn, memory_of
 from hardneg.search.embedding_store import Embeddings
 from hardneg.search.retrieve import StoredIndex, index_run
 from hardneg.storage.artifacts import open_artifact, publish, read_manifest
+from worlds.tiny_records import vectors_of
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 OPTIONS = {
@@ -49,7 +50,7 @@ def test_recall_is_measured_against_exact_search(world, indexes):
     embeddings = world[3]
     assert min(indexes["flat"].facts["recall"].values()) > 0.99  # equal texts may change places at the cut
     assert indexes["hnsw"].facts["recall"]["R@10"] > 0.9
-    queries = torch.from_numpy(embeddings.as_matrix().copy())
+    queries = torch.from_numpy(vectors_of(embeddings).copy())
     for kind in OPTIONS:
         index = FaissIndex(world[0] / f"index-{kind}")
         found = index.search(queries, 10)[1].numpy()

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import hardneg as hn
+from calls import spied
+from hardneg.api import train
 from hardneg.api.inputs import check_file, check_folder, check_free, check_new, one_of
 from hardneg.api.prepare import check_experiment
 from hardneg.errors import ArtifactError, BusyError, Faults, SettingsError
@@ -198,10 +200,16 @@ def test_seeds_are_pooled_also_without_dev(world, tmp_path):
     collection, model = world
     splits = hn.Splits(dev="none")
     changes = SMALL | {"episodes": 1, "seed": 5}
-    pooled = hn.train_ance_tele(
-        collection, model, tmp_path / "exp", seeds=2, splits=splits, device="cpu", **changes
-    )
+    with spied(train, "open_start") as opened:
+        pooled = hn.train_ance_tele(
+            collection, model, tmp_path / "exp", seeds=2, splits=splits, device="cpu", **changes
+        )
+    assert len(opened) == 1  # no seed changes what both start from
     assert pooled["seeds"] == [5, 6]
+    alone = hn.train_ance_tele(
+        collection, model, tmp_path / "six", splits=splits, device="cpu", **changes | {"seed": 6}
+    )
+    assert alone == json.loads((tmp_path / "exp/seed-6/results.json").read_text())
     singles = [json.loads((tmp_path / f"exp/seed-{seed}/results.json").read_text()) for seed in (5, 6)]
     values = [single["test"]["final"]["RR@10"] for single in singles]
     assert pooled["test"]["final"]["RR@10"]["values"] == values

@@ -1,5 +1,6 @@
 """The functions of ``hardneg`` without training: mining, inspection, search and evaluation."""
 
+import gzip
 import json
 
 import numpy as np
@@ -233,6 +234,14 @@ def test_two_runs_are_compared_query_by_query(run_files):
     rows = [json.loads(line) for line in (run_files / "each").read_text().splitlines()]
     assert len(rows) == 6  # three pairs of two queries
     assert {row["differ_at"] for row in rows if row["a"] == row["b"]} == {None}
+
+
+def test_values_of_queries_are_packed_in_a_file_named_gz(run_files):
+    for name in ("each", "each.gz"):
+        hn.evaluate(run_files / "one", qrels=run_files / "qrels", measures="RR@10", per_query=run_files / name)
+    packed = (run_files / "each.gz").read_bytes()
+    assert packed != (run_files / "each").read_bytes()
+    assert gzip.decompress(packed) == (run_files / "each").read_bytes()
 
 
 def test_judgements_come_from_one_place(run_files, world):

@@ -18,6 +18,7 @@ from hardneg.process import hardware, progress
 from hardneg.process.hardware import best_precision
 from hardneg.search.embedding_store import Embeddings
 from hardneg.storage.artifacts import MANIFEST, Manifest, read_manifest, write_json
+from worlds.tiny_records import vectors_of
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 COMMON = {"queries_per_step": 8, "depth": 10, "seed": 7, "token_budget": 512, "measures": "RR@10"}
@@ -146,7 +147,7 @@ def test_embeddings_of_either_precision_serve_a_search_in_either(world, tmp_path
         hn.encode(*world, tmp_path / made, device="cpu")
         hn.index(tmp_path / made, tmp_path / f"{made}-index", kind="flat")
     a, b = (Embeddings.open(tmp_path / name) for name in ("float32", "bfloat16"))
-    assert not np.array_equal(a.as_matrix(), b.as_matrix())  # or the two were one
+    assert not np.array_equal(vectors_of(a), vectors_of(b))  # or the two were one
     assert a.manifest.inputs == b.manifest.inputs
     for made, searches in (("float32", "bfloat16"), ("bfloat16", "float32")):
         monkeypatch.setenv("HARDNEG_PRECISION", searches)

@@ -25,10 +25,10 @@ from hardneg.recipes.settings import Episode, Recipe, TrainingSettings
 from hardneg.storage.artifacts import read_manifest
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
-RECIPES = ("ance-tele", "warmup", "ance", "star", "adore", "ranker")
+RECIPES = ("ance-tele", "warmup", "ance", "star", "adore", "ar2", "ranker")
 COMMANDS = (
     *("import", "export", "mine", "inspect", "encode", "index", "search", "evaluate", "compare"),
-    *("rerank", "fuse", "audit", "verify", "clean", "doctor"),
+    *("rerank", "fuse", "score", "audit", "diagnose", "verify", "clean", "doctor"),
     *(f"train {recipe}" for recipe in RECIPES),
 )
 
@@ -295,10 +295,11 @@ def test_every_option_of_mining_is_passed_on(hardneg, monkeypatch, process, tmp_
     monkeypatch.setattr(pools, "mine", lambda *args, **named: seen.update(named, args=args))
     monkeypatch.setattr(inspection, "pool_stats", lambda pool: {"queries": 1})
     texts = {"passage-model": "pm", "split": "dev", "device": "cpu", "cache": "c", "previous": "p", "file": "f"}
-    texts |= {"prompts": "e5"}
+    texts |= {"prompts": "e5", "judgements": "j", "filter-by": "r"}
     numbers = {"depth": 7, "count": 3, "alpha": 0.25, "beta": 0.75, "seed": 9}
     numbers |= {"query-length": 33, "passage-length": 44}
     filters = {"rank-from": 2, "rank-to": 5, "max-score": 1.5, "absolute-margin": 0.5, "relative-margin": 0.25}
+    filters |= {"top": 4}
     others = {"data": "d", "model": "m", "out": tmp_path / "o", "sources": " query, bm25 ", "labels": "answers"}
     others |= {"allow-bin": True, "json": True}
     of_process = {"threads": 2, "max-ram": "3G", "max-vram": "2G", "allow-code": "abc"}
@@ -377,7 +378,7 @@ def test_every_option_of_training_is_passed_on(hardneg, monkeypatch, process, tm
     options = {"data": "d", "model": "m", "out": tmp_path / "e", "preset": "demo", "config": tmp_path / "s.toml"}
     options |= {"set": "depth=9", "seeds": 3, "train": "a", "dev": "b", "test": "c", "start-episode": 2}
     options |= {"negatives": "n", "passage-model": "pm", "allow-bin": True, "cache": "k", "device": "cpu"}
-    options |= {"reinit-layers": 2, "reinit-seed": 5, "prompts": "e5"}
+    options |= {"reinit-layers": 2, "reinit-seed": 5, "prompts": "e5", "judgements": "j"}
     options |= {"threads": 2, "max-ram": "3G", "max-vram": "2G", "allow-code": "abc"}
     assert left_out("train ance-tele", options) <= {"--help", "--dry-run", "--estimate", "--json"}
     status, out, _ = hardneg("train", "ance-tele", *written(options), "--set", "alpha=0.25")
@@ -391,6 +392,7 @@ def test_every_option_of_training_is_passed_on(hardneg, monkeypatch, process, tm
     assert seen["args"][-3:] == ("d", "m", tmp_path / "e")
     assert (seen["seeds"], str(seen["negatives"]), seen["passage_model"]) == (3, "n", "pm")
     assert (seen["allow_bin"], str(seen["cache"]), seen["device"]) == (True, "k", "cpu")
+    assert str(seen["judgements"]) == "j"
     assert process == {"threads": 2, "max_ram": "3G", "max_vram": "2G", "allow_code": ("abc",)}
 
 

@@ -25,6 +25,7 @@ from hardneg.training.checkpoint import latest_checkpoint, restore, save_checkpo
 from hardneg.training.loop import NotFinite, StepOutput, train_steps
 from hardneg.training.optim import adamw, linear
 from worlds.tiny_models import SHAPE
+from worlds.tiny_records import vectors_of
 
 DEVICE = "cuda"
 VOCABULARY = 200
@@ -138,7 +139,7 @@ def test_stores_equal_the_cpus(tmp_path):
     found = {}
     for name, device in (("cpu", "cpu"), ("device", DEVICE), ("again", DEVICE)):
         options = {"side": "passage", "budget": 500, "shard_rows": 20, "dtype": "float32"}
-        found[name] = encode_store(encoder_on(device), tokens, tmp_path / name, **options).as_matrix()
+        found[name] = vectors_of(encode_store(encoder_on(device), tokens, tmp_path / name, **options))
     np.testing.assert_allclose(found["device"], found["cpu"], atol=1e-5, rtol=1e-5)
     np.testing.assert_array_equal(found["again"], found["device"])
 

@@ -24,6 +24,7 @@ from hardneg.search.exact import ExactIndex
 from hardneg.search.retrieve import first_documents, search_documents
 from hardneg.search.retriever import Encoding
 from hardneg.training.batches import GroupBatch, best_chunks, group_scores
+from worlds.tiny_records import vectors_of
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 
@@ -173,7 +174,7 @@ def snapshot_of(world, folder, *, chunks=3, passages_at=None):
 
 def brute_force(state, vectors, k):
     store = token_store(state.encoder, state.collection, state.cache, "passage")
-    stored = torch.as_tensor(state.passages.as_matrix())
+    stored = torch.as_tensor(vectors_of(state.passages))
     return slow_documents(torch.as_tensor(vectors), stored, store.first, k)
 
 
@@ -194,7 +195,7 @@ def test_runs_of_queries_and_of_positives_equal_a_loop(world, tmp_path):
         (
             "lookahead",
             state.neighbours("lookahead", train.query_rows, train.first(), k),
-            state.passages.as_matrix()[first[train.first()]],
+            vectors_of(state.passages)[first[train.first()]],
         ),
     ):
         assert run.unit == "document"

@@ -11,6 +11,7 @@ from hardneg.errors import ArtifactError, InputError, NumericError, SettingsErro
 from hardneg.records import TokenBatch, offsets_of, take_spans
 from hardneg.search.embeddings import Embeddings, discard, encode_store
 from hardneg.storage.artifacts import verify
+from worlds.tiny_records import vectors_of
 
 DIM = 6
 
@@ -69,33 +70,32 @@ def test_vectors_are_the_encoders_by_row(tmp_path):
     found = encode(tokens, tmp_path / "e", budget=1, dtype="float32")  # a budget of 1: every sequence alone
     with torch.no_grad():
         expected = torch.cat([Encoder().encode(tokens.read(np.array([row])), "passage") for row in range(50)])
-    np.testing.assert_array_equal(found.as_matrix(), expected.numpy())
+    np.testing.assert_array_equal(vectors_of(found), expected.numpy())
     assert (found.n, found.dim, [len(s) for s in found.shards]) == (50, DIM, [16, 16, 16, 2])
 
 
 def test_stored_as_float16(tmp_path):
     tokens = Tokens()
     half, single = encode(tokens, tmp_path / "h"), encode(tokens, tmp_path / "s", dtype="float32")
-    assert half.as_matrix().dtype == np.float16
-    np.testing.assert_array_equal(half.as_matrix(), single.as_matrix().astype(np.float16))
+    assert vectors_of(half).dtype == np.float16
+    np.testing.assert_array_equal(vectors_of(half), vectors_of(single).astype(np.float16))
 
 
 def test_rows_across_shards(tmp_path):
     found = encode(Tokens(), tmp_path / "e")
     rows = np.array([49, 0, 16, 15, 31, 32, 0])
-    np.testing.assert_array_equal(found.rows(rows), found.as_matrix()[rows])
+    np.testing.assert_array_equal(found.rows(rows), np.concatenate(found.shards)[rows])
     assert found.rows(np.array([], np.int64)).shape == (0, DIM)
 
 
-def test_one_shard_is_not_copied(tmp_path):
+def test_shards_are_memory_mapped(tmp_path):
     found = encode(Tokens(), tmp_path / "e", shard_rows=100)
-    assert found.as_matrix() is found.shards[0]
-    assert isinstance(found.shards[0], np.memmap)
+    assert [isinstance(shard, np.memmap) for shard in found.shards] == [True]
 
 
 def test_statistics_equal_a_slow_loop(tmp_path):
     found = encode(Tokens(), tmp_path / "e")
-    vectors = found.as_matrix().astype(np.float64)
+    vectors = vectors_of(found).astype(np.float64)
     norms = [np.sqrt(sum(x * x for x in vector)) for vector in vectors]
     cosines = [vectors[i] @ vectors[j] / (norms[i] * norms[j]) for i in range(50) for j in range(50) if i != j]
     np.testing.assert_allclose(found.mean, vectors.mean(0), rtol=1e-12, atol=1e-12)
@@ -264,7 +264,7 @@ def test_another_process_may_make_the_same_meanwhile(tmp_path, at):
 
     late, done = Overtaken(), []
     found = encode(tokens, path, late, progress=lambda *counts: done.append(counts))
-    np.testing.assert_array_equal(found.as_matrix(), expected.as_matrix())
+    np.testing.assert_array_equal(vectors_of(found), vectors_of(expected))
     assert verify(path).files.keys() == verify(tmp_path / "alone").files.keys()
     assert sum(late.batches) < 2 * 16 + 1  # of 50: what was made meanwhile is not made again
     assert done[-1] == (tokens.lengths.sum(), tokens.lengths.sum())

@@ -135,7 +135,15 @@ def test_diagnostics_are_functions_of_what_they_are_given():
     # only these open what a state left on the disk, and publish what they found there
     opening = {
         f"diagnostics.{name}"
-        for name in ("informative", "pairwise_errors", "search_state", "measured", "reranked", "results")
+        for name in (
+            "informative",
+            "pairwise_errors",
+            "search_state",
+            "measured",
+            "reranked",
+            "sharpness",
+            "results",
+        )
     }
     asks = {"search.retriever", "experiment.snapshot", "experiment.folder", "experiment.layout", "models.loading"}
     found = {module for module in FLOORS["insight"] if asks & set(imports_of(TREES[module]))}

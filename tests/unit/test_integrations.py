@@ -59,8 +59,8 @@ def encoder(bert):
 
 
 def reference(bert, texts, side, prompt):
-    """The vectors of texts one by one."""
-    model = load_encoder(bert)
+    """The vectors of texts one by one, by a model or one at a path."""
+    model = load_encoder(bert) if isinstance(bert, str) else bert
     template = model.template(side)
     vectors = []
     with model.inference():
@@ -90,6 +90,22 @@ def test_batches_of_passages_are_joined_with_their_titles_as_in_training(bert, e
     assert found == pytest.approx(expected, abs=1e-5)
     untitled = encoder.encode([{"text": BODIES, "body": BODIES}], prompt_type=PromptType.document)
     assert untitled == pytest.approx(reference(bert, BODIES, "passage", "passages "), abs=1e-5)
+
+
+@pytest.mark.usefixtures("in_float32")
+def test_queries_are_cut_at_the_length_of_search(bert):
+    long = " ".join(QUERIES + TITLES + BODIES)
+    expected = reference(load_encoder(bert, query_length=16), [long], "query", "")
+    searching = MtebEncoder(bert, device="cpu", query_length=4, search_query_length=16)
+    assert searching.encode([long], prompt_type=PromptType.query) == pytest.approx(expected, abs=1e-5)
+    cut = MtebEncoder(bert, device="cpu", query_length=4)
+    assert np.abs(cut.encode([long], prompt_type=PromptType.query) - expected).max() > 1e-3
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mteb") is None, reason="needs mteb")
+def test_the_metadata_names_the_longest_text_of_search(bert):
+    encoder = MtebEncoder(bert, device="cpu", query_length=4, passage_length=8, search_query_length=16)
+    assert encoder.mteb_model_meta.max_tokens == 16
 
 
 @pytest.mark.usefixtures("in_float32")

@@ -44,8 +44,8 @@ def test_what_is_cut_is_counted_text_by_text(world, passage_length):
         ("query", collection.n_queries, 5),
     ):
         cut = sum(tokens_of(collection, encoder, side, row) > length for row in range(n))
-        found = length_of(encoder, side).count(collection, cache)
-        for one in (found, length_of(encoder, side).sample(collection, n)):
+        found = length_of(encoder, side).count_cut(collection, cache)
+        for one in (found, length_of(encoder, side).sample_cut(collection, n)):
             assert (one.length, one.own, one.texts, one.cut, one.exact) == (length, 64, n, cut, True)
 
 
@@ -54,7 +54,7 @@ def test_of_a_document_what_goes_beyond_its_last_chunk_is_cut(world, chunks):
     collection, model, cache = world
     encoder = load_encoder(model, chunks=chunks, passage_length=6)  # four words a chunk
     words = [tokens_of(collection, encoder, "passage", row) - 2 for row in range(collection.n_passages)]
-    found = length_of(encoder, "passage").count(collection, cache)
+    found = length_of(encoder, "passage").count_cut(collection, cache)
     assert found.cut == sum(count > 4 * chunks for count in words)
     assert f"at {chunks} chunks of 6 tokens" in str(found)
 
@@ -64,8 +64,8 @@ def test_of_many_texts_some_are_drawn_and_it_is_said(world):
     length = length_of(
         load_encoder(model, passage_length=10), "passage"
     )  # eight words, two special tokens: some fit
-    whole, found = length.count(collection, cache), length.sample(collection, 100)
-    assert found == length.sample(collection, 100)
+    whole, found = length.count_cut(collection, cache), length.sample_cut(collection, 100)
+    assert found == length.sample_cut(collection, 100)
     assert not found.exact
     assert abs(found.cut - whole.cut) < 10
     assert str(found).endswith("(the model takes 64), by a sample of 100")
@@ -75,12 +75,12 @@ def test_of_many_texts_some_are_drawn_and_it_is_said(world):
 def test_a_store_of_an_older_version_is_kept_and_its_cut_texts_are_estimated(world, tmp_path):
     collection, model, _ = world
     length = length_of(load_encoder(model, passage_length=10), "passage")
-    whole = length.count(collection, tmp_path)
+    whole = length.count_cut(collection, tmp_path)
     (path,) = (tmp_path / "tokens").iterdir()
     write_json(path / MANIFEST, replace(read_manifest(path), facts={}).as_json())
-    with uncalled(tokens, "_build", control=lambda: length.count(collection, tmp_path / "another")):
-        found = length.count(collection, tmp_path)
-    assert found == length.sample(collection)
+    with uncalled(tokens, "_build", control=lambda: length.count_cut(collection, tmp_path / "another")):
+        found = length.count_cut(collection, tmp_path)
+    assert found == length.sample_cut(collection)
     assert (found.cut, found.exact) == (whole.cut, True)  # of few texts all are drawn
     assert TokenStore.open(path).cut is None
 

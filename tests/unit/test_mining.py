@@ -27,7 +27,7 @@ from hardneg.search.embeddings import encode_store
 from hardneg.search.retrieve import dot_products
 from hardneg.search.retriever import Encoding
 from reference_candidates import slow_candidates
-from worlds.tiny_records import positives_of
+from worlds.tiny_records import positives_of, vectors_of
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 DEPTH = 12
@@ -382,7 +382,7 @@ def test_pools_from_the_same_embeddings_are_identical(
     other = Snapshot(
         state.encoder, state.collection, "other", tmp_path / "runs", state.cache, encoding=state.encoding
     )
-    whole = state.passages.as_matrix()
+    whole = vectors_of(state.passages)
     shards = tuple(whole[i : i + shard_rows] for i in range(0, len(whole), shard_rows))
     other.__dict__["passages"] = replace(state.passages, shards=shards)
     other.__dict__["queries"] = state.queries

@@ -2,29 +2,32 @@
 
 import contextlib
 import json
+import math
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerFast
+from torch.nn.functional import logsigmoid
+from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedTokenizerFast
 
 from hardneg.adversarial import retriever_losses
 from hardneg.data.training_data import choose_splits
 from hardneg.experiment.metrics import Metrics
 from hardneg.models.loading import load_encoder
-from hardneg.models.packing import upload
 from hardneg.models.rankers import load_ranker, new_ranker, save_ranker
 from hardneg.models.saving import save_encoder
 from hardneg.models.source import ModelSource
-from hardneg.models.tokenizing import pair_store, token_store
+from hardneg.models.tokenizing import pair_store
 from hardneg.training import ranker_objectives, sharing
-from hardneg.training.batches import GroupBatch, KnownPositives, group_scores
-from hardneg.training.loop import StepOutput, backward, train_steps
+from hardneg.training.batches import GroupBatch, KnownPositives
+from hardneg.training.loop import backward, train_steps
 from hardneg.training.optim import linear
 from hardneg.training.ranker_objectives import (
+    adversarial_objective,
     frozen_scores,
+    own_columns,
     own_mask,
     own_sources,
     ranker_loss,
@@ -33,6 +36,7 @@ from hardneg.training.ranker_objectives import (
 )
 from hardneg.training.sharing import deal, shared
 from hardneg.training.stage import Stage, Trainee
+from reference_adversarial import sigmoid, softmax
 from worlds.tiny_world import one_thread  # noqa: F401
 
 LENGTH = 24
@@ -329,6 +333,139 @@ def test_frozen_scores_have_no_gradient_no_dropout_and_leave_no_trace(world):
     torch.testing.assert_close(near, expected, rtol=0, atol=0.2)
 
 
+# ---------------------------------------------------------------- the retriever's objective
+
+
+def retriever_objective_of(world, encoder, ranker, *, mask_known_positives=False, cache_tokens=None, **options):
+    return adversarial_objective(
+        choose_splits(world.collection),
+        encoder,
+        ranker,
+        world.root / "cache",
+        partial(retriever_losses, scale=encoder.settings.scale, **options),
+        budget=200,
+        mask_known_positives=mask_known_positives,
+        cache_tokens=cache_tokens,
+    )
+
+
+def by_hand(scores, ranker, *, weighting, game, balance):
+    """dL/ds of every query's list, as it follows from the formulas of AR2's Section 3.2 and Eq. 3."""
+    found = []
+    for s, r in zip(scores, ranker, strict=True):
+        p, own = softmax(s), [0.0, *softmax(s[1:])]
+        if game == "irgan":
+            reward = [0.0, *(math.log(1 - sigmoid(x)) for x in r[1:])]
+        else:
+            reward = [math.log(sigmoid(r[0] - x)) for x in r]
+        mean = sum(a * b for a, b in zip(own, reward, strict=True))
+        against = [a * (b - mean) for a, b in zip(own, reward, strict=True)]
+        if weighting == "reference":
+            against = [len(scores) * (b - a * sum(reward)) for a, b in zip(p, reward, strict=True)]
+        towards = [a - b for a, b in zip(p, softmax(r), strict=True)]
+        whole = [balance * a + (1 - balance) * b for a, b in zip(against, towards, strict=True)]
+        found.append([x / len(scores) for x in whole])
+    return torch.tensor(found)
+
+
+GAMES = [("p_theta", "ar2", 0.5), ("p_theta", "ar2", 1.0), ("reference", "ar2", 0.5), ("p_theta", "irgan", 1.0)]
+
+
+@pytest.mark.parametrize(("weighting", "game", "balance"), GAMES)
+def test_the_gradient_by_hand_reaches_a_querys_own_scores_alone(calm, monkeypatch, weighting, game, balance):
+    draw, b, width = torch.Generator().manual_seed(3), 5, 4
+    every = torch.randn(b, b * width, generator=draw, requires_grad=True)
+    wanted = torch.randn(b, width, generator=draw)
+    monkeypatch.setattr(ranker_objectives, "group_scores", lambda *args, **options: every)
+    monkeypatch.setattr(ranker_objectives, "frozen_scores", lambda *args, **options: wanted)
+    encoder = load_encoder(calm.model)
+    options = {"weighting": weighting, "game": game, "balance": balance}
+    objective = retriever_objective_of(calm, encoder, ranker_of(calm), **options)
+    objective(batch_of(calm, b, width - 1)).loss.backward()
+    own = own_columns(every.detach()).tolist()
+    expected = torch.zeros(b, b, width)
+    expected[torch.arange(b), torch.arange(b)] = by_hand(own, wanted.tolist(), **options)
+    torch.testing.assert_close(every.grad.view(b, b, width), expected, rtol=0, atol=1e-6)
+
+
+class PlainRetriever(Plain):
+    """A retriever's step by transformers: padded texts, first tokens, torch's own functions."""
+
+    def __init__(self, world, ranker_folder):
+        super().__init__(world, ranker_folder)
+        self.encoder = AutoModel.from_pretrained(world.model, add_pooling_layer=False).eval()
+
+    def vectors(self, texts):
+        inputs = self.tokenizer(texts, padding=True, return_tensors="pt", return_token_type_ids=True)
+        inputs["token_type_ids"] *= 0
+        return self.encoder(**inputs).last_hidden_state[:, 0]
+
+    def step_loss(self, batch, *, weighting, game, balance):
+        rows = batch.passage_rows.reshape(-1)
+        texts, titles = (column.take(rows) for column in (self.collection.texts, self.collection.titles))
+        passages = [f"{title} [SEP] {text}" if title else text for title, text in zip(titles, texts, strict=True)]
+        queries = self.vectors(list(self.collection.query_texts.take(batch.query_rows)))
+        scores = (queries[:, None] * self.vectors(passages).view(*batch.passage_rows.shape, -1)).sum(-1)
+        wanted = self.scores(batch).detach()
+        others, preferred = torch.log_softmax(scores[:, 1:], 1), logsigmoid(wanted[:, :1] - wanted)
+        if game == "irgan":
+            against = (others.exp() * logsigmoid(-wanted[:, 1:])).sum()
+        elif weighting == "p_theta":
+            against = (others.exp().detach() * preferred[:, 1:] * others).sum()
+        else:
+            against = len(scores) * (preferred * torch.log_softmax(scores, 1)).sum()
+        towards = -(torch.softmax(wanted, 1) * torch.log_softmax(scores, 1)).sum()
+        return (balance * against + (1 - balance) * towards) / len(scores)
+
+
+@pytest.mark.parametrize(("weighting", "game", "balance"), GAMES)
+def test_a_step_of_the_retriever_is_that_of_plain_torch(calm, tmp_path, weighting, game, balance):
+    ranker, batch, encoder = ranker_of(calm), batch_of(calm), load_encoder(calm.model)
+    with torch.no_grad():  # so that the ranker has something to say
+        ranker.tower.head.out.weight.mul_(40)
+    save_ranker(ranker, tmp_path / "ranker")
+    options = {"weighting": weighting, "game": game, "balance": balance}
+    plain = PlainRetriever(calm, tmp_path / "ranker")
+    objective = retriever_objective_of(calm, encoder, ranker, **options)
+    loss, gradients, _ = loss_and_gradients(objective, encoder, batch)
+    expected = plain.step_loss(batch, **options)
+    expected.backward()
+    prefix = next(iter(gradients)).split("transformer.")[0] + "transformer."
+    theirs = {prefix + name: p.grad for name, p in plain.encoder.named_parameters() if p.grad is not None}
+    assert loss == pytest.approx(expected.item(), rel=1e-5, abs=1e-5)
+    check_equal((0.0, gradients), (0.0, theirs), 1e-5)
+    assert all(p.grad is None for p in ranker.parameters())
+
+
+def test_parts_of_a_retrievers_step_make_the_whole_and_so_do_its_facts(calm):
+    encoder, ranker, batch = load_encoder(calm.model), ranker_of(calm), batch_of(calm, 7)
+    for options in ({"weighting": "p_theta"}, {"weighting": "reference"}):
+        whole = loss_and_gradients(retriever_objective_of(calm, encoder, ranker, **options), encoder, batch)
+        assert set(whole[2]) == {"adversarial", "distillation", "entropy"}
+        objective = retriever_objective_of(calm, encoder, ranker, **options)
+        cached = retriever_objective_of(calm, encoder, ranker, cache_tokens=CHUNK, **options)
+        for other, part in ((objective, replace(batch, micro_queries=3)), (cached, batch)):
+            found = loss_and_gradients(other, encoder, part)
+            check_equal(found, whole, 1e-5)
+            for name, value in whole[2].items():
+                assert float(found[2][name]) == pytest.approx(float(value), rel=1e-5), name
+
+
+def test_known_positives_are_left_out_of_a_retrievers_list(calm):
+    train = choose_splits(calm.collection).train
+    two = next(i for i in range(len(train)) if len(train.of(i)) == 2)
+    first, second = train.of(two)
+    encoder, ranker = load_encoder(calm.model), ranker_of(calm)
+    batch = GroupBatch(train.query_rows[[two]], np.array([[first, 3, second]], np.int32), 1)
+    without = GroupBatch(train.query_rows[[two]], np.array([[first, 3]], np.int32), 1)
+    masked = retriever_objective_of(calm, encoder, ranker, mask_known_positives=True)
+    check_equal(
+        loss_and_gradients(masked, encoder, batch),
+        loss_and_gradients(retriever_objective_of(calm, encoder, ranker), encoder, without),
+        1e-5,
+    )
+
+
 # ---------------------------------------------------------------- several processes
 
 
@@ -368,24 +505,6 @@ def untimed(stage, **facts):
     yield facts
 
 
-def retriever_objective(world, encoder, ranker, pairs):
-    """What a recipe will do: its own scores, the ranker's, the mixture."""
-    stores = [token_store(encoder, world.collection, world.root / "cache", side) for side in ("query", "passage")]
-
-    def objective(batch):
-        b, width = batch.passage_rows.shape
-        scores = group_scores(encoder, batch, *stores, "float32").view(b, b, width)[
-            torch.arange(b), torch.arange(b)
-        ]
-        wanted = frozen_scores(ranker, batch, pairs, "float32", budget=200)
-        masked = upload(own_mask(batch, None), scores.device)
-        losses = retriever_losses(scores, wanted, masked, step_queries=batch.step_queries)
-        means = [loss.sum() / batch.step_queries for loss in losses]
-        return StepOutput(means[0], {"adversarial": means[1].detach(), "distillation": means[2].detach()})
-
-    return objective
-
-
 def trained(world, folder, *, stop=None):
     """Two turns of both, as a fresh process would make them; ``stop``: of these, in the second."""
     folder.mkdir(exist_ok=True)
@@ -409,7 +528,7 @@ def trained(world, folder, *, stop=None):
             Trainee(
                 "retriever",
                 encoder,
-                retriever_objective(world, encoder, ranker, pairs),
+                retriever_objective_of(world, encoder, ranker),
                 lambda step: batches(seed=step),
                 rate,
                 save_encoder,

@@ -265,7 +265,7 @@ def test_nothing_above_search_asks_what_an_index_is():
 
 def test_a_limited_retriever_encodes_and_searches_some_passages_alone(make, world):
     whole, rows = make(), np.array([90, 3, 41, 7, 100, 55, 3], np.int32)
-    limited = whole.limited(rows)
+    limited = whole.limited(rows, alone=True)
     found, all_found = limited.search_queries(ROWS, 5), whole.search_queries(ROWS, whole.collection.n_passages)
     assert sum(map(len, limited.passages.shards)) == 6, "each passage once, and no other"
     assert sum(map(len, whole.passages.shards)) == whole.collection.n_passages
@@ -281,7 +281,7 @@ def test_runs_of_a_limited_retriever_and_of_the_whole_are_not_taken_for_each_oth
     _, collection, model = world
     encoder = load_encoder(model, device="cpu")
     whole = CachedRetriever(encoder, collection, tmp_path / "runs", tmp_path / "cache", encoding=Encoding(512))
-    limited = whole.limited(np.arange(20, dtype=np.int32))
+    limited = whole.limited(np.arange(20, dtype=np.int32), alone=True)
     assert limited.search("dev", ROWS, 3).passage_rows.max() < 20
     assert whole.search("dev", ROWS, 3).passage_rows.max() >= 20
     limited.discard("passage")

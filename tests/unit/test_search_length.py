@@ -24,6 +24,7 @@ from hardneg.process.hardware import best_precision
 from hardneg.records import owners
 from hardneg.search.embeddings import Embeddings
 from hardneg.search.retriever import Encoding
+from worlds.tiny_records import vectors_of
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 SHORT, LONG = 3, 5  # [CLS], one or three words, [SEP]
@@ -85,13 +86,13 @@ def test_encode_and_search_use_the_length_of_search(world, name, tmp_path):
     assert not np.allclose(vectors, expected_vectors(encoder, collection, SHORT), atol=1e-3)
     options = {"device": "cpu", "cache": tmp_path / "cache"}
     hn.encode(collection, model, tmp_path / "q", side="query", dtype="float32", **options)
-    np.testing.assert_allclose(Embeddings.open(tmp_path / "q").as_matrix(), vectors, atol=1e-5)
+    np.testing.assert_allclose(vectors_of(Embeddings.open(tmp_path / "q")), vectors, atol=1e-5)
 
     hn.search_split(collection, tmp_path / "run.trec", model=model, split="test", k=3, **options)
     run = read_run(tmp_path / "run.trec", collection.query_ids, collection.passage_ids)
     encoding = Encoding(precision=best_precision("cpu"))
     state = Snapshot(encoder, collection, "s", tmp_path / "runs", tmp_path / "cache", encoding=encoding)
-    passages = state.passages.as_matrix()
+    passages = vectors_of(state.passages)
     products = vectors[run.query_rows] @ passages.T.astype(np.float32)
     best = products[np.arange(len(products)), run.passage_rows[::3]]
     np.testing.assert_allclose(best, products.max(axis=1), atol=1e-4)  # near ties may go either way
@@ -128,7 +129,7 @@ class Watched(Snapshot):
 def scores_of(encoder, collection, length, folder):
     """[queries, passages] by queries of this length."""
     state = Snapshot(encoder, collection, "s", folder / "other", folder / "cache", encoding=Encoding())
-    return expected_vectors(encoder, collection, length) @ state.passages.as_matrix().T.astype(np.float32)
+    return expected_vectors(encoder, collection, length) @ vectors_of(state.passages).T.astype(np.float32)
 
 
 @pytest.mark.parametrize("name", ["tied", "untied"])

@@ -13,6 +13,7 @@ from hardneg.models.tokenizing import token_store
 from hardneg.search.embeddings import encode_store
 from hardneg.search.retriever import Encoding
 from hardneg.storage.artifacts import load_array, read_manifest
+from worlds.tiny_records import vectors_of
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 ENCODING = Encoding(token_budget=512)
@@ -58,8 +59,8 @@ def test_search_equals_brute_force(snapshot, world, dtype):
     assert run.query_rows.tolist() == rows.tolist()
     assert np.diff(run.offsets).tolist() == [30] * 3
     assert run.collection == world[0].digest
-    assert state.passages.as_matrix().dtype == dtype
-    equals(run, *brute_force(state.queries.rows(rows), state.passages.as_matrix(), 30))
+    assert vectors_of(state.passages).dtype == dtype
+    equals(run, *brute_force(state.queries.rows(rows), vectors_of(state.passages), 30))
 
 
 def test_neighbours_are_those_of_the_passage_for_its_owner(snapshot):
@@ -67,7 +68,7 @@ def test_neighbours_are_those_of_the_passage_for_its_owner(snapshot):
     owners, anchors = np.array([5, 5, 9], np.int32), np.array([100, 7, 4], np.int32)
     run = state.neighbours("lookahead", owners, anchors, 10)
     assert run.query_rows.tolist() == [5, 5, 9]
-    matrix = state.passages.as_matrix()
+    matrix = vectors_of(state.passages)
     equals(run, *brute_force(matrix[anchors], matrix, 10))
 
 
@@ -140,7 +141,7 @@ def test_discard_deletes_embeddings_and_keeps_runs(snapshot, tmp_path):
     assert not list((tmp_path / "cache/embeddings").iterdir())
     assert times(tmp_path / "runs") == kept
     state.discard()  # nothing is there any more
-    assert len(state.passages.as_matrix()) == 120
+    assert len(vectors_of(state.passages)) == 120
 
 
 def test_states_of_different_weights_do_not_share_embeddings(snapshot, world, tmp_path):
@@ -149,7 +150,7 @@ def test_states_of_different_weights_do_not_share_embeddings(snapshot, world, tm
         next(other.parameters()).mul_(1.01)
     a, b = snapshot(), snapshot(other)
     assert a.digest != b.digest
-    assert not np.array_equal(a.passages.as_matrix(), b.passages.as_matrix())
+    assert not np.array_equal(vectors_of(a.passages), vectors_of(b.passages))
     assert len(list((tmp_path / "cache/embeddings").iterdir())) == 2
 
 
@@ -168,9 +169,9 @@ def test_queries_may_be_longer_in_search(snapshot, world):
     name = str(encoder.towers[0].transformer.name_or_path)
     long = snapshot(load_encoder(name, query_length=4, search_query_length=32))
     whole = snapshot()
-    assert not np.array_equal(short.queries.as_matrix(), long.queries.as_matrix())
-    assert np.array_equal(whole.queries.as_matrix(), long.queries.as_matrix())
-    assert np.array_equal(whole.passages.as_matrix(), long.passages.as_matrix())
+    assert not np.array_equal(vectors_of(short.queries), vectors_of(long.queries))
+    assert np.array_equal(vectors_of(whole.queries), vectors_of(long.queries))
+    assert np.array_equal(vectors_of(whole.passages), vectors_of(long.passages))
 
 
 def test_given_embeddings_must_be_of_this_model(snapshot, world, tmp_path):
@@ -178,7 +179,7 @@ def test_given_embeddings_must_be_of_this_model(snapshot, world, tmp_path):
     store = token_store(encoder, collection, tmp_path / "cache", "passage")
     encode_store(encoder, store, tmp_path / "given", side="passage", budget=512)
     state = snapshot(passages_at=tmp_path / "given")
-    assert np.array_equal(state.passages.as_matrix(), snapshot().passages.as_matrix())
+    assert np.array_equal(vectors_of(state.passages), vectors_of(snapshot().passages))
     other = load_encoder(str(encoder.towers[0].transformer.name_or_path), pooling="mean")
     with pytest.raises(ArtifactError, match="OTHER_MODEL"):
         _ = snapshot(other, passages_at=tmp_path / "given").passages
@@ -229,6 +230,6 @@ def test_search_texts_is_a_search_of_the_collections_own(snapshot, world):
 def test_the_mode_of_the_encoder_is_put_back(snapshot, world):
     encoder = load_encoder(str(world[1].towers[0].transformer.name_or_path))
     encoder.train()
-    a = snapshot(encoder).passages.as_matrix()
+    a = vectors_of(snapshot(encoder).passages)
     assert encoder.training
-    assert np.array_equal(a, snapshot().passages.as_matrix())  # without dropout
+    assert np.array_equal(a, vectors_of(snapshot().passages))  # without dropout

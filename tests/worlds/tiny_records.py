@@ -1,4 +1,4 @@
-"""Runs, positives and pools written down by hand, as lists."""
+"""Runs, positives and pools written down by hand, as lists; and all vectors of a store."""
 
 from dataclasses import fields
 from itertools import pairwise
@@ -75,3 +75,8 @@ def assert_same(a, b):
     """Two pools have the same content, NaN scores included."""
     for field in fields(NegativePool):
         np.testing.assert_array_equal(getattr(a, field.name), getattr(b, field.name), err_msg=field.name)
+
+
+def vectors_of(embeddings):
+    """All vectors [n, dim] of an embedding store."""
+    return embeddings.rows(np.arange(embeddings.n))

@@ -107,10 +107,14 @@ def embeddings(store: Path, final: set[str]) -> Item:
 
 
 def final_digests(folder: Path) -> set[str]:
-    """The digests by which embeddings name the sides of the final model."""
+    """The digests by which embeddings name the sides of the final model; a ranker has no embeddings."""
+    from hardneg.models.cross_encoder import KIND as RANKER
     from hardneg.models.loading import load_encoder
 
-    encoder = load_encoder(str(Layout(folder).model))
+    model = Layout(folder).model
+    if is_published(model, RANKER):
+        return set()
+    encoder = load_encoder(str(model))
     return {encoder.digest("query"), encoder.digest("passage")}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import logging
 import math
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ import numpy as np
 from hardneg.api.inputs import Data, Place, cache_at, check_file, collection_of
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
+from hardneg.data.formats.arrays import write_records
 from hardneg.data.formats.trec import open_qrels, read_runs
 from hardneg.data.ids import IdSpace, extend
 from hardneg.data.judgements import JudgedIds, read_judgements
@@ -25,7 +25,6 @@ from hardneg.evaluation.answers import evaluate_with_answers
 from hardneg.evaluation.compare import compare_runs, first_disagreement, overlap
 from hardneg.evaluation.measures import Evaluation, parse_measures
 from hardneg.records import Qrels, Run
-from hardneg.storage.artifacts import publish_file
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +127,9 @@ def write_per_query(path: Path, evaluation: Evaluation, queries: IdSpace) -> Non
     """
     columns = columns_of(evaluation)
     rows = zip(queries.take(evaluation.query_rows), *columns.values(), strict=True)
-    write_rows(path, ({"query_id": query, **dict(zip(columns, values, strict=True))} for query, *values in rows))
+    write_records(
+        path, ({"query_id": query, **dict(zip(columns, values, strict=True))} for query, *values in rows)
+    )
 
 
 def columns_of(evaluation: Evaluation) -> dict[str, list[float | None]]:
@@ -137,13 +138,6 @@ def columns_of(evaluation: Evaluation) -> dict[str, list[float | None]]:
         name: [None if math.isnan(value) else value for value in values.tolist()]
         for name, values in evaluation.values.items()
     }
-
-
-def write_rows(path: Path, rows: Iterator[dict[str, Any]]) -> None:
-    """Write one JSON object a line."""
-    with publish_file(path) as stream:
-        for row in rows:
-            stream.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
 
 
 @checked
@@ -191,7 +185,7 @@ def compare(
         check_overlap(name, evaluation, judged_by(split, qrels))
     pairs = [Pair(*pair) for pair in itertools.combinations(zip(names, opened, evaluations, strict=True), 2)]
     if per_query is not None:
-        write_rows(Path(per_query), (row for pair in pairs for row in pair.by_query(judged, queries, passages)))
+        write_records(Path(per_query), (row for pair in pairs for row in pair.by_query(judged, queries, passages)))
     shared = [overlap(pair.a[1], pair.b[1]) for pair in pairs]
     rows = []
     for measure in map(str, parsed):
@@ -210,9 +204,9 @@ class Pair:
     def by_query(self, judged: Qrels, queries: IdSpace, passages: IdSpace) -> Iterator[dict[str, Any]]:
         """Yield both values of every counted query, and where the two rankings part."""
         (a, run_a, of_a), (b, run_b, of_b) = self.a, self.b
-        parting = first_disagreement(run_a, run_b, of_a.query_rows, judged)
-        hits = np.full(parting.passages.shape, None, object)
-        hits[parting.passages >= 0] = passages.take(parting.passages[parting.passages >= 0])
+        differs = first_disagreement(run_a, run_b, of_a.query_rows, judged)
+        hits = np.full(differs.passages.shape, None, object)
+        hits[differs.passages >= 0] = passages.take(differs.passages[differs.passages >= 0])
         left, right = columns_of(of_a), columns_of(of_b)
         for i, query in enumerate(queries.take(of_a.query_rows)):
             yield {
@@ -220,9 +214,9 @@ class Pair:
                 "a": a,
                 "b": b,
                 **{name: [left[name][i], right[name][i]] for name in left},
-                "differ_at": int(parting.rank[i]) or None,
+                "differ_at": int(differs.rank[i]) or None,
                 "hits": hits[i].tolist(),
-                "grades": [grade if grade >= 0 else None for grade in parting.grades[i].tolist()],
+                "grades": [grade if grade >= 0 else None for grade in differs.grades[i].tolist()],
             }
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import gzip
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +14,7 @@ from hardneg.api.inputs import Data, Place, at_least, cache_at, check_file, coll
 from hardneg.api.inspect import last_pool
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
+from hardneg.data.formats.arrays import write_records
 from hardneg.data.tokens import joined_passages, without_special
 from hardneg.errors import InputError, SettingsError
 from hardneg.models.source import ModelSource
@@ -26,7 +24,6 @@ from hardneg.negatives.scores import lowest_positive
 from hardneg.negatives.sources import draw_entries
 from hardneg.process.progress import Tick, track
 from hardneg.records import Int32, Side, spans
-from hardneg.storage.artifacts import publish_file
 
 FORMATS = ("sentence-transformers", "tevatron", "flagembedding", "dpr", "token-ids")
 SIDES: tuple[Side, Side] = ("query", "passage")
@@ -100,7 +97,7 @@ def export_pool(
     else:
         rows = text_rows(collection, chosen, format)
     with track("exporting", "queries") as tick:
-        written = write_rows(place, ticking(rows, len(chosen), tick), array=format == "dpr")
+        written = write_records(place, ticking(rows, len(chosen), tick), array=format == "dpr")
     counts = {"queries": len(chosen), "rows": written, "negatives": len(chosen.passage_rows)}
     return {"file": str(place), "format": format, **counts, "left_out": len(found) - len(chosen)}
 
@@ -276,29 +273,3 @@ def ticking(rows: Iterator[list[Row]], total: int, tick: Tick) -> Iterator[Row]:
         for some in islice(rows, BLOCK):
             yield from some
         tick(min(done + BLOCK, total), total)
-
-
-def write_rows(path: Path, rows: Iterator[Row], *, array: bool) -> int:
-    """Write rows as JSON, one a line, or as one ``array``; returns how many."""
-    written = 0
-    with publish_file(path) as raw, packed(raw, path) as stream:
-        for row in rows:
-            before = b"" if not array else b",\n" if written else b"[\n"
-            after = b"" if array else b"\n"
-            stream.write(before + json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + after)
-            written += 1
-        stream.write(b"\n]\n" if array else b"")
-    return written
-
-
-@contextlib.contextmanager
-def packed(raw: BinaryIO, path: Path) -> Iterator[Any]:
-    """Give the block a stream that writes to ``raw``, through gzip where ``path`` ends in ``.gz``.
-
-    No time stamp is written, so equal rows give equal files.
-    """
-    if path.suffix != ".gz":
-        yield raw
-        return
-    with gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as stream:
-        yield stream

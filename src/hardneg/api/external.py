@@ -78,7 +78,7 @@ def negatives_digest(place: Path) -> str:
 def pool_of_tokens(
     files: list[Path], collection: Collection, positives: Positives, encoder: BiEncoder, cache: Path
 ) -> NegativePool:
-    """Lists of token ids as a pool: each is that of the first passage which has the same tokens.
+    """Turn lists of token ids into a pool: each becomes the first passage that has the same tokens.
 
     A text longer than the longest list was cut to its length, so that is how the collection's texts are cut too.
     """

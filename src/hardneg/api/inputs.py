@@ -1,4 +1,4 @@
-"""What every operation begins with: the collection it is given, the place it may write to. Loads no torch."""
+"""The arguments of all operations, checked: the collection, and the places to write to. Loads no torch."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Reading(TypedDict, total=False):
 
     Attributes
     ----------
-    passage_model : what encodes passages, if that is another model.
+    passage_model : the model that encodes passages, if it is another one.
     allow_bin, prompts : see :func:`~hardneg.models.loading.load_encoder`.
-    query_length, passage_length : tokens to cut at, in place of the model's own. What searches embeddings must be
-        told the same as what made them.
-    device : ``cpu``, ``cuda``, ``cuda:1``, ...; without it CUDA where there is one.
+    query_length, passage_length : lengths in tokens at which texts are cut, in place of the model's own. To search
+        embeddings, give the lengths that they were made with.
+    device : ``cpu``, ``cuda``, ``cuda:1``, ...; by default CUDA if there is a device, else the CPU.
     """
 
     passage_model: Place | None

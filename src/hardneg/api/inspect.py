@@ -56,7 +56,7 @@ def inspect(
 
     Raises
     ------
-    SettingsError : there is no ``data``, and nothing remembers where it is, or it is not there any more.
+    SettingsError : ``data`` is not given, and the stored place of the collection is unknown or empty.
     ArtifactError : the pool is damaged or was mined from another collection.
     InputError : the pool has no such query.
     """

@@ -133,7 +133,7 @@ class MiningInputs:
     guide: Guide | None = None
 
     def guided(self, guide: Guide) -> MiningInputs:
-        """The same with a guide, whose digest joins the others."""
+        """A copy of the inputs with a guide, whose digest joins the others."""
         return dataclasses.replace(self, guide=guide, digests={**self.digests, "filter_by": guide.digest})
 
 

@@ -49,7 +49,7 @@ def scale_of(settings: TrainingSettings, own: EncoderSettings) -> str:
 
 
 def origin(settings: TrainingSettings, name: str) -> str:
-    """The name of what wants a setting of the encoder: a preset, a file, whoever gave it, or the recipe itself."""
+    """Where a setting of the encoder comes from, in words: a preset, a file, the user, or the recipe itself."""
     if settings.prompts is not None and name in FAMILY and getattr(settings, name) is None:
         return f"prompts {settings.prompts}"
     return settings.origin_of(name)

@@ -34,7 +34,7 @@ def experiment_data(experiment: Place, data: Data | None = None, *, cache: Place
 
     Raises
     ------
-    SettingsError : the collection is gone, and no other place of it is given.
+    SettingsError : the collection does not exist any more, and no other place of it is given.
     ArtifactError : this is no experiment, or one of an older format; the collection is another one.
     """
     folder = Path(experiment)

@@ -77,7 +77,7 @@ def recipe_settings(
 def going_on(out: Place | None, usual: Precision) -> str:
     """The precision that the experiment at ``out`` was begun with, where one was; else the usual.
 
-    Where nobody asked for another: a machine of another kind would refuse to go on, for precision decides results.
+    An experiment can only be resumed in its own precision, because precision decides results.
     """
     for place in [] if out is None else [Layout(Path(out)), *Layout(Path(out)).seeds()]:
         try:

@@ -15,14 +15,15 @@ from hardneg.data.collection import Collection
 from hardneg.experiment.folder import Experiment, keep_judgements
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.code import allowed_code
-from hardneg.models.lengths import Cut, Length, lengths_of
+from hardneg.models.encoder_settings import EncoderSettings
+from hardneg.models.lengths import Length, lengths_of
 from hardneg.models.loading import read_model
 from hardneg.models.tokenizing import texts_digest
 from hardneg.process.distributed import is_leader, world_size
 from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import say
 from hardneg.recipes.ance.roles import Job, jobs_of, take_role
-from hardneg.recipes.frozen import frozen_models
+from hardneg.recipes.frozen import frozen_inputs
 from hardneg.recipes.starting_model import as_trained, own_encoder, settings_of, starting_encoder
 from hardneg.recipes.starting_ranker import starting_ranker
 from hardneg.recipes.untrained import Own, own_model
@@ -40,6 +41,7 @@ class Start:
     base : makes a fresh model as training starts with it.
     untrained : makes the model as it came; where it cannot be had so, as training starts with it.
     own : the model as it came, if training does not start from it.
+    own_settings : those of the model as it came.
     lengths : at which texts are cut.
     changes : what differs from the model as it came, a line each.
     device : that of the model: ``cpu`` or ``cuda``.
@@ -50,6 +52,7 @@ class Start:
     base: Callable[[], BiEncoder]
     untrained: Callable[[], BiEncoder]
     own: Own | None
+    own_settings: EncoderSettings
     lengths: Sequence[Length]
     changes: Sequence[str]
     device: str
@@ -66,30 +69,33 @@ def open_start(task: Task, *, compare_texts: bool) -> Start:
     model = read_model(source)
     encoder = as_trained(model, settings)
     task.recipe.check(settings, task.data, encoder)
+    settings.check_chunks(encoder.settings.chunks)
     if task.given.index is not None:  # its texts are compared now: what is wrong must not become an input
         texts = partial(texts_digest, encoder, task.data.collection, task.stores) if compare_texts else None
         check_index(task.given.index, encoder, digest=encoder.digest("passage"), tokens=texts)
     base, load = partial(starting_encoder, source, settings), partial(own_encoder, source, settings)
     came = settings_of(model, settings.prompts)
     reinit = settings.reinit_layers
-    given, inputs = task.given.arguments, inputs_of(task, encoder)
-    if task.recipe.facts.takes_ranker:
-        given["ranker"] = starting_ranker(source, settings.ranker_overrides, seed=settings.seed)
-        inputs["ranker"] = given["ranker"].model.digest()
-    frozen = frozen_models(settings, source, base, task.data, task.stores)
-    if frozen is not None:
-        frozen.check(given.get("given"))
-        inputs |= frozen.digests
     return Start(
-        given,
-        inputs,
+        task.given.arguments,
+        inputs_of(task, encoder),
         base,
         untrained=base if came is None else load,
         own=None if came is None else own_model(came, encoder.settings, load, reinit=reinit),
+        own_settings=came or encoder.settings,
         lengths=lengths_of(encoder, came or encoder.settings),
         changes=overridden(settings, model, encoder),
         device=encoder.device.type,
     )
+
+
+def with_ranker(start: Start, task: Task) -> Start:
+    """What one seed starts from: where the recipe trains a ranker, that too, whose new head the seed draws."""
+    if not task.recipe.facts.takes_ranker:
+        return start
+    ranker = starting_ranker(task.source, task.settings.ranker_overrides, seed=task.settings.seed)
+    inputs = {**start.inputs, "ranker": ranker.model.digest()}
+    return dataclasses.replace(start, given={**start.given, "ranker": ranker}, inputs=inputs)
 
 
 def inputs_of(task: Task, encoder: BiEncoder) -> dict[str, str]:
@@ -99,7 +105,8 @@ def inputs_of(task: Task, encoder: BiEncoder) -> dict[str, str]:
         inputs["judgements"] = task.data.judgements.digest
     if encoder.code:
         inputs["code"] = "+".join(encoder.code)
-    return inputs | dict(task.given.inputs)
+    frozen = frozen_inputs(task.settings, task.source, task.given.arguments.get("given"))
+    return inputs | dict(task.given.inputs) | frozen
 
 
 def role_jobs(task: Task, inputs: Mapping[str, str], roles: Sequence[str]) -> list[Job]:
@@ -129,19 +136,14 @@ def be_role(task: Task, role: str) -> None:
     take_role(task.recipe, *role_jobs(task, inputs, [role]))
 
 
-def say_start(start: Start, experiment: Experiment, collection: Collection) -> list[Cut]:
-    """Say what differs from an execution before and from the model as it came, and what lengths cut.
-
-    Only rank 0 says it, and gets what is cut of passages and queries.
-    """
+def say_start(start: Start, experiment: Experiment, collection: Collection) -> None:
+    """Say what differs from an execution before and from the model as it came, and about how much lengths cut."""
     if not is_leader():
-        return []
+        return
     say_what_differs(experiment, start.device)
     for line in start.changes:
         say(line)
-    cuts = [length.count(collection, experiment.cache) for length in start.lengths]
-    say("; ".join(map(str, cuts)))
-    return cuts
+    say("; ".join(str(length.sample_cut(collection)) for length in start.lengths))
 
 
 def say_what_differs(experiment: Experiment, device: str) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from hardneg.api.inputs import Data, Place
 from hardneg.api.prepare import Task, prepare
-from hardneg.api.start import Start, be_role, open_start, role_jobs, say_start
+from hardneg.api.start import Start, be_role, open_start, role_jobs, say_start, with_ranker
 from hardneg.api.train_ranker import plan_ranker, train_ranker
 from hardneg.diagnostics.results import EvaluationPlan, evaluate_states, is_measured
 from hardneg.diagnostics.search_state import bm25_judged
@@ -20,7 +19,6 @@ from hardneg.experiment.provenance import remember_collection
 from hardneg.experiment.results_manifest import write_results
 from hardneg.experiment.snapshot import State
 from hardneg.experiment.tensorboard import tensorboard_writer
-from hardneg.models.lengths import Cut
 from hardneg.process.distributed import by_leader, group, is_leader
 from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import note
@@ -57,7 +55,8 @@ def trainer_of(task: Task) -> Callable[[Task], dict[str, Any]]:
     """What trains one experiment; what it starts from, which no seed changes, is opened once."""
     if task.recipe.trains == "ranker":
         return train_ranker
-    return partial(train_once, start=open_start(task, compare_texts=True))
+    start = open_start(task, compare_texts=True)
+    return lambda one: train_once(one, with_ranker(start, one))
 
 
 def train_once(task: Task, start: Start) -> dict[str, Any]:
@@ -81,7 +80,7 @@ def train_once(task: Task, start: Start) -> dict[str, Any]:
             return by_leader(lambda: dict(experiment.results))
         frozen = frozen_models(settings, source, start.base, data, experiment.cache)
         training = TrainingRun(settings, data, experiment, frozen)
-        cuts = say_start(start, experiment, data.collection)
+        say_start(start, experiment, data.collection)
         with (
             contextlib.ExitStack() as stack,
             tensorboard_writer(experiment, settings.tensorboard and is_leader()),
@@ -97,8 +96,8 @@ def train_once(task: Task, start: Start) -> dict[str, Any]:
                 from_own(start.own, training, states),
                 data,
                 experiment,
-                evaluation_plan(task, start, cuts),
-                bm25=partial(bm25_judged, data, experiment.cache),
+                evaluation_plan(task, start),
+                bm25=bm25_judged,
                 untrained=start.untrained,
             )
         if jobs:
@@ -106,7 +105,7 @@ def train_once(task: Task, start: Start) -> dict[str, Any]:
         return by_leader(lambda: dict(experiment.results))
 
 
-def evaluation_plan(task: Task, start: Start, cuts: Sequence[Cut]) -> EvaluationPlan:
+def evaluation_plan(task: Task, start: Start) -> EvaluationPlan:
     """What is measured of the states of an experiment, and what its model card says."""
     settings, source = task.settings, task.source
     return EvaluationPlan(
@@ -118,8 +117,9 @@ def evaluation_plan(task: Task, start: Start, cuts: Sequence[Cut]) -> Evaluation
         about=f"A dense retriever trained with hardneg by {task.recipe.about} from {source.name}.",
         settings=settings.result_values(),
         base_model=source.hub_name,
-        lengths={cut.side: cut.as_json() for cut in cuts},
+        own=start.own_settings,
         how="" if start.own is None else start.own.how,
+        dev_passages=settings.dev_passages,
     )
 
 
@@ -152,10 +152,10 @@ def plan(
     task = prepare(recipe, data, model, out, **options)
     if recipe.trains == "ranker":
         return plan_ranker(task, measure=estimate)
-    start = open_start(task, compare_texts=False)
+    start = with_ranker(open_start(task, compare_texts=False), task)
     encoder = start.base()
     work = recipe.plan(task.settings, task.data, encoder)
     planned = describe_work(work, encoder, seeds=task.seeds, measure=estimate, own=start.own)
-    cuts = [length.sample(task.data.collection, LOOKED_AT) for length in start.lengths]
+    cuts = [length.sample_cut(task.data.collection, LOOKED_AT) for length in start.lengths]
     planned["facts"] |= {f"cut {cut.plural}": cut.told for cut in cuts}
     return {"settings": task.settings.model_dump(mode="json"), **planned}

@@ -8,10 +8,10 @@ from typing import Any
 
 from hardneg.api.prepare import Task
 from hardneg.api.start import say_what_differs
+from hardneg.diagnostics.cards import gain_lines
 from hardneg.diagnostics.reranked import kept_ranker, ranking_gains, save_state
 from hardneg.diagnostics.results import EvaluationPlan, Handling, evaluate_states, is_measured
 from hardneg.diagnostics.search_state import bm25_judged
-from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment.folder import open_experiment
 from hardneg.experiment.provenance import remember_collection
 from hardneg.experiment.tensorboard import tensorboard_writer
@@ -21,7 +21,7 @@ from hardneg.models.source import ModelSource
 from hardneg.process.distributed import by_leader, is_leader
 from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import clock, note, say
-from hardneg.recipes.frozen import FrozenModels, frozen_models
+from hardneg.recipes.frozen import FrozenModels, frozen_inputs, frozen_models
 from hardneg.recipes.microbenchmarks import ranking_seconds
 from hardneg.recipes.ranker import RANKER, RankerTraining, RankerWork, starting_ranker
 from hardneg.recipes.starting_model import starting_encoder
@@ -38,7 +38,7 @@ def train_ranker(task: Task) -> dict[str, Any]:
         out, recipe=recipe.name, settings=settings, inputs=inputs, data=data, source=source, cache=task.cache
     ) as experiment:
         remember_collection(out, data.collection)
-        if by_leader(lambda: is_measured(experiment.results, parse_measures(settings.measures))):
+        if by_leader(lambda: is_measured(experiment.results, settings.judging)):
             note(f"{out}: finished already")
             return by_leader(lambda: dict(experiment.results))
         training = TrainingRun(settings, data, experiment, frozen_of(task, experiment.cache))
@@ -52,7 +52,7 @@ def train_ranker(task: Task) -> dict[str, Any]:
                 data,
                 experiment,
                 ranker_plan(task),
-                bm25=partial(bm25_judged, data, experiment.cache),
+                bm25=bm25_judged,
                 untrained=base,
                 handling=Handling(
                     kept_ranker,
@@ -64,7 +64,7 @@ def train_ranker(task: Task) -> dict[str, Any]:
             )
         results = by_leader(lambda: dict(experiment.results))
     if is_leader():
-        for line in gain_lines(results, str(parse_measures(settings.measures)[0])):
+        for line in gain_lines(results):
             say(line)
     return results
 
@@ -84,8 +84,7 @@ def open_ranker_start(task: Task) -> tuple[CrossEncoder, dict[str, Any], dict[st
     if ranker.code:
         inputs["code"] = "+".join(ranker.code)
     inputs |= task.given.inputs
-    frozen = frozen_of(task, task.stores)
-    inputs |= {} if frozen is None else frozen.digests
+    inputs |= frozen_inputs(settings, task.source, given.get("given"))
     if task.retriever is not None:
         given["retriever"] = open_encoder(ModelSource.at(task.retriever, device=task.source.device))
         inputs["retriever"] = given["retriever"].digest()
@@ -102,7 +101,7 @@ def ranker_plan(task: Task) -> EvaluationPlan:
     """What is measured of the states, and what the model card says."""
     settings, source = ranker_settings(task), task.source
     return EvaluationPlan(
-        measures=parse_measures(settings.measures),
+        measures=settings.judging,
         depth=settings.depth,
         seed=settings.seed,
         keep=settings.keep,
@@ -110,19 +109,6 @@ def ranker_plan(task: Task) -> EvaluationPlan:
         settings=settings.result_values(),
         base_model=source.hub_name,
     )
-
-
-def gain_lines(results: dict[str, Any], measure: str) -> list[str]:
-    """What re-ranking gained, for people: a line for each split."""
-    said = results["reranked"]
-    names = {"bm25": "BM25", "retriever": "the retriever"}
-    return [
-        f"re-ranking the first {found['k']} of {names[said['first']]}: {split} {measure} "
-        f"{found['as it is'][measure]:.4f} -> {found['reranked'][measure]:.4f}"
-        f" ({found['gained'][measure]:,} queries gained, {found['lost'][measure]:,} lost)"
-        for split, found in said.items()
-        if split != "first"
-    ]
 
 
 # ---------------------------------------------------------------- what it would do

@@ -117,6 +117,7 @@ def results_table(results: Mapping[str, Any], out: Path) -> str:
     """The results of an experiment, or of several seeds."""
     if "seeds" in results:
         return pooled_table(results, out)
+    from hardneg.diagnostics.cards import gain_lines
     from hardneg.diagnostics.choice import sentence
 
     parts = [f"{split}\n{states_table(results[split])}" for split in ("dev", "test") if results.get(split)]
@@ -130,7 +131,9 @@ def results_table(results: Mapping[str, Any], out: Path) -> str:
         parts.append(f"{title}\n" + table(["", "share"], [[shown(name), share] for name, share in shares.items()]))
     if results.get("forgetting"):
         parts.append(forgetting_table(results["forgetting"]))
-    if results.get("examined") == "judged":
+    if gained := gain_lines(results):
+        parts.append("\n".join(gained))
+    elif results.get("examined") == "judged":
         parts.append("examine = judged: states were searched for dev and test alone, so forgetting is not known")
     kept = f" ({sentence(results['kept']).removeprefix('model/ is ')})" if "kept" in results else ""
     index = f"\nindex:      {found['kind']} {found['digest'][:12]}" if (found := results.get("index")) else ""

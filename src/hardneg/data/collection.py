@@ -145,7 +145,7 @@ class Collection:
 
     @property
     def n_queries(self) -> int:
-        """The number of queries, with those that are in no split."""
+        """The number of all queries, whether or not they are in a split."""
         return len(self.query_ids)
 
     @property

@@ -12,7 +12,7 @@ from hardneg.experiment.names import FINAL, shown
 
 
 def model_card(about: str, data: TrainingData, results: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    """What a model card says of training data, results and settings, as Markdown."""
+    """The part of a model card about training data, results and settings, as Markdown."""
     collection = data.collection
     lines = [
         about,
@@ -25,6 +25,8 @@ def model_card(about: str, data: TrainingData, results: Mapping[str, Any], setti
     if kept := results.get("kept"):
         loud = warning(kept)
         lines += ["", f"{sentence(kept)}.", *(["", f"**{loud}.**"] if loud else [])]
+    if gained := gain_lines(results):
+        lines += ["", *(f"- {line}" for line in gained)]
     for split in splits_of(results):
         measures = list(results[split][FINAL])
         rows = [
@@ -58,6 +60,22 @@ def card_metadata(
     ]
     head = ModelCardData(base_model=base_model, model_name="model", eval_results=found or None)
     return {name: value for name, value in head.to_dict().items() if name != "model_name"}
+
+
+def gain_lines(results: Mapping[str, Any]) -> list[str]:
+    """What re-ranking gained by the first measure, a line for each split; none where no ranker was trained."""
+    said = results.get("reranked", {})
+    first = {"bm25": "BM25", "retriever": "the retriever"}.get(said.get("first", ""))
+    lines = []
+    for split in (split for split in ("dev", "test") if split in said):
+        found, measure = said[split], next(iter(said[split]["as it is"]))
+        was, now = found["as it is"][measure], found["reranked"][measure]
+        best = f", {found['best'][measure]:.4f} at best" if measure in found.get("best", {}) else ""
+        moved = f"{found['gained'][measure]:,} queries gained, {found['lost'][measure]:,} lost"
+        worse = "; WORSE THAN NO RE-RANKING" if now < was else ""
+        what = f"re-ranking the first {found['k']} of {first}: {split} {measure}"
+        lines.append(f"{what} {was:.4f} -> {now:.4f} ({moved}{best}){worse}")
+    return lines
 
 
 def splits_of(results: Mapping[str, Any]) -> list[str]:

@@ -67,7 +67,7 @@ def mean_cosine(vectors: Vectors) -> float:
 
 
 def directions(vectors: Vectors) -> Float64:
-    """The vectors [n, dim] scaled to length 1; a zero vector stays as it is."""
+    """The vectors [n, dim] scaled to length 1; a zero vector is not changed."""
     wide = np.asarray(vectors, np.float64)
     lengths = np.linalg.norm(wide, axis=1, keepdims=True)
     return wide / np.where(lengths > 0, lengths, 1)

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+
 from hardneg.data.training_data import TrainingData
 from hardneg.evaluation.answers import check_answers, evaluate_with_answers
 from hardneg.evaluation.measures import Evaluation, Measure
 from hardneg.negatives.candidates import Contains
 from hardneg.negatives.labels import answers_of, relevant
-from hardneg.records import Positives, Run
+from hardneg.records import Int32, Positives, Run
+from hardneg.search.bm25 import bm25_run
 
 
 def evaluation_depth(measures: Sequence[Measure]) -> int:
@@ -28,7 +31,9 @@ class Judge:
     ----------
     data : judgements and training queries.
     measures : by which dev and test are scored; the first one decides.
-    cache : the folder of the cache of answers.
+    cache : the folder of the cache of answers, and of BM25's index where ``dev_passages`` asks for it.
+    dev_passages : judge dev among the first so many passages that BM25 finds for each of its queries, and their
+        positives; None: among all passages.
 
     Raises
     ------
@@ -38,6 +43,7 @@ class Judge:
     data: TrainingData
     measures: Sequence[Measure]
     cache: Path
+    dev_passages: int | None = None
 
     def __post_init__(self) -> None:
         check_answers(self.measures, self.data.collection)
@@ -51,6 +57,15 @@ class Judge:
     def depth(self) -> int:
         """How deep dev and test queries are searched."""
         return evaluation_depth(self.measures)
+
+    @cached_property
+    def judged_among(self) -> Mapping[str, Int32]:
+        """The rows of the passages among which a split is judged, by split; a split without them: among all."""
+        if self.dev_passages is None or self.data.dev is None:
+            return {}
+        run = bm25_run(self.data.collection, self.data.dev.query_rows, self.dev_passages, self.cache)
+        found = self.data.dev.positives().passage_rows
+        return {"dev": np.union1d(run.passage_rows, found).astype(np.int32)}
 
     def evaluate(self, runs: Mapping[str, Run]) -> dict[str, Evaluation]:
         """The evaluation of each split that judges and has a run, in the order of :attr:`TrainingData.judged`."""

@@ -26,13 +26,13 @@ class Measured:
 
     Attributes
     ----------
-    record : what it is.
-    runs : by what was searched: ``train``, ``lookahead``, ``test``, ``dev``, as far as it was asked.
-    place : where its weights stand, if they do.
+    record : its name, kind and place, as ``states.jsonl`` has them.
+    runs : its runs by name: ``train``, ``lookahead``, ``test`` and ``dev``, as far as they were made.
+    place : the folder of its weights, if they are kept.
     errors : its pairwise errors, by split.
-    evaluations : how its runs do, by split.
+    evaluations : the evaluation of its run, by split.
     ranks : the reciprocal rank of the best positive of every training query [Q].
-    informative : the share of its training negatives that are still near.
+    informative : the share of its training negatives that are still near their query.
     """
 
     record: StateRecord
@@ -49,8 +49,8 @@ def measure_state(state: State, judge: Judge, layout: Layout, *, depth: int) -> 
 
     Parameters
     ----------
-    layout : of the experiment that the state stands in.
-    depth : how far down training queries are mined.
+    layout : the paths of the experiment.
+    depth : the number of hits of each training query.
     """
     runs, errors = search_state(state, judge, depth=depth)
     found = Measured(record_of(state, layout), runs, state.weights, errors)
@@ -58,11 +58,11 @@ def measure_state(state: State, judge: Judge, layout: Layout, *, depth: int) -> 
 
 
 def with_figures(found: Measured, judge: Judge, state: State | None = None) -> Measured:
-    """Add what the runs of a state tell: how they do, the ranks of training queries, and the informative share.
+    """Add the figures of a state: evaluations of its runs, ranks of training queries, and the informative share.
 
     Parameters
     ----------
-    state : knows the negatives that it was trained on; None: no share is asked for.
+    state : has the negatives that it was trained on; None: the informative share is left out.
     """
     found = replace(found, evaluations=judge.evaluate(found.runs))
     if (run := found.runs.get("train")) is None:

@@ -86,7 +86,7 @@ def pairwise_errors(
     ----------
     queries : [Q, dim] vectors of the queries of ``positives``, rounded to the passages' dtype first.
     positives : D+(q), all of it: no passage of it counts as an error.
-    progress : called with the queries done and all of them.
+    progress : called with the number of queries done, and of all queries.
 
     Raises
     ------

@@ -16,7 +16,8 @@ from hardneg.diagnostics.choice import Choice, choose, report
 from hardneg.diagnostics.curves import draw_learning_curve, learning_curve
 from hardneg.diagnostics.judge import Judge
 from hardneg.diagnostics.measured import Measured, measure_state, with_figures, with_final
-from hardneg.diagnostics.summary import Seen, dev_values, summarize
+from hardneg.diagnostics.sharpness import kept_sharpness
+from hardneg.diagnostics.summary import Seen, by_split, dev_values, summarize
 from hardneg.errors import InputError
 from hardneg.evaluation.measures import Measure
 from hardneg.experiment.folder import Experiment
@@ -25,6 +26,8 @@ from hardneg.experiment.names import BM25, FINAL, LAST, RETRIEVED, STARTED, UNTR
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.experiment.states import StateRecord
 from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.encoder_settings import EncoderSettings
+from hardneg.models.lengths import lengths_of
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
 from hardneg.process.distributed import by_leader, is_leader
@@ -40,19 +43,19 @@ PUBLISHED = (BM25, RETRIEVED, UNTRAINED, FINAL)  # the states whose runs are wri
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """How the states of an experiment are measured, which is kept, and what is said of it.
+    """How the states of an experiment are measured, which one is kept, and what its model card says.
 
     Attributes
     ----------
-    measures : of dev and test; the first one decides.
-    depth : how far down training queries are mined.
-    seed : of the draws of the tests.
-    first_episode : the number of the first one.
+    measures : the measures of dev and test; the first one decides which state is kept.
+    depth : the number of hits of each training query.
+    seed : the seed of the significance tests.
+    dev_passages : see :class:`~hardneg.diagnostics.judge.Judge`.
+    first_episode : the number of the first episode.
     keep : which state is the result: the last one, or the best on dev.
-    about, settings, base_model : what the model card says of the model and how it was trained; the last is the
-        name on the hub of the model it began with.
-    lengths : what the lengths in force cut, by side.
-    how : training starts from something else than the model as it came.
+    about, settings, base_model : description, settings and base model (its name on the hub) in the model card.
+    own : the settings of the model as it came, whose lengths are set beside those in force; None: of a ranker.
+    how : how the model that training starts from differs from the model as it came; "": it does not.
     """
 
     measures: Sequence[Measure]
@@ -63,8 +66,9 @@ class EvaluationPlan:
     about: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     base_model: str | None = None
-    lengths: Mapping[str, Any] = field(default_factory=dict)
+    own: EncoderSettings | None = None
     how: str = ""
+    dev_passages: int | None = None
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ def evaluate_states(
     experiment: Experiment,
     plan: EvaluationPlan,
     *,
-    bm25: Callable[[int], Mapping[str, Run]],
+    bm25: Callable[[Judge], Mapping[str, Run]],
     untrained: Callable[[], Any],
     handling: Handling | None = None,
 ) -> None:
@@ -107,12 +111,12 @@ def evaluate_states(
     Parameters
     ----------
     states : what the recipe yields; making the next one trains. The last one is of the last model.
-    bm25 : gives BM25's runs of the splits that judge, so many hits deep.
+    bm25 : gives BM25's runs of the splits that judge.
     untrained : gives the model as it came.
     handling : of the kind of model; None: of a retriever.
     """
     handling = handling or Handling(kept_state, save_state)
-    judge = Judge(data, plan.measures, experiment.cache)
+    judge = Judge(data, plan.measures, experiment.cache, plan.dev_passages)
     seen, last = measure_all(states, judge, experiment.layout, plan, bm25)
     choice = by_leader(choose_state, seen, last.name, plan)
     chosen = seen[last.name if choice.state == LAST else choice.state]
@@ -122,8 +126,11 @@ def evaluate_states(
     if not is_leader():
         return
     seen = with_final(seen, last.name, choice.state, again, experiment.layout)
-    results = results_of(seen, choice, plan) | dict(handling.besides(seen, judge))
     records = {name: one.record for name, one in seen.items()}
+    results = results_of(seen, choice, plan) | dict(handling.besides(seen, judge))
+    results |= entropies(records, experiment.layout)
+    if plan.own is not None:
+        results["lengths"] = what_is_cut(last, plan.own)
     write_runs(experiment.layout.trec_runs, seen, data.collection)
     draw_curve(experiment, results, plan.measures[0], records, model=handling.model)
     handling.save(
@@ -146,12 +153,12 @@ def measure_all(
     judge: Judge,
     layout: Layout,
     plan: EvaluationPlan,
-    bm25: Callable[[int], Mapping[str, Run]],
+    bm25: Callable[[Judge], Mapping[str, Run]],
 ) -> tuple[dict[str, Measured], Any]:
     """Measure BM25 and every state as it comes, and say how it does; also the last state itself."""
     seen: dict[str, Measured] = {}
     if is_leader():
-        baseline = Measured(StateRecord(BM25, "bm25", asked="judged"), bm25(judge.depth))
+        baseline = Measured(StateRecord(BM25, "bm25", asked="judged"), bm25(judge))
         seen[BM25] = with_figures(baseline, judge)
         note_state(seen[BM25], plan.measures[0])
     for state in states:
@@ -220,8 +227,24 @@ def results_of(seen: Seen, choice: Choice, plan: EvaluationPlan) -> dict[str, An
     """The content of ``results.json``."""
     results = summarize(seen, seed=plan.seed, first_episode=plan.first_episode)
     index = next((one.record.index for one in seen.values() if one.record.index), None)
-    besides = {"lengths": plan.lengths, "index": index}
-    return results | {"kept": choice.as_json()} | {name: value for name, value in besides.items() if value}
+    return results | {"kept": choice.as_json()} | ({"index": index} if index else {})
+
+
+def what_is_cut(state: Snapshot, own: EncoderSettings) -> dict[str, Any]:
+    """What ``results.json`` says of lengths, by side: those that training cut at, as the token stores counted."""
+    lengths = lengths_of(state.encoder, own)
+    return {one.template.side: one.count_cut(state.collection, state.cache).as_json() for one in lengths}
+
+
+def entropies(records: Mapping[str, StateRecord], layout: Layout) -> dict[str, Any]:
+    """The entropy of the states for which a recipe kept it, by split and state; {} if there are none."""
+    found = {
+        name: kept_sharpness(layout / record.runs)
+        for name, record in records.items()
+        if record.runs is not None and record.of is None
+    }
+    found = {name: values for name, values in found.items() if values}
+    return {"entropy": by_split(found)} if found else {}
 
 
 def write_runs(folder: Path, seen: Seen, collection: Collection) -> None:

@@ -1,26 +1,24 @@
-"""The searches of every state of the model while its embeddings are there; the runs are published."""
+"""The searches of each state of the model, as long as it has embeddings; the runs are published."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from hardneg.data.training_data import TrainingData
 from hardneg.diagnostics.judge import Judge
 from hardneg.diagnostics.pairwise_errors import errors_of_state
-from hardneg.experiment.snapshot import State
+from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.negatives.labels import current_positives
 from hardneg.negatives.mining import training_depth
 from hardneg.process.distributed import by_leader
-from hardneg.records import Qrels, Run
+from hardneg.records import Int32, Qrels, Run
 from hardneg.search.bm25 import bm25_run
 
 
 def search_state(state: State, judge: Judge, *, depth: int) -> tuple[dict[str, Run], dict[str, dict[str, Any]]]:
     """Every run of a state, and its pairwise errors by split; its geometry is kept too.
 
-    A state of which less is ``asked`` has the runs of dev and test alone, or that of dev.
+    By its ``asked``, a state may have only the runs of dev and test, or only that of dev.
 
     Parameters
     ----------
@@ -29,7 +27,9 @@ def search_state(state: State, judge: Judge, *, depth: int) -> tuple[dict[str, R
     """
     splits = {name: qrels for name, qrels in judge.data.judged.items() if state.asked != "dev" or name == "dev"}
     runs = search_training(state, judge, depth) if state.asked == "all" else {}
-    runs |= search_judged(state, splits, judge.depth)
+    runs |= search_judged(state, splits, judge)
+    if encodes_some(state, judge):
+        return runs, {}
     state.save_corpus_stats()
     return runs, by_leader(errors_of_state, state, splits)
 
@@ -43,18 +43,43 @@ def search_training(state: State, judge: Judge, depth: int) -> dict[str, Run]:
     return {"train": run, "lookahead": state.neighbours("lookahead", found.query_rows, found.first(), k)}
 
 
-def search_judged(state: State, splits: Mapping[str, Qrels], depth: int) -> dict[str, Run]:
-    """The runs of the queries of splits that judge, ``depth`` hits deep.
+def search_judged(state: State, splits: Mapping[str, Qrels], judge: Judge) -> dict[str, Run]:
+    """The runs of the queries of splits that judge, as deep as the judge asks, among the passages that it names.
 
     In every state, the final one too, test's queries are as long as search reads them and all others as training
     does: so dev compares states alike, on the way and at the end (the published scripts of ANCE-Tele).
     """
-    return {
-        name: state.search(name, qrels.query_rows, depth, as_trained=name != "test")
-        for name, qrels in splits.items()
-    }
+    among = by_leader(lambda: judge.judged_among)
+    return {name: search_split(state, name, qrels, judge, among.get(name)) for name, qrels in splits.items()}
 
 
-def bm25_judged(data: TrainingData, cache: Path, depth: int) -> dict[str, Run]:
+def search_split(state: State, name: str, qrels: Qrels, judge: Judge, among: Int32 | None) -> Run:
+    """The run of a split's queries among the passages of these rows; None: among all."""
+    if among is None or not isinstance(state, Snapshot) or state.index is not None:
+        return state.search(name, qrels.query_rows, judge.depth, as_trained=name != "test")
+    alone = encodes_some(state, judge)
+    limited = state.limited(among, alone=alone)
+    run = limited.search(name, qrels.query_rows, judge.depth, as_trained=name != "test")
+    if alone:
+        limited.discard("passage")
+    return run
+
+
+def encodes_some(state: State, judge: Judge) -> bool:
+    """Whether a state needs no passages but those among which dev is judged.
+
+    Others also mine, or are judged by test.
+    """
+    if judge.dev_passages is None or state.asked == "all":
+        return False
+    return state.asked == "dev" or (state.kind in ("last", "final") and "test" not in judge.data.judged)
+
+
+def bm25_judged(judge: Judge) -> dict[str, Run]:
     """BM25's runs of the dev and test queries, to measure against."""
-    return {name: bm25_run(data.collection, qrels.query_rows, depth, cache) for name, qrels in data.judged.items()}
+    data, among = judge.data, judge.judged_among
+    runs = {
+        name: bm25_run(data.collection, qrels.query_rows, judge.depth, judge.cache)
+        for name, qrels in data.judged.items()
+    }
+    return {name: run.among(among[name]) if name in among else run for name, run in runs.items()}

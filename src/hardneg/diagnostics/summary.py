@@ -34,7 +34,7 @@ def dev_values(seen: Seen, last: str, measure: Measure) -> dict[str, float]:
 
 
 def summarize(seen: Seen, *, seed: int, first_episode: int = 1) -> dict[str, Any]:
-    """The results of an experiment: what ``results.json`` says of its states.
+    """The entries of ``results.json`` about the states of an experiment.
 
     If no state was searched for the training queries, ``examined`` says so in place of what compares their runs.
 

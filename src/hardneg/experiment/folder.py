@@ -58,7 +58,7 @@ class Experiment:
     def timed(self, stage: str, **facts: Any) -> Iterator[dict[str, Any]]:
         """Measure the time of a block and write it to ``timing.jsonl``, together with the yielded facts.
 
-        The peak of memory in the row is that of this process since its start.
+        The row has the peak of memory of this process since its start.
         """
         when, begun = time.time(), time.perf_counter()
         try:

@@ -30,17 +30,17 @@ class Snapshot(CachedRetriever):
 
     Parameters
     ----------
-    name : of the state, for people.
-    folder : where this state's runs are published.
-    step : optimiser steps that made it, where training is one long run.
-    keeps : never discard the embeddings, for others may want them.
+    name : the name of the state, for people.
+    folder : where the runs of the state are published.
+    step : the number of optimiser steps that made the state, if training is one long run.
+    keeps : never discard the embeddings, because other experiments may use them.
     pool : the pool that the model was trained on last.
-    asked : which queries the state is searched for when it is examined. A state asked for dev embeds only those.
-    sparing : queries are embedded as they are asked for, unless half of them or more are asked for at once.
-    weights : the folder of its weights; None: they are not kept, or not yet written.
-    kind : what it is.
-    episode : of the stage that made it; None: none did.
-    options : as of :class:`~hardneg.search.retriever.Retriever`.
+    asked : the queries that the state is searched for when it is measured; for dev, only dev queries are embedded.
+    sparing : embed only the queries of a search, unless a search has half of all queries or more.
+    weights : the folder of the model's weights; None: they are not kept, or not yet written.
+    kind : the kind of the state.
+    episode : the episode that made the state; None: it was not trained.
+    options : parameters of :class:`~hardneg.search.retriever.Retriever`.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ State = Snapshot | ArchivedState
 
 
 def record_of(state: State, layout: Layout) -> StateRecord:
-    """What a state says of itself, as a record.
+    """The record of a state for ``states.jsonl``.
 
     :func:`settled` adds what only the disk knows.
     """
@@ -177,7 +177,7 @@ def record_of(state: State, layout: Layout) -> StateRecord:
 def settled(record: StateRecord, layout: Layout) -> StateRecord:
     """Complete a record from the disk: the digest in its runs, and the step of its weights.
 
-    Weights that are gone are taken out of it.
+    Weights that do not exist any more are left out.
     """
     model = None if record.model is None or not is_published(layout / record.model) else record.model
     step = record.step

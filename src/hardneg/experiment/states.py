@@ -23,17 +23,17 @@ class StateRecord:
 
     Attributes
     ----------
-    name : under which results are kept.
-    kind : what it is; see :data:`~hardneg.experiment.names.Kind`.
-    of : the state that an index retrieves here, or whose runs are re-ranked; None: it is none of another's.
-    episode, step : the stage that made it, and after how many of its steps; None and 0 before any training.
-    model : its weights; None: they are not kept.
-    digest : identity of the model; None: no run says it.
-    pool : the negatives that it was trained on last, which may be deleted since.
-    runs : the folder of its runs; None: they are made anew (BM25).
+    name : the name of the state in ``results.json``.
+    kind : the kind of the state; see :data:`~hardneg.experiment.names.Kind`.
+    of : the state whose model is searched over an index here, or whose runs are re-ranked here; else None.
+    episode, step : the episode that made the state, and the step of this episode; None and 0 before any training.
+    model : the folder of its weights; None: they are not kept.
+    digest : identity of the model; None: unknown.
+    pool : the negatives that it was trained on last; they may be deleted.
+    runs : the folder of its runs; None for BM25, whose runs are made anew.
     index : kind, options and digest of the index.
-    asked : which queries it was searched for.
-    ranker : the weights of the model that re-ranked its runs; None: none did, or they are not kept.
+    asked : the queries that the state was searched for.
+    ranker : the folder of the model that re-ranked its runs; None: no model did, or it is not kept.
     """
 
     name: str

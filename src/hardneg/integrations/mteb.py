@@ -1,6 +1,6 @@
 """An encoder for mteb: the encoder protocol of mteb 2.x, which also accepts the calls of mteb 1.x.
 
-Only the model's metadata needs mteb, and mteb itself asks for them.
+Only the model's metadata needs mteb; mteb itself reads them.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ from hardneg.process.hardware import best_precision
 from hardneg.process.threads import pick_device
 from hardneg.records import Float32, Side
 
+SIDES: tuple[Side, Side] = ("query", "passage")
 WINDOW = 1 << 14  # texts in memory at a time
 Array = NDArray[Any] | Tensor
 
 
 class MtebEncoder:
     """A bi-encoder for ``mteb.evaluate``; queries and passages get their own prompts, lengths and towers.
+
+    Texts are cut as in search: queries at ``search_query_length``, where the model has one.
 
     Parameters
     ----------
@@ -84,7 +87,7 @@ class MtebEncoder:
 
     def _encode(self, titles: list[str], texts: list[str], side: Side) -> Float32:
         encoder = self.encoder
-        tokens = token_batch(texts, titles, encoder.template(side), encoder.tokenizer(side))
+        tokens = token_batch(texts, titles, encoder.search_template(side), encoder.tokenizer(side))
         vectors = np.empty((len(texts), encoder.dim), np.float32)
         for batch in plan_batches(tokens.lengths, self.token_budget):
             vectors[batch] = encoder.encode(tokens.take(batch), side).cpu().numpy()
@@ -108,7 +111,7 @@ class MtebEncoder:
             "name": self.name,
             "revision": self.revision,
             "embed_dim": self.encoder.dim,
-            "max_tokens": float(max(settings.query_length, settings.passage_length)),
+            "max_tokens": float(max(self.encoder.search_template(side).max_length for side in SIDES)),
             "n_parameters": sum(weight.numel() for weight in self.encoder.parameters()),
             "similarity_fn_name": "dot",
             "use_instructions": bool(settings.query_prompt or settings.passage_prompt),

@@ -80,7 +80,7 @@ class BiEncoder(TowerModel):
         return self.settings.search_template(side, self.tower(side).tokenizer_digest)
 
     def untied(self) -> BiEncoder:
-        """An encoder with a tower for each side: the passages' is this one's own, that of the queries a copy."""
+        """An encoder with a tower for each side: the passage tower is its own, the query tower a copy."""
         if not self.tied:
             return self
         tower = self.tower("passage")

@@ -48,7 +48,7 @@ class _Dropout(torch.autograd.Function):
 def _kept(x: Tensor, keep: Tensor, scale: float) -> Tensor:
     """``x * keep * scale``, where ``keep`` is bool.
 
-    torch converts booleans one by one, so they are read as bytes, which are vectorised.
+    torch converts booleans one at a time, so they are read as bytes, whose conversion is vectorised.
     """
     return torch.addcmul(x.new_zeros(()), x, keep.view(torch.int8).to(x.dtype), value=scale)
 

@@ -27,10 +27,10 @@ class Cut:
 
     Attributes
     ----------
-    length, own : tokens that they are cut at, and that the model takes as it came.
-    texts, cut : how many there are, and how many of them are cut.
-    chunks : sequences of ``length`` that a text may have.
-    exact : whether all were looked at; else ``cut`` is what ``drawn`` of them say.
+    length, own : the length in tokens at which texts are cut, and the length that the model takes as it came.
+    texts, cut : the number of texts, and the number of those that are cut.
+    chunks : the number of sequences of ``length`` that a text may have.
+    exact : whether all texts were counted; else ``cut`` is an estimate from ``drawn`` of them.
     """
 
     side: Side
@@ -88,15 +88,15 @@ class Length:
     tokenizer: Tokenizer
     own: int
 
-    def count(self, collection: Collection, cache: Path) -> Cut:
+    def count_cut(self, collection: Collection, cache: Path) -> Cut:
         """The number of texts that training cuts, as their token store says; it is made on first use.
 
         A store of an older hardneg does not say it: then it is estimated.
         """
         cut = store_of(self.template, self.tokenizer, collection, cache).cut
-        return self.sample(collection) if cut is None else self._cut(collection, cut)
+        return self.sample_cut(collection) if cut is None else self._cut(collection, cut)
 
-    def sample(self, collection: Collection, most: int = MOST) -> Cut:
+    def sample_cut(self, collection: Collection, most: int = MOST) -> Cut:
         """Estimate the number of texts that training cuts from ``most`` drawn ones; no token store is written."""
         passages = self.template.side == "passage"
         drawn = draw(np.arange(count(collection, self.template.side)), most)

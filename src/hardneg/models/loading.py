@@ -40,7 +40,7 @@ ANCE_WEIGHTS = {  # names in the released checkpoints of ANCE
 
 @dataclass(frozen=True)
 class Part:
-    """A tower and the settings that its folder speaks of."""
+    """A tower, and the settings that its folder has."""
 
     tower: Tower
     settings: EncoderSettings
@@ -242,7 +242,7 @@ def _fit_head(tower: Tower, settings: EncoderSettings) -> None:
 
 
 def _merged(parts: list[Part], overrides: Mapping[str, Any]) -> EncoderSettings:
-    """The settings of an encoder of these parts: one, or that of the queries and that of the passages.
+    """The settings of an encoder made of one part, or of a query part and a passage part.
 
     Each side keeps its own fields; fields that both share must be equal, or be overridden.
     """

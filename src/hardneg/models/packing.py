@@ -172,7 +172,7 @@ def hidden_states(model: nn.Module, ids: Tensor, layout: FlatLayout, types: Tens
 
 
 def first_states(model: nn.Module, ids: Tensor, layout: FlatLayout, types: Tensor | None = None) -> Tensor:
-    """Last hidden states [n, h] of every sequence's first token; cheaper than those of all, and the same."""
+    """Last hidden states [n, h] of every sequence's first token; equal to those of all tokens, and cheaper."""
     places = layout.bounds[:-1]
     narrow: FirstTokens | None = getattr(model, "first_tokens", None)
     if narrow is None:

@@ -70,7 +70,7 @@ def score_pairs(
 
 
 def _bytes(ranker: CrossEncoder, n: int) -> int:
-    """What scoring takes besides the batch inside the model: the scores, and the plan of a window."""
+    """Bytes that scoring takes outside of the model: the scores, and the plan of a window."""
     return 4 * n + min(n, WINDOW) * ranker.settings.chunks * BYTES
 
 

@@ -55,7 +55,7 @@ def locate(model: str, source: ModelSource) -> Path:
 
     Parameters
     ----------
-    source : says what may be fetched of it.
+    source : says which files may be fetched.
 
     Raises
     ------

@@ -24,7 +24,7 @@ FUNCTIONS = {
 
 @dataclass(frozen=True)
 class RankerFolder:
-    """What the folder of a ranker says, besides weights and tokenizer.
+    """The settings in the folder of a ranker; weights and tokenizer are not among them.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ def is_classifier(folder: Path) -> bool:
 
 
 def refuse_ranker(folder: Path) -> SettingsError:
-    """The fault of whoever takes a ranker for a bi-encoder."""
+    """The fault for a ranker that is given where a bi-encoder is needed."""
     what = "this is a ranker, which scores pairs of texts: it makes no vectors"
     return SettingsError("IS_A_RANKER", what, "give a bi-encoder, or use it as a ranker", path=folder)
 
@@ -82,7 +82,7 @@ def read_ranker_folder(folder: Path) -> RankerFolder:
 
 
 def transformer_of(folder: Path) -> Path:
-    """Where the transformer of a bi-encoder lies, for a new ranker; of two towers that of the queries."""
+    """The folder of a bi-encoder's transformer, for a new ranker; with two towers that of the query tower."""
     if (folder / "query").is_dir() and not (folder / "config.json").is_file():
         folder = folder / "query"
     return read_modules(folder)[0].folder if (folder / MODULES).is_file() else folder

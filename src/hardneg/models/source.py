@@ -50,7 +50,7 @@ class ModelSource:
 
     @property
     def places(self) -> list[str]:
-        """The places of the bi-encoder's models: one, or that of the queries and that of the passages."""
+        """The places of the bi-encoder's models: one for both sides, or one for queries and one for passages."""
         return [self.model] if self.passage_model is None else [self.model, self.passage_model]
 
     @property
@@ -73,7 +73,7 @@ class ModelSource:
     def lengths(self) -> dict[str, Any]:
         """The lengths that replace the model's own, by the names of encoder settings.
 
-        The length of queries is that of search too.
+        The length of queries also holds in search.
         """
         lengths: dict[str, Any] = {}
         if self.query_length is not None:

@@ -79,7 +79,7 @@ class Tower(nn.Module):
     def longest(self) -> int:
         """Tokens of the longest sequence that the transformer has positions for and the tokenizer allows.
 
-        RoBERTa and its kin count positions from behind that of the padding: of 514 they use 512.
+        RoBERTa and its kin begin to count positions after that of the padding: they use 512 of 514.
         """
         positions = getattr(self.transformer.config, "max_position_embeddings", None) or self.width * 1024
         table = getattr(getattr(self.transformer, "embeddings", None), "position_embeddings", None)
@@ -89,7 +89,7 @@ class Tower(nn.Module):
 
     @property
     def takes_types(self) -> bool:
-        """Whether the transformer is told which tokens of a pair are of the second text, as BERT is.
+        """Whether the transformer has token types, which mark the second text of a pair, as BERT has.
 
         Transformer and tokenizer.json decide, and what the tokenizer's settings say outright. The class of the
         tokenizer is not asked: whether transformers' general one hands types out changed between its versions.
@@ -173,7 +173,7 @@ class TowerModel(nn.Module):
         return list(self.towers)  # type: ignore[arg-type]
 
     def working_memory(self, tokens: int) -> int:
-        """Bytes that a batch of so many tokens takes inside a transformer at most, without gradient."""
+        """The most bytes that a batch of so many tokens takes inside a transformer, without gradient."""
         return bytes_of_batch([tower.transformer.config for tower in self.each_tower()], tokens)
 
     @contextmanager

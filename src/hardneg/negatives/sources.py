@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +20,7 @@ from hardneg.negatives.candidates import (
     without_answers,
 )
 from hardneg.negatives.pool import BLOCK, SOURCES, NegativePool, blocks, concatenate, matches, shortfall
-from hardneg.records import Float32, Int32, Int64, Positives, Run, offsets_of, spans, take_spans
+from hardneg.records import Float32, Int32, Int64, Positives, Run, offsets_of, spans
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +79,7 @@ def sample_source(
     for start, stop in blocks(hits):
         block = lists[by_query[start] : by_query[stop]]
         part = candidates(
-            _select_lists(run, block),
+            run.select(block),
             positives.select(np.arange(start, stop)),
             source=source,
             episode=episode,
@@ -105,18 +104,6 @@ def sample_source(
 def _from(compared: Scored, start: int) -> Scored:
     """What scores by the positions of a block of queries that begins at ``start``."""
     return lambda at, passages: compared(at + start, passages)
-
-
-def _select_lists(run: Run, lists: Int64) -> Run:
-    """The run with only the lists at the positions ``lists``."""
-    index, offsets = take_spans(run.offsets, lists)
-    return replace(
-        run,
-        query_rows=run.query_rows[lists],
-        offsets=offsets,
-        passage_rows=run.passage_rows[index],
-        scores=run.scores[index],
-    )
 
 
 def log_shortfall(part: str, pool: NegativePool, wanted: int | NDArray[np.integer]) -> None:

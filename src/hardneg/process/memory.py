@@ -1,4 +1,4 @@
-"""How much memory this process may take: said once, asked by whoever sizes a buffer. No result depends on it."""
+"""The memory that this process may take: set once, read by code that sizes buffers. No result depends on it."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class AnceTele(GroupSettings):
         return value
 
     def check(self) -> None:
-        """Refuse a source that stands twice, besides."""
+        """Refuse also a source that is named twice."""
         super().check()
         if len(set(self.extra)) < len(self.extra):
             what = f"extra = {self.extra}: a source stands twice"
@@ -107,7 +107,7 @@ class AnceTele(GroupSettings):
         return min(self.stop_step or max(int(nearest(self.stop_fraction * horizon)), 1), horizon)
 
     def episode_of(self, queries: int, episode: int) -> Episode:
-        """What an episode does with so many queries: the last one runs whole."""
+        """The episode of this number, for so many queries; only the last one is not stopped early."""
         horizon, width = self.horizon(queries), self.passages_per_query(episode)
         steps = horizon if episode == self.episodes else self.stop(horizon)
         return Episode(episode, queries, steps, self.queries_per_step, width, horizon)

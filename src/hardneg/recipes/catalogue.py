@@ -39,7 +39,7 @@ class RecipeOption:
 
     @property
     def typed(self) -> str:
-        """The option as it is typed."""
+        """The option as a user types it."""
         return self.flag or "--" + self.name.replace("_", "-")
 
 
@@ -69,18 +69,18 @@ REINIT = (  # of the model, so they stand after its options
 
 @dataclass(frozen=True)
 class RecipeFacts:
-    """What a command shows of a recipe.
+    """A recipe as its command shows it.
 
     Attributes
     ----------
-    name : as in ``hardneg train NAME``; its presets stand under it.
-    title : the first sentence of its help.
-    example : the lines of a command that can be copied.
-    options : its own, after those of the splits.
-    model_options : its own, after those of the model.
-    notes : what to say of a preset, by its name.
-    hint : what else help says.
-    module : under ``hardneg.recipes``, that holds its ``RECIPE``; where it is not said, its name.
+    name : the name, as in ``hardneg train NAME``; its presets are in ``presets/NAME.toml``.
+    title : the first sentence of the help.
+    example : the lines of an example that can be copied.
+    options : the recipe's own options, which help lists after those of the splits.
+    model_options : the recipe's own options about the model, which help lists after those of the model.
+    notes : a note on a preset, by the name of the preset.
+    hint : the rest of the help.
+    module : the module under ``hardneg.recipes`` that has ``RECIPE``; by default the recipe's name.
     """
 
     name: str
@@ -116,7 +116,7 @@ class RecipeFacts:
 
     @property
     def help(self) -> str:
-        """What its command says of it."""
+        """The help text of the recipe's command."""
         names = [f"{name} ({self.notes[name]})" if name in self.notes else name for name in self.presets]
         more = [f"Presets: {', '.join(names)}."] if names else []
         return "\n\n".join([self.title, " ".join([*more, self.hint])]).strip()

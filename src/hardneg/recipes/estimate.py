@@ -112,7 +112,7 @@ class Sample:
     chunks: float = 1.0  # sequences of a passage
 
     def tokens(self, queries: float, passages: float) -> float:
-        """Tokens of so many queries and passages."""
+        """The tokens of this number of queries and passages."""
         return float(queries * self.queries.lengths.mean() + passages * self.chunks * self.passages.lengths.mean())
 
 
@@ -206,7 +206,7 @@ def disk_bytes(work: CostModel, encoder: BiEncoder, sample: Sample) -> float:
 
 
 def weights_of(work: CostModel, encoder: BiEncoder) -> tuple[int, int]:
-    """Bytes of a model and of a checkpoint, which has two moments of all that is trained besides."""
+    """Bytes of a model, and of a checkpoint, which also has two moments of each trained parameter."""
     query, passage = (4 * sum(p.numel() for p in encoder.tower(side).parameters()) for side in get_args(Side))
     if work.query_side:
         return query + passage, 3 * query + passage

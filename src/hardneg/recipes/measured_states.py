@@ -1,8 +1,8 @@
-"""States that training passes: measured on dev between two steps, which tells when to stop and what to keep.
+"""States that are measured on dev between two training steps, to stop training early and to keep the best state.
 
-Of every measured state ``states/<episode>-<step>`` keeps the run of the dev queries and a record, which is
-published last: only what has one was measured. Where the best state is to be kept, the weights of the best one so
-far stand there too, before its record does; those of all others are deleted. All of it is a function of the
+The folder ``states/<episode>-<step>`` of a measured state has the run of the dev queries, and a record. The record
+is published last: a state without one was not measured. If the best state is to be kept, its folder has its
+weights, too, published before the record; the weights of all other states are deleted. All of this depends on the
 weights alone: a resumed run finds it, decides the same, and ends in the same bytes.
 """
 
@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from hardneg.data.training_data import TrainingData
-from hardneg.diagnostics.judge import evaluation_depth
+from hardneg.diagnostics.judge import Judge
 from hardneg.diagnostics.search_state import search_judged
 from hardneg.errors import Interrupted
-from hardneg.evaluation.answers import evaluate_with_answers
-from hardneg.evaluation.measures import Measure, parse_measures
+from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.layout import run_of
 from hardneg.experiment.snapshot import Snapshot
@@ -41,37 +40,34 @@ Place = tuple[int, int]  # (episode, step of it)
 
 
 def runs_path(experiment: Experiment, episode: int, step: int) -> Path:
-    """Where its runs are kept."""
+    """Where the runs of the state after a step are kept."""
     return experiment.layout.state(step, episode).runs
 
 
 def weights_path(experiment: Experiment, episode: int, step: int) -> Path:
-    """Where its weights stand, if it may be the best."""
+    """Where the weights of the state after a step stand, if it may be the best."""
     return experiment.layout.state(step, episode).model
 
 
-def dev_value(run: Run, data: TrainingData, measure: Measure, cache: Path) -> float:
-    """How a run of the dev queries does."""
-    assert data.dev is not None
-    collection = data.collection
-    options = {"collection": collection, "cache": cache, "id_rank": collection.passage_ids.id_rank}
-    return evaluate_with_answers(run, data.dev, [measure], **options).means[str(measure)]  # type: ignore[arg-type]
+def judge_of(settings: TrainingSettings, data: TrainingData, cache: Path) -> Judge:
+    """What judges the states of an experiment by its settings."""
+    return Judge(data, parse_measures(settings.measures), cache, settings.dev_passages)
 
 
 class DevEvaluator:
-    """Looks at the states that a stage of training passes; :class:`MeasuredStage` asks it to.
+    """Measures states on dev between two steps, and says when training stops; :class:`MeasuredStage` uses it.
 
     Parameters
     ----------
-    episode : what the stage makes.
-    start : folder of the runs of the state that the stage begins with: what patience compares with at first.
-        None: those of the episode.
-    besides : steps that are looked at for their weights alone; patience does not count them.
+    episode : the training that the stage does.
+    start : folder of the runs of the state that the stage begins with; patience compares with it first. None: the
+        folder of the episode.
+    besides : more steps to measure, only to find the best weights; patience does not count them.
     runs : (experiment, episode, step) -> where the runs of a state are kept.
-    weights : whether weights are kept here; if not, the recipe does so.
-    through : a state -> the same as an index retrieves it, where that is what counts.
-    lasting : step -> whether the embeddings of its state serve further.
-    made : (model, name, folder of its runs, step=) -> a state of the model; None: of a retriever.
+    weights : whether the evaluator keeps the weights of the best state; if not, the recipe does.
+    with_index : a state -> the state as the index retrieves it, if this is what is measured.
+    lasting : step -> whether the embeddings of its state are needed afterwards.
+    made : (model, name, folder of its runs, step=) -> a state of the model; None: a state of a retriever.
     save : publishes the weights of a state.
     """
 
@@ -94,17 +90,18 @@ class DevEvaluator:
         self.training, self.data, self.episode = training, training.data, episode.episode
         self.settings: TrainingSettings = settings
         self.experiment: Experiment = experiment
+        self.judge = judge_of(settings, training.data, experiment.cache)
         self.measured = settings.measured_steps(episode)
         self.steps = sorted({*self.measured, *(step for step in besides if 0 < step < episode.steps)})
         self.start = start or experiment.layout.episode(self.episode).runs
         self.runs, self.with_index, self.lasting = runs, with_index, lasting
         self.keeps_weights = weights and settings.keep == "best"
         self.values: dict[Place, float] = {}
-        self.origin = 0.0  # what the state that the stage begins with measures
+        self.origin = 0.0  # the value of the state that the stage begins with
         self.inputs: Mapping[str, str] = {}
 
     def begin(self, encoder: BiEncoder, inputs: Mapping[str, str]) -> int | None:
-        """Find what was measured before; the first step that was not, before an early end."""
+        """Find what was measured before; returns the first due step that was not, None if there is none."""
         self.inputs = inputs
         self.values = by_leader(self._found)
         if self.settings.patience:
@@ -114,7 +111,7 @@ class DevEvaluator:
 
     @property
     def stop_step(self) -> int | None:
-        """The step at which ``patience`` measurements in a row were no better than the best before them."""
+        """The step at which patience ended: so many values in a row were no better than the best before them."""
         best, since = self.origin, 0
         for step in self.measured:
             if self.settings.patience is None or (self.episode, step) not in self.values:
@@ -130,7 +127,7 @@ class DevEvaluator:
         return made in self.steps
 
     def evaluate(self, encoder: BiEncoder, made: int) -> None:
-        """Measure the state after so many steps, unless that was done; keep its weights while it is the best."""
+        """Measure the state after so many steps, unless that was done; keep the weights of the best so far."""
         place = self.episode, made
         if place in self.values:
             return
@@ -154,10 +151,12 @@ class DevEvaluator:
         return self.with_index(state)
 
     def _value(self, state: Snapshot) -> float:
-        depth = evaluation_depth(parse_measures(self.settings.measures))
         assert self.data.dev is not None
-        found = search_judged(state, {"dev": self.data.dev}, depth)
-        return by_leader(dev_value, found["dev"], self.data, self.settings.steering, self.experiment.cache)
+        found = search_judged(state, {"dev": self.data.dev}, self.judge)
+        return by_leader(self._value_of, found["dev"])
+
+    def _value_of(self, run: Run) -> float:
+        return self.judge.evaluate({"dev": run})["dev"].means[str(self.settings.steering)]
 
     def _inputs_of(self, step: int) -> dict[str, str]:
         return {**self.inputs, "step": str(step)}
@@ -171,7 +170,7 @@ class DevEvaluator:
             draft.facts |= {"model": state.digest, "name": state.name, "runs": runs}
 
     def _found(self) -> dict[Place, float]:
-        """What was measured in all stages; of this one, what came from something else or is not due is deleted."""
+        """The values of all stages. States of this stage that are not due, or had other inputs, are deleted."""
         found = {}
         for place in self.experiment.layout.measured_states():
             state = self.experiment.layout.state(place[1], place[0])
@@ -181,7 +180,7 @@ class DevEvaluator:
                 continue
             if is_published(state.record):
                 run = load_run(run_of(self.experiment / read_manifest(state.record).facts["runs"], "dev"))
-                found[place] = dev_value(run, self.data, self.settings.steering, self.experiment.cache)
+                found[place] = self._value_of(run)
         return found
 
     def _is_current(self, step: int) -> bool:
@@ -189,7 +188,7 @@ class DevEvaluator:
         return not is_published(path) or dict(read_manifest(path).inputs) == self._inputs_of(step)
 
     def _forget_weights(self) -> None:
-        """Delete the weights of all states but the best one of all stages; of equals the earlier is the best."""
+        """Delete the weights of all states but the best one of all stages; of equal ones the earliest stays."""
         best = max(sorted(self.values), key=lambda place: self.values[place], default=None)
         for place in self.experiment.layout.measured_states():
             if place != best and place in self.values:
@@ -201,13 +200,13 @@ class MeasuredStage:
 
     Parameters
     ----------
-    dev : what measures; None: nothing is measured.
+    dev : measures states on the way; None: no state is measured.
     episode, inputs : see :class:`~hardneg.training.stage.Stage`.
 
     Attributes
     ----------
-    model : where the model stands that training makes: the last one of the trainee's.
-    over : there is nothing to train any more: all was made before, or patience has ended.
+    model : folder of the trained model, which is the last one of the trainee.
+    finished : whether training is over, because all steps are made or patience has ended.
     """
 
     def __init__(
@@ -232,14 +231,14 @@ class MeasuredStage:
 
     @property
     def made(self) -> int:
-        """Steps that are made; those that nothing asks for any more are not counted."""
+        """The number of steps that are made; steps after the end of patience are not counted."""
         return self.stage.made[self.name]
 
     def advance(self, until: int | None = None) -> None:
-        """Make the steps until so many are made, at most all, and measure the states that are due among them."""
+        """Train until so many steps are made (None: all), and measure the states that are due on the way."""
         until = self.last if until is None else min(until, self.last)
         while not self.finished:
-            self._look()
+            self._evaluate()
             if self.finished or self.made >= until:
                 return
             due = [] if self.dev is None else [s for s in self.dev.steps if self.made < s < until]
@@ -247,12 +246,12 @@ class MeasuredStage:
             self.stage.advance(self.name, turn, checkpoint=turn == until)
 
     def train(self) -> BiEncoder:
-        """Make all steps that are left; the model that training makes, read from where it stands."""
+        """Make all steps that are left; returns the trained model, read from its folder."""
         self.advance()
         return load_encoder(str(self.model), device=self.encoder.device)
 
-    def _look(self) -> None:
-        """Measure the state as it is, if that is due, and end training if it says so."""
+    def _evaluate(self) -> None:
+        """Measure the present state, if that is due, and end training if patience has ended."""
         if self.dev is None or not self.dev.is_due(self.made):
             return
         try:
@@ -279,8 +278,8 @@ def stage_on_pool(
 
     Parameters
     ----------
-    models : where the model is kept, and after how many steps.
-    began : folder of the runs of ``encoder``, if they are not those of the episode.
+    models : folder -> number of steps after which the model is saved there.
+    began : folder of the runs of ``encoder``; None: the folder of the episode.
     """
     schedule, number = training.settings.schedule_over(episode.scheduled), episode.episode
     retriever = training.trainee(encoder, objective, batches, schedule, models)

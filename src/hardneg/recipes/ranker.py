@@ -49,7 +49,7 @@ from hardneg.training.stage import steps_made
 
 RANKER = "ranker"  # the model's name in metrics and checkpoints
 EPISODE = 1
-OF_ENCODERS = ("towers", "pooling", "head", "normalize", "dim", "prompts", "search_query_length")
+OF_ENCODERS = ("towers", "pooling", "head", "normalize", "dim", "prompts", "search_query_length", "dev_passages")
 
 States = RankedState | Snapshot | ArchivedState
 
@@ -81,10 +81,13 @@ class RankerTraining(MiningSettings):
             what = "filter_by = start, and a ranker starts with a head that knows nothing"
             raise SettingsError("BAD_SETTING", what, "give --filter-by M, or leave it out")
 
+    def horizon(self, queries: int) -> int:
+        """Steps of the schedule."""
+        return self.steps or self.bounded(math.ceil(self.epochs * math.ceil(queries / self.queries_per_step)))
+
     def episode_of(self, queries: int) -> Episode:
         """What training does with so many queries."""
-        counted = self.bounded(math.ceil(self.epochs * math.ceil(queries / self.queries_per_step)))
-        horizon = self.steps or counted
+        horizon = self.horizon(queries)
         steps = min(self.stop_step or horizon, horizon)
         return Episode(EPISODE, queries, steps, self.queries_per_step, 1 + self.negatives_per_query, horizon)
 
@@ -120,7 +123,7 @@ def starting_ranker(source: ModelSource, settings: RankerTraining) -> CrossEncod
 # ---------------------------------------------------------------- what is re-ranked
 
 
-class FirstStage:
+class FirstRuns:
     """The runs that every state of a ranker re-ranks: a retriever's over the collection, or BM25's.
 
     Parameters
@@ -156,7 +159,7 @@ class FirstStage:
 
 def ranked_state(
     training: TrainingRun[RankerTraining],
-    first: FirstStage,
+    first: FirstRuns,
     ranker: CrossEncoder,
     name: str,
     runs: Path,
@@ -192,7 +195,7 @@ def train_ranker(
     retriever : ranks first, and mines ``query`` negatives; None: BM25 ranks first.
     """
     settings, layout = training.settings, training.experiment.layout
-    first = FirstStage(training, retriever)
+    first = FirstRuns(training, retriever)
     if first.state is not None:
         yield first.state
     ranker = base()
@@ -214,7 +217,7 @@ def train_ranker(
 
 def ranker_pool(
     training: TrainingRun[RankerTraining],
-    first: FirstStage,
+    first: FirstRuns,
     given: NegativePool | None,
     sources: Sequence[str],
     contains: Contains | None,
@@ -277,8 +280,8 @@ def stage_of(
     how: Mapping[str, Any] = {"name": RANKER, "save": save_ranker, "kind": "ranker"}
     trainee = training.trainee(ranker, objective, batches, schedule, models, **how)
     inputs = {"pool": read_manifest(layout.episode(EPISODE).negatives).digest}
-    passing = DevEvaluator(training, planned, made=of_state, save=save_ranker)
-    return MeasuredStage(training, trainee, passing, episode=EPISODE, inputs=inputs)
+    dev = DevEvaluator(training, planned, made=of_state, save=save_ranker)
+    return MeasuredStage(training, trainee, dev, episode=EPISODE, inputs=inputs)
 
 
 # ---------------------------------------------------------------- what it would do

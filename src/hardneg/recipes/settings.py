@@ -1,4 +1,4 @@
-"""What every recipe is told, and what a recipe is."""
+"""The settings that all recipes share, and what a recipe is."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Episode:
         return self.horizon or self.steps
 
     def as_json(self) -> dict[str, int]:
-        """What a plan shows of it."""
+        """The episode as a plan shows it."""
         return {name: value for name, value in dataclasses.asdict(self).items() if name != "horizon"}
 
 
@@ -95,6 +95,9 @@ class TrainingSettings(Settings):
     measure_every: PositiveInt | Annotated[float, Field(gt=0, lt=1)] | None = (
         None  # steps, or a share of the schedule
     )
+    # dev is judged among the first so many passages that BM25 finds for each of its queries, and their positives;
+    # None: among all passages
+    dev_passages: int | None = Field(None, ge=1)
     keep: Literal["best", "last"] = (
         "last"  # the state that model/ holds: best on dev by the first measure, or last
     )
@@ -138,6 +141,12 @@ class TrainingSettings(Settings):
             what = "tensorboard = true, and the package tensorboard is not installed"
             raise SettingsError("PACKAGE_MISSING", what, "pip install 'hardneg[tensorboard]'")
 
+    def check_chunks(self, chunks: int) -> None:
+        """Refuse what does not go with documents of so many chunks; raises :class:`SettingsError`."""
+        if chunks > 1 and self.dev_passages is not None:
+            what = f"dev_passages = {self.dev_passages} with chunks = {chunks}, of which the best counts"
+            raise SettingsError("BAD_SETTING", what, "leave dev_passages out")
+
     def check_dev(self, dev: bool) -> None:
         """Refuse what measures on dev where there is no dev split; raises :class:`SettingsError`."""
         asking = {"keep": self.keep if self.keep == "best" else None, "measure_every": self.measure_every}
@@ -172,7 +181,7 @@ class TrainingSettings(Settings):
         return "final" if self.keep == "last" else "last"
 
     def name_of_step(self, episode: int, step: int) -> str:
-        """What the state after so many steps of an episode is called."""
+        """The name of the state after so many steps of an episode."""
         return f"step-{step}"
 
     def bounded(self, steps: int) -> int:
@@ -205,7 +214,7 @@ class TrainingSettings(Settings):
         return labelled(data, self.model_dump(mode="json"))
 
     def for_data(self, queries: int) -> TrainingSettings:
-        """The settings of an experiment with so many training queries, where some follow from their number."""
+        """The settings for so many training queries; some settings depend on this number."""
         return self
 
     def with_frozen(self, filter_by: bool, teacher: bool) -> TrainingSettings:
@@ -377,17 +386,17 @@ class Recipe:
 
     Attributes
     ----------
-    facts : what a command shows of it: its name, its help and the options of its own.
+    facts : its name, help and own options, as the command shows them.
     run : (training, base, **given) -> every state of the model, while its embeddings are there (of a ranker: every
         :class:`~hardneg.diagnostics.reranked.RankedState`). ``training`` is a
         :class:`~hardneg.recipes.training_run.TrainingRun`, ``base`` makes a fresh model as training starts with
         it, and ``given`` holds the pool or the index to begin with, if it takes one.
-    plan : (settings, data, encoder) -> what it would do, as a :class:`~hardneg.recipes.estimate.CostModel`.
-    about : how the model card names it, with the paper.
-    roles : what processes of their own may do beside each other, by name: (training, base, patience).
-    together : whether several processes can train it together.
+    plan : (settings, data, encoder) -> the work of an experiment, a :class:`~hardneg.recipes.estimate.CostModel`.
+    about : the name of the recipe in the model card, with the paper.
+    roles : the work of processes that run beside each other, by the name of the role: (training, base, patience).
+    together : whether several processes can train together.
     trains : the kind of model that it trains.
-    check : (settings, data, encoder) -> raises where they do not go together, before anything is done.
+    check : (settings, data, encoder) -> raises before anything is done, if they do not fit together.
     """
 
     facts: RecipeFacts
@@ -402,5 +411,5 @@ class Recipe:
 
     @property
     def name(self) -> str:
-        """As in ``hardneg train NAME``."""
+        """The name of the recipe, as in ``hardneg train NAME``."""
         return self.facts.name

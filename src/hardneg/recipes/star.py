@@ -49,7 +49,7 @@ class Star(GroupSettings):
         return self.steps or self.bounded(math.ceil(self.epochs * math.ceil(queries / self.queries_per_step)))
 
     def episode_of(self, queries: int) -> Episode:
-        """What training does with so many queries."""
+        """The one episode of training on so many queries."""
         horizon = self.horizon(queries)
         steps = min(self.stop_step or horizon, horizon)
         return Episode(1, queries, steps, self.queries_per_step, 1 + self.negatives_per_query, horizon)

@@ -1,4 +1,4 @@
-"""The model that training starts from, made from where it comes from and what the settings make of it."""
+"""The model that training starts from: loaded from its source, and changed as the settings say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training run: the settings, data and experiment of a recipe, and what all recipes make of the three."""
+"""A training run: settings, data and experiment of a recipe, and the states, pools and stages made from them."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ S = TypeVar("S", bound=TrainingSettings)
 
 @dataclass(frozen=True)
 class TrainingRun(Generic[S]):
-    """What a recipe is run with.
+    """The settings, data and experiment that a recipe runs with.
 
     Attributes
     ----------
-    settings : those of the recipe.
-    data : what is trained on, and what judges.
-    experiment : the folder in which everything is published.
+    settings : the settings of the recipe.
+    data : training queries, and the judgements of dev and test.
+    experiment : the folder in which all results are published.
     frozen : models beside the one that is trained; None: there are none.
     """
 
@@ -61,12 +61,12 @@ class TrainingRun(Generic[S]):
 
     @property
     def last_model(self) -> Path:
-        """Where the model after the last step stands."""
+        """The folder of the model after the last step."""
         return self.experiment / self.settings.last_model
 
     @property
     def inputs(self) -> dict[str, str]:
-        """Digests of the data, for what is made of them."""
+        """Digests of the data, as inputs of everything that is made from them."""
         return {"collection": self.data.collection.digest, "splits": self.data.digest}
 
     # ------------------------------------------------------------ states
@@ -74,11 +74,11 @@ class TrainingRun(Generic[S]):
     def state(self, encoder: BiEncoder, name: str, runs: Path, **facts: Any) -> Snapshot:
         """A state of the model, whose runs are kept in ``runs``.
 
-        Embeddings of the pretrained model stay in a cache that is shared: other experiments start from it too.
+        Embeddings of the pretrained model stay in a shared cache, because other experiments start from it, too.
 
         Parameters
         ----------
-        facts : what else is known of it, as :class:`~hardneg.experiment.snapshot.Snapshot` takes it.
+        facts : other parameters of :class:`~hardneg.experiment.snapshot.Snapshot`.
         """
         experiment, keeps_start = self.experiment, self.frozen is not None and self.frozen.keeps_start
         return Snapshot(
@@ -96,7 +96,7 @@ class TrainingRun(Generic[S]):
         )
 
     def state_of_episode(self, encoder: BiEncoder, episode: int, episodes: int) -> Snapshot:
-        """The state before ``episode`` of so many; one past the last is the final state."""
+        """The state before ``episode``, of so many ``episodes``; for one past the last it is the final state."""
         layout = self.experiment.layout
         built_on = layout.episode(episode - 1)
         before = None if episode == self.settings.first_episode else built_on.negatives
@@ -118,11 +118,11 @@ class TrainingRun(Generic[S]):
         return self.state(encoder, name, runs, weights=self.last_model, kind=name, **facts)
 
     def measured_states(self, episode: int, *, after: int = 0, before: int) -> Iterator[ArchivedState]:
-        """The states of an episode that were measured on the way, in order.
+        """Yield the states of an episode that were measured between two steps, in order.
 
         Parameters
         ----------
-        after, before : steps between which they were.
+        after, before : only states between these steps, both excluded.
         """
         layout = self.experiment.layout
         for place in by_leader(layout.measured_states):
@@ -148,14 +148,14 @@ class TrainingRun(Generic[S]):
         path: Path | None = None,
         **settings: Any,
     ) -> NegativePool:
-        """The negatives of an episode: rank 0 mines and publishes them unless they stand there; all read them.
+        """The negatives of an episode: rank 0 mines and publishes them unless they are published; all read them.
 
         Parameters
         ----------
-        inputs : digests of what they are mined from.
+        inputs : digests of all that the negatives are mined from.
         mine : whether a passage contains an answer of a query (None: judgements decide) -> the pool.
-        path : where they stand; None: where the episode has its own.
-        settings : what their manifest says besides the settings of the recipe, or instead.
+        path : the folder of the pool; None: that of the episode.
+        settings : entries of the manifest that extend or replace the settings of the recipe.
         """
         place = path or self.experiment.layout.episode(episode).negatives
         return leader_first(self._pool, place, episode, {**inputs, **self.guide_inputs}, mine, settings)
@@ -218,8 +218,8 @@ class TrainingRun(Generic[S]):
 
         Parameters
         ----------
-        models : where it is kept, and after how many steps.
-        save : publishes it; None: as a bi-encoder is saved.
+        models : folder -> number of steps after which the model is saved there.
+        save : publishes the model; None: as a bi-encoder is saved.
         more : ``intermediate``, ``facts`` and ``kind``, as :class:`~hardneg.training.stage.Trainee` takes them.
         """
         settings = self.settings

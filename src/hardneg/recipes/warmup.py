@@ -55,7 +55,7 @@ class Warmup(GroupSettings):
     positives: Literal["rotate", "first"] = "rotate"
 
     def check(self) -> None:
-        """Refuse mixtures of unknown or contradictory sources, besides."""
+        """Refuse also mixtures of unknown or contradictory sources."""
         super().check()
         for mixture in self.mixtures:
             sources_of(mixture)
@@ -70,7 +70,7 @@ class Warmup(GroupSettings):
         return self.bounded(math.ceil(self.epochs * math.ceil(queries / self.queries_per_step)))
 
     def episode_of(self, queries: int, episode: int) -> Episode:
-        """What training on a mixture does with so many queries."""
+        """The episode that trains on a mixture, for so many queries."""
         horizon = self.horizon(queries, episode)
         steps = min(self.stop_step or horizon, horizon)
         return Episode(episode, queries, steps, self.queries_per_step, 1 + self.drawn(episode), horizon)

@@ -72,7 +72,8 @@ def training_ranks(opened: Opened) -> tuple[Int32, dict[str, Float64]]:
 
 
 def _ranks(opened: Opened) -> tuple[Int32, dict[str, Float64]]:
-    rows, found = np.zeros(0, np.int32), {}
+    rows = np.zeros(0, np.int32)
+    found: dict[str, Float64] = {}
     judge = judge_of(opened)
     for state in opened.trained_states:
         if (run := opened.run(state, "query")) is None:

@@ -103,7 +103,7 @@ class Opened:
         if not self.layout.results.is_file():
             return {}
         self.told(lambda: check_seal(self.path), None)
-        found = self.told(lambda: read_json(self.layout.results), {})
+        found: Any = self.told(lambda: read_json(self.layout.results), {})
         return found if isinstance(found, dict) else {}
 
     @property
@@ -195,7 +195,7 @@ def numbers_of(place: Path) -> list[int]:
 
 def name_of_pool(relative: str) -> str:
     """The name of a pool for people, from its path in the experiment."""
-    episode = re.search(r"episodes/(\d+)", relative)
+    episode = re.search(r"episodes\W(\d+)", relative)
     version = re.search(r"v(\d+)$", relative)
     parts = [f"episode {int(episode[1])}"] if episode else []
     return " ".join([*parts, f"version {int(version[1])}"] if version else parts) or relative

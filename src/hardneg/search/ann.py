@@ -155,12 +155,12 @@ def read_faiss(file: Path, manifest: Manifest) -> Any:
 
 
 def last_line(fault: Exception) -> str:
-    """The last line of what faiss says of a fault, without the place in its source."""
+    """The last line of faiss's message about a fault, without the place in its source."""
     return str(fault).strip().splitlines()[-1].strip() if str(fault).strip() else type(fault).__name__
 
 
 def set_effort(index: Any, options: Mapping[str, int]) -> None:
-    """Set in faiss' ``index`` how much of it a search looks at.
+    """Set how much of faiss' ``index`` a search visits.
 
     ``probes`` is the number of lists, ``ef`` that of candidates in a graph. An index of lists is also told to find
     the vector of a row again.

@@ -92,10 +92,6 @@ class Embeddings:
             vectors[here] = self.shards[shard][rows[here] - shard * size]
         return vectors
 
-    def as_matrix(self) -> NDArray[Any]:
-        """All vectors [n, dim]: the map itself where there is one shard, else a copy in memory."""
-        return self.shards[0] if len(self.shards) == 1 else np.concatenate(self.shards)
-
 
 def discard(path: str | Path) -> None:
     """Delete an embedding store, finished or unfinished; nothing happens where there is none."""
@@ -139,7 +135,7 @@ class Shard:
     stop: int
 
     def is_made(self, origin: BuildKey) -> bool:
-        """Whether the shard is there and whole; a shard that was made from something else is refused."""
+        """Whether the shard is published; a shard that was made from other inputs is refused."""
         if not is_published(self.folder):
             return False
         check_version(self.folder, manifest := read_manifest(self.folder))

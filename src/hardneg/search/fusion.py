@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -295,15 +295,7 @@ def _lists(run: Run, place: Int64) -> tuple[Int32, Float32, Int64]:
 def of_queries(run: Run, query_rows: Int32) -> Run:
     """The lists of these queries, in their order; those that the run lacks are left out."""
     place = locate(run.query_rows, query_rows)
-    place = place[place >= 0]
-    index, offsets = take_spans(run.offsets, place)
-    return replace(
-        run,
-        query_rows=run.query_rows[place],
-        offsets=offsets,
-        passage_rows=run.passage_rows[index],
-        scores=run.scores[index],
-    )
+    return run.select(place[place >= 0])
 
 
 # ---------------------------------------------------------------- tuning

@@ -84,7 +84,7 @@ class Product:
             yield
 
     def margin(self, queries: Tensor, norms: Tensor, max_norm: float, max_loss: float) -> Tensor:
-        """What :func:`error_bound` says of stored ``queries`` [Q, dim] and all passages.
+        """The :func:`error_bound` of stored ``queries`` [Q, dim] over all passages.
 
         ``norms`` [Q] of the queries, ``max_norm`` of the passages, and ``max_loss``, the most that rounding takes
         from a passage, are upper bounds.
@@ -116,7 +116,7 @@ def products_of(device: torch.device) -> dict[str, Product]:
 def choose(
     precision: Precision, queries: Tensor, together: int, *, passages: int, k: int, largest: float
 ) -> Product:
-    """What proposes for stored ``queries`` [Q, dim], so many ``together``; ``largest`` bounds all norms.
+    """The product that proposes for stored ``queries`` [Q, dim], ``together`` at a time; ``largest`` bounds norms.
 
     Raises
     ------

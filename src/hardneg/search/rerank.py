@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -42,7 +44,14 @@ class PairScorer(Protocol):
 
 
 class TextScorer(PairScorer, Protocol):
-    """A scorer of a collection's queries that scores texts as well."""
+    """A model that scores a collection's queries, and texts as well.
+
+    Attributes
+    ----------
+    digest : identity of the model.
+    """
+
+    digest: str
 
     def of_texts(self, texts: Sequence[str]) -> PairScorer:
         """A scorer whose query rows are the places of these texts; passages are the collection's."""
@@ -112,8 +121,9 @@ class RankerScorer:
     def of_texts(self, texts: Sequence[str]) -> RankerScorer:
         """See :class:`TextScorer`."""
         queries = token_batch(list(texts), [], self.ranker.template.query, self.ranker.tokenizer)
-        pairs = replace(self.pairs, queries=queries)
-        return RankerScorer(self.ranker, pairs, budget=self.budget, precision=self.precision)
+        other = copy.copy(self)  # the digest is not taken again
+        other.pairs = replace(self.pairs, queries=queries)
+        return other
 
 
 def rerank(
@@ -131,7 +141,7 @@ def rerank(
     run : its hits best first; lists may be shorter than ``k``, and empty.
     scorer : is asked for about 262,144 hits at a time, those of a query together.
     name : what to call the rows of a query and a passage in a message.
-    progress : called with the pairs scored and all of them.
+    progress : called with the number of pairs scored, and of all pairs.
 
     Returns
     -------
@@ -269,7 +279,7 @@ def below(lowest: Float32, offsets: Int64) -> Float32:
 # ---------------------------------------------------------------- behind a retriever
 
 
-class FirstStage(Protocol):
+class FirstRetriever(Protocol):
     """What ranks first: a :class:`~hardneg.search.retriever.Retriever`, or BM25 in its form."""
 
     @property
@@ -286,8 +296,25 @@ class FirstStage(Protocol):
         ...
 
 
+def in_file_order(run: Run, id_rank: Int32) -> Run:
+    """A run whose hits of equal score rank by id descending, as in a run's file: so what is cut is the same.
+
+    Parameters
+    ----------
+    id_rank : [passages] rank of each passage's id.
+    """
+    if not (run.scores[1:] == run.scores[:-1]).any():
+        return run
+    owner = np.arange(len(run)).repeat(spans(run.offsets))
+    order = np.lexsort((-id_rank[run.passage_rows], -run.scores, owner))
+    return replace(run, passage_rows=run.passage_rows[order], scores=run.scores[order])
+
+
 class RerankedRetriever:
     """A retriever whose first hits a scorer re-ranks; it is asked as the retriever is, from several threads too.
+
+    Hits of the collection's queries that the retriever scores alike rank by id before that, as in the file of a
+    run: so this is what ``search`` and then ``rerank`` give.
 
     Parameters
     ----------
@@ -299,13 +326,13 @@ class RerankedRetriever:
     collection : the collection that is searched.
     """
 
-    def __init__(self, first: FirstStage, scorer: TextScorer, depth: int) -> None:
+    def __init__(self, first: FirstRetriever, scorer: TextScorer, depth: int) -> None:
         self.first, self.scorer, self.depth = first, scorer, depth
         self.collection, self.lock = first.collection, threading.RLock()
 
     def search_queries(self, query_rows: Int32, k: int) -> Run:
         """The run of these queries of the collection, ``k`` deep; see :func:`rerank`."""
-        run = self.first.search_queries(query_rows, max(k, self.depth))
+        run = in_file_order(self.first.search_queries(query_rows, max(k, self.depth)), self.id_rank)
         ids = self.collection.query_ids
         with self.lock:
             return self._reranked(run, self.scorer, lambda row: f"query {ids[row]}").cut(k)
@@ -315,6 +342,11 @@ class RerankedRetriever:
         run = self.first.search_texts(texts, max(k, self.depth))
         with self.lock:
             return self._reranked(run, self.scorer.of_texts(texts), lambda row: f"text {row + 1}").cut(k)
+
+    @cached_property
+    def id_rank(self) -> Int32:
+        """The rank of each passage's id, which decides ties."""
+        return self.collection.passage_ids.id_rank
 
     def _reranked(self, run: Run, scorer: PairScorer, called: Callable[[int], str]) -> Run:
         ids = self.collection.passage_ids

@@ -81,6 +81,7 @@ class StoredIndex:
     ----------
     device : where the products run; tile, chunk : see :class:`~hardneg.search.exact.ExactIndex`.
     resident : keep the vectors on a CUDA device for as long as this lives, if there is room (:func:`on_device`).
+    rows : [n] rows of the passages that are searched, which ascend; None: all. Hits count from 0 among them.
     """
 
     nested = True
@@ -93,10 +94,12 @@ class StoredIndex:
         tile: int | None = None,
         chunk: int | None = None,
         resident: bool = False,
+        rows: Int32 | None = None,
     ) -> None:
         self.embeddings = embeddings
         self.dtype = as_tensor(embeddings.shards[0][:0]).dtype
-        shards = on_device(embeddings.shards, device) if resident else embeddings.shards
+        chosen = embeddings.shards if rows is None else [embeddings.rows(rows)]
+        shards = on_device(chosen, device) if resident else chosen
         self.exact = ExactIndex(shards, tile=tile, chunk=chunk, device=device, max_norm=embeddings.max_norm)
 
     def __len__(self) -> int:

@@ -130,7 +130,7 @@ class opened_once(cached_property[T]):  # noqa: N801  # it stands where ``cached
 
 
 class Retriever:
-    """A model over a collection, which answers as often as it is asked; what it needs is made and opened once.
+    """A model over a collection that answers any number of searches; embeddings and indexes are opened once.
 
     Several threads may ask it: a lock lets one of them compute at a time, so each gets, bit for bit, what it would
     get alone. :meth:`hold` opens everything now and keeps it, for a process that answers for days.
@@ -148,7 +148,8 @@ class Retriever:
     Attributes
     ----------
     digest : identity of the model when the retriever was made; sides : those of its sides.
-    among : rows of the passages that are encoded and searched; None: all (:meth:`limited`).
+    among : rows of the passages that are searched; None: all (:meth:`limited`).
+    alone : these passages alone are encoded.
     """
 
     def __init__(
@@ -165,6 +166,7 @@ class Retriever:
         self.encoder, self.collection, self.cache = encoder, collection, cache
         self.encoding, self.index, self.passages_at, self.timed = encoding, index, passages_at, timed
         self.among: Int32 | None = None
+        self.alone = False
         self.lock = threading.RLock()
         self.digest = encoder.digest()  # now: the weights may change while the retriever is looked at
         passage = encoder.digest("passage")
@@ -212,20 +214,22 @@ class Retriever:
         other.index = index
         return other
 
-    def limited(self, passages: Int32) -> Self:
-        """A retriever of this model that encodes and searches these passages of the collection alone.
+    def limited(self, passages: Int32, *, alone: bool) -> Self:
+        """A retriever of this model that searches these passages of the collection, and no others.
 
         Its runs name the collection's rows. It answers queries; neighbours of passages are for the whole corpus.
 
         Parameters
         ----------
         passages : rows, in any order. Each text must be one sequence: no MaxP.
+        alone : encode no other passages; otherwise the embeddings of the corpus are searched.
         """
         assert self.index is None, "an index holds what it holds"
-        assert self.chunks is None, "each text is one sequence"
+        assert self.encoder.settings.chunks == 1, "each text is one sequence"
         other = copy.copy(self)
-        other.among = np.unique(passages).astype(np.int32)
-        other.__dict__.pop("passages", None)
+        other.among, other.alone = np.unique(passages).astype(np.int32), alone
+        if alone:
+            other.__dict__.pop("passages", None)
         return other
 
     # ------------------------------------------------------------ runs
@@ -269,6 +273,8 @@ class Retriever:
         """The index that is searched: the one that was given, or the exact one over the corpus embeddings."""
         if self.index is not None:
             return self.index
+        if self.among is not None and not self.alone:
+            return StoredIndex(self.passages, self.encoder.device, rows=self.among)
         return (
             self._exact
             if self._exact is not None
@@ -374,7 +380,7 @@ class Retriever:
         store: TokenStore | SomeTokens = token_store(
             self.encoder, self.collection, self.cache, side, searching=searching
         )
-        if side == "passage" and self.among is not None:
+        if side == "passage" and self.alone:
             store = SomeTokens(store, self.among)  # type: ignore[arg-type]  # it was none before
         key = digest_json([VERSION, self.sides[side], store.digest, dataclasses.asdict(self.encoding)])
         return store, self.cache / "embeddings" / key[:32]
@@ -390,7 +396,7 @@ class Retriever:
 
 
 class QueriesOnDemand:
-    """Queries of a retriever's collection that are embedded when they are asked for, and kept nowhere.
+    """Queries of a retriever's collection that are embedded at each call of :meth:`rows`, and not kept.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What may be asked of a search, and runs as artefacts: arrays, for what the next stage reads.
+"""Checks of a search request, and runs as artefacts: arrays that the next stage reads.
 
 TREC files are for people and other tools.
 """

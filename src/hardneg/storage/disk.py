@@ -129,7 +129,7 @@ def delete(path: Path) -> None:
 
 
 def forget(path: Path) -> None:
-    """Delete a temporary after a fault; that fault is told, so one of the deletion is not."""
+    """Delete a temporary after a fault; a fault of the deletion is ignored, so that the first one is reported."""
     with contextlib.suppress(OSError):
         delete(path)
 
@@ -143,7 +143,7 @@ def publish_file(path: Path, *, sidecar: Path | None = None) -> Iterator[BinaryI
 
     Parameters
     ----------
-    sidecar : a file that speaks of the one that is replaced, and goes with it.
+    sidecar : a file that describes the replaced file, and is deleted with it.
     """
     path = Path(path)
     if path.exists() and not path.is_file():  # a rename would replace even a device

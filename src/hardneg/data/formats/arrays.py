@@ -1,17 +1,17 @@
-"""JSON files of many objects: an array of any length, or one object a line. A file is read piece by piece."""
+"""JSON files of many objects: an array of any length, or one object a line. Both ways work in pieces."""
 
 from __future__ import annotations
 
 import codecs
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from hardneg.data.formats.lines import BOM, MAX_LINE, Fields, empty_file, read_chunks, read_objects
+from hardneg.data.formats.lines import BOM, MAX_LINE, Fields, empty_file, publish_packed, read_chunks, read_objects
 from hardneg.errors import InputError
 
 _DECODE = json.JSONDecoder().raw_decode
@@ -24,6 +24,19 @@ def read_records(path: Path) -> Iterator[tuple[int, Fields]]:
     with closing(read_chunks(path)) as chunks:
         is_array = next(chunks, b"").removeprefix(BOM).lstrip().startswith(b"[")
     return _read_array(path) if is_array else read_objects(path)
+
+
+def write_records(path: Path, rows: Iterable[Fields], *, array: bool = False) -> int:
+    """Publish rows as JSON, one a line or as one ``array`` (gzip at a name in ``.gz``); returns how many."""
+    written = 0
+    with publish_packed(path) as stream:
+        for row in rows:
+            before = b"" if not array else b",\n" if written else b"[\n"
+            after = b"" if array else b"\n"
+            stream.write(before + json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + after)
+            written += 1
+        stream.write(b"\n]\n" if array else b"")
+    return written
 
 
 class _Window:

@@ -5,6 +5,7 @@ A byte-order mark, CRLF and a missing last newline change nothing. Nothing here 
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
 import json
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from hardneg.errors import InputError, ResourceError
+from hardneg.storage.disk import publish_file
 
 MAX_LINE = 64 << 20  # bytes
 MAX_EXPANSION = 200  # times a gzip file's size: text reaches 20, a bomb 1000
@@ -275,3 +277,24 @@ def _bad_field(fields: Fields, name: str, expected: str, path: Path, line: int) 
     found = f"a {type(value).__name__}" if isinstance(value, list | dict) else json.dumps(value)[:60]
     what = f"the field {name!r} is {found}, not {expected}"
     return InputError("WRONG_TYPE", what, "correct it", path=path, line=line)
+
+
+# ---------------------------------------------------------------- writing
+
+
+@contextlib.contextmanager
+def publish_packed(path: Path, *, sidecar: Path | None = None) -> Iterator[Any]:
+    """Give the block a stream whose bytes are published at ``path``, through gzip if its name ends in ``.gz``.
+
+    The gzip data have no time stamp, so equal bytes give equal files.
+
+    Parameters
+    ----------
+    sidecar : see :func:`~hardneg.storage.disk.publish_file`.
+    """
+    with publish_file(path, sidecar=sidecar) as raw:
+        if path.suffix != ".gz":
+            yield raw
+            return
+        with gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as stream:
+            yield stream

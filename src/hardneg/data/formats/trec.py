@@ -7,7 +7,6 @@ ignored: hits rank by score (float32) descending, ties by passage id descending 
 
 from __future__ import annotations
 
-import gzip
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg.data.formats.lines import grade_of, read_lines
+from hardneg.data.formats.lines import grade_of, publish_packed, read_lines
 from hardneg.data.formats.pair_table import Column, Float64, Table, TableForm, read_table
 from hardneg.data.ids import IdSpace, Vocabulary, byte_ranks, extend
 from hardneg.errors import ArtifactError, InputError, NumericError
@@ -25,7 +24,6 @@ from hardneg.storage.artifacts import (
     cached_digest,
     check_files,
     digest_file,
-    publish_file,
     read_manifest_file,
     write_json,
 )
@@ -150,12 +148,8 @@ def write_run(path: Path, run: Run, queries: IdSpace, passages: IdSpace, *, tag:
         query = queries.take(run.query_rows[owners(run.offsets)[np.isnan(run.scores)]][:1])[0]
         raise NumericError("NAN_SCORE", f"query {query} has a NaN score", "check the model", path=path)
     sidecar = sidecar_of(path)
-    with publish_file(path, sidecar=sidecar) as stream:
-        if path.suffix == ".gz":
-            with gzip.GzipFile("", "wb", compresslevel=6, fileobj=stream, mtime=0) as packed:
-                packed.writelines(_format(run, queries, passages, tag))
-        else:
-            stream.writelines(_format(run, queries, passages, tag))
+    with publish_packed(path, sidecar=sidecar) as stream:
+        stream.writelines(_format(run, queries, passages, tag))
     facts = {"unit": run.unit, "queries": len(run), "hits": len(run.scores)}
     files = {path.name: (path.stat().st_size, digest_file(path))}
     write_json(sidecar, Manifest("run", inputs={"collection": run.collection}, facts=facts, files=files).as_json())

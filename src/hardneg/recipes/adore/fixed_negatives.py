@@ -20,15 +20,15 @@ from hardneg.storage.artifacts import is_current
 
 
 class FixedNegatives:
-    """The negatives of every step.
+    """The negatives of every step, which do not follow the search of the step.
 
     Parameters
     ----------
-    state : of the model before training; its encoder is the one that is trained.
-    index : what retrieves.
-    source : ``random``: drawn from the corpus anew at each visit of a query (Zhan et al., 2021, Section 4.1);
-        ``static``: what was retrieved, without D+.
-    refresh_every : steps after which static ones are mined anew; None: never.
+    state : the state before training; its encoder is the one that is trained.
+    index : the index that retrieves.
+    source : ``random``: negatives are drawn from the corpus anew at each visit of a query (Zhan et al., 2021,
+        Section 4.1); ``static``: they are what was retrieved, without D+.
+    refresh_every : steps after which static negatives are mined anew; None: never.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class FixedNegatives:
         return [pool.passage_rows[a:b] for a, b in pairwise(pool.offsets)]
 
     def follow(self, made: int) -> None:
-        """Have the negatives in force after so many steps; at a refresh the model as it is now mines them."""
+        """Load the negatives in force after so many steps; at a refresh, mine them with the present model."""
         if self.source == "random":
             return
         version, since = divmod(made, self.refresh_every or made + 1)
@@ -66,7 +66,7 @@ class FixedNegatives:
             self.pool = self.training.read_pool(path)
 
     def _draw(self, batch: QueryBatch) -> NegativePool:
-        """As many passages of the corpus as a search finds."""
+        """Draw as many passages of the corpus as a search finds."""
         data, collection = self.training.data, self.training.data.collection
         return random_source(
             data.train.select(batch.positions),
@@ -79,7 +79,7 @@ class FixedNegatives:
         )
 
     def _mine(self, version: int, path: Path) -> None:
-        """Publish what the training queries retrieve now, without D+, unless it stands there."""
+        """Publish what the training queries retrieve now, without D+, unless it is published."""
         training, encoder, state = self.training, self.state.encoder, self.state
         settings, experiment = training.settings, training.experiment
         inputs = {"collection": training.data.collection.digest, "miner": encoder.digest()}
@@ -90,5 +90,5 @@ class FixedNegatives:
                 miner, queries = next(with_index(state, self.index), state), training.data.train
                 pool = mine_candidates(miner, queries, "query", episode=1, depth=self.depth, seed=settings.seed)
             save_pool(pool, path, settings=settings.result_values(), inputs=inputs)
-        if version:  # also if it was published before: a kill may have come between that and this
+        if version:  # also if an earlier run published the pool, which may have been killed before this line
             state.discard("query")

@@ -19,15 +19,15 @@ from hardneg.training.batches import KnownPositives
 
 
 class Retrieval:
-    """Lists for the queries of a step, over an index of passages that stay as they are.
+    """Makes the lists of a step's queries, over an index of passages that do not change.
 
     Parameters
     ----------
-    positives : of all training queries.
-    depth : how many passages a query retrieves.
-    dtype : of the queries that are searched for, as an evaluation searches for them.
-    known : what has the text of a positive and is no negative; None: any passage may be one.
-    given : a batch -> the negatives of its queries, trained on instead of what is retrieved.
+    positives : D+(q) of all training queries.
+    depth : the number of passages that a query retrieves.
+    dtype : the dtype to which query vectors are rounded before the search, as in an evaluation.
+    known : finds passages with the text of a positive, which are no negatives; None: any passage may be one.
+    given : a batch -> the negatives of its queries, which replace the retrieved ones; None: no others.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Retrieval:
         self.noted: dict[int, tuple[Any, list[float]]] = {}
 
     def lists(self, batch: QueryBatch, vectors: Tensor) -> CandidateLists:
-        """What each query of a batch is trained on; notes what was retrieved."""
+        """The lists that the queries of a batch train on; what they retrieve is kept for :meth:`facts`."""
         positives = self.positives.select(batch.positions)
         found = self.index.search(vectors.to(self.dtype), self.depth)[1].cpu().numpy()
         used: Sequence[Int32] = list(found)
@@ -66,13 +66,13 @@ class Retrieval:
         return np.stack([self.known.mask(positives.query_rows[i : i + 1], row)[0] for i, row in enumerate(found)])
 
     def scores(self, vectors: Tensor, lists: CandidateLists) -> Tensor:
-        """[b, n] scores of the lists, with gradient to the queries; the passages are as the index has them."""
+        """Scores [b, n] of the lists, with gradient to the queries; passages have the vectors of the index."""
         rows, place = np.unique(lists.rows, return_inverse=True)
         passages = self.index.vectors(rows).to(vectors.device)
         return (vectors @ passages.T).gather(1, upload(place.reshape(lists.rows.shape), vectors.device))
 
     def facts(self, step: int) -> dict[str, Any]:
-        """What a step retrieved, as a digest, and the share of what it trained on that was among it.
+        """The digest of what a step retrieved, and the share of retrieved passages among those that it trained on.
 
         The share over the steps is Figure 4a of Zhan et al., "Optimizing Dense Retrieval Model Training with Hard
         Negatives", SIGIR 2021.

@@ -1,4 +1,4 @@
-"""Batches of queries alone, and the lists of candidates that such a batch is trained on."""
+"""Batches of queries without passages, and the lists of candidates that the queries of a batch train on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class QueryBatch:
     positions: Int64  # [b] of the queries among the training queries
     step_queries: int
     micro_queries: int | None = None
-    epoch: int = 0  # how often each of them was visited before
+    epoch: int = 0  # the number of earlier visits of each query
 
     def micro(self) -> Sequence[QueryBatch]:
         """The micro-batches, in order."""
@@ -38,7 +38,7 @@ class QueryBatch:
 
 
 class QueryBatches:
-    """The queries of every step: all of them once an epoch, in a keyed order."""
+    """The queries of every step. An epoch has each training query once, in a keyed order."""
 
     def __init__(
         self, positives: Positives, *, queries_per_step: int, seed: int, micro_queries: int | None = None
@@ -56,27 +56,27 @@ class QueryBatches:
 
 @dataclass(frozen=True)
 class CandidateLists:
-    """What each query of a batch ranks: padded lists of candidates."""
+    """The candidates that each query of a batch ranks, as padded lists."""
 
     rows: Int32  # [b, n] passage rows; 0 where there is no entry
     ranks: Int64  # [b, n] from 1
     positive: NDArray[np.bool_]  # [b, n]
     valid: NDArray[np.bool_]  # [b, n]
-    relevant: Int64  # [b] how many positives the query has, in the list or not
+    relevant: Int64  # [b] the number of positives of the query, inside and outside of the list
 
 
 def retrieved_lists(
     found: Int32, positives: Positives, duplicates: NDArray[np.bool_] | None = None
 ) -> CandidateLists:
-    """What was retrieved, labelled by D+; a query that found none of its positives gets all of them appended.
+    """The retrieved passages as lists, with D+ as labels.
 
-    The j-th one appended stands at rank n + j (ADORE, as published). Those missing are left out where some were
-    found.
+    If a query retrieved none of its positives, all of them are appended; the j-th one gets rank n + j (ADORE, as
+    published). If it retrieved some of them, the others are left out.
 
     Parameters
     ----------
-    found : [b, n] passage rows, best first, of the queries of ``positives``; -1 where an index found no more.
-    duplicates : [b, n] passages of the same text as a positive, which are no negatives.
+    found : [b, n] passage rows, best first, of the queries of ``positives``; -1 where the index found no more.
+    duplicates : [b, n] whether a passage has the text of a positive; such passages are no negatives.
     """
     count, depth = found.shape
     most = int(np.diff(positives.offsets).max(initial=0))
@@ -97,7 +97,7 @@ def retrieved_lists(
 
 
 def given_lists(negatives: Sequence[Int32], positives: Positives) -> CandidateLists:
-    """Given negatives and all positives of each query; ranks are by score, and are not known yet (0)."""
+    """The given negatives and all positives of each query as lists; ranks are 0: they follow from scores."""
     lists = [np.concatenate([positives.of(i), negatives[i]]) for i in range(len(positives))]
     width = max(map(len, lists))
     rows, positive, valid = (np.zeros((len(lists), width), kind) for kind in (np.int32, bool, bool))
@@ -110,7 +110,7 @@ def given_lists(negatives: Sequence[Int32], positives: Positives) -> CandidateLi
 
 
 def ranks_of(lists: CandidateLists, scores: Tensor, valid: Tensor) -> Tensor:
-    """Ranks as retrieved; of given lists, those of the scores at this step."""
+    """The ranks of the candidates: as retrieved, or for given lists by the scores of this step."""
     if lists.ranks.any():
         return upload(lists.ranks, scores.device)
     order = torch.argsort(scores.masked_fill(~valid, float("-inf")), dim=1, descending=True, stable=True)

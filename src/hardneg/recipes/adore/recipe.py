@@ -56,7 +56,7 @@ class Adore(TrainingSettings):
     steps: int | None = Field(None, ge=1)  # of the whole schedule; wins over epochs
 
     def check(self) -> None:
-        """Refuse, besides, a refresh of what is not static, the gradient cache, answers, idle options."""
+        """Refuse also a refresh of negatives that are not static, the gradient cache, answers, idle options."""
         super().check()
         if self.labels == "answers":
             what = "labels = answers, and adore knows a positive by its judgement alone"
@@ -64,6 +64,9 @@ class Adore(TrainingSettings):
         if self.refresh_every and self.negatives != "static":
             what = f"refresh_every = {self.refresh_every} with negatives = {self.negatives}"
             raise SettingsError("BAD_SETTING", what, "set negatives = static, or leave refresh_every out")
+        if self.dev_passages is not None:
+            what = f"dev_passages = {self.dev_passages}, and adore encodes the passages once for all states"
+            raise SettingsError("BAD_SETTING", what, "leave it out")
         if self.gradient_cache:
             what = "gradient_cache = true, and no query of adore meets another's passages"
             raise SettingsError("BAD_SETTING", what, "set micro_queries: its gradient is that of the whole step")
@@ -105,7 +108,7 @@ class Adore(TrainingSettings):
         return Episode(1, queries, self.horizon(queries), self.queries_per_step, width)
 
     def refreshes(self, steps: int) -> range:
-        """The steps, of so many, after which static negatives are mined anew."""
+        """The steps after which static negatives are mined anew, in a training of so many steps."""
         return range(self.refresh_every, steps, self.refresh_every) if self.refresh_every else range(0)
 
 
@@ -186,7 +189,7 @@ def train(training: TrainingRun[Adore], state: Snapshot, index: Index) -> BiEnco
 def stage_of(
     training: TrainingRun[Adore], encoder: BiEncoder, index: Index, fixed: FixedNegatives | None
 ) -> MeasuredStage:
-    """The training of the query side on what it retrieves, or on ``fixed`` negatives."""
+    """The stage that trains the query side on what it retrieves, or on ``fixed`` negatives."""
     settings, data, layout = training.settings, training.data, training.experiment.layout
     episode = settings.episode_of(data)
     inputs = training.inputs
@@ -220,7 +223,7 @@ def stage_of(
 
 
 def dev_evaluator_of(training: TrainingRun[Adore], index: Index, episode: Episode) -> DevEvaluator:
-    """What patience goes by: the state as it is searched for, whose passages are those of all states."""
+    """The evaluator on dev for patience: it searches over the index, and all states have the same passages."""
     return DevEvaluator(
         training,
         episode,
@@ -232,7 +235,7 @@ def dev_evaluator_of(training: TrainingRun[Adore], index: Index, episode: Episod
 
 
 def list_objective(settings: Adore, encoder: BiEncoder, queries: TokenStore, retrieval: Retrieval) -> Objective:
-    """Search with the embeddings of the step, and LambdaRank over what is found.
+    """Make the objective that searches with the embeddings of the step, and applies LambdaRank to the hits.
 
     The gradient goes to the query side alone.
     """

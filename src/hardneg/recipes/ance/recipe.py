@@ -18,10 +18,8 @@ from pydantic import Field
 
 from hardneg.config import operational
 from hardneg.data.training_data import TrainingData
-from hardneg.diagnostics.judge import Judge
 from hardneg.diagnostics.search_state import search_state
 from hardneg.errors import SettingsError
-from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.snapshot import State
 from hardneg.models.bi_encoder import BiEncoder
@@ -49,7 +47,7 @@ from hardneg.recipes.ance.refreshing import (
 )
 from hardneg.recipes.ance.versions import Mode, Wait, no_wait, wait_for_peer
 from hardneg.recipes.estimate import CostModel, work_of
-from hardneg.recipes.measured_states import DevEvaluator, MeasuredStage, runs_path, weights_path
+from hardneg.recipes.measured_states import DevEvaluator, MeasuredStage, judge_of, runs_path, weights_path
 from hardneg.recipes.settings import Episode, GroupSettings, Recipe
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.training.batches import VisitBatches
@@ -98,18 +96,18 @@ class Ance(GroupSettings):
         return (self.refreshes + 1) * self.refresh_every
 
     def episode_of(self, queries: int) -> Episode:
-        """What training on so many queries does; all versions together are one episode."""
+        """The one episode of training on so many queries; all versions belong to it."""
         return Episode(EPISODE, queries, self.steps, self.queries_per_step, 1 + self.negatives_per_query)
 
     def for_data(self, queries: int) -> Ance:
-        """With ``epochs``, as many steps between refreshes as make them."""
+        """The settings with ``epochs`` turned into steps between refreshes."""
         if self.epochs is None:
             return self
         steps = self.bounded(math.ceil(self.epochs * math.ceil(queries / self.queries_per_step)))
         return self.model_copy(update={"refresh_every": math.ceil(steps / (self.refreshes + 1))})
 
     def check(self) -> None:
-        """Refuse, besides, an age that no negatives can have, and a schedule that ends before training does."""
+        """Refuse also a staleness that cannot occur, and a schedule that ends before training does."""
         super().check()
         if self.measure_every and self.mode != "sync":
             what = f"measure_every = {self.measure_every} with mode = {self.mode}, which measures every version"
@@ -133,11 +131,12 @@ def ance(
 ) -> Iterator[State]:
     """Train with refreshed negatives (ANCE, Section 4). Everything that is published already is reused.
 
-    Yields the state of the model behind every version of the negatives, and the final one.
+    Yields the state that mines each version of the negatives, and the final state.
 
     Parameters
     ----------
-    working : in the asynchronous modes, what watches the two processes that run :func:`train` and :func:`infer`.
+    working : in the asynchronous modes, the supervisor of the two processes, which run :func:`train` and
+        :func:`infer`.
     """
     settings, experiment = training.settings, training.experiment
     if working is None:
@@ -193,18 +192,18 @@ def alternate(training: TrainingRun[Ance], base: Callable[[], BiEncoder]) -> Ite
 
 
 def train(stage: MeasuredStage, experiment: Experiment, until: int, steps: int) -> None:
-    """Make the steps up to the next refresh, ``until`` so many of all ``steps``; then the model is published."""
+    """Train until ``until`` of all ``steps`` are made, which is the next refresh; then publish the model."""
     stage.advance(until)
     if not stage.finished and stage.made == until < steps:
         publish_model(stage.encoder, experiment, until)
 
 
 def stage_of(training: TrainingRun[Ance], encoder: BiEncoder, wait: Wait) -> MeasuredStage:
-    """The training of all steps, on the negatives in force at each.
+    """The stage that trains all steps, each on the negatives in force.
 
     Parameters
     ----------
-    wait : how to wait for a version.
+    wait : waits for a version.
     """
     settings, data = training.settings, training.data
     pool = RefreshedPool(
@@ -237,7 +236,7 @@ def stage_of(training: TrainingRun[Ance], encoder: BiEncoder, wait: Wait) -> Mea
 
 
 def dev_evaluator_of(training: TrainingRun[Ance]) -> DevEvaluator:
-    """What measures on the way; the states behind refreshes are looked at too where the best is kept."""
+    """The evaluator on dev; if the best state is kept, it also measures the states that mine at refreshes."""
     settings, every = training.settings, training.settings.refresh_every
 
     def runs(experiment: Experiment, episode: int, step: int) -> Path:
@@ -255,7 +254,7 @@ def dev_evaluator_of(training: TrainingRun[Ance]) -> DevEvaluator:
 
 
 def be_trainer(training: TrainingRun[Ance], base: Callable[[], BiEncoder], patience: float) -> None:
-    """The trainer's role; it waits for an inferencer that gives no sign of life for ``patience`` seconds."""
+    """Train as the trainer does; an inferencer without a sign of life for ``patience`` seconds is given up."""
     settings, experiment = training.settings, training.experiment
     stage = stage_of(training, base(), wait_for_peer(heartbeat_of(experiment, "inferencer"), patience))
     for until in range(settings.refresh_every, settings.steps + 1, settings.refresh_every):
@@ -267,8 +266,8 @@ def schedule_of(settings: Ance, queries: int, first_step: Callable[[int], int]) 
 
     Parameters
     ----------
-    queries : to train on.
-    first_step : step -> the step at which the version in force there took effect.
+    queries : the number of training queries.
+    first_step : step -> the step at which the version in force took effect.
     """
     if settings.schedule == "single":
         return settings.schedule_over(settings.horizon or settings.steps)
@@ -280,12 +279,12 @@ def schedule_of(settings: Ance, queries: int, first_step: Callable[[int], int]) 
 
 
 def infer(training: TrainingRun[Ance], base: Callable[[], BiEncoder], patience: float) -> None:
-    """Mine a version from every model that the mode asks for, until training is done.
+    """Mine as the inferencer does: a version with each model that the mode needs, until training is over.
 
-    It waits for a trainer that gives no sign of life for ``patience`` seconds.
+    A trainer without a sign of life for ``patience`` seconds is given up.
     """
     settings, data, experiment = training.settings, training.data, training.experiment
-    judge = Judge(data, parse_measures(settings.measures), experiment.cache)
+    judge = judge_of(settings, data, experiment.cache)
     wait = wait_for_peer(heartbeat_of(experiment, "trainer"), patience)
     todo = partial(next_job, settings.mode, experiment, every=settings.refresh_every, refreshes=settings.refreshes)
     while (job := wait(todo, "a model to mine with")) != DONE:

@@ -16,12 +16,12 @@ T = TypeVar("T")
 
 
 class RefreshedPool:
-    """step -> the pool in force; remembers which version a step used until its metrics are written.
+    """The pool in force at each step; it remembers the version of a step until the metrics are written.
 
     Parameters
     ----------
     mode, every, max_staleness, stop_when_stale : see :class:`~hardneg.recipes.ance.versions.VersionSelector`.
-    wait : how to wait for a version.
+    wait : waits for a version.
     """
 
     def __init__(
@@ -59,13 +59,13 @@ class RefreshedPool:
         return self.select.first_step(step)
 
     def facts(self, step: int) -> dict[str, int]:
-        """The version that a step used, and how many steps old the model was that mined it (ANCE, Fig. 5)."""
+        """The version that a step used, and the age in steps of the model that mined it (ANCE, Fig. 5)."""
         version = self.used.pop(step)
         return {"negative_version": version, "async_gap": step - self.select.versions.step(version)}
 
 
 def timed_wait(experiment: Experiment, wait: Wait) -> Wait:
-    """Wait, and note how long it took."""
+    """Make ``wait`` record in ``timing.jsonl`` how long it took."""
 
     def waiting(ready: Callable[[], T | None], what: str) -> T:
         if (found := ready()) is not None:

@@ -1,4 +1,4 @@
-"""An experiment whose negatives are refreshed: where versions and published models stand, and what is mined."""
+"""Refreshes of the negatives in an experiment: its versions and published models, and what is mined next."""
 
 from __future__ import annotations
 
@@ -44,63 +44,63 @@ DONE = (-1, -1)  # in place of a job
 
 
 def versions_of(experiment: Experiment) -> Versions:
-    """Where versions of the negatives stand."""
+    """The versions of an experiment's negatives."""
     return Versions(experiment.layout.versions)
 
 
 def export_path(experiment: Experiment, step: int) -> Path:
-    """Where the trainer publishes the model of a step for mining."""
+    """The folder in which the trainer publishes the model of a step for mining."""
     return experiment.layout.exported(step)
 
 
 def heartbeat_of(experiment: Experiment, role: str) -> RoleHeartbeat:
-    """The heart of a role."""
+    """The heartbeat of a role of an experiment."""
     return RoleHeartbeat(experiment.layout.beat(role), role)
 
 
 def state_name(version: int) -> str:
-    """What the state behind a version is called."""
+    """The name of the state that mines a version."""
     return UNTRAINED if version == 0 else f"refresh-{version}"
 
 
 def state_facts(version: int) -> dict[str, Any]:
-    """The kind of the state behind a version, and the episode that made it."""
+    """The kind of the state that mines a version, and the episode that made it."""
     return {"kind": "version", "episode": EPISODE} if version else {"kind": "untrained"}
 
 
 def runs_of(experiment: Experiment, version: int) -> Path:
-    """Where the runs of the state behind a version are kept."""
+    """The folder of the runs of the state that mines a version."""
     return experiment.layout.episode(version).runs
 
 
 def newest_export(experiment: Experiment) -> int:
-    """The step of the newest published model; 0 where there is none yet."""
+    """The step of the newest published model; 0 if none is published yet."""
     steps = [step for step, path in experiment.layout.exports() if is_published(path)]
     return max(steps, default=0)
 
 
 def is_trained(experiment: Experiment, steps: int) -> bool:
-    """Whether the final model, that of so many steps, is there."""
+    """Whether the final model, which is trained for so many steps, is published."""
     models = [experiment.layout.last_model, experiment.layout.model]  # the first where the best is kept
     return any(is_published(model) and read_manifest(model).inputs.get("step") == str(steps) for model in models)
 
 
 def publish_model(encoder: BiEncoder, experiment: Experiment, step: int) -> None:
-    """Publish the model of a step for mining, unless that was done."""
+    """Publish the model of a step for mining, unless it is published already."""
     path = export_path(experiment, step)
     if not by_leader(is_published, path):
         by_leader(save_encoder, encoder, path, inputs={"step": str(step)})
 
 
 def published_model(experiment: Experiment, step: int, device: torch.device) -> BiEncoder:
-    """The model of a step that was published for mining."""
+    """Load the model of a step that was published for mining."""
     return load_encoder(str(export_path(experiment, step)), device=device)
 
 
 def mining_state(
     training: TrainingRun, miner: BiEncoder, version: int, step: int, pool: Path | None = None
 ) -> Snapshot:
-    """The state that mines a version, by the model of a step."""
+    """The state that mines a version; its model is that of a step."""
     runs, facts = runs_of(training.experiment, version), state_facts(version)
     return training.state(miner, state_name(version), runs, step=step, pool=pool, **facts)
 
@@ -108,7 +108,7 @@ def mining_state(
 def archived_state(
     experiment: Experiment, version: int, step: int, pool: Path | None, asked: Asked = "all"
 ) -> ArchivedState:
-    """The state behind a version that was mined before."""
+    """The state that mined a version in an earlier run; only its runs are left."""
     return ArchivedState(
         state_name(version),
         runs_of(experiment, version),
@@ -120,7 +120,7 @@ def archived_state(
 
 
 def version_before(mode: Mode, experiment: Experiment, step: int, every: int, version: int) -> Path | None:
-    """The version in force just before ``step``, whose model mines ``version``; None at first."""
+    """The folder of the version in force just before ``step``, whose model mines ``version``; None at step 0."""
     if step == 0:
         return None
     last = version - 1 if mode == "async" else scheduled_version(mode, step - 1, every)
@@ -128,7 +128,7 @@ def version_before(mode: Mode, experiment: Experiment, step: int, every: int, ve
 
 
 def next_job(mode: Mode, experiment: Experiment, *, every: int, refreshes: int) -> tuple[int, int] | None:
-    """(version, step of its model) to mine now; None while there is nothing, ``DONE`` when training is over."""
+    """The next (version, step of its model) to mine; None if there is none yet, ``DONE`` if training is over."""
     versions = versions_of(experiment)
     newest = versions.newest()
     if newest is None:
@@ -167,7 +167,7 @@ def publish_version(training: TrainingRun[Any], state: Snapshot, version: int) -
 
 
 def is_mined(experiment: Experiment, version: int) -> bool:
-    """Whether a version was completed, though it may be deleted since."""
+    """Whether a version was completed, even if it was deleted afterwards."""
     versions = versions_of(experiment)
     newest = versions.newest()
     older = newest is not None and version < newest
@@ -175,7 +175,7 @@ def is_mined(experiment: Experiment, version: int) -> bool:
 
 
 def step_of(experiment: Experiment, version: int) -> int:
-    """After how many steps the model was that mined a version, which may be deleted since."""
+    """The step whose model mined a version, even if the version was deleted afterwards."""
     versions = versions_of(experiment)
     if versions.is_complete(version):
         return versions.step(version)
@@ -183,19 +183,19 @@ def step_of(experiment: Experiment, version: int) -> int:
 
 
 def geometry_of(experiment: Experiment, version: int) -> Path:
-    """What is kept of the state behind a version whatever else is deleted."""
+    """The file of a version's state that is never deleted: its presence says that the version was mined."""
     return runs_of(experiment, version) / GEOMETRY
 
 
 def delete_old(experiment: Experiment, *, used: Path | None, keep: int | None) -> None:
-    """Delete what nothing will be made from: models no newer than the newest version's, and old versions.
+    """Delete models that are no newer than that of the newest version, and old versions.
 
-    A version stays while a step after a kept checkpoint may ask for it again.
+    A version is kept as long as a run that resumes from a kept checkpoint may need it.
 
     Parameters
     ----------
-    used : the version that the state looked at last was trained on; a later state asks for no older one.
-    keep : how many of the newest versions stay besides; None: all of them.
+    used : the version that the newest measured state was trained on; later states need no older one.
+    keep : the number of newest versions to keep in any case; None: all of them.
     """
     versions = versions_of(experiment)
     newest = versions.newest()
@@ -212,7 +212,7 @@ def delete_old(experiment: Experiment, *, used: Path | None, keep: int | None) -
 
 
 def needed_from(experiment: Experiment) -> int:
-    """The oldest version that training asks for when it goes on from its oldest checkpoint."""
+    """The oldest version that training needs if it resumes from its oldest checkpoint."""
     kept, log = checkpoints(experiment.layout.episode(EPISODE).checkpoints), experiment.layout.version_log
     step = number_of(kept[0]) if kept else 0
     return version_at(read_rows(log, split_lines(log)[0]), step) or 0
@@ -228,13 +228,14 @@ def mined_states(
     keep: int | None,
     asked: Asked = "all",
 ) -> Iterator[ArchivedState]:
-    """Yield the state behind every version as it is completed, while two processes train and mine.
+    """Yield the state that mined each version when the version is complete, while two processes train and mine.
 
     Parameters
     ----------
-    every, steps : after how many steps a model is published, and after how many training is over.
-    keep : how many of the newest versions stay, besides those that resuming needs; None: all of them.
-    asked : which queries the states were searched for.
+    every : steps between two published models.
+    steps : all steps of training.
+    keep : the number of newest versions to keep, besides those that resuming needs; None: all of them.
+    asked : the queries that the states were searched for.
 
     Raises
     ------
@@ -242,7 +243,7 @@ def mined_states(
     """
     versions, version = versions_of(experiment), 0
     while True:
-        busy = working(version)  # asked first: what is complete after the last work is still looked at
+        busy = working(version)  # before looking for versions, so that the last ones are not missed
         newest = versions.newest()
         while newest is not None and version <= newest:
             if is_mined(experiment, version):

@@ -1,7 +1,7 @@
-"""Two processes on one experiment, the trainer and the inferencer: what each is told, and does.
+"""The trainer and the inferencer, two processes that work on one experiment: their job, and how they do it.
 
-A role is told what to do by one line of JSON on its standard input, which then stays open: when it ends, whoever
-started the role is gone, and the role stops where nothing is lost.
+A role reads its job from one line of JSON on its standard input, which then stays open. If the input ends, the
+process that started the role is gone; then the role stops at the next place where nothing is lost.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def take_role(recipe: Recipe, job: Job) -> None:
 
 
 def read_job(stream: IO[str]) -> Job:
-    """The job that whoever started this process wrote; from now on, its end is the sign to stop."""
+    """Read the job from standard input; from now on, the end of this input asks the process to stop."""
     told = json.loads(stream.readline())
     die_with_parent()
     if os.getppid() != told.pop("parent"):  # it died before the system could be told

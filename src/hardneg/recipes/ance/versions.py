@@ -1,7 +1,7 @@
-"""Negatives that change while training goes on: versions, which of them is in force, and who is alive.
+"""Negatives that change during training: their versions, the version in force at a step, and waiting for a peer.
 
-A version is an immutable folder ``v0000``, ``v0001``, ...; the inferencer publishes it, the trainer follows.
-Nothing is inferred from a file's existence or time: a version is there when its manifest is.
+A version is an immutable folder ``v0000``, ``v0001``, ... that the inferencer publishes and the trainer reads. A
+version exists if its folder has a manifest; times of files play no part.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Versions:
         self.folder = folder
 
     def path(self, version: int) -> Path:
-        """Where a version stands, or will."""
+        """The folder of a version, whether or not it exists yet."""
         return version_in(self.folder, version)
 
     def is_complete(self, version: int) -> bool:
-        """Whether a version is there, whole."""
+        """Whether a version is published."""
         return is_published(self.path(version))
 
     def newest(self) -> int | None:
@@ -53,7 +53,7 @@ class Versions:
         return max(found, default=None)
 
     def step(self, version: int) -> int:
-        """After how many steps the model was that mined a version."""
+        """The step whose model mined a version."""
         return int(read_manifest(self.path(version)).inputs["step"])
 
 
@@ -85,14 +85,14 @@ def first_step_at(rows: Sequence[tuple[int, int]], step: int) -> int | None:
 
 
 class VersionLog:
-    """From which step on each version was in force: one line a change, on the disk before the step is made.
+    """The first step of each version: one line for each change, flushed to the disk before the step is made.
 
-    In a group, rank 0 reads and writes it for all.
+    In a group of processes, rank 0 reads and writes the file for all.
 
     Parameters
     ----------
-    made : the last step that was made before, as far as is known: what was in force at the last change still was
-        then.
+    made : the last step that an earlier run is known to have made. Up to this step, the version of the last line
+        was in force.
     """
 
     def __init__(self, path: Path, made: int = -1) -> None:
@@ -108,13 +108,13 @@ class VersionLog:
         return read_rows(self.path, lines)
 
     def version_used(self, step: int) -> int | None:
-        """The version in force at ``step``, if that step was made before."""
+        """The version in force at ``step``, if an earlier run made this step; else None."""
         if not self.rows or step > max(self.rows[-1][0], self.made):
             return None
         return version_at(self.rows, step)
 
     def append(self, step: int, version: int) -> None:
-        """Note a change, and flush it."""
+        """Write a change of version, and flush it."""
         self.rows.append((step, version))
         if not is_leader():
             return
@@ -123,18 +123,18 @@ class VersionLog:
 
 
 class VersionSelector:
-    """Decides which version is in force at a step; the only place where training waits for mining.
+    """Selects the version in force at a step. This is the only place where training waits for mining.
 
-    ``sync``: version k comes from the model of step k·m and takes effect there. ``async-fixed``: it comes from
-    that of step (k - 1)·m and takes effect at k·m, so that version 1 is version 0. ``async``: the newest complete
-    one.
+    ``sync``: version k is mined with the model of step k·m and takes effect at this step. ``async-fixed``: version
+    k is mined with the model of step (k - 1)·m and takes effect at step k·m, so that version 1 is version 0.
+    ``async``: the newest complete version takes effect.
 
     Parameters
     ----------
     every : m, steps between refreshes.
-    max_staleness : most steps between the model that mined a version and the step that uses it (``async``).
-    stop_when_stale : raise beyond it, instead of waiting for a newer version.
-    wait : blocks until its argument gives something; decides for how long, and what to raise then.
+    max_staleness : the most steps between the model that mined a version and the step that uses it (``async``).
+    stop_when_stale : raise an error if the newest version is older, instead of waiting for a newer one.
+    wait : blocks until a version is there; it decides how long to wait, and what to raise then.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class VersionSelector:
         self.current: int | None = None
 
     def __call__(self, step: int) -> int:
-        """The version in force at ``step`` (from 0). A step that was made before gets what it got then."""
+        """The version in force at ``step`` (from 0). A step that is made again gets the version that it had."""
         version = self.version_log.version_used(step)
         if version is None:
             version = self._newest(step) if self.mode == "async" else self._scheduled(step)
@@ -165,9 +165,9 @@ class VersionSelector:
         return version
 
     def first_step(self, step: int) -> int:
-        """The step at which the version in force at ``step`` took effect; ask after the step got its version.
+        """The step at which the version in force at ``step`` took effect; once a version was selected.
 
-        In ``async`` only the log knows, so a resumed run is told what the run before it was.
+        In ``async`` the log alone has this step, so a resumed run gets the same answer as the run before it.
         """
         if self.mode != "async":
             return scheduled_version(self.mode, step, self.every) * self.every
@@ -182,7 +182,7 @@ class VersionSelector:
         return version
 
     def _check_kept(self, version: int) -> None:
-        """Refuse to wait for what was deleted: all checkpoints of later steps must be gone, too."""
+        """Refuse to wait for a version that was deleted; then all later checkpoints must be gone, too."""
         newest = self.versions.newest()
         if newest is not None and version < newest and not self.versions.is_complete(version):
             what = "training begins before its checkpoints, with negatives that were deleted since"
@@ -219,15 +219,15 @@ def source_step(mode: Mode, version: int, every: int) -> int:
 
 
 class Wait(Protocol):
-    """Blocks until ``ready`` gives something."""
+    """A function that blocks until ``ready`` returns something."""
 
     def __call__(self, ready: Callable[[], T | None], what: str) -> T:
-        """What ``ready`` gave; ``what`` says what is waited for."""
+        """Wait, and return the result of ``ready``; ``what`` names it in messages."""
         ...
 
 
 def wait_for_peer(beat: RoleHeartbeat, seconds: float) -> Wait:
-    """Wait while the peer is alive: until its heart did not beat for ``seconds``, by the clock of this process.
+    """Make a function that waits as long as the peer is alive, that is, its heartbeat changes within ``seconds``.
 
     Raises
     ------
@@ -256,14 +256,14 @@ def wait_for_peer(beat: RoleHeartbeat, seconds: float) -> Wait:
 
 
 def no_wait(ready: Callable[[], Any], what: str) -> Any:
-    """Wait for nothing: what is needed was made by this process."""
+    """Return what ``ready`` gives, without waiting: this process made it itself."""
     found = ready()
     assert found is not None, what
     return found
 
 
 class RoleHeartbeat(Heartbeat):
-    """The heart of a role; observers judge it by their own clock."""
+    """The heartbeat of a role; observers measure its silence by their own clock."""
 
     def __init__(self, path: Path, name: str) -> None:
         super().__init__(path)
@@ -271,7 +271,7 @@ class RoleHeartbeat(Heartbeat):
 
     @contextmanager
     def beating(self, progress: Callable[[], int]) -> Iterator[None]:
-        """Let it beat while the block runs and ``progress`` grows: a process that hangs falls silent."""
+        """Beat while the block runs and ``progress`` grows, so that a process that hangs falls silent."""
         done = threading.Event()
 
         def work() -> None:

@@ -132,8 +132,11 @@ def refresh(training: TrainingRun[Ar2], state: Snapshot, version: int) -> None:
             contains=contains,
         )
 
-    inputs = training.inputs | {"miner": state.digest}
-    training.pool(EPISODE, inputs, mine, path=candidates(training, version), version=version)
+    path = candidates(training, version)
+    if by_leader(is_published, path):
+        return
+    _ = state.passages, state.training_queries  # all encode together what one mines with
+    training.pool(EPISODE, training.inputs | {"miner": state.digest}, mine, path=path, version=version)
 
 
 # ---------------------------------------------------------------- the ranker's warm-up
@@ -316,8 +319,7 @@ class Iterations:
             return self._final()
         self._advance(RETRIEVER, number)
         final = self._final()
-        if not by_leader(is_published, candidates(self.training, number)):
-            refresh(self.training, final, number)
+        refresh(self.training, final, number)
         self._advance(RANKER, number)
         return final
 
@@ -340,6 +342,8 @@ class Iterations:
         facts: dict[str, Any] = {"pool": pool, "weights": weights, "episode": EPISODE, "kind": "version"}
         name, runs = f"iteration-{version}", runs_of(self.training, version)
         if by_leader(is_published, candidates(self.training, version)):
+            if self.stage.at(**self.settings.at_refresh(version)):  # a kill may have come between that and this
+                self.training.state(self.encoder, name, runs, step=step).discard()
             old = ArchivedState(name, runs, step=step, asked=self.settings.examine, **facts)
             yield old
             return old
