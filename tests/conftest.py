@@ -10,6 +10,7 @@ import pytest
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("HARDNEG_REPORT", "0")  # what trains here is looked at by tests, not by people
 
 ALONE = os.environ.get("HARDNEG_TEST_SHARED") == "0"  # as if nothing lay beside the project
 SHARED = Path(os.devnull if ALONE else Path(__file__).resolve().parents[2] / "shared" / "data")

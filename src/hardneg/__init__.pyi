@@ -2,6 +2,7 @@
 
 from hardneg.api.audit import audit as audit
 from hardneg.api.clean import clean as clean
+from hardneg.api.diagnose import compare_experiments as compare_experiments
 from hardneg.api.diagnose import diagnose as diagnose
 from hardneg.api.doctor import doctor as doctor
 from hardneg.api.evaluate import compare as compare

@@ -28,7 +28,7 @@ from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F
 RECIPES = ("ance-tele", "warmup", "ance", "star", "adore", "ar2", "ranker")
 COMMANDS = (
     *("import", "export", "mine", "inspect", "encode", "index", "search", "evaluate", "compare"),
-    *("rerank", "fuse", "score", "audit", "diagnose", "verify", "clean", "doctor"),
+    *("rerank", "fuse", "score", "audit", "show", "diagnose", "verify", "clean", "doctor"),
     *(f"train {recipe}" for recipe in RECIPES),
 )
 

@@ -148,3 +148,16 @@ def test_new_negatives_equal_a_loop(block):
         block=block,
     )
     assert [(one.episode, one.candidates, one.new, one.near) for one in found] == wanted
+
+
+def test_large_corpora_need_longer_numbers_and_compose_alike():
+    rng = np.random.default_rng(6)
+    asked = [random_lists(rng) for _ in range(4)]
+    near, far = (
+        {
+            str(i): run_of({row: [one + add for one in of] for row, of in lists.items()})
+            for i, lists in enumerate(asked)
+        }
+        for add in (0, 2**31 - 100)
+    )
+    np.testing.assert_array_equal(composition(near).entries, composition(far).entries)

@@ -3,16 +3,21 @@
 import csv
 import json
 import shutil
+import sys
 
 import pytest
 
 import hardneg as hn
-from hardneg.api.diagnose import opened_at
+from hardneg.api.diagnose import compare_opened, opened_at, report_training
+from hardneg.diagnostics.seeds import pool_seeds
 from hardneg.errors import HardnegError
+from hardneg.experiment.folder import write_settings
 from hardneg.experiment.layout import Layout
-from hardneg.report import page
+from hardneg.report import explorer, page
+from hardneg.report.explorer import explorer_data
 from hardneg.report.figures import FIGURES, SECTIONS, draw
 from hardneg.report.make import make
+from hardneg.report.measured import training_ranks
 from hardneg.report.opened import states_so_far
 from hardneg.report.table import Table
 from hardneg.report.verdict import verdict
@@ -137,10 +142,15 @@ def test_hidden_marks_are_shown_by_their_code():
 
 def test_every_figure_of_a_finished_experiment_has_facts(trained):
     opened, drawn = drawn_of(trained)
-    assert {name: one.missing for name, one in drawn.items() if one.table is None} == {}
+    missing = {name for name, one in drawn.items() if one.table is None}
+    assert missing <= {"static_and_dynamic", "async_gap", "gradients"}
+    assert drawn["audit_signals"].table.column("signal")
     assert opened.notes == []
     assert {figure.section for figure in FIGURES} <= set(SECTIONS)
     told = json.loads((trained / "results.json").read_text())
+    maps = drawn["map"].table
+    assert set(maps.column("class")) == {"query", "positive", "negative"}
+    assert all(-1 <= value <= 1 for value in drawn["space"].table.column("cosine with the first state"))
     table = drawn["results"].table
     found = {(row["split"], row["state"]): row["RR@10"] for row in table.records()}
     assert found[("test", "final")] == told["test"]["final"]["RR@10"]
@@ -176,6 +186,55 @@ def test_a_collection_that_has_moved_costs_only_what_needs_it(copied):
     assert len(opened.notes) == 1
     assert "NO_DATA" in opened.notes[0]
     assert drawn["results"].table is not None
+
+
+def test_an_older_format_is_one_line_and_the_rest_is_drawn(copied):
+    record = json.loads((copied / "settings.json").read_text())
+    kept = {name: value for name, value in record.items() if name not in ("digest", "hardneg", "splits")}
+    write_settings(copied, {**kept, "format": 2})
+    opened, drawn = drawn_of(copied)
+    assert [line for line in opened.notes if "format version 2" in line] == opened.notes
+    assert len(opened.notes) == 1
+    assert {name for name in ("results", "learning_curve", "cost", "pairwise_errors") if drawn[name].table} == {
+        "results",
+        "learning_curve",
+        "cost",
+        "pairwise_errors",
+    }
+
+
+def test_another_collection_is_one_line_and_the_rest_is_drawn(copied, tmp_path):
+    other = hn.Collection.from_lists(
+        [("p", "", "some text")], {"q": "text"}, {"train": {"q": ["p"]}}, to=tmp_path / "other"
+    )
+    (copied / "places.json").write_text(json.dumps({"collection": str(other.path)}))
+    opened, drawn = drawn_of(copied)
+    assert len(opened.notes) == 1
+    assert "INPUT_CHANGED" in opened.notes[0]
+    assert drawn["composition_of_pools"].table is not None
+    assert "--data" in drawn["breakdown"].missing
+
+
+def test_a_damaged_pool_is_one_line(copied):
+    place = copied / "episodes/2/negatives/sources.npy"
+    place.write_bytes(place.read_bytes()[:-1])
+    opened, drawn = drawn_of(copied)
+    assert any(str(place.parent) in line for line in opened.notes)
+    assert set(drawn["momentum"].table.column("pool")) == {"episode 1", "episode 3", "episode 4"}
+
+
+def test_what_was_not_examined_is_said_in_a_line(copied):
+    told = json.loads((copied / "results.json").read_text())
+    kept = {name: value for name, value in told.items() if name not in ("forgetting", "informative")}
+    (copied / "results.json").write_text(json.dumps({**kept, "examined": "judged"}))
+    (copied / "seal.json").unlink()
+    lines = [json.loads(line) for line in (copied / "states.jsonl").read_text().splitlines()]
+    (copied / "states.jsonl").write_text("".join(json.dumps({**one, "asked": "judged"}) + "\n" for one in lines))
+    opened, drawn = drawn_of(copied)
+    for name in ("forgetting", "trajectories", "composition", "new_negatives", "swing"):
+        assert "examine = judged" in drawn[name].missing
+    assert opened.notes == []
+    assert drawn["breakdown"].table is not None
 
 
 def test_damage_is_a_note_and_the_rest_is_drawn(copied):
@@ -230,3 +289,99 @@ def test_the_command_line_makes_the_report(report, trained, capsys):
     out = capsys.readouterr().out
     assert report.verdict.sentence in out
     assert str(trained / "report.html") in out
+
+
+# ---------------------------------------------------------------- the explorer
+
+
+def test_the_explorer_shows_why_where_from_and_how_passages_moved(trained):
+    opened = opened_at(trained)
+    data = explorer_data(opened, suspected=[int(opened.data.train.query_rows[3])])
+    assert data["states"]["train"][-1] == "final"
+    assert len({(one["split"], one["id"]) for one in data["queries"]}) == len(data["queries"])
+    tags = {tag for one in data["queries"] for tag in one["tags"]}
+    assert tags >= {"worst", "best", "forgotten", "suspected", "random"}
+    rows, ranks = training_ranks(opened)
+    collection = opened.data.collection
+    place = {collection.query_ids[int(row)]: i for i, row in enumerate(rows)}
+    pool = opened.pools["episode 4"]
+    for one in data["queries"]:
+        count = len(data["states"][one["split"]])
+        assert all(len(moves) == count for _, moves in one["positives"])
+        if one["split"] != "train":
+            continue
+        i = place[one["id"]]
+        told = [values[i] for values in ranks.values()]
+        assert one["moves"] == [round(1 / value) if value else 0 for value in told]
+        own = {
+            collection.passage_ids[int(row)] for row in pool.passage_rows[pool.offsets[i] : pool.offsets[i + 1]]
+        }
+        for passage, source, episode, _, _, moves in one["negatives"]:
+            assert episode <= 4
+            assert ("momentum" in source) == (episode < 4) or data["passages"][passage][0] not in own
+            assert len(moves) == count
+
+
+def test_the_explorer_stays_small(trained, monkeypatch):
+    monkeypatch.setattr(explorer, "BYTES", 4000)
+    data = explorer_data(opened_at(trained))
+    assert 0 < len(data["queries"]) < 10
+    assert explorer.cut("word" * 300_000).endswith("…")
+
+
+# ---------------------------------------------------------------- several experiments
+
+
+def test_experiments_stand_side_by_side(trained, copied):
+    settings = json.loads((copied / "settings.json").read_text())
+    report = compare_opened([make(opened_at(place), ["hardneg"]) for place in (trained, copied)])
+    assert report.several.names == [str(one) for one in report.several.names]
+    assert "settings" not in report.tables  # the same in both
+    assert settings["recipe"] == "ance-tele"
+    tests = report.tables["comparisons"]
+    assert set(tests.column("a - b")) == {0.0}
+    assert set(tests.column("p")) == {1.0}
+    assert report.verdict.kind == "unsure"
+    assert set(report.tables["measured"].column("experiment")) == set(report.several.names)
+
+
+def test_seeds_of_one_experiment_have_a_report_each_and_one_together(trained, tmp_path):
+    pytest.importorskip("altair")
+    pytest.importorskip("vl_convert")
+    for seed in (1, 2):
+        shutil.copytree(trained, tmp_path / f"seed-{seed}")
+    told = json.loads((trained / "results.json").read_text())
+    (tmp_path / "results.json").write_text(json.dumps(pool_seeds({1: told, 2: told})))
+    report = hn.diagnose(tmp_path, pictures=False)
+    assert report.verdict.sentence.startswith("Over 2 seeds, test RR@10: the final model")
+    for place in (tmp_path, tmp_path / "seed-1", tmp_path / "seed-2"):
+        assert (place / "report.html").stat().st_size > 10_000
+
+
+def test_show_prints_verdict_and_tables(trained, capsys):
+    from hardneg.cli import run
+
+    assert run(["show", str(trained)]) == 0
+    out = capsys.readouterr().out
+    assert "the final model" in out
+    assert "Forgotten and learned" in out
+    assert max(map(len, out.splitlines())) < 400
+
+
+def test_training_tells_how_to_get_the_report_where_its_packages_are_missing(trained, monkeypatch, caplog):
+    monkeypatch.setenv("HARDNEG_REPORT", "1")
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    told = []
+    monkeypatch.setattr("hardneg.api.diagnose.say", told.append)
+    report_training(trained, opened_at(trained).data)
+    assert len(told) == 1
+    assert "pip install 'hardneg[report]'" in told[0]
+    assert f"hardneg diagnose {trained}" in told[0]
+
+
+def test_a_fault_of_the_report_leaves_training_alone(trained, monkeypatch, caplog):
+    pytest.importorskip("altair")
+    monkeypatch.setenv("HARDNEG_REPORT", "1")
+    monkeypatch.setattr("hardneg.api.diagnose.make", lambda *_: 1 / 0)
+    report_training(trained, opened_at(trained).data)
+    assert "hardneg diagnose" in caplog.text

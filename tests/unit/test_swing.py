@@ -64,3 +64,17 @@ def test_equals_a_loop(new, block):
             cases = swing_cases(pools, q, start=start, new=new)
             for letter in "AB":
                 assert sum(case.letter == letter for case in cases) == found.of_class(letter, start)[q]
+
+
+@pytest.mark.parametrize("new", [False, True])
+def test_large_corpora_need_longer_numbers_and_count_alike(new):
+    rng = np.random.default_rng(5)
+    lists = [[rng.choice(50, 20, replace=False) for _ in range(25)] for _ in range(5)]
+    near, far = (
+        {str(i): run_of([(one + add).tolist() for one in of]) for i, of in enumerate(lists)}
+        for add in (0, 2**31 - 60)
+    )
+    some, same = swing(near, new=new), swing(far, new=new)
+    assert some.returned.sum() > 0
+    for name in ("entered", "left", "returned"):
+        np.testing.assert_array_equal(getattr(some, name), getattr(same, name))

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import logging
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
+from hardneg.api.audit import audit
 from hardneg.api.inputs import Data, Place
 from hardneg.api.reopen import experiment_data
 from hardneg.arguments import checked
-from hardneg.errors import InputError
+from hardneg.data.training_data import TrainingData
+from hardneg.errors import InputError, SettingsError
 from hardneg.experiment.layout import Layout
-from hardneg.report.make import Report, make, write
+from hardneg.process.progress import say
+from hardneg.report.charts import altair
+from hardneg.report.facts_audit import AUDIT
+from hardneg.report.make import Comparison, Report, make, make_comparison, write, write_comparison
 from hardneg.report.opened import Opened
+
+log = logging.getLogger(__name__)
+
+MOST_AUDITED = 1_000_000  # entries of a pool; that of a larger one reads too many texts for a report
 
 
 @checked
@@ -21,8 +33,10 @@ def diagnose(
     save: bool = True,
     pictures: bool = True,
     cache: Place | None = None,
-) -> Report:
+) -> Report | Comparison:
     """Make the report of an experiment, which may still run, be cut short, or be of an older format.
+
+    An experiment of several seeds has a report for each of them, and one of all side by side.
 
     Parameters
     ----------
@@ -41,11 +55,98 @@ def diagnose(
     InputError : there is no experiment at this place.
     SettingsError : the packages that draw charts are not installed.
     """
-    opened = opened_at(Path(experiment), data, cache)
-    report = make(opened, command_of(Path(experiment), data))
+    folder = Path(experiment)
+    if parts := seeds_of(folder):
+        return _diagnose_seeds(folder, parts, data, save=save, pictures=pictures, cache=cache)
+    opened = opened_at(folder, data, cache)
+    report = make(opened, command_of(folder, data))
     if save:
         write(report, pictures=pictures)
     return report
+
+
+def _diagnose_seeds(
+    folder: Path, parts: Sequence[Path], data: Data | None, *, save: bool, pictures: bool, cache: Place | None
+) -> Comparison:
+    """The reports of the seeds of an experiment, and that of all of them."""
+    opened = [opened_at(part, data, cache) for part in parts]
+    for part, one in zip(parts, opened, strict=True):
+        if save:
+            write(make(one, command_of(part, data)), pictures=pictures)
+    together = make_comparison(opened, command_of(folder, data), Opened(Layout(folder)).results)
+    if save:
+        write_comparison(together, Layout(folder).report)
+    return together
+
+
+def seeds_of(folder: Path) -> list[Path]:
+    """The experiments of single seeds in the folder of an experiment of several; none in that of one."""
+    layout = Layout(folder)
+    if layout.settings.is_file():
+        return []
+    return [seed.path for seed in layout.seeds() if seed.settings.is_file()]
+
+
+@checked
+def compare_experiments(
+    experiments: Sequence[Place],
+    data: Data | None = None,
+    *,
+    out: Place | None = None,
+    cache: Place | None = None,
+) -> Comparison:
+    """Put several experiments side by side: settings that differ, results, paired tests, overlaid curves.
+
+    Parameters
+    ----------
+    data : the collection, if it is not where the experiments remember it to be.
+    out : write the page to this file.
+    cache : where a foreign convention of ``data`` is imported to.
+
+    Raises
+    ------
+    InputError : there is no experiment at one of the places.
+    SettingsError : the packages that draw charts are not installed.
+    """
+    opened = [opened_at(Path(one), data, cache) for one in experiments]
+    given = ["--data", str(data)] if isinstance(data, (str, Path)) else []
+    report = make_comparison(opened, ["hardneg", "diagnose", *map(str, experiments), *given])
+    if out is not None:
+        write_comparison(report, Path(out))
+    return report
+
+
+def open_reports(
+    experiments: Sequence[Place], data: Data | None = None, cache: Place | None = None
+) -> list[Report]:
+    """The report of each experiment, for a terminal: no chart is drawn, and nothing is written."""
+    folders = [part for one in experiments for part in seeds_of(Path(one)) or [Path(one)]]
+    return [make(opened_at(folder, data, cache), command_of(folder, data)) for folder in folders]
+
+
+def compare_opened(reports: Sequence[Report]) -> Comparison:
+    """Several reports side by side, for a terminal."""
+    return make_comparison([one.opened for one in reports], ["hardneg", "show"])
+
+
+def report_training(folder: Path, data: TrainingData) -> None:
+    """Write the report of an experiment that has just finished; a fault of it is told, and training stands.
+
+    Without the packages that draw charts, one line says how to get the report. ``HARDNEG_REPORT=0`` in the
+    environment asks for none.
+    """
+    if os.environ.get("HARDNEG_REPORT") == "0":
+        return
+    try:
+        altair()
+        opened = audited(Opened(Layout(folder), data))
+        write(make(opened, command_of(folder, None)))
+        say(f"report: {opened.layout.report}")
+    except SettingsError as missing:
+        say(f"no report is drawn: {missing.what}; {missing.fix}, then hardneg diagnose {folder}")
+    except Exception as fault:  # training is done, and its results stand
+        told = " ".join(f"{type(fault).__name__}: {fault}".split())[:300]
+        log.warning("the report could not be made (%s); hardneg diagnose %s tries again", told, folder)
 
 
 def opened_at(folder: Path, data: Data | None = None, cache: Place | None = None) -> Opened:
@@ -56,6 +157,20 @@ def opened_at(folder: Path, data: Data | None = None, cache: Place | None = None
         raise InputError("NOT_FOUND", what, "give the folder that `hardneg train --out` made", path=folder)
     opened = Opened(layout)
     opened.data = opened.told(lambda: experiment_data(folder, data, cache=cache), None)
+    return audited(opened)
+
+
+def audited(opened: Opened) -> Opened:
+    """The opened experiment with what an audit of its last pool finds, without BM25 and without a model.
+
+    A very large pool is left to ``hardneg audit``.
+    """
+    last = list(opened.pools.values())[-1:]
+    if opened.data is not None and last and len(last[0].passage_rows) <= MOST_AUDITED:
+        collection = opened.data.collection
+        found = opened.told(lambda: audit(opened.path, collection, bm25=False, cache=opened.layout.cache), None)
+        if found is not None:
+            opened.kept[AUDIT] = found
     return opened
 
 

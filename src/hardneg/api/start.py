@@ -76,9 +76,10 @@ def open_start(task: Task, *, compare_texts: bool) -> Start:
     base, load = partial(starting_encoder, source, settings), partial(own_encoder, source, settings)
     came = settings_of(model, settings.prompts)
     reinit = settings.reinit_layers
+    inputs = inputs_of(task, encoder)
     return Start(
         task.given.arguments,
-        inputs_of(task, encoder),
+        inputs,
         base,
         untrained=base if came is None else load,
         own=None if came is None else own_model(came, encoder.settings, load, reinit=reinit),
@@ -105,7 +106,7 @@ def inputs_of(task: Task, encoder: BiEncoder) -> dict[str, str]:
         inputs["judgements"] = task.data.judgements.digest
     if encoder.code:
         inputs["code"] = "+".join(encoder.code)
-    frozen = frozen_inputs(task.settings, task.source, task.given.arguments.get("given"))
+    frozen = frozen_inputs(task.settings, task.source, task.given.pool)
     return inputs | dict(task.given.inputs) | frozen
 
 

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from hardneg.api.diagnose import report_training
 from hardneg.api.inputs import Data, Place
 from hardneg.api.prepare import Task, prepare
 from hardneg.api.start import Start, be_role, open_start, role_jobs, say_start, with_ranker
@@ -102,6 +103,8 @@ def train_once(task: Task, start: Start) -> dict[str, Any]:
             )
         if jobs:
             draw_timeline(experiment.layout.timeline, experiment.timing)
+        if is_leader():
+            report_training(out, data)
         return by_leader(lambda: dict(experiment.results))
 
 

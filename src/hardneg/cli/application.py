@@ -55,6 +55,7 @@ COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
         commands.evaluate,
         ("hardneg evaluate test.trec.gz --data DATA --split test", '--measures "RR@10 R@1000"'),
     ),
+    ("show", diagnosing.show_command, ("hardneg show EXP",)),
     ("diagnose", diagnosing.diagnose, ("hardneg diagnose EXP",)),
     ("compare", commands.compare, ("hardneg compare bm25.trec tele.trec --data DATA --split test",)),
     (

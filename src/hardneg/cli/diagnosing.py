@@ -9,17 +9,45 @@ import typer
 
 from hardneg.cli.options import CacheOption, MaybeData, begin, show
 
+ExperimentsArgument = Annotated[list[Path], typer.Argument(help="Folders of experiments.", metavar="EXP...")]
+
 
 def diagnose(
-    experiments: Annotated[list[Path], typer.Argument(help="An experiment's folder.", metavar="EXP...")],
+    experiments: ExperimentsArgument,
     data: MaybeData = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The page of several experiments (default: side-by-side.html).")
+    ] = None,
     pictures: Annotated[bool, typer.Option(help="Also write each chart as PNG and SVG.")] = True,
     cache: CacheOption = None,
 ) -> None:
-    """Make the report of an experiment: EXP/report.html and EXP/figures."""
+    """Make the report of an experiment, or put several side by side."""
     begin()
+    from hardneg.api.diagnose import compare_experiments
     from hardneg.api.diagnose import diagnose as execute
+    from hardneg.experiment.layout import Layout
 
-    for experiment in experiments:
-        report = execute(experiment, data, pictures=pictures, cache=cache)
-        show(f"{report.verdict.sentence}\n{report.path}")
+    if len(experiments) == 1:
+        report = execute(experiments[0], data, pictures=pictures, cache=cache)
+        show(f"{report.verdict.sentence}\n{Layout(experiments[0]).report}")
+        return
+    page = Path("side-by-side.html") if out is None else out
+    several = compare_experiments(experiments, data, out=page, cache=cache)
+    show(f"{several.verdict.sentence}\n{page}")
+
+
+def show_command(
+    experiments: ExperimentsArgument,
+    data: MaybeData = None,
+    cache: CacheOption = None,
+) -> None:
+    """Print the verdict and the tables of an experiment, which may still run."""
+    begin()
+    from hardneg.api.diagnose import compare_opened, open_reports
+    from hardneg.cli.tables import report_text
+
+    reports = open_reports(experiments, data, cache)
+    texts = [report_text(one, str(one.opened.path)) for one in reports]
+    if len(reports) > 1:
+        texts.append(report_text(compare_opened(reports), "side by side"))
+    show("\n\n".join(texts))

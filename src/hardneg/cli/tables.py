@@ -141,6 +141,46 @@ def results_table(results: Mapping[str, Any], out: Path) -> str:
     return "\n\n".join(parts)
 
 
+LONGEST_CELL, MOST_ROWS = 48, 30  # of a report's tables in a terminal
+TOLD = (
+    "settings",
+    "results",
+    "comparisons",
+    "forgetting",
+    "composition_of_pools",
+    "swing",
+    "informative",
+    "pairwise_errors",
+    "geometry",
+    "breakdown",
+    "cost",
+)
+
+
+def report_text(report: Any, name: str) -> str:
+    """The verdict and the tables of a report: of one experiment, or of several side by side."""
+    verdict = report.verdict
+    lines = [name, verdict.sentence, *verdict.details, *(f"next: {line}" for line in verdict.advice)]
+    lines += [f"note: {line}" for line in report.notes]
+    several = not hasattr(report, "opened")
+    wanted = [one for one in TOLD if several or one != "settings"]
+    tables = {one.figure.name: one for one in report.drawn if one.table is not None}
+    parts = [f"{tables[one].figure.title}\n{short_table(tables[one].table)}" for one in wanted if one in tables]
+    return "\n\n".join(["\n".join(map(plain, lines)), *parts])
+
+
+def short_table(found: Any) -> str:
+    """The first rows of a report's table, with long texts cut."""
+
+    def short(value: Any) -> Any:
+        text = plain(value) if isinstance(value, str) else "" if value is None else value
+        return text if not isinstance(text, str) or len(text) <= LONGEST_CELL else f"{text[: LONGEST_CELL - 1]}…"
+
+    rows = [[short(value) for value in row] for row in found.rows[:MOST_ROWS]]
+    left = len(found) - MOST_ROWS
+    return table(list(found.columns), rows) + (f"\n... and {left} more" if left > 0 else "")
+
+
 def errors_table(split: str, states: Mapping[str, Mapping[str, Any]]) -> str:
     """Irrelevant passages above a relevant one, by state of the model."""
     rows = [[shown(name), found["total"], found["top"]] for name, found in states.items()]

@@ -13,7 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg.diagnostics.encounters import BLOCK, DatedLists, Encounters, Lists, encounters, queries_of
+from hardneg.diagnostics.encounters import (
+    BLOCK,
+    KEYS,
+    DatedLists,
+    Encounters,
+    Lists,
+    encounters,
+    queries_of,
+    sorted_keys,
+)
 from hardneg.negatives.pool import SOURCES, NegativePool
 from hardneg.records import Int64, Positives
 
@@ -62,7 +71,7 @@ def composition(
     *,
     pools: Collection[str] = (),
     positives: Positives | None = None,
-    block: int = BLOCK,
+    block: int = KEYS,
 ) -> Composition:
     """Attribute every entry of every list to the list in which its query met the passage first.
 
@@ -79,8 +88,7 @@ def composition(
     """
     names = tuple(lists)
     known = _nothing() if positives is None else positives
-    met = [DatedLists(known, 0), *(DatedLists(one, time) for time, one in enumerate(lists.values(), 1))]
-    entries = _count(met, len(names) + 1, block)[1:, 1:]
+    entries = _by_first([known, *lists.values()], block)[1:, 1:]
     is_pool = np.array([name in pools for name in names], bool)
     columns = tuple(name for name in names if name not in pools)
     kept = entries[:, ~is_pool]
@@ -110,6 +118,18 @@ def composition_of_pools(pools: Mapping[str, NegativePool], *, block: int = BLOC
         entries[:, columns.index(name)] += column
     carried = np.array([_carried(pool) for pool in pools.values()], np.int64)
     return Composition(tuple(pools), columns, entries, carried)
+
+
+def _by_first(lists: Sequence[Lists], block: int) -> Int64:
+    """The entries [lists, lists] of each list by the list in which their query first met the passage."""
+    counts = np.zeros(len(lists) ** 2, np.int64)
+    for part in sorted_keys(lists, queries_of(lists), block=block):
+        times = part.times()
+        pairs = times.astype(np.uint32)
+        pairs *= np.uint32(len(lists))
+        pairs += part.first(times)
+        counts += np.bincount(pairs, minlength=len(counts))
+    return counts.reshape(len(lists), len(lists))
 
 
 def _count(met: Sequence[DatedLists], times: int, block: int) -> Int64:

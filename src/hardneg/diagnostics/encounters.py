@@ -18,8 +18,10 @@ from hardneg.negatives.pool import blocks, matches
 from hardneg.records import Int32, Int64, offsets_of, owners, spans, take_spans
 
 BLOCK = 1 << 19  # entries sorted together
+KEYS = 1 << 16  # the same of short numbers, whose temporaries then stay in the processor's cache
 PASSAGE_BITS = 31  # of a pair of a query and a passage
 _BITS = 63
+_SHORT = 28  # bits of a passage and a time, so that 16 queries or more fit into 32 bits
 
 
 class Lists(Protocol):
@@ -133,6 +135,79 @@ def encounters(
         yield Encounters(keys, moments, lists)
 
 
+@dataclass(frozen=True)
+class Keys:
+    """The entries of some queries in lists that are met one after another, as sorted numbers.
+
+    A number is made of the query (from 0), the passage and the time. The highest bit of a time is 0, so two
+    neighbours are of the same query and passage exactly where they differ by less than ``1 << time_bits - 1``.
+    """
+
+    start: int  # the first query
+    stop: int
+    keys: NDArray[np.unsignedinteger]  # [n]
+    time_bits: int
+    passage_bits: int
+
+    @property
+    def apart(self) -> np.unsignedinteger:
+        """The least difference of two entries of different queries or passages."""
+        return self.keys.dtype.type(1 << self.time_bits - 1)
+
+    def times(self) -> NDArray[np.unsignedinteger]:
+        """The time [n] of each entry, in few bits."""
+        kind = np.uint8 if self.time_bits <= 8 else np.uint32
+        return (self.keys & self.keys.dtype.type((1 << self.time_bits) - 1)).astype(kind)
+
+    def first(self, times: NDArray[np.unsignedinteger]) -> NDArray[np.unsignedinteger]:
+        """The time [n] at which the query first met the passage of each entry, given ``times``."""
+        begins = np.ones(len(self.keys), bool)
+        np.greater_equal(self.keys[1:] - self.keys[:-1], self.apart, out=begins[1:])
+        starts = np.flatnonzero(begins)
+        return np.repeat(times[starts], np.diff(starts, append=len(times)))
+
+    def places(self) -> NDArray[np.unsignedinteger]:
+        """A number [n] for the query and the time of each entry: query ``<< time_bits |`` time."""
+        kind = self.keys.dtype.type
+        found = self.keys >> kind(self.time_bits + self.passage_bits)
+        found <<= kind(self.time_bits)
+        found |= self.keys & kind((1 << self.time_bits) - 1)
+        return found
+
+
+def sorted_keys(lists: Sequence[Lists], query_rows: Int32, *, block: int = KEYS) -> Iterator[Keys]:
+    """All entries of these lists, the i-th of which is met at time i, for one block of queries after another.
+
+    Numbers of 32 bits are sorted where a few queries fit into them, and of 64 bits elsewhere.
+
+    Parameters
+    ----------
+    query_rows : [Q] distinct; the entries of other queries are left out.
+    block : about so many entries are held together; a query is never divided.
+    """
+    aligned = [_Aligned.of(DatedLists(one, time), query_rows) for time, one in enumerate(lists)]
+    time_bits = len(lists).bit_length() + 1
+    passage_bits = max((int(one.passage_rows.max(initial=0)) for one in lists), default=0).bit_length()
+    kind: type[np.unsignedinteger] = np.uint32 if time_bits + passage_bits <= _SHORT else np.uint64
+    most = 1 << (np.iinfo(kind).bits - time_bits - passage_bits)
+    total = offsets_of(sum((one.lengths for one in aligned), np.zeros(len(query_rows), np.int64)))
+    for start, stop in _ranges(total, block, most):
+        keys, filled = np.empty(total[stop] - total[start], kind), 0
+        heads = np.left_shift(np.arange(stop - start).astype(kind), kind(time_bits + passage_bits))
+        for time, one in enumerate(aligned):
+            lengths = one.lengths[start:stop]
+            passages = one.passages(start, stop).view(np.uint32)
+            part = keys[filled : filled + len(passages)]
+            np.left_shift(passages, kind(time_bits), out=part)
+            if (lengths == lengths[0]).all():  # mostly: then nothing need be repeated
+                part.reshape(len(heads), -1)[:] |= (heads | kind(time))[:, None]
+            else:
+                part |= np.repeat(heads | kind(time), lengths)
+            filled += len(part)
+        keys.sort()
+        yield Keys(start, stop, keys, time_bits, passage_bits)
+
+
 def _ranges(offsets: Int64, block: int, most: int) -> Iterator[tuple[int, int]]:
     """Ranges of queries with about ``block`` entries, and at most ``most`` queries, each."""
     for start, stop in blocks(offsets, block):
@@ -158,14 +233,21 @@ class _Aligned:
         lengths = offsets_of(spans(lists.offsets)[found])[by_query]
         return cls(met, found, by_query, spans(lengths))
 
+    def index(self, start: int, stop: int) -> Int64 | slice:
+        """Where the entries of the queries ``start`` to ``stop`` stand in the lists, query by query."""
+        offsets = self.met.lists.offsets
+        if self.found is None:
+            return slice(int(offsets[start]), int(offsets[stop]))
+        return take_spans(offsets, self.found[self.by_query[start] : self.by_query[stop]])[0]
+
+    def passages(self, start: int, stop: int) -> Int32:
+        """The passage rows of the entries of the queries ``start`` to ``stop``."""
+        return self.met.lists.passage_rows[self.index(start, stop)]
+
     def entries(self, start: int, stop: int) -> tuple[Int64, Int32, NDArray[np.integer] | int]:
         """Owner (from 0), passage row and time of the entries of the queries ``start`` to ``stop``."""
         lists, when = self.met.lists, self.met.time
-        index: Int64 | slice
-        if self.found is None:
-            index = slice(int(lists.offsets[start]), int(lists.offsets[stop]))
-        else:
-            index, _ = take_spans(lists.offsets, self.found[self.by_query[start] : self.by_query[stop]])
+        index = self.index(start, stop)
         owner = owners(offsets_of(self.lengths[start:stop]))
         if callable(when):
             of = np.arange(index.start, index.stop) if isinstance(index, slice) else index

@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
+from hardneg.data.training_data import TrainingData
 from hardneg.diagnostics.judge import Judge
 from hardneg.diagnostics.pairwise_errors import errors_of_state
+from hardneg.diagnostics.sampled_vectors import FOLDER, KIND, SampledVectors, hardest, sampled, save_sample
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.negatives.labels import current_positives
 from hardneg.negatives.mining import training_depth
 from hardneg.process.distributed import by_leader
 from hardneg.records import Int32, Qrels, Run
 from hardneg.search.bm25 import bm25_run
+from hardneg.storage.artifacts import is_current
 
 
 def search_state(state: State, judge: Judge, *, depth: int) -> tuple[dict[str, Run], dict[str, dict[str, Any]]]:
-    """Every run of a state, and its pairwise errors by split; its geometry is kept too.
+    """Every run of a state, and its pairwise errors by split; its geometry and a few vectors are kept too.
 
     By its ``asked``, a state may have only the runs of dev and test, or only that of dev.
 
@@ -31,6 +36,7 @@ def search_state(state: State, judge: Judge, *, depth: int) -> tuple[dict[str, R
     if encodes_some(state, judge):
         return runs, {}
     state.save_corpus_stats()
+    by_leader(keep_sample, state, judge.data, runs.get("train"))
     return runs, by_leader(errors_of_state, state, splits)
 
 
@@ -83,3 +89,23 @@ def bm25_judged(judge: Judge) -> dict[str, Run]:
         for name, qrels in data.judged.items()
     }
     return {name: run.among(among[name]) if name in among else run for name, run in runs.items()}
+
+
+def keep_sample(state: State, data: TrainingData, run: Run | None) -> None:
+    """Publish a few vectors of a state beside its runs, once; a state without embeddings of its own has none.
+
+    Parameters
+    ----------
+    run : of all training queries, by this state; None: they were not searched.
+    """
+    if run is None or not isinstance(state, Snapshot) or state.index is not None or state.chunks is not None:
+        return
+    inputs, path = {"collection": data.collection.digest, "model": state.digest}, state.folder / FOLDER
+    some = sampled(data.train)
+    if not len(some) or is_current(path, KIND, inputs):
+        return
+    first, negatives = some.first(), hardest(run, some, data)
+    rows = np.unique(np.concatenate([first, negatives[negatives >= 0]])).astype(np.int32)
+    queries = np.asarray(state.queries_as(True).rows(some.query_rows))
+    passages = np.asarray(state.passages.rows(rows))
+    save_sample(SampledVectors(some.query_rows, queries, rows, passages, first, negatives), path, inputs)

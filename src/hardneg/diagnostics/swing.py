@@ -13,20 +13,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hardneg.diagnostics.encounters import (
-    BLOCK,
-    PASSAGE_BITS,
-    DatedLists,
-    Encounters,
-    Lists,
-    encounters,
-    queries_of,
-)
+from hardneg.diagnostics.encounters import KEYS, Keys, Lists, queries_of, sorted_keys
 from hardneg.records import Int32, Int64
 
 CLASSES = ("A", "B")
 PERIOD = 2  # episodes from in to in again
+REPEATS, STAYS, RETURNS, LEAVES = range(4)  # episodes to the next in which the passage is in, 3 for more or none
 
 
 @dataclass(frozen=True)
@@ -70,7 +64,7 @@ class Swing:
         return self.query_rows[order[a[order] + b[order] > 0][:count]]
 
 
-def swing(lists: Mapping[str, Lists], *, new: bool = False, block: int = BLOCK) -> Swing:
+def swing(lists: Mapping[str, Lists], *, new: bool = False, block: int = KEYS) -> Swing:
     """Count the passages that leave and return, by query and episode.
 
     Parameters
@@ -81,35 +75,43 @@ def swing(lists: Mapping[str, Lists], *, new: bool = False, block: int = BLOCK) 
     """
     query_rows = queries_of(list(lists.values()))
     starts = max(len(lists) - PERIOD, 0)
-    counts = np.zeros((3, len(query_rows) * starts), np.int32)
-    met = [DatedLists(one, time) for time, one in enumerate(lists.values())]
-    for part in encounters(met, query_rows, times=len(lists), block=block):
-        for count, at in zip(counts, _moves(part.distinct(), starts, new), strict=True):
-            _add(count, at)
-    entered, left, returned = counts.reshape(3, len(query_rows), starts)
+    entered, left, returned = (np.zeros((len(query_rows), starts), np.int32) for _ in range(3))
+    for part in sorted_keys(list(lists.values()), query_rows, block=block):
+        moves, queries = _moves(part, new)[:, :starts], slice(part.start, part.stop)
+        entered[queries] = moves[..., STAYS:].sum(axis=2)
+        left[queries] = moves[..., RETURNS:].sum(axis=2)
+        returned[queries] = moves[..., RETURNS]
     return Swing(tuple(lists), query_rows, entered, left, returned)
 
 
-def _add(count: Int32, at: Int64) -> None:
-    """Add one for each of ``at`` [m], which are near one another."""
-    if len(at):
-        low, high = int(at.min()), int(at.max()) + 1
-        count[low:high] += np.bincount(at - low, minlength=high - low).astype(np.int32)
+def _moves(part: Keys, new: bool) -> Int64:
+    """How many entries of a block of queries [q, times, 4] repeat the next, stay, return, or leave for longer."""
+    keys, kind = part.keys, part.keys.dtype.type
+    steps = np.full(len(keys), LEAVES, keys.dtype)  # episodes to the next in which the passage is in
+    np.subtract(keys[1:], keys[:-1], out=steps[:-1])
+    if new:
+        _drop_known(steps, part.apart)
+    np.minimum(steps, kind(LEAVES), out=steps)
+    found = part.places()
+    found <<= kind(2)
+    found |= steps
+    shape = (part.stop - part.start, 1 << part.time_bits, LEAVES + 1)
+    return np.bincount(found.astype(np.int64, copy=False), minlength=int(np.prod(shape))).reshape(shape)
 
 
-def _moves(part: Encounters, starts: int, new: bool) -> tuple[Int64, Int64, Int64]:
-    """The distinct entries that are in, of these those that leave, and of those the ones that return.
+def _drop_known(steps: NDArray[np.unsignedinteger], apart: np.unsignedinteger) -> None:
+    """Make entries repeats whose query and passage an entry of an earlier time has.
 
-    Each is given by the number of its query and episode, query by query.
+    ``apart`` is the least difference of entries of another query or passage.
     """
-    begins = part.begins
-    later = np.zeros(len(part.times), np.int64)  # episodes to the next in which the passage is in; 0: none
-    np.subtract(part.times[1:], part.times[:-1], out=later[:-1])
-    later[:-1][begins[1:]] = 0
-    entered = np.flatnonzero((part.times < starts) & begins if new else part.times < starts)
-    at = (part.pairs[entered] >> PASSAGE_BITS) * starts + part.times[entered]
-    later = later[entered]
-    return at, at[later != 1], at[later == PERIOD]
+    same = np.zeros(len(steps), bool)  # as the entry before
+    np.less(steps[:-1], apart, out=same[1:])
+    begins = np.flatnonzero(~same)
+    counted = np.flatnonzero(steps > REPEATS)  # the last of those that repeat: one for each time
+    first = np.searchsorted(counted, begins)
+    kept = np.zeros(len(steps), bool)
+    kept[counted[first]] = True
+    steps[~kept] = REPEATS
 
 
 class Case(NamedTuple):

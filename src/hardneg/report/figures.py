@@ -4,25 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from hardneg.report import charts
+from hardneg.report import facts_audit as audit
+from hardneg.report import facts_forgetting as forgetting
+from hardneg.report import facts_negatives as negatives
+from hardneg.report import facts_queries as queries
 from hardneg.report import facts_results as results
+from hardneg.report import facts_scores as scores
+from hardneg.report import facts_time as time
+from hardneg.report import facts_vectors as vectors
 from hardneg.report.opened import FAULTS, Opened
 from hardneg.report.table import NotRecorded, Table
 
-SECTIONS = ("Results", "Learning curve", "Cost", "Settings")
+SECTIONS: tuple[str, ...] = (
+    "Results",
+    "Learning curve",
+    "Forgetting",
+    "Negatives",
+    "Scores and gradients",
+    "Pairwise errors",
+    "Geometry",
+    "Where it got better or worse",
+    "Queries",
+    "False negatives",
+    "Time and cost",
+    "Settings",
+)
+
+
+class Source(Protocol):
+    """What figures are made from: an experiment, or several."""
+
+    def note(self, fault: Exception) -> None:
+        """Keep a fault as one line."""
+        ...
+
+
+S = TypeVar("S", bound=Source)
 
 
 @dataclass(frozen=True)
-class Figure:
+class Figure(Generic[S]):
     """A figure of a report: a table made from an experiment, and the chart of that table."""
 
     name: str  # of its files
     section: str
     title: str
     says: str  # how it is read, and where it is from
-    facts: Callable[[Opened], Table]
+    facts: Callable[[S], Table]
     chart: Callable[[Table], charts.Chart] | None = None  # None: the table says it best
     texts: tuple[str, ...] = ()  # columns of texts, which may be long
 
@@ -31,7 +62,7 @@ class Figure:
 class Drawn:
     """A figure with its table, or why there is none."""
 
-    figure: Figure
+    figure: Figure[Any]
     table: Table | None
     missing: str = ""
 
@@ -40,7 +71,7 @@ class Drawn:
         return self.figure.chart(self.table) if self.figure.chart and self.table is not None else None
 
 
-FIGURES = (
+FIGURES: tuple[Figure[Opened], ...] = (
     Figure(
         "results",
         "Results",
@@ -73,8 +104,249 @@ FIGURES = (
         charts.measured_chart,
     ),
     Figure(
+        "forgetting",
+        "Forgetting",
+        "Forgotten and learned",
+        "Training queries whose MRR@100 fell, or rose, from one state to the next (ANCE-Tele, Figure 4).",
+        forgetting.forgetting_table,
+        charts.forgetting_chart,
+    ),
+    Figure(
+        "trajectories",
+        "Forgetting",
+        "Ten queries",
+        "The reciprocal rank of ten sampled training queries in each state (ANCE-Tele, Figures 3 and 8d).",
+        forgetting.trajectories_table,
+        charts.trajectories_chart,
+    ),
+    Figure(
+        "forgotten_queries",
+        "Forgetting",
+        "Queries forgotten most",
+        "The training queries that fell most between two states, and the negatives they were trained on then.",
+        forgetting.forgotten_table,
+        texts=("text", "trained on"),
+    ),
+    Figure(
+        "composition",
+        "Negatives",
+        "Composition of the candidates",
+        "Mined candidates by the list in which their query met them first (ANCE-Tele, Figures 5 and 10). Lists of"
+        " BM25 are not kept, so what they have too counts as met in an episode.",
+        negatives.composition_table,
+        charts.composition_chart,
+    ),
+    Figure(
+        "composition_of_pools",
+        "Negatives",
+        "Composition of the pools",
+        "Training negatives by the source and episode that drew them first (ANCE-Tele, Figure 9).",
+        negatives.pools_table,
+        charts.composition_chart,
+    ),
+    Figure(
+        "momentum",
+        "Negatives",
+        "Pools and momentum",
+        "The size of each pool, and the share of it that momentum carried over.",
+        negatives.momentum_table,
+    ),
+    Figure(
+        "new_negatives",
+        "Negatives",
+        "New negatives near d+",
+        "Candidates that no episode had before, and how many of them were neighbours of the positive in the"
+        " episode before: what lookahead could have known (ANCE-Tele, Figures 7 and 10).",
+        negatives.new_table,
+        charts.new_chart,
+    ),
+    Figure(
+        "swing",
+        "Negatives",
+        "Swing",
+        "Candidates that are in, out in the next episode, and in again in the one after (ANCE-Tele, Figure 6)."
+        " Pools lose and regain passages by chance, so they stand apart.",
+        negatives.swing_table,
+        charts.swing_chart,
+    ),
+    Figure(
+        "swing_cases",
+        "Negatives",
+        "Passages that swing",
+        "Places in each episode's candidates, of the queries that show it best (ANCE-Tele, Table 10). Class B"
+        " swings one episode later than class A.",
+        negatives.swing_cases_table,
+        texts=("query", "text"),
+    ),
+    Figure(
+        "informative",
+        "Negatives",
+        "Informative negatives",
+        "Shares of negatives among a query's first 100 hits (ANCE, Section 6.3): of those that training used,"
+        " after it used them; and of in-batch negatives, expected over all batches.",
+        negatives.informative_table,
+        charts.informative_chart,
+    ),
+    Figure(
+        "overlap",
+        "Negatives",
+        "Test's first hits among training negatives",
+        "The share of the first 100 irrelevant hits of judged queries that were a negative of any training query.",
+        scores.overlap_table,
+        charts.overlap_chart,
+    ),
+    Figure(
+        "static_and_dynamic",
+        "Negatives",
+        "Static and dynamic negatives",
+        "How much of what queries retrieve at each step is what training began with (STAR, Figure 4a).",
+        time.overlap_by_step_table,
+        charts.overlap_by_step_chart,
+    ),
+    Figure(
+        "score_profile",
+        "Scores and gradients",
+        "Score profile",
+        "Scores of the first hits of sampled training queries above the query's mean over the corpus: the median"
+        " of the queries (ANCE, Figure 3). Few passages score much above the rest.",
+        vectors.profile_table,
+        charts.mean_profile_chart,
+    ),
+    Figure(
+        "score_falls",
+        "Scores and gradients",
+        "How scores fall",
+        "Scores of all training queries' first hits above the hundredth: the median of the queries.",
+        scores.profile_table,
+        charts.profile_chart,
+    ),
+    Figure(
+        "gradients",
+        "Scores and gradients",
+        "Gradient norms by layer",
+        "Before clipping: of all parameters, and the mean of each third of the layers (ANCE, Figure 4).",
+        scores.gradients_table,
+        charts.norms_chart,
+    ),
+    Figure(
+        "gradients_by_source",
+        "Scores and gradients",
+        "Gradient norms by source",
+        "The gradient that the negatives of each source cause: a source with a small one teaches little.",
+        scores.source_gradients_table,
+        charts.norms_chart,
+    ),
+    Figure(
+        "pairwise_errors",
+        "Pairwise errors",
+        "Errors by state",
+        "Irrelevant passages that score higher than a relevant one: all, and the first 200 of each positive (STAR,"
+        " Table 1).",
+        scores.errors_table,
+        charts.errors_chart,
+    ),
+    Figure(
+        "error_distribution",
+        "Pairwise errors",
+        "Errors by query",
+        "Queries by their number of errors (STAR, Figure 3): a few queries have most of the errors.",
+        scores.errors_distribution_table,
+        charts.distribution_chart,
+    ),
+    Figure(
+        "geometry",
+        "Geometry",
+        "The corpus, state by state",
+        "A mean cosine near 1 says that all passages point one way. A hub is a passage among the first 10"
+        " of many queries.",
+        scores.geometry_table,
+        charts.geometry_chart,
+    ),
+    Figure(
+        "space",
+        "Geometry",
+        "Alignment and uniformity",
+        "Of sampled vectors: how near queries lie to their positives, and how evenly passages cover the sphere;"
+        " both are better when smaller (Wang and Isola, 2020). The table has norms and drift, too.",
+        vectors.space_table,
+        charts.space_chart,
+    ),
+    Figure(
+        "map",
+        "Geometry",
+        "A map of queries, positives and negatives",
+        "t-SNE of sampled training queries, a positive and the three hardest negatives of each, by state. Only"
+        " what lies together means something; axes and distances between maps mean nothing.",
+        vectors.map_table,
+        charts.map_chart,
+    ),
+    Figure(
+        "breakdown",
+        "Where it got better or worse",
+        "By properties of the query",
+        "The mean change from the untrained to the final model, with two standard errors to either side.",
+        queries.breakdown_table,
+        charts.breakdown_chart,
+    ),
+    Figure(
+        "best_queries",
+        "Queries",
+        "Queries that rose most",
+        "Ranks are of the best positive.",
+        queries.best_table,
+        texts=("text", "positive"),
+    ),
+    Figure(
+        "worst_queries",
+        "Queries",
+        "Queries that fell most",
+        "Ranks are of the best positive.",
+        queries.worst_table,
+        texts=("text", "positive"),
+    ),
+    Figure(
+        "audit_signals",
+        "False negatives",
+        "Signals",
+        "Negatives of the last pool that are perhaps relevant, by what speaks for it. `hardneg audit EXP --page F`"
+        " makes a page to label them, and `train`, `mine` and `evaluate` take the labels.",
+        audit.signals_table,
+        texts=("meaning",),
+    ),
+    Figure(
+        "audit_sources",
+        "False negatives",
+        "By source",
+        "The share of each source's pairs for which a signal fires.",
+        audit.sources_table,
+    ),
+    Figure(
+        "suspects",
+        "False negatives",
+        "The most suspected",
+        "Texts of the negative and of a positive beside one another, the most suspected first.",
+        audit.suspects_table,
+        texts=("text", "its text", "a positive's text"),
+    ),
+    Figure(
+        "timeline",
+        "Time and cost",
+        "Timeline",
+        "When each stage ran; trainer and inferencer may work at once (ANCE, Section 4).",
+        time.timeline_table,
+        charts.timeline_chart,
+    ),
+    Figure(
+        "async_gap",
+        "Time and cost",
+        "Age of the negatives",
+        "Steps between the model that mined a negative and the step that uses it (ANCE, Figure 5).",
+        time.gap_table,
+        charts.gap_chart,
+    ),
+    Figure(
         "cost",
-        "Cost",
+        "Time and cost",
         "Time by stage",
         "Seconds of all stages; those of two processes may overlap, and one stage may lie inside another.",
         results.cost_table,
@@ -82,7 +354,7 @@ FIGURES = (
     ),
     Figure(
         "cost_summary",
-        "Cost",
+        "Time and cost",
         "Cost of the whole",
         "As the papers count it (ANCE-Tele, Table 6): training, refreshing of negatives, and both together.",
         results.cost_summary_table,
@@ -97,7 +369,7 @@ FIGURES = (
 )
 
 
-def draw(figure: Figure, opened: Opened) -> Drawn:
+def draw(figure: Figure[S], opened: S) -> Drawn:
     """Make the table of a figure; what is missing or damaged becomes a sentence."""
     try:
         table = figure.facts(opened)

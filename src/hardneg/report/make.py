@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from hardneg.report import charts
+from hardneg.report.explorer import explorer_data
+from hardneg.report.facts_audit import suspected_queries
 from hardneg.report.facts_results import judged_queries
 from hardneg.report.figures import FIGURES, Drawn, draw
-from hardneg.report.opened import Opened
-from hardneg.report.page import Page, html_of
+from hardneg.report.opened import FAULTS, Opened
+from hardneg.report.page import Page, asset, explorer_html, html_of
+from hardneg.report.side_by_side import FIGURES as TOGETHER
+from hardneg.report.side_by_side import SECTIONS, Several, verdict_of
+from hardneg.report.table import NotRecorded
 from hardneg.report.verdict import Verdict, verdict
 from hardneg.storage.artifacts import publish_file
 
@@ -67,14 +73,100 @@ class Report:
         recipe = settings.get("recipe", "experiment")
         subtitle = f"{recipe}, {'finished' if self.opened.finished else 'not finished'}, {self.opened.path}"
         title = self.opened.path.resolve().name
-        return html_of(Page(title, subtitle, verdict, self.notes, self.drawn, self.command, {}))
+        found = self.explorer
+        return html_of(
+            Page(
+                title,
+                subtitle,
+                verdict,
+                self.notes,
+                self.drawn,
+                self.command,
+                blocks={"Queries": explorer_html(len(found["queries"]))} if found else {},
+                scripts=(asset("explorer.js"),) if found else (),
+                data=(("explorer-data", found),) if found else (),
+            )
+        )
+
+    @cached_property
+    def explorer(self) -> dict[str, Any]:
+        """What the query explorer shows; empty if there is nothing."""
+        try:
+            return explorer_data(self.opened, suspected_queries(self.opened))
+        except NotRecorded:
+            return {}
+        except FAULTS as fault:
+            self.opened.note(fault)
+            return {}
 
     def _repr_html_(self) -> str:
         """The page in a frame, as notebooks display it."""
-        from html import escape
+        return framed(self.html)
 
-        source = escape(self.html.decode(), quote=True)
-        return f'<iframe srcdoc="{source}" style="width:100%;height:48rem;border:0" title="report"></iframe>'
+
+@dataclass(frozen=True)
+class Comparison:
+    """A report of several experiments side by side; a notebook displays the page."""
+
+    several: Several
+    drawn: tuple[Drawn, ...]
+    command: str
+    pooled: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # results over seeds, if the experiments are seeds of one
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """Which experiment does best, and how sure that is; over seeds, how they do together."""
+        return verdict(self.pooled) if self.pooled else verdict_of(self.several)
+
+    @property
+    def notes(self) -> list[str]:
+        """A line for each part of a folder that is missing or damaged."""
+        return [note for one in self.several.experiments for note in one.notes]
+
+    @property
+    def tables(self) -> dict[str, Any]:
+        """Each figure's table by name; ``frame()`` of a table is a ``pandas.DataFrame``."""
+        return {one.figure.name: one.table for one in self.drawn if one.table is not None}
+
+    @property
+    def charts(self) -> dict[str, Any]:
+        """Each figure's chart by name, of Altair."""
+        return {one.figure.name: one.chart() for one in self.drawn if one.table is not None and one.figure.chart}
+
+    @cached_property
+    def html(self) -> bytes:
+        """The page itself, as UTF-8 HTML."""
+        charts.altair()
+        title = " · ".join(self.several.names)
+        verdict = self.verdict
+        page = Page(title, "experiments side by side", verdict, self.notes, self.drawn, self.command, {}, SECTIONS)
+        return html_of(page)
+
+    def _repr_html_(self) -> str:
+        """The page in a frame, as notebooks display it."""
+        return framed(self.html)
+
+
+def framed(html: bytes) -> str:
+    """A page in a frame of a notebook."""
+    source = escape(html.decode(), quote=True)
+    return f'<iframe srcdoc="{source}" style="width:100%;height:48rem;border:0" title="report"></iframe>'
+
+
+def make_comparison(
+    experiments: Sequence[Opened], command: Sequence[str], pooled: Mapping[str, Any] | None = None
+) -> Comparison:
+    """Draw the figures of several experiments; ``command`` is what makes the report again.
+
+    Parameters
+    ----------
+    pooled : results over seeds, if the experiments are the seeds of one.
+    """
+    several = Several(experiments)
+    drawn = tuple(draw(figure, several) for figure in TOGETHER)
+    return Comparison(several, drawn, shlex.join(command), pooled or {})
 
 
 def make(opened: Opened, command: Sequence[str]) -> Report:
@@ -94,6 +186,12 @@ def write(report: Report, *, pictures: bool = True) -> None:
     if pictures:
         for name, chart in report.charts.items():
             draw_pictures(chart.to_dict(), layout.figures / name)
+
+
+def write_comparison(report: Comparison, path: Path) -> None:
+    """Publish the page of several experiments at ``path``."""
+    with publish_file(path) as stream:
+        stream.write(report.html)
 
 
 def draw_pictures(spec: dict[str, Any], place: Path) -> None:

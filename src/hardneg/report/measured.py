@@ -11,7 +11,7 @@ from hardneg.diagnostics.forgetting import reciprocal_ranks
 from hardneg.diagnostics.judge import Judge
 from hardneg.errors import HardnegError
 from hardneg.evaluation.measures import Evaluation, parse_measures
-from hardneg.records import Int32, Positives
+from hardneg.records import Int32
 from hardneg.report.opened import Float64, Opened
 
 BY_DEFAULT = "RR@10 nDCG@10"
@@ -72,7 +72,7 @@ def training_ranks(opened: Opened) -> tuple[Int32, dict[str, Float64]]:
 
 
 def _ranks(opened: Opened) -> tuple[Int32, dict[str, Float64]]:
-    rows = np.zeros(0, np.int32)
+    rows: Int32 = np.zeros(0, np.int32)
     found: dict[str, Float64] = {}
     judge = judge_of(opened)
     for state in opened.trained_states:
@@ -83,8 +83,3 @@ def _ranks(opened: Opened) -> tuple[Int32, dict[str, Float64]]:
         if np.array_equal(run.query_rows, rows):
             found[state.name] = reciprocal_ranks(run, judge.relevant(run))
     return rows, found
-
-
-def training_positives(opened: Opened) -> Positives:
-    """D+ of the training queries, as judgements say."""
-    return opened.data_here.train

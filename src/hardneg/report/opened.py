@@ -90,7 +90,8 @@ class Opened:
     def settings(self) -> dict[str, Any]:
         """The content of ``settings.json``; empty if that is damaged or missing."""
         found: dict[str, Any] = self.told(lambda: read_settings(self.path), {})
-        if found and (form := found.get("format", 1)) != FORMAT:
+        said = any("format version" in note for note in self.notes)
+        if found and not said and (form := found.get("format", 1)) != FORMAT:
             self.notes.append(
                 f"{self.path}: this experiment has format version {form}, this hardneg writes {FORMAT}; parts that"
                 " it does not know are left out"
@@ -103,7 +104,7 @@ class Opened:
         if not self.layout.results.is_file():
             return {}
         self.told(lambda: check_seal(self.path), None)
-        found: Any = self.told(lambda: read_json(self.layout.results), {})
+        found: Any = self.told(lambda: read_json(self.layout.results), None)
         return found if isinstance(found, dict) else {}
 
     @property
@@ -157,6 +158,10 @@ class Opened:
             if pool is not None:
                 found[name_of_pool(self.layout.relative(place))] = pool
         return found
+
+    def pool_at(self, relative: str | None) -> NegativePool | None:
+        """The pool at a path of the experiment, as states name it; None if it is gone."""
+        return None if relative is None else self.pools.get(name_of_pool(relative))
 
     def _pool(self, place: Path) -> NegativePool | None:
         if not is_published(place, POOL):

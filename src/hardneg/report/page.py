@@ -17,6 +17,7 @@ from hardneg.report.verdict import Verdict
 
 LONGEST_TABLE = 400  # rows on the page; the CSV has all
 LONGEST_TEXT = 1500  # characters of a text on the page
+LONGEST_CELL = 280  # characters of a text in a table; the CSV has all
 # Marks that turn the direction of a text, and would turn what stands behind it; shown by their code instead.
 HIDDEN = re.compile(
     "[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
@@ -39,6 +40,7 @@ class Page:
     notes : a line for each part that is missing or damaged.
     drawn : all figures, in order.
     command : what makes the page again.
+    sections : names of the sections, in their order.
     blocks : more HTML by section, which stands after the section's figures.
     scripts : more scripts, which run after the charts are drawn; data go into ``data``.
     data : by id, JSON for scripts.
@@ -51,14 +53,15 @@ class Page:
     drawn: Sequence[Drawn]
     command: str
     blocks: dict[str, str]
+    sections: Sequence[str] = SECTIONS
     scripts: Sequence[str] = ()
     data: tuple[tuple[str, Any], ...] = ()
 
 
 def html_of(page: Page) -> bytes:
     """The page as UTF-8 HTML."""
-    sections = [_section(name, page) for name in SECTIONS if _has(name, page)]
-    names = [name for name in SECTIONS if _has(name, page)]
+    names = [name for name in page.sections if _has(name, page)]
+    sections = [_section(name, page) for name in names]
     specs = {one.figure.name: spec_of(one) for one in page.drawn if one.table is not None and one.figure.chart}
     parts = [
         "<!doctype html>",
@@ -130,8 +133,8 @@ def libraries() -> str:
     """The script that draws charts: Vega, Vega-Lite and Vega-Embed, bundled so that nothing is loaded."""
     import vl_convert
 
-    bundle = str(vl_convert.javascript_bundle())
-    return re.sub(r"<(?=/script|!--)", r"\\x3c", bundle, flags=re.IGNORECASE)  # what would end the element
+    bundle: Any = vl_convert.javascript_bundle
+    return re.sub(r"<(?=/script|!--)", r"\\x3c", bundle(), flags=re.IGNORECASE)  # what would end the element
 
 
 # ---------------------------------------------------------------- parts
@@ -140,7 +143,11 @@ def libraries() -> str:
 def table_html(table: Table, caption: str, *, most: int = LONGEST_TABLE, texts: Iterable[str] = ()) -> str:
     """A table with caption and headings, in a box that the keyboard scrolls."""
     long = set(texts)
-    heads = "".join(f'<th scope="col">{text(name)}</th>' for name in table.columns)
+    numbers = {name for name in table.columns if all(is_number(value) for value in table.column(name))}
+    heads = "".join(
+        f'<th scope="col" class="{"number" if name in numbers else ""}">{text(name)}</th>'
+        for name in table.columns
+    )
     rows = "".join(_row(table, row, long) for row in table.rows[:most])
     left = len(table) - most
     more = f"<p>{left:,} more rows are in the CSV.</p>" if left > 0 else ""
@@ -154,17 +161,24 @@ def table_html(table: Table, caption: str, *, most: int = LONGEST_TABLE, texts: 
 def _row(table: Table, row: tuple[Any, ...], long: set[str]) -> str:
     cells = []
     for name, value in zip(table.columns, row, strict=True):
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        kind = ' class="number"' if number or value is None else ' class="text"' if name in long else ""
-        cells.append(f"<td{kind}><bdi>{text(cell(value))}</bdi></td>")
+        kind = ' class="number"' if is_number(value) else ' class="text"' if name in long else ""
+        cells.append(f"<td{kind}><bdi>{text(cell(value), LONGEST_CELL)}</bdi></td>")
     return f"<tr>{''.join(cells)}</tr>"
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value stands on the right of its column: a number, or nothing."""
+    return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
 
 
 def spec_of(drawn: Drawn) -> dict[str, Any]:
     """The Vega-Lite specification of a chart, as wide as its place on the page."""
     spec: dict[str, Any] = drawn.chart().to_dict()
-    if "facet" not in spec and "hconcat" not in spec and "vconcat" not in spec:
+    if isinstance(spec.get("facet"), dict) and "spec" in spec:  # each part as wide as a narrow page allows
+        spec["spec"] = {**spec["spec"], "width": 270, "height": 270}
+    elif "hconcat" not in spec and "vconcat" not in spec:
         spec["width"] = "container"
+        spec["autosize"] = {"type": "fit-x", "contains": "padding"}
     return spec
 
 
@@ -173,7 +187,8 @@ def figure_html(drawn: Drawn) -> str:
     figure, table = drawn.figure, drawn.table
     head = f"<h3>{text(figure.title)}</h3>"
     if table is None:
-        return f'<section class="figure">{head}<p class="missing">{text(drawn.missing)}</p></section>'
+        reason = f'<p class="missing">{text(drawn.missing)}</p>'
+        return f'<section class="figure" id="{figure.name}">{head}{reason}</section>'
     says = f"<p>{marked(figure.says)}</p>"
     shown = table_html(table, figure.title, texts=figure.texts)
     if figure.chart is None:
@@ -183,6 +198,20 @@ def figure_html(drawn: Drawn) -> str:
         f'<div class="chart" data-chart="{figure.name}" role="img" aria-label="{escape(figure.title)}: chart; the'
         f' table below has its numbers"></div><details><summary>Table: {text(figure.title)}</summary>{shown}'
         "</details></section>"
+    )
+
+
+def explorer_html(queries: int) -> str:
+    """The place of the query explorer, which its script fills; it is used by mouse, keyboard or screen reader."""
+    return (
+        '<section class="figure" id="explorer"><h3>Query explorer</h3><p>'
+        f"{queries:,} sampled queries with their passages, and the ranks of these in each state. Arrow keys go"
+        ' through the list.</p><div class="explorer"><div class="ask"><label>Words or id<br>'
+        '<input id="explorer-find" type="search" autocomplete="off" spellcheck="false"></label><label>Which<br>'
+        '<select id="explorer-kind"><option value="">all</option></select></label>'
+        '<p id="explorer-count" role="status"></p></div><ul id="explorer-list" role="listbox" tabindex="0"'
+        ' aria-label="Queries"></ul><div id="explorer-shown" class="shown" aria-live="polite"></div></div>'
+        "<noscript><p>The explorer needs JavaScript; the tables do not.</p></noscript></section>"
     )
 
 

@@ -108,6 +108,11 @@ def _of_training(row: Mapping[str, Any], kept: Mapping[str, Any]) -> list[str]:
     if len(dev) < 3:
         return []
     best, last = max(dev, key=lambda name: dev[name]), list(dev)[-1]
+    if best == UNTRAINED:
+        values = f"{dev[best]:.3f}, the last state {dev[last]:.3f}"
+        return [
+            f"Try a lower learning rate or other negatives: on dev, nothing beat the untrained model ({values})."
+        ]
     if best == last:
         return ["Train on: dev was best in the last state, so it may still rise."]
     if kept.get("state") == LAST:

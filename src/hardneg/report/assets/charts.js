@@ -1,8 +1,16 @@
 "use strict";
 (() => {
   const specs = JSON.parse(document.getElementById("charts").textContent);
+  // On a narrow page long labels would leave no room for the chart.
+  const fitted = (spec, place) => {
+    if (place.clientWidth > 600) return spec;
+    const config = spec.config ?? {};
+    const small = { labelLimit: 110, labelFontSize: 10, titleFontSize: 11 };
+    return { ...spec, config: { ...config, axis: { ...config.axis, ...small }, axisQuantitative: { tickCount: 4 },
+      legend: { ...config.legend, columns: 2, labelLimit: 130, labelFontSize: 10 } } };
+  };
   const drawn = [...document.querySelectorAll("[data-chart]")].map((place) =>
-    vegaEmbed(place, specs[place.dataset.chart], {
+    vegaEmbed(place, fitted(specs[place.dataset.chart], place), {
       actions: false,
       renderer: "svg",
       tooltip: { theme: matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light" },

@@ -1,0 +1,63 @@
+"""Tables of suspected false negatives, from an audit of the experiment's last pool."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hardneg.report.opened import Opened
+from hardneg.report.table import NotRecorded, Table
+
+AUDIT = "audit"  # where an opened experiment keeps what the audit found
+LISTED = 50
+
+
+def found_by(opened: Opened) -> Mapping[str, Any]:
+    """What the audit found; raises :class:`NotRecorded` if there was none."""
+    if AUDIT not in opened.kept:
+        raise NotRecorded(
+            "No audit was made: it needs a pool and the collection; a large pool is left to hardneg audit."
+        )
+    facts: Mapping[str, Any] = opened.kept[AUDIT]
+    return facts
+
+
+def signals_table(opened: Opened) -> Table:
+    """For each signal the pairs and queries that it fires for."""
+    return Table.of(
+        {name: one[name] for name in ("signal", "threshold", "pairs", "queries", "meaning")}
+        for one in found_by(opened)["signals"]
+    )
+
+
+def sources_table(opened: Opened) -> Table:
+    """For each source of negatives the share of its pairs that is suspected."""
+    return Table.of(
+        {name: one[name] for name in ("source", "pairs", "suspected", "share")}
+        for one in found_by(opened)["sources"]
+    )
+
+
+def suspects_table(opened: Opened) -> Table:
+    """The most suspected pairs, the negative's text beside that of a positive."""
+    return Table.of(
+        {
+            "query": one["query_id"],
+            "text": one["query"],
+            "negative": one["passage_id"],
+            "its text": one["text"],
+            "source": one["source"],
+            "a positive's text": one["positives"][0]["text"] if one["positives"] else "",
+            "signals": ", ".join(one["fired"]),
+        }
+        for one in found_by(opened)["suspects"][:LISTED]
+    )
+
+
+def suspected_queries(opened: Opened) -> list[int]:
+    """The rows of the queries with a suspected negative, the most suspicious first."""
+    if AUDIT not in opened.kept or opened.data is None:
+        return []
+    ids = list(dict.fromkeys(one["query_id"] for one in opened.kept[AUDIT]["suspects"]))
+    rows = opened.data.collection.query_ids.rows(ids)
+    return [int(row) for row in rows if row >= 0]

@@ -1,0 +1,107 @@
+"""Tables of forgetting: how many training queries training forgot, which, and how ten of them went."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from hardneg.diagnostics.forgetting import forgetting, sample_queries, trajectories
+from hardneg.experiment.names import shown
+from hardneg.negatives.facts import entries_of
+from hardneg.report.measured import training_ranks
+from hardneg.report.opened import Float64, Opened
+from hardneg.report.table import NotRecorded, Table
+
+SAMPLED, LISTED = 10, 20
+SEED = 0
+
+
+def ranks_of(opened: Opened) -> tuple[Any, dict[str, Float64]]:
+    """The training queries and their reciprocal ranks by state; raises where two states are not there."""
+    if opened.results.get("examined") == "judged":
+        what = "States were searched for dev and test alone (examine = judged), so forgetting is not known."
+        raise NotRecorded(what)
+    rows, ranks = training_ranks(opened)
+    if len(ranks) < 2:
+        raise NotRecorded("Forgetting needs two states of the model with runs of the training queries.")
+    return rows, ranks
+
+
+def forgetting_table(opened: Opened) -> Table:
+    """Shares of training queries forgotten and learned from each state to the next."""
+    found = opened.results.get("forgetting") if "seeds" not in opened.results else None
+    if not found:
+        found = forgetting(ranks_of(opened)[1])
+    return Table.of(
+        {
+            "from": shown(row["before"]),
+            "to": shown(row["after"]),
+            "forgotten": row["forgotten"],
+            "learned": row["learned"],
+            "MRR@100 then": row["train_mrr_100"],
+        }
+        for row in found
+    )
+
+
+def trajectories_table(opened: Opened) -> Table:
+    """The reciprocal rank of ten sampled training queries in each state."""
+    rows, ranks = ranks_of(opened)
+    at = sample_queries(rows, SAMPLED, seed=SEED)
+    values = trajectories(list(ranks.values()), at)
+    ids = opened.data_here.collection.query_ids
+    return Table.of(
+        {"query": ids[int(rows[i])], "state": shown(name), "order": order, "RR@100": float(line[order])}
+        for i, line in zip(at, values, strict=True)
+        for order, name in enumerate(ranks)
+    )
+
+
+def forgotten_table(opened: Opened) -> Table:
+    """The training queries that fell most between two states, with what they were trained on then."""
+    rows, ranks = ranks_of(opened)
+    collection = opened.data_here.collection
+    falls: list[tuple[float, int, str, str]] = []
+    for before, after in pairwise(ranks):
+        change = ranks[after] - ranks[before]
+        for i in np.argsort(change, kind="stable")[:LISTED]:
+            if change[i] < 0:
+                falls.append((float(change[i]), int(i), before, after))
+    return Table.of(
+        {
+            "query": collection.query_ids[row],
+            "text": collection.query_texts[row],
+            "from": shown(before),
+            "to": shown(after),
+            "rank before": rank_of(ranks[before][i]),
+            "rank after": rank_of(ranks[after][i]),
+            "trained on": trained_on(opened, after, row),
+        }
+        for _, i, before, after in sorted(falls)[:LISTED]
+        for row in [int(rows[i])]
+    )
+
+
+def rank_of(reciprocal: float) -> int | None:
+    """The rank that a reciprocal rank stands for; None below the depth."""
+    return round(1 / float(reciprocal)) if reciprocal > 0 else None
+
+
+def trained_on(opened: Opened, state: str, query_row: int, most: int = 5) -> str:
+    """The first negatives of a query in the pool that a state was trained on last, as ids with their sources."""
+    record = opened.state(state)
+    pool = opened.pool_at(record.pool) if record is not None else None
+    if pool is None:
+        return ""
+    found = np.flatnonzero(pool.query_rows == query_row)
+    if not len(found):
+        return "no negatives of its own"
+    ids = opened.data_here.collection.passage_ids
+    entries = entries_of(pool, int(found[0]))
+    told = [
+        f"{ids[entry.passage_row]} ({'momentum, ' * entry.momentum}{entry.source})" for entry in entries[:most]
+    ]
+    more = [f"and {len(entries) - most} more"] if len(entries) > most else []
+    return "; ".join([*told, *more])

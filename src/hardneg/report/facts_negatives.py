@@ -1,0 +1,123 @@
+"""Tables of negatives: composition, new ones near d+, swing, and how many are still informative."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from hardneg.diagnostics.composition import composition, composition_of_pools, new_negatives
+from hardneg.diagnostics.score_profile import in_batch_share
+from hardneg.diagnostics.swing import swing, swing_cases
+from hardneg.experiment.names import shown
+from hardneg.report.lists import RowLists, mined_lists
+from hardneg.report.opened import Opened
+from hardneg.report.table import NotRecorded, Table
+
+NEAR = 100  # first candidates among which a negative is informative
+CASES, PASSAGES = 5, 3
+FEWEST_FOR_SWING = 3
+
+
+def lists_or_none(opened: Opened, name: str) -> dict[str, RowLists]:
+    """The candidates of each episode; none where they are not known."""
+    try:
+        return mined_lists(opened, name)
+    except NotRecorded:
+        return {}
+
+
+def composition_table(opened: Opened) -> Table:
+    """The mined candidates of each episode by the list in which their query met them first."""
+    query = mined_lists(opened)
+    lookahead = lists_or_none(opened, "lookahead")
+    lists: dict[str, RowLists] = {}
+    for name in query:
+        lists[f"{name} query"] = query[name]
+        if name in lookahead:
+            lists[f"{name} lookahead"] = lookahead[name]
+    return Table.of(composition(lists).rows())
+
+
+def pools_table(opened: Opened) -> Table:
+    """The training negatives of each episode by first encounter, as far as the pools tell."""
+    if not opened.pools:
+        raise NotRecorded(
+            "No pool of negatives is here: the recipe takes them anew at every step, or they are gone."
+        )
+    return Table.of(composition_of_pools(opened.pools).rows())
+
+
+def momentum_table(opened: Opened) -> Table:
+    """The size of each pool, and the share that momentum carried over from older episodes."""
+    if not opened.pools:
+        raise NotRecorded("No pool of negatives is here.")
+    return Table.of(
+        {
+            "pool": name,
+            "queries": len(pool),
+            "negatives": len(pool.passage_rows),
+            "of momentum": float(pool.momentum.mean()) if len(pool.passage_rows) else 0.0,
+        }
+        for name, pool in opened.pools.items()
+    )
+
+
+def new_table(opened: Opened) -> Table:
+    """New candidates of each episode, and the share of them that were near d+ in the episode before."""
+    query, lookahead = mined_lists(opened), mined_lists(opened, "lookahead")
+    return Table.of(
+        {
+            "episode": one.episode,
+            "candidates": one.candidates,
+            "new": one.new,
+            "near d+ before": one.near,
+            "share": one.share,
+        }
+        for one in new_negatives(query, lookahead)
+    )
+
+
+def swing_table(opened: Opened) -> Table:
+    """Candidates that leave and return; and entries of pools that do, apart from these."""
+    query = mined_lists(opened)
+    if len(query) < FEWEST_FOR_SWING:
+        raise NotRecorded("Swing needs three episodes or more: in, out, and in again.")
+    rows = [{"of": "candidates", **row} for row in swing(query).rows()]
+    if len(opened.pools) >= FEWEST_FOR_SWING:
+        rows += [{"of": "pools (drawn by chance)", **row} for row in swing(opened.pools).rows()]
+    return Table.of(rows)
+
+
+def swing_cases_table(opened: Opened) -> Table:
+    """Passages that swing, of the queries that show it best, with texts and their places by episode."""
+    query = mined_lists(opened)
+    if len(query) < FEWEST_FOR_SWING:
+        raise NotRecorded("Swing needs three episodes or more: in, out, and in again.")
+    collection = opened.data_here.collection
+    cases = [
+        case for row in swing(query).clearest(CASES) for case in islice(swing_cases(query, int(row)), PASSAGES)
+    ]
+    return Table.of(
+        {
+            "query": collection.query_texts[case.query_row],
+            "class": case.letter,
+            "passage": collection.passage_ids[case.passage_row],
+            "text": collection.texts[case.passage_row],
+            **{name: place or None for name, place in zip(query, case.places, strict=True)},
+        }
+        for case in cases
+    )
+
+
+def informative_table(opened: Opened) -> Table:
+    """Shares of negatives among a query's first 100: those trained on, and in-batch negatives."""
+    found = opened.results.get("informative") or {}
+    rows = [
+        {"negatives": "trained on, after training on them", "state": shown(name), "share": share}
+        for name, share in found.items()
+    ]
+    for name, lists in lists_or_none(opened, "query").items():
+        share = in_batch_share(lists.cut(NEAR), opened.data_here.train)
+        rows.append({"negatives": "in-batch, when mined", "state": name, "share": share})
+    if not rows:
+        raise NotRecorded("Which negatives are still near is not recorded.")
+    return Table.of(rows)

@@ -1,0 +1,140 @@
+"""Tables of queries: where retrieval became better or worse, and the queries that moved most."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hardneg.diagnostics.breakdown import (
+    Moved,
+    by_value,
+    lexical_overlap,
+    most_moved,
+    positive_counts,
+    query_lengths,
+)
+from hardneg.evaluation.measures import first_relevant_rank
+from hardneg.experiment.names import FINAL, UNTRAINED
+from hardneg.records import Positives
+from hardneg.report.measured import evaluations
+from hardneg.report.opened import Float64, Opened
+from hardneg.report.table import NotRecorded, Table
+
+DEPTH = 1000
+LISTED = 20
+MOST_QUERIES = 20_000  # whose texts are read
+
+
+class Change:
+    """A measure of the same judged queries before and after training."""
+
+    def __init__(self, opened: Opened) -> None:
+        data = opened.data_here
+        self.split = opened.results.get("compared_on") or next(iter(data.judged), "")
+        found = evaluations(opened)
+        names = [name for name in found if self.split in found[name]]
+        if len(names) < 2:
+            raise NotRecorded("Two measured states of the model are needed to compare.")
+        self.first = UNTRAINED if UNTRAINED in names else names[0]
+        self.last = FINAL if FINAL in names else names[-1]
+        one, other = found[self.first][self.split], found[self.last][self.split]
+        self.measure = next(iter(one.values))
+        both = ~(np.isnan(one.values[self.measure]) | np.isnan(other.values[self.measure]))
+        self.query_rows = one.query_rows[both]
+        self.before: Float64 = one.values[self.measure][both]
+        self.after: Float64 = other.values[self.measure][both]
+        judged = data.judged[self.split].positives()
+        at = np.searchsorted(judged.query_rows, self.query_rows)  # both ascend
+        order = np.argsort(judged.query_rows, kind="stable")
+        at = order[np.searchsorted(judged.query_rows[order], self.query_rows)]
+        self.positives: Positives = judged.select(at)
+
+
+def change_of(opened: Opened) -> Change:
+    """The change of the deciding measure, made once."""
+    if "change" not in opened.kept:
+        opened.kept["change"] = Change(opened)
+    found: Change = opened.kept["change"]
+    return found
+
+
+def breakdown_table(opened: Opened) -> Table:
+    """The mean change by length of the query, lexical overlap with the positive, and number of positives."""
+    change = change_of(opened)
+    collection = opened.data_here.collection
+    some = slice(0, MOST_QUERIES)
+    queries = collection.query_texts.take(change.query_rows[some])
+    positives = change.positives.select(np.arange(len(queries)))
+    texts = collection.texts.take(positives.passage_rows)
+    own = [texts[a:b] for a, b in zip(positives.offsets, positives.offsets[1:], strict=False)]
+    properties: dict[str, Any] = {
+        "words of the query": query_lengths(queries),
+        "share of its words in a positive": lexical_overlap(queries, own),
+        "positives": positive_counts(positives),
+    }
+    before, after = change.before[some], change.after[some]
+    return Table.of(
+        {
+            "by": name,
+            "group": group.name,
+            "queries": group.queries,
+            f"{change.measure} before": group.before,
+            f"{change.measure} after": group.after,
+            "difference": group.difference,
+            "standard error": group.error,
+            "better": group.better,
+            "worse": group.worse,
+        }
+        for name, values in properties.items()
+        for group in by_value(before, after, values)
+    )
+
+
+def moved_of(opened: Opened) -> tuple[list[Moved], list[Moved]]:
+    """The judged queries that rose most and those that fell most."""
+    if "moved" not in opened.kept:
+        change = change_of(opened)
+        ranks = []
+        for name in (change.first, change.last):
+            state = opened.state(name)
+            run = opened.run(state, change.split) if state is not None else None
+            if run is None:
+                raise NotRecorded("The runs of the first and the last state are not there.")
+            ranks.append(first_relevant_rank(run, change.positives, DEPTH))
+        opened.kept["moved"] = most_moved(
+            change.query_rows, change.before, change.after, ranks[0], ranks[1], count=LISTED
+        )
+    found: tuple[list[Moved], list[Moved]] = opened.kept["moved"]
+    return found
+
+
+def best_table(opened: Opened) -> Table:
+    """The 20 queries that became most better, with texts and ranks."""
+    return _moved_table(opened, moved_of(opened)[0])
+
+
+def worst_table(opened: Opened) -> Table:
+    """The 20 queries that became most worse, with texts and ranks."""
+    return _moved_table(opened, moved_of(opened)[1])
+
+
+def _moved_table(opened: Opened, moved: list[Moved]) -> Table:
+    change, collection = change_of(opened), opened.data_here.collection
+    first = {int(row): i for i, row in enumerate(change.query_rows)}
+    rows = []
+    for one in moved:
+        i = first[one.query_row]
+        positive = int(change.positives.passage_rows[change.positives.offsets[i]])
+        rows.append(
+            {
+                "query": collection.query_ids[one.query_row],
+                "text": collection.query_texts[one.query_row],
+                f"{change.measure} before": one.before,
+                f"{change.measure} after": one.after,
+                "rank before": one.rank_before or None,
+                "rank after": one.rank_after or None,
+                "positive": collection.texts[positive],
+            }
+        )
+    return Table.of(rows)

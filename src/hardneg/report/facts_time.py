@@ -1,0 +1,61 @@
+"""The timeline of an experiment as a table, and how old the negatives of each step were."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hardneg.diagnostics.timeline import TRAINER
+from hardneg.experiment.layout import versions_in
+from hardneg.report.opened import Opened
+from hardneg.report.table import NotRecorded, Table
+from hardneg.storage.artifacts import is_published, read_manifest
+
+LONGEST = 400  # bars
+INSIDE = ("begin",)
+
+
+def timeline_table(opened: Opened) -> Table:
+    """When each stage ran, in seconds from the first: the longest ones."""
+    known = [row for row in opened.timing if "begun" in row and row["stage"] not in INSIDE]
+    if not known:
+        raise NotRecorded("When stages ran was not recorded.")
+    zero = min(row["begun"] for row in known)
+    longest = sorted(known, key=lambda row: -row["seconds"])[:LONGEST]
+    rows: list[dict[str, Any]] = [
+        {
+            "lane": "trainer" if row["stage"] in TRAINER else "inferencer",
+            "stage": row["stage"],
+            "what": ", ".join(
+                f"{name} {row[name]}" for name in ("episode", "version", "run", "side") if name in row
+            ),
+            "from": round(row["begun"] - zero, 2),
+            "to": round(row["begun"] - zero + row["seconds"], 2),
+        }
+        for row in sorted(longest, key=lambda row: row["begun"])
+    ]
+    return Table.of(rows)
+
+
+def gap_table(opened: Opened) -> Table:
+    """Steps between the model that mined the negatives and the step that uses them (ANCE, Figure 5)."""
+    mined = {
+        number: int(read_manifest(place).inputs["step"])
+        for number, place in versions_in(opened.layout.versions)
+        if is_published(place)
+    }
+    rows = [
+        (row["step"], row["negative_version"], row["step"] - mined[row["negative_version"]])
+        for row in opened.metrics
+        if row.get("negative_version") in mined
+    ]
+    if not rows:
+        raise NotRecorded("Negatives were not refreshed while training ran, so there is no gap to show.")
+    return Table(("step", "version", "gap"), tuple(rows[:: max(len(rows) // LONGEST, 1)]))
+
+
+def overlap_by_step_table(opened: Opened) -> Table:
+    """The overlap of what a query retrieves at a step with what training began with (STAR, Figure 4a)."""
+    rows = [(row["step"], row["overlap"]) for row in opened.metrics if row.get("overlap") is not None]
+    if not rows:
+        raise NotRecorded("Negatives were not retrieved anew at every step (ADORE does so), so this is not known.")
+    return Table(("step", "overlap"), tuple(rows[:: max(len(rows) // LONGEST, 1)]))

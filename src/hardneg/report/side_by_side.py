@@ -1,0 +1,223 @@
+"""Several experiments side by side: the settings that differ, their results, paired tests, overlaid curves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from hardneg.evaluation.measures import Evaluation
+from hardneg.evaluation.significance import bootstrap_interval, holm, randomization_test
+from hardneg.experiment.names import BM25, FINAL, UNTRAINED, shown
+from hardneg.report import charts
+from hardneg.report.facts_results import loss_table, measured_table
+from hardneg.report.figures import Figure
+from hardneg.report.measured import evaluations, means_of
+from hardneg.report.opened import Opened
+from hardneg.report.table import NotRecorded, Table
+from hardneg.report.verdict import Verdict
+
+SEED, PERMUTATIONS = 0, 100_000
+
+
+class Several:
+    """Experiments that are looked at together, each under the shortest name that tells it from the others."""
+
+    def __init__(self, experiments: Sequence[Opened]) -> None:
+        self.experiments = list(experiments)
+        self.notes = [note for one in experiments for note in one.notes]
+
+    @property
+    def names(self) -> list[str]:
+        """The name of each experiment: the end of its path, as far as it differs from the others'."""
+        paths = [os.path.abspath(one.path) for one in self.experiments]
+        common = os.path.commonpath(paths) if len(set(paths)) > 1 else os.path.dirname(paths[0])
+        return [os.path.relpath(path, common) for path in paths]
+
+    def note(self, fault: Exception) -> None:
+        """Keep a fault as a note of the first experiment."""
+        self.experiments[0].note(fault)
+
+
+def settings_table(several: Several) -> Table:
+    """The settings and inputs that differ, a column for each experiment."""
+    found: list[dict[str, Any]] = []
+    for one in several.experiments:
+        record = one.settings
+        named = {"recipe": record.get("recipe"), **record.get("settings", {})}
+        found.append(named | {f"input: {name}": digest[:12] for name, digest in record.get("inputs", {}).items()})
+    names = list(dict.fromkeys(name for one in found for name in one))
+    rows = [
+        {"setting": name} | {column: _said(one, name) for column, one in zip(several.names, found, strict=True)}
+        for name in names
+        if len({_said(one, name) for one in found}) > 1
+    ]
+    if not rows:
+        raise NotRecorded("All settings and inputs are the same.")
+    return Table.of(rows)
+
+
+def _said(settings: dict[str, Any], name: str) -> str:
+    return "(has none)" if name not in settings else str(settings[name])
+
+
+def results_table(several: Several) -> Table:
+    """The measures of the final and the untrained model of each experiment, and of BM25, by split."""
+    rows = []
+    for name, one in zip(several.names, several.experiments, strict=True):
+        for split, states in means_of(one).items():
+            last = FINAL if FINAL in states else list(states)[-1]
+            for state in dict.fromkeys((BM25, UNTRAINED, last)):
+                if state in states:
+                    rows.append({"split": split, "experiment": name, "state": shown(state)} | states[state])
+    if not rows:
+        raise NotRecorded("No experiment has measured anything.")
+    measures = list(dict.fromkeys(column for row in rows for column in row))
+    return Table.of([{name: row.get(name) for name in measures} for row in rows])
+
+
+def tests_table(several: Several) -> Table:
+    """Paired tests of the last states of every two experiments on the queries that both judge."""
+    rows: list[dict[str, Any]] = []
+    for (a, one), (b, other) in combinations(zip(several.names, several.experiments, strict=True), 2):
+        rows += _tests(a, one, b, other)
+    if not rows:
+        raise NotRecorded(
+            "No two experiments have runs of the same judged queries, or a collection is not at hand."
+        )
+    for row, corrected in zip(rows, holm([row["p"] for row in rows]), strict=True):
+        row["p (Holm)"] = float(corrected)
+    return Table.of(rows)
+
+
+def _tests(a: str, one: Opened, b: str, other: Opened) -> list[dict[str, Any]]:
+    same = one.data is not None and other.data is not None
+    if not same or one.data_here.collection.digest != other.data_here.collection.digest:
+        return []
+    rows = []
+    for split in ("test", "dev"):
+        x, y = _last(one, split), _last(other, split)
+        if x is None or y is None or not np.array_equal(x.query_rows, y.query_rows):
+            continue
+        for measure in [name for name in x.values if name in y.values]:
+            difference = x.of(measure) - y.of(measure)
+            low, high = bootstrap_interval(difference, seed=SEED)
+            p = randomization_test(x.of(measure), y.of(measure), permutations=PERMUTATIONS, seed=SEED)
+            rows.append(
+                {
+                    "split": split,
+                    "measure": measure,
+                    "a": a,
+                    "b": b,
+                    "a - b": float(difference.mean()),
+                    "low": low,
+                    "high": high,
+                    "p": p,
+                }
+            )
+        return rows  # of the split that people look at
+    return rows
+
+
+def _last(one: Opened, split: str) -> Evaluation | None:
+    """The evaluation of the final state, or of the last one that there is."""
+    found = evaluations(one)
+    names = [state.name for state in one.states if split in found.get(state.name, {})]
+    return None if not names else found[FINAL if FINAL in names else names[-1]][split]
+
+
+def curves_table(several: Several) -> Table:
+    """The deciding measure of every state by step, of all experiments."""
+    return _joined(several, measured_table, ("step", "state", "split", "measure", "value"))
+
+
+def losses_table(several: Several) -> Table:
+    """The moving mean of the loss by step, of all experiments."""
+    return _joined(several, loss_table, ("step", "episode", "mean"))
+
+
+def _joined(several: Several, make: Any, columns: tuple[str, ...]) -> Table:
+    rows = []
+    for name, one in zip(several.names, several.experiments, strict=True):
+        try:
+            rows += [
+                {"experiment": name} | {column: row[column] for column in columns} for row in make(one).records()
+            ]
+        except NotRecorded:
+            continue
+    if not rows:
+        raise NotRecorded("No experiment has logged this yet.")
+    return Table.of(rows)
+
+
+def verdict_of(several: Several) -> Verdict:
+    """Which experiment does best, and whether that can be told from chance."""
+    try:
+        tests = tests_table(several)
+    except NotRecorded as reason:
+        return Verdict("open", f"{len(several.names)} experiments side by side.", (str(reason),), ())
+    split, measure = tests.rows[0][0], tests.rows[0][1]
+    means = {
+        name: _mean(one, split, measure) for name, one in zip(several.names, several.experiments, strict=True)
+    }
+    known = {name: value for name, value in means.items() if value is not None}
+    best = max(known, key=lambda name: known[name])
+    told = [_compared(row, best) for row in tests.where(measure=measure).records() if best in (row["a"], row["b"])]
+    sure = all(
+        row["p (Holm)"] <= 0.05 for row in tests.where(measure=measure).records() if best in (row["a"], row["b"])
+    )
+    sentence = f"On {split}, {best} does best: {measure} {known[best]:.3f}"
+    others = ", ".join(f"{name} {value:.3f}" for name, value in known.items() if name != best)
+    return Verdict("better" if sure else "unsure", f"{sentence} ({others}).", tuple(told), ())
+
+
+def _mean(one: Opened, split: str, measure: str) -> float | None:
+    found = _last(one, split)
+    return None if found is None else found.means.get(measure)
+
+
+def _compared(row: dict[str, Any], best: str) -> str:
+    sign = 1 if row["a"] == best else -1
+    other = row["b"] if sign == 1 else row["a"]
+    low, high = sorted((sign * row["low"], sign * row["high"]))
+    word = "better than" if row["p (Holm)"] <= 0.05 else "cannot be told apart from"
+    return (
+        f"{best} {'is ' if row['p (Holm)'] <= 0.05 else ''}{word} {other}: difference {sign * row['a - b']:+.3f},"
+        f" 95 % interval {low:+.3f} to {high:+.3f}, p (Holm) = {row['p (Holm)']:.3g}."
+    )
+
+
+def curves_chart(table: Table) -> charts.Chart:
+    """The deciding measure of every state by step, a line for each experiment."""
+    return charts.lines(table, x="step", y="value", by="experiment", zero=False)
+
+
+def losses_chart(table: Table) -> charts.Chart:
+    """The moving mean of the loss by step, a line for each experiment."""
+    return charts.lines(table, x="step", y="mean", by="experiment")
+
+
+FIGURES: tuple[Figure[Several], ...] = (
+    Figure("settings", "Settings that differ", "Settings and inputs", "", settings_table),
+    Figure("results", "Results", "Measures", "Means over the queries of each split.", results_table),
+    Figure(
+        "comparisons",
+        "Results",
+        "Paired tests",
+        "Two-sided randomisation tests over the queries that both experiments judge, corrected by Holm.",
+        tests_table,
+    ),
+    Figure(
+        "measured",
+        "Learning curve",
+        "Measured on the way",
+        "The deciding measure of each state by step.",
+        curves_table,
+        curves_chart,
+    ),
+    Figure("learning_curve", "Learning curve", "Loss", "The moving mean by step.", losses_table, losses_chart),
+)
+SECTIONS: tuple[str, ...] = ("Settings that differ", "Results", "Learning curve")
