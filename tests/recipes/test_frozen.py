@@ -148,6 +148,7 @@ def test_training_from_arguments_to_results(world, ranker, tmp_path):
         hn.train("star", *where, tmp_path / "none", **common, distill="kl")
     with pytest.raises(HardnegError, match="BAD_SETTING: a teacher is given"):
         hn.plan("star", *where, **common, teacher=ranker)
+    assert hn.plan("star", *where, **taught, filter_by=ranker)["settings"]["filter_by"] == "given"
     assert not (tmp_path / "none").exists()
     with pytest.raises(HardnegError, match="filter_by"):
         hn.train(

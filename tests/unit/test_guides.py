@@ -15,7 +15,7 @@ from hardneg.cli import app
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-GUIDES = ["integrations.md", "coming-from.md", "large-batches.md", "reliability.md"]
+GUIDES = ["integrations.md", "coming-from.md", "large-batches.md", "reliability.md", "distillation.md"]
 TREE = typer.main.get_command(app)
 
 

@@ -23,7 +23,7 @@ from hardneg.process.distributed import is_leader, world_size
 from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import say
 from hardneg.recipes.ance.roles import Job, jobs_of, take_role
-from hardneg.recipes.frozen import frozen_models
+from hardneg.recipes.frozen import frozen_inputs
 from hardneg.recipes.starting_model import as_trained, own_encoder, settings_of, starting_encoder
 from hardneg.recipes.starting_ranker import starting_ranker
 from hardneg.recipes.untrained import Own, own_model
@@ -77,10 +77,6 @@ def open_start(task: Task, *, compare_texts: bool) -> Start:
     came = settings_of(model, settings.prompts)
     reinit = settings.reinit_layers
     inputs = inputs_of(task, encoder)
-    frozen = frozen_models(settings, source, base, task.data, task.stores)
-    if frozen is not None:
-        frozen.check(task.given.pool)
-        inputs |= frozen.digests
     return Start(
         task.given.arguments,
         inputs,
@@ -110,7 +106,8 @@ def inputs_of(task: Task, encoder: BiEncoder) -> dict[str, str]:
         inputs["judgements"] = task.data.judgements.digest
     if encoder.code:
         inputs["code"] = "+".join(encoder.code)
-    return inputs | dict(task.given.inputs)
+    frozen = frozen_inputs(task.settings, task.source, task.given.pool)
+    return inputs | dict(task.given.inputs) | frozen
 
 
 def role_jobs(task: Task, inputs: Mapping[str, str], roles: Sequence[str]) -> list[Job]:

@@ -21,7 +21,7 @@ from hardneg.models.source import ModelSource
 from hardneg.process.distributed import by_leader, is_leader
 from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import clock, note, say
-from hardneg.recipes.frozen import FrozenModels, frozen_models
+from hardneg.recipes.frozen import FrozenModels, frozen_inputs, frozen_models
 from hardneg.recipes.microbenchmarks import ranking_seconds
 from hardneg.recipes.ranker import RANKER, RankerTraining, RankerWork, starting_ranker
 from hardneg.recipes.starting_model import starting_encoder
@@ -84,8 +84,7 @@ def open_ranker_start(task: Task) -> tuple[CrossEncoder, dict[str, Any], dict[st
     if ranker.code:
         inputs["code"] = "+".join(ranker.code)
     inputs |= task.given.inputs
-    frozen = frozen_of(task, task.stores)
-    inputs |= {} if frozen is None else frozen.digests
+    inputs |= frozen_inputs(settings, task.source, given.get("given"))
     if task.retriever is not None:
         given["retriever"] = open_encoder(ModelSource.at(task.retriever, device=task.source.device))
         inputs["retriever"] = given["retriever"].digest()

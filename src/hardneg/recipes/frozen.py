@@ -16,13 +16,14 @@ from hardneg.data.collection import Collection
 from hardneg.data.training_data import TrainingData
 from hardneg.errors import SettingsError
 from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.loading import open_encoder
 from hardneg.models.source import ModelSource
 from hardneg.negatives.pool import NegativePool
 from hardneg.negatives.scores import Guide, Score, StoredScores, guide_of
 from hardneg.recipes.settings import GroupSettings, MiningSettings, TrainingSettings
 from hardneg.search.rerank import RetrieverScorer
 from hardneg.search.retriever import Retriever
-from hardneg.search.scorers import scorer_at
+from hardneg.search.scorers import maybe_ranker, scorer_at
 from hardneg.training.guide_mask import GuideMask
 from hardneg.training.objectives import GroupLoss, TaughtLoss
 
@@ -61,8 +62,8 @@ class FrozenModels:
         return Retriever(self.starting(), self.collection, self.cache, encoding=self.settings.encoding)
 
     def _at(self, place: str) -> Guide:
-        """The model at a place, read as the one that is trained was allowed to be."""
-        source = dataclasses.replace(self.source, model=place, passage_model=None, ranker=None)
+        """The model at a place as a guide."""
+        source = source_at(self.source, place)
         return guide_of(scorer_at(source, self.collection, self.cache, self.settings.encoding), self.collection)
 
     @cached_property
@@ -90,24 +91,8 @@ class FrozenModels:
         if pool is not None and pool.ranker and (live is None or pool.ranker == live.digest):
             return StoredScores(pool)
         if live is None:
-            raise self._no_teacher()
+            raise no_teacher()
         return live.score
-
-    def check(self, pool: NegativePool | None) -> None:
-        """Refuse distillation without a teacher, before training begins with this pool (None: none is given).
-
-        Raises
-        ------
-        SettingsError : there is no teacher, and the pool has no scores.
-        """
-        named = self.source.teacher is not None or self.settings.filter_by != "miner"
-        if self.distills and not named and not (pool is not None and pool.ranker):
-            raise self._no_teacher()
-
-    def _no_teacher(self) -> SettingsError:
-        what = "a teacher should be distilled, and nobody has scored the negatives"
-        fix = "give --teacher M, or negatives that `hardneg score` made (--negatives SCORED)"
-        return SettingsError("NO_TEACHER", what, fix)
 
     @cached_property
     def mask(self) -> GuideMask | None:
@@ -129,16 +114,6 @@ class FrozenModels:
         return {"mask": self.mask, "teacher": self.teacher(pool)}
 
     @property
-    def digests(self) -> dict[str, str]:
-        """The digests of the models that were given, by what they are for."""
-        found = {}
-        if self.source.filter_by is not None and self.guide is not None:
-            found["filter_by"] = self.guide.digest
-        if self.source.teacher is not None and self.given_teacher is not None:
-            found["teacher"] = self.given_teacher.digest
-        return found
-
-    @property
     def keeps_start(self) -> bool:
         """Whether embeddings of the model that training starts from are needed all along."""
         masks = self.groups is not None and self.groups.guide_mask
@@ -156,3 +131,40 @@ def frozen_models(
     if not isinstance(settings, MiningSettings):
         return None
     return FrozenModels(settings, source, starting, data.collection, cache)
+
+
+def source_at(source: ModelSource, place: str) -> ModelSource:
+    """The record of a frozen model at a place, which may be read as the one that is trained may."""
+    return dataclasses.replace(source, model=place, passage_model=None, ranker=None)
+
+
+def frozen_inputs(settings: TrainingSettings, source: ModelSource, pool: NegativePool | None) -> dict[str, str]:
+    """The digests of the frozen models that are given, by what they are for; each is read and let go again.
+
+    Parameters
+    ----------
+    pool : that training begins with; None: none is given.
+
+    Raises
+    ------
+    SettingsError : a teacher should be distilled, there is none, and the pool has no scores.
+    """
+    if isinstance(settings, GroupSettings) and settings.distill is not None:
+        named = source.teacher is not None or settings.filter_by != "miner"
+        if not named and (pool is None or not pool.ranker):
+            raise no_teacher()
+    places = {"filter_by": source.filter_by, "teacher": source.teacher}
+    return {name: digest_at(source_at(source, place)) for name, place in places.items() if place is not None}
+
+
+def digest_at(source: ModelSource) -> str:
+    """The digest of a model, a cross-encoder or a bi-encoder as its folder says."""
+    ranker = maybe_ranker(source)
+    return open_encoder(source).digest() if ranker is None else ranker.digest()
+
+
+def no_teacher() -> SettingsError:
+    """The fault that there is nothing to distil."""
+    what = "a teacher should be distilled, and nobody has scored the negatives"
+    fix = "give --teacher M, or negatives that `hardneg score` made (--negatives SCORED)"
+    return SettingsError("NO_TEACHER", what, fix)
