@@ -61,7 +61,7 @@ def values_of(recipe, preset):
     """What a preset cannot have on so small a model, and what no preset gives."""
     given = {} if preset is None else read_presets(recipe)[preset]
     lengths = {name: length for name, length in TITLES.items() if name in RECIPES[recipe].settings.model_fields}
-    lengths |= {name: 24 for name in ("max_length", "ranker_max_length") if name in given}
+    lengths |= {name: 48 for name in ("max_length", "ranker_max_length") if name in given}
     lengths |= {"search_query_length": 12} if "search_query_length" in given else {}
     return lengths | {name: value for name, value in NEEDED.get(recipe, {}).items() if name not in given}
 
