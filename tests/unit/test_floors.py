@@ -2,9 +2,9 @@
 
 import ast
 import json
+import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -236,13 +236,19 @@ def test_help_is_quick_and_loads_nothing_heavy():
     assert run_python(command) == [0, []]
     times = []
     for _ in range(2):  # the second time from a warm disk
-        begun = time.perf_counter()
+        begun = processor_seconds()  # those of the clock grow with what else the machine does
         done = subprocess.run(
             [sys.executable, "-m", "hardneg", "--help"], capture_output=True, text=True, check=True
         )
-        times.append(time.perf_counter() - begun)
+        times.append(processor_seconds() - begun)
     assert "ance-tele" in done.stdout
     assert min(times) < 1.5
+
+
+def processor_seconds():
+    """Seconds of processor time of all child processes that have ended."""
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 # ---------------------------------------------------------------- the house
