@@ -34,6 +34,8 @@ CONTENDERS: dict[str, tuple[Stage, ...]] = {
     "hardneg-ance": (Stage("ance"),),
     "hardneg-tele": (Stage("ance-tele", schedules=TELE),),
     "hardneg-tele-anew": (Stage("ance-tele", {"start": "scratch"}, schedules=TELE),),
+    "hardneg-warm-star": (Stage("warmup", share=0.6), Stage("star", share=0.4)),
+    "hardneg-warm-tele": (Stage("warmup", share=0.5), Stage("ance-tele", {"episodes": 1}, share=0.5)),
     "hardneg-adore": (Stage("warmup", share=0.7), Stage("adore", share=0.3)),
 }
 
