@@ -140,6 +140,14 @@ def test_hidden_marks_are_shown_by_their_code():
 # ---------------------------------------------------------------- facts from the folder
 
 
+def test_suspected_false_negatives_are_labelled_on_the_page(trained):
+    page = hn.diagnose(trained, save=False).html.decode()
+    suspects = hn.audit(trained)["suspects"]
+    assert suspects
+    assert page.count('class="pair"') == min(len(suspects), 50)
+    assert "Save judgements.tsv" in page
+
+
 def test_every_figure_of_a_finished_experiment_has_facts(trained):
     opened, drawn = drawn_of(trained)
     missing = {name for name, one in drawn.items() if one.table is None}

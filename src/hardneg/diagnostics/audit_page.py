@@ -46,19 +46,29 @@ def audit_section(found: Mapping[str, Any]) -> str:
 
     It needs nothing from the page around it and takes keys only while the focus is in its list. A page has one.
     """
-    pairs = [_pair(place, one, len(found["suspects"])) for place, one in enumerate(found["suspects"], 1)]
-    listed = _labelling(pairs) if pairs else "<p>No signal fires for any negative.</p>"
-    return "\n".join(
-        [
-            f'<div class="audit"><style>{_asset("audit.css")}</style>',
-            f"<p>{_summary(found)}</p>",
-            _table("Signals", ("signal", "from", "negatives", "queries", "what it means"), _signal_rows(found)),
-            *[f"<p>Not known: {text(name)}, for {text(why)}.</p>" for name, why in found["left_out"].items()],
-            _table("Sources", ("source", "negatives", "suspected", "share"), _source_rows(found)),
-            listed,
-            f"<script>{_asset('audit.js')}</script></div>",
-        ]
+    return _within(
+        f"<p>{_summary(found)}</p>",
+        _table("Signals", ("signal", "from", "negatives", "queries", "what it means"), _signal_rows(found)),
+        *[f"<p>Not known: {text(name)}, for {text(why)}.</p>" for name, why in found["left_out"].items()],
+        _table("Sources", ("source", "negatives", "suspected", "share"), _source_rows(found)),
+        _listed(found["suspects"]),
     )
+
+
+def labelling(suspects: Sequence[Mapping[str, Any]]) -> str:
+    """Suspected pairs side by side, with what labels them and saves the labels; a page has one such list."""
+    return _within(_listed(suspects))
+
+
+def _within(*parts: str) -> str:
+    """Parts with their style and script."""
+    style, script = f"<style>{_asset('audit.css')}</style>", f"<script>{_asset('audit.js')}</script>"
+    return "\n".join([f'<div class="audit">{style}', *parts, f"{script}</div>"])
+
+
+def _listed(suspects: Sequence[Mapping[str, Any]]) -> str:
+    pairs = [_pair(place, one, len(suspects)) for place, one in enumerate(suspects, 1)]
+    return _list_of(pairs) if pairs else "<p>No signal fires for any negative.</p>"
 
 
 def text(value: Any, longest: int = LONGEST) -> str:
@@ -99,7 +109,7 @@ def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) ->
     )
 
 
-def _labelling(pairs: Sequence[str]) -> str:
+def _list_of(pairs: Sequence[str]) -> str:
     keys = "".join(f"<li><kbd>{KEYS[label]}</kbd> {label}: {text(MEANINGS[label])}</li>" for label in LABELS)
     return (
         '<details class="keys" open><summary>Label by keyboard</summary><ul>'

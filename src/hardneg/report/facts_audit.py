@@ -10,6 +10,7 @@ from hardneg.report.table import NotRecorded, Table
 
 AUDIT = "audit"  # where an opened experiment keeps what the audit found
 LISTED = 50
+LABELLED = 50  # pairs on the page, to label
 
 
 def found_by(opened: Opened) -> Mapping[str, Any]:
@@ -52,6 +53,11 @@ def suspects_table(opened: Opened) -> Table:
         }
         for one in found_by(opened)["suspects"][:LISTED]
     )
+
+
+def suspects_of(opened: Opened) -> list[Mapping[str, Any]]:
+    """The most suspected pairs with their texts; none where no audit was made."""
+    return list(opened.kept[AUDIT]["suspects"][:LABELLED]) if AUDIT in opened.kept else []
 
 
 def suspected_queries(opened: Opened) -> list[int]:

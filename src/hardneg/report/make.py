@@ -10,9 +10,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from hardneg.diagnostics.audit_page import labelling
 from hardneg.report import charts
 from hardneg.report.explorer import explorer_data
-from hardneg.report.facts_audit import suspected_queries
+from hardneg.report.facts_audit import suspected_queries, suspects_of
 from hardneg.report.facts_results import judged_queries
 from hardneg.report.figures import FIGURES, Drawn, draw
 from hardneg.report.opened import FAULTS, Opened
@@ -82,11 +83,18 @@ class Report:
                 self.notes,
                 self.drawn,
                 self.command,
-                blocks={"Queries": explorer_html(len(found["queries"]))} if found else {},
+                blocks=self._blocks,
                 scripts=(asset("explorer.js"),) if found else (),
                 data=(("explorer-data", found),) if found else (),
             )
         )
+
+    @property
+    def _blocks(self) -> dict[str, str]:
+        """HTML beside the figures, by section: the explorer, and the suspects to label."""
+        found, suspects = self.explorer, suspects_of(self.opened)
+        blocks = {"Queries": explorer_html(len(found["queries"]))} if found else {}
+        return blocks | ({"False negatives": labelling(suspects)} if suspects else {})
 
     @cached_property
     def explorer(self) -> dict[str, Any]:
