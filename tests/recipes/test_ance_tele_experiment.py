@@ -221,7 +221,7 @@ def test_without_dev_and_test(execute):
     assert not {"dev", "test"} & set(done.results)
     assert len(done.results["forgetting"]) == 1
     kept = {path.name for path in (done.path / "final/runs").iterdir()}
-    assert kept == {"geometry", "informative", "query", "lookahead"}
+    assert kept == {"geometry", "informative", "lookahead", "query", "sample"}
 
 
 def test_dev_alone_is_compared_on(execute):

@@ -17,12 +17,25 @@ OPTION = re.compile(r"(?:hardneg ([a-z]+)(?: [A-Z]+)*\b[^;]*?)?(?<![\w-])(--[a-z
 
 # What only looks as if a command could say it.
 HIDDEN = ("role",)  # what it says is shown by train
-CHECKS = ("hardneg.models.code.allow_code",)  # of what was given by the option itself
+CHECKS = (  # of what was given by the option itself, or by settings that only recipes with the option have
+    "hardneg.models.code.allow_code",
+    "hardneg.api.audit.audit",
+    "hardneg.recipes.frozen.no_teacher",
+    "hardneg.recipes.ranker.train_ranker",
+    "hardneg.recipes.settings.GroupSettings.with_frozen",
+    "hardneg.recipes.settings.MiningSettings.with_frozen",
+)
 OWN = ("hardneg.cli", "hardneg.recipes.catalogue")  # options, and what help says of them
 RECIPES = ("hardneg.api.recipes", "RECIPES")
 IF_GIVEN = {"--max-ram", "--max-vram"}  # told of only where the option, or a supervisor that has it, set a limit
 NEVER = {
     *((recipe, "--negatives") for recipe in ("ance", "adore")),  # no later first episode, no source file
+    ("ar2", "--negatives"),  # it mines its own
+    ("adore", "--filter-by"),  # it has none of the bounds
+    *(
+        (command, f"--allow-{what}") for command in ("show", "diagnose") for what in ("bin", "code")
+    ),  # without models
+    ("show", "--out"),  # of `hardneg train --out`
     ("clean", "--allow-bin"),  # it reads a model that was saved here, as safetensors
 }
 

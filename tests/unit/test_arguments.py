@@ -90,10 +90,30 @@ def cases(world, new):
         "NegativePool": (hn.pool_stats, {"pool": world.pool}),
         "Splits": (hn.Splits, {"train": "train", "dev": "dev", "test": "test"}),
         "allow_code": (lambda revision: hn.allow_code(revision), {"revision": "0" * 40}),
+        "audit": (
+            hn.audit,
+            {
+                "path": world.root / "pool",
+                **common,
+                "model": None,
+                "ranker": None,
+                "bm25": False,
+                "judgements": None,
+                "thresholds": {"text": 0.5},
+                "most": 3,
+                "out": new / "a.tsv",
+                "page": new / "a.html",
+            },
+        ),
+        "compare_experiments": (hn.compare_experiments, {"experiments": [], **common, "out": new / "both.html"}),
         "clean": (hn.clean, {"experiment": new / "exp", "delete": False}),
         "compare": (
             hn.compare,
             {"runs": [world.run, world.run], **common, "split": "test", "qrels": None, "seed": 1},
+        ),
+        "diagnose": (
+            hn.diagnose,
+            {"experiment": new / "exp", **common, "save": False, "pictures": False},
         ),
         "doctor": (hn.doctor, {}),
         "encode": (hn.encode, {**basic, "out": new / "emb", "side": "query", "shard": None, "dtype": "float32"}),
@@ -126,6 +146,10 @@ def cases(world, new):
                 "weights": [1.0, 2.0],
                 "k": 3,
             },
+        ),
+        "group_loss": (
+            lambda **given: hn.group_loss(**given),
+            {"name": "contrastive", "scale": 1.0, "margin": 1.0, "own": 0, "distill": "kl", "distill_weight": 0.5},
         ),
         "import_collection": (
             hn.import_collection,
@@ -167,6 +191,18 @@ def cases(world, new):
         ),
         "plan": (hn.plan, {"recipe": "ance", **training_of, "estimate": False, "settings": None, "config": None}),
         "pool_stats": (hn.pool_stats, {"pool": world.pool}),
+        "open_reranker": (
+            hn.open_reranker,
+            {
+                "data": world.collection,
+                "ranker": world.model,
+                "retriever": None,
+                "k": 3,
+                "embeddings": None,
+                "cache": world.cache,
+                "device": "cpu",
+            },
+        ),
         "open_retriever": (
             lambda **given: hn.open_retriever(**given).close(),
             {**basic, "embeddings": None, "index": None, "query_length": 12, "prompts": None, "allow_bin": False},
@@ -179,6 +215,19 @@ def cases(world, new):
                 **{name: value for name, value in basic.items() if name != "model"},
                 "ranker": world.model,
                 "k": 3,
+            },
+        ),
+        "score": (
+            hn.score,
+            {
+                "pool": world.root / "pool",
+                "out": new / "scored",
+                "data": world.collection,
+                "ranker": world.model,
+                "filters": hn.Filters(),
+                "embeddings": world.root / "embeddings",
+                "cache": world.cache,
+                "device": "cpu",
             },
         ),
         "search_split": (
@@ -201,6 +250,10 @@ def cases(world, new):
         "train_ance": (hn.train_ance, {**training_of, "role": None}),
         "train_ance_tele": (hn.train_ance_tele, {**training_of, "negatives": None}),
         "train_ar2": (hn.train_ar2, {**training_of, "ranker": None}),
+        "train_ranker": (
+            hn.train_ranker,
+            {**basic, "out": new / "exp", "preset": "demo", "retriever": None, "negatives": None},
+        ),
         "train_star": (hn.train_star, training_of),
         "train_warmup": (hn.train_warmup, {**training_of, "passage_model": None, "allow_bin": False}),
         "verify": (lambda path: hn.verify(path), {"path": world.root / "pool"}),

@@ -378,10 +378,18 @@ def test_every_option_of_training_is_passed_on(hardneg, monkeypatch, process, tm
     options = {"data": "d", "model": "m", "out": tmp_path / "e", "preset": "demo", "config": tmp_path / "s.toml"}
     options |= {"set": "depth=9", "seeds": 3, "train": "a", "dev": "b", "test": "c", "start-episode": 2}
     options |= {"negatives": "n", "passage-model": "pm", "allow-bin": True, "cache": "k", "device": "cpu"}
-    options |= {"reinit-layers": 2, "reinit-seed": 5, "prompts": "e5", "judgements": "j"}
+    options |= {
+        "reinit-layers": 2,
+        "reinit-seed": 5,
+        "prompts": "e5",
+        "judgements": "j",
+        "filter-by": "f",
+        "teacher": "t",
+    }
     options |= {"threads": 2, "max-ram": "3G", "max-vram": "2G", "allow-code": "abc"}
     assert left_out("train ance-tele", options) <= {"--help", "--dry-run", "--estimate", "--json"}
-    status, out, _ = hardneg("train", "ance-tele", *written(options), "--set", "alpha=0.25")
+    words = [word for one in ("alpha=0.25", "relative_margin=0.1", "distill=kl") for word in ("--set", one)]
+    status, out, _ = hardneg("train", "ance-tele", *written(options), *words)
     assert status == 0
     assert str(tmp_path / "e/model") in out
     settings = seen["settings"]
@@ -392,20 +400,21 @@ def test_every_option_of_training_is_passed_on(hardneg, monkeypatch, process, tm
     assert seen["args"][-3:] == ("d", "m", tmp_path / "e")
     assert (seen["seeds"], str(seen["negatives"]), seen["passage_model"]) == (3, "n", "pm")
     assert (seen["allow_bin"], str(seen["cache"]), seen["device"]) == (True, "k", "cpu")
-    assert str(seen["judgements"]) == "j"
+    assert (str(seen["judgements"]), str(seen["filter_by"]), str(seen["teacher"])) == ("j", "f", "t")
     assert process == {"threads": 2, "max_ram": "3G", "max_vram": "2G", "allow_code": ("abc",)}
 
 
 # ---------------------------------------------------------------- commands made from recipes
 
+REINIT = ("--reinit-layers", "--reinit-seed")
 OWN = {  # beside the options that all recipes have
-    "ance-tele": {"--start-episode", "--negatives", "--reinit-layers", "--reinit-seed"},
-    "warmup": {"--negatives", "--reinit-layers", "--reinit-seed"},
-    "ance": {"--role", "--reinit-layers", "--reinit-seed"},
-    "star": {"--negatives", "--reinit-layers", "--reinit-seed"},
+    "ance-tele": {"--start-episode", "--negatives", "--filter-by", "--teacher", *REINIT},
+    "warmup": {"--negatives", "--filter-by", "--teacher", *REINIT},
+    "ance": {"--role", "--filter-by", "--teacher", *REINIT},
+    "star": {"--negatives", "--filter-by", "--teacher", *REINIT},
     "adore": {"--index"},
-    "ranker": {"--negatives", "--retriever", "--reinit-layers", "--reinit-seed"},
-    "ar2": {"--ranker", "--reinit-layers", "--reinit-seed"},
+    "ranker": {"--negatives", "--retriever", "--filter-by", *REINIT},
+    "ar2": {"--ranker", "--filter-by", *REINIT},
 }
 
 

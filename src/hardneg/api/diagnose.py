@@ -106,8 +106,10 @@ def compare_experiments(
     Raises
     ------
     InputError : there is no experiment at one of the places.
-    SettingsError : the packages that draw charts are not installed.
+    SettingsError : no experiment is given, or the packages that draw charts are not installed.
     """
+    if not len(experiments):
+        raise SettingsError("BAD_SETTING", "no experiments are given", "give the folders of at least two")
     opened = [opened_at(Path(one), data, cache) for one in experiments]
     given = ["--data", str(data)] if isinstance(data, (str, Path)) else []
     report = make_comparison(opened, ["hardneg", "diagnose", *map(str, experiments), *given])

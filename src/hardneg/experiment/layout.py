@@ -242,6 +242,12 @@ class Layout:
         """The paths of an episode, by its number."""
         return EpisodeFolder(self.path / f"episodes/{number}")
 
+    @staticmethod
+    def episode_within(relative: str) -> int | None:
+        """The number of the episode that a path, relative to the experiment, lies in; None: in none."""
+        parts = Path(relative).parts
+        return int(parts[1]) if len(parts) > 1 and parts[0] == "episodes" and parts[1].isdigit() else None
+
     def episodes(self) -> list[EpisodeFolder]:
         """The episodes that have a folder, in order."""
         found = [path for path in self.path.glob("episodes/*") if path.name.isdigit()]

@@ -83,9 +83,9 @@ class DevEvaluator:
         with_index: Callable[[Snapshot], Snapshot] = lambda state: state,
         lasting: Callable[[int], bool] = lambda step: False,
         made: Callable[..., Any] | None = None,
-        save: Save = save_encoder,
+        save: Save | None = None,
     ) -> None:
-        self.made, self.save = made or training.state, save
+        self.made, self.save = made or training.state, save or save_encoder
         settings, experiment = training.settings, training.experiment
         self.training, self.data, self.episode = training, training.data, episode.episode
         self.settings: TrainingSettings = settings

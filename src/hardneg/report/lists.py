@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
 
+from hardneg.experiment.layout import Layout
 from hardneg.experiment.names import FINAL, shown
 from hardneg.experiment.states import StateRecord
 from hardneg.negatives.candidates import candidates
@@ -40,8 +40,8 @@ def mined(opened: Opened) -> list[tuple[str, StateRecord]]:
     for state in opened.trained_states:
         if state.name == FINAL or state.runs is None:
             continue
-        episode = re.fullmatch(r"episodes/(\d+)/runs", state.runs)
-        found.append((f"episode {episode[1]}" if episode else shown(state.name), state))
+        episode = Layout.episode_within(state.runs)
+        found.append((shown(state.name) if episode is None else f"episode {episode}", state))
     return found
 
 

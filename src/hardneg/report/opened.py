@@ -200,9 +200,9 @@ def numbers_of(place: Path) -> list[int]:
 
 def name_of_pool(relative: str) -> str:
     """The name of a pool for people, from its path in the experiment."""
-    episode = re.search(r"episodes\W(\d+)", relative)
+    episode = Layout.episode_within(relative)
     version = re.search(r"v(\d+)$", relative)
-    parts = [f"episode {int(episode[1])}"] if episode else []
+    parts = [] if episode is None else [f"episode {episode}"]
     return " ".join([*parts, f"version {int(version[1])}"] if version else parts) or relative
 
 

@@ -214,6 +214,7 @@ class Retriever:
         other.index = index
         return other
 
+    @one_at_a_time
     def limited(self, passages: Int32, *, alone: bool) -> Self:
         """A retriever of this model that searches these passages of the collection, and no others.
 
