@@ -23,7 +23,7 @@ from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import clock, note, say
 from hardneg.recipes.frozen import FrozenModels, frozen_inputs, frozen_models
 from hardneg.recipes.microbenchmarks import ranking_seconds
-from hardneg.recipes.ranker import RANKER, RankerTraining, RankerWork, starting_ranker
+from hardneg.recipes.ranker import RANKER, RankerTraining, RankerWork, fresh_ranker
 from hardneg.recipes.starting_model import starting_encoder
 from hardneg.recipes.training_run import TrainingRun
 
@@ -44,7 +44,7 @@ def train_ranker(task: Task) -> dict[str, Any]:
         training = TrainingRun(settings, data, experiment, frozen_of(task, experiment.cache))
         if is_leader():
             say_what_differs(experiment, ranker.device.type)
-        base = partial(starting_ranker, source, settings)
+        base = partial(fresh_ranker, source, settings)
         first = [ranker]  # training starts with the one that is open; the next is read again
         with tensorboard_writer(experiment, settings.tensorboard and is_leader()):
             evaluate_states(
@@ -79,7 +79,7 @@ def open_ranker_start(task: Task) -> tuple[CrossEncoder, dict[str, Any], dict[st
     """The ranker that training starts with; the pool and the retriever that are given; the digests of all."""
     data, settings = task.data, ranker_settings(task)
     given = dict(task.given.arguments)
-    ranker = starting_ranker(task.source, settings)
+    ranker = fresh_ranker(task.source, settings)
     inputs = {"collection": data.collection.digest, "model": ranker.digest(), "splits": data.digest}
     if ranker.code:
         inputs["code"] = "+".join(ranker.code)

@@ -97,7 +97,7 @@ class RankerTraining(MiningSettings):
         return {name: value for name in RankerSettings.names() if (value := getattr(self, name, None)) is not None}
 
 
-def starting_ranker(source: ModelSource, settings: RankerTraining) -> CrossEncoder:
+def fresh_ranker(source: ModelSource, settings: RankerTraining) -> CrossEncoder:
     """A fresh ranker as training starts with it: the one that is given, or an encoder with a new head.
 
     The head is drawn from the seed of training; a line says so.
