@@ -8,13 +8,14 @@ import pytest
 import hardneg as hn
 from hardneg.api.recipes import settings_of
 from hardneg.api.score import open_guide
-from hardneg.errors import HardnegError
+from hardneg.errors import HardnegError, SettingsError
 from hardneg.models.rankers import new_ranker, save_ranker
 from hardneg.models.source import ModelSource
 from hardneg.negatives.pool import load_pool, save_pool
 from hardneg.negatives.scores import lowest_positive
 from hardneg.recipes import ance_tele, star, warmup
 from hardneg.recipes.ance import recipe as ance
+from hardneg.recipes.frozen import frozen_inputs
 from hardneg.records import owners
 from hardneg.storage.artifacts import read_manifest
 from worlds.tiny_world import COMMON, one_thread  # noqa: F401
@@ -48,6 +49,32 @@ def test_a_guide_filters_what_a_recipe_mines(run_states, ranker, name, by):
     assert (pool.ranker_scores <= lowest_positive(pool)[owners(pool.offsets)] - MARGIN + 1e-6).all()
     assert sum(pool.filtered.values()) > 0
     assert len(pool.passage_rows) > 0
+
+
+@pytest.mark.parametrize("name", ["star", "ance-tele"])
+def test_a_guide_filters_given_negatives_too(run_states, ranker, name):
+    recipe, settings, place = RUNS[name]
+    if name == "ance-tele":
+        settings, place = settings | {"episodes": 1}, "episodes/1/negatives"
+    given = load_pool(run_states(recipe, **settings).path / place)
+    options = {"frozen": {"filter_by": ranker}, "filter_by": "given", "absolute_margin": MARGIN}
+    pool = load_pool(run_states(recipe, given=given, **options, **settings).path / place)
+    assert (pool.ranker_scores <= lowest_positive(pool)[owners(pool.offsets)] - MARGIN + 1e-6).all()
+    assert 0 < len(pool.passage_rows) < len(given.passage_rows)
+
+
+def test_distillation_without_a_teacher_is_refused_at_once(
+    run_states, world, ranker, tmp_path
+):
+    recipe, settings, place = RUNS["star"]
+    guide = open_guide(ModelSource.at(ranker, device="cpu"), world.collection, tmp_path)
+    scored = guide.scored(load_pool(run_states(recipe, **settings).path / place))
+    source = ModelSource.at(world.calm)
+    assert frozen_inputs(settings_of("star", distill="kl"), source, scored) == {}
+    one = settings_of("ance-tele", distill="kl", episodes=1)
+    assert frozen_inputs(one, source, scored) == {}
+    with pytest.raises(SettingsError, match="NO_TEACHER"):  # the second episode mines, and nobody scores that
+        frozen_inputs(settings_of("ance-tele", distill="kl", episodes=2), source, scored)
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -65,7 +65,8 @@ def slow_filter(pool, filters):
             ok = ok and (filters.absolute_margin is None or s <= p - filters.absolute_margin)
             ok = ok and (filters.relative_margin is None or s <= p - filters.relative_margin * abs(p))
             fine += [(-s, j)] if ok else []
-        kept = {j for _, j in sorted(fine)[: filters.top]}
+        of_source = [[one for one in sorted(fine) if pool.sources[one[1]] == code] for code in range(len(SOURCES))]
+        kept = {j for ranked in of_source for _, j in ranked[: filters.top]}
         for j in span:
             if j not in kept:
                 name = SOURCES[pool.sources[j]]

@@ -70,7 +70,8 @@ def score(
         found = load_pool(place, n_passages=collection.n_passages, collection=collection.digest)
         guide = open_guide(ModelSource.at(ranker, **reading), collection, folder, embeddings=embeddings)
         inputs = {"collection": collection.digest, "pool": read_manifest(place).digest, "ranker": guide.digest}
-        parts = Parts(folder / PARTS / digest_json(inputs)[:32], inputs)
+        key = digest_json([inputs, str(out.absolute())])  # another call may score the same pool elsewhere
+        parts = Parts(folder / PARTS / key[:32], inputs)
         with track("scoring", "pairs") as tick:
             scored = guide.scored(found, kept=parts, progress=tick)
         scored = scored if filters == ALL else within(scored, filters)

@@ -33,9 +33,20 @@ def model_card(about: str, data: TrainingData, results: Mapping[str, Any], setti
             [shown(state), *(f"{found[name]:.4f}" for name in measures)] for state, found in results[split].items()
         ]
         table = [["", *measures], ["---"] * (1 + len(measures)), *rows]
-        lines += ["", f"## Results on {split}", "", *(f"| {' | '.join(row)} |" for row in table)]
+        lines += [
+            "",
+            f"## Results on {split}{among_of(split, settings)}",
+            "",
+            *(f"| {' | '.join(row)} |" for row in table),
+        ]
     named = [f"{name} = {json.dumps(value)}" for name, value in settings.items() if value is not None]
     return "\n".join([*lines, "", "## Training", "", "```toml", *named, "```"])
+
+
+def among_of(split: str, settings: Mapping[str, Any]) -> str:
+    """What a heading says of the passages among which a split was judged; "" where it was among all."""
+    count = settings.get("dev_passages") if split == "dev" else None
+    return "" if count is None else f" (among the first {count} BM25 passages of its queries, and the positives)"
 
 
 def card_metadata(

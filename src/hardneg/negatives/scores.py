@@ -132,7 +132,8 @@ def within(pool: NegativePool, filters: Filters) -> NegativePool:
     if filters.margin:
         keep &= filters.below(scores, lowest_positive(pool)[owner])
     at = np.flatnonzero(keep)
-    keep[at] = filters.highest(scores[at], owner[at])
+    each_source = owner * len(SOURCES) + pool.sources.astype(np.int64)
+    keep[at] = filters.highest(scores[at], each_source[at])
     counts = dict(pool.filtered)
     for code in np.unique(pool.sources).tolist():
         dropped = int(np.count_nonzero(~keep & (pool.sources == code)))

@@ -161,7 +161,8 @@ def episode_pool(
     def mine(contains: Contains | None) -> NegativePool:
         positives = current_positives(state, data, depth, contains)
         if given is not None:
-            return import_pool(given, positives, episode, data.collection.text_keys, contains)
+            pool = import_pool(given, positives, episode, data.collection.text_keys, contains)
+            return training.guided(pool)
         return mix_episode(training.settings, state, positives, previous, episode, contains, training.guide)
 
     return training.pool(episode, inputs, mine, episodes=episode)

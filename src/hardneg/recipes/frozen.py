@@ -88,7 +88,8 @@ class FrozenModels:
         if not self.distills:
             return None
         live = self.given_teacher
-        if pool is not None and pool.ranker and (live is None or pool.ranker == live.digest):
+        named = self.source.teacher is not None
+        if pool is not None and pool.ranker and (not named or live is None or pool.ranker == live.digest):
             return StoredScores(pool)
         if live is None:
             raise no_teacher()
@@ -112,6 +113,11 @@ class FrozenModels:
         pool : that is trained on; None: it changes on the way.
         """
         return {"mask": self.mask, "teacher": self.teacher(pool)}
+
+    def open_together(self) -> None:
+        """Open the starting model's vectors, on all processes together: later one of them mines alone."""
+        if self.keeps_start:
+            _ = self.start.queries, self.start.training_queries, self.start.passages
 
     @property
     def keeps_start(self) -> bool:
@@ -151,7 +157,8 @@ def frozen_inputs(settings: TrainingSettings, source: ModelSource, pool: Negativ
     """
     if isinstance(settings, GroupSettings) and settings.distill is not None:
         named = source.teacher is not None or settings.filter_by != "miner"
-        if not named and (pool is None or not pool.ranker):
+        mines = settings.first_episode < getattr(settings, "episodes", 1)  # later episodes mine, unscored
+        if not named and (pool is None or not pool.ranker or mines):
             raise no_teacher()
     places = {"filter_by": source.filter_by, "teacher": source.teacher}
     return {name: digest_at(source_at(source, place)) for name, place in places.items() if place is not None}

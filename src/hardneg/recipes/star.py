@@ -83,7 +83,7 @@ def static_negatives(
     depth, seed = training.settings.depth, training.settings.seed
     positives = current_positives(state, training.data, depth, contains)
     if given is not None:
-        return import_pool(given, positives, 1, training.data.collection.text_keys, contains)
+        return training.guided(import_pool(given, positives, 1, training.data.collection.text_keys, contains))
     return mine_candidates(
         state,
         positives,

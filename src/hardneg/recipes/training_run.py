@@ -15,7 +15,7 @@ from hardneg.experiment.names import UNTRAINED, Kind
 from hardneg.experiment.snapshot import ArchivedState, Snapshot
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.saving import save_encoder
-from hardneg.negatives.candidates import Contains
+from hardneg.negatives.candidates import ALL, Contains
 from hardneg.negatives.labels import answers_of, with_pool_positives
 from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
@@ -53,6 +53,11 @@ class TrainingRun(Generic[S]):
     def guide(self) -> Guide | None:
         """The frozen model whose scores the bounds on mined negatives compare; None: the model that mines."""
         return None if self.frozen is None else self.frozen.guide
+
+    def guided(self, pool: NegativePool) -> NegativePool:
+        """A pool that was made elsewhere, within the bounds on the guide's scores; without a guide, as it is."""
+        filters = getattr(self.settings, "filters", ALL)
+        return pool if self.guide is None or filters == ALL else self.guide.filtered(pool, filters)
 
     @property
     def guide_inputs(self) -> dict[str, str]:
@@ -158,6 +163,8 @@ class TrainingRun(Generic[S]):
         settings : entries of the manifest that extend or replace the settings of the recipe.
         """
         place = path or self.experiment.layout.episode(episode).negatives
+        if self.frozen is not None:
+            self.frozen.open_together()
         return leader_first(self._pool, place, episode, {**inputs, **self.guide_inputs}, mine, settings)
 
     def _pool(

@@ -93,6 +93,10 @@ def tests_table(several: Several) -> Table:
     return Table.of(rows)
 
 
+def _among(opened: Opened) -> Any:
+    return opened.settings.get("result_settings", {}).get("dev_passages")
+
+
 def _tests(a: str, one: Opened, b: str, other: Opened) -> list[dict[str, Any]]:
     same = one.data is not None and other.data is not None
     if not same or one.data_here.collection.digest != other.data_here.collection.digest:
@@ -101,6 +105,8 @@ def _tests(a: str, one: Opened, b: str, other: Opened) -> list[dict[str, Any]]:
     for split in ("test", "dev"):
         x, y = _last(one, split), _last(other, split)
         if x is None or y is None or not np.array_equal(x.query_rows, y.query_rows):
+            continue
+        if split == "dev" and _among(one) != _among(other):  # dev was judged among other passages
             continue
         for measure in [name for name in x.values if name in y.values]:
             difference = x.of(measure) - y.of(measure)

@@ -177,6 +177,8 @@ def alternate(training: TrainingRun[Ance], base: Callable[[], BiEncoder]) -> Ite
             state = mining_state(training, miner, version, step, used)
             state.weights = weights
             yield state
+            if training.frozen is not None:
+                training.frozen.open_together()
             by_leader(publish_version, training, state, version)
             state.discard()
         by_leader(delete_old, experiment, used=used, keep=settings.keep_versions)
