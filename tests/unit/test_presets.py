@@ -198,6 +198,10 @@ FIRST_RETRIEVER = {
     AR2_CODE: {"clip": 2.0, "towers": "untied", "pooling": "cls", "normalize": False, "title_join": "sep"},
     OURS: {"depth": 100},
 }
+FIRST_RETRIEVER_QA = {
+    AR2_CODE: {"labels": "answers", "positives": "first"},
+    AR2_2: {"measures": "Answer@5 Answer@20 Answer@100"},
+}
 AR2 = {
     AR2_9: {
         "queries_per_step": 64,
@@ -227,8 +231,9 @@ AR2 = {
         "title_join": "sep",
         "weight_decay": 0.0,
         "labels": "answers",
+        "positives": "first",  # the gold one
     },
-    OURS: {"ranker_max_length": 32 + 128, "ranker_query_length": 32, "positives": "first"},
+    OURS: {"ranker_max_length": 32 + 128, "ranker_query_length": 32},
 }
 AR2_NQ = {"Zhang et al., 2022, Table 5": {"measures": "Answer@1 Answer@5 Answer@20 Answer@100"}}
 
@@ -344,8 +349,8 @@ PUBLISHED = {
             OURS: {"stop_step": 50_000},
         },
     ),
-    ("warmup", "ar2-nq"): joined(FIRST_RETRIEVER),
-    ("warmup", "ar2-triviaqa"): joined(FIRST_RETRIEVER),
+    ("warmup", "ar2-nq"): joined(FIRST_RETRIEVER, FIRST_RETRIEVER_QA),
+    ("warmup", "ar2-triviaqa"): joined(FIRST_RETRIEVER, FIRST_RETRIEVER_QA),
     ("warmup", "ar2-msmarco"): joined(
         FIRST_RETRIEVER, {AR2_9: {"queries_per_step": 64, "learning_rate": 1e-4, "epochs": 3}}
     ),
@@ -361,7 +366,7 @@ PUBLISHED = {
                 "first_ranker_queries_per_step": 256,
             },
             AR2_CODE: {"labels": "qrels"},
-            AR2_2: {"measures": "RR@10 R@50 R@1000"},
+            AR2_2: {"measures": "RR@10 R@50 R@1000 Success@50 Success@1000"},
         },
     ),
     ("ar2", "irgan"): joined(AR2, AR2_NQ, {"Zhang et al., 2022, Eq. 3": {"game": "irgan", "balance": 1.0}}),

@@ -60,6 +60,10 @@ def sharpness(state: Snapshot, run: Run, qrels: Qrels, *, as_trained: bool) -> f
     A query's list has its positive of the highest score, and the first 15 hits that are no positive of it. The
     paper reports 2.10 with distillation and 1.70 without it; 16 equal scores have 2.77.
 
+    A run that is less deep than 15 and the query's positives together may have fewer such hits. Then the
+    list is shorter, without a word, and its entropy may be lower. Only judgements make positives: a split
+    with answers alone has none, and so no entropy.
+
     Parameters
     ----------
     as_trained : queries are read as training reads them, as those of the run were.

@@ -151,7 +151,7 @@ def first_ranker(training: TrainingRun[Ar2], start: StartingRanker) -> CrossEnco
     trainee = ranker_trainee(
         training,
         copy.deepcopy(start.model),
-        Drawn(training, RANKER, settings.first_ranker_queries_per_step, lambda step: 0),
+        Drawn(training, "first-ranker", settings.first_ranker_queries_per_step, lambda step: 0),
         linear(rate, warmup=settings.warmup, horizon=steps),
         {place: steps},
         loss="cross_entropy",
@@ -167,10 +167,12 @@ def first_ranker(training: TrainingRun[Ar2], start: StartingRanker) -> CrossEnco
 class Drawn:
     """The batches of a model: queries with a positive and negatives drawn anew from the candidates in force.
 
-    The two models draw apart from each other: they see other queries, and other candidates of a query.
+    The two models draw apart from each other: they see other queries, and other candidates of a query. So does D⁰,
+    or the ranker's first turn would repeat D⁰'s batches.
 
     Parameters
     ----------
+    model : who learns from them: the retriever, the ranker, or ``first-ranker`` (D⁰).
     version_at : step -> the refresh whose candidates are in force.
     """
 

@@ -79,7 +79,11 @@ class Ar2(MiningSettings):
         if self.balance == 1 and (self.weighting == "p_theta" or self.game == "irgan"):
             loss = "IRGAN's loss" if self.game == "irgan" else "weighting = p_theta"
             found.append(f"balance = 1: by {loss} alone the positive gets no gradient; candidates only sink")
-        if self.weighting == "reference" and self.queries_per_step != 8:
+        if self.game == "irgan" and self.balance < 1:
+            found.append(
+                f"game = irgan with balance = {self.balance:g} mixes distillation in; IRGAN has balance = 1"
+            )
+        if self.weighting == "reference" and self.queries_per_step != 8 and self.balance:
             count = self.queries_per_step
             found.append(
                 f"weighting = reference sums over a step: with queries_per_step = {count} the adversarial part"
