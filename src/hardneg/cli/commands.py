@@ -92,7 +92,7 @@ def mine(
     relative_margin: RelativeMargin = None,
     top: TopOption = None,
     filter_by: Annotated[
-        str | None, typer.Option(help="Apply the score bounds to this model's scores (default: the one that mines).")
+        str | None, typer.Option(help="Apply the score bounds to this model's scores (default: the miner's).")
     ] = None,
     labels: LabelsOption = "qrels",
     judgements: JudgementsOption = None,

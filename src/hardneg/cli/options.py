@@ -54,9 +54,7 @@ AbsoluteMargin = Annotated[float | None, typer.Option(help="Least distance below
 RelativeMargin = Annotated[
     float | None, typer.Option(help="Keep a negative only if it scores this share below the positive.")
 ]
-TopOption = Annotated[
-    int | None, typer.Option("--top", min=1, help="Keep the k highest that pass the bounds.")
-]
+TopOption = Annotated[int | None, typer.Option("--top", min=1, help="Keep the k highest that pass the bounds.")]
 
 LabelsOption = Annotated[str, typer.Option(help="qrels, or answers: no passage with an answer is a negative.")]
 
