@@ -18,10 +18,10 @@ OPTIONS ?=
 install: $(VENV)/.dev
 
 $(VENV)/.base: pyproject.toml constraints.txt
-	@echo "installing hardneg and the demo's encoder into $(VENV) (a few minutes the first time)"
+	@echo "installing hardneg, the demo's encoder and what draws reports into $(VENV) (a few minutes the first time)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0
-	@$(PIP) -e '.[demo]'
+	@$(PIP) -e '.[demo,report]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.base

@@ -63,9 +63,7 @@ def test_a_guide_filters_given_negatives_too(run_states, ranker, name):
     assert 0 < len(pool.passage_rows) < len(given.passage_rows)
 
 
-def test_distillation_without_a_teacher_is_refused_at_once(
-    run_states, world, ranker, tmp_path
-):
+def test_distillation_without_a_teacher_is_refused_at_once(run_states, world, ranker, tmp_path):
     recipe, settings, place = RUNS["star"]
     guide = open_guide(ModelSource.at(ranker, device="cpu"), world.collection, tmp_path)
     scored = guide.scored(load_pool(run_states(recipe, **settings).path / place))

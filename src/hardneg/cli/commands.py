@@ -75,7 +75,12 @@ def mine(
     split: Annotated[str, typer.Option(help="Split whose queries get negatives.")] = "train",
     sources: Annotated[str, typer.Option(help="Any of random,bm25,query,lookahead,file.")] = "query,lookahead",
     depth: Annotated[int, typer.Option(min=1, help="Number of hits of a run to mine from.")] = 200,
-    count: Annotated[int, typer.Option(min=1, help="Negatives of each source for a query.")] = 30,
+    count: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Negatives of each source for a query; query and lookahead share 2 x this by --beta."
+        ),
+    ] = 30,
     previous: Annotated[Path | None, typer.Option(help="The pool before, for momentum.")] = None,
     file: Annotated[Path | None, typer.Option(help="Run, pool or JSON for the source file.")] = None,
     alpha: Annotated[float, typer.Option(help="Share of momentum, below 1.")] = 0.5,
@@ -87,7 +92,7 @@ def mine(
     relative_margin: RelativeMargin = None,
     top: TopOption = None,
     filter_by: Annotated[
-        str | None, typer.Option(help="A model whose scores these bounds compare (default: the one that mines).")
+        str | None, typer.Option(help="Apply the score bounds to this model's scores (default: the miner's).")
     ] = None,
     labels: LabelsOption = "qrels",
     judgements: JudgementsOption = None,

@@ -52,11 +52,9 @@ SeedOption = Annotated[int, typer.Option(min=0, help="Seed of all random draws."
 MaxScore = Annotated[float | None, typer.Option(help="Highest score of a negative.")]
 AbsoluteMargin = Annotated[float | None, typer.Option(help="Least distance below the positive's score.")]
 RelativeMargin = Annotated[
-    float | None, typer.Option(help="Least distance below it, as a share of the positive's score.")
+    float | None, typer.Option(help="Keep a negative only if it scores this share below the positive.")
 ]
-TopOption = Annotated[
-    int | None, typer.Option("--top", min=1, help="Of what the bounds leave, keep so many of the highest scores.")
-]
+TopOption = Annotated[int | None, typer.Option("--top", min=1, help="Keep the k highest that pass the bounds.")]
 
 LabelsOption = Annotated[str, typer.Option(help="qrels, or answers: no passage with an answer is a negative.")]
 

@@ -49,7 +49,7 @@ ROLE = RecipeOption("role", str, "trainer or inferencer: be only that, beside ot
 INDEX = RecipeOption(
     "index_folder", Path, "What `hardneg index` built of this model, to train for.", flag="--index"
 )
-FILTER_BY = RecipeOption("filter_by", str, "A frozen model whose scores the bounds on mined negatives compare.")
+FILTER_BY = RecipeOption("filter_by", str, "Apply the score bounds to this model's scores.")
 FROZEN = (  # of recipes that train on groups
     FILTER_BY,
     RecipeOption("teacher", str, "A frozen model to distill, as the setting distill says."),
@@ -63,7 +63,7 @@ REINIT = (  # of the model, so they stand after its options
         least=0,
         is_setting=True,
     ),
-    RecipeOption("reinit_seed", int, "Of that draw.", least=0, is_setting=True),
+    RecipeOption("reinit_seed", int, "Seed of --reinit-layers.", least=0, is_setting=True),
 )
 
 

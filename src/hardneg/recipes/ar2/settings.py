@@ -57,6 +57,11 @@ class Ar2(MiningSettings):
         if self.depth < self.negatives_per_query:
             what = f"negatives_per_query = {self.negatives_per_query} of only depth = {self.depth} candidates"
             raise SettingsError("BAD_SETTING", what, "draw fewer, or mine deeper")
+        if self.dev_passages is not None:
+            what = (
+                f"dev_passages = {self.dev_passages}, and ar2 encodes the corpus for each state that it measures"
+            )
+            raise SettingsError("BAD_SETTING", what, "leave it out")
         if self.measure_every or self.patience:
             what = f"measure_every = {self.measure_every}: ar2 measures after every iteration, and only then"
             raise SettingsError("BAD_SETTING", what, "leave it out; retriever_steps says how often that is")
