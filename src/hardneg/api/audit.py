@@ -106,17 +106,11 @@ def audit(
     gathered = evidence(world, model=model, ranker=ranker, bm25=bm25, reading=reading)
     found = audit_pairs(pairs, thresholds=thresholds, **gathered.given)
     order = found.ranking()
-    facts: dict[str, Any] = {
-        "pool": str(world.place),
-        "queries": len(world.pool),
-        "pairs": len(pairs),
-        "suspected": len(order),
-        "judged": len(Pairs.of(world.pool)) - len(pairs) if known else 0,
-        "signals": found.counts(),
-        "left_out": gathered.left_out,
-        "sources": found.sources(),
-        "suspects": suspects(world.collection, found, order[:most].tolist()),
-    }
+    judged = len(Pairs.of(world.pool)) - len(pairs) if known else 0
+    facts: dict[str, Any] = {"pool": str(world.place), "queries": len(world.pool), "pairs": len(pairs)}
+    facts |= {"suspected": len(order), "judged": judged, "signals": found.counts()}
+    facts |= {"left_out": gathered.left_out, "sources": found.sources()}
+    facts |= {"suspects": suspects(world.collection, found, order[:most].tolist())}
     if out is not None:
         write_table(Path(out), facts["suspects"], [one.name for one in found.signals])
     if page is not None:

@@ -196,10 +196,7 @@ def candidates(
     if filters.margin or filters.top is not None:
         at = np.flatnonzero(keep)
         values = scores[at] if compared is None else compared(owner[at], rows[at])
-        if filters.margin:
-            keep[at] = filters.below(values, _of_hits(positive_scores, owner[at]))
-        left = keep[at]
-        keep[at[left]] = filters.highest(values[left], owner[at[left]])
+        keep[at] = _compared(values, owner[at], filters, positive_scores)
 
     list_anchors = _anchors(positives, query, source) if anchors is None else anchors[lists]
     kept = np.flatnonzero(keep)
@@ -218,6 +215,18 @@ def candidates(
         collection=run.collection,
         filtered={} if filters == ALL else {source: found - len(kept)},
     )
+
+
+def _compared(
+    values: Float32, owner: Int64, filters: Filters, positive_scores: Float32 | None
+) -> NDArray[np.bool_]:
+    """Whether each hit [n] keeps the margins of ``filters`` and is then among its query's highest."""
+    keep = np.ones(len(values), bool)
+    if filters.margin:
+        keep = filters.below(values, _of_hits(positive_scores, owner))
+    left = np.flatnonzero(keep)
+    keep[left] = filters.highest(values[left], owner[left])
+    return keep
 
 
 def _within(depth: int | None, keep: NDArray[np.bool_], begins: Int64) -> NDArray[np.bool_]:

@@ -210,16 +210,7 @@ def mine_candidates(
     bounds = filters if guide is None else filters.on_ranks
     if source == "random":
         assert count is not None, "random negatives are drawn, not listed"
-        drawn = random_source(
-            positives,
-            collection.n_passages,
-            count=count,
-            seed=seed,
-            episode=episode,
-            text_keys=collection.text_keys,
-            collection=collection.digest,
-            contains=contains,
-        )
+        drawn = drawn_at_random(collection, positives, count=count, seed=seed, episode=episode, contains=contains)
         return drawn if keep is None else keep(drawn)
     if source == "file":
         assert given is not None, "negatives from a file need one"
@@ -256,6 +247,28 @@ def mine_candidates(
         anchors=list_anchors,
         contains=contains,
         keep=keep,
+    )
+
+
+def drawn_at_random(
+    collection: Collection,
+    positives: Positives,
+    *,
+    count: int,
+    seed: int,
+    episode: int,
+    contains: Contains | None,
+) -> NegativePool:
+    """Random passages of the collection for each query, as :func:`random_source` draws them."""
+    return random_source(
+        positives,
+        collection.n_passages,
+        count=count,
+        seed=seed,
+        episode=episode,
+        text_keys=collection.text_keys,
+        collection=collection.digest,
+        contains=contains,
     )
 
 
