@@ -250,12 +250,12 @@ def stage_of(training: TrainingRun[AnceTele], pool: NegativePool, start: BiEncod
     models = {layout.episode(episode).model: stop}
     if episode == settings.episodes:
         models[training.last_model] = planned.steps
-    loss = group_loss("contrastive", scale=start.settings.scale)
+    loss, shared = group_loss("contrastive", scale=start.settings.scale), settings.in_batch or not mines
     return stage_on_pool(
         training,
         planned,
         start,
-        objective=training.objective(start, loss, in_batch=settings.in_batch or not mines, pool=pool, taught=mines),
+        objective=training.objective(start, loss, in_batch=shared, pool=pool, taught=mines),
         batches=batches,
         models=models,
         began=layout.episode(settings.start_episode).runs if settings.start == "scratch" else None,
