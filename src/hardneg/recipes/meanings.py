@@ -208,8 +208,8 @@ MEANINGS: dict[str, Meaning] = {
         TELE,
     ),
     "first": Meaning(
-        "What the first episode trains on: `mined`, negatives of the untrained model; `in_batch`, the other passages"
-        " of the step alone, so that the model that mines first has seen the training queries."
+        "What the first episode trains on: `mined`, negatives of the untrained model; `in_batch`, the other"
+        " passages of the step alone, so that the model that mines first has seen the training queries."
     ),
     "first_epochs": Meaning("Length of a first episode in the batch.", "passes over the training queries"),
     "first_steps": Meaning("The same in steps. It wins over `first_epochs`.", "optimiser steps"),
