@@ -240,7 +240,8 @@ def stage_of(training: TrainingRun[AnceTele], pool: NegativePool, start: BiEncod
     Episodes before the last stop early, without shortening the schedule. The last runs whole, and its model at
     the early stop is kept too: extending a finished experiment mines from that one.
     """
-    settings, layout, mines = training.settings, training.experiment.layout, training.settings.has_negatives(episode)
+    settings, layout = training.settings, training.experiment.layout
+    own = settings.has_negatives(episode)
     negatives = settings.passages_per_query(episode) - 1
     planned = settings.episode_of(len(trainable(pool, negatives)), episode)
     batches = PoolBatches(
@@ -251,16 +252,16 @@ def stage_of(training: TrainingRun[AnceTele], pool: NegativePool, start: BiEncod
         rotate=settings.positives == "rotate",
         micro_queries=settings.micro_queries,
     )
-    stop = settings.stop(planned.scheduled) if mines else planned.steps
+    stop = settings.stop(planned.scheduled) if own else planned.steps
     models = {layout.episode(episode).model: stop}
     if episode == settings.episodes:
         models[training.last_model] = planned.steps
-    loss, shared = group_loss("contrastive", scale=start.settings.scale), settings.in_batch or not mines
+    loss, shared = group_loss("contrastive", scale=start.settings.scale), settings.in_batch or not own
     return stage_on_pool(
         training,
         planned,
         start,
-        objective=training.objective(start, loss, in_batch=shared, pool=pool, taught=mines),
+        objective=training.objective(start, loss, in_batch=shared, pool=pool, taught=own),
         batches=batches,
         models=models,
         began=layout.episode(settings.start_episode).runs if settings.start == "scratch" else None,
