@@ -1,4 +1,5 @@
 # make install | demo | test | test-precision | test-alone | test-slow | chaos | fuzz | crash | flips | lint | bench | bench-import
+# make docs | reference | notebooks | dist | test-oldest
 # make study-ablation | study-ance | study-ar2 | study-star-adore | study-first | study-openqa | study-indexes | study-quality
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # For machines whose default index serves CUDA builds of torch: make TORCH_INDEX=https://…/cpu demo
@@ -13,6 +14,7 @@ DATA ?= pydocs
 OPTIONS ?=
 
 .PHONY: install demo test test-precision test-alone test-slow chaos fuzz crash flips lint bench bench-import
+.PHONY: docs reference notebooks dist test-oldest
 .PHONY: study-ablation study-ance study-ar2 study-star-adore study-first study-openqa study-indexes study-quality clean
 
 install: $(VENV)/.dev
@@ -77,6 +79,10 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Pages that are made from the source: settings, presets, commands, the Python API.
+reference: install
+	$(BIN)/python tools/reference.py
 
 $(VENV)/.bench: $(VENV)/.dev
 	@echo "installing what the benchmarks compare with"
