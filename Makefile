@@ -83,6 +83,7 @@ lint: install
 # Pages that are made from the source: settings, presets, commands, the Python API.
 reference: install
 	$(BIN)/python tools/reference.py
+	$(BIN)/python tools/keywords.py
 
 $(VENV)/.bench: $(VENV)/.dev
 	@echo "installing what the benchmarks compare with"
