@@ -112,8 +112,8 @@ study-ance: $(VENV)/.base
 
 # Without DATA both collections that the study names; one that is not there is skipped.
 study-ar2: $(VENV)/.base
-	@echo "35 experiments a collection, hours on 2 old cores; finished ones are not run again (make JOBS=2 STUDY=folder)"
-	@echo "(make OPTIONS=--list: what is done; OPTIONS='--queries 400 --test 250 --passages 900': a part of a collection)"
+	@echo "36 experiments a collection, half an hour to two hours of a core each; finished ones are not run again"
+	@echo "(make JOBS=2 STUDY=folder; OPTIONS=--list: what is to do, and hours; OPTIONS='--queries 400 --passages 900': a part)"
 	HARDNEG_REPORT=0 $(BIN)/python studies/ar2.py --out $(or $(STUDY),runs/ar2) --jobs $(JOBS) \
 		$(if $(filter-out file,$(origin DATA)),--data $(DATA)) \
 		--kept $(STUDIES)/ar2.jsonl --report $(STUDIES)/ar2.md $(OPTIONS)
