@@ -29,8 +29,8 @@ OWN = ("hardneg.cli", "hardneg.recipes.catalogue")  # options, and what help say
 RECIPES = ("hardneg.api.recipes", "RECIPES")
 IF_GIVEN = {"--max-ram", "--max-vram"}  # told of only where the option, or a supervisor that has it, set a limit
 NEVER = {
-    *((recipe, "--negatives") for recipe in ("ance", "adore")),  # no later first episode, no source file
-    ("ar2", "--negatives"),  # it mines its own
+    *((recipe, "--pool") for recipe in ("ance", "adore")),  # no later first episode, no source file
+    ("ar2", "--pool"),  # it mines its own
     ("adore", "--filter-by"),  # it has none of the bounds
     *(
         (command, f"--allow-{what}") for command in ("show", "diagnose") for what in ("bin", "code")

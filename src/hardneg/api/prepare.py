@@ -197,7 +197,7 @@ def open_given(
         raise SettingsError("BAD_SETTING", what, "leave the pool out, or train ance-tele with it")
     if pool is None and settings.first_episode > 1:
         what = f"episode {settings.first_episode} is the first, and there are no negatives for it"
-        raise SettingsError("NO_POOL", what, "give --negatives, or begin with episode 1")
+        raise SettingsError("NO_POOL", what, "give --pool, or begin with episode 1")
     negatives = searched = None
     inputs = {}
     if pool is not None:
