@@ -1,4 +1,5 @@
-# make install | demo | test | test-precision | test-alone | test-slow | chaos | fuzz | crash | flips | settings | lint | bench | bench-import
+# make install | demo | test | test-precision | test-alone | test-slow | chaos | fuzz | crash | flips | lint | bench | bench-import
+# make docs | reference | notebooks | dist | test-oldest
 # make study-ablation | study-ance | study-star-adore | study-first | study-openqa | study-indexes | study-quality
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # For machines whose default index serves CUDA builds of torch: make TORCH_INDEX=https://…/cpu demo
@@ -12,7 +13,8 @@ JOBS ?= 1
 DATA ?= pydocs
 OPTIONS ?=
 
-.PHONY: install demo settings test test-precision test-alone test-slow chaos fuzz crash flips lint bench bench-import
+.PHONY: install demo test test-precision test-alone test-slow chaos fuzz crash flips lint bench bench-import
+.PHONY: docs reference notebooks dist test-oldest
 .PHONY: study-ablation study-ance study-star-adore study-first study-openqa study-indexes study-quality clean
 
 install: $(VENV)/.dev
@@ -73,14 +75,15 @@ crash: install
 flips: install
 	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m faults.flips --flips 1000 --truncations 500 --seed 1
 
-# The table of all settings that `hardneg settings` reads, made of their classes.
-settings: install
-	$(BIN)/python tests/settings_table.py
-
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Pages that are made from the source: settings, presets, commands, the Python API.
+reference: install
+	$(BIN)/python tools/settings_table.py
+	$(BIN)/python tools/reference.py
 
 $(VENV)/.bench: $(VENV)/.dev
 	@echo "installing what the benchmarks compare with"

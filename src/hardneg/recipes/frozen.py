@@ -105,14 +105,15 @@ class FrozenModels:
         """The loss of a step, with the teacher's term if there is one; ``scale`` is that of the model's scores."""
         return loss if self.groups is None else self.groups.distilled(loss, scale)
 
-    def of_objective(self, pool: NegativePool | None) -> dict[str, Any]:
+    def of_objective(self, pool: NegativePool | None, *, taught: bool = True) -> dict[str, Any]:
         """What :func:`~hardneg.training.objectives.group_objective` takes of the frozen models.
 
         Parameters
         ----------
         pool : that is trained on; None: it changes on the way.
+        taught : whether the teacher scores the groups.
         """
-        return {"mask": self.mask, "teacher": self.teacher(pool)}
+        return {"mask": self.mask, "teacher": self.teacher(pool) if taught else None}
 
     def open_together(self) -> None:
         """Open the starting model's vectors, on all processes together: later one of them mines alone."""
