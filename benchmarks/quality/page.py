@@ -38,12 +38,12 @@ hours the missing cells take, `OPTIONS=--list` which they are, `OPTIONS="--only 
   dev. `clock` of the last table says what is counted: seconds (`wall`), or the time that one processor worked for
   the contender (`processor`, one thread), which others on the machine hardly bend. The test is not in it: one
   search examines all models afterwards, once. A cell that took over 5 % more than its time is marked *over*.
-- **Equal.** Base model, training pairs, dev queries (`dev` of the last table, at most), corpus, the length at which
-  texts are cut, precision, threads. sentence-transformers gets titles and texts joined as hardneg joins them, its batch
-  sampler without duplicates, weight decay, warm-up and clipping as hardneg's presets have them, and the best
-  state on dev (nDCG@10). Dev is judged among the first `dev passages` that BM25 finds for each dev query and
-  all positives, or the whole corpus; sentence-transformers gets these passages, made beforehand. Contenders
-  take turns; processors are not shared.
+- **Equal.** Base model, training pairs, dev queries (`dev` of the last table, at most), corpus, the length at
+  which texts are cut, precision, threads. sentence-transformers gets titles and texts joined as hardneg joins
+  them, its batch sampler without duplicates, weight decay, warm-up and clipping as hardneg's presets have them,
+  and the best state on dev (nDCG@10). Dev is judged among the first `dev passages` that BM25 finds for each dev
+  query and all positives, or the whole corpus; sentence-transformers gets these passages, made beforehand.
+  Contenders take turns; processors are not shared.
 - **Grid.** Rate {RATES} by scale (1 / temperature) {SCALES}, counted in the time. After a pace run of
   {PACE_STEPS} steps half of what is left goes to the points, an equal share and a whole schedule each; the best
   on dev gets the other half, begun anew. With equal shares the model that counts would have a quarter of the

@@ -88,7 +88,7 @@ class Study:
 
     def facts(self) -> dict[str, Any]:
         """What a cell's figures depend on."""
-        known = {"threads": self.threads, "at_a_time": len(self.places), "length": self.length}
+        known: dict[str, Any] = {"threads": self.threads, "at_a_time": len(self.places), "length": self.length}
         known |= {"clock": self.clock, "dev": self.dev, "dev_passages": self.dev_passages}
         return {
             **known,

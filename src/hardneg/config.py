@@ -71,8 +71,7 @@ class Settings(BaseModel, metaclass=SettingsType):
         if not isinstance(values, dict):
             return values
         return {
-            name: [value] if name in lists_of(cls) and isinstance(value, (str, int, float)) else value
-            for name, value in values.items()
+            name: [value] if name in lists_of(cls) and is_plain(value) else value for name, value in values.items()
         }
 
     def origin_of(self, name: str) -> str:
@@ -97,6 +96,11 @@ class Settings(BaseModel, metaclass=SettingsType):
 def operational(default: Any, **constraints: Any) -> Any:
     """A field that changes how, not what, an experiment computes."""
     return Field(default, json_schema_extra={"operational": True}, **constraints)
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is a single one; a text that begins as a list does is one that went wrong."""
+    return not value.startswith("[") if isinstance(value, str) else isinstance(value, (int, float))
 
 
 @functools.cache

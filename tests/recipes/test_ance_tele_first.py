@@ -76,7 +76,7 @@ def test_an_episode_begins_anew_if_it_is_to(train_only, world, train):
 
 
 def test_nothing_is_taught_in_it(run_states, world, tmp_path):
-    """A teacher has nothing to say of one passage alone: the first episode's losses are those without a teacher."""
+    """A teacher has nothing to say of one passage: the first episode's losses are those without a teacher."""
     same = {"first": "in_batch", "start": "continue", "episodes": 2, "first_steps": 2, "steps": 2}
     same |= {"passages_reference": [3], "count": 6}
     plain = run_states(ance_tele.RECIPE, **same)

@@ -25,7 +25,13 @@ CHECKS = (  # of what was given by the option itself, or by settings that only r
     "hardneg.recipes.settings.GroupSettings.with_frozen",
     "hardneg.recipes.settings.MiningSettings.with_frozen",
 )
-OWN = ("hardneg.cli", "hardneg.recipes.catalogue")  # options, and what help says of them
+OWN = (  # options, and what help says of them
+    "hardneg.cli",
+    "hardneg.recipes.catalogue",
+    "hardneg.recipes.usual",
+    "hardneg.recipes.meanings",
+    "hardneg.foreign_names",  # names of settings of training
+)
 RECIPES = ("hardneg.api.recipes", "RECIPES")
 IF_GIVEN = {"--max-ram", "--max-vram"}  # told of only where the option, or a supervisor that has it, set a limit
 NEVER = {

@@ -60,10 +60,10 @@ def recipe_settings(
         *(partial(read_overrides, [text]) for text in overrides),
     ]
     faults: list[HardnegError] = []
-    usual = attempt(lambda: best_precision(pick_device(device)), faults)
+    best = attempt(lambda: best_precision(pick_device(device)), faults)
     layers = [layer for read in readers if (layer := attempt(read, faults)) is not None]
     asked = any("precision" in layer for layer in (*layers, values))
-    layers.insert(0, {"precision": going_on(out, usual)} if usual and not asked else {})
+    layers.insert(0, {"precision": going_on(out, best)} if best and not asked else {})
     built = attempt(lambda: build(recipe.settings, *layers, values), faults)
     if built is not None:
         attempt(built.check, faults)

@@ -86,7 +86,7 @@ def cells_of(row: Mapping[str, Any]) -> list[str]:
 
 
 def row_of(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """Cells in columns."""
+    """One line of cells in columns."""
     return GAP.join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
 
 

@@ -78,6 +78,11 @@ class AnceTele(GroupSettings):
             raise ValueError(f"there are {info.data['episodes']} episodes")
         return value
 
+    @property
+    def mines(self) -> bool:
+        """Whether some part of training has negatives besides those of a given pool: later episodes mine."""
+        return self.first_episode < self.episodes
+
     def check(self) -> None:
         """Refuse also a source that is named twice."""
         super().check()

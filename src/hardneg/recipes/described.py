@@ -1,6 +1,6 @@
 """Every setting and every preset of the recipes for people, without torch and without the settings' classes.
 
-Types, defaults and bounds come from ``presets/settings.json``, which is made of the classes (``make reference``);
+Types, defaults and bounds come from ``presets/described.json``, which is made of the classes (``make reference``);
 a test compares them. What the settings mean stands in :mod:`~hardneg.recipes.meanings`.
 """
 
@@ -18,7 +18,7 @@ from hardneg.config import Settings, is_operational, nearest, read_preset
 from hardneg.errors import SettingsError
 from hardneg.recipes.meanings import GROUPS, meaning_of
 
-TABLE = "settings.json"  # beside the presets
+TABLE = "described.json"  # beside the presets
 
 
 MINUTES = "Minutes on two CPU cores: to see that everything works."
@@ -88,7 +88,7 @@ PRESETS: dict[str, dict[str, str]] = {
 
 
 def facts_of(settings: type[Settings]) -> dict[str, dict[str, Any]]:
-    """The facts of a class of settings, by setting, as ``presets/settings.json`` has them.
+    """The facts of a class of settings, by setting, as ``presets/described.json`` has them.
 
     Returns
     -------

@@ -368,6 +368,11 @@ class GroupSettings(MiningSettings):
             raise SettingsError("BAD_SETTING", what, "set distill = kl or margin_mse, or leave --teacher out")
         return super().with_frozen(filter_by, False)
 
+    @property
+    def mines(self) -> bool:
+        """Whether some part of training has other negatives than those of a given pool: nobody scored them."""
+        return False
+
     def distilled(self, loss: GroupLoss, scale: float) -> GroupLoss | TaughtLoss:
         """The loss of a step, with the teacher's term if there is one; ``scale`` is the model's."""
         if self.distill is None:
@@ -397,7 +402,8 @@ class Recipe:
         :class:`~hardneg.diagnostics.reranked.RankedState`). ``training`` is a
         :class:`~hardneg.recipes.training_run.TrainingRun`, ``base`` makes a fresh model as training starts with
         it, and ``given`` holds the pool or the index to begin with, if it takes one.
-    plan : (settings, data, encoder) -> the work of an experiment, a :class:`~hardneg.recipes.estimate.CostModel`.
+    plan : (settings, data, encoder) -> the work of an experiment, a :class:`~hardneg.recipes.estimate.CostModel`;
+        where it trains a ranker beside the model, ``ranker`` is that to begin with.
     about : the name of the recipe in the model card, with the paper.
     roles : the work of processes that run beside each other, by the name of the role: (training, base, patience).
     together : whether several processes can train together.
