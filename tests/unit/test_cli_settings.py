@@ -104,7 +104,7 @@ def test_the_options_arrive(hardneg, world, tmp_path):
         ("star --per-device-train-batch-size 3", "did you mean --batch-size?"),
         ("star --stop-step 3", "--stop-step; it is a setting: --set stop_step=..."),
         ("star --presett x", "--presett; did you mean --preset?"),
-        ("star --negatives pool", "'pool' is not a valid integer; a pool is given by --pool"),
+        ("star --negatives pool", "; a pool is given by --pool; see"),
         ("adore --data d --model m --out e --set cut=3 --negatives 3", "adore has no --negatives; set depth"),
         ("star --data d", "Missing option '--model'; give it, or write model = ... into the file of --config"),
     ],

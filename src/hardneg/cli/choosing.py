@@ -52,7 +52,8 @@ def known_setting(recipe: str | None, name: str) -> str | None:
 
     if name not in all_facts().get(recipe or "", {}):
         return None
-    return f"it is a setting: --set {name}=..."
+    flag = options_of(recipe or "").get(name)
+    return f"did you mean {flag}?" if flag else f"it is a setting: --set {name}=..."
 
 
 def options_of(recipe: str) -> dict[str, str]:
