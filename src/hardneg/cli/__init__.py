@@ -113,7 +113,9 @@ def better_option(flag: str, fault: Any) -> str:
     there = {name for one in getattr(command, "params", []) for name in one.opts}
     if (ours := option_advice(flag)) in there:
         return f"; did you mean {ours}?"
-    if "--set" in there and (advice := known_setting(command.name, flag.lstrip("-").replace("-", "_"))):
+    if "--set" in there and (
+        advice := known_setting(getattr(command, "name", None), flag.lstrip("-").replace("-", "_"))
+    ):
         return f"; {advice}"
     near = getattr(fault, "possibilities", None) or difflib.get_close_matches(flag, there, 1, 0.6)
     return f"; did you mean {near[0]}?" if near else ""

@@ -158,7 +158,7 @@ def inspect(
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="A run file.", metavar="RUN")],
+    run: Annotated[Path, typer.Argument(help="A run file, or an experiment.", metavar="RUN")],
     data: MaybeData = None,
     split: SplitOption = "test",
     qrels: QrelsOption = None,
@@ -186,7 +186,7 @@ def evaluate(
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Run files, two or more.", metavar="RUN...")],
+    runs: Annotated[list[Path], typer.Argument(help="Two or more run files or experiments.", metavar="RUN...")],
     data: MaybeData = None,
     split: SplitOption = "test",
     qrels: QrelsOption = None,

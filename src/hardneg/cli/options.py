@@ -127,11 +127,9 @@ LabelsOption = Annotated[
 ]
 
 IN_CONFIG = " [required, or in --config]"
-TrainData = Annotated[str | None, option("--data", help=DATA + IN_CONFIG, metavar="DATA")]
-TrainModel = Annotated[str | None, option("--model", help=MODELS + IN_CONFIG, metavar="MODEL")]
-ExperimentOption = Annotated[
-    Path | None, option("--out", help="The experiment's folder." + IN_CONFIG, metavar="EXP")
-]
+TrainData = Annotated[str, option("--data", help=DATA + IN_CONFIG, metavar="DATA")]
+TrainModel = Annotated[str, option("--model", help=MODELS + IN_CONFIG, metavar="MODEL")]
+ExperimentOption = Annotated[Path, option("--out", help="The experiment's folder." + IN_CONFIG, metavar="EXP")]
 ConfigOption = Annotated[
     Path | None, option(help="A TOML file of settings, and of data, model and out.", metavar="FILE")
 ]
@@ -148,20 +146,16 @@ Assignments = Annotated[
     ),
 ]
 SeedsOption = Annotated[int, option(min=1, help="Train so many times, each time with another seed.", panel="Run")]
-TrainSplit = Annotated[
-    str | None, option(help="Split to train on (default: train).", metavar="SPLIT", panel="Data")
-]
+TrainSplit = Annotated[str, option(help="Split to train on (default: train).", metavar="SPLIT", panel="Data")]
 DevSplit = Annotated[
-    str | None,
+    str,
     option(
         help="Dev split, or none (default: auto, which finds one or holds queries out).",
         metavar="SPLIT",
         panel="Data",
     ),
 ]
-TestSplit = Annotated[
-    str | None, option(help="Test split, or none (default: test).", metavar="SPLIT", panel="Data")
-]
+TestSplit = Annotated[str, option(help="Test split, or none (default: test).", metavar="SPLIT", panel="Data")]
 PeopleOption = Annotated[
     Path | None,
     option(help="What people judged: a file that `hardneg audit` saved.", metavar="FILE", panel="Data"),

@@ -46,7 +46,7 @@ EXAMPLE = example(*ANCE_TELE.example)  # shown where no recipe is named
 AFTER = {"preset": "usual", "judgements": "own", "prompts": "model"}  # other options follow these in the help
 OURS = ("recipe", "values", "arguments", "usual")  # what the command gives itself
 NEEDED = ("data", "model", "out")  # on the command line, or in the file of --config
-SPLITS = {"train": "train", "dev": "auto", "test": "test"}
+SPLITS = ("train", "dev", "test")
 
 
 def train_commands(recipes: Iterable[RecipeFacts]) -> typer.Typer:
@@ -87,7 +87,9 @@ def command_of(facts: RecipeFacts) -> Callable[..., None]:
     parameters = []
     for parameter in parameters_of(run):
         if parameter.name not in (*OURS, *facts.without):
-            parameters.append(parameter)
+            parameters.append(
+                parameter.replace(default=None) if parameter.name in (*NEEDED, *SPLITS) else parameter
+            )
         parameters += others.get(AFTER.get(parameter.name, ""), [])
     return with_parameters(command, parameters)
 
@@ -102,8 +104,8 @@ def with_config(given: dict[str, Any]) -> dict[str, Any]:
         if found[name] is None:
             fix = f"give it, or write {name} = ... into the file of --config"
             raise SettingsError("USAGE", f"Missing option '--{name}'", fix)
-    splits = {name: found[name] or usual for name, usual in SPLITS.items()}
-    return found | splits | {"out": Path(found["out"])}
+    given = {name: value for name, value in found.items() if value is not None or name not in SPLITS}
+    return given | {"out": Path(str(found["out"]))}
 
 
 def parameter_of(option: RecipeOption, panel: str) -> inspect.Parameter:
@@ -131,15 +133,15 @@ def optional_parameter(name: str, kind: Any, shown: Any) -> inspect.Parameter:
 @with_shared
 def run(
     recipe: str,
-    data: TrainData = None,
-    model: TrainModel = None,
-    out: ExperimentOption = None,
+    data: TrainData = "",
+    model: TrainModel = "",
+    out: ExperimentOption = Path(),
     config: ConfigOption = None,
     preset: PresetOption = None,
     assignments: Assignments = None,
-    train: TrainSplit = None,
-    dev: DevSplit = None,
-    test: TestSplit = None,
+    train: TrainSplit = "train",
+    dev: DevSplit = "auto",
+    test: TestSplit = "test",
     judgements: PeopleOption = None,
     passage_model: PassageModel = None,
     allow_bin: AllowBin = False,
@@ -167,7 +169,6 @@ def run(
     from hardneg.api.inputs import check_free
     from hardneg.process.distributed import rank
 
-    assert out is not None
     check_free(out)
     from hardneg.api import recipes
     from hardneg.cli.tables import estimate_text, results_table, settings_text
