@@ -82,6 +82,7 @@ lint: install
 
 # Pages that are made from the source: settings, presets, commands, the Python API.
 reference: install
+	$(BIN)/python tools/settings_table.py
 	$(BIN)/python tools/reference.py
 	$(BIN)/python tools/keywords.py
 
