@@ -333,9 +333,8 @@ def api_page() -> str:
         "`import hardneg as hn` gives these names. `import hardneg` is quick: a name is loaded when it is used."
         " Every fault is a `hn.HardnegError` with `code`, `what`, `fix`, `path` and `line`"
         " ([errors](../errors.md)). Types are shipped (`py.typed`), so editors and mypy know them."
-        " In signatures, `Place` is a path,"
-        " as text or `Path`; `Data` is such a path, a [name of a collection](formats.md), or an opened"
-        " `hn.Collection`.",
+        " In signatures, `Place` is a path, as text or `Path`; `Data` is such a path, a [name of a"
+        " collection](formats.md), or an opened `hn.Collection`.",
         "",
     ]
     for group, names in groups.items():
