@@ -230,6 +230,7 @@ def build(settings: type[S], *layers: Mapping[str, Any]) -> S:
     values: dict[str, Any] = {}
     for layer in layers:
         values = merge(values, layer)
+    values |= dict.fromkeys(unset_by(settings, values))
     try:
         return settings.model_validate_json(json.dumps(values, default=as_text))
     except ValidationError as fault:
@@ -237,6 +238,20 @@ def build(settings: type[S], *layers: Mapping[str, Any]) -> S:
     except (RecursionError, TypeError, ValueError):  # such as a mapping whose keys are no strings, or a cycle
         what = f"a value of {brief(values)} is nested too deeply or is no setting"
         raise SettingsError("BAD_SETTING", what, "give a plain value") from None
+
+
+def unset_by(settings: type[Settings], values: Mapping[str, Any]) -> list[str]:
+    """The settings that the word ``none`` leaves unset, for TOML has no such value; a word of a setting stays."""
+    fields = settings.model_fields
+    words = [name for name, value in values.items() if value == "none" and name in fields]
+    return [name for name in words if may_be_unset(fields[name].annotation)]
+
+
+def may_be_unset(annotation: Any) -> bool:
+    """Whether None is a value of a setting, and neither any text nor the word ``none`` is."""
+    kinds = get_args(annotation)
+    choices = [word for kind in kinds for word in get_args(kind)]
+    return type(None) in kinds and str not in kinds and "none" not in choices
 
 
 def as_text(value: Any) -> str:
