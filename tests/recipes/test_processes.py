@@ -304,8 +304,8 @@ def test_one_that_ends_ends_the_others_and_one_process_finishes(
 BETWEEN = {
     "the sample of vectors": "hardneg.diagnostics.search_state:keep_sample:2",
     "the pairwise errors": "hardneg.diagnostics.search_state:errors_of_state:2",
-    "the entropy": "hardneg.recipes.ar2.recipe:keep_sharpness:2",
-    "the entropy of the last state": "hardneg.recipes.ar2.recipe:keep_sharpness:3",
+    "the entropy": "hardneg.recipes.ar2.pipeline:keep_sharpness:2",
+    "the entropy of the last state": "hardneg.recipes.ar2.pipeline:keep_sharpness:3",
     "the candidates": "hardneg.recipes.ar2.recipe:mine_candidates:2",
     "the re-ranked runs": "hardneg.diagnostics.reranked:save_run:3",
 }
