@@ -41,9 +41,9 @@ hours the missing cells take, `OPTIONS=--list` which they are, `OPTIONS="--only 
 - **Equal.** Base model, training pairs, dev queries (`dev` of the last table, at most), corpus, the length at
   which texts are cut, precision, threads. sentence-transformers gets titles and texts joined as hardneg joins
   them, its batch sampler without duplicates, weight decay, warm-up and clipping as hardneg's presets have them,
-  and the best state on dev (nDCG@10). Dev is judged among the first `dev passages` that BM25 finds for each dev query and
-  all positives, or the whole corpus; sentence-transformers gets these passages, made beforehand. Contenders
-  take turns; processors are not shared.
+  and the best state on dev (nDCG@10). Dev is judged among the first `dev passages` that BM25 finds for each dev
+  query and all positives, or the whole corpus; sentence-transformers gets these passages, made beforehand.
+  Contenders take turns; processors are not shared.
 - **Grid.** Rate {RATES} by scale (1 / temperature) {SCALES}, counted in the time. After a pace run of
   {PACE_STEPS} steps half of what is left goes to the points, an equal share and a whole schedule each; the best
   on dev gets the other half, begun anew. With equal shares the model that counts would have a quarter of the

@@ -96,11 +96,11 @@ class AnceTele(GroupSettings):
     def check_pool(self, given: bool) -> None:
         """Refuse also negatives for an episode that trains in the batch alone."""
         super().check_pool(given)
-        if given and not self.mines(self.start_episode):
+        if given and not self.has_negatives(self.start_episode):
             what = "negatives are given, and first = in_batch trains the first episode without any"
             raise SettingsError("BAD_SETTING", what, "set first = mined, or leave them out")
 
-    def mines(self, episode: int) -> bool:
+    def has_negatives(self, episode: int) -> bool:
         """Whether an episode has negatives of its own; a first one in the batch has none."""
         return episode > 1 or self.first == "mined"
 
@@ -120,7 +120,7 @@ class AnceTele(GroupSettings):
 
     def passages_per_query(self, episode: int) -> int:
         """1 positive + N negatives of an episode."""
-        if not self.mines(episode):
+        if not self.has_negatives(episode):
             return 1
         sizes = self.passages_reference if self.group_sizes == "reference" else self.passages_paper
         return per_episode(sizes, episode)
@@ -135,7 +135,7 @@ class AnceTele(GroupSettings):
 
     def episode_of(self, queries: int, episode: int) -> Episode:
         """The episode of this number, for so many queries; only the last one, and one in the batch, run whole."""
-        if not self.mines(episode):
+        if not self.has_negatives(episode):
             size = self.first_queries or self.queries_per_step
             steps = self.first_steps or self.bounded(math.ceil(self.first_epochs * math.ceil(queries / size)))
             return Episode(episode, queries, steps, size, 1, steps)
@@ -185,7 +185,7 @@ def episode_pool(
     """
     data, depth = training.data, training.settings.depth
     inputs = {"collection": data.collection.digest, "miner": state.digest}
-    if previous is not None and not training.settings.mines(episode - 1):
+    if previous is not None and not training.settings.has_negatives(episode - 1):
         previous = None  # nothing that could be forgotten
     if previous is not None:
         before = training.experiment.layout.episode(episode - 1)
@@ -193,7 +193,7 @@ def episode_pool(
 
     def mine(contains: Contains | None) -> NegativePool:
         positives = current_positives(state, data, depth, contains)
-        if not training.settings.mines(episode):
+        if not training.settings.has_negatives(episode):
             return empty_pool(positives, episode, data.collection.digest)
         if given is not None:
             pool = import_pool(given, positives, episode, data.collection.text_keys, contains)
@@ -240,7 +240,8 @@ def stage_of(training: TrainingRun[AnceTele], pool: NegativePool, start: BiEncod
     Episodes before the last stop early, without shortening the schedule. The last runs whole, and its model at
     the early stop is kept too: extending a finished experiment mines from that one.
     """
-    settings, layout, mines = training.settings, training.experiment.layout, training.settings.mines(episode)
+    settings, layout = training.settings, training.experiment.layout
+    own = settings.has_negatives(episode)
     negatives = settings.passages_per_query(episode) - 1
     planned = settings.episode_of(len(trainable(pool, negatives)), episode)
     batches = PoolBatches(
@@ -251,16 +252,16 @@ def stage_of(training: TrainingRun[AnceTele], pool: NegativePool, start: BiEncod
         rotate=settings.positives == "rotate",
         micro_queries=settings.micro_queries,
     )
-    stop = settings.stop(planned.scheduled) if mines else planned.steps
+    stop = settings.stop(planned.scheduled) if own else planned.steps
     models = {layout.episode(episode).model: stop}
     if episode == settings.episodes:
         models[training.last_model] = planned.steps
-    loss, shared = group_loss("contrastive", scale=start.settings.scale), settings.in_batch or not mines
+    loss, shared = group_loss("contrastive", scale=start.settings.scale), settings.in_batch or not own
     return stage_on_pool(
         training,
         planned,
         start,
-        objective=training.objective(start, loss, in_batch=shared, pool=pool, taught=mines),
+        objective=training.objective(start, loss, in_batch=shared, pool=pool, taught=own),
         batches=batches,
         models=models,
         began=layout.episode(settings.start_episode).runs if settings.start == "scratch" else None,
@@ -278,7 +279,7 @@ def plan(settings: AnceTele, data: TrainingData, encoder: BiEncoder) -> CostMode
         states=len(episodes) + 1,
         entries=math.ceil(2 * settings.count / (1 - settings.alpha)) + settings.count * len(settings.extra),
         in_batch=settings.in_batch,
-        mined=sum(settings.mines(episode.episode) for episode in episodes),
+        mined=sum(settings.has_negatives(episode.episode) for episode in episodes),
         lists=1 + (settings.beta > 0),
     )
 

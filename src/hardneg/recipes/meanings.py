@@ -45,6 +45,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "episodes",
         "start_episode",
         "start",
+        "first",
+        "first_epochs",
+        "first_steps",
+        "first_queries",
         "refresh_every",
         "refreshes",
         "iterations",
@@ -203,6 +207,15 @@ MEANINGS: dict[str, Meaning] = {
         " episode before.",
         "",
         TELE,
+    ),
+    "first": Meaning(
+        "What the first episode trains on: `mined`, negatives of the untrained model; `in_batch`, the other"
+        " passages of the step alone, so that the model that mines first has seen the training queries."
+    ),
+    "first_epochs": Meaning("Length of a first episode in the batch.", "passes over the training queries"),
+    "first_steps": Meaning("The same in steps. It wins over `first_epochs`.", "optimiser steps"),
+    "first_queries": Meaning(
+        "Queries of a step of a first episode in the batch. None: `queries_per_step`.", "training queries"
     ),
     "ance.refresh_every": Meaning("Steps between two refreshes of the negatives.", "optimiser steps", ANCE),
     "adore.refresh_every": Meaning(
