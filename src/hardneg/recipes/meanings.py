@@ -54,6 +54,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "iterations",
         "retriever_steps",
         "ranker_steps",
+        "first_ranker_epochs",
         "first_ranker_steps",
         "queries_per_step",
         "ranker_queries_per_step",
@@ -228,6 +229,16 @@ MEANINGS: dict[str, Meaning] = {
     "iterations": Meaning("How many turns each of the two models has.", "iterations", AR2),
     "retriever_steps": Meaning("Steps of the retriever in an iteration.", "optimiser steps", AR2),
     "ranker_steps": Meaning("Steps of the ranker in an iteration.", "optimiser steps", AR2),
+    "ar2.epochs": Meaning(
+        "How often the retriever goes through all training queries, in all iterations. `retriever_steps` follows"
+        " from it, and `ranker_steps` keeps its ratio to that; without it, both are taken as they are.",
+        "passes",
+    ),
+    "first_ranker_epochs": Meaning(
+        "How often the first ranker goes through all training queries. `first_ranker_steps` follows from it;"
+        " without it, that is taken as it is.",
+        "passes",
+    ),
     "first_ranker_steps": Meaning(
         "Steps that train the first ranker where none is given (`--ranker`).", "optimiser steps", AR2
     ),

@@ -369,7 +369,7 @@ class GroupSettings(MiningSettings):
         return super().with_frozen(filter_by, False)
 
     @property
-    def mines(self) -> bool:
+    def unscored(self) -> bool:
         """Whether some part of training has other negatives than those of a given pool: nobody scored them."""
         return False
 
