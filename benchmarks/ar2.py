@@ -18,12 +18,13 @@ from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from contest import machine, tell
 from material import MODEL
 from mine import task
 
-SIZE = {"queries": 64, "passages": 400, "length": 48, "steps": 6, "queries_per_step": 8, "negatives": 7}
+SIZE = {"queries": 64, "passages": 400, "length": 48, "steps": 8, "queries_per_step": 8, "negatives": 7}
 GOAL = 1.25
 
 
@@ -40,12 +41,11 @@ class Passes:
 
         from hardneg.models.tower import Tower
 
-        before: Any = Tower.pooled, torch.Tensor.backward
-        Tower.pooled, torch.Tensor.backward = self.timed("forward", before[0]), self.timed("backward", before[1])
-        try:
+        with (
+            patch.object(Tower, "pooled", self.timed("forward", Tower.pooled)),
+            patch.object(torch.Tensor, "backward", self.timed("backward", torch.Tensor.backward)),
+        ):
             yield
-        finally:
-            Tower.pooled, torch.Tensor.backward = before
 
     def timed(self, name: str, function: Any) -> Any:
         @wraps(function)

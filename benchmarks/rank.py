@@ -34,7 +34,7 @@ TRAINING_GOAL = 3.0
 CERTAIN = 100.0  # a label that softmax turns into 1, beside labels of 0
 RATE = 2e-5
 BUDGET = 16384
-CACHE_TOKENS = 2048
+CACHE_TOKENS = 1024
 
 
 def pairs(size: Mapping[str, Any]) -> tuple[list[str], list[str], np.ndarray, np.ndarray]:
@@ -217,36 +217,36 @@ def memory_of_steps(size: Mapping[str, Any], queries: int, **options: int) -> Ru
     return run
 
 
-def whole_8(size: Mapping[str, Any]) -> Run:
-    return memory_of_steps(size, 8)
+def whole_4(size: Mapping[str, Any]) -> Run:
+    return memory_of_steps(size, 4)
 
 
-def whole_24(size: Mapping[str, Any]) -> Run:
-    return memory_of_steps(size, 24)
+def whole_12(size: Mapping[str, Any]) -> Run:
+    return memory_of_steps(size, 12)
 
 
-def micro_8(size: Mapping[str, Any]) -> Run:
-    return memory_of_steps(size, 8, micro_queries=2)
+def micro_4(size: Mapping[str, Any]) -> Run:
+    return memory_of_steps(size, 4, micro_queries=2)
 
 
-def micro_24(size: Mapping[str, Any]) -> Run:
-    return memory_of_steps(size, 24, micro_queries=2)
+def micro_12(size: Mapping[str, Any]) -> Run:
+    return memory_of_steps(size, 12, micro_queries=2)
 
 
-def cached_8(size: Mapping[str, Any]) -> Run:
-    return memory_of_steps(size, 8, cache_tokens=CACHE_TOKENS)
+def cached_4(size: Mapping[str, Any]) -> Run:
+    return memory_of_steps(size, 4, cache_tokens=CACHE_TOKENS)
 
 
-def cached_24(size: Mapping[str, Any]) -> Run:
-    return memory_of_steps(size, 24, cache_tokens=CACHE_TOKENS)
+def cached_12(size: Mapping[str, Any]) -> Run:
+    return memory_of_steps(size, 12, cache_tokens=CACHE_TOKENS)
 
 
 def memory_gate(found: dict[str, dict[str, np.ndarray]]) -> dict[str, float]:
     """Three times as many queries take about as much memory, but where the step is one batch."""
     taken = {name: float(arrays["mib"]) for name, arrays in found.items()}
     for kind in ("micro_queries", "gradient cache"):
-        assert taken[f"24 queries, {kind}"] < 1.2 * taken[f"8 queries, {kind}"], taken
-    assert taken["24 queries, one batch"] > 1.8 * taken["8 queries, one batch"], taken
+        assert taken[f"12 queries, {kind}"] < 1.2 * taken[f"4 queries, {kind}"], taken
+    assert taken["12 queries, one batch"] > 1.8 * taken["4 queries, one batch"], taken
     return taken
 
 
@@ -255,11 +255,11 @@ def memory_contest() -> Contest:
     contenders = {
         f"{queries} queries, {kind}": f"rank:{name}_{queries}"
         for kind, name in kinds.items()
-        for queries in (8, 24)
+        for queries in (4, 12)
     }
     work = (float(TRAINING["passages"]), "pairs of a query/s")
     return Contest(
-        "rank-memory", contenders, {"passages": 16, "length": 64, "steps": 1}, memory_gate, work, repeats=1
+        "rank-memory", contenders, {"passages": 16, "length": 32, "steps": 1}, memory_gate, work, repeats=1
     )
 
 
