@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from hardneg.adversarial import entropy
+from hardneg.experiment.layout import sharpness_of
 from hardneg.experiment.snapshot import Snapshot
 from hardneg.process.distributed import by_leader
 from hardneg.records import Float32, Int64, Positives, Qrels, Run, owners, spans
@@ -16,11 +17,6 @@ from hardneg.storage.artifacts import is_published, publish, read_manifest
 
 KIND = "sharpness"
 HITS = 15  # beside the positive
-
-
-def sharpness_of(runs: Path) -> Path:
-    """Where the figures of a state stand, beside its runs."""
-    return runs / "sharpness"
 
 
 def keep_sharpness(state: Snapshot, splits: Mapping[str, Qrels], depth: int) -> None:
