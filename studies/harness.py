@@ -36,6 +36,7 @@ class Step:
     settings: dict[str, object]
     model: str | None = None  # the name of the step whose model it starts from; None: the study's encoder
     preset: str | None = None
+    words: tuple[str, ...] = ()  # further options of the command, which decide nothing that the name does not say
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class Study:
         settings = self.common | step.settings
         for name, value in settings.items():
             arguments += ["--set", f"{name}={json.dumps(value)}"]
-        return [*arguments, "--cache", str(self.cache(place)), "--threads", str(self.threads)]
+        return [*arguments, *step.words, "--cache", str(self.cache(place)), "--threads", str(self.threads)]
 
     @property
     def source(self) -> Source:
