@@ -72,6 +72,9 @@ def search(
     *,
     reading: Reading,
     bm25: Annotated[bool, typer.Option("--bm25", help="Search with BM25, not a model.")] = False,
+    language: Annotated[
+        str | None, typer.Option(help="Language that BM25 analyses texts in (default: the collection's).")
+    ] = None,
     embeddings: Annotated[Path | None, typer.Option(help="Passage embeddings made by encode.")] = None,
     index: Annotated[Path | None, typer.Option(help="An index made by index, instead of exact search.")] = None,
     split: Annotated[str, typer.Option(help="Split whose queries are searched.")] = "test",
@@ -109,6 +112,7 @@ def search(
         "model": model,
         **reading,
         "bm25": bm25,
+        "language": language,
         "embeddings": embeddings,
         "index": index,
         "rerank_by": rerank_by,
