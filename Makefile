@@ -1,5 +1,6 @@
 # make install | demo | test | test-precision | test-alone | test-slow | chaos | fuzz | crash | flips | lint | bench | bench-import
-# make study-ablation | study-ance | study-star-adore | study-first | study-openqa | study-indexes | study-quality
+# make docs | reference | notebooks | dist | test-oldest
+# make study-ablation | study-ance | study-ar2 | study-star-adore | study-first | study-openqa | study-indexes | study-quality
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # For machines whose default index serves CUDA builds of torch: make TORCH_INDEX=https://…/cpu demo
 TORCH_INDEX ?=
@@ -13,7 +14,8 @@ DATA ?= pydocs
 OPTIONS ?=
 
 .PHONY: install demo test test-precision test-alone test-slow chaos fuzz crash flips lint bench bench-import
-.PHONY: study-ablation study-ance study-star-adore study-first study-openqa study-indexes study-quality clean
+.PHONY: docs reference notebooks dist test-oldest
+.PHONY: study-ablation study-ance study-ar2 study-star-adore study-first study-openqa study-indexes study-quality clean
 
 install: $(VENV)/.dev
 
@@ -78,6 +80,10 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Pages that are made from the source: settings, presets, commands, the Python API.
+reference: install
+	$(BIN)/python tools/reference.py
+
 $(VENV)/.bench: $(VENV)/.dev
 	@echo "installing what the benchmarks compare with"
 	@$(PIP) -e '.[bench]'
@@ -102,6 +108,14 @@ study-ance: $(VENV)/.base
 	@echo "35 experiments of 2 to 6 minutes on 2 old cores; finished ones are not run again (make JOBS=2 STUDY=folder)"
 	$(BIN)/python studies/ance.py --out $(or $(STUDY),runs/ance) --data $(DATA) --jobs $(JOBS) \
 		--kept $(STUDIES)/ance.jsonl --report $(STUDIES)/ance.md $(OPTIONS)
+
+# Without DATA both collections that the study names; one that is not there is skipped.
+study-ar2: $(VENV)/.base
+	@echo "35 experiments a collection, hours on 2 old cores; finished ones are not run again (make JOBS=2 STUDY=folder)"
+	@echo "(make OPTIONS=--list: what is done; OPTIONS='--queries 400 --test 250 --passages 900': a part of a collection)"
+	HARDNEG_REPORT=0 $(BIN)/python studies/ar2.py --out $(or $(STUDY),runs/ar2) --jobs $(JOBS) \
+		$(if $(filter-out file,$(origin DATA)),--data $(DATA)) \
+		--kept $(STUDIES)/ar2.jsonl --report $(STUDIES)/ar2.md $(OPTIONS)
 
 study-star-adore: $(VENV)/.base
 	@echo "33 experiments of 2 to 8 minutes on 2 old cores; finished ones are not run again"

@@ -89,6 +89,14 @@ def test_states_count_those_that_rank_a_negative_too_high():
     assert by_states(Pairs.of(pool), []) == {}
 
 
+def test_a_pair_was_trained_on_since_its_earliest_entry():
+    pool = pool_of([[1, 2, 1]], [[9]], episode=3, episodes=[3, 3, 1])  # momentum keeps what episode 1 drew
+    pairs = Pairs.of(pool)
+    assert (pairs.episodes.tolist(), pairs.keep(np.array([True, False])).episodes.tolist()) == ([1, 3], [1])
+    states = [StateRun(f"episode-{k}", run_of([[1, 2, 9]]), k) for k in (0, 1, 2, 3)]
+    assert by_states(pairs, states)["learned"][0].tolist() == [3, 1]
+
+
 def test_both_asks_bm25_and_the_newest_state():
     pairs = Pairs.of(pool_of([[1, 2, 3]], [[9]]))
     values, strength = by_both(pairs, run_of([[1, 2, 9]]), run_of([[3, 1, 9]]))

@@ -175,7 +175,7 @@ def unjudged(pairs: Pairs, known: Judgements | None) -> Pairs:
     if known is None:
         return pairs
     labelled = known.are(pairs.query_rows, pairs.passage_rows, "positive", "relevant", "negative")
-    return Pairs(pairs.pool, pairs.entries[~labelled], pairs.counts[~labelled])
+    return pairs.keep(~labelled)
 
 
 @dataclass(frozen=True)

@@ -195,9 +195,7 @@ def open_given(
     if pool is not None and not recipe.facts.takes_pool:
         what = f"{recipe.name} mines its own negatives and begins with no pool"
         raise SettingsError("BAD_SETTING", what, "leave the pool out, or train ance-tele with it")
-    if pool is None and settings.first_episode > 1:
-        what = f"episode {settings.first_episode} is the first, and there are no negatives for it"
-        raise SettingsError("NO_POOL", what, "give --negatives, or begin with episode 1")
+    settings.check_pool(pool is not None)
     negatives = searched = None
     inputs = {}
     if pool is not None:

@@ -35,19 +35,26 @@ class Pairs:
     pool: NegativePool
     entries: Int64  # [n] the first entry of each pair in the pool
     counts: Int64  # [n] how often the pool has the pair
+    episodes: Int32  # [n] the earliest episode that drew the pair: momentum may keep it behind a newer entry
 
     @classmethod
     def of(cls, pool: NegativePool) -> Pairs:
         """The pairs of a pool, in its order."""
-        firsts, counts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        found = [(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int32))]
         for start, stop in blocks(pool.offsets):
             low, high = pool.offsets[start], pool.offsets[stop]
             keys = owners(pool.offsets[start : stop + 1]) << 31 | pool.passage_rows[low:high]
-            _, first, count = np.unique(keys, return_index=True, return_counts=True)
+            _, first, which, count = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+            earliest = np.full(len(first), np.iinfo(np.int32).max, np.int32)
+            np.minimum.at(earliest, which, pool.episodes[low:high])
             order = np.argsort(first, kind="stable")
-            firsts.append(low + first[order])
-            counts.append(count[order])
-        return cls(pool, np.concatenate(firsts), np.concatenate(counts))
+            found.append((low + first[order], count[order], earliest[order]))
+        entries, counts, episodes = (np.concatenate(some) for some in zip(*found, strict=True))
+        return cls(pool, entries, counts, episodes)
+
+    def keep(self, mask: Bool) -> Pairs:
+        """The pairs where ``mask`` [n] is true."""
+        return Pairs(self.pool, self.entries[mask], self.counts[mask], self.episodes[mask])
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -76,11 +83,6 @@ class Pairs:
     def sources(self) -> NDArray[np.uint8]:
         """The source [n] that drew each pair, as an index into ``pool.SOURCES``."""
         return self.pool.sources[self.entries]
-
-    @property
-    def episodes(self) -> Int32:
-        """The episode [n] that drew each pair."""
-        return self.pool.episodes[self.entries]
 
 
 # ---------------------------------------------------------------- texts

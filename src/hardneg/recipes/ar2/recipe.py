@@ -38,7 +38,7 @@ from hardneg.process.distributed import by_leader
 from hardneg.recipes import catalogue
 from hardneg.recipes.ar2.pipeline import Pipelines
 from hardneg.recipes.ar2.settings import EPISODE, FIRST_RANKER, RANKER, Ar2
-from hardneg.recipes.estimate import CostModel, work_of
+from hardneg.recipes.estimate import Beside, CostModel, judged_queries, queries_of_step, work_of
 from hardneg.recipes.settings import Recipe
 from hardneg.recipes.starting_ranker import StartingRanker
 from hardneg.recipes.training_run import TrainingRun
@@ -79,7 +79,7 @@ def ar2(training: TrainingRun[Ar2], base: Callable[[], BiEncoder], *, ranker: St
     settings, encoder = training.settings, base()
     first = training.state(encoder, UNTRAINED, runs_of(training, 0), step=0, kind="untrained")
     yield first
-    keep_sharpness(first, training.data.judged, judged_depth(settings))
+    sharpness_kept(training, first)
     refresh(training, first, 0)
     first.discard()
     start = first_ranker(training, ranker)
@@ -89,16 +89,17 @@ def ar2(training: TrainingRun[Ar2], base: Callable[[], BiEncoder], *, ranker: St
     for number in range(1, settings.iterations):
         yield from game.play(number)
     final = game.finish()
-    keep_sharpness(final, training.data.judged, judged_depth(settings))
+    sharpness_kept(training, final)
     yield from pipelines.of(final, "first-ranker", lambda: start, place)
     for state in (first, final):
         yield from pipelines.of(state, "ranker", game.last_ranker, training.experiment.layout.ranker)
     yield final
 
 
-def judged_depth(settings: Ar2) -> int:
-    """How deep dev and test queries are searched."""
-    return evaluation_depth(parse_measures(settings.measures))
+def sharpness_kept(training: TrainingRun[Ar2], state: Snapshot) -> None:
+    """Publish how sharp a state is, on runs as deep as dev and test are searched."""
+    depth = evaluation_depth(parse_measures(training.settings.measures))
+    keep_sharpness(state, training.data, depth, training.experiment.cache)
 
 
 # ---------------------------------------------------------------- refreshes
@@ -351,7 +352,7 @@ class Iterations:
             return old
         state = self.training.state(self.encoder, name, runs, step=step, **facts)
         yield state
-        keep_sharpness(state, self.training.data.judged, judged_depth(self.settings))
+        sharpness_kept(self.training, state)
         refresh(self.training, state, version)
         state.discard()
         return state
@@ -376,19 +377,30 @@ class Iterations:
         return [*map(settings.at_refresh, unmined), *map(settings.after, unranked)]
 
 
-def plan(settings: Ar2, data: TrainingData, encoder: BiEncoder) -> CostModel:
-    """What the experiment would do; the ranker's tokens are counted as those of a retriever as large."""
-    episodes = settings.episodes_of(len(data.train), first_ranker=True)
+def plan(settings: Ar2, data: TrainingData, encoder: BiEncoder, ranker: StartingRanker | None = None) -> CostModel:
+    """What the experiment would do, of both models.
+
+    Parameters
+    ----------
+    ranker : what the ranker begins as; None: a new one.
+    """
+    is_new = ranker is None or ranker.is_new
+    first = [settings.first_episode_of(len(data.train))] if is_new else []
+    own, turns = settings.episodes_of(len(data.train))
     work = work_of(
         settings,
         data,
-        episodes,
+        [own],
         states=settings.iterations + 1,
         entries=settings.depth,
         in_batch=False,
         mined=settings.refreshes + 1,
     )
-    return replace(work, pools=settings.refreshes + 1, models=len(settings.kept_steps))
+    live = own.steps * queries_of_step(own) * own.passages_per_query
+    reranked = settings.pipelines * judged_queries(data) * min(settings.rerank_depth, data.collection.n_passages)
+    model = None if ranker is None else partial(getattr, ranker, "model")
+    beside = Beside("the ranker", model, live + reranked, [*first, turns], models=1 + is_new)
+    return replace(work, pools=settings.refreshes + 1, models=len(settings.kept_steps), beside=[beside])
 
 
 RECIPE = Recipe(catalogue.AR2, Ar2, ar2, plan, about="AR2 (Zhang et al., 2022)", together=True, check=check)

@@ -142,10 +142,18 @@ class Ar2(MiningSettings):
 
     # ------------------------------------------------------------ what a plan counts
 
-    def episodes_of(self, queries: int, *, first_ranker: bool) -> list[Episode]:
-        """The retriever's training, the ranker's, and that of D⁰, with so many queries."""
+    def episodes_of(self, queries: int) -> tuple[Episode, Episode]:
+        """The training of the retriever and of the ranker, with so many queries."""
         width = 1 + self.negatives_per_query
         own = Episode(EPISODE, queries, self.steps, self.queries_per_step, width)
-        ranker = Episode(EPISODE, queries, self.steps_of_ranker, self.ranker_queries_per_step, width)
-        first = Episode(FIRST_RANKER, queries, self.first_ranker_steps, self.first_ranker_queries_per_step, width)
-        return [*([first] if first_ranker else []), own, ranker]
+        return own, Episode(EPISODE, queries, self.steps_of_ranker, self.ranker_queries_per_step, width)
+
+    def first_episode_of(self, queries: int) -> Episode:
+        """The training of D⁰, with so many queries."""
+        width = 1 + self.negatives_per_query
+        return Episode(FIRST_RANKER, queries, self.first_ranker_steps, self.first_ranker_queries_per_step, width)
+
+    @property
+    def pipelines(self) -> int:
+        """How often dev and test are re-ranked: twice an iteration, and for what D⁰ makes of G⁰ and G."""
+        return 2 * self.iterations + 2
