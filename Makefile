@@ -82,7 +82,9 @@ lint: install
 
 # Pages that are made from the source: settings, presets, commands, the Python API.
 reference: install
+	$(BIN)/python tools/settings_table.py
 	$(BIN)/python tools/reference.py
+	$(BIN)/python tools/keywords.py
 
 # The notebooks are run (some minutes on an old core), and the tutorial's pages are made from what they print.
 EXAMPLES := examples
@@ -130,8 +132,8 @@ study-ance: $(VENV)/.base
 
 # Without DATA both collections that the study names; one that is not there is skipped.
 study-ar2: $(VENV)/.base
-	@echo "35 experiments a collection, hours on 2 old cores; finished ones are not run again (make JOBS=2 STUDY=folder)"
-	@echo "(make OPTIONS=--list: what is done; OPTIONS='--queries 400 --test 250 --passages 900': a part of a collection)"
+	@echo "36 experiments a collection, half an hour to two hours of a core each; finished ones are not run again"
+	@echo "(make JOBS=2 STUDY=folder; OPTIONS=--list: what is to do, and hours; OPTIONS='--queries 400 --passages 900': a part)"
 	HARDNEG_REPORT=0 $(BIN)/python studies/ar2.py --out $(or $(STUDY),runs/ar2) --jobs $(JOBS) \
 		$(if $(filter-out file,$(origin DATA)),--data $(DATA)) \
 		--kept $(STUDIES)/ar2.jsonl --report $(STUDIES)/ar2.md $(OPTIONS)
