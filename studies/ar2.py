@@ -20,6 +20,7 @@ from ar2_cells import (
     levels,
     rounds,
 )
+from ar2_cost import Amounts, hours
 from ar2_part import Size, is_absent, part_of
 from ar2_report import write
 from harness import Study, arguments, begin, called, say
@@ -83,10 +84,16 @@ def tidy(study: Study, chosen: Namespace) -> None:
 
 
 def listed(study: Study, chosen: Namespace) -> str:
-    """A line for each experiment: whether it is done."""
-    missing = {step.name for steps in rounds(chosen) for step in study.lacking(steps)}
+    """A line for each experiment: whether it is done, and otherwise the hours that it may take."""
+    amounts = Amounts.of(collection_of(study.data))
+    missing = {step.name: step for steps in rounds(chosen) for step in study.lacking(steps)}
+    took = {name: hours(step, study.common, amounts) for name, step in missing.items()}
+    lines = [
+        f"{called(study.data)} {name}: {f'to do, {took[name]:.1f} hours' if name in took else 'done'}"
+        for name in study.plan
+    ]
     return "\n".join(
-        f"{called(study.data)} {name}: {'to do' if name in missing else 'done'}" for name in study.plan
+        [*lines, f"{called(study.data)}: {len(took)} to do, about {sum(took.values()):.1f} hours of an old core"]
     )
 
 
@@ -119,17 +126,17 @@ def options(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--list", action="store_true", help="say what is done and what is not, and stop")
     parser.add_argument("--drop-models", action="store_true", help="of finished cells that no other starts from")
-    for name, what in {
-        "queries": "training queries, drawn (default: all)",
-        "dev": "dev queries, drawn (default: all)",
-        "test": "test queries, drawn (default: all)",
-        "passages": "the judged ones, and drawn ones up to so many in all (default: all)",
-    }.items():
-        parser.add_argument(f"--{name}", type=positive, help=what)
+    for name, most, what in (
+        ("queries", None, "training queries, drawn"),
+        ("dev", 200, "dev queries, drawn"),
+        ("test", 1000, "test queries, drawn"),
+        ("passages", None, "the judged ones, and drawn ones up to so many in all"),
+    ):
+        parser.add_argument(f"--{name}", type=positive, default=most, help=f"{what} (default: {most or 'all'})")
     for name, value, what in (
         ("warm-steps", 120, "of G⁰"),
         ("warm-queries", 32, "of a step of G⁰"),
-        ("first-ranker-steps", 800, "of D⁰"),
+        ("first-ranker-steps", 400, "of D⁰"),
         ("iterations", 3, "of the game; also the refreshed negatives of ANCE, with the first"),
         ("retriever-steps", 40, "of an iteration; as many in all for every row"),
         ("ranker-steps", 20, "of an iteration"),
@@ -137,7 +144,7 @@ def options(parser: ArgumentParser) -> None:
         ("ranker-queries", 16, "of a step of a ranker"),
         ("negatives", 7, "of a query, in all cells but those of --sizes"),
         ("depth", 100, "candidates of a query"),
-        ("rerank-depth", 20, "hits that the ranker re-ranks, in the main cell"),
+        ("rerank-depth", 10, "hits that the ranker re-ranks, in the main cell"),
         ("passage-length", 64, "tokens"),
     ):
         parser.add_argument(f"--{name}", type=positive, default=value, help=f"{what} (default: {value})")

@@ -386,7 +386,8 @@ def test_a_preset_is_valid_and_says_only_what_decides_the_result(recipe, name):
 
 def test_every_file_of_presets_belongs_to_a_recipe():
     files = resources.files("hardneg").joinpath("presets").iterdir()
-    assert {file.name for file in files} == {"prompts.toml", *(f"{recipe}.toml" for recipe in RECIPES)}
+    others = {"prompts.toml", "described.json"}
+    assert {file.name for file in files} == {*others, *(f"{recipe}.toml" for recipe in RECIPES)}
     assert set(SETTINGS) == set(RECIPES)
 
 

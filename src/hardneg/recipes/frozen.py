@@ -183,5 +183,5 @@ def digest_at(source: ModelSource) -> str:
 def no_teacher() -> SettingsError:
     """The fault that there is nothing to distil."""
     what = "a teacher should be distilled, and nobody has scored the negatives"
-    fix = "give --teacher M, or negatives that `hardneg score` made (--negatives SCORED)"
+    fix = "give --teacher M, or negatives that `hardneg score` made (--pool SCORED)"
     return SettingsError("NO_TEACHER", what, fix)

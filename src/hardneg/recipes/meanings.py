@@ -201,7 +201,7 @@ MEANINGS: dict[str, Meaning] = {
         "At most so many steps are made where `epochs` would give more. `steps` wins over it.", "optimiser steps"
     ),
     "episodes": Meaning("Number of episodes. Before each, the negatives are mined anew.", "episodes", TELE),
-    "start_episode": Meaning("The first episode; a later one begins with `--negatives POOL`.", "number from 1"),
+    "start_episode": Meaning("The first episode; a later one begins with `--pool POOL`.", "number from 1"),
     "start": Meaning(
         "What an episode's training starts from: `scratch`, the untrained model; `continue`, the model of the"
         " episode before.",
@@ -318,7 +318,7 @@ MEANINGS: dict[str, Meaning] = {
     "star.alpha": Meaning(
         "Weight of the in-batch part of the loss. `implicit`: every pair weighs the same, as in the published"
         " code.",
-        "number or `implicit`",
+        "number, or implicit",
         f"{ZHAN}, Eq. 13",
     ),
     "beta": Meaning(

@@ -229,7 +229,7 @@ class TrainingSettings(Settings):
         """Refuse to begin without the negatives that the first episode needs."""
         if not given and self.first_episode > 1:
             what = f"episode {self.first_episode} is the first, and there are no negatives for it"
-            raise SettingsError("NO_POOL", what, "give --negatives, or begin with episode 1")
+            raise SettingsError("NO_POOL", what, "give --pool, or begin with episode 1")
 
     def with_index(self, given: bool) -> TrainingSettings:
         """The settings of an experiment whose index is given, or not; raises where it cannot be."""

@@ -140,7 +140,7 @@ def mixture_pool(
     pools = [empty_pool(positives, episode, collection.digest)]
     if "file" in sources:
         if given is None:
-            raise SettingsError("NO_POOL", "source 'file' has no negatives", "give --negatives")
+            raise SettingsError("NO_POOL", "source 'file' has no negatives", "give --pool")
         ours = import_pool(given, positives, episode, collection.text_keys, contains)
         pools.append(ours if training.guide is None else training.guide.filtered(ours, settings.filters))
     for source in (source for source in sources if source != "file"):

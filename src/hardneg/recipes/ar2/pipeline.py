@@ -126,4 +126,4 @@ class Pipelines:
         training = self.training
         pairs = pair_store(ranker.tower, ranker.template, training.data.collection, training.experiment.cache)
         scorer = RankerScorer(ranker, pairs, budget=training.settings.token_budget)
-        return Reranker(scorer, ranker.digest(), self.k)
+        return Reranker(scorer, ranker.digest(), self.k, training.experiment.timed)
