@@ -1,5 +1,6 @@
 # make install | demo | test | test-precision | test-alone | test-slow | chaos | fuzz | crash | flips | lint | bench | bench-import
-# make study-ablation | study-ance | study-star-adore | study-first | study-openqa | study-indexes | study-quality
+# make docs | reference | notebooks | dist | test-oldest
+# make study-ablation | study-ance | study-ar2 | study-star-adore | study-first | study-openqa | study-indexes | study-quality
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # For machines whose default index serves CUDA builds of torch: make TORCH_INDEX=https://…/cpu demo
 TORCH_INDEX ?=
@@ -13,7 +14,8 @@ DATA ?= pydocs
 OPTIONS ?=
 
 .PHONY: install demo test test-precision test-alone test-slow chaos fuzz crash flips lint bench bench-import
-.PHONY: study-ablation study-ance study-star-adore study-first study-openqa study-indexes study-quality clean
+.PHONY: docs reference notebooks dist test-oldest
+.PHONY: study-ablation study-ance study-ar2 study-star-adore study-first study-openqa study-indexes study-quality clean
 
 install: $(VENV)/.dev
 
@@ -78,6 +80,31 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Pages that are made from the source: settings, presets, commands, the Python API.
+reference: install
+	$(BIN)/python tools/settings_table.py
+	$(BIN)/python tools/reference.py
+	$(BIN)/python tools/keywords.py
+
+# The notebooks are run (some minutes on an old core), and the tutorial's pages are made from what they print.
+EXAMPLES := examples
+notebooks: install
+	rm -rf build/notebooks && mkdir -p build/notebooks
+	cd build/notebooks && for name in own_data forgotten; do \
+		../../$(BIN)/python ../../$(EXAMPLES)/run.py ../../$(EXAMPLES)/$$name.ipynb --write || exit 1; done
+	$(BIN)/python $(EXAMPLES)/run.py $(EXAMPLES)/own_data.ipynb --page docs/tutorial/own-data.md
+	$(BIN)/python $(EXAMPLES)/run.py $(EXAMPLES)/forgotten.ipynb --page docs/tutorial/forgotten.md
+
+$(VENV)/.docs: $(VENV)/.base
+	@echo "installing what builds the documentation"
+	@$(PIP) -e '.[docs]'
+	@touch $@
+
+# site/index.html opens from the disk: no network to build it, none to read it.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "site/index.html"
+
 $(VENV)/.bench: $(VENV)/.dev
 	@echo "installing what the benchmarks compare with"
 	@$(PIP) -e '.[bench]'
@@ -102,6 +129,14 @@ study-ance: $(VENV)/.base
 	@echo "35 experiments of 2 to 6 minutes on 2 old cores; finished ones are not run again (make JOBS=2 STUDY=folder)"
 	$(BIN)/python studies/ance.py --out $(or $(STUDY),runs/ance) --data $(DATA) --jobs $(JOBS) \
 		--kept $(STUDIES)/ance.jsonl --report $(STUDIES)/ance.md $(OPTIONS)
+
+# Without DATA both collections that the study names; one that is not there is skipped.
+study-ar2: $(VENV)/.base
+	@echo "36 experiments a collection, half an hour to two hours of a core each; finished ones are not run again"
+	@echo "(make JOBS=2 STUDY=folder; OPTIONS=--list: what is to do, and hours; OPTIONS='--queries 400 --passages 900': a part)"
+	HARDNEG_REPORT=0 $(BIN)/python studies/ar2.py --out $(or $(STUDY),runs/ar2) --jobs $(JOBS) \
+		$(if $(filter-out file,$(origin DATA)),--data $(DATA)) \
+		--kept $(STUDIES)/ar2.jsonl --report $(STUDIES)/ar2.md $(OPTIONS)
 
 study-star-adore: $(VENV)/.base
 	@echo "33 experiments of 2 to 8 minutes on 2 old cores; finished ones are not run again"
@@ -131,4 +166,4 @@ study-quality: $(VENV)/.dev
 		--kept $(STUDIES)/quality.jsonl --report $(STUDIES)/quality.md $(OPTIONS)
 
 clean:
-	rm -rf $(VENV) $(DEMO) build dist src/*.egg-info .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) $(DEMO) build dist site src/*.egg-info .pytest_cache .ruff_cache .mypy_cache

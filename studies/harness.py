@@ -36,7 +36,13 @@ class Step:
     settings: dict[str, object]
     model: str | None = None  # the name of the step whose model it starts from; None: the study's encoder
     preset: str | None = None
-    words: tuple[str, ...] = ()  # further options of the command, which decide nothing that the name does not say
+    given: tuple[tuple[str, str], ...] = ()  # what else it starts from: (option, place within the study)
+
+    @property
+    def needs(self) -> set[str]:
+        """The names of the steps that make what it starts from."""
+        named = {place.partition("/")[0] for _, place in self.given}
+        return named | ({self.model} if self.model else set())
 
 
 @dataclass(frozen=True)
@@ -92,10 +98,12 @@ class Study:
             str(self.folder / step.name),
         ]
         arguments += [] if step.preset is None else ["--preset", step.preset]
+        for option, place_within in step.given:
+            arguments += [option, str(self.folder / place_within)]
         settings = self.common | step.settings
         for name, value in settings.items():
             arguments += ["--set", f"{name}={json.dumps(value)}"]
-        return [*arguments, *step.words, "--cache", str(self.cache(place)), "--threads", str(self.threads)]
+        return [*arguments, "--cache", str(self.cache(place)), "--threads", str(self.threads)]
 
     @property
     def source(self) -> Source:
@@ -104,7 +112,7 @@ class Study:
 
     def settings_of(self, step: Step) -> dict[str, Any]:
         """All that decides an experiment's figures."""
-        more = {"from": step.model, "preset": step.preset}
+        more = {"from": step.model, "preset": step.preset, "given": dict(step.given) or None}
         chosen = {"data": called(self.data), "model": called(self.model), **self.common, **step.settings}
         return chosen | {name: value for name, value in more.items() if value is not None}
 
@@ -164,6 +172,24 @@ class Study:
         """What a step measured, or None."""
         found = self.outcome(step)
         return None if found is None else found.results
+
+    def lacking(self, steps: Iterable[Step]) -> list[Step]:
+        """Those of the steps that must be executed: that are not done, or whose model such a one starts from.
+
+        The kept line of a step whose model is gone is forgotten, for the step will be made again.
+
+        Parameters
+        ----------
+        steps : each behind what it needs.
+        """
+        wanted: list[Step] = []
+        for step in reversed(unique(list(steps))):
+            asked = any(step.name in other.needs for other in wanted)
+            if asked and not (self.folder / step.name / "model").is_dir():
+                self.kept.pop((called(self.data), step.name), None)
+            if not self.is_done(step.name):
+                wanted.append(step)
+        return wanted[::-1]
 
     def execute(self, step: Step, place: int = 0) -> None:
         """Execute a step, unless it is finished; its output goes to a log beside it."""

@@ -34,9 +34,9 @@ from hardneg.storage.artifacts import is_published, publish_file, read_manifest
 LARGE = 300_000  # bytes from which a file is compressed
 SPLITS = ("dev", "test")
 FELL, SAME, ROSE = "-=+"
-STAGE = ("stage", "seconds", "run", "version")  # the kept fields of timing
+STAGE = ("stage", "seconds", "run", "version", "model", "steps")  # the kept fields of timing
 INDEX = ("bytes", "rows", "dim", "recall")  # and of an index
-RESULTS = (*SPLITS, "forgetting", "pairwise_errors", "informative")
+RESULTS = (*SPLITS, "forgetting", "pairwise_errors", "informative", "entropy")
 
 Values = NDArray[np.float64]  # of every query of a split, in order of the queries' ids
 
@@ -281,7 +281,10 @@ def places_of(state: str) -> list[str]:
     if n is not None:
         known |= {f"episode-{n}": [f"episodes/{n + 1}"], f"refresh-{n}": [f"episodes/{n}"]}
         known |= {f"step-{n}": [f"states/{n}"]}
-    return [f"{place}/{runs}" for place in known.get(name, [])]
+    found = [f"{place}/{runs}" for place in known.get(name, [])]
+    if name == f"iteration-{n}":
+        found.append(f"episodes/1/{runs.replace('runs', f'runs-v{n:04d}', 1)}")
+    return found
 
 
 def changes_of(source: Source, folder: Path, forgetting: Sequence[Mapping[str, Any]]) -> list[str]:

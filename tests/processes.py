@@ -1,9 +1,11 @@
 """Several processes that train together: as ``torchrun`` starts them, or forked from this one, which is quicker.
 
-Embedding shards are small, so that there are some to share. One process can be told to fail in one step.
+Embedding shards are small, so that there are some to share. One process can be told to fail in one step, or when
+it is about to call a function.
 """
 
 import faulthandler
+import importlib
 import json
 import os
 import signal
@@ -18,6 +20,7 @@ import numpy as np
 from faults.forked import fork
 
 FAIL = "FAIL"  # environment: rank:step:how, by a fault or by a signal (kill)
+DIE = "DIE"  # environment: module:function:n, at whose n-th call (from 1) rank 0 is killed
 
 
 def command_of(data, model, out, settings, recipe="ance-tele"):
@@ -74,6 +77,20 @@ def arrays_of(folder):
     return {file.stem: np.load(file) for file in sorted(folder.glob("*.npy"))}
 
 
+def die_at(module, name, count):
+    """Let this process be killed when it calls a function for the ``count``-th time."""
+    place, left = importlib.import_module(module), [int(count)]
+    call = getattr(place, name)
+
+    def failing(*args, **named):
+        left[0] -= 1
+        if not left[0]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return call(*args, **named)
+
+    setattr(place, name, failing)
+
+
 def run(arguments):
     """What each process runs."""
     from hardneg import cli
@@ -94,6 +111,8 @@ def run(arguments):
             return make(self, index)
 
         batches.__call__ = failing
+    if DIE in os.environ and os.environ["RANK"] == "0":
+        die_at(*os.environ[DIE].split(":"))
     return cli.run([*arguments, "--device=cpu", "--threads=1", "--json"])
 
 

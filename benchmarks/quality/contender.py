@@ -20,7 +20,7 @@ def serve(path: Path) -> None:
     """Train as the order says; ``result.json`` and ``model`` stand in its folder at the end."""
     order: dict[str, Any] = json.loads(path.read_text())
     folder = Path(order["folder"])
-    clock = Clock(order["begun"], order["budget"], folder / "log.jsonl")
+    clock = Clock(order["begun"], order["budget"], folder / "log.jsonl", order["clock"])
     grid = [Point(*point) for point in order["grid"]] if order.get("grid") else GRID
     set_threads(order["threads"])
     clock.spend("import", clock.elapsed)

@@ -6,6 +6,7 @@ is a sentence-transformers folder whose texts are cut at one length: all read th
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,17 @@ ANEW_LAYERS, ANEW_SEED = 3, 0
 SPLITS_SEED = 0  # of the queries held out for dev where a collection has none
 
 
-def collection_folder(data: str, size: str, seed: int, folder: Path) -> Path:
-    """The canonical collection of a size; a random part is of that seed."""
+def collection_folder(data: str, size: str, seed: int, folder: Path, dev: int = DEV) -> Path:
+    """The canonical collection of a size, with ``dev`` queries to choose by; a random part is of that seed."""
     from hardneg.api.inputs import collection_of
     from hardneg.data.collection import Collection
 
-    place = folder / (FULL if size == FULL else f"{size}-{seed}")
+    name = FULL if size == FULL else f"{size}-{seed}"
+    place = folder / (name if dev == DEV else f"{name}-dev-{dev}")
     if (place / "manifest.json").is_file():
         return place
     whole = collection_of(data)
-    splits = splits_of(whole, size, seed)
+    splits = splits_of(whole, size, seed, dev)
     asked = {name for judged in splits.values() for name in judged}
     rows = range(whole.n_passages)
     names = whole.passage_ids.take(rows)
@@ -40,8 +42,8 @@ def collection_folder(data: str, size: str, seed: int, folder: Path) -> Path:
     return place
 
 
-def splits_of(whole: Any, size: str, seed: int) -> dict[str, dict[str, dict[str, int]]]:
-    """Judgements by split and query: train cut to a size, dev to ``DEV`` queries, test whole."""
+def splits_of(whole: Any, size: str, seed: int, queries: int = DEV) -> dict[str, dict[str, dict[str, int]]]:
+    """Judgements by split and query: train cut to a size, dev to so many queries, test whole."""
     from hardneg.data.training_data import choose_splits
 
     parts = choose_splits(whole, seed=SPLITS_SEED)
@@ -49,7 +51,7 @@ def splits_of(whole: Any, size: str, seed: int) -> dict[str, dict[str, dict[str,
     assert parts.test is not None
     train, dev, test = (judged(whole, part) for part in (parts.train, parts.dev, parts.test))
     train = train if size == FULL else drawn(train, int(size), seed)
-    return {"train": train, "dev": drawn(dev, DEV, SPLITS_SEED), "test": test}
+    return {"train": train, "dev": drawn(dev, queries, SPLITS_SEED), "test": test}
 
 
 def judged(whole: Any, part: Any) -> dict[str, dict[str, int]]:
@@ -96,8 +98,32 @@ def base_folder(model: str, start: str, length: int, folder: Path) -> Path:
     return place
 
 
-def places_of(cell: Cell, data: str, model: str, length: int, folder: Path) -> tuple[Path, Path]:
-    """Collection and model of a cell."""
+def pool_file(collection: Path, passages: int) -> Path:
+    """Where the ids of the passages are kept among which dev is judged."""
+    return collection.with_name(f"{collection.name}.dev-pool-{passages}.json")
+
+
+def make_pool(collection: Path, passages: int) -> None:
+    """Keep them: the first so many that BM25 finds for each dev query, and the positives, as hardneg judges."""
+    from hardneg.api.inputs import collection_of
+    from hardneg.search.bm25 import bm25_run
+
+    place = pool_file(collection, passages)
+    if place.is_file():
+        return
+    found = collection_of(str(collection))
+    dev = found.qrels("dev")
+    run = bm25_run(found, dev.query_rows, passages, collection.with_name("cache"))
+    rows = np.union1d(run.passage_rows, dev.positives().passage_rows)
+    place.write_text(json.dumps(list(found.passage_ids.take(rows))))
+
+
+def places_of(
+    cell: Cell, data: str, model: str, length: int, folder: Path, *, dev: int = DEV, passages: int | None = None
+) -> tuple[Path, Path]:
+    """Collection and model of a cell; see :class:`~quality.study.Study` for ``dev`` and ``passages``."""
     called = cell.collection.replace(":", "-").replace("/", "-")
-    collection = collection_folder(data, cell.size, cell.seed, folder / "data" / called)
+    collection = collection_folder(data, cell.size, cell.seed, folder / "data" / called, dev)
+    if passages is not None:
+        make_pool(collection, passages)
     return collection, base_folder(model, cell.start, length, folder / "models")

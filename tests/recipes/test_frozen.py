@@ -75,6 +75,29 @@ def test_distillation_without_a_teacher_is_refused_at_once(run_states, world, ra
         frozen_inputs(settings_of("ance-tele", distill="kl", episodes=2), source, scored)
 
 
+@pytest.mark.parametrize("mixtures", [["file", "bm25"], ["file+random"], ["in_batch", "file"], ["in_batch"]])
+def test_mixtures_that_nobody_scored_are_refused_before_training(run_states, world, ranker, tmp_path, mixtures):
+    recipe, settings, place = RUNS["warmup"]
+    guide = open_guide(ModelSource.at(ranker, device="cpu"), world.collection, tmp_path)
+    pool = guide.scored(load_pool(run_states(recipe, **settings).path / place))
+    save_pool(pool, tmp_path / "scored", settings={}, inputs={})
+    common = COMMON | {"steps": [2], "measures": "RR@10", "device": "cpu", "distill": "kl"}
+    where = world.collection, world.calm, tmp_path / "exp"
+    options = {"negatives": tmp_path / "scored", "mixtures": mixtures, **common}
+    with pytest.raises(SettingsError, match=r"NO_TEACHER: .* not of the scored pool"):
+        hn.train("warmup", *where, **options)
+    assert not (tmp_path / "exp").exists()
+    source = ModelSource.at(world.calm)
+    for alone in (["file"], ["file+in_batch", "file+nce"]):
+        assert frozen_inputs(settings_of("warmup", distill="kl", mixtures=alone), source, pool) == {}
+    assert (
+        frozen_inputs(
+            settings_of("warmup", distill="kl", mixtures=mixtures, filter_by="start", top=3), source, pool
+        )
+        == {}
+    )
+
+
 @pytest.mark.parametrize("name", RUNS)
 @pytest.mark.parametrize("by", ["kl", "margin_mse"])
 def test_live_and_stored_scores_teach_the_same(run_states, world, ranker, tmp_path, name, by):

@@ -11,9 +11,12 @@ from recorded import RECORDED
 from safetensors.numpy import load_file
 
 import hardneg as hn
+from hardneg.models.rankers import new_ranker, save_ranker
+from hardneg.models.source import ModelSource
+from hardneg.negatives.pool import load_pool
 from hardneg.storage.artifacts import is_published, read_manifest
 from hardneg.training.checkpoint import checkpoints
-from processes import FAIL, arrays_of, command_of, finish, forked, torchrun
+from processes import DIE, FAIL, arrays_of, command_of, finish, forked, torchrun
 from worlds.tiny_world import COMMON, SETTINGS
 
 pytestmark = pytest.mark.slow
@@ -161,6 +164,47 @@ def test_every_recipe_trains_as_by_one_process(world, alone, tmp_path, recipe):
     check_equal_training(tmp_path / "exp", alone(recipe))
 
 
+@pytest.fixture(scope="module")
+def frozen_ranker(world):
+    place = world.root / "ranker-beside"
+    if not place.exists():
+        save_ranker(new_ranker(ModelSource.at(world.calm), seed=3, max_length=24), place)
+    return place
+
+
+FROZEN = {
+    "a ranker teaches": ("star", "ranker", [], {"distill": "kl"}),
+    "a bi-encoder teaches, and the start masks": (
+        "warmup",
+        "encoder",
+        [],
+        {"distill": "margin_mse", "guide_mask": True},
+    ),
+    "a bi-encoder filters, and its kept scores teach": ("star", None, ["encoder"], {"distill": "kl", "top": 9}),
+    "a bi-encoder filters and teaches": ("ance", None, ["encoder"], {"distill": "kl", "absolute_margin": 0.001}),
+    "a ranker filters, and refreshes are filtered": ("ance", None, ["ranker"], {"absolute_margin": 0.001}),
+    "a bi-encoder filters, a ranker teaches": ("ance", "ranker", ["encoder"], {"distill": "kl", "top": 6}),
+    "the start filters and teaches": ("star", None, [], {"filter_by": "start", "top": 9, "distill": "kl"}),
+    "a bi-encoder filters what two models play with": ("ar2", None, ["encoder"], {"top": 8}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", FROZEN)
+def test_frozen_models_beside_two_processes_do_as_beside_one(world, frozen_ranker, tmp_path, what):
+    recipe, teacher, filters, settings = FROZEN[what]
+    place = {"ranker": str(frozen_ranker), "encoder": world.model}
+    beside = ["--teacher", place[teacher]] if teacher else []
+    beside += ["--filter-by", place[filters[0]]] if filters else []
+    common = COMMON | {"measures": "RR@10"} | OTHERS[recipe] | settings
+    for count in (1, 2):
+        arguments = command_of(world.collection.path, world.calm, tmp_path / str(count), common, recipe)
+        finish(count, [*arguments, *beside], tmp_path / "log")
+    check_equal_training(tmp_path / "2", tmp_path / "1")
+    pools = [folder for place in POOLS for folder in (tmp_path / "2").glob(place) if is_published(folder)]
+    assert all(load_pool(pool).ranker for pool in pools) == bool(filters or "filter_by" in settings)
+
+
 @pytest.mark.slow
 def test_four_processes_train_a_retriever_and_a_ranker_as_one_does(world, alone, tmp_path):
     finish(4, short(world, "ar2", tmp_path / "exp"), tmp_path / "log")
@@ -255,6 +299,53 @@ def test_one_that_ends_ends_the_others_and_one_process_finishes(
     monkeypatch.delenv(FAIL)
     finish(1, arguments, tmp_path / "log")
     check_equal_training(tmp_path / "exp", alone(recipe))
+
+
+BETWEEN = {
+    "the sample of vectors": "hardneg.diagnostics.search_state:keep_sample:2",
+    "the pairwise errors": "hardneg.diagnostics.search_state:errors_of_state:2",
+    "the entropy": "hardneg.recipes.ar2.pipeline:keep_sharpness:2",
+    "the entropy of the last state": "hardneg.recipes.ar2.pipeline:keep_sharpness:3",
+    "the candidates": "hardneg.recipes.ar2.recipe:mine_candidates:2",
+    "the re-ranked runs": "hardneg.diagnostics.reranked:save_run:3",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", BETWEEN)
+def test_killed_between_a_states_runs_and_what_follows_two_processes_go_on(
+    world, alone, tmp_path, monkeypatch, what
+):
+    arguments = short(world, "ar2", tmp_path / "exp")
+    monkeypatch.setenv(DIE, BETWEEN[what])
+    assert forked(2, arguments, tmp_path / "log") == [-signal.SIGKILL, 8]
+    monkeypatch.delenv(DIE)
+    finish(2, arguments, tmp_path / "log")
+    check_equal_training(tmp_path / "exp", alone("ar2"))
+    assert hn.verify(tmp_path / "exp")["whole"]
+
+
+@pytest.mark.slow
+def test_dev_among_some_passages_by_two_processes_one_killed_before_the_last_entropy(world, tmp_path, monkeypatch):
+    settings = COMMON | {"measures": "RR@10"} | OTHERS["ar2"]
+    settings |= {"dev_passages": 2, "keep": "best", "examine": "judged"}
+    arguments = {
+        count: [
+            *command_of(world.collection.path, world.calm, tmp_path / count, settings, "ar2"),
+            "--test",
+            "none",
+        ]
+        for count in ("one", "two")
+    }
+    finish(1, arguments["one"], tmp_path / "log")
+    monkeypatch.setenv(DIE, "hardneg.recipes.ar2.pipeline:keep_sharpness:3")
+    assert forked(2, arguments["two"], tmp_path / "log") == [-signal.SIGKILL, 8]
+    monkeypatch.delenv(DIE)
+    finish(2, arguments["two"], tmp_path / "log")
+    check_equal_training(tmp_path / "two", tmp_path / "one")
+    one, two = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("one", "two"))
+    assert two["dev"] == one["dev"]
+    assert two["entropy"]["dev"] == pytest.approx(one["entropy"]["dev"], abs=1e-4)
 
 
 @pytest.mark.slow

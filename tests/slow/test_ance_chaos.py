@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import json
 import os
 import random
 import re
@@ -9,13 +10,21 @@ import signal
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from faults.forked import Forked, fork
 from hardneg import cli
+from hardneg.data.importing import open_data
+from hardneg.models.rankers import new_ranker, save_ranker
+from hardneg.models.source import ModelSource
+from hardneg.negatives.pool import load_pool
+from hardneg.negatives.scores import lowest_positive
 from hardneg.process.signals import stop_flag
 from hardneg.recipes.ance import roles, supervision
+from hardneg.records import owners
+from hardneg.storage.artifacts import read_manifest
 from worlds.tiny_world import tiny_collection, tiny_model
 
 pytestmark = pytest.mark.slow
@@ -57,19 +66,20 @@ def world(tmp_path_factory):
     torch.set_num_threads(threads)
 
 
-def command(world, out, **changes):
+def command(world, out, *beside, **changes):
     arguments = ["train", "ance", "--data", world / "collection", "--model", world / "model", "--out", out]
     for name, value in (SETTINGS | changes).items():
         arguments += ["--set", f"{name}={value}"]
-    return [str(argument) for argument in [*arguments, "--cache", world / "shared", "--threads", "1"]]
+    arguments += ["--cache", world / "shared", "--threads", "1", *beside]
+    return [str(argument) for argument in arguments]
 
 
 class Supervisor:
     """``hardneg train ance`` in a process of its own, its stderr in a file."""
 
-    def __init__(self, world, out, **changes):
+    def __init__(self, world, out, *beside, **changes):
         self.out, self.status = out, None
-        arguments = command(world, out, **changes)
+        arguments = command(world, out, *beside, **changes)
         with open(f"{out}.log", "ab") as log:
             self.pid, _ = fork(lambda: cli.run(arguments), stderr=log.fileno())
 
@@ -278,3 +288,65 @@ def roles_of():
     from hardneg.recipes.ance.recipe import RECIPE
 
     return list(RECIPE.roles)
+
+
+# ---------------------------------------------------------------- frozen models
+
+
+@pytest.fixture(scope="module")
+def beside(world):
+    """Frozen models by what they do: options and settings."""
+    encoder = tiny_model(world / "teacher", open_data(world / "collection"), seed=5)
+    save_ranker(new_ranker(ModelSource.at(world / "model"), seed=3, max_length=24), world / "ranker")
+    taught = {"distill": "kl", "absolute_margin": 0.001}
+    alike = {"filter_by": "start", "top": 9, "distill": "margin_mse", "guide_mask": "true"}
+    return {
+        "a ranker filters, a bi-encoder teaches": (
+            ["--filter-by", world / "ranker", "--teacher", encoder],
+            taught,
+        ),
+        "a bi-encoder filters, and teaches": (["--filter-by", encoder], taught),
+        "the start filters, masks and teaches": ([], alike),
+    }
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "a ranker filters, a bi-encoder teaches",
+        "a bi-encoder filters, and teaches",
+        "the start filters, masks and teaches",
+    ],
+)
+def test_frozen_models_beside_trainer_and_inferencer(world, beside, tmp_path, monkeypatch, what):
+    options, settings = beside[what]
+    settings = settings | {"refreshes": 2}
+    done = {
+        mode: Supervisor(world, tmp_path / mode, *options, mode=mode, **settings)
+        for mode in ("sync", "async-fixed")
+    }
+    for one in done.values():
+        assert one.finish() == 0, one.said()[-3000:]
+    rows = [
+        [json.loads(line) for line in (one.out / "metrics.jsonl").read_text().splitlines()]
+        for one in done.values()
+    ]
+    every = SETTINGS["refresh_every"]
+    assert [row["loss"] for row in rows[1][:every]] == [row["loss"] for row in rows[0][:every]]
+    assert len(rows[1]) == 3 * every
+    versions = sorted((tmp_path / "async-fixed/versions").glob("v*"))
+    pools = [load_pool(path) for path in versions]
+    assert len(pools) > 1
+    for path, pool in zip(versions, pools, strict=True):
+        assert pool.ranker == read_manifest(path).inputs["filter_by"]
+        if "top" in settings:
+            assert np.diff(pool.offsets).max() <= settings["top"]
+        else:
+            below = lowest_positive(pool)[owners(pool.offsets)] - settings["absolute_margin"]
+            assert (pool.ranker_scores <= below + 1e-6).all()
+    for role, number in (("inferencer", 40), ("trainer", 60)):
+        monkeypatch.setattr(Forked, "prepare", staticmethod(lambda role=role, at=number: die_at(at, role)))
+        killed = Supervisor(world, tmp_path / role, *options, **settings)
+        assert killed.finish() == 0, killed.said()[-3000:]
+        assert "was stopped (by SIGKILL)" in killed.said()
+        assert digests(killed.out) == digests(done["async-fixed"].out)

@@ -18,7 +18,10 @@ SOURCE = Path(hardneg.__file__).parent
 # From the ground up, as the page shows them. A module imports from lower floors, or from modules named before it.
 FLOORS = floors()
 ORDER = [module for modules in FLOORS.values() for module in modules]
-SHARED_READERS = {f"data.formats.{name}" for name in ("lines", "pair_table", "folders", "arrays", "contexts")}
+SHARED_READERS = {
+    f"data.formats.{name}"
+    for name in ("lines", "faults", "pair_table", "folders", "arrays", "contexts", "tables", "columns")
+}
 COLLECTIVES = {
     "group",
     "by_leader",

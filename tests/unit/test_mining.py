@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from hardneg.negatives.facts import entries_of, stats
 from hardneg.negatives.imported_pool import import_pool
 from hardneg.negatives.mining import TELEPORTED, Corpus, QueryScores, mine_candidates, mine_pool, training_depth
 from hardneg.negatives.pool import DTYPES, SOURCES, blocks, load_pool, save_pool
-from hardneg.records import Positives, Run
+from hardneg.records import Positives, Run, owners
 from hardneg.search import exact
 from hardneg.search.bm25 import bm25_run
 from hardneg.search.embeddings import encode_store
@@ -469,3 +470,39 @@ def test_given_negatives_of_any_episode_fit_any_other(state, train, episode, tmp
     )
     loaded = load_pool(tmp_path / "p", n_passages=state.collection.n_passages)
     assert np.array_equal(loaded.momentum, given.momentum)
+
+
+RANDOM = [Filters(relative_margin=0.02), Filters(absolute_margin=0.3), Filters(top=2), Filters(max_score=0.0)]
+
+
+@pytest.mark.parametrize("filters", RANDOM)
+def test_the_model_that_mines_compares_random_draws_too(state, train, filters):
+    known = QueryScores.of(state, train, "random")
+    plain = mine_candidates(state, train, "random", episode=1, count=6, seed=3)
+    if filters.max_score is not None:
+        filters = Filters(max_score=float(np.median(known(owners(plain.offsets), plain.passage_rows))))
+    pool = mine_candidates(state, train, "random", episode=1, count=6, seed=3, filters=filters)
+    lowest, left = known.positives_lowest(), []
+    for i in range(len(train)):
+        rows = plain.passage_rows[plain.offsets[i] : plain.offsets[i + 1]].tolist()
+        scores = {row: float(known(np.array([i]), np.array([row], np.int32))[0]) for row in rows}
+        most = min(
+            lowest[i] - (filters.absolute_margin or 0),
+            lowest[i] - (filters.relative_margin or 0) * abs(lowest[i]) if filters.relative_margin else np.inf,
+        )
+        most = np.inf if not filters.margin else most
+        kept = [row for row in rows if scores[row] <= min(most, filters.max_score or np.inf)]
+        best = sorted(kept, key=lambda row: -scores[row])[: filters.top]
+        left.append([row for row in kept if row in best])
+    found = [pool.passage_rows[a:b].tolist() for a, b in pairwise(pool.offsets.tolist())]
+    assert found == left
+    assert pool.filtered == {"random": len(plain.passage_rows) - len(pool.passage_rows)}
+    assert 0 < len(pool.passage_rows) < len(plain.passage_rows)
+
+
+def test_random_draws_without_a_model_have_nothing_to_compare(state, train):
+    corpus = Corpus(state.collection, state.cache)
+    mine_candidates(corpus, train, "random", episode=1, count=6, filters=Filters(rank_from=2))
+    for filters in RANDOM:
+        with pytest.raises(SettingsError, match="NO_MARGIN: random negatives have no scores"):
+            mine_candidates(corpus, train, "random", episode=1, count=6, filters=filters)

@@ -317,6 +317,7 @@ def test_an_order_is_read_as_it_was_written(quality, tmp_path, monkeypatch):
     (tmp_path / "base/weights").write_text("base")
     order = {"contender": "hardneg-warmup", "base": str(tmp_path / "base"), "folder": str(tmp_path), "begun": 0}
     order |= {"budget": 60, "threads": 1, "grid": [[1e-3, 20.0]], "data": "D", "seed": 1, "precision": "float32"}
+    order["clock"] = "wall"
     (tmp_path / "order.json").write_text(json.dumps(order))
     monkeypatch.setattr(contender, "set_threads", lambda threads: None)
     seen = []

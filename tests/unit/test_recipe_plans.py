@@ -1,16 +1,25 @@
-"""What ADORE and ANCE would do, counted by hand from what the recipes do."""
+"""What ADORE, ANCE and AR2 would do, and models beside them, counted by hand from what the recipes do."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
+import hardneg as hn
+from hardneg import settings_of
 from hardneg.data.training_data import choose_splits
 from hardneg.models.loading import load_encoder
-from hardneg.recipes import estimate
+from hardneg.models.rankers import save_ranker
+from hardneg.models.source import ModelSource
+from hardneg.negatives.pool import empty_pool
+from hardneg.recipes import estimate, star
 from hardneg.recipes import microbenchmarks as timing
 from hardneg.recipes.adore import recipe as adore
 from hardneg.recipes.ance import recipe as ance
+from hardneg.recipes.ar2 import recipe as ar2
 from hardneg.recipes.estimate import (
+    Beside,
+    add_beside,
     describe_work,
     disk_bytes,
     stored_bytes,
@@ -18,7 +27,9 @@ from hardneg.recipes.estimate import (
     time_stages,
     tokens_of_step,
 )
+from hardneg.recipes.frozen_cost import frozen_work
 from hardneg.recipes.microbenchmarks import spread
+from hardneg.recipes.starting_ranker import starting_ranker
 from worlds.tiny_world import COMMON, one_thread, tiny_collection, tiny_model  # noqa: F401
 
 N, QUERIES, ALL_QUERIES, JUDGED = 120, 60, 92, 32  # of the tiny world; all but the training queries judge
@@ -29,7 +40,7 @@ RUN = 8 * QUERIES * 100  # bytes of a run of the training queries, which is kept
 @pytest.fixture(scope="module")
 def world(world):
     encoders = {"tied": load_encoder(world.model), "untied": load_encoder(world.model, world.model)}
-    return choose_splits(world.collection), encoders
+    return choose_splits(world.collection), encoders, world.model
 
 
 @pytest.fixture
@@ -156,3 +167,122 @@ def test_ance_by_hand(world, work_of, changes, versions, pools, models):
     stored = (versions + 1) * 2 * RUN + pools * 21 * QUERIES * DEPTH
     found = disk_bytes(work, encoder, take_sample(work, encoder))
     assert found == pytest.approx(weights + kept_besides(work, encoder) + stored)
+
+
+# ---------------------------------------------------------------- models beside the retriever
+
+
+AR2 = {
+    "iterations": 3,
+    "retriever_steps": 5,
+    "ranker_steps": 4,
+    "first_ranker_steps": 6,
+    "negatives_per_query": 3,
+    "ranker_queries_per_step": 4,
+    "first_ranker_queries_per_step": 100,
+    "rerank_depth": 10,
+}
+
+
+@pytest.fixture(scope="module")
+def rankers(world):
+    new = starting_ranker(ModelSource.at(world[2]), {"max_length": 24}, seed=1)
+    return {"new": new, "given": replace(new, is_new=False)}
+
+
+@pytest.mark.parametrize("order", ["ranker-first", "retriever-first"])
+@pytest.mark.parametrize("kind", ["new", "given"])
+def test_ar2_counts_both_models_by_hand(world, rankers, monkeypatch, kind, order):
+    data, encoder = world[0], world[1]["tied"]
+    settings = ar2.RECIPE.settings(**(COMMON | AR2 | {"order": order}))
+    work = ar2.plan(settings, data, encoder, rankers[kind])
+    (beside,) = work.beside
+    assert beside.trained == 4 * (12 * 4 + 6 * QUERIES * (kind == "new"))  # D⁰'s steps have all queries there are
+    # the retriever's steps; D⁰ on the hits of G⁰ and of G, and the ranker of each iteration on both
+    assert beside.scored == 15 * 8 * 4 + 10 * JUDGED * (2 + 2 * 3)
+    monkeypatch.setattr(estimate, "ranking_seconds", lambda *_: (3.0, 1.0))
+    plan = describe_work(work, encoder, seeds=1, measure=True)
+    assert plan["seconds"]["train the ranker"] == 3 * beside.trained
+    assert plan["seconds"]["score by the ranker"] == beside.scored
+    assert plan["seconds"]["total"] > 3 * beside.trained + beside.scored
+    assert plan["facts"]["pairs that the ranker is trained on"] == beside.trained
+    assert plan["facts"]["optimiser steps"] == 15 + 12 + 6 * (kind == "new")
+    assert [row["steps"] for row in plan["episodes"]] == [6] * (kind == "new") + [15, 12]
+    assert plan["facts"]["negatives per query"] == "3 (3 hard, 0 in-batch)"
+    assert work.mined_pools == 3 + (order == "retriever-first")
+    alone = describe_work(replace(work, beside=()), encoder, seeds=1, measure=True)
+    weights = 4 * sum(p.numel() for p in rankers[kind].model.parameters())
+    folders, checkpoints = 1 + (kind == "new"), 2
+    more = plan["bytes"]["disk"] - alone["bytes"]["disk"]
+    assert more == pytest.approx((folders + 3 * checkpoints) * weights)
+
+
+def test_a_ranker_that_is_not_measured_scores_for_the_retriever_alone(world, rankers):
+    settings = ar2.RECIPE.settings(**(COMMON | AR2 | {"rerank_depth": 0}))
+    (beside,) = ar2.plan(settings, world[0], world[1]["tied"], rankers["new"]).beside
+    assert beside.scored == 15 * 8 * 4
+
+
+POSITIVES = 80  # of the training queries: every third has two
+STAR = {"steps": 5}  # of 8 queries and 2 passages each
+
+
+@pytest.mark.parametrize(
+    ("recipe", "changes", "models", "expected"),
+    [
+        (star.RECIPE, {"top": 5}, {}, {}),  # the model that mines
+        (star.RECIPE, {"top": 5}, {"filter_by": "R"}, {"the guide": QUERIES * DEPTH + POSITIVES}),
+        (star.RECIPE, {"distill": "kl"}, {"teacher": "R"}, {"the teacher": 5 * 8 * 2}),
+        (
+            star.RECIPE,
+            {"distill": "kl", "top": 5},
+            {"filter_by": "R"},  # which teaches, too
+            {"the guide": QUERIES * DEPTH + POSITIVES + 5 * 8 * 2},
+        ),
+        (
+            star.RECIPE,
+            {"distill": "kl", "top": 5},
+            {"filter_by": "R", "teacher": "T"},
+            {"the guide": QUERIES * DEPTH + POSITIVES, "the teacher": 5 * 8 * 2},
+        ),
+        (
+            ance.RECIPE,  # refreshed four times
+            {"refreshes": 4, "refresh_every": 3, "steps": None, "absolute_margin": 0.1},
+            {"filter_by": "R"},
+            {"the guide": 5 * (QUERIES * DEPTH + POSITIVES)},
+        ),
+    ],
+)
+def test_what_frozen_models_score_by_hand(world, recipe, changes, models, expected):
+    values = {name: value for name, value in (COMMON | STAR | changes).items() if value is not None}
+    settings = recipe.settings(**values).with_frozen("filter_by" in models, "teacher" in models)
+    work = recipe.plan(settings, world[0], world[1]["tied"])
+    source = ModelSource.at("M", **models)
+    found = frozen_work(settings, work, source, None, "digest" if "teacher" in models else None)
+    assert {one.name: one.scored for one in found} == expected
+
+
+def test_a_teacher_whose_scores_are_stored_scores_nothing(world):
+    settings = star.RECIPE.settings(**(COMMON | STAR | {"distill": "kl"}))
+    work = star.RECIPE.plan(settings, world[0], world[1]["tied"])
+    pool = replace(empty_pool(world[0].train, 1, ""), ranker="digest")
+    assert frozen_work(settings, work, ModelSource.at("M"), pool, None) == []
+    assert frozen_work(settings, work, ModelSource.at("M", teacher="T"), pool, "digest") == []
+    (other,) = frozen_work(settings, work, ModelSource.at("M", teacher="T"), pool, "another")
+    assert other.scored == 5 * 8 * 2
+
+
+def test_a_plan_says_what_frozen_models_take(world, rankers, tmp_path, monkeypatch):
+    collection, encoder = world[0].collection, world[1]["tied"]
+    save_ranker(rankers["new"].model, tmp_path / "R")
+    options = COMMON | STAR | {"device": "cpu", "estimate": True, "distill": "kl", "top": 5}
+    monkeypatch.setattr(estimate, "ranking_seconds", lambda *_: (3.0, 1.0))
+    plain = hn.plan("star", collection, world[2], **options, filter_by=tmp_path / "R", teacher=world[2])
+    assert plain["seconds"]["score by the guide"] == QUERIES * DEPTH + POSITIVES
+    assert plain["facts"]["pairs that the teacher scores"] == 5 * 8 * 2
+    work = star.RECIPE.plan(settings_of("star", **(COMMON | STAR)), world[0], encoder)
+    seconds, teacher = {"encode": 0.0}, Beside("the teacher", lambda: encoder, 80)
+    monkeypatch.setattr(estimate, "encode_seconds", lambda *_: 1.0)
+    found = add_beside(seconds, work, teacher)
+    assert seconds == {"encode": pytest.approx(take_sample(work, encoder).tokens(ALL_QUERIES, N))}
+    assert found.disk == 4 * 64 * (ALL_QUERIES + N)

@@ -1,158 +1,345 @@
-"""Tables: aligned, honest about small numbers, and safe to show on a terminal."""
+"""Pairs, triplets and corpora in named columns, as sentence-transformers and FlagEmbedding have, in all files."""
 
-import tomllib
+import csv
+import gzip
+import io
+import json
 
 import pytest
 
-from hardneg.cli.tables import (
-    comparison_table,
-    estimate_text,
-    evaluation_table,
-    facts_table,
-    hits_text,
-    inspection_text,
-    p_value,
-    plain,
-    results_table,
-    settings_text,
-    table,
-)
-from hardneg.config import build
-from hardneg.recipes.ance_tele import AnceTele
+from hardneg.data.collection import Collection
+from hardneg.data.formats.contexts import text_id
+from hardneg.data.formats.tables import read_rows
+from hardneg.data.importing import detect, find_source, import_collection, kind_of_file
+from hardneg.errors import HardnegError, InputError, SettingsError
 
-EPISODES = [
-    {"episode": 1, "queries": 60, "steps": 4, "queries_per_step": 8, "passages_per_query": 4},
-    {"episode": 2, "queries": 1234, "steps": 12, "queries_per_step": 8, "passages_per_query": 5},
+pytestmark = pytest.mark.usefixtures("no_flush")
+
+ROWS = [
+    {"anchor": "what is it", "positive": 'a "quoted", thing', "negative": "something else"},
+    {"anchor": "who is there", "positive": "naïve ☃ me", "negative": 'a "quoted", thing'},
+    {"anchor": "what is it", "positive": "another thing", "negative": ""},
 ]
+PASSAGES = ['a "quoted", thing', "something else", "naïve ☃ me", "another thing"]
 
 
-def test_columns_are_as_wide_as_their_widest_cell():
-    lines = table(["", "R@10"], [["bm25", 0.5], ["a longer name", 12345]]).splitlines()
-    assert lines == [
-        "                 R@10",
-        "---------------------",
-        "bm25           0.5000",
-        "a longer name  12,345",
-    ]
+def jsonl(rows):
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+
+
+def table(rows, delimiter=","):
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, list(rows[0]), delimiter=delimiter, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return stream.getvalue().encode()
+
+
+def plain(rows):
+    return "".join("\t".join(row) + "\n" for row in [list(rows[0]), *(row.values() for row in rows)]).encode()
+
+
+def otherwise(data):
+    return b"\xef\xbb\xbf" + data.replace(b"\n", b"\r\n").removesuffix(b"\r\n")
+
+
+def parquet(path, rows):
+    pq, pa = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    pq.write_table(pa.Table.from_pylist(rows), path)
+
+
+def write(path, data):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    return path
+
+
+def imported(place, to, **options):
+    return import_collection(str(place), to, **options)
+
+
+def fault(place, tmp_path, **options):
+    with pytest.raises(InputError) as caught:
+        imported(place, tmp_path / "never", **options)
+    assert not (tmp_path / "never").exists()
+    return str(caught.value).removeprefix(f"{tmp_path}/")
+
+
+def texts_of(collection, split="train"):
+    """The positives of each query of a split, by texts."""
+    qrels = collection.qrels(split)
+    queries = collection.query_texts.take(qrels.query_rows)
+    spans = zip(qrels.offsets[:-1], qrels.offsets[1:], strict=True)
+    return {q: collection.texts.take(qrels.passage_rows[a:b]) for q, (a, b) in zip(queries, spans, strict=True)}
+
+
+EXPECTED = {"what is it": ['a "quoted", thing', "another thing"], "who is there": ["naïve ☃ me"]}
+
+
+# ---------------------------------------------------------------- kinds of files
 
 
 @pytest.mark.parametrize(
-    ("p", "shown"), [(1.0, "1.0000"), (0.0012, "0.0012"), (0.00099, "1e-03"), (1e-5, "1e-05")]
+    ("name", "data"),
+    [
+        ("data.jsonl", jsonl(ROWS)),
+        ("data.json", json.dumps(ROWS, indent=1).encode()),
+        ("data.csv", table(ROWS)),
+        ("semicolons.csv", table(ROWS, ";")),
+        ("tabs.csv", table(ROWS, "\t")),
+        ("data.tsv", plain(ROWS)),
+        ("bom.csv", otherwise(table(ROWS))),
+        ("bom.tsv", otherwise(plain(ROWS))),
+        ("bom.jsonl", otherwise(jsonl(ROWS))),
+        ("packed.csv.gz", gzip.compress(table(ROWS))),
+    ],
 )
-def test_a_p_value_is_never_nought(p, shown):
-    assert p_value(p) == shown
+def test_every_kind_of_file_gives_one_collection(tmp_path, name, data):
+    c = imported(write(tmp_path / name, data), tmp_path / "c")
+    assert list(c.texts) == PASSAGES
+    assert texts_of(c) == EXPECTED
+    assert c.digest == imported(write(tmp_path / "x" / "train.jsonl", jsonl(ROWS)).parent, tmp_path / "d").digest
 
 
-def test_facts_of_a_table_within_stand_under_its_name():
-    facts = {"passages": 1398, "splits": {"test": {"queries": 225, "positives": 1611}}, "share": {"bm25": 0.25}}
-    assert facts_table(facts).splitlines() == [
-        "passages     1,398",
-        "splits.test  225 queries, 1,611 positives",
-        "share.bm25   0.2500",
+def test_parquet_and_what_datasets_saves_give_the_same(tmp_path):
+    expected = imported(write(tmp_path / "data.jsonl", jsonl(ROWS)), tmp_path / "c").digest
+    parquet(tmp_path / "data.parquet", ROWS)
+    assert imported(tmp_path / "data.parquet", tmp_path / "p").digest == expected
+    datasets = pytest.importorskip("datasets")
+    saved = datasets.Dataset.from_list(ROWS)
+    saved.save_to_disk(str(tmp_path / "one"))
+    assert imported(tmp_path / "one", tmp_path / "o").digest == expected
+    datasets.DatasetDict({"train": saved, "validation": saved}).save_to_disk(str(tmp_path / "two"))
+    both = imported(tmp_path / "two", tmp_path / "t")
+    assert both.splits == ("dev", "train")
+    assert texts_of(both, "dev") == texts_of(both) == EXPECTED
+
+
+def test_a_missing_pyarrow_is_one_line_with_its_install_line(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(SettingsError, match=r"PACKAGE_MISSING: .* pyarrow; pip install 'hardneg\[parquet\]'"):
+        imported(f"pairs:{write(tmp_path / 'a.parquet', b'')}", tmp_path / "c")
+
+
+def test_the_split_is_in_the_name_of_the_file_or_of_its_folder(tmp_path):
+    rows = [{"query": "q", "answer": "a"}]
+    names = ["train-00000-of-00002", "my_train-00001-of-00002", "nq.validation", "Test", "test/part-0", "val/data"]
+    for number, name in enumerate(names):
+        one = [{**rows[0], "answer": f"a{number}"}]
+        write(tmp_path / "in" / f"{name}.jsonl", jsonl(one))
+    c = imported(tmp_path / "in", tmp_path / "c")
+    assert {split: sorted(texts_of(c, split)["q"]) for split in c.splits} == {
+        "train": ["a0", "a1"],
+        "dev": ["a2", "a5"],
+        "test": ["a3", "a4"],
+    }
+
+
+def test_a_file_twice_is_refused(tmp_path):
+    write(tmp_path / "in" / "train.csv", table(ROWS))
+    write(tmp_path / "in" / "train.csv.gz", gzip.compress(table(ROWS)))
+    assert fault(tmp_path / "in", tmp_path).startswith("in/train.csv.gz: AMBIGUOUS")
+
+
+# ---------------------------------------------------------------- columns
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"anchor": "q", "positive": "p"},
+        {"Query": "q", " Positive ": "p"},
+        {"query": "q", "pos": ["p"], "neg": []},
+        {"question": "q", "answer": "p"},
+        {"query": "q", "document": "p", "id": 7},
+        {"sentence1": "q", "sentence2": "p", "score": 1.0},
+        {"sentence1": "q", "sentence2": "p", "label": 1},
+        {"query": "q", "text": "p"},
+    ],
+)
+def test_the_names_of_columns_tell_queries_and_positives(tmp_path, row):
+    c = imported(write(tmp_path / "data.jsonl", jsonl([row])), tmp_path / "c")
+    assert texts_of(c) == {"q": ["p"]}
+    assert (list(c.query_ids), list(c.passage_ids)) == ([text_id("q")], [text_id("p")])
+
+
+def test_lists_of_flagembedding_may_stand_in_csv_as_json_or_as_python(tmp_path):
+    rows = [
+        {"query": "q", "pos": '["p1", "p2"]', "neg": "['n1', \"it's\"]"},
+        {"query": "r", "pos": "[see below]", "neg": ""},
     ]
+    c = imported(write(tmp_path / "data.csv", table(rows)), tmp_path / "c")
+    assert list(c.texts) == ["p1", "p2", "n1", "it's", "[see below]"]
+    assert texts_of(c) == {"q": ["p1", "p2"], "r": ["[see below]"]}
 
 
-def test_an_evaluation_says_over_what():
-    result = {"measures": {"RR@10": 0.25}, "queries": 1200, "missing": 0, "unjudged": 0}
-    assert evaluation_table(result).splitlines()[-2:] == ["RR@10    0.2500", "1,200 queries"]
-    last = evaluation_table(result | {"missing": 3, "unjudged": 4}).splitlines()[-1]
-    assert "3 of them are not in the run and score 0" in last
-    assert "4 queries of the run are not judged and left out" in last
+def test_scores_are_grades(tmp_path):
+    scores = [1, 0, "1.0", 0.73, 0.2, None, 3]
+    rows = [{"sentence1": "q", "sentence2": f"p{i}", "score": s} for i, s in enumerate(scores)]
+    c = imported(write(tmp_path / "data.jsonl", jsonl(rows)), tmp_path / "c")
+    qrels = c.qrels("train")
+    graded = dict(zip(c.texts.take(qrels.passage_rows), qrels.grades.tolist(), strict=True))
+    assert graded == {"p0": 1, "p1": 0, "p2": 1, "p3": 1, "p4": 0, "p5": 1, "p6": 3}
 
 
-def test_a_comparison_shows_both_runs_and_every_p():
-    row = {"a": "runs/x.trec", "b": "runs/old/y.trec", "measure": "RR@10", "difference": -0.1}
-    row |= {"interval": (-0.25, 0.05), "p": 0.01, "p_t": 1e-6, "p_holm": 0.02}
-    row |= {"wins": 1, "ties": 2, "losses": 3, "overlap": 0.5}
-    header, _, line = comparison_table([row]).splitlines()
-    assert header.split()[:7] == ["measure", "a", "b", "difference", "95", "%", "interval"]
-    assert header.split()[7:] == ["p", "p", "t", "p", "holm", "wins", "ties", "losses", "overlap@100"]
-    assert line.split()[:6] == ["RR@10", "x.trec", "old/y.trec", "-0.1000", "[-0.2500,", "+0.0500]"]
-    assert line.split()[6:] == ["0.0100", "1e-06", "0.0200", "1", "2", "3", "0.5000"]
+@pytest.mark.parametrize("score", [3.8, "high", "nan", 2.0**40, [1]])
+def test_other_scores_are_refused(tmp_path, score):
+    rows = [{"sentence1": "q", "sentence2": "p", "score": 1}, {"sentence1": "q", "sentence2": "x", "score": score}]
+    line = "data.jsonl:2: BAD_GRADE: the score "
+    assert fault(write(tmp_path / "data.jsonl", jsonl(rows)), tmp_path).startswith(line)
 
 
-def test_the_settings_shown_are_a_settings_file():
-    settings = build(
-        AnceTele, {"learning_rate": 5e-6, "query_prompt": 'ask "é": ', "extra": ["bm25"], "dedup": True}
+def test_rows_may_have_more_or_fewer_negatives_and_repeat_what_was_said(tmp_path):
+    rows = [
+        {"anchor": "q", "positive": "p", "negative_1": "n1", "negative_2": "n2"},
+        {"anchor": "q", "positive": "p", "negative_1": None},
+        {"anchor": "r", "positive": "p"},
+    ]
+    source = find_source(str(write(tmp_path / "data.jsonl", jsonl(rows))))
+    given = list(source.negatives())
+    assert [(one.query, list(one.positives), list(one.negatives)) for one in given] == [("q", ["p"], ["n1", "n2"])]
+    c = import_collection(source, tmp_path / "c")
+    assert texts_of(c) == {"q": ["p"], "r": ["p"]}
+    assert list(c.texts) == ["p", "n1", "n2"]
+
+
+def test_a_query_keeps_the_id_that_it_has(tmp_path):
+    rows = [{"qid": 3, "query": "q", "positive": "p"}, {"qid": 3, "query": "other", "positive": "p"}]
+    place = write(tmp_path / "data.jsonl", jsonl(rows))
+    assert fault(place, tmp_path).startswith("data.jsonl:2: DUPLICATE_ID: query '3' was there before, at line 1")
+    assert list(imported(write(place, jsonl(rows[:1])), tmp_path / "c").query_ids) == ["3"]
+
+
+def test_passages_of_a_corpus_keep_their_ids_and_pairs_meet_them(tmp_path):
+    corpus = [
+        {"id": "a", "title": "T", "text": "one"},
+        {"id": "b", "text": "two"},
+        {"id": "c", "text": "never asked"},
+    ]
+    rows = [{"query": "q", "pos": ["T one", "new"], "neg": ["two"]}]
+    write(tmp_path / "in" / "corpus.jsonl", jsonl(corpus))
+    write(tmp_path / "in" / "train.jsonl", jsonl(rows))
+    c = imported(tmp_path / "in", tmp_path / "c")
+    assert list(c.passage_ids) == ["a", "b", "c", text_id("new")]
+    assert texts_of(c) == {"q": ["one", "new"]}
+
+
+# ---------------------------------------------------------------- a corpus alone
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("corpus.jsonl", jsonl([{"_id": "1", "title": "", "text": "one"}, {"_id": 2, "text": "two"}])),
+        ("my.csv", "id,title,text\n1,,one\n2,,two\n"),
+        ("docs.tsv", "docid\tcontents\n1\tone\n2\ttwo\n"),
+        ("collection.tsv", "1\tone\n2\ttwo\n"),
+        ("corpus.tsv", "1\t\tone\n2\t\ttwo\n"),
+    ],
+)
+@pytest.mark.parametrize("folder", [False, True])
+def test_a_corpus_alone_is_a_collection(tmp_path, name, data, folder):
+    place = write(tmp_path / "in" / name, data)
+    place = place.parent if folder else place
+    assert detect(str(place)) == "corpus"
+    c = imported(place, tmp_path / "c")
+    assert (list(c.passage_ids), list(c.texts), c.n_queries, c.splits) == (["1", "2"], ["one", "two"], 0, ())
+    assert Collection.open(tmp_path / "c").digest == c.digest
+
+
+def test_passages_without_an_id_are_numbered(tmp_path):
+    c = imported(write(tmp_path / "data.csv", "text\none\ntwo\n"), tmp_path / "c")
+    assert list(c.passage_ids) == ["0", "1"]
+
+
+def test_lists_may_be_a_corpus_alone(tmp_path):
+    c = Collection.from_lists({"1": "one"}, to=tmp_path / "c")
+    assert (c.n_queries, c.splits) == (0, ())
+    with pytest.raises(InputError, match="NO_QUERIES"):
+        Collection.from_lists({"1": "one"}, {}, {}, to=tmp_path / "d")
+
+
+def test_queries_without_a_corpus_are_no_corpus(tmp_path):
+    write(tmp_path / "in" / "queries.jsonl", jsonl([{"_id": "1", "text": "x"}]))
+    (tmp_path / "in" / "qrels").mkdir()
+    message = fault(tmp_path / "in", tmp_path)
+    assert "UNKNOWN_FORMAT" in message
+    assert "the nearest is beir, which also needs corpus.jsonl; add it" in message
+
+
+# ---------------------------------------------------------------- what is not understood
+
+TAUGHT = '{"query": "x", "pos": ["y"], "neg": ["n"], "pos_scores": %s, "neg_scores": %s}\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "part"),
+    [
+        (
+            "a.csv",
+            "prompt,completion\nx,y\n",
+            "a.csv: UNKNOWN_COLUMNS: the columns are prompt, completion; looked for",
+        ),
+        ("a.csv", "anchr,positive\nx,y\n", "rename 'anchr' to 'anchor'"),
+        ("a.csv", "query,completion\nx,y\n", "whose positive is called 'positive'"),
+        ("a.jsonl", '{"pos": ["x"]}\n', "whose query is called 'anchor' or 'query'"),
+        ("a.jsonl", '{"query": "x", "pos": "y"}\n{"q": 1}\n', "a.jsonl:2: UNKNOWN_COLUMNS: the columns are q;"),
+        ("a.csv", "query,positive,positive\nx,y,z\n", "a.csv:1: AMBIGUOUS: two columns are called 'positive'"),
+        ("a.csv", "query,positive\nx,y\nx\n", "a.csv:3: WRONG_COLUMNS: 1 columns where the header names 2"),
+        ("a.csv", 'query,positive\nx,"y\nz\n', "a.csv:2: BAD_QUOTING"),
+        ("a.csv", 'query,positive\nx,"y"z\n', "a.csv:2: BAD_QUOTING"),
+        ("a.csv", b"query,positive\nx,caf\xe9\n", "a.csv:2: BAD_UTF8: not UTF-8 at byte 6 (0xe9)"),
+        ("a.csv", "query,positive\n", "a.csv: EMPTY_FILE"),
+        ("a.csv", "query,positive\nx,\n", "a.csv:2: EMPTY_TEXT"),
+        ("a.csv", "query,positive\n,x\n", "a.csv:2: EMPTY_TEXT"),
+        ("a.tsv", "query\tpositive\nx\ty\tz\n", "a.tsv:2: WRONG_COLUMNS"),
+        ("a.jsonl", '{"query": "x", "pos": 7}\n', "a.jsonl:1: WRONG_TYPE: the field 'pos' is 7"),
+        ("a.jsonl", '{"query": "x", "pos": {"text": "y"}}\n', "a.jsonl:1: WRONG_TYPE: the field 'pos' is a dict"),
+        ("a.jsonl", '{"query": null, "pos": "y"}\n', "a.jsonl:1: WRONG_TYPE: the field 'query' is null"),
+        (
+            "a.jsonl",
+            TAUGHT % ("[1]", "[1, 2]"),
+            "a.jsonl:1: WRONG_COLUMNS: 3 scores of 1 positives and 1 negatives",
+        ),
+        ("a.jsonl", TAUGHT % ('["1"]', "[1]"), "a.jsonl:1: WRONG_TYPE: the scores in 'pos_scores'"),
+        ("a.txt", "x\n", "a.txt: UNKNOWN_FORMAT: the name of this file does not say what it is; give one of"),
+    ],
+)
+def test_what_is_not_understood_says_where_and_what_was_looked_for(tmp_path, name, data, part):
+    message = fault(write(tmp_path / name, data), tmp_path)
+    assert part in message
+    assert "\n" not in message
+
+
+def test_damaged_parquet_is_one_line(tmp_path):
+    parquet(tmp_path / "a.parquet", ROWS)
+    whole = (tmp_path / "a.parquet").read_bytes()
+    for data in (b"", b"PAR1", whole[:-20], whole[:40] + b"\xff" * 40 + whole[80:]):
+        write(tmp_path / "b.parquet", data)
+        assert fault(f"pairs:{tmp_path / 'b.parquet'}", tmp_path).startswith("b.parquet")
+
+
+def test_parquet_of_mixed_types_names_the_row(tmp_path):
+    rows = [{"query": "q", "positive": b"\xff", "negative": None}]
+    parquet(tmp_path / "a.parquet", rows)
+    assert fault(tmp_path / "a.parquet", tmp_path).startswith(
+        "a.parquet:1: WRONG_TYPE: the field 'positive' is a bytes"
     )
-    plan = {"settings": settings.model_dump(mode="json"), "episodes": EPISODES, "facts": {"passages": 120}}
-    text = settings_text(plan)
-    assert build(AnceTele, tomllib.loads(text)) == settings
-    assert "# episode 2: 1,234 queries, 12 steps of 8 queries, 5 passages a query" in text.splitlines()
-    assert "learning_rate = 5e-06" in text.splitlines()
 
 
-def test_an_estimate_has_a_line_an_episode():
-    text = estimate_text({"episodes": EPISODES, "facts": {"time in all, about": "1m02s"}})
-    assert text.splitlines() == [
-        "episode 1: 60 queries, 4 steps of 8 queries, 4 passages a query",
-        "episode 2: 1,234 queries, 12 steps of 8 queries, 5 passages a query",
-        "time in all, about  1m02s",
-    ]
+def test_a_huge_field_passes_and_a_quote_that_never_closes_does_not(tmp_path):
+    big = "x" * 300_000
+    place = write(tmp_path / "a.csv", table([{"query": "q", "positive": big}]))
+    assert list(imported(place, tmp_path / "c").texts) == [big]
+    place = write(place, 'query,positive\n"a' + ("b" * 99 + "\n") * 200_000)
+    assert fault(place, tmp_path).startswith(
+        "a.csv:2: BAD_QUOTING: a quoted column of more than 16,777,216 characters"
+    )
 
 
-FORGETTING = {"episode": 1, "before": "untrained", "after": "final"}
-FORGETTING |= {"forgotten": 0.125, "learned": 0.5, "train_mrr_100": 0.75}
-
-
-def test_results_show_states_tests_and_forgetting(tmp_path):
-    comparison = {"a": "final", "b": "bm25", "measure": "RR@10", "difference": 0.25, "interval": [0.1, 0.4]}
-    results = {
-        "test": {"bm25": {"RR@10": 0.25}, "final": {"RR@10": 0.5}},
-        "compared_on": "test",
-        "comparisons": [comparison | {"p": 0.03, "p_holm": 0.06}],
-        "forgetting": [FORGETTING],
-    }
-    text = results_table(results, tmp_path)
-    lines = [line.split() for line in text.splitlines()]
-    assert ["final", "-", "bm25", "RR@10", "+0.2500", "[+0.1000,", "+0.4000]", "0.0300", "0.0600"] in lines
-    assert ["untrained", "final", "0.1250", "0.5000", "0.7500"] in lines
-    assert "dev" not in text.split("\n")[0]
-    assert text.endswith(f"model:      {tmp_path / 'model'}")
-
-
-def test_results_of_an_experiment_that_nothing_judges(tmp_path):
-    assert results_table({"forgetting": []}, tmp_path).startswith("experiment:")
-
-
-def test_results_of_several_seeds_show_mean_and_deviation(tmp_path):
-    pooled = {"seeds": [1, 2], "test": {"final": {"RR@10": {"mean": 0.5, "std": 0.1, "values": [0.4, 0.6]}}}}
-    assert "final  0.5000 ±0.1000" in results_table(pooled, tmp_path)
-    value = {"mean": 0.125, "std": 0.0, "values": [0.125, 0.125]}
-    step = {"before": "untrained", "after": "final", "forgotten": value, "learned": value, "train_mrr_100": value}
-    lines = [line.split() for line in results_table(pooled | {"forgetting": [step]}, tmp_path).splitlines()]
-    assert ["untrained", "final", *["0.1250", "±0.0000"] * 3] in lines
-
-
-def test_foreign_texts_cannot_steer_the_terminal():
-    hit = {
-        "rank": 1,
-        "score": 0.5,
-        "passage_id": "p\x1b[2J",
-        "title": "a\nb",
-        "text": "\x1b]0;x\x07 red\r\n" + "y" * 200,
-    }
-    text = hits_text("who\x1b[31m", [hit])
-    assert "\x1b" not in text
-    assert "\r" not in text
-    assert len(text.splitlines()) == 3
-    assert text.splitlines()[-1].endswith("…")
-    assert plain("naïve 東京\tx") == "naïve 東京 x"
-
-
-def test_an_inspection_shows_provenance_and_says_how_much_is_left():
-    passage = {"passage_id": "p1", "title": "", "text": "words"}
-    negative = passage | {
-        "source": "query",
-        "rank": 3,
-        "score": 1.5,
-        "episode": 1,
-        "momentum": True,
-        "anchor": None,
-    }
-    found = {"query_id": "q1", "text": "ask", "positives": [passage], "negatives": [negative, negative, negative]}
-    lines = inspection_text(found, 1).splitlines()
-    assert lines[0] == "query q1: ask"
-    assert lines[1] == "  + [p1]"
-    assert lines[3] == "  - momentum/query rank 3, episode 1, score 1.5000 [p1]"
-    assert lines[-1] == "  ... and 2 more"
+def test_columns_and_rows_of_a_blank_file(tmp_path):
+    for suffix in ("csv", "tsv", "jsonl"):
+        place = write(tmp_path / f"a.{suffix}", b"")
+        assert kind_of_file(place) is None
+        with pytest.raises(HardnegError):
+            list(read_rows(place))

@@ -20,7 +20,9 @@ from hardneg.api.inputs import (
     check_file,
     collection_of,
     judgements_of,
+    model_place,
     one_of,
+    source_at,
 )
 from hardneg.api.inspect import last_pool, passage_facts
 from hardneg.arguments import checked
@@ -34,7 +36,6 @@ from hardneg.experiment.folder import kept_judgements, read_settings
 from hardneg.experiment.layout import Layout, run_of
 from hardneg.experiment.provenance import collection_within
 from hardneg.experiment.states import read_states
-from hardneg.models.source import ModelSource
 from hardneg.negatives.pool import SOURCES, NegativePool, load_pool
 from hardneg.records import Float32, Int32, Run
 from hardneg.search.bm25 import bm25_run
@@ -91,7 +92,8 @@ def audit(
 
     Raises
     ------
-    SettingsError : an unknown signal, a threshold that is no number; nothing remembers where the collection is; the model cannot be read so.
+    SettingsError : an unknown signal, or a threshold that is no number; nothing remembers where the collection
+        is; the model cannot be read so.
     ArtifactError : the pool is damaged or was mined from another collection.
     InputError : a line of the judgements is wrong.
     """
@@ -235,14 +237,14 @@ def scorer(world: World, ranker: Place, reading: Mapping[str, Any]) -> Callable[
     from hardneg.api.rank import open_scorer
 
     shared = {name: reading[name] for name in ("allow_bin", "device") if name in reading}
-    return open_scorer(ModelSource.at(ranker, **shared), world.collection, world.cache).score
+    return open_scorer(source_at(model_place(ranker, "ranker"), **shared), world.collection, world.cache).score
 
 
 def model_run(world: World, model: Place, reading: Mapping[str, Any]) -> Run:
     """What a model retrieves for the queries of the pool."""
     from hardneg.api.retrievers import retriever_with_runs
 
-    source = ModelSource.at(model, **reading)
+    source = source_at(model, **reading)
     retriever = retriever_with_runs(source, world.collection, world.cache)
     depth = min(DEPTH, world.collection.n_passages)
     return retriever.search("audit", world.pool.query_rows, depth, as_trained=True)

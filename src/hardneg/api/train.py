@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,6 +27,7 @@ from hardneg.process.progress import note
 from hardneg.recipes.ance.supervision import team
 from hardneg.recipes.estimate import describe_work
 from hardneg.recipes.frozen import frozen_models
+from hardneg.recipes.frozen_cost import frozen_work
 from hardneg.recipes.settings import Recipe
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.recipes.untrained import from_own
@@ -157,7 +159,10 @@ def plan(
         return plan_ranker(task, measure=estimate)
     start = with_ranker(open_start(task, compare_texts=False), task)
     encoder = start.base()
-    work = recipe.plan(task.settings, task.data, encoder)
+    ranker = {"ranker": start.given["ranker"]} if "ranker" in start.given else {}
+    work = recipe.plan(task.settings, task.data, encoder, **ranker)
+    frozen = frozen_work(task.settings, work, task.source, task.given.pool, start.inputs.get("teacher"))
+    work = dataclasses.replace(work, beside=[*work.beside, *frozen])
     planned = describe_work(work, encoder, seeds=task.seeds, measure=estimate, own=start.own)
     cuts = [length.sample_cut(task.data.collection, LOOKED_AT) for length in start.lengths]
     planned["facts"] |= {f"cut {cut.plural}": cut.told for cut in cuts}

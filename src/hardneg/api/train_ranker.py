@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hardneg.api.inputs import source_at
 from hardneg.api.prepare import Task
 from hardneg.api.start import say_what_differs
 from hardneg.diagnostics.cards import gain_lines
@@ -17,7 +18,6 @@ from hardneg.experiment.provenance import remember_collection
 from hardneg.experiment.tensorboard import tensorboard_writer
 from hardneg.models.cross_encoder import CrossEncoder
 from hardneg.models.loading import open_encoder
-from hardneg.models.source import ModelSource
 from hardneg.process.distributed import by_leader, is_leader
 from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import clock, note, say
@@ -86,7 +86,7 @@ def open_ranker_start(task: Task) -> tuple[CrossEncoder, dict[str, Any], dict[st
     inputs |= task.given.inputs
     inputs |= frozen_inputs(settings, task.source, given.get("given"))
     if task.retriever is not None:
-        given["retriever"] = open_encoder(ModelSource.at(task.retriever, device=task.source.device))
+        given["retriever"] = open_encoder(source_at(task.retriever, device=task.source.device))
         inputs["retriever"] = given["retriever"].digest()
     return ranker, given, inputs
 

@@ -7,15 +7,21 @@ from typing import Annotated
 
 import typer
 
-from hardneg.cli.options import AllowCode, JsonOption, begin, show_result
+from hardneg.cli.options import AllowCode, JsonOption, begin, option, show_result
 from hardneg.errors import Faults
 
 
 def verify(
-    paths: Annotated[list[Path], typer.Argument(help="Artefacts, run files, experiments, or folders of them.")],
+    paths: Annotated[
+        list[Path],
+        typer.Argument(help="Artefacts, run files, experiments, or folders of them.", metavar="PLACE..."),
+    ],
     as_json: JsonOption = False,
 ) -> None:
-    """Check every byte of artefacts, runs and experiments against their checksums."""
+    """Check that every byte is as it was written.
+
+    Artefacts, run files and experiments are compared with their checksums.
+    """
     begin()
     from hardneg.api.verify import verify_places
     from hardneg.cli.tables import verification_text
@@ -27,8 +33,8 @@ def verify(
 
 
 def clean(
-    experiment: Annotated[Path, typer.Argument(help="The folder of an experiment.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Delete what is listed.")] = False,
+    experiment: Annotated[Path, typer.Argument(help="The folder of an experiment.", metavar="EXP")],
+    yes: Annotated[bool, option("--yes", help="Delete what is listed.")] = False,
     allow_code: AllowCode = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -41,7 +47,10 @@ def clean(
 
 
 def doctor(as_json: JsonOption = False) -> None:
-    """Show versions, devices, threads and memory of this machine, and which packages are missing."""
+    """Show what this machine has, and what is missing.
+
+    Versions, devices, threads, memory, and the line that installs each missing package.
+    """
     from hardneg.api.doctor import doctor as execute
     from hardneg.cli.tables import doctor_text
 

@@ -62,7 +62,7 @@ def build(source: Source, draft: Draft, rules: Rules) -> None:
     policy = ImportPolicy(rules)
     source.ignored.clear()
     n_passages = write_passages(source.passages(), draft, policy)
-    n_queries, members = write_queries(source.queries(), draft, policy)
+    n_queries, members = write_queries(source.queries(), draft, policy, none=source.corpus_alone)
     splits = write_qrels(source.judgements(), members, draft, policy)
     draft.facts |= {"passages": n_passages, "queries": n_queries, "splits": splits}
     draft.facts |= {"counts": dict(policy.counts), "ignored_fields": dict(source.ignored)}
@@ -138,10 +138,13 @@ class Arrivals(NamedTuple):
 
 
 def write_queries(
-    records: Iterator[QueryRecord], draft: Draft, policy: ImportPolicy
+    records: Iterator[QueryRecord], draft: Draft, policy: ImportPolicy, *, none: bool = False
 ) -> tuple[int, dict[str, NDArray[np.integer]]]:
-    """Write the queries, ascending by the bytes of their ids; returns their number and the rows of each split."""
-    new = stream_queries(records, draft, policy)
+    """Write the queries, ascending by the bytes of their ids; returns their number and the rows of each split.
+
+    There may be ``none``.
+    """
+    new = stream_queries(records, draft, policy, none=none)
     column = TextColumn.open(draft.path, QUERY_IDS)
     first = first_rows(column, new.id_hashes)
     again = repeated_queries(first, new)
@@ -161,8 +164,10 @@ def write_queries(
     return len(kept), {name: rows[new.splits == i] for i, name in enumerate(new.names) if name}
 
 
-def stream_queries(records: Iterator[QueryRecord], draft: Draft, policy: ImportPolicy) -> Arrivals:
-    """Write queries and answers as they arrive."""
+def stream_queries(
+    records: Iterator[QueryRecord], draft: Draft, policy: ImportPolicy, *, none: bool = False
+) -> Arrivals:
+    """Write queries and answers as they arrive; there may be ``none``."""
     id_hashes, content, places = bytearray(), bytearray(), SourceLines()
     splits, n_answers = array("q"), array("q")
     names: dict[str, int] = {}
@@ -184,7 +189,7 @@ def stream_queries(records: Iterator[QueryRecord], draft: Draft, policy: ImportP
             n_answers.append(len(given))
             places.add(record.path, record.line)
         check_room(len(ids), "queries")
-    if not id_hashes:
+    if not id_hashes and not none:
         raise InputError("NO_QUERIES", "there is no query", "give queries too")
     spans = offsets_of(np.array(n_answers))
     return Arrivals(as_hashes(id_hashes), as_hashes(content), np.array(splits), list(names), spans, places)

@@ -7,7 +7,7 @@ ids, so that every convention that holds the same collection gives the same dige
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -103,8 +103,8 @@ class Collection:
     def from_lists(
         cls,
         passages: Mapping[str, str] | Iterable[PassageLike],
-        queries: Mapping[str, str] | Iterable[QueryLike],
-        qrels: Judged,
+        queries: Mapping[str, str] | Iterable[QueryLike] | None = None,
+        qrels: Judged | None = None,
         *,
         answers: Mapping[str, Sequence[str]] | None = None,
         to: str | Path | None = None,
@@ -118,7 +118,8 @@ class Collection:
         ----------
         passages : (id, text), (id, title, text) or mappings with ``id`` (or ``_id``), ``text`` and maybe
             ``title``; or text by id.
-        queries : text by id, or (id, text) or mappings with ``id`` and ``text``.
+        queries : text by id, or (id, text) or mappings with ``id`` and ``text``. Without them it is a corpus
+            alone, which can be encoded and searched.
         qrels : by split and query id, either {passage id: grade} or a list of passage ids (grade 1).
         answers : by query id.
         to : the folder to publish; by default a folder of the user's cache, named after the content.
@@ -129,7 +130,10 @@ class Collection:
         InputError
             A list is of another shape, or a record is wrong; nothing is published.
         """
-        source = source_from_lists(passages, queries, qrels, {} if answers is None else answers)
+        source = source_from_lists(
+            passages, {} if queries is None else queries, {} if qrels is None else qrels, answers or {}
+        )
+        source = replace(source, corpus_alone=queries is None)
         rules = Rules(allow_empty, allow_unjudged, on_duplicate)
         check_fields(rules)
         check_value("to", to, str | Path | None)

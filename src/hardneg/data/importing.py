@@ -5,14 +5,17 @@ from __future__ import annotations
 import difflib
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 from hardneg.arguments import checked
 from hardneg.data.checks import OnDuplicate, Rules
 from hardneg.data.collection import KIND, Collection, cached_place, publish_source
-from hardneg.data.formats import beir, dpr, hub, irds, msmarco, pydocs, qa, tevatron, trec_folder
+from hardneg.data.formats import beir, dpr, hub, irds, msmarco, pairs, pydocs, qa, tevatron, trec_folder
+from hardneg.data.formats.columns import corpus_columns, pair_columns, unknown_columns
+from hardneg.data.formats.tables import SUFFIXES, columns_of, suffix_of
 from hardneg.data.record_source import Source
 from hardneg.errors import BusyError, InputError, SettingsError
 from hardneg.storage.artifacts import MANIFEST, SettingsClash, cache_root, check_writable, is_published, lease
@@ -26,7 +29,13 @@ FOLDERS: Mapping[str, Callable[[Path], Source]] = {
     "dpr": dpr.records,
     "tevatron": tevatron.records,
     "trec": trec_folder.records,
+    "pairs": pairs.records,
+    "sentence-transformers": pairs.records,
+    "flagembedding": pairs.records,
+    "corpus": pairs.corpus_records,
 }
+# Formats of which one file is enough.
+OF_FILES = frozenset({"pairs", "sentence-transformers", "flagembedding", "corpus", "tevatron", "dpr"})
 NAMES: Mapping[str, Callable[[str], Source]] = {
     "pydocs": pydocs.records,
     "ir_datasets": irds.records,
@@ -43,9 +52,31 @@ SIGNS: Sequence[tuple[str, tuple[set[str], str]]] = (
     ("msmarco", ({"corpus.tsv"}, r".*\.query\.txt|queries\..*\.tsv")),
     ("msmarco", ({"collection.tsv"}, r".*\.query\.txt|queries\..*\.tsv")),
     ("qa", ({"corpus.tsv"}, r".*\.jsonl")),
-    ("tevatron", (set(), r".*\.jsonl")),
+)
+# And if the names of the columns do not tell it either:
+LATER_SIGNS: Sequence[tuple[str, tuple[set[str], str]]] = (
+    ("tevatron", (set(), r"(?!queries\.|corpus\.).*\.jsonl")),
     ("dpr", (set(), r".*\.json")),
 )
+# The files of a convention as a message names them, with the pattern of a name.
+PARTS: Mapping[str, Sequence[tuple[str, str]]] = {
+    "beir": [
+        ("corpus.jsonl", r"corpus\.jsonl"),
+        ("queries.jsonl", r"queries\.jsonl"),
+        ("qrels/<split>.tsv", "qrels"),
+    ],
+    "msmarco": [
+        ("corpus.tsv", r"(?:corpus|collection)\.tsv"),
+        ("<split>.query.txt", r".*\.query\.txt|queries\..*\.tsv"),
+    ],
+    "trec": [
+        ("topics.<split>.tsv", r"topics.*"),
+        ("qrels.<split>.txt", r"qrels.*"),
+        ("corpus.tsv", r"(?:corpus|collection)\..*"),
+    ],
+    "qa": [("corpus.tsv", r"corpus\.tsv"), ("<split>.jsonl", r".*\.jsonl")],
+    "dpr": [(dpr.PASSAGES, re.escape(dpr.PASSAGES)), ("<split>.json", r".*\.json")],
+}
 WAIT_SECONDS = 0.2
 
 
@@ -115,32 +146,97 @@ def find_source(data: str, format: str = "auto") -> Source:
     if format in NAMES:
         return NAMES[format](data)
     if format in FOLDERS:
-        return FOLDERS[format](existing_folder(data))
+        return FOLDERS[format](existing_place(data, file=format in OF_FILES))
     raise unknown_format(format)
 
 
 def detect(data: str) -> str:
-    """The format of a folder, recognised by the names of its files."""
+    """The format of a file or folder, recognised by the names of its files, or of the columns in them."""
     prefix, colon, _ = data.partition(":")
     if colon and not Path(data).exists():
         raise unknown_format(prefix)
-    folder = existing_folder(data)
-    if (folder / MANIFEST).is_file():
-        raise SettingsError("CANONICAL", "this is a collection already", "use it as it is", path=folder)
-    names = {path.name.removesuffix(".gz") for path in folder.iterdir()}
-    for format, (needed, pattern) in SIGNS:
+    place = existing_place(data, file=True)
+    if place.is_file():
+        return of_columns([place]) or unknown_file(place)
+    if (place / MANIFEST).is_file():
+        raise SettingsError("CANONICAL", "this is a collection already", "use it as it is", path=place)
+    names = {path.name.removesuffix(".gz") for path in place.iterdir()}
+    found = by_names(names, SIGNS) or of_columns(pairs.table_files(place)) or by_names(names, LATER_SIGNS)
+    if found is None:
+        raise unknown_folder(place, names)
+    return found
+
+
+def by_names(names: Set[str], signs: Sequence[tuple[str, tuple[set[str], str]]]) -> str | None:
+    """The first format whose signs the names of a folder's files have."""
+    for format, (needed, pattern) in signs:
         if needed <= names and any(re.fullmatch(pattern, name) for name in names):
             return format
-    what = "no convention is recognised by the files here"
-    raise InputError("UNKNOWN_FORMAT", what, f"name one of {', '.join(FORMATS)}", path=folder)
+    return None
 
 
-def existing_folder(data: str) -> Path:
-    """The folder that the user named; raises :class:`InputError` if it does not exist."""
-    folder = Path(data)
-    if not folder.is_dir():
-        raise InputError("NOT_FOUND", "no such folder", "check the path", path=folder)
-    return folder
+def of_columns(files: Sequence[Path]) -> str | None:
+    """The format of some files by the names of the columns of each, or of the fields of a first record."""
+    found = {kind for path in files if (kind := kind_of_file(path))}
+    if found == {"corpus"} and any(re.match(r"queries|topics|qrels", path.name) for path in files):
+        return None  # the rest of another convention
+    return next((kind for kind in ("pairs", "tevatron", "dpr", "corpus") if kind in found), None)
+
+
+def kind_of_file(path: Path) -> str | None:
+    """What a file holds, by its columns: pairs, a corpus, or records of Tevatron or DPR."""
+    if not suffix_of(path):
+        return None
+    try:
+        columns = tuple(columns_of(path))
+    except InputError:
+        return None  # whoever reads it says what is wrong
+    if pair_columns(columns):
+        return "pairs"
+    if {"positive_passages", "positive_document_ids"} & {*columns}:
+        return "tevatron"
+    if "positive_ctxs" in columns:
+        return "dpr"
+    return "corpus" if corpus_columns(columns) or pairs.headless(path, columns) else None
+
+
+def existing_place(data: str, *, file: bool) -> Path:
+    """The folder that the user named, or the ``file`` if that may be; raises if it is not there."""
+    place = Path(data)
+    if place.is_dir() or (file and place.is_file()):
+        return place
+    if place.is_file():
+        raise InputError(
+            "NOT_FOUND", "this is a file, and the format needs a folder", "give its folder", path=place
+        )
+    raise InputError("NOT_FOUND", f"no such folder{' or file' * file}", "check the path", path=place)
+
+
+def unknown_file(path: Path) -> NoReturn:
+    """Raise the fault of a file that fits no convention; it says which columns were looked for."""
+    if suffix_of(path):
+        raise unknown_columns(path, columns_of(path))
+    what = "the name of this file does not say what it is"
+    raise InputError("UNKNOWN_FORMAT", what, f"give one of {', '.join(SUFFIXES)}, or a folder", path=path)
+
+
+def unknown_folder(folder: Path, names: Set[str]) -> InputError:
+    """The fault of a folder that fits no convention; it names the nearest one and what that lacks."""
+    matched = {
+        format: [shown for shown, pattern in parts if any(re.fullmatch(pattern, name) for name in names)]
+        for format, parts in PARTS.items()
+    }
+    there = ", ".join(sorted(names)[:8]) + (", …" if len(names) > 8 else "")
+    what = f"no convention is recognised by the files here ({there or 'there are none'})"
+    nearest = max(PARTS, key=lambda format: len(matched[format]) / len(PARTS[format]))
+    if not matched[nearest]:
+        fix = f"name one of {', '.join(FORMATS)}, or give a file with the columns query and positive"
+        return InputError("UNKNOWN_FORMAT", what, fix, path=folder)
+    lacks = ", ".join(shown for shown, _ in PARTS[nearest] if shown not in matched[nearest])
+    fix = f"add it, or name one of {', '.join(FORMATS)}"
+    return InputError(
+        "UNKNOWN_FORMAT", f"{what}; the nearest is {nearest}, which also needs {lacks}", fix, path=folder
+    )
 
 
 def unknown_format(name: str) -> SettingsError:

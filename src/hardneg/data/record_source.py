@@ -51,6 +51,23 @@ class JudgementRecord(NamedTuple):
     line: int | None = None
 
 
+class GivenRecord(NamedTuple):
+    """The negatives that a source gives for a query, as texts, with its positives.
+
+    A teacher's scores of the positives and of the negatives are empty where there are none.
+    """
+
+    split: str
+    query_id: str
+    query: str
+    positives: Sequence[str]
+    negatives: Sequence[str]
+    positive_scores: Sequence[float] = ()
+    negative_scores: Sequence[float] = ()
+    path: Path | None = None
+    line: int | None = None
+
+
 @dataclass(frozen=True)
 class Source:
     """A collection in some format, read as three streams; each call starts a stream from its beginning.
@@ -61,6 +78,8 @@ class Source:
     passages, queries, judgements : functions that yield records in source order.
     inputs : digests of what the streams read, by name; equal inputs mean an equal collection.
     ignored : number of times that each unused field was seen, counted while streaming.
+    negatives : a function that yields the negatives that the source gives beside; None: this format has none.
+    corpus_alone : whether there may be no queries, so that the collection can be encoded and searched only.
     """
 
     format: str
@@ -69,6 +88,8 @@ class Source:
     judgements: Callable[[], Iterator[JudgementRecord]]
     inputs: Mapping[str, str]
     ignored: Counter[str] = field(default_factory=Counter)
+    negatives: Callable[[], Iterator[GivenRecord]] | None = None
+    corpus_alone: bool = False
 
 
 def file_digests(folder: Path, files: Iterable[Path]) -> dict[str, str]:

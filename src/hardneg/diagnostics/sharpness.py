@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hardneg.adversarial import entropy
+from hardneg.data.training_data import TrainingData
 from hardneg.experiment.snapshot import Snapshot
+from hardneg.negatives.candidates import Contains
+from hardneg.negatives.labels import answers_of, with_answers
 from hardneg.process.distributed import by_leader
 from hardneg.records import Float32, Int64, Positives, Qrels, Run, owners, spans
 from hardneg.storage.artifacts import is_published, publish, read_manifest
+
+Bool = NDArray[np.bool_]
 
 KIND = "sharpness"
 HITS = 15  # beside the positive
@@ -23,24 +29,28 @@ def sharpness_of(runs: Path) -> Path:
     return runs / "sharpness"
 
 
-def keep_sharpness(state: Snapshot, splits: Mapping[str, Qrels], depth: int) -> None:
+def keep_sharpness(
+    state: Snapshot, data: TrainingData, cache: Path, search: Callable[[], Mapping[str, Run]]
+) -> None:
     """Publish the entropy on every split that judges while the state has its embeddings, unless it stands there.
 
     Parameters
     ----------
-    depth : of the runs of these splits, which may be published already.
+    data : the splits that judge, and the labels: by answers, hits that contain one count as positives too.
+    cache : the folder of the cache of answers.
+    search : gives the runs of these splits, which may be published already.
     """
-    path = sharpness_of(state.folder)
+    path, splits = sharpness_of(state.folder), data.judged
     if by_leader(is_published, path):
         return
-    runs = {
-        name: state.search(name, qrels.query_rows, depth, as_trained=name != "test")
-        for name, qrels in splits.items()
-    }
+    runs = search()
+    _ = state.passages  # all encode together, where runs were published before
 
     def keep() -> None:
+        contains = answers_of(data, cache)
         found = {
-            name: sharpness(state, runs[name], qrels, as_trained=name != "test") for name, qrels in splits.items()
+            name: sharpness(state, runs[name], qrels, as_trained=name != "test", contains=contains)
+            for name, qrels in splits.items()
         }
         with publish(path, KIND, inputs={"model": state.digest}) as draft:
             draft.facts |= {name: value for name, value in found.items() if value is not None}
@@ -54,43 +64,54 @@ def kept_sharpness(runs: Path) -> dict[str, float]:
     return dict(read_manifest(path).facts) if is_published(path, KIND) else {}
 
 
-def sharpness(state: Snapshot, run: Run, qrels: Qrels, *, as_trained: bool) -> float | None:
+def sharpness(
+    state: Snapshot, run: Run, qrels: Qrels, *, as_trained: bool, contains: Contains | None = None
+) -> float | None:
     """The mean entropy over the queries of a run that have a positive, in nats; None if there are none.
 
     A query's list has its positive of the highest score, and the first 15 hits that are no positive of it. The
     paper reports 2.10 with distillation and 1.70 without it; 16 equal scores have 2.77.
 
     A run that is less deep than 15 and the query's positives together may have fewer such hits. Then the
-    list is shorter, without a word, and its entropy may be lower. Only judgements make positives: a split
-    with answers alone has none, and so no entropy.
+    list is shorter, without a word, and its entropy may be lower.
 
     Parameters
     ----------
     as_trained : queries are read as training reads them, as those of the run were.
+    contains : where labels are by answers. As in training a query without a judged positive then has the first hit
+        that contains an answer, and no hit that does is among the 15. A query with neither is left out.
     """
-    positives = qrels.positives()
-    counts = spans(positives.offsets)
-    some = np.flatnonzero(counts > 0)
+    positives, others = labelled(run, qrels.positives(), contains)
+    some = np.flatnonzero(spans(positives.offsets) > 0)
     if not len(some):
         return None
     vectors = state.queries_as(as_trained).rows(qrels.query_rows)
     scores = state.pair_scores(vectors[owners(positives.offsets)], positives.passage_rows)
     best = np.maximum.reduceat(scores, positives.offsets[:-1][some])
-    hits, there = first_others(run, positives, HITS)
+    hits, there = first_of(run, others, HITS)
     lists = np.concatenate([best[:, None], hits[some]], axis=1)
     masked = np.concatenate([np.zeros((len(some), 1), bool), ~there[some]], axis=1)
     found = entropy(torch.from_numpy(lists), torch.from_numpy(masked), scale=state.encoder.settings.scale)
     return float(found.double().mean())
 
 
-def first_others(run: Run, positives: Positives, count: int) -> tuple[Float32, np.ndarray]:
-    """The scores of each query's first hits that are none of its positives [Q, count], and which there are."""
-    owner, known = owners(run.offsets), owners(positives.offsets)
-    taken = np.isin(owner << 32 | run.passage_rows, known << 32 | positives.passage_rows)
-    place: Int64 = np.cumsum(~taken) - 1
-    before = np.concatenate([[0], np.cumsum(~taken)])[run.offsets[:-1]]
+def labelled(run: Run, judged: Positives, contains: Contains | None) -> tuple[Positives, Bool]:
+    """The positives of each query of a run, and which of its hits [n] are none, as training labels them."""
+    owner, known = owners(run.offsets), owners(judged.offsets)
+    others = ~np.isin(owner << 32 | run.passage_rows, known << 32 | judged.passage_rows)
+    if contains is None:
+        return judged, others
+    others &= ~contains(run.query_rows[owner], run.passage_rows)
+    return with_answers(run, judged, contains, int(spans(run.offsets).max(initial=0))), others
+
+
+def first_of(run: Run, chosen: Bool, count: int) -> tuple[Float32, Bool]:
+    """The scores of each query's first ``chosen`` [n] hits [Q, count], and which of these there are."""
+    owner = owners(run.offsets)
+    place: Int64 = np.cumsum(chosen) - 1
+    before = np.concatenate([[0], np.cumsum(chosen)])[run.offsets[:-1]]
     place = place - before[owner]
-    keep = np.flatnonzero(~taken & (place < count))
+    keep = np.flatnonzero(chosen & (place < count))
     scores, there = np.zeros((len(run), count), np.float32), np.zeros((len(run), count), bool)
     scores[owner[keep], place[keep]] = run.scores[keep]
     there[owner[keep], place[keep]] = True

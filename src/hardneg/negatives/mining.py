@@ -199,7 +199,8 @@ def mine_candidates(
     Parameters
     ----------
     count : entries to draw for a query; ``random`` needs it.
-    guide : whose scores the bounds of ``filters`` compare; the pool keeps them. None: the model that mines.
+    guide : whose scores the bounds of ``filters`` compare; the pool keeps them. None: the model that mines, which
+        then compares what is drawn at random too.
     anchors : which positives lookahead searches around.
     contains : drops candidates that contain an answer.
     given : for the source ``file``: a run, whose hits are mined like those of a search, or a pool, whose entries
@@ -211,7 +212,7 @@ def mine_candidates(
     if source == "random":
         assert count is not None, "random negatives are drawn, not listed"
         drawn = drawn_at_random(collection, positives, count=count, seed=seed, episode=episode, contains=contains)
-        return drawn if keep is None else keep(drawn)
+        return within_bounds(corpus, drawn, positives, filters.on_scores) if keep is None else keep(drawn)
     if source == "file":
         assert given is not None, "negatives from a file need one"
         return from_file(
@@ -270,6 +271,27 @@ def drawn_at_random(
         collection=collection.digest,
         contains=contains,
     )
+
+
+def within_bounds(
+    corpus: Miner | Corpus, drawn: NegativePool, positives: Positives, filters: Filters
+) -> NegativePool:
+    """The entries of a random draw whose scores by the model that mines keep the bounds; none is replaced.
+
+    Raises
+    ------
+    SettingsError : there are bounds, and no model that mines.
+    """
+    if filters == ALL:
+        return drawn
+    known, owner = QueryScores.of(corpus, positives, "random"), owners(drawn.offsets)
+    scores = known(owner, drawn.passage_rows)
+    keep = filters.accept(np.ones(len(scores), np.int32), scores)
+    if filters.margin:
+        keep &= filters.below(scores, known.positives_lowest()[owner])
+    at = np.flatnonzero(keep)
+    keep[at] = filters.highest(scores[at], owner[at])
+    return replace(drawn.keep(keep), filtered={"random": int(np.count_nonzero(~keep))})
 
 
 def deep_enough(
@@ -338,8 +360,11 @@ class QueryScores:
     def of(cls, corpus: Miner | Corpus, positives: Positives, source: str) -> QueryScores:
         """The scores for these queries; raises :class:`SettingsError` where no model mines the source."""
         if source == "bm25" or isinstance(corpus, Corpus):
-            fix = "filter it by rank or max_score, or by the scores of a model (--filter-by)"
-            raise SettingsError("NO_MARGIN", "bm25 has no margin to the positive's score", fix)
+            if source == "random":
+                what, by = "random negatives have no scores that bounds could compare", "leave random out"
+            else:
+                what, by = f"{source} has no margin to the positive's score", "filter it by rank or max_score"
+            raise SettingsError("NO_MARGIN", what, f"{by}, or by the scores of a model (--filter-by)")
         return cls(corpus, positives, corpus.training_queries.rows(positives.query_rows))
 
     def __call__(self, at: Int64, passages: Int32) -> Float32:

@@ -25,6 +25,7 @@ __all__ = [
     "add_gradients",
     "add_up",
     "any_of",
+    "apart",
     "barrier",
     "by_consensus",
     "by_leader",
@@ -52,6 +53,7 @@ ARRIVED = "hardneg/arrived"
 BUCKET = 1 << 24  # numbers of a gradient that are summed at once
 
 _members = 1  # processes of the open group; 1 where there is none
+_waiting = False  # whether this process works as if it were alone, and the others wait for it
 
 
 def shard_of(text: str | None) -> tuple[int, int]:
@@ -171,7 +173,7 @@ def by_leader(do: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
     So the others do not look for themselves at what may be about to change.
     """
-    global _members
+    global _members, _waiting
     if _members == 1:
         return do(*args, **kwargs)
     import torch
@@ -180,15 +182,23 @@ def by_leader(do: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     barrier()
     found: list[Any] = [None]
     if is_leader():
-        members, _members = _members, 1
+        members, _members, _waiting = _members, 1, True
         try:
             found = [do(*args, **kwargs)]
         finally:
-            _members = members
+            _members, _waiting = members, False
     with peers():
         dist.broadcast_object_list(found, src=0, device=torch.device("cpu"))
     value: T = found[0]
     return value
+
+
+def apart() -> bool:
+    """Whether this process works alone inside :func:`by_leader`, while the others of its group wait.
+
+    What all processes make together must not be kept from there: the others would make it later, and wait.
+    """
+    return _waiting
 
 
 def leader_first(make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -3,6 +3,9 @@
 In every episode the newest model mines the negatives of the next one, and three kinds are mixed: passages near
 the query, passages near the positive (lookahead: what the model will confuse later), and the pool of the episode
 before (momentum: what it would forget).
+
+With ``first = in_batch``, which is ours, the first episode mines nothing: it trains on the other passages of each
+step, and the model that mines first has seen every training query.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from hardneg.negatives.imported_pool import import_pool
 from hardneg.negatives.labels import current_positives
 from hardneg.negatives.mining import mine_pool
 from hardneg.negatives.mix import nearest
-from hardneg.negatives.pool import NegativePool
+from hardneg.negatives.pool import NegativePool, empty_pool
 from hardneg.negatives.scores import Guide
 from hardneg.recipes import catalogue
 from hardneg.recipes.estimate import CostModel, work_of
@@ -31,7 +34,7 @@ from hardneg.recipes.settings import Episode, GroupSettings, Recipe, per_episode
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.records import Positives
 from hardneg.storage.artifacts import read_manifest
-from hardneg.training.batches import PoolBatches
+from hardneg.training.batches import PoolBatches, trainable
 from hardneg.training.objectives import group_loss
 from hardneg.training.stage import steps_made
 
@@ -51,6 +54,12 @@ class AnceTele(GroupSettings):
     stop_fraction: float = Field(0.1, gt=0, le=1)
     stop_step: int | None = Field(None, ge=1)  # wins over stop_fraction
 
+    # an episode before anything is mined: a pass over the queries, the other passages of a step as negatives
+    first: Literal["mined", "in_batch"] = "mined"
+    first_queries: int | None = Field(None, ge=1)  # of its steps; None: queries_per_step
+    first_epochs: float = Field(1, gt=0)
+    first_steps: int | None = Field(None, ge=1)  # wins over first_epochs
+
     # negatives
     in_batch: bool = True
     count: int = Field(30, ge=1)  # n: the newly mined part is 2n
@@ -69,6 +78,11 @@ class AnceTele(GroupSettings):
             raise ValueError(f"there are {info.data['episodes']} episodes")
         return value
 
+    @property
+    def unscored(self) -> bool:
+        """Whether some part of training has negatives besides those of a given pool: later episodes mine."""
+        return self.first_episode < self.episodes
+
     def check(self) -> None:
         """Refuse also a source that is named twice."""
         super().check()
@@ -78,6 +92,17 @@ class AnceTele(GroupSettings):
         if "bm25" in self.extra and self.filters != ALL and self.filter_by == "miner":
             what = "extra = bm25 with bounds on the scores of the model that mines, which BM25's are not"
             raise SettingsError("NO_MARGIN", what, "leave one of them out, or set filter_by = start")
+
+    def check_pool(self, given: bool) -> None:
+        """Refuse also negatives for an episode that trains in the batch alone."""
+        super().check_pool(given)
+        if given and not self.has_negatives(self.start_episode):
+            what = "negatives are given, and first = in_batch trains the first episode without any"
+            raise SettingsError("BAD_SETTING", what, "set first = mined, or leave them out")
+
+    def has_negatives(self, episode: int) -> bool:
+        """Whether an episode has negatives of its own; a first one in the batch has none."""
+        return episode > 1 or self.first == "mined"
 
     @property
     def may_grow(self) -> tuple[str, ...]:
@@ -95,6 +120,8 @@ class AnceTele(GroupSettings):
 
     def passages_per_query(self, episode: int) -> int:
         """1 positive + N negatives of an episode."""
+        if not self.has_negatives(episode):
+            return 1
         sizes = self.passages_reference if self.group_sizes == "reference" else self.passages_paper
         return per_episode(sizes, episode)
 
@@ -107,7 +134,11 @@ class AnceTele(GroupSettings):
         return min(self.stop_step or max(int(nearest(self.stop_fraction * horizon)), 1), horizon)
 
     def episode_of(self, queries: int, episode: int) -> Episode:
-        """The episode of this number, for so many queries; only the last one is not stopped early."""
+        """The episode of this number, for so many queries; only the last one, and one in the batch, run whole."""
+        if not self.has_negatives(episode):
+            size = self.first_queries or self.queries_per_step
+            steps = self.first_steps or self.bounded(math.ceil(self.first_epochs * math.ceil(queries / size)))
+            return Episode(episode, queries, steps, size, 1, steps)
         horizon, width = self.horizon(queries), self.passages_per_query(episode)
         steps = horizon if episode == self.episodes else self.stop(horizon)
         return Episode(episode, queries, steps, self.queries_per_step, width, horizon)
@@ -154,12 +185,16 @@ def episode_pool(
     """
     data, depth = training.data, training.settings.depth
     inputs = {"collection": data.collection.digest, "miner": state.digest}
+    if previous is not None and not training.settings.has_negatives(episode - 1):
+        previous = None  # nothing that could be forgotten
     if previous is not None:
         before = training.experiment.layout.episode(episode - 1)
         inputs["previous"] = read_manifest(before.negatives).digest
 
     def mine(contains: Contains | None) -> NegativePool:
         positives = current_positives(state, data, depth, contains)
+        if not training.settings.has_negatives(episode):
+            return empty_pool(positives, episode, data.collection.digest)
         if given is not None:
             pool = import_pool(given, positives, episode, data.collection.text_keys, contains)
             return training.guided(pool)
@@ -206,24 +241,27 @@ def stage_of(training: TrainingRun[AnceTele], pool: NegativePool, start: BiEncod
     the early stop is kept too: extending a finished experiment mines from that one.
     """
     settings, layout = training.settings, training.experiment.layout
+    own = settings.has_negatives(episode)
+    negatives = settings.passages_per_query(episode) - 1
+    planned = settings.episode_of(len(trainable(pool, negatives)), episode)
     batches = PoolBatches(
         pool,
-        queries_per_step=settings.queries_per_step,
-        negatives=settings.passages_per_query(episode) - 1,
+        queries_per_step=planned.queries_per_step,
+        negatives=negatives,
         seed=settings.seed,
         rotate=settings.positives == "rotate",
         micro_queries=settings.micro_queries,
     )
-    planned = settings.episode_of(len(batches.positions), episode)
-    models = {layout.episode(episode).model: settings.stop(planned.scheduled)}
+    stop = settings.stop(planned.scheduled) if own else planned.steps
+    models = {layout.episode(episode).model: stop}
     if episode == settings.episodes:
         models[training.last_model] = planned.steps
-    loss = group_loss("contrastive", scale=start.settings.scale)
+    loss, shared = group_loss("contrastive", scale=start.settings.scale), settings.in_batch or not own
     return stage_on_pool(
         training,
         planned,
         start,
-        objective=training.objective(start, loss, in_batch=settings.in_batch, pool=pool),
+        objective=training.objective(start, loss, in_batch=shared, pool=pool, taught=own),
         batches=batches,
         models=models,
         began=layout.episode(settings.start_episode).runs if settings.start == "scratch" else None,
@@ -241,7 +279,7 @@ def plan(settings: AnceTele, data: TrainingData, encoder: BiEncoder) -> CostMode
         states=len(episodes) + 1,
         entries=math.ceil(2 * settings.count / (1 - settings.alpha)) + settings.count * len(settings.extra),
         in_batch=settings.in_batch,
-        mined=len(episodes),
+        mined=sum(settings.has_negatives(episode.episode) for episode in episodes),
         lists=1 + (settings.beta > 0),
     )
 

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from itertools import chain
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
 from hardneg.data.tokens import token_batch
 from hardneg.data.training_data import TrainingData
 from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.cross_encoder import CrossEncoder
 from hardneg.negatives.mining import training_depth
 from hardneg.process.hardware import Precision
 from hardneg.process.progress import clock
-from hardneg.recipes.microbenchmarks import TIMED_TOKENS, encode_seconds, search_seconds, spread, training_cost
+from hardneg.recipes.microbenchmarks import (
+    TIMED_TOKENS,
+    encode_seconds,
+    ranking_seconds,
+    search_seconds,
+    spread,
+    training_cost,
+)
 from hardneg.recipes.settings import Episode, TrainingSettings
 from hardneg.recipes.untrained import Own
 from hardneg.records import Side, TokenBatch
@@ -26,6 +35,46 @@ SAMPLE = 512  # texts looked at for lengths and tokenising speed
 DISK_RATE = 400e6  # bytes a second, to write or read with a digest
 HIT, ENTRY, POSTING = 8, 21, 8  # bytes of a run's hit, a pool's entry, a term in a passage
 BYTES = {"float16": 2, "float32": 4}
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What a model does beside the retriever that is trained: a ranker, or a frozen model that filters or teaches.
+
+    Attributes
+    ----------
+    name : what it is called: ``the ranker``, ``the teacher``.
+    model : makes it; None: the model that training starts from, whose vectors are there.
+    scored : pairs of a query and a passage that it scores without gradient. Of a bi-encoder they cost nothing
+        beside the vectors.
+    episodes : what it is trained on, if it is.
+    models : its folders of weights, if it is trained.
+    """
+
+    name: str
+    model: Callable[[], BiEncoder | CrossEncoder] | None
+    scored: int
+    episodes: Sequence[Episode] = ()
+    models: int = 0
+
+    @property
+    def trained(self) -> int:
+        """Pairs that it is trained on."""
+        return sum(one.steps * queries_of_step(one) * one.passages_per_query for one in self.episodes)
+
+    @property
+    def steps(self) -> int:
+        """The number of its optimiser steps."""
+        return sum(one.steps for one in self.episodes)
+
+    @property
+    def facts(self) -> dict[str, int]:
+        """The counts, for people."""
+        counts = {
+            f"pairs that {self.name} is trained on": self.trained,
+            f"pairs that {self.name} scores": self.scored,
+        }
+        return {what: count for what, count in counts.items() if count}
 
 
 @dataclass(frozen=True)
@@ -52,6 +101,14 @@ class CostModel:
     index: int = 0  # bytes of one that is built
     passed: int = 0  # states that are measured on dev alone
     examined: bool = True  # every state is searched for training queries and their positives' neighbours
+    mined_pools: int = 0  # pools that are made, kept or not
+    compared: int = 0  # candidates of a training query in one of them, which a guide would compare
+    beside: Sequence[Beside] = ()
+
+    @property
+    def every_episode(self) -> list[Episode]:
+        """The episodes of all models that are trained, in order."""
+        return sorted(chain(self.episodes, *(one.episodes for one in self.beside)), key=lambda one: one.episode)
 
 
 def work_of(
@@ -92,6 +149,8 @@ def work_of(
         precision=settings.precision,
         passed=passed,
         examined=not judged,
+        mined_pools=mined or len(episodes),
+        compared=max(entries, lists * settings.depth),
         mined=mined * lists if judged else 0,
         encoded=encoded,
     )
@@ -134,14 +193,18 @@ def describe_work(
     facts = describe_counts(work, sample, seeds)
     if own is not None:
         facts["untrained"] = f"measured as it came, and {own.how}"
-    plan: dict[str, Any] = {"episodes": [episode.as_json() for episode in work.episodes], "facts": facts}
+    plan: dict[str, Any] = {"episodes": [episode.as_json() for episode in work.every_episode], "facts": facts}
     if measure:
         stages, memory = time_stages(work, encoder, sample)
         if own is not None:
             add_own(stages, work, own)
+        disk = disk_bytes(work, encoder, sample)
+        for one in work.beside:
+            more = add_beside(stages, work, one)
+            disk, memory = disk + more.disk, memory + more.memory
         seconds = {stage: seeds * value for stage, value in stages.items()}
         plan["seconds"] = seconds | {"total": sum(seconds.values())}
-        plan["bytes"] = {"disk": seeds * disk_bytes(work, encoder, sample), "memory": memory}
+        plan["bytes"] = {"disk": seeds * disk, "memory": memory}
         facts |= {f"time to {stage}": clock(value) for stage, value in seconds.items()}
         facts["time in all, about"] = clock(plan["seconds"]["total"])
         facts |= {f"{name}, about": size(value) for name, value in plan["bytes"].items()}
@@ -185,7 +248,8 @@ def describe_counts(work: CostModel, sample: Sample, seeds: int) -> dict[str, An
         **({"chunks of a passage": f"{sample.chunks:.2f}"} if sample.chunks > 1 else {}),
         "global batch": f"{most.queries_per_step} queries (in one softmax: {together})",
         "negatives per query": f"{hard + shared} ({hard} hard, {shared} in-batch)",
-        "optimiser steps": sum(one.steps for one in work.episodes),
+        "optimiser steps": sum(one.steps for one in work.every_episode),
+        **{name: count for one in work.beside for name, count in one.facts.items()},
         **({"seeds": seeds} if seeds > 1 else {}),
     }
 
@@ -244,13 +308,51 @@ def time_stages(work: CostModel, encoder: BiEncoder, sample: Sample) -> tuple[di
     return seconds, memory + weights_of(work, encoder)[0] + work.index  # what mines stays beside what trains
 
 
+class Bytes(NamedTuple):
+    """What a model beside the one that is trained takes."""
+
+    disk: float
+    memory: float
+
+
+def add_beside(seconds: dict[str, float], work: CostModel, one: Beside) -> Bytes:
+    """Add the time that a model beside the retriever takes; returns what it takes of disk and memory.
+
+    Its memory is that of its weights, and of gradients and two moments where it is trained: it computes when the
+    retriever does not.
+    """
+    if one.model is None:
+        return Bytes(0.0, 0.0)
+    model = one.model()
+    weights = 4 * sum(p.numel() for p in model.parameters())
+    if isinstance(model, BiEncoder):
+        sample, collection = take_sample(work, model), work.data.collection
+        seconds["encode"] += whole_encoding(work, model, sample, get_args(Side))
+        vectors = (sample.chunks * collection.n_passages + collection.n_queries) * model.dim
+        return Bytes(BYTES[work.store_dtype] * vectors, weights)
+    trained, scored = ranking_seconds(model, work.data, work.precision)
+    if one.scored:
+        seconds[f"score by {one.name}"] = one.scored * scored
+    if not one.steps:
+        return Bytes(0.0, weights)
+    seconds[f"train {one.name}"] = one.trained * trained
+    checkpoints = math.ceil(one.steps / work.checkpoint_every)
+    seconds["save and verify"] += (6 * one.models + 2 * 3 * checkpoints) * weights / DISK_RATE
+    return Bytes((one.models + 3 * min(checkpoints, 2)) * weights, 4 * weights)
+
+
+def whole_encoding(work: CostModel, encoder: BiEncoder, sample: Sample, sides: Sequence[Side]) -> float:
+    """Seconds to encode all texts of these sides once."""
+    texts = {"query": work.data.collection.n_queries, "passage": work.data.collection.n_passages}
+    tokens = sample.tokens(*(texts[side] if side in sides else 0 for side in ("query", "passage")))
+    return tokens * encode_seconds(encoder, sample.passages, work.token_budget, work.precision)
+
+
 def add_own(seconds: dict[str, float], work: CostModel, own: Own) -> None:
     """Add what it takes to encode and search with the model as it came, which no training query asks."""
     encoder, collection = own.load(), work.data.collection
     sample = take_sample(work, encoder)
-    texts = {"query": collection.n_queries, "passage": collection.n_passages}
-    tokens = sample.tokens(*(texts[side] if side in own.sides else 0 for side in ("query", "passage")))
-    seconds["encode"] += tokens * encode_seconds(encoder, sample.passages, work.token_budget, work.precision)
+    seconds["encode"] += whole_encoding(work, encoder, sample, own.sides)
     indexed = round(sample.chunks * collection.n_passages)
     judged = judged_queries(work.data)
     seconds["search"] += judged * indexed * search_seconds(encoder.dim, indexed, JUDGED, work.store_dtype)

@@ -16,6 +16,7 @@ from hardneg.data.collection import Collection
 from hardneg.data.training_data import TrainingData
 from hardneg.errors import SettingsError
 from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.cross_encoder import CrossEncoder
 from hardneg.models.loading import open_encoder
 from hardneg.models.source import ModelSource
 from hardneg.negatives.pool import NegativePool
@@ -105,14 +106,15 @@ class FrozenModels:
         """The loss of a step, with the teacher's term if there is one; ``scale`` is that of the model's scores."""
         return loss if self.groups is None else self.groups.distilled(loss, scale)
 
-    def of_objective(self, pool: NegativePool | None) -> dict[str, Any]:
+    def of_objective(self, pool: NegativePool | None, *, taught: bool = True) -> dict[str, Any]:
         """What :func:`~hardneg.training.objectives.group_objective` takes of the frozen models.
 
         Parameters
         ----------
         pool : that is trained on; None: it changes on the way.
+        taught : whether the teacher scores the groups.
         """
-        return {"mask": self.mask, "teacher": self.teacher(pool)}
+        return {"mask": self.mask, "teacher": self.teacher(pool) if taught else None}
 
     def open_together(self) -> None:
         """Open the starting model's vectors, on all processes together: later one of them mines alone."""
@@ -153,25 +155,33 @@ def frozen_inputs(settings: TrainingSettings, source: ModelSource, pool: Negativ
 
     Raises
     ------
-    SettingsError : a teacher should be distilled, there is none, and the pool has no scores.
+    SettingsError : a teacher should be distilled, there is none, and the pool has no scores, or is not all that
+        is trained on.
     """
     if isinstance(settings, GroupSettings) and settings.distill is not None:
         named = source.teacher is not None or settings.filter_by != "miner"
-        mines = settings.first_episode < getattr(settings, "episodes", 1)  # later episodes mine, unscored
-        if not named and (pool is None or not pool.ranker or mines):
+        if not named and (pool is None or not pool.ranker):
             raise no_teacher()
+        if not named and settings.unscored:
+            what = "a teacher should be distilled, and some negatives are not of the scored pool"
+            raise SettingsError("NO_TEACHER", what, "give --teacher M, or train on the scored negatives alone")
     places = {"filter_by": source.filter_by, "teacher": source.teacher}
     return {name: digest_at(source_at(source, place)) for name, place in places.items() if place is not None}
 
 
+def open_frozen(source: ModelSource) -> BiEncoder | CrossEncoder:
+    """A model, a cross-encoder or a bi-encoder as its folder says."""
+    ranker = maybe_ranker(source)
+    return open_encoder(source) if ranker is None else ranker
+
+
 def digest_at(source: ModelSource) -> str:
     """The digest of a model, a cross-encoder or a bi-encoder as its folder says."""
-    ranker = maybe_ranker(source)
-    return open_encoder(source).digest() if ranker is None else ranker.digest()
+    return open_frozen(source).digest()
 
 
 def no_teacher() -> SettingsError:
     """The fault that there is nothing to distil."""
     what = "a teacher should be distilled, and nobody has scored the negatives"
-    fix = "give --teacher M, or negatives that `hardneg score` made (--negatives SCORED)"
+    fix = "give --teacher M, or negatives that `hardneg score` made (--pool SCORED)"
     return SettingsError("NO_TEACHER", what, fix)

@@ -225,6 +225,12 @@ class TrainingSettings(Settings):
                 raise SettingsError("BAD_SETTING", what, "leave it out")
         return self
 
+    def check_pool(self, given: bool) -> None:
+        """Refuse to begin without the negatives that the first episode needs."""
+        if not given and self.first_episode > 1:
+            what = f"episode {self.first_episode} is the first, and there are no negatives for it"
+            raise SettingsError("NO_POOL", what, "give --pool, or begin with episode 1")
+
     def with_index(self, given: bool) -> TrainingSettings:
         """The settings of an experiment whose index is given, or not; raises where it cannot be."""
         if given:
@@ -362,6 +368,11 @@ class GroupSettings(MiningSettings):
             raise SettingsError("BAD_SETTING", what, "set distill = kl or margin_mse, or leave --teacher out")
         return super().with_frozen(filter_by, False)
 
+    @property
+    def unscored(self) -> bool:
+        """Whether some part of training has other negatives than those of a given pool: nobody scored them."""
+        return False
+
     def distilled(self, loss: GroupLoss, scale: float) -> GroupLoss | TaughtLoss:
         """The loss of a step, with the teacher's term if there is one; ``scale`` is the model's."""
         if self.distill is None:
@@ -391,7 +402,8 @@ class Recipe:
         :class:`~hardneg.diagnostics.reranked.RankedState`). ``training`` is a
         :class:`~hardneg.recipes.training_run.TrainingRun`, ``base`` makes a fresh model as training starts with
         it, and ``given`` holds the pool or the index to begin with, if it takes one.
-    plan : (settings, data, encoder) -> the work of an experiment, a :class:`~hardneg.recipes.estimate.CostModel`.
+    plan : (settings, data, encoder) -> the work of an experiment, a :class:`~hardneg.recipes.estimate.CostModel`;
+        where it trains a ranker beside the model, ``ranker`` is that to begin with.
     about : the name of the recipe in the model card, with the paper.
     roles : the work of processes that run beside each other, by the name of the role: (training, base, patience).
     together : whether several processes can train together.

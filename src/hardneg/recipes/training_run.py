@@ -189,7 +189,13 @@ class TrainingRun(Generic[S]):
     # ------------------------------------------------------------ training
 
     def objective(
-        self, encoder: BiEncoder, loss: GroupLoss, *, in_batch: bool, pool: NegativePool | None = None
+        self,
+        encoder: BiEncoder,
+        loss: GroupLoss,
+        *,
+        in_batch: bool,
+        pool: NegativePool | None = None,
+        taught: bool = True,
     ) -> Objective:
         """What a step over training groups minimises; see :func:`~hardneg.training.objectives.group_objective`.
 
@@ -197,13 +203,15 @@ class TrainingRun(Generic[S]):
         ----------
         in_batch : whether the queries of a step share their passages.
         pool : whose positives are trained on; None: those of the data.
+        taught : whether the teacher, if there is one, scores the groups; one passage alone teaches nothing.
         """
-        beside = {} if self.frozen is None else self.frozen.of_objective(pool)
+        frozen = self.frozen
+        beside = {} if frozen is None else frozen.of_objective(pool, taught=taught)
         return group_objective(
             self.data if pool is None else with_pool_positives(self.data, pool),
             encoder,
             self.experiment.cache,
-            loss if self.frozen is None else self.frozen.taught(loss, encoder.settings.scale),
+            frozen.taught(loss, encoder.settings.scale) if frozen is not None and taught else loss,
             in_batch=in_batch,
             **self.settings.of_objective,
             **beside,

@@ -21,7 +21,7 @@ from hardneg.data.tokens import SomeTokens, TokenStore, token_batch
 from hardneg.errors import ArtifactError
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.tokenizing import texts_digest, token_store
-from hardneg.process.distributed import barrier, by_leader, member
+from hardneg.process.distributed import apart, barrier, by_leader, member
 from hardneg.process.hardware import Precision
 from hardneg.process.memory import require
 from hardneg.process.progress import Tick, silent, track
@@ -117,13 +117,21 @@ def one_at_a_time(
 
 
 class opened_once(cached_property[T]):  # noqa: N801  # it stands where ``cached_property`` would
-    """A property of a :class:`Retriever` that is computed once, by one thread, and kept."""
+    """A property of a :class:`Retriever` that is computed once, by one thread, and kept.
+
+    One process that works while the others of its group wait keeps nothing: all of them open the embeddings
+    together later, and whoever had them already would not come.
+    """
 
     def __get__(self, instance: Any, owner: type[Any] | None = None) -> Any:
         if instance is None:
             return self
         with instance.lock:
-            return super().__get__(instance, owner)
+            kept = self.attrname in instance.__dict__
+            found = super().__get__(instance, owner)
+            if not kept and apart():
+                instance.__dict__.pop(self.attrname, None)
+            return found
 
 
 # ---------------------------------------------------------------- a model over a collection

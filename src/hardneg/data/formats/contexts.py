@@ -54,7 +54,12 @@ def _context(item: Fields, place: Place) -> Context:
     name = next((name for name in IDS if item.get(name) is not None), None)
     title = text_of(item, "title", *place, "")
     text = None if name and "text" not in item else text_of(item, "text", *place)
-    return Context(id_of(item, name, *place) if name else _digest(title, text or "").hex(), title, text)
+    return Context(id_of(item, name, *place) if name else text_id(text or "", title), title, text)
+
+
+def text_id(text: str, title: str = "") -> str:
+    """The id of a passage or query that has none: 16 hexadecimal digits, a hash of its title and text."""
+    return _digest(title, text).hex()
 
 
 def _digest(title: str, text: str) -> bytes:

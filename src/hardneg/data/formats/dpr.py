@@ -52,7 +52,9 @@ def records(folder: Path) -> Source:
         lambda: _passages(corpus, splits, ignored),
         lambda: _queries(splits, USED if corpus else USED.union(NEGATIVES), ignored),
         lambda: _judgements(splits),
-        file_digests(folder, [*([corpus] if corpus else []), *splits.values()]),
+        file_digests(
+            folder if folder.is_dir() else folder.parent, [*([corpus] if corpus else []), *splits.values()]
+        ),
         ignored,
     )
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from hardneg.data.formats.faults import refuse
 from hardneg.data.formats.lines import empty_file, grade_of, read_lines, wrong_width
 from hardneg.data.record_source import JudgementRecord, QueryRecord
 from hardneg.errors import InputError
@@ -28,14 +29,16 @@ def has_file(folder: Path, name: str) -> bool:
 
 
 def find_splits(folder: Path, *patterns: str) -> dict[str, Path]:
-    """The files of a folder by split, in order of name.
+    """The files of a folder by split, in order of name; a file in place of a folder is the only one.
 
     Parameters
     ----------
     patterns : regular expressions of file names without ``.gz``, each with a group ``split``; the first one that
         matches a name counts.
     """
-    names = sorted({path.name.removesuffix(".gz") for path in folder.glob("*") if path.is_file()})
+    files = [folder] if folder.is_file() else [path for path in folder.glob("*") if path.is_file()]
+    folder = folder.parent if folder.is_file() else folder
+    names = sorted({path.name.removesuffix(".gz") for path in files})
     found: dict[str, Path] = {}
     for name in names:
         match = next((match for pattern in patterns if (match := re.fullmatch(pattern, name))), None)
@@ -58,7 +61,8 @@ def tab_rows(path: Path, widths: Sequence[int]) -> Iterator[tuple[int, list[str]
         row = text.split("\t")
         width = width or (len(row) if len(row) in widths else widths[0])
         if len(row) != width:
-            raise wrong_width(path, line, len(row), width)
+            refuse(wrong_width(path, line, len(row), width))
+            continue
         yield line, row
     if width is None:
         raise empty_file(path)
@@ -77,7 +81,8 @@ def trec_judgements(splits: Mapping[str, Path]) -> Iterator[JudgementRecord]:
             row, found = text.split(), True
             if len(row) != 4:
                 what = f"{len(row)} columns where 4 are expected"
-                raise InputError("WRONG_COLUMNS", what, "write 'query 0 passage grade'", path=path, line=line)
+                refuse(InputError("WRONG_COLUMNS", what, "write 'query 0 passage grade'", path=path, line=line))
+                continue
             yield JudgementRecord(split, row[0], row[2], grade_of(row[3], path, line), path, line)
         if not found:
             raise empty_file(path)

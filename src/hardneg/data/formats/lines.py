@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from hardneg.data.formats.faults import refuse, unread
 from hardneg.errors import InputError, ResourceError
 from hardneg.storage.disk import publish_file
 
@@ -114,12 +115,13 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
             data = data[:-1]
         if b"\0" in data:
             at = data.index(b"\0") + 1
-            raise InputError("NUL", f"a NUL at byte {at}", "remove it", path=path, line=number)
+            refuse(InputError("NUL", f"a NUL at byte {at}", "remove it", path=path, line=number))
+            continue
         try:
             yield number, data.decode()
         except UnicodeDecodeError as fault:
             what = f"not UTF-8 at byte {fault.start + 1} (0x{data[fault.start]:02x})"
-            raise InputError("BAD_UTF8", what, "convert the file to UTF-8", path=path, line=number) from fault
+            refuse(InputError("BAD_UTF8", what, "convert the file to UTF-8", path=path, line=number))
 
 
 # ---------------------------------------------------------------- columns
@@ -146,7 +148,8 @@ def read_columns(
     for number, line in lines:
         row = split_quoted(line, path, number) if quoted else line.split("\t")
         if len(row) != width:
-            raise wrong_width(path, number, len(row), width)
+            refuse(wrong_width(path, number, len(row), width))
+            continue
         yield number, row if as_is else [row[place] for place in places]
         if others and ignored is not None:
             ignored.update(others)
@@ -192,9 +195,9 @@ def grade_of(text: str, path: Path, line: int) -> int:
     match = _INTEGER.fullmatch(text)
     if match and -(2**31) <= (grade := int(match[1])) < 2**31:
         return grade
-    raise InputError(
-        "BAD_GRADE", f"the relevance {text[:40]!r} is no 32-bit integer", "give an integer", path=path, line=line
-    )
+    what = f"the relevance {text[:40]!r} is no 32-bit integer"
+    refuse(InputError("BAD_GRADE", what, "give an integer", path=path, line=line))
+    return 0
 
 
 # ---------------------------------------------------------------- JSON
@@ -209,10 +212,12 @@ def read_objects(path: Path) -> Iterator[tuple[int, Fields]]:
             value = decode(line)
         except (ValueError, RecursionError) as fault:
             what = _why_not_json(line, fault)
-            raise InputError("BAD_JSON", what, "write one object a line", path=path, line=number) from fault
+            refuse(InputError("BAD_JSON", what, "write one object a line", path=path, line=number))
+            continue
         if not isinstance(value, dict):
             what = f"a {type(value).__name__} where an object is expected"
-            raise InputError("BAD_JSON", what, "write one object a line", path=path, line=number)
+            refuse(InputError("BAD_JSON", what, "write one object a line", path=path, line=number))
+            continue
         yield number, value
     if number == 0:
         raise empty_file(path)
@@ -236,7 +241,7 @@ def text_of(fields: Fields, name: str, path: Path, line: int, default: str | Non
         return value
     if value is None and default is not None:
         return default
-    raise _bad_field(fields, name, "a string", path, line)
+    return unread(_bad_field(fields, name, "a string", path, line))
 
 
 def id_of(fields: Fields, name: str, path: Path, line: int) -> str:
@@ -246,7 +251,7 @@ def id_of(fields: Fields, name: str, path: Path, line: int) -> str:
         return value
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    raise _bad_field(fields, name, "a string", path, line)
+    return unread(_bad_field(fields, name, "a string", path, line))
 
 
 def texts_of(fields: Fields, name: str, path: Path, line: int) -> list[str]:
@@ -256,7 +261,8 @@ def texts_of(fields: Fields, name: str, path: Path, line: int) -> list[str]:
         return []
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return cast(list[str], value)
-    raise _bad_field(fields, name, "a list of strings", path, line)
+    refuse(_bad_field(fields, name, "a list of strings", path, line))
+    return []
 
 
 def ids_of(fields: Fields, name: str, path: Path, line: int) -> list[str]:
@@ -266,7 +272,8 @@ def ids_of(fields: Fields, name: str, path: Path, line: int) -> list[str]:
         return []
     if isinstance(value, list) and all(isinstance(i, str | int) and not isinstance(i, bool) for i in value):
         return [str(item) for item in value]
-    raise _bad_field(fields, name, "a list of ids", path, line)
+    refuse(_bad_field(fields, name, "a list of ids", path, line))
+    return []
 
 
 def _bad_field(fields: Fields, name: str, expected: str, path: Path, line: int) -> InputError:
@@ -274,7 +281,7 @@ def _bad_field(fields: Fields, name: str, expected: str, path: Path, line: int) 
         what = f"the field {name!r} is missing (found: {', '.join(fields) or 'none':.80})"
         return InputError("MISSING_FIELD", what, f"give it as {expected}", path=path, line=line)
     value = fields[name]
-    found = f"a {type(value).__name__}" if isinstance(value, list | dict) else json.dumps(value)[:60]
+    found = f"a {type(value).__name__}" if isinstance(value, list | dict) else json.dumps(value, default=repr)[:60]
     what = f"the field {name!r} is {found}, not {expected}"
     return InputError("WRONG_TYPE", what, "correct it", path=path, line=line)
 

@@ -19,10 +19,7 @@ from typing import Any
 from hardneg import keyed_random
 from hardneg.adversarial import retriever_losses
 from hardneg.data.training_data import TrainingData
-from hardneg.diagnostics.judge import evaluation_depth
-from hardneg.diagnostics.sharpness import keep_sharpness
 from hardneg.errors import InputError
-from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment.names import UNTRAINED
 from hardneg.experiment.snapshot import ArchivedState, Snapshot, State
 from hardneg.models.bi_encoder import BiEncoder
@@ -38,7 +35,7 @@ from hardneg.process.distributed import by_leader
 from hardneg.recipes import catalogue
 from hardneg.recipes.ar2.pipeline import Pipelines
 from hardneg.recipes.ar2.settings import EPISODE, FIRST_RANKER, RANKER, Ar2
-from hardneg.recipes.estimate import CostModel, work_of
+from hardneg.recipes.estimate import Beside, CostModel, judged_queries, queries_of_step, work_of
 from hardneg.recipes.settings import Recipe
 from hardneg.recipes.starting_ranker import StartingRanker
 from hardneg.recipes.training_run import TrainingRun
@@ -79,26 +76,22 @@ def ar2(training: TrainingRun[Ar2], base: Callable[[], BiEncoder], *, ranker: St
     settings, encoder = training.settings, base()
     first = training.state(encoder, UNTRAINED, runs_of(training, 0), step=0, kind="untrained")
     yield first
-    keep_sharpness(first, training.data.judged, judged_depth(settings))
+    pipelines = Pipelines(training)
+    pipelines.keep_sharpness(first)
     refresh(training, first, 0)
     first.discard()
     start = first_ranker(training, ranker)
-    pipelines, place = Pipelines(training), training.experiment.layout.first_ranker if ranker.is_new else None
+    place = training.experiment.layout.first_ranker if ranker.is_new else None
     yield from pipelines.of(first, "first-ranker", lambda: start, place)
     game = Iterations(training, first, start)
     for number in range(1, settings.iterations):
         yield from game.play(number)
     final = game.finish()
-    keep_sharpness(final, training.data.judged, judged_depth(settings))
+    pipelines.keep_sharpness(final)
     yield from pipelines.of(final, "first-ranker", lambda: start, place)
     for state in (first, final):
         yield from pipelines.of(state, "ranker", game.last_ranker, training.experiment.layout.ranker)
     yield final
-
-
-def judged_depth(settings: Ar2) -> int:
-    """How deep dev and test queries are searched."""
-    return evaluation_depth(parse_measures(settings.measures))
 
 
 # ---------------------------------------------------------------- refreshes
@@ -351,7 +344,7 @@ class Iterations:
             return old
         state = self.training.state(self.encoder, name, runs, step=step, **facts)
         yield state
-        keep_sharpness(state, self.training.data.judged, judged_depth(self.settings))
+        self.pipelines.keep_sharpness(state)
         refresh(self.training, state, version)
         state.discard()
         return state
@@ -376,19 +369,30 @@ class Iterations:
         return [*map(settings.at_refresh, unmined), *map(settings.after, unranked)]
 
 
-def plan(settings: Ar2, data: TrainingData, encoder: BiEncoder) -> CostModel:
-    """What the experiment would do; the ranker's tokens are counted as those of a retriever as large."""
-    episodes = settings.episodes_of(len(data.train), first_ranker=True)
+def plan(settings: Ar2, data: TrainingData, encoder: BiEncoder, ranker: StartingRanker | None = None) -> CostModel:
+    """What the experiment would do, of both models.
+
+    Parameters
+    ----------
+    ranker : what the ranker begins as; None: a new one.
+    """
+    is_new = ranker is None or ranker.is_new
+    first = [settings.first_episode_of(len(data.train))] if is_new else []
+    own, turns = settings.episodes_of(len(data.train))
     work = work_of(
         settings,
         data,
-        episodes,
+        [own],
         states=settings.iterations + 1,
         entries=settings.depth,
         in_batch=False,
         mined=settings.refreshes + 1,
     )
-    return replace(work, pools=settings.refreshes + 1, models=len(settings.kept_steps))
+    live = own.steps * queries_of_step(own) * own.passages_per_query
+    reranked = settings.pipelines * judged_queries(data) * min(settings.rerank_depth, data.collection.n_passages)
+    model = None if ranker is None else partial(getattr, ranker, "model")
+    beside = Beside("the ranker", model, live + reranked, [*first, turns], models=1 + is_new)
+    return replace(work, pools=settings.refreshes + 1, models=len(settings.kept_steps), beside=[beside])
 
 
 RECIPE = Recipe(catalogue.AR2, Ar2, ar2, plan, about="AR2 (Zhang et al., 2022)", together=True, check=check)

@@ -1,0 +1,342 @@
+"""Conventions that tell queries, positives and negatives by the names of columns, and what their rows hold.
+
+Those of sentence-transformers (``anchor, positive, negative_1, ...``, ``query, answer``, ``sentence1,
+sentence2, score``) and of FlagEmbedding (``query, pos, neg``, maybe with ``pos_scores`` and ``neg_scores``),
+and a corpus of ``id``, ``title`` and ``text``. Upper and lower case are one. A list may stand in a text as
+JSON. Texts have no ids of their own: a passage is called by a hash of its text, and so is a query that no
+column ``query_id`` names.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hardneg.data.formats.contexts import IDS, Place, text_id
+from hardneg.data.formats.faults import refuse
+from hardneg.data.formats.lines import Fields, id_of, text_of
+from hardneg.data.record_source import GivenRecord, JudgementRecord, PassageRecord, QueryRecord
+from hardneg.errors import InputError
+from hardneg.storage.safe_read import undisturbed
+
+QUERIES = ("anchor", "query", "question", "sentence1")
+POSITIVES = (
+    "positive",
+    "positives",
+    "pos",
+    "answer",
+    "document",
+    "passage",
+    "context",
+    "response",
+    "sentence2",
+    "text",
+)
+NEGATIVE = re.compile(r"(?:hard_?)?neg(?:ative)?s?[_-]?\d*")
+SCORES = ("score", "label", "similarity_score")
+QUERY_IDS = ("query_id", "qid", "anchor_id")
+OF_OTHERS = ("positive_passages", "positive_document_ids", "positive_ctxs", "query-id", "corpus-id")
+TEXTS = ("text", "contents", "content", "document_text", "passage", "document", "body")
+LISTS = ("pos_scores", "neg_scores")
+LOOKED_FOR = (
+    f"a query ({', '.join(QUERIES)}) with a positive ({', '.join(POSITIVES)}), "
+    f"or a text ({', '.join(TEXTS)}) of a corpus"
+)
+
+Rows = Iterable[tuple[int, Fields]]
+
+
+class PairColumns(NamedTuple):
+    """The columns of pairs by what they hold; ``taught`` are the lists of scores of positives and negatives."""
+
+    query: str
+    positive: str
+    negatives: tuple[str, ...]
+    score: str | None
+    query_id: str | None
+    taught: tuple[str | None, str | None]
+
+    @property
+    def used(self) -> frozenset[str]:
+        """The names of all columns that are read."""
+        return frozenset(
+            filter(None, (self.query, self.positive, *self.negatives, self.score, self.query_id, *self.taught))
+        )
+
+
+class CorpusColumns(NamedTuple):
+    """The columns of a corpus by what they hold; without an id, passages are numbered from 0."""
+
+    text: str
+    id: str | None
+    title: str | None
+
+
+class Pair(NamedTuple):
+    """A row of pairs; ``grade`` is 1 unless a score says otherwise."""
+
+    query_id: str
+    query: str
+    positives: list[str]
+    negatives: list[str]
+    grade: int
+    place: Place
+    positive_scores: Sequence[float] = ()
+    negative_scores: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
+class Table:
+    """A file of rows, or a split of a dataset: ``rows`` begins to read it anew at each call."""
+
+    split: str
+    path: Path
+    rows: Callable[[], Rows]
+
+
+# ---------------------------------------------------------------- which columns hold what
+
+
+@lru_cache(maxsize=4096)
+def pair_columns(names: tuple[str, ...]) -> PairColumns | None:
+    """The columns of pairs among ``names``; None if there is no query or no positive."""
+    by_name = {name.strip().casefold(): name for name in reversed(names)}
+    if any(name in by_name for name in OF_OTHERS):
+        return None
+    query = _first(by_name, QUERIES)
+    positive = _first(by_name, [name for name in POSITIVES if by_name.get(name) != query])
+    if query is None or positive is None:
+        return None
+    negatives = tuple(by_name[name] for name in reversed(by_name) if NEGATIVE.fullmatch(name))
+    taught = (_first(by_name, LISTS[:1]), _first(by_name, LISTS[1:]))
+    return PairColumns(query, positive, negatives, _first(by_name, SCORES), _first(by_name, QUERY_IDS), taught)
+
+
+@lru_cache(maxsize=4096)
+def corpus_columns(names: tuple[str, ...]) -> CorpusColumns | None:
+    """The columns of a corpus among ``names``; None if there is no text, or a query or judgement besides."""
+    by_name = {name.strip().casefold(): name for name in reversed(names)}
+    text = _first(by_name, TEXTS)
+    if text is None or any(name in by_name for name in (*OF_OTHERS, *QUERIES)):
+        return None
+    return CorpusColumns(text, _first(by_name, (*IDS, "pid")), _first(by_name, ("title",)))
+
+
+def _first(by_name: Mapping[str, str], wanted: Sequence[str]) -> str | None:
+    return next((by_name[name] for name in wanted if name in by_name), None)
+
+
+def unknown_columns(path: Path, names: Sequence[str], line: int | None = None) -> InputError:
+    """The fault of columns that no convention has; it says what was looked for and which names are near."""
+    shown = f"the columns are {', '.join(names) or 'none'}"
+    known = [*QUERIES, *POSITIVES, *TEXTS, "negative"]
+    near = {name: difflib.get_close_matches(name.strip().casefold(), known, 1, 0.7) for name in names}
+    named = ", ".join(f"{name!r} to {found[0]!r}" for name, found in near.items() if found and found[0] != name)
+    fix = f"rename {named}" if named else f"rename them: {_nearest(names)}"
+    what = f"{shown:.300}; looked for {LOOKED_FOR}"
+    return InputError("UNKNOWN_COLUMNS", what, fix, path=path, line=line)
+
+
+def _nearest(names: Sequence[str]) -> str:
+    """The convention that columns come nearest to, in words."""
+    lowered = {name.strip().casefold() for name in names}
+    if lowered & {*QUERIES}:
+        return "the nearest convention is sentence-transformers', whose positive is called 'positive'"
+    if lowered & {*POSITIVES} or any(map(NEGATIVE.fullmatch, lowered)):
+        return "the nearest convention is sentence-transformers', whose query is called 'anchor' or 'query'"
+    return "the nearest convention is sentence-transformers': anchor, positive, negative"
+
+
+# ---------------------------------------------------------------- rows of pairs
+
+
+def pairs_of(table: Table) -> Iterator[Pair]:
+    """The rows of a table of pairs; a row that lacks a text or a score that is needed is a fault."""
+    for line, fields in table.rows():
+        place = Place(table.path, line)
+        columns = pair_columns(tuple(fields))
+        if columns is None:
+            refuse(unknown_columns(table.path, list(fields), line))
+            continue
+        yield _pair(columns, fields, place)
+
+
+def _pair(columns: PairColumns, fields: Fields, place: Place) -> Pair:
+    query = text_of(fields, columns.query, *place)
+    query_id = text_id(query) if columns.query_id is None else id_of(fields, columns.query_id, *place)
+    positives = texts_in(fields, columns.positive, place)
+    negatives = [text for name in columns.negatives for text in texts_in(fields, name, place) if text]
+    taught = _taught(columns, fields, len(positives), len(negatives), place)
+    grade = 1 if columns.score is None or columns.negatives else grade_in(fields, columns.score, place)
+    return Pair(query_id, query, positives, negatives, grade, place, *taught)
+
+
+def texts_in(fields: Fields, name: str, place: Place) -> list[str]:
+    """The texts in a field: one text or a list of them, which may be written as JSON; none where it is null."""
+    value = fields.get(name)
+    if isinstance(value, str):
+        if not (value.startswith("[") and value.endswith("]")):
+            return [value]
+        listed = _listed(value)
+        return [value] if listed is None else listed
+    if value is None:
+        return []
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return value
+    found = f"a {type(value).__name__}" if not isinstance(value, int | float) else json.dumps(value)
+    what = f"the field {name!r} is {found:.60}, neither a text nor a list of texts"
+    refuse(InputError("WRONG_TYPE", what, "correct it", path=place.path, line=place.line))
+    return []
+
+
+def _listed(text: str) -> list[str] | None:
+    """The list of texts that is written in a text, as JSON or in Python's notation; None if it is no such list."""
+    for parse in (json.loads, ast.literal_eval):
+        try:
+            value = undisturbed(lambda parse=parse: parse(text))  # type: ignore[misc]
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        if isinstance(value, list) and all(isinstance(item, str) for item in value):
+            return value
+    return None
+
+
+def _taught(
+    columns: PairColumns, fields: Fields, positives: int, negatives: int, place: Place
+) -> tuple[list[float], list[float]]:
+    """A teacher's scores of the positives and of the negatives; empty where the row has none."""
+    if all(columns.taught):
+        of_positives, of_negatives = (
+            _numbers(fields.get(name or ""), name or "", place) for name in columns.taught
+        )
+    elif columns.score is not None and isinstance(fields.get(columns.score), list):
+        scores = _numbers(fields[columns.score], columns.score, place)
+        of_positives, of_negatives = scores[:positives], scores[positives:]
+    else:
+        return [], []
+    if not of_positives and not of_negatives:
+        return [], []
+    if (len(of_positives), len(of_negatives)) != (positives, negatives):
+        what = f"{len(of_positives) + len(of_negatives)} scores of {positives} positives and {negatives} negatives"
+        refuse(InputError("WRONG_COLUMNS", what, "give each text one score", path=place.path, line=place.line))
+        return [], []
+    return of_positives, of_negatives
+
+
+def _numbers(value: Any, name: str, place: Place) -> list[float]:
+    if isinstance(value, str) and value.startswith("["):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            value = ""
+    if value in (None, ""):
+        return []
+    if isinstance(value, list) and all(isinstance(item, int | float) and item == item for item in value):
+        return [float(item) for item in value]
+    what = f"the scores in {name!r} are {value!r:.60}, no list of numbers"
+    refuse(InputError("WRONG_TYPE", what, "correct them", path=place.path, line=place.line))
+    return []
+
+
+def grade_in(fields: Fields, name: str, place: Place) -> int:
+    """The grade that a score means: a whole number is one; a share from 0 to 1 is relevant from 0.5 on.
+
+    A pair without a score is relevant.
+    """
+    value = fields.get(name)
+    try:
+        score = 1.0 if value is None else float(value)
+    except (TypeError, ValueError):
+        score = float("nan")
+    if score == score // 1 and abs(score) < 2**31:
+        return int(score)
+    if 0 < score < 1:
+        return int(score >= 0.5)
+    what = f"the {name} {value!r:.40} is neither a whole grade nor a share from 0 to 1"
+    fix = "give whole grades (0: not relevant), or scale scores to 0 … 1 (relevant from 0.5 on)"
+    refuse(InputError("BAD_GRADE", what, fix, path=place.path, line=place.line))
+    return 0
+
+
+# ---------------------------------------------------------------- streams of pairs
+
+
+def pair_passages(
+    tables: Iterable[Table], known: Mapping[str, str], ignored: Counter[str]
+) -> Iterator[PassageRecord]:
+    """Each text of a positive or negative once, in order of appearance; those that are ``known`` are left out."""
+    seen: set[str] = set(known)
+    for table in tables:
+        for pair in pairs_of(table):
+            for text in (*pair.positives, *pair.negatives):
+                if (passage_id := text_id(text)) not in seen:
+                    seen.add(passage_id)
+                    yield PassageRecord(passage_id, "", text, *pair.place)
+        count_ignored(table, ignored)
+
+
+def count_ignored(table: Table, ignored: Counter[str]) -> None:
+    """Count the columns of a table's first row that are not read, once a table."""
+    _, fields = next(iter(table.rows()), (1, {}))
+    columns = pair_columns(tuple(fields))
+    ignored.update(set() if columns is None else fields.keys() - columns.used)
+
+
+def pair_queries(tables: Iterable[Table]) -> Iterator[QueryRecord]:
+    """Each query once for each of its splits; an id that comes with another text is yielded again."""
+    seen: dict[tuple[str, str], str] = {}
+    for table in tables:
+        for pair in pairs_of(table):
+            key, text = (table.split, pair.query_id), text_id(pair.query)
+            if seen.get(key) != text:
+                seen.setdefault(key, text)
+                yield QueryRecord(pair.query_id, pair.query, table.split, (), *pair.place)
+
+
+def pair_judgements(tables: Iterable[Table], known: Mapping[str, str]) -> Iterator[JudgementRecord]:
+    """The grade of each positive; a row that says the same as one before is left out."""
+    seen: set[tuple[str, str, str, int]] = set()
+    for table in tables:
+        for pair in pairs_of(table):
+            for text in pair.positives:
+                passage_id = text_id(text)
+                key = (table.split, pair.query_id, known.get(passage_id, passage_id), pair.grade)
+                if key not in seen:
+                    seen.add(key)
+                    yield JudgementRecord(*key, *pair.place)
+
+
+def pair_negatives(tables: Iterable[Table]) -> Iterator[GivenRecord]:
+    """The negatives that the rows give, as texts."""
+    for table in tables:
+        for pair in pairs_of(table):
+            if pair.negatives:
+                texts = (pair.positives, pair.negatives, pair.positive_scores, pair.negative_scores)
+                yield GivenRecord(table.split, pair.query_id, pair.query, *texts, *pair.place)
+
+
+# ---------------------------------------------------------------- rows of a corpus
+
+
+def corpus_passages(tables: Iterable[Table]) -> Iterator[PassageRecord]:
+    """The passages of a corpus; those without an id are numbered from 0."""
+    number = 0
+    for table in tables:
+        for line, fields in table.rows():
+            columns = corpus_columns(tuple(fields))
+            if columns is None:
+                refuse(unknown_columns(table.path, list(fields), line))
+                continue
+            place = Place(table.path, line)
+            passage_id = str(number) if columns.id is None else id_of(fields, columns.id, *place)
+            title = "" if columns.title is None else text_of(fields, columns.title, *place, "")
+            yield PassageRecord(passage_id, title, text_of(fields, columns.text, *place), *place)
+            number += 1

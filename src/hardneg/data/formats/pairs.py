@@ -1,0 +1,192 @@
+"""Pairs and triplets in named columns, as sentence-transformers and FlagEmbedding train on, and corpora alone.
+
+A place is a file or a folder: ``train.jsonl``, ``.json``, ``.csv``, ``.tsv``, ``.parquet``, or what
+``datasets`` wrote by ``save_to_disk``. A folder is looked through one level deep. The split is the word train,
+dev, validation, valid, val or test in a file's name, else in the name of its folder; without such a word it is
+train. validation, valid and val are called ``dev``. A file of a text column, and maybe id and title, is a
+corpus: its passages come first, and a positive or negative with the text of one of them is that passage. A
+corpus alone has no queries: it can be encoded and searched.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from hardneg.data.formats.columns import (
+    Table,
+    corpus_columns,
+    corpus_passages,
+    pair_columns,
+    pair_judgements,
+    pair_negatives,
+    pair_passages,
+    pair_queries,
+    pairs_of,
+    unknown_columns,
+)
+from hardneg.data.formats.contexts import text_id
+from hardneg.data.formats.folders import tab_rows
+from hardneg.data.formats.tables import JSON, TSV, columns_of, read_rows, suffix_of
+from hardneg.data.record_source import PassageRecord, Source, file_digests
+from hardneg.errors import InputError
+
+SPLITS = {name: name for name in ("train", "dev", "test")} | dict.fromkeys(("validation", "valid", "val"), "dev")
+CORPORA = frozenset({"corpus", "collection", "passages", "documents", "docs"})
+NO_TABLES = re.compile(r"(?:dataset_dict|dataset_infos?|state|config)\.json|cache-.*|[._].*")
+TRAIN = "train"
+
+
+class Found(NamedTuple):
+    """The tables of a place: those of pairs, and those of a corpus."""
+
+    pairs: list[Table]
+    corpus: list[Table]
+
+    @property
+    def files(self) -> list[Path]:
+        """The files of all tables."""
+        return [table.path for table in (*self.corpus, *self.pairs)]
+
+
+def records(place: Path) -> Source:
+    """The collection of the pairs in a file or folder, or of its corpus alone.
+
+    Raises
+    ------
+    InputError : no file holds pairs or a corpus; the line says what was looked for, and where.
+    """
+    found = find_tables(place)
+    if not found.files:
+        what = "no file of pairs or passages here (.jsonl, .json, .csv, .tsv, .parquet, .arrow)"
+        raise InputError("NOT_FOUND", what, "add one, or give its path", path=place)
+    inputs = file_digests(place if place.is_dir() else place.parent, found.files)
+    return source_of("pairs", found, inputs) if found.pairs else corpus_source(found.corpus, inputs)
+
+
+def corpus_records(place: Path) -> Source:
+    """The passages in a file or folder, without queries; raises :class:`InputError` if there are none."""
+    found = find_tables(place).corpus
+    if not found:
+        what = "no file with a column 'text' here, nor corpus.tsv with id and text"
+        raise InputError("NOT_FOUND", what, "add the passages", path=place)
+    inputs = file_digests(place if place.is_dir() else place.parent, [table.path for table in found])
+    return corpus_source(found, inputs)
+
+
+def source_of(format: str, found: Found, inputs: Mapping[str, str]) -> Source:
+    """The source of tables of pairs, and of a corpus beside them if there is one."""
+    ignored: Counter[str] = Counter()
+    known = functools.cache(lambda: passages_known(found))
+
+    def passages() -> Iterator[PassageRecord]:
+        yield from corpus_passages(found.corpus)
+        yield from pair_passages(found.pairs, known(), ignored)
+
+    return Source(
+        format,
+        passages,
+        lambda: pair_queries(found.pairs),
+        lambda: pair_judgements(found.pairs, known()),
+        inputs,
+        ignored,
+        partial(pair_negatives, found.pairs),
+    )
+
+
+def corpus_source(tables: Sequence[Table], inputs: Mapping[str, str]) -> Source:
+    """The source of a corpus without queries."""
+    return Source(
+        "corpus", lambda: corpus_passages(tables), lambda: iter(()), lambda: iter(()), inputs, corpus_alone=True
+    )
+
+
+def passages_known(found: Found) -> dict[str, str]:
+    """The ids of the corpus's passages that stand in pairs too, by the ids that their texts would have there.
+
+    A passage with a title also stands in pairs as one text: title, blank, text.
+    """
+    if not found.corpus:
+        return {}
+    wanted = {
+        text_id(text)
+        for table in found.pairs
+        for pair in pairs_of(table)
+        for text in (*pair.positives, *pair.negatives)
+    }
+    known: dict[str, str] = {}
+    for passage in corpus_passages(found.corpus):
+        texts = [passage.text, *([f"{passage.title} {passage.text}"] if passage.title else [])]
+        for named in map(text_id, texts):
+            if named in wanted:
+                known.setdefault(named, passage.id)
+    return known
+
+
+# ---------------------------------------------------------------- files
+
+
+def find_tables(place: Path) -> Found:
+    """The tables of a file or folder, told apart by the names of their columns.
+
+    Raises
+    ------
+    InputError : a table has columns that no convention knows, or stands there twice.
+    """
+    found = Found([], [])
+    files = table_files(place)
+    for path in files:
+        table, columns = Table(split_of(path, place), path, partial(read_rows, path)), columns_of(path)
+        if pair_columns(tuple(columns)):
+            found.pairs.append(table)
+        elif plain := headless(path, columns):
+            found.corpus.append(Table("", path, plain))
+        elif corpus_columns(tuple(columns)):
+            found.corpus.append(table)
+        elif suffix_of(path) != JSON[0] or len(files) == 1:  # other JSON may stand in a folder
+            raise unknown_columns(path, columns)
+    return found
+
+
+def headless(path: Path, columns: Sequence[str]) -> Callable[[], Iterator[tuple[int, dict[str, str]]]] | None:
+    """The reader of a corpus's TSV file of id, maybe title, and text, without header; None: it is another file."""
+    if suffix_of(path) not in TSV or words_of(path)[0] not in CORPORA or len(columns) not in (2, 3):
+        return None
+    if corpus_columns(tuple(columns)):
+        return None
+    names = ("id", "title", "text") if len(columns) == 3 else ("id", "text")
+    return lambda: ((line, dict(zip(names, row, strict=True))) for line, row in tab_rows(path, (len(names),)))
+
+
+def table_files(place: Path) -> list[Path]:
+    """The tables in a file or folder, one level deep, in order of name; none may be there plain and packed."""
+    if place.is_file():
+        return [place] if suffix_of(place) else []
+    found = sorted(path for pattern in ("*", "*/*") for path in place.glob(pattern) if is_table(path, place))
+    plain = {path.with_name(path.name.removesuffix(".gz")): path for path in found}
+    if len(plain) < len(found):
+        twice = next(path for path in found if path.name.endswith(".gz") and path.with_suffix("") in found)
+        raise InputError("AMBIGUOUS", "it is here plain and as .gz", "remove one of them", path=twice)
+    return found
+
+
+def is_table(path: Path, place: Path) -> bool:
+    """Whether a file below a place may be a table of it: not hidden, and none that ``datasets`` adds."""
+    hidden = any(NO_TABLES.fullmatch(part) for part in path.relative_to(place).parts)
+    return bool(suffix_of(path)) and not hidden and path.is_file()
+
+
+def words_of(path: Path) -> list[str]:
+    """The words of a file's name in lower case, without its suffixes."""
+    return re.split(r"[^a-z0-9]+", path.name.removesuffix(".gz").rpartition(".")[0].lower()) or [""]
+
+
+def split_of(path: Path, place: Path) -> str:
+    """The split that a file's name says, or that of its folder below ``place``; else ``train``."""
+    folder = re.split(r"[^a-z0-9]+", path.parent.name.lower()) if path.parent != place and place.is_dir() else []
+    return next((SPLITS[word] for word in (*words_of(path), *folder) if word in SPLITS), TRAIN)

@@ -1,0 +1,201 @@
+"""Tables with named columns, read as a stream of records: JSON, JSON Lines, CSV, TSV, Parquet and Arrow.
+
+JSON, CSV and TSV may end in ``.gz``. CSV has quoting as RFC 4180 says, also over several lines; its first line
+names the columns, which stand between commas, semicolons or tabs. TSV has no quoting: a lone ``"`` is text.
+Parquet and Arrow (also the files of ``datasets``' ``save_to_disk``) need the extra ``parquet``; there a line
+means a row.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from hardneg.data.formats.arrays import read_records
+from hardneg.data.formats.faults import refuse
+from hardneg.data.formats.lines import Fields, empty_file, read_lines
+from hardneg.errors import InputError, SettingsError
+
+JSON, CSV, TSV, PARQUET, ARROW = (
+    (".json", ".jsonl", ".ndjson"),
+    (".csv",),
+    (".tsv", ".tab"),
+    (".parquet",),
+    (".arrow",),
+)
+SUFFIXES = (*JSON, *CSV, *TSV, *PARQUET, *ARROW)
+DELIMITERS = (",", ";", "\t")  # of CSV; the one that the first line has most of
+MAX_FIELD = 16 << 20  # characters of a CSV field; a quote that is never closed reaches it
+PEEKED = 20  # records whose fields are the columns of a JSON file
+ROWS = 1024  # rows of Parquet or Arrow read at a time
+
+
+def suffix_of(path: Path) -> str:
+    """The suffix of a file's name that tells its kind, without ``.gz``; empty if it is no table's."""
+    suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
+    return suffix if suffix in SUFFIXES else ""
+
+
+def read_rows(path: Path) -> Iterator[tuple[int, Fields]]:
+    """The records of a table with the line that each begins on; a missing value is None or empty.
+
+    Raises
+    ------
+    InputError : the file or a record of it cannot be read.
+    SettingsError : the file needs a package that is not installed.
+    """
+    suffix = suffix_of(path)
+    if suffix in (*CSV, *TSV):
+        return _named(path, read_cells(path, quoted=suffix in CSV))
+    if suffix in (*PARQUET, *ARROW):
+        return _arrow_rows(path)
+    return read_records(path)
+
+
+def columns_of(path: Path) -> list[str]:
+    """The names of a table's columns; of JSON the fields of its first records."""
+    suffix = suffix_of(path)
+    if suffix in (*CSV, *TSV):
+        return next(read_cells(path, quoted=suffix in CSV), (1, []))[1]
+    if suffix in (*PARQUET, *ARROW):
+        with _opened(path) as table:
+            return list(table.schema_arrow.names if suffix in PARQUET else table.schema.names)
+    return list(dict.fromkeys(name for _, fields in islice(read_records(path), PEEKED) for name in fields))
+
+
+# ---------------------------------------------------------------- CSV and TSV
+
+
+def read_cells(path: Path, *, quoted: bool) -> Iterator[tuple[int, list[str]]]:
+    """The line and the cells of each row of a CSV file (``quoted``) or a TSV file, its header included."""
+    if quoted:
+        return _read_csv(path)
+    return ((line, text.split("\t")) for line, text in read_lines(path))
+
+
+def _read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The rows of a CSV file; blank lines between them are skipped."""
+    _, header = next(read_lines(path), (1, ""))
+    delimiter = max(DELIMITERS, key=header.count)
+    at = 0
+
+    def texts() -> Iterator[str]:
+        nonlocal at
+        for line, text in read_lines(path):
+            at = line
+            yield text + "\n"
+
+    lines = texts()
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    while True:
+        begin = at + 1
+        before = csv.field_size_limit(MAX_FIELD)  # the limit of all readers of the process
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as fault:
+            refuse(_bad_quoting(path, begin, fault))
+            reader = csv.reader(lines, delimiter=delimiter, strict=True)
+            continue
+        finally:
+            csv.field_size_limit(before)
+        if row:
+            yield begin, row
+
+
+def _bad_quoting(path: Path, line: int, fault: Exception) -> InputError:
+    unclosed = "limit" in str(fault) or "end of data" in str(fault)
+    what = f"a quoted column of more than {MAX_FIELD:,} characters, or a quote that is never closed"
+    what = what if unclosed else f"the quoted columns cannot be read ({fault})"
+    return InputError("BAD_QUOTING", what, "close the quote, and double those within", path=path, line=line)
+
+
+def _named(path: Path, rows: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, Fields]]:
+    """The rows after the header as records by the names of the columns."""
+    _, header = next(rows, (1, []))
+    check_header(path, header)
+    line, width = 1, len(header)
+    for line, row in rows:
+        if len(row) != width:
+            refuse(_wrong_cells(path, line, len(row), width))
+            continue
+        yield line, dict(zip(header, row, strict=True))
+    if line == 1:
+        raise empty_file(path)
+
+
+def check_header(path: Path, header: Sequence[str]) -> None:
+    """Refuse a header that names a column twice."""
+    for name in header:
+        if name and header.count(name) > 1:
+            what, fix = f"two columns are called {name!r:.60}", "rename one of them"
+            raise InputError("AMBIGUOUS", what, fix, path=path, line=1)
+
+
+def _wrong_cells(path: Path, line: int, found: int, expected: int) -> InputError:
+    what = f"{found} columns where the header names {expected}"
+    fix = "check its separators: quote a text of CSV that holds one; a text of TSV cannot hold a tab"
+    return InputError("WRONG_COLUMNS", what, fix, path=path, line=line)
+
+
+# ---------------------------------------------------------------- Parquet and Arrow
+
+
+def pyarrow() -> Any:
+    """Import and return the package ``pyarrow``; raises :class:`SettingsError` if it is missing."""
+    try:
+        import pyarrow
+        import pyarrow.ipc
+        import pyarrow.parquet
+    except ImportError as fault:
+        what, fix = "Parquet and Arrow files need the package pyarrow", "pip install 'hardneg[parquet]'"
+        raise SettingsError("PACKAGE_MISSING", what, fix) from fault
+    return pyarrow
+
+
+def _opened(path: Path) -> Any:
+    """An open Parquet file, or the reader of an Arrow file's batches."""
+    package = pyarrow()
+    try:
+        if suffix_of(path) in PARQUET:
+            return package.parquet.ParquetFile(path)
+        try:
+            return package.ipc.open_stream(package.memory_map(str(path)))
+        except package.ArrowInvalid:
+            return package.ipc.open_file(package.memory_map(str(path)))
+    except FileNotFoundError as fault:
+        raise InputError("NOT_FOUND", "no such file", "check the path", path=path) from fault
+    except (package.ArrowException, OSError) as fault:
+        raise _bad_table(path, fault) from fault
+
+
+def _batches(path: Path, table: Any) -> Iterator[Any]:
+    if suffix_of(path) in PARQUET:
+        return table.iter_batches(batch_size=ROWS)
+    if hasattr(table, "num_record_batches"):
+        return (table.get_batch(i) for i in range(table.num_record_batches))
+    return iter(table)
+
+
+def _arrow_rows(path: Path) -> Iterator[tuple[int, Fields]]:
+    package, line = pyarrow(), 0
+    with _opened(path) as table:
+        try:
+            for batch in _batches(path, table):
+                for start in range(0, batch.num_rows, ROWS):
+                    for row in batch.slice(start, ROWS).to_pylist():
+                        line += 1
+                        yield line, row
+        except (package.ArrowException, OSError, UnicodeDecodeError) as fault:
+            raise _bad_table(path, fault, line + 1) from fault
+    if not line:
+        raise empty_file(path)
+
+
+def _bad_table(path: Path, fault: Exception, line: int | None = None) -> InputError:
+    what = " ".join(f"it cannot be read ({fault})".split())
+    return InputError("BAD_TABLE", f"{what:.300}", "write the file again", path=path, line=line)

@@ -1,0 +1,44 @@
+"""What the frozen models of an experiment would do, for its estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.cross_encoder import CrossEncoder
+from hardneg.models.source import ModelSource
+from hardneg.negatives.pool import NegativePool
+from hardneg.recipes.estimate import Beside, CostModel, queries_of_step
+from hardneg.recipes.frozen import open_frozen, source_at
+from hardneg.recipes.settings import GroupSettings, MiningSettings, TrainingSettings
+
+
+def frozen_work(
+    settings: TrainingSettings, work: CostModel, source: ModelSource, pool: NegativePool | None, digest: str | None
+) -> list[Beside]:
+    """What the frozen models of an experiment would do, counted; one that filters and teaches is one.
+
+    Parameters
+    ----------
+    pool : that training begins with; None: none is given.
+    digest : of the teacher that is given; None: none is.
+    """
+    if not isinstance(settings, MiningSettings):
+        return []
+    train, counts = work.data.train, dict[str | None, tuple[str, int]]()
+    if settings.bounds and settings.filter_by != "miner":
+        pairs = work.mined_pools * (len(train) * work.compared + len(train.passage_rows))
+        counts[source.filter_by] = "the guide", pairs
+    if isinstance(settings, GroupSettings) and settings.distill is not None:
+        place = source.teacher or source.filter_by
+        name, pairs = counts.get(place, ("the teacher", 0))
+        stored = pool is not None and pool.ranker and digest in (None, pool.ranker) and not settings.unscored
+        live = sum(one.steps * queries_of_step(one) * one.passages_per_query for one in work.episodes)
+        counts[place] = name, pairs + (0 if stored else live)
+    return [Beside(name, model_at(source, place), pairs) for place, (name, pairs) in counts.items() if pairs]
+
+
+def model_at(source: ModelSource, place: str | None) -> Callable[[], BiEncoder | CrossEncoder] | None:
+    """What makes the frozen model at a place; None: it is the one that training starts from."""
+    return None if place is None else partial(open_frozen, source_at(source, place))
