@@ -162,7 +162,7 @@ def frozen_inputs(settings: TrainingSettings, source: ModelSource, pool: Negativ
         named = source.teacher is not None or settings.filter_by != "miner"
         if not named and (pool is None or not pool.ranker):
             raise no_teacher()
-        if not named and settings.mines:
+        if not named and settings.unscored:
             what = "a teacher should be distilled, and some negatives are not of the scored pool"
             raise SettingsError("NO_TEACHER", what, "give --teacher M, or train on the scored negatives alone")
     places = {"filter_by": source.filter_by, "teacher": source.teacher}

@@ -84,7 +84,7 @@ class Warmup(GroupSettings):
         return [source for source in sources_of(self.mixtures[episode - 1]) if source in MINED]
 
     @property
-    def mines(self) -> bool:
+    def unscored(self) -> bool:
         """Whether some part of training has negatives besides those of a given pool: a mixture not of it alone."""
         return any(self.mined(episode) != ["file"] for episode in range(1, len(self.mixtures) + 1))
 
