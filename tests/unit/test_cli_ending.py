@@ -20,7 +20,7 @@ from worlds.tiny_world import one_thread  # noqa: F401
 MEANS = {"RR@10": 0.3, "nDCG@10": 0.4}
 ROW = {"a": "final", "b": "untrained", "measure": "RR@10", "difference": 0.0412, "interval": [0.0204, 0.0631]}
 RESULTS = {
-    "test": {"untrained": MEANS, "final": MEANS},
+    "test": {"bm25": MEANS, "untrained": MEANS, "final": MEANS},
     "dev": {"untrained": MEANS, "final": MEANS},
     "compared_on": "test",
     "comparisons": [
@@ -140,7 +140,6 @@ def experiment(world, tmp_path):
     place = tmp_path / "exp"
     shutil.copytree(model, place / "model")
     (place / "settings.json").write_text(json.dumps({"inputs": {"collection": collection.digest}}))
-    (place / "places.json").write_text(json.dumps({"collection": str(collection.path)}))
     (place / "runs").mkdir()
     qrels = collection.qrels("test").positives()
     with gzip.open(place / "runs/final.test.trec.gz", "wt") as stream:
@@ -175,15 +174,16 @@ def test_an_experiment_without_a_model_says_so(tmp_path):
         model_place(tmp_path / "several")
 
 
-def test_an_experiment_stands_for_the_run_of_its_final_model(hardneg, experiment, monkeypatch):
+def test_an_experiment_stands_for_the_run_of_its_final_model(hardneg, world, experiment, monkeypatch):
     monkeypatch.setattr("hardneg.api.inputs.is_published", lambda place: Path(place).is_dir())
     assert run_place(experiment, "test") == experiment / "runs/final.test.trec.gz"
     with pytest.raises(ArtifactError, match=r"NO_RUN.*final.test.trec.gz"):
         run_place(experiment, "dev")
-    status, out, err = hardneg("evaluate", experiment, "--measures", "RR@10", "--json")
+    status, out, err = hardneg("evaluate", experiment, "--data", world[0].path, "--measures", "RR@10", "--json")
     assert (status, err) == (0, "")
     assert json.loads(out)["measures"] == {"RR@10": 1.0}
-    status, out, _ = hardneg("compare", experiment, experiment, "--measures", "RR@10", "--json")
+    runs = [experiment, experiment / "runs/final.test.trec.gz"]
+    status, out, _ = hardneg("compare", *runs, "--data", world[0].path, "--measures", "RR@10", "--json")
     assert json.loads(out)[0]["ties"] == 16
 
 

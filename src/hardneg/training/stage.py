@@ -21,7 +21,7 @@ from hardneg import keyed_random
 from hardneg.errors import Interrupted, NumericError
 from hardneg.process.distributed import by_consensus, by_leader
 from hardneg.process.progress import track
-from hardneg.storage.artifacts import is_current, is_published, read_manifest
+from hardneg.storage.artifacts import is_current, read_manifest
 from hardneg.training.batches import PROBE_EVERY
 from hardneg.training.checkpoint import keep_newest, latest_checkpoint, restore, save_checkpoint
 from hardneg.training.gradient_norms import layer_norms, layers_of
@@ -334,7 +334,7 @@ class Stage:
     def _publish_here(self, trainee: Trainee, path: Path, step: int) -> None:
         """Publish a model; once all stand, no checkpoint before the newest can be needed."""
         trainee.save(trainee.model, path, inputs=self._made_by(step), replace=True)
-        if all(is_published(other) for _, other, _ in self.missing):
+        if not self._missing():
             keep_newest(self.folder, 1)
 
     def _called(self, name: str) -> str:
