@@ -25,7 +25,8 @@ CHECKS = (  # of what was given by the option itself, or by settings that only r
     "hardneg.recipes.settings.GroupSettings.with_frozen",
     "hardneg.recipes.settings.MiningSettings.with_frozen",
 )
-OWN = ("hardneg.cli", "hardneg.recipes.catalogue")  # options, and what help says of them
+# Options and what help says of them, and advice of the doctor on other commands, which test_examine checks.
+OWN = ("hardneg.cli", "hardneg.recipes.catalogue", "hardneg.api.examine")
 RECIPES = ("hardneg.api.recipes", "RECIPES")
 IF_GIVEN = {"--max-ram", "--max-vram"}  # told of only where the option, or a supervisor that has it, set a limit
 NEVER = {
@@ -35,6 +36,7 @@ NEVER = {
     *(
         (command, f"--allow-{what}") for command in ("show", "diagnose") for what in ("bin", "code")
     ),  # without models
+    ("import", "--filter-by"),  # it keeps given negatives without bounds
     ("show", "--out"),  # of `hardneg train --out`
     ("clean", "--allow-bin"),  # it reads a model that was saved here, as safetensors
 }
@@ -185,9 +187,7 @@ def test_the_graph_sees_what_commands_do():
         ("recipes.warmup", "mixture_pool"),
     ):
         assert (f"hardneg.{module}", name) in train
-    assert ("hardneg.models.pretrained", "find_weights") not in GRAPH.reached(
-        ("hardneg.cli.maintenance", "doctor")
-    )
+    assert ("hardneg.models.pretrained", "find_weights") not in GRAPH.reached(("hardneg.cli.commands", "evaluate"))
 
 
 def test_advice_that_a_command_cannot_follow_is_found(monkeypatch):

@@ -65,7 +65,7 @@ COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
     ),
     ("verify", maintenance.verify, ("hardneg verify EXP",)),
     ("clean", maintenance.clean, ("hardneg clean EXP --yes",)),
-    ("doctor", maintenance.doctor, ("hardneg doctor",)),
+    ("doctor", maintenance.doctor, ("hardneg doctor my-data --model M",)),
 )
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hardneg.cli.options import AllowCode, JsonOption, begin, show_result
+from hardneg.cli.options import AllowBin, AllowCode, CacheOption, JsonOption, MaybeModel, begin, show_result
 from hardneg.errors import Faults
 
 
@@ -40,8 +40,26 @@ def clean(
     show_result(execute(experiment, delete=yes), as_json, cleaning_text)
 
 
-def doctor(as_json: JsonOption = False) -> None:
-    """Show versions, devices, threads and memory of this machine, and which packages are missing."""
+def doctor(
+    data: Annotated[
+        str | None, typer.Argument(help="Collection folder or [format:]SOURCE (default: none).")
+    ] = None,
+    model: MaybeModel = None,
+    allow_bin: AllowBin = False,
+    allow_code: AllowCode = None,
+    cache: CacheOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Look at DATA before training, with advice; without DATA, show this machine and what is missing."""
+    if data is not None:
+        begin(code=allow_code)
+        from hardneg.api.examine import examine
+        from hardneg.cli.tables import examination_text
+
+        show_result(examine(data, model, allow_bin=allow_bin, cache=cache), as_json, examination_text)
+        return
+    if model is not None:
+        raise typer.BadParameter("a model's tokens are counted over data: give DATA too", param_hint="'--model'")
     from hardneg.api.doctor import doctor as execute
     from hardneg.cli.tables import doctor_text
 

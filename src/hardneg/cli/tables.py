@@ -323,6 +323,12 @@ def cleaning_text(report: Mapping[str, Any]) -> str:
     return "\n".join([*lines, f"{report['bytes']:,} bytes {done}"])
 
 
+def examination_text(found: Mapping[str, Any]) -> str:
+    """What was found in a collection, and what to do, in sentences."""
+    said = "\n".join(found["said"])
+    return f"{said}\n\nAdvice\n" + "\n".join(f"- {line}" for line in found["advice"])
+
+
 def doctor_text(found: Mapping[str, Any]) -> str:
     """The chapters of a diagnosis, and the lines that install what is missing."""
     chapters = [f"{name}\n{facts_table(facts)}" for name, facts in found.items() if name != "missing" and facts]
