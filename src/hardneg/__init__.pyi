@@ -10,6 +10,7 @@ from hardneg.api.diagnose import diagnose as diagnose
 from hardneg.api.doctor import doctor as doctor
 from hardneg.api.evaluate import compare as compare
 from hardneg.api.evaluate import evaluate as evaluate
+from hardneg.api.examine import examine as examine
 from hardneg.api.export import export_pool as export_pool
 from hardneg.api.index import index as index
 from hardneg.api.inputs import Data, Place

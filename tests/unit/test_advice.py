@@ -25,11 +25,12 @@ CHECKS = (  # of what was given by the option itself, or by settings that only r
     "hardneg.recipes.settings.GroupSettings.with_frozen",
     "hardneg.recipes.settings.MiningSettings.with_frozen",
 )
-OWN = (  # options, and what help says of them
+OWN = (  # options, what help says of them, and advice of the doctor on other commands (tests/unit/test_examine)
     "hardneg.cli",
     "hardneg.recipes.catalogue",
     "hardneg.recipes.usual",
     "hardneg.recipes.meanings",
+    "hardneg.api.examine",
     "hardneg.foreign_names",  # names of settings of training
 )
 RECIPES = ("hardneg.api.recipes", "RECIPES")
@@ -41,6 +42,7 @@ NEVER = {
     *(
         (command, f"--allow-{what}") for command in ("show", "diagnose") for what in ("bin", "code")
     ),  # without models
+    ("import", "--filter-by"),  # it keeps given negatives without bounds
     ("show", "--out"),  # of `hardneg train --out`
     ("clean", "--allow-bin"),  # it reads a model that was saved here, as safetensors
 }
@@ -191,9 +193,7 @@ def test_the_graph_sees_what_commands_do():
         ("recipes.warmup", "mixture_pool"),
     ):
         assert (f"hardneg.{module}", name) in train
-    assert ("hardneg.models.pretrained", "find_weights") not in GRAPH.reached(
-        ("hardneg.cli.maintenance", "doctor")
-    )
+    assert ("hardneg.models.pretrained", "find_weights") not in GRAPH.reached(("hardneg.cli.commands", "evaluate"))
 
 
 def test_advice_that_a_command_cannot_follow_is_found(monkeypatch):

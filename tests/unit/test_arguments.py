@@ -125,6 +125,7 @@ def cases(world, new):
             hn.evaluate,
             {"run": world.run, **common, "split": "test", "measures": "RR@10", "qrels": None},
         ),
+        "examine": (hn.examine, {**common, "model": None, "allow_bin": False}),
         "export_pool": (
             hn.export_pool,
             {

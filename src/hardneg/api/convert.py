@@ -31,9 +31,7 @@ def convert(
         check_new(Path(negatives))
         if found.negatives is None:
             what = f"the format {found.format} gives no negatives as texts"
-            raise InputError(
-                "NO_NEGATIVES", what, "leave --negatives out, and mine them, or read them by mine --file"
-            )
+            raise InputError("NO_NEGATIVES", what, "leave --negatives out, or read them by hardneg mine --file")
     collection = import_collection(found, to, **options)
     facts = {"collection": str(to), "digest": collection.digest, **collection.facts}
     if negatives is not None:

@@ -30,7 +30,7 @@ Entry = tuple[str, Callable[..., None], tuple[str, ...]]  # a name, a command, a
 COMMANDS: dict[str, tuple[Entry, ...]] = {  # in the order of work, under the headings of help
     "Prepare": (
         ("import", commands.import_command, ("hardneg import beir:scifact --to scifact-collection",)),
-        ("doctor", maintenance.doctor, ("hardneg doctor",)),
+        ("doctor", maintenance.doctor, ("hardneg doctor my-data --model M",)),
     ),
     "Search": (
         ("encode", retrieval.encode, ("hardneg encode --data DATA --model M --out EMB --shard 0/4",)),

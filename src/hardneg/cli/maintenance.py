@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
-from hardneg.cli.options import AllowCode, JsonOption, begin, option, show_result
+from hardneg.cli.options import (
+    AllowBin,
+    AllowCode,
+    CacheOption,
+    JsonOption,
+    MaybeModel,
+    begin,
+    option,
+    show_result,
+)
 from hardneg.errors import Faults
 
 
@@ -56,11 +65,30 @@ def clean(
     show_result(found, as_json, cleaning_text)
 
 
-def doctor(as_json: JsonOption = False) -> None:
-    """Show what this machine has, and what is missing.
+def doctor(
+    data: Annotated[
+        str | None,
+        typer.Argument(help="Folder of a collection, or [FORMAT:]SOURCE.", metavar="[DATA]", show_default=False),
+    ] = None,
+    model: MaybeModel = None,
+    allow_bin: AllowBin = False,
+    allow_code: AllowCode = None,
+    cache: CacheOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Look at DATA before training, with advice.
 
-    Versions, devices, threads, memory, and the line that installs each missing package.
+    Without DATA: show versions, devices, threads, memory, and the line that installs each missing package.
     """
+    if data is not None:
+        begin(code=allow_code)
+        from hardneg.api.examine import examine
+        from hardneg.cli.tables import examination_text
+
+        show_result(examine(data, model, allow_bin=allow_bin, cache=cache), as_json, examination_text)
+        return
+    if model is not None:
+        raise typer.BadParameter("a model's tokens are counted over data: give DATA too", param_hint="'--model'")
     from hardneg.api.doctor import doctor as execute
     from hardneg.cli.tables import doctor_text
 

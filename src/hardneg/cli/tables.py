@@ -277,6 +277,12 @@ def size_text(count: float) -> str:
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{max(count / 2**20, 0.1):.1f} MiB"
 
 
+def examination_text(found: Mapping[str, Any]) -> str:
+    """What was found in a collection, and what to do, in sentences."""
+    said = "\n".join(found["said"])
+    return f"{said}\n\nAdvice\n" + "\n".join(f"- {line}" for line in found["advice"])
+
+
 def doctor_text(found: Mapping[str, Any]) -> str:
     """The chapters of a diagnosis, and the lines that install what is missing."""
     chapters = [f"{name}\n{facts_table(facts)}" for name, facts in found.items() if name != "missing" and facts]

@@ -73,7 +73,7 @@ def _stemmer(language: str) -> Any:
 
     if language not in Stemmer.algorithms():
         what = f"the installed PyStemmer ({version('PyStemmer')}) has no stems for {language}"
-        raise SettingsError("PACKAGE_MISSING", what, "pip install --upgrade PyStemmer")
+        raise SettingsError("PACKAGE_MISSING", what, "pip install -U PyStemmer")
     return Stemmer.Stemmer(language)
 
 

@@ -1,0 +1,225 @@
+"""The doctor of data: what stands out in a collection, said in sentences, with advice for training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hardneg.api.inputs import Data, Place, collection_of
+from hardneg.arguments import checked
+from hardneg.config import read_preset
+from hardneg.data.collection import Collection
+from hardneg.data.examination import LOOKED_AT, draw, examine_collection, quantiles
+from hardneg.models.source import ModelSource
+from hardneg.records import Side
+
+SIDES: tuple[Side, Side] = ("passage", "query")
+FEW = 300  # training queries below which results differ by chance
+MANY = 200_000  # passages from which on encoding the corpus is what takes long
+OFTEN_CUT = 0.1
+
+
+@checked
+def examine(
+    data: Data, model: Place | None = None, *, allow_bin: bool = False, cache: Place | None = None
+) -> dict[str, Any]:
+    """Look at a collection before training: sizes, copies, leaks between splits, lengths, and advice.
+
+    Parameters
+    ----------
+    model : whose tokenizer and lengths count the tokens and what is cut; None: words are counted alone.
+
+    Returns
+    -------
+    By chapter (``sizes``, ``splits``, ``copies``, ``leaks``, ``lengths``, ``language``, with a model ``tokens``)
+    what was found; ``said``: the same in sentences; ``advice``: what to do, in sentences.
+
+    Raises
+    ------
+    InputError : the data cannot be read.
+    """
+    collection = collection_of(data, cache)
+    facts = examine_collection(collection)
+    if model is not None:
+        facts["tokens"] = token_facts(collection, ModelSource.at(model, allow_bin=allow_bin))
+    return {**facts, "said": list(sentences(facts)), "advice": list(advice(facts))}
+
+
+def token_facts(collection: Collection, source: ModelSource) -> dict[str, Any]:
+    """Tokens of passages and queries by a drawn part, and the share that the model's own lengths cut."""
+    from hardneg.data.tokens import joined_passages, plain_tokenizer
+    from hardneg.models.lengths import lengths_of
+    from hardneg.models.loading import open_encoder
+
+    encoder = open_encoder(source.tokenizing, chunks=1)
+    found = {}
+    for side, length in zip(SIDES, lengths_of(encoder, encoder.settings), strict=True):
+        n = collection.n_passages if side == "passage" else collection.n_queries
+        if n:
+            rows = draw(n, LOOKED_AT)
+            if side == "passage":
+                texts = joined_passages(collection.titles.take(rows), collection.texts.take(rows), " ")
+            else:
+                texts = collection.query_texts.take(rows)
+            counts = [len(one) for one in plain_tokenizer(length.tokenizer).encode_batch_fast(texts)]
+            cut = length.sample_cut(collection)
+            found[cut.plural] = {**quantiles(counts), **cut.as_json(), "told": str(cut)}
+    return found
+
+
+# ---------------------------------------------------------------- sentences
+
+
+def sentences(facts: Mapping[str, Any]) -> Iterator[str]:
+    """Everything that was found, a sentence each."""
+    sizes = facts["sizes"]
+    yield f"The collection has {sizes['passages']:,} passages and {sizes['queries']:,} queries."
+    for name, split in facts["splits"].items():
+        lacking = split["without_positives"]
+        yield (
+            f"Split '{name}' has {split['queries']:,} queries with {split['positives']:,} positives; "
+            f"{lacking:,} queries have none."
+        )
+        by_number = ", ".join(f"{count:,} with {n}" for n, count in split["queries_by_positives"].items())
+        yield f"Queries of '{name}' by the number of their positives: {by_number}."
+    yield from copies_said(facts["copies"])
+    for leak in facts["leaks"]:
+        yield leak_said(leak)
+    for name, words in facts["lengths"].items():
+        yield f"Half of the {name} have at most {words['median']:,} words, 95 % at most {words['p95']:,}."
+    for name, tokens in facts.get("tokens", {}).items():
+        yield (
+            f"Half of the {name} have at most {tokens['median']:,} tokens of this model, 95 % at most "
+            f"{tokens['p95']:,}; {tokens['told'].partition(': ')[2]}."
+        )
+    if found := facts["language"]["looks_like"].capitalize():
+        analysed = facts["language"]["of_the_collection"].capitalize()
+        yield f"The passages look like {found}; BM25 analyses them as {analysed}."
+
+
+def copies_said(copies: Mapping[str, int]) -> Iterator[str]:
+    """Sentences about passages and queries that are there more than once."""
+    sampled = f"Of {copies['passages_compared']:,} passages that were compared"
+    yield f"{copies['passages_equal']:,} passages have the text of another one."
+    yield f"{sampled}, {copies['passages_nearly_equal']:,} are nearly equal to another one (MinHash, 80 % alike)."
+    if copies["queries_compared"]:
+        yield (
+            f"Of {copies['queries_compared']:,} queries, {copies['queries_equal']:,} are the same as another one "
+            "but for case and punctuation."
+        )
+
+
+def leak_said(leak: Mapping[str, Any]) -> str:
+    """A sentence about what two splits share."""
+    one, other = leak["splits"]
+    drawn = "" if leak["of_all"] else f" (of {leak['compared_with']:,} that were drawn)"
+    return (
+        f"Of {leak['queries']:,} queries of '{other}', {leak['queries_equal']:,} are also in '{one}'{drawn} and "
+        f"{leak['queries_nearly_equal']:,} nearly so; of {leak['positives']:,} texts of positives, "
+        f"{leak['positives_equal']:,} are positives in '{one}' too."
+    )
+
+
+# ---------------------------------------------------------------- advice
+
+
+def advice(facts: Mapping[str, Any]) -> Iterator[str]:
+    """What to do before training, and how to begin, a sentence each."""
+    yield from language_advice(facts["language"])
+    yield from leak_advice(facts)
+    yield from length_advice(facts)
+    if not facts["sizes"]["queries"]:
+        yield "This is a corpus alone: encode, index and search it. Training needs queries with positives."
+        return
+    trainable = {name: split["queries"] - split["without_positives"] for name, split in facts["splits"].items()}
+    if not any(trainable.values()):
+        yield "No query has a positive, so nothing can be trained or measured: check the judgements."
+        return
+    yield from split_advice(facts, trainable)
+    yield from recipe_advice(facts, trainable)
+
+
+def counted(n: int, one: str, several: str) -> str:
+    """A number with the word for one thing or for several."""
+    return f"{n:,} {one if n == 1 else several}"
+
+
+def language_advice(language: Mapping[str, str]) -> Iterator[str]:
+    """Advice to import the collection in another language."""
+    found = language["looks_like"]
+    if found and found != language["of_the_collection"]:
+        yield f"Import it by hardneg import --language {found}, so that BM25 finds the words of this language."
+
+
+def leak_advice(facts: Mapping[str, Any]) -> Iterator[str]:
+    """Advice about queries that two splits share, and about copies."""
+    for leak in facts["leaks"]:
+        both = leak["queries_equal"] + leak["queries_nearly_equal"]
+        if both:
+            one, other = leak["splits"]
+            yield (
+                f"'{other}' shares {counted(both, 'query', 'queries')} with '{one}', such as "
+                f"{leak['example']!r:.80}: remove them from one of the two, or results on '{other}' are too good."
+            )
+    copies = facts["copies"]
+    if copies["passages_equal"] > 0.01 * facts["sizes"]["passages"]:
+        yield (
+            "Many passages are copies. Copies of a positive are never its negatives here, but they take places in "
+            "result lists and time to encode: remove them if they mean nothing."
+        )
+    if copies["passages_nearly_equal"] > 0.01 * copies["passages_compared"]:
+        yield (
+            "Many passages are nearly equal. Near copies of positives become false negatives: set a margin such "
+            "as --set relative_margin=0.05, and look at them by hardneg audit."
+        )
+
+
+def length_advice(facts: Mapping[str, Any]) -> Iterator[str]:
+    """Advice about texts that the model cuts."""
+    for name, tokens in facts.get("tokens", {}).items():
+        if tokens["share"] > OFTEN_CUT and name == "passages":
+            yield (
+                f"The model reads {tokens['tokens']:,} tokens of a passage and cuts {100 * tokens['share']:.0f} % "
+                "of them: split long passages before the import, or set --set chunks=4 for documents."
+            )
+        elif tokens["share"] > OFTEN_CUT:
+            yield f"The model cuts {100 * tokens['share']:.0f} % of the queries: are they whole documents?"
+
+
+def split_advice(facts: Mapping[str, Any], trainable: Mapping[str, int]) -> Iterator[str]:
+    """Advice about splits that are missing, and about queries without positives."""
+    names = set(trainable)
+    if "train" not in names:
+        yield f"There is no split 'train': name the one to train on by --train, of {', '.join(sorted(names))}."
+    if not names & {"dev", "dev.small", "validation", "valid", "val"}:
+        yield "There is no dev split: a tenth of the training queries, at most 500, will be held out."
+    if "test" not in names:
+        yield "There is no test split: nothing will be measured on test."
+    for name, split in facts["splits"].items():
+        if split["without_positives"]:
+            lacking = counted(split["without_positives"], "query", "queries")
+            yield f"Without a positive, {lacking} of '{name}' cannot be trained on or measured by judgements."
+
+
+def recipe_advice(facts: Mapping[str, Any], trainable: Mapping[str, int]) -> Iterator[str]:
+    """Advice on the recipe to begin with, its steps, and the time that it takes."""
+    queries = trainable.get("train", max(trainable.values()))
+    if queries < FEW:
+        yield (
+            f"{queries:,} training queries are few: results may differ by chance. Compare with BM25 and with the "
+            "untrained model, and train with several --seeds."
+        )
+    preset = read_preset("warmup", "finetune")
+    batch = int(preset.get("queries_per_step", 32))
+    steps = counted(-(-queries // batch), "step", "steps")
+    yield (
+        f"Begin with `hardneg train warmup --preset finetune`: an epoch is {steps} of "
+        f"{batch} queries. Then try `hardneg train ance-tele --preset finetune`, which mines hard negatives."
+    )
+    if facts["sizes"]["answers"]:
+        yield "The queries have answers: with --set labels=answers no passage that has an answer is a negative."
+    if facts["sizes"]["passages"] > MANY:
+        yield (
+            "Encoding the corpus is what takes long here: use a GPU, and ask --estimate for the time before you "
+            "train a recipe that mines."
+        )

@@ -1,0 +1,213 @@
+"""What stands out in a collection before anything is trained: sizes, copies, leaks between splits, the language.
+
+What is exact and what a sample says: equal texts of passages are counted by their keys, all of them. Nearly equal
+passages are sought among a drawn part, because their signatures cost memory and time; queries are compared in
+full up to :data:`MOST_QUERIES` a split.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from hardneg.data.collection import Collection
+from hardneg.data.languages import ENGLISH
+from hardneg.data.near_copies import near, plain, signatures
+from hardneg.data.text import hash_strings
+from hardneg.keyed_random import UInt64, hash64, key
+from hardneg.records import Int32, Int64, Qrels, spans
+
+MOST_PASSAGES = 50_000  # whose signatures are compared: about 5 seconds
+MOST_QUERIES = 100_000  # of a split
+LOOKED_AT = 2_000  # texts whose words and letters are counted
+QUANTILES = {"median": 0.5, "p95": 0.95, "longest": 1.0}
+# Blocks of letters by which a language shows, and the language that BM25 then wants.
+SCRIPTS: Mapping[str, str] = {
+    "japanese": r"[\u3040-\u30ff]",
+    "korean": r"[\uac00-\ud7af]",
+    "chinese": r"[\u4e00-\u9fff]",
+    "thai": r"[\u0e00-\u0e7f]",
+    "arabic": r"[\u0600-\u06ff]",
+    "hindi": r"[\u0900-\u097f]",
+    "greek": r"[\u0370-\u03ff]",
+    "russian": r"[\u0400-\u04ff]",
+}
+SHARE = 0.2  # of the letters; Japanese has more signs of Chinese than of its own
+
+
+def examine_collection(collection: Collection) -> dict[str, Any]:
+    """The facts by chapter: ``sizes``, ``splits``, ``copies``, ``leaks``, ``lengths`` and ``language``."""
+    splits = {name: collection.qrels(name) for name in collection.splits}
+    return {
+        "sizes": {
+            "passages": collection.n_passages,
+            "queries": collection.n_queries,
+            "answers": collection.has_answers,
+        },
+        "splits": {name: split_facts(qrels) for name, qrels in splits.items()},
+        "copies": copies(collection),
+        "leaks": leaks(collection, splits),
+        "lengths": lengths(collection),
+        "language": {"of_the_collection": collection.language, "looks_like": looks_like(collection)},
+    }
+
+
+def split_facts(qrels: Qrels) -> dict[str, Any]:
+    """The queries of a split, those without a positive, and how many have so many positives."""
+    positives = spans(qrels.positives().offsets)
+    few = Counter(np.minimum(positives, 10).tolist())
+    named = {("10 or more" if n == 10 else str(n)): count for n, count in sorted(few.items())}
+    return {
+        "queries": len(qrels),
+        "judgements": len(qrels.grades),
+        "positives": int(positives.sum()),
+        "without_positives": int((positives == 0).sum()),
+        "queries_by_positives": named,
+    }
+
+
+# ---------------------------------------------------------------- copies
+
+
+def copies(collection: Collection) -> dict[str, Any]:
+    """Passages with the text of another one (all of them), and nearly so (of a drawn part); queries likewise."""
+    drawn = draw(collection.n_passages, MOST_PASSAGES)
+    texts = collection.texts.take(drawn)
+    found = near(marks := signatures(texts), marks, itself=True)
+    same = collection.text_keys[drawn] == collection.text_keys[drawn[found]]
+    asked = draw(collection.n_queries, MOST_QUERIES)
+    queries = plain_hashes(collection.query_texts.take(asked))
+    return {
+        "passages_equal": repeated(collection.text_keys),
+        "passages_nearly_equal": int(((found >= 0) & ~same).sum()),
+        "passages_compared": len(drawn),
+        "queries_equal": repeated(queries),
+        "queries_compared": len(asked),
+    }
+
+
+def repeated(keys: UInt64) -> int:
+    """The number of keys [n] that stand somewhere before."""
+    return len(keys) - len(np.unique(keys))
+
+
+def plain_hashes(texts: Sequence[str]) -> UInt64:
+    """A hash of each text without case, punctuation and extra blanks."""
+    return hash_strings([plain(text) for text in texts])
+
+
+def draw(n: int, most: int) -> Int64:
+    """At most ``most`` of the rows 0 to n - 1, ascending; every call draws the same ones."""
+    rows = np.arange(n)
+    if n <= most:
+        return rows
+    words = hash64(key(0, "examine"), rows)
+    return np.sort(np.argpartition(words, most)[:most])
+
+
+# ---------------------------------------------------------------- leaks
+
+
+def leaks(collection: Collection, splits: Mapping[str, Qrels]) -> list[dict[str, Any]]:
+    """What two splits share: queries (equal, or nearly so) and texts of positives; pairs that share nothing too.
+
+    The second split of a pair is the one that measures: its queries and positives are counted.
+    """
+    order = sorted(splits, key=lambda name: (name != "train", name))
+    asked = {name: splits[name].query_rows[draw(len(splits[name]), MOST_QUERIES)] for name in order}
+    texts = {name: collection.query_texts.take(rows) for name, rows in asked.items()}
+    hashes = {name: plain_hashes(some) for name, some in texts.items()}
+    marks = {name: signatures(some) for name, some in texts.items()}
+    found = []
+    for one, other in combinations(order, 2):
+        equal = np.isin(hashes[other], hashes[one])
+        alike = (near(marks[other], marks[one]) >= 0) & ~equal
+        example = np.flatnonzero(equal | alike)[:1]
+        shared, of = shared_positives(collection, splits[one], splits[other])
+        found.append(
+            {
+                "splits": [one, other],
+                "queries": len(asked[other]),
+                "compared_with": len(asked[one]),
+                "of_all": len(asked[one]) == len(splits[one]),
+                "queries_equal": int(equal.sum()),
+                "queries_nearly_equal": int(alike.sum()),
+                "example": texts[other][example[0]] if len(example) else None,
+                "positives": of,
+                "positives_equal": shared,
+            }
+        )
+    return found
+
+
+def shared_positives(collection: Collection, one: Qrels, other: Qrels) -> tuple[int, int]:
+    """How many texts of positives of the other split are positives of the first too, and how many there are."""
+    ours, theirs = (np.unique(collection.text_keys[rows_of(qrels)]) for qrels in (one, other))
+    return int(np.isin(theirs, ours).sum()), len(theirs)
+
+
+def rows_of(qrels: Qrels) -> Int32:
+    """The rows of all positives of a split."""
+    return qrels.positives().passage_rows
+
+
+# ---------------------------------------------------------------- lengths and language
+
+
+def lengths(collection: Collection) -> dict[str, dict[str, int]]:
+    """Words of passages and of queries, by a drawn part: the median, the 95 % quantile, the longest."""
+    columns = {"passages": collection.texts, "queries": collection.query_texts}
+    found = {}
+    for name, column in columns.items():
+        if len(column):
+            words = [len(text.split()) for text in column.take(draw(len(column), LOOKED_AT))]
+            found[name] = quantiles(words)
+    return found
+
+
+def quantiles(values: Sequence[int]) -> dict[str, int]:
+    """The median, the 95 % quantile and the largest of some values."""
+    return {name: int(np.quantile(values, q, method="higher")) for name, q in QUANTILES.items()}
+
+
+def looks_like(collection: Collection) -> str:
+    """The language that a drawn part of the passages is in, by its letters or its stop words; empty: not known."""
+    text = " ".join(collection.texts.take(draw(collection.n_passages, LOOKED_AT)))[: 1 << 20]
+    letters = sum(character.isalpha() for character in text)
+    for language, pattern in SCRIPTS.items():
+        if letters and len(re.findall(pattern, text)) > SHARE * letters:
+            return language
+    return by_stop_words(text.lower().split())
+
+
+def by_stop_words(words: Sequence[str]) -> str:
+    """The language whose stop words a text has most of, if it has many and the next language has fewer."""
+    import bm25s.stopwords
+
+    lists = {
+        name: frozenset(getattr(bm25s.stopwords, f"STOPWORDS_{name.upper()}"))
+        for name in (
+            "german",
+            "dutch",
+            "french",
+            "spanish",
+            "portuguese",
+            "italian",
+            "swedish",
+            "norwegian",
+            "danish",
+        )
+    }
+    lists |= {
+        "turkish": frozenset(bm25s.stopwords.STOPWORDS_TURKISH),
+        ENGLISH: frozenset(bm25s.stopwords.STOPWORDS_EN),
+    }
+    counts = Counter(words)
+    shares = {name: sum(counts[word] for word in some) / max(len(words), 1) for name, some in lists.items()}
+    first, second, *_ = sorted(shares, key=lambda name: -shares[name])
+    return first if shares[first] > 0.1 and shares[first] > 1.2 * shares[second] else ""

@@ -1,0 +1,197 @@
+"""``hardneg doctor DATA``: what stands out in a collection, against slow loops, and the advice that follows."""
+
+import inspect
+import json
+import re
+import sys
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+import hardneg as hn
+from hardneg.cli import app, run
+from hardneg.data import examination
+from hardneg.data.collection import Collection
+from hardneg.data.near_copies import WIDTH, near, plain, signatures
+from worlds.tiny_world import one_thread, tiny_model  # noqa: F401
+
+pytestmark = pytest.mark.usefixtures("no_flush")
+examine_module = sys.modules[hn.examine.__module__]
+LONG = "the quick brown fox jumps over the lazy dog and runs through the dark forest until the morning comes "
+
+
+def resemblance(one, other):
+    """The share of runs of characters that two texts share."""
+    a, b = ({text[i : i + WIDTH] for i in range(len(text) - WIDTH + 1)} for text in map(plain, (one, other)))
+    return len(a & b) / len(a | b)
+
+
+def test_nearly_equal_texts_are_found_as_a_slow_loop_finds_them():
+    rng = np.random.default_rng(0)
+    words = LONG.split()
+    texts = [" ".join(rng.choice(words, 30)) for _ in range(60)]
+    texts += [text.replace(text.split()[3], "cat", 1) for text in texts[:20]]
+    texts += [" ".join(text.split()[:15]) for text in texts[20:30]]
+    marks = signatures(texts)
+    found = near(marks, marks, itself=True) >= 0
+    alike = {
+        i: max(resemblance(texts[i], texts[j]) for j in range(len(texts)) if j != i) for i in range(len(texts))
+    }
+    for i, share in alike.items():
+        if share > 0.9 or share < 0.65:  # between them an estimate may say either
+            assert found[i] == (share > 0.9), (i, share)
+    assert found.sum() >= 30
+
+
+def test_signatures_estimate_the_resemblance():
+    texts = [LONG, LONG + "again and", "a wholly other text of some length, without foxes", LONG.upper() + "!!!"]
+    marks = signatures(texts)
+    for i, j in combinations(range(4), 2):
+        assert abs((marks[i] == marks[j]).mean() - resemblance(texts[i], texts[j])) < 0.2
+    assert (marks[0] == marks[3]).all()
+
+
+def test_short_and_empty_texts_have_signatures_too():
+    marks = signatures(["", "a", "ab", "a", "我", "我爱北京天安门"])
+    assert (near(marks, marks, itself=True) >= 0).tolist() == [False, True, False, True, False, False]
+    assert near(signatures([]), marks).tolist() == []
+    assert near(marks, signatures([])).tolist() == [-1] * 6
+
+
+def world(tmp_path, **options):
+    passages = {"a": LONG, "b": LONG + "slowly", "c": "another passage of words", "d": "another passage of words"}
+    passages |= {"e": "the fifth passage", "f": "the sixth one, which is about something else"}
+    queries = {
+        "q1": "What jumps?",
+        "q2": "who is it",
+        "q3": "what  jumps",
+        "q4": LONG + "fast",
+        "q5": LONG,
+        "q6": "x",
+    }
+    qrels = {
+        "train": {"q1": ["a"], "q2": ["c", "d"], "q5": ["e"], "q6": []},
+        "test": {"q3": ["e"], "q4": ["f"]},
+    }
+    return Collection.from_lists(passages, queries, qrels, to=tmp_path / "c", **options)
+
+
+def test_the_facts_by_hand(tmp_path):
+    found = hn.examine(world(tmp_path))
+    assert found["sizes"] == {"passages": 6, "queries": 6, "answers": False}
+    assert found["splits"]["train"] == {
+        "queries": 4,
+        "judgements": 4,
+        "positives": 4,
+        "without_positives": 1,
+        "queries_by_positives": {"0": 1, "1": 2, "2": 1},
+    }
+    assert found["copies"] == {
+        "passages_equal": 1,
+        "passages_nearly_equal": 2,
+        "passages_compared": 6,
+        "queries_equal": 1,
+        "queries_compared": 6,
+    }
+    [leak] = found["leaks"]
+    assert leak == {
+        "splits": ["train", "test"],
+        "queries": 2,
+        "compared_with": 4,
+        "of_all": True,
+        "queries_equal": 1,
+        "queries_nearly_equal": 1,
+        "example": "what  jumps",
+        "positives": 2,
+        "positives_equal": 1,
+    }
+    assert found["lengths"]["queries"] == {"median": 3, "p95": 20, "longest": 20}
+
+
+def test_advice_follows_from_what_was_found(tmp_path):
+    told = " ".join(hn.examine(world(tmp_path))["advice"])
+    for part in (
+        "'test' shares 2 queries with 'train', such as 'what  jumps': remove them",
+        "Many passages are copies.",
+        "Many passages are nearly equal.",
+        "There is no dev split: a tenth of the training queries",
+        "Without a positive, 1 query of 'train' cannot be trained on",
+        "3 training queries are few",
+        "an epoch is 1 step of 32 queries",
+    ):
+        assert part in told
+    assert "There is no test split" not in told
+
+
+def test_a_corpus_alone_and_queries_without_judgements_are_told(tmp_path):
+    alone = Collection.from_lists({"a": "one"}, to=tmp_path / "a")
+    assert hn.examine(alone)["advice"] == [
+        "This is a corpus alone: encode, index and search it. Training needs queries with positives."
+    ]
+    unjudged = Collection.from_lists({"a": "one"}, {"q": "two"}, {}, to=tmp_path / "b")
+    assert "nothing can be trained or measured" in hn.examine(unjudged)["advice"][-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ("我爱北京天安门，上海在中国的东部。", "chinese"),
+        ("私は東京大学で日本語を勉強しました。", "japanese"),
+        ("Москва является столицей России", "russian"),
+        ("Der Hund und die Katze sind nicht in dem Haus, weil sie mit den Kindern spielen", "german"),
+        ("Le chien et le chat ne sont pas dans la maison parce que les enfants jouent avec eux", "french"),
+        ("The dog and the cat are not in the house, for they play with the children", ""),
+        ("kwargs argv stdout 1234", ""),
+    ],
+)
+def test_another_language_is_seen_and_advised(tmp_path, text, language):
+    found = hn.examine(Collection.from_lists({"a": text}, to=tmp_path / "c"))
+    advised = [line for line in found["advice"] if "--language" in line]
+    line = f"Import it by hardneg import --language {language}, so that BM25 finds the words of this language."
+    assert advised == ([line] if language else [])
+
+
+def test_large_collections_are_looked_at_in_part(tmp_path, monkeypatch):
+    monkeypatch.setattr(examination, "MOST_PASSAGES", 3)
+    monkeypatch.setattr(examination, "MOST_QUERIES", 2)
+    found = hn.examine(world(tmp_path))
+    assert (found["copies"]["passages_compared"], found["copies"]["queries_compared"]) == (3, 2)
+    assert (found["leaks"][0]["compared_with"], found["leaks"][0]["of_all"]) == (2, False)
+    assert "(of 2 that were drawn)" in " ".join(found["said"])
+    assert found["copies"]["passages_equal"] == 1  # all of them, at any size
+
+
+def test_tokens_of_a_model(tmp_path):
+    c = world(tmp_path)
+    model = tiny_model(tmp_path / "model", c)
+    tokens = hn.examine(c, model, cache=tmp_path / "cache")["tokens"]
+    assert tokens["passages"]["texts"] == 6
+    assert tokens["passages"]["median"] <= tokens["passages"]["p95"] <= tokens["passages"]["longest"]
+    assert 0 <= tokens["passages"]["share"] <= 1
+
+
+def test_options_that_the_advice_names_exist():
+    options = {name: {one for p in c.params for one in p.opts} for name, c in commands().items()}
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", inspect.getsource(examine_module)))
+    assert named <= options["import"] | options["train warmup"]
+
+
+def commands():
+    import typer
+
+    found = dict(typer.main.get_command(app).commands)
+    return found | {f"train {name}": one for name, one in found["train"].commands.items()}
+
+
+def test_the_command(tmp_path, capsys):
+    world(tmp_path)
+    assert run(["doctor", str(tmp_path / "c"), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["said"][0] == "The collection has 6 passages and 6 queries."
+    assert run(["doctor", str(tmp_path / "c")]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("The collection has 6 passages")
+    assert "\n\nAdvice\n- " in out
+    assert run(["doctor", str(tmp_path / "nowhere")]) == 3
+    assert run(["doctor", "--model", "m"]) == 2
