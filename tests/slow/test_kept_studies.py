@@ -93,7 +93,8 @@ def tell(name, *words):
 @pytest.mark.parametrize("name", sorted(WORDS))
 def test_a_page_is_made_again_from_what_is_kept(name, world, tmp_path, in_this_process):
     kept, page, again = tmp_path / "kept.jsonl", tmp_path / "page.md", tmp_path / "again.md"
-    words = [*world["answers" if name in ("first", "openqa", "ar2") else "plain"], *WORDS[name].split(), "--kept", kept]
+    data = world["answers" if name in ("first", "openqa", "ar2") else "plain"]
+    words = [*data, *WORDS[name].split(), "--kept", kept]
     tell(name, *words, "--out", tmp_path / "study", "--report", page)
     assert len(in_this_process) == EXPERIMENTS[name]
     text = page.read_text()

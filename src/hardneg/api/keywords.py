@@ -130,6 +130,10 @@ class Keywords(Options, total=False):
     """Tokens of a batch when texts are encoded."""
     store_dtype: Literal["float16", "float32"]
     """Number format of stored vectors."""
+    bm25_lists: int
+    """With `examine=all`: of at most so many training queries, drawn at random, the lists of BM25 are kept. The
+    report then says which negatives BM25 would have found first. 0 keeps none.
+    """
     measures: str
     """Measures of dev and test. The first one decides which state is kept."""
     checkpoint_every: int
@@ -166,7 +170,7 @@ class AnceTeleKeywords(Keywords, total=False):
     episodes: int
     """Number of episodes. Before each, the negatives are mined anew."""
     start_episode: int
-    """The first episode; a later one begins with `--negatives POOL`."""
+    """The first episode; a later one begins with `--pool POOL`."""
     start: Literal["scratch", "continue"]
     """What an episode's training starts from: `scratch`, the untrained model; `continue`, the model of the
     episode before.
@@ -415,6 +419,10 @@ class Ar2Keywords(Keywords, total=False):
     """Which positive a query trains with: `rotate`, another one in each epoch; `first`, always the first."""
     rerank_depth: int
     """First hits of dev and test that measure the ranker. 0: it is not measured."""
+    epochs: float | None
+    """How often the retriever goes through all training queries, in all iterations. `retriever_steps` follows
+    from it, and `ranker_steps` keeps its ratio to that; without it, both are taken as they are.
+    """
     retriever_steps: int
     """Steps of the retriever in an iteration."""
     ranker_steps: int
@@ -429,6 +437,10 @@ class Ar2Keywords(Keywords, total=False):
     """Tokens of a query and a passage together, for the ranker."""
     ranker_query_length: int | None
     """Tokens of a query, for the ranker."""
+    first_ranker_epochs: float | None
+    """How often the first ranker goes through all training queries. `first_ranker_steps` follows from it; without
+    it, that is taken as it is.
+    """
     first_ranker_steps: int
     """Steps that train the first ranker where none is given (`--ranker`)."""
     first_ranker_learning_rate: float

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hardneg.api.diagnose import report_training
 from hardneg.api.inputs import source_at
 from hardneg.api.prepare import Task
 from hardneg.api.start import say_what_differs
@@ -64,6 +65,8 @@ def train_ranker(task: Task) -> dict[str, Any]:
                     task="text-ranking",
                 ),
             )
+        if is_leader():
+            report_training(out, data)
         results = by_leader(lambda: dict(experiment.results))
     if is_leader():
         for line in gain_lines(results):

@@ -2,8 +2,8 @@
 
 Behind the last layer nothing but the first token of each sequence is read, so its attention asks for these tokens
 alone. In float32 the other tokens need no keys and values either: a product with a key is a product of the token's
-state with the query times the key's matrix, and a weighted sum of values is the value's matrix times the weighted sum
-of states. Both matrices meet one token a sequence instead of all. This is exact, but for rounding.
+state with the query times the key's matrix, and a weighted sum of values is the value's matrix times the weighted
+sum of states. Both matrices meet one token a sequence instead of all. This is exact, but for rounding.
 """
 
 from __future__ import annotations
