@@ -139,8 +139,12 @@ class Collection:
         InputError
             A list is of another shape, or a record is wrong; nothing is published.
         """
-        given = ({} if lists is None else lists for lists in (queries, qrels, answers))
-        source = source_from_lists(passages, *given)
+        source = source_from_lists(
+            passages,
+            {} if queries is None else queries,
+            {} if qrels is None else qrels,
+            {} if answers is None else answers,
+        )
         check_value("language", language, str)
         source = replace(source, corpus_alone=queries is None, language=language_named(language))
         rules = Rules(allow_empty, allow_unjudged, on_duplicate)
