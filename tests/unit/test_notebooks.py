@@ -44,17 +44,12 @@ def pairs_of(collection, path):
     """The collection's judged pairs as a table of questions and texts."""
     with open(path, "w", newline="") as file:
         table = csv.writer(file)
-        table.writerow(["question", "title", "text"])
+        table.writerow(["anchor", "positive"])
         for split in ("train", "dev", "test"):
             judged = collection.qrels(split)
-            for query, passage in zip(judged.query_rows, judged.passage_rows[judged.offsets[:-1]], strict=True):
-                table.writerow(
-                    [
-                        collection.query_texts[int(query)],
-                        collection.titles[int(passage)],
-                        collection.texts[int(passage)],
-                    ]
-                )
+            first = judged.passage_rows[judged.offsets[:-1]]
+            for query, passage in zip(judged.query_rows.tolist(), first.tolist(), strict=True):
+                table.writerow([collection.query_texts[query], collection.texts[passage]])
 
 
 def test_own_data(runner, place):
