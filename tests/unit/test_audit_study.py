@@ -118,7 +118,7 @@ def test_three_pools_are_trained_on(study, world, tmp_path):
 @pytest.mark.parametrize("name", ["beir:cranfield", "pydocs", "qa:wiki_openqa"])
 def test_the_page_is_what_its_kept_outcomes_say(study, tmp_path, name):
     pages = STUDIES.parent / "docs/studies"
-    kept, page = tmp_path / "audit.jsonl", tmp_path / "audit.md"
+    kept = tmp_path / "audit.jsonl"
     kept.write_bytes((pages / "audit.jsonl").read_bytes())
     given = ["--data", name, "--out", str(tmp_path / "none"), "--kept", str(kept), "--only-report"]
     splits = {"beir:cranfield": "test", "pydocs": "train,dev,test", "qa:wiki_openqa": "train"}[name]
