@@ -82,7 +82,28 @@ lint: install
 
 # Pages that are made from the source: settings, presets, commands, the Python API.
 reference: install
+	$(BIN)/python tools/settings_table.py
 	$(BIN)/python tools/reference.py
+	$(BIN)/python tools/keywords.py
+
+# The notebooks are run (some minutes on an old core), and the tutorial's pages are made from what they print.
+EXAMPLES := examples
+notebooks: install
+	rm -rf build/notebooks && mkdir -p build/notebooks
+	cd build/notebooks && for name in own_data forgotten; do \
+		../../$(BIN)/python ../../$(EXAMPLES)/run.py ../../$(EXAMPLES)/$$name.ipynb --write || exit 1; done
+	$(BIN)/python $(EXAMPLES)/run.py $(EXAMPLES)/own_data.ipynb --page docs/tutorial/own-data.md
+	$(BIN)/python $(EXAMPLES)/run.py $(EXAMPLES)/forgotten.ipynb --page docs/tutorial/forgotten.md
+
+$(VENV)/.docs: $(VENV)/.base
+	@echo "installing what builds the documentation"
+	@$(PIP) -e '.[docs]'
+	@touch $@
+
+# site/index.html opens from the disk: no network to build it, none to read it.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "site/index.html"
 
 $(VENV)/.bench: $(VENV)/.dev
 	@echo "installing what the benchmarks compare with"
@@ -111,8 +132,8 @@ study-ance: $(VENV)/.base
 
 # Without DATA both collections that the study names; one that is not there is skipped.
 study-ar2: $(VENV)/.base
-	@echo "35 experiments a collection, hours on 2 old cores; finished ones are not run again (make JOBS=2 STUDY=folder)"
-	@echo "(make OPTIONS=--list: what is done; OPTIONS='--queries 400 --test 250 --passages 900': a part of a collection)"
+	@echo "36 experiments a collection, half an hour to two hours of a core each; finished ones are not run again"
+	@echo "(make JOBS=2 STUDY=folder; OPTIONS=--list: what is to do, and hours; OPTIONS='--queries 400 --passages 900': a part)"
 	HARDNEG_REPORT=0 $(BIN)/python studies/ar2.py --out $(or $(STUDY),runs/ar2) --jobs $(JOBS) \
 		$(if $(filter-out file,$(origin DATA)),--data $(DATA)) \
 		--kept $(STUDIES)/ar2.jsonl --report $(STUDIES)/ar2.md $(OPTIONS)
@@ -145,4 +166,4 @@ study-quality: $(VENV)/.dev
 		--kept $(STUDIES)/quality.jsonl --report $(STUDIES)/quality.md $(OPTIONS)
 
 clean:
-	rm -rf $(VENV) $(DEMO) build dist src/*.egg-info .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) $(DEMO) build dist site src/*.egg-info .pytest_cache .ruff_cache .mypy_cache

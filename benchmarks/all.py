@@ -23,6 +23,7 @@ SCRIPTS = (
         "encode",
         "rank",
         "train",
+        "ar2",
         "pairs",
         "mine",
         "diagnostics",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ar2_cells import (
@@ -20,9 +20,10 @@ from ar2_cells import (
     levels,
     rounds,
 )
+from ar2_cost import Amounts, hours
 from ar2_part import Size, is_absent, part_of
 from ar2_report import write
-from harness import Study, arguments, begin, called, say
+from harness import Step, Study, arguments, begin, called, say
 from outcomes import Outcome, read
 
 from hardneg.api.inputs import collection_of
@@ -65,9 +66,22 @@ def execute(study: Study, chosen: Namespace) -> None:
     for steps in rounds(chosen):
         for level in levels(study.lacking(steps)):
             study.execute_all(level, chosen.jobs)
+            tell_rankers(study, level)
             tidy(study, chosen)
             if chosen.kept:
                 study.save(chosen.kept)
+
+
+def tell_rankers(study: Study, steps: Sequence[Step]) -> None:
+    """Say how each D⁰ does on dev: one that is behind G⁰ has nothing to teach, and the games cost hours."""
+    for step in steps:
+        found = study.outcome(step.name) if step.recipe == "ranker" else None
+        if found is None:
+            continue
+        before, after = (found.mean("dev", state, "RR@10") for state in ("retriever", "final"))
+        if before is not None and after is not None:
+            advice = "" if after > before else ": it is not ahead; train it longer (--first-ranker-steps)"
+            say(f"{step.name}: dev RR@10 {before:.4f} by G⁰, {after:.4f} as D⁰ orders the same hits{advice}")
 
 
 def tidy(study: Study, chosen: Namespace) -> None:
@@ -83,10 +97,16 @@ def tidy(study: Study, chosen: Namespace) -> None:
 
 
 def listed(study: Study, chosen: Namespace) -> str:
-    """A line for each experiment: whether it is done."""
-    missing = {step.name for steps in rounds(chosen) for step in study.lacking(steps)}
+    """A line for each experiment: whether it is done, and otherwise the hours that it may take."""
+    amounts = Amounts.of(collection_of(study.data))
+    missing = {step.name: step for steps in rounds(chosen) for step in study.lacking(steps)}
+    took = {name: hours(step, study.common, amounts) for name, step in missing.items()}
+    lines = [
+        f"{called(study.data)} {name}: {f'to do, {took[name]:.1f} hours' if name in took else 'done'}"
+        for name in study.plan
+    ]
     return "\n".join(
-        f"{called(study.data)} {name}: {'to do' if name in missing else 'done'}" for name in study.plan
+        [*lines, f"{called(study.data)}: {len(took)} to do, about {sum(took.values()):.1f} hours of an old core"]
     )
 
 
@@ -119,17 +139,17 @@ def options(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--list", action="store_true", help="say what is done and what is not, and stop")
     parser.add_argument("--drop-models", action="store_true", help="of finished cells that no other starts from")
-    for name, what in {
-        "queries": "training queries, drawn (default: all)",
-        "dev": "dev queries, drawn (default: all)",
-        "test": "test queries, drawn (default: all)",
-        "passages": "the judged ones, and drawn ones up to so many in all (default: all)",
-    }.items():
-        parser.add_argument(f"--{name}", type=positive, help=what)
+    for name, most, what in (
+        ("queries", None, "training queries, drawn"),
+        ("dev", 200, "dev queries, drawn"),
+        ("test", 1000, "test queries, drawn"),
+        ("passages", None, "the judged ones, and drawn ones up to so many in all"),
+    ):
+        parser.add_argument(f"--{name}", type=positive, default=most, help=f"{what} (default: {most or 'all'})")
     for name, value, what in (
         ("warm-steps", 120, "of G⁰"),
         ("warm-queries", 32, "of a step of G⁰"),
-        ("first-ranker-steps", 800, "of D⁰"),
+        ("first-ranker-steps", 400, "of D⁰"),
         ("iterations", 3, "of the game; also the refreshed negatives of ANCE, with the first"),
         ("retriever-steps", 40, "of an iteration; as many in all for every row"),
         ("ranker-steps", 20, "of an iteration"),
@@ -137,7 +157,7 @@ def options(parser: ArgumentParser) -> None:
         ("ranker-queries", 16, "of a step of a ranker"),
         ("negatives", 7, "of a query, in all cells but those of --sizes"),
         ("depth", 100, "candidates of a query"),
-        ("rerank-depth", 20, "hits that the ranker re-ranks, in the main cell"),
+        ("rerank-depth", 10, "hits that the ranker re-ranks, in the main cell"),
         ("passage-length", 64, "tokens"),
     ):
         parser.add_argument(f"--{name}", type=positive, default=value, help=f"{what} (default: {value})")

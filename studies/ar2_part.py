@@ -45,7 +45,7 @@ class Size:
         return not any((self.queries, self.dev, self.test, self.passages))
 
     def name(self, data: str) -> str:
-        """What the part of a collection is called."""
+        """What the part of a collection is called: a letter and a number for each bound."""
         numbers = {"q": self.queries, "d": self.dev, "t": self.test, "p": self.passages}
         marks = [f"{letter}{count}" for letter, count in numbers.items() if count]
         return "-".join([called(data).rpartition(":")[2], *marks])

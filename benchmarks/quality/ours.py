@@ -78,17 +78,18 @@ class Ours:
         return {} if stage.recipe == "adore" else {"dev_passages": self.order["dev_passages"]}
 
     def _stage(self, stage: Stage, model: str, out: Path, point: Point, steps: int, looks: int) -> dict[str, Any]:
-        import hardneg as hn
+        from hardneg import Splits
+        from hardneg.api.recipes import train
 
         horizon = max(1, int(steps / stage.schedules))
         batch = {} if self.order.get("batch") is None else {"queries_per_step": self.order["batch"]}
-        results = hn.train(
+        results = train(
             stage.recipe,
             self.order["data"],
             model,
             out,
             preset="finetune",
-            splits=hn.Splits(test="none"),
+            splits=Splits(test="none"),
             cache=self.folder / "cache",
             learning_rate=point.rate,
             scale=point.scale,

@@ -23,8 +23,13 @@ __version__ = "0.1.0"
 
 _STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text("utf-8"))
 _HOMES = {
-    name.name: str(node.module) for node in _STUB.body if isinstance(node, ast.ImportFrom) for name in node.names
+    name.asname: str(node.module)
+    for node in _STUB.body
+    if isinstance(node, ast.ImportFrom)
+    for name in node.names
+    if name.asname
 }
+_HOMES |= {node.name: "hardneg.api.recipes" for node in _STUB.body if isinstance(node, ast.FunctionDef)}
 
 __all__ = sorted([*_HOMES, "__version__"])
 

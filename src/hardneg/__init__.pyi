@@ -1,5 +1,8 @@
 """The public names of hardneg: editors read them here, and ``import hardneg`` loads each when it is used."""
 
+from typing import Any, Literal, Unpack, overload
+
+from hardneg.api import keywords
 from hardneg.api.audit import audit as audit
 from hardneg.api.clean import clean as clean
 from hardneg.api.diagnose import compare_experiments as compare_experiments
@@ -10,6 +13,7 @@ from hardneg.api.evaluate import evaluate as evaluate
 from hardneg.api.examine import examine as examine
 from hardneg.api.export import export_pool as export_pool
 from hardneg.api.index import index as index
+from hardneg.api.inputs import Data, Place
 from hardneg.api.inspect import inspect as inspect
 from hardneg.api.inspect import pool_stats as pool_stats
 from hardneg.api.mine import mine as mine
@@ -17,14 +21,6 @@ from hardneg.api.rank import fuse as fuse
 from hardneg.api.rank import rerank as rerank
 from hardneg.api.recipes import plan as plan
 from hardneg.api.recipes import settings_of as settings_of
-from hardneg.api.recipes import train as train
-from hardneg.api.recipes import train_adore as train_adore
-from hardneg.api.recipes import train_ance as train_ance
-from hardneg.api.recipes import train_ance_tele as train_ance_tele
-from hardneg.api.recipes import train_ar2 as train_ar2
-from hardneg.api.recipes import train_ranker as train_ranker
-from hardneg.api.recipes import train_star as train_star
-from hardneg.api.recipes import train_warmup as train_warmup
 from hardneg.api.rerankers import open_reranker as open_reranker
 from hardneg.api.retrievers import open_retriever as open_retriever
 from hardneg.api.score import score as score
@@ -48,3 +44,81 @@ from hardneg.search.retriever import Retriever as Retriever
 from hardneg.training.objectives import group_loss as group_loss
 
 __version__: str
+
+# What trains, with the settings of each recipe as keywords; at run time these are hardneg.api.recipes.
+
+@overload
+def train(
+    recipe: Literal["ance-tele"],
+    data: Data,
+    model: Place,
+    out: Place,
+    **options: Unpack[keywords.AnceTeleKeywords],
+) -> dict[str, Any]: ...
+@overload
+def train(
+    recipe: Literal["warmup"],
+    data: Data,
+    model: Place,
+    out: Place,
+    **options: Unpack[keywords.WarmupKeywords],
+) -> dict[str, Any]: ...
+@overload
+def train(
+    recipe: Literal["ance"],
+    data: Data,
+    model: Place,
+    out: Place,
+    **options: Unpack[keywords.AnceKeywords],
+) -> dict[str, Any]: ...
+@overload
+def train(
+    recipe: Literal["star"],
+    data: Data,
+    model: Place,
+    out: Place,
+    **options: Unpack[keywords.StarKeywords],
+) -> dict[str, Any]: ...
+@overload
+def train(
+    recipe: Literal["adore"],
+    data: Data,
+    model: Place,
+    out: Place,
+    **options: Unpack[keywords.AdoreKeywords],
+) -> dict[str, Any]: ...
+@overload
+def train(
+    recipe: Literal["ar2"],
+    data: Data,
+    model: Place,
+    out: Place,
+    **options: Unpack[keywords.Ar2Keywords],
+) -> dict[str, Any]: ...
+@overload
+def train(
+    recipe: Literal["ranker"],
+    data: Data,
+    model: Place,
+    out: Place,
+    **options: Unpack[keywords.RankerTrainingKeywords],
+) -> dict[str, Any]: ...
+def train_ance_tele(
+    data: Data, model: Place, out: Place, **options: Unpack[keywords.AnceTeleKeywords]
+) -> dict[str, Any]: ...
+def train_warmup(
+    data: Data, model: Place, out: Place, **options: Unpack[keywords.WarmupKeywords]
+) -> dict[str, Any]: ...
+def train_ance(
+    data: Data, model: Place, out: Place, **options: Unpack[keywords.AnceKeywords]
+) -> dict[str, Any]: ...
+def train_star(
+    data: Data, model: Place, out: Place, **options: Unpack[keywords.StarKeywords]
+) -> dict[str, Any]: ...
+def train_adore(
+    data: Data, model: Place, out: Place, **options: Unpack[keywords.AdoreKeywords]
+) -> dict[str, Any]: ...
+def train_ar2(data: Data, model: Place, out: Place, **options: Unpack[keywords.Ar2Keywords]) -> dict[str, Any]: ...
+def train_ranker(
+    data: Data, model: Place, out: Place, **options: Unpack[keywords.RankerTrainingKeywords]
+) -> dict[str, Any]: ...

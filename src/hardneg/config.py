@@ -7,18 +7,20 @@ experiment computes, so a resume refuses it; operational settings (memory, loggi
 from __future__ import annotations
 
 import difflib
+import functools
 import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from hardneg.arguments import brief
 from hardneg.errors import Faults, HardnegError, InputError, SettingsError
+from hardneg.foreign_names import setting_advice
 from hardneg.storage.artifacts import reading
 
 if TYPE_CHECKING:
@@ -62,6 +64,16 @@ class Settings(BaseModel, metaclass=SettingsType):
 
     _origins: Origins = PrivateAttr(default_factory=lambda: Origins())
 
+    @model_validator(mode="before")
+    @classmethod
+    def _list_of_one(cls, values: Any) -> Any:
+        """A plain value where a list is expected is a list of one."""
+        if not isinstance(values, dict):
+            return values
+        return {
+            name: [value] if name in lists_of(cls) and is_plain(value) else value for name, value in values.items()
+        }
+
     def origin_of(self, name: str) -> str:
         """Where the value of a setting comes from, for people."""
         return self._origins.get(name, "as set" if name in self.model_fields_set else "by default")
@@ -84,6 +96,22 @@ class Settings(BaseModel, metaclass=SettingsType):
 def operational(default: Any, **constraints: Any) -> Any:
     """A field that changes how, not what, an experiment computes."""
     return Field(default, json_schema_extra={"operational": True}, **constraints)
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is a single one; a text that begins as a list does is one that went wrong."""
+    return not value.startswith("[") if isinstance(value, str) else isinstance(value, (int, float))
+
+
+@functools.cache
+def lists_of(settings: type[BaseModel]) -> frozenset[str]:
+    """The names of the settings that are lists."""
+    fields = settings.model_fields.items()
+    return frozenset(
+        name
+        for name, field in fields
+        if any(get_origin(kind) is list for kind in (field.annotation, *get_args(field.annotation)))
+    )
 
 
 def is_operational(settings: type[Settings], name: str) -> bool:
@@ -130,6 +158,24 @@ def read_toml(path: Path) -> dict[str, Any]:
         number = int(place[1]) if place else None
         why = f"{str(fault)[: place.start()]} at {place[2]}" if place else str(fault)
         raise SettingsError("BAD_TOML", f"not valid TOML ({why})", "correct it", path=path, line=number) from fault
+
+
+NAMED = ("data", "model", "out", "preset", "train", "dev", "test")  # of a settings file, beside settings
+
+
+def split_config(path: Path) -> tuple[dict[str, str], dict[str, Any]]:
+    """The content of a TOML settings file in two parts: what it names of :data:`NAMED`, and its settings.
+
+    Raises
+    ------
+    InputError, SettingsError : as :func:`read_toml`, and where one of the names is no text.
+    """
+    values = read_toml(path)
+    named = {name: values.pop(name) for name in NAMED if name in values}
+    for name, value in named.items():
+        if not isinstance(value, str):
+            raise SettingsError("BAD_SETTING", f"{name} = {brief(value)}", "give a text", path=path)
+    return named, values
 
 
 def read_overrides(assignments: Sequence[str]) -> dict[str, Any]:
@@ -184,6 +230,7 @@ def build(settings: type[S], *layers: Mapping[str, Any]) -> S:
     values: dict[str, Any] = {}
     for layer in layers:
         values = merge(values, layer)
+    values |= dict.fromkeys(unset_by(settings, values))
     try:
         return settings.model_validate_json(json.dumps(values, default=as_text))
     except ValidationError as fault:
@@ -191,6 +238,20 @@ def build(settings: type[S], *layers: Mapping[str, Any]) -> S:
     except (RecursionError, TypeError, ValueError):  # such as a mapping whose keys are no strings, or a cycle
         what = f"a value of {brief(values)} is nested too deeply or is no setting"
         raise SettingsError("BAD_SETTING", what, "give a plain value") from None
+
+
+def unset_by(settings: type[Settings], values: Mapping[str, Any]) -> list[str]:
+    """The settings that the word ``none`` leaves unset, for TOML has no such value; a word of a setting stays."""
+    fields = settings.model_fields
+    words = [name for name, value in values.items() if value == "none" and name in fields]
+    return [name for name in words if may_be_unset(fields[name].annotation)]
+
+
+def may_be_unset(annotation: Any) -> bool:
+    """Whether None is a value of a setting, and neither any text nor the word ``none`` is."""
+    kinds = get_args(annotation)
+    choices = [word for kind in kinds for word in get_args(kind)]
+    return type(None) in kinds and str not in kinds and "none" not in choices
 
 
 def as_text(value: Any) -> str:
@@ -205,9 +266,9 @@ def describe(settings: type[Settings], error: Any) -> HardnegError:
     """The fault (one line) for one of pydantic's validation errors."""
     name = ".".join(str(part) for part in error["loc"]) or "settings"
     if error["type"] == "extra_forbidden":
-        return SettingsError(
-            "UNKNOWN_SETTING", f"there is no setting '{name:.80}'", nearest(name, known_keys(settings))
-        )
+        known = known_keys(settings)
+        advice = setting_advice(name, known) or nearest(name, known)
+        return SettingsError("UNKNOWN_SETTING", f"there is no setting '{name:.80}'", advice)
     if error["type"] == "missing":
         return SettingsError("MISSING_SETTING", f"'{name}' has no default", f"give it: --set {name}=...")
     found = f"{name} = {json.dumps(error['input'], default=as_text):.80}"

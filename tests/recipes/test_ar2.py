@@ -14,7 +14,9 @@ from hardneg.api.prepare import prepare
 from hardneg.api.reopen import run_of_state
 from hardneg.api.start import open_start, with_ranker
 from hardneg.data.training_data import choose_splits
+from hardneg.diagnostics.judge import Judge
 from hardneg.errors import Faults, InputError, NumericError, SettingsError
+from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment.states import read_states
 from hardneg.models.loading import load_encoder
 from hardneg.models.rankers import load_ranker, save_ranker
@@ -281,6 +283,40 @@ def test_seconds_of_each_part_are_kept(measured):
     order = [(1, "ranker"), (1, "retriever")]
     assert turns in ([(0, "ranker"), *order, *order], [(0, "ranker"), *order[::-1], *order[::-1]])
     assert {row["stage"] for row in rows} >= {"encode", "search", "mine", "train"}
+
+
+@pytest.mark.parametrize("test", ["test", "none"])
+def test_dev_is_judged_among_some_passages_by_retriever_and_pipeline(world, tmp_path, test):
+    settings = COMMON | SMALL | {"retriever_steps": 2, "ranker_steps": 1, "first_ranker_steps": 1}
+    settings |= {"rerank_depth": 6, "ranker_max_length": LONGEST, "measures": "RR@10 R@20"}
+    settings |= {"dev_passages": 2, "keep": "best", "examine": "judged", "splits": hn.Splits(test=test)}
+
+    def train(name, **changes):
+        return hn.train_ar2(world.collection, world.calm, tmp_path / name, device="cpu", **settings | changes)
+
+    results, out = train("exp"), tmp_path / "exp"
+    data = choose_splits(world.collection, test=test)
+    judge = Judge(data, parse_measures("RR@10"), tmp_path / "cache", dev_passages=2)
+    among = judge.judged_among["dev"]
+    assert len(among) < world.collection.n_passages / 2
+    records = {record.name: record for record in read_states(out)}
+    assert {"untrained", "iteration-1", "iteration-1/ranker", "last/ranker"} <= set(records)
+    for name, record in records.items():
+        if (run := run_of_state(out, record, "dev")) is None:
+            assert name == "bm25"
+            continue
+        assert np.isin(run.passage_rows, among).all(), name
+        assert judge.evaluate({"dev": run})["dev"].means["RR@10"] == results["dev"][name]["RR@10"]
+        if record.of is not None:
+            first = run_of_state(out, records[record.of], "dev").cut(6)
+            assert np.array_equal(np.sort(run.cut(6).passage_rows), np.sort(first.passage_rows))
+    if test == "test":
+        assert not np.isin(run_of_state(out, records["iteration-1"], "test").passage_rows, among).all()
+    assert results["entropy"]["dev"].keys() >= {"untrained", "iteration-1"}
+    with power_cut_at("retriever", 3):
+        train("cut")
+    train("cut")
+    assert (tmp_path / "cut/results.json").read_bytes() == (out / "results.json").read_bytes()
 
 
 # ---------------------------------------------------------------- resuming

@@ -271,7 +271,5 @@ def test_the_passages_that_judge_dev_are_those_of_bm25_and_the_positives(world, 
 def test_dev_passages_are_refused_where_they_would_be_ignored(train):
     with pytest.raises(Faults, match="dev_passages = 5, and adore encodes"):
         train("adore", dev_passages=5)
-    with pytest.raises(Faults, match="dev_passages = 5, and ar2 encodes"):
-        settings_of("ar2", dev_passages=5)
     with pytest.raises(SettingsError, match="dev_passages = 5 with chunks = 2"):
         train("warmup", dev_passages=5, chunks=2)

@@ -304,8 +304,8 @@ def test_one_that_ends_ends_the_others_and_one_process_finishes(
 BETWEEN = {
     "the sample of vectors": "hardneg.diagnostics.search_state:keep_sample:2",
     "the pairwise errors": "hardneg.diagnostics.search_state:errors_of_state:2",
-    "the entropy": "hardneg.recipes.ar2.recipe:keep_sharpness:2",
-    "the entropy of the last state": "hardneg.recipes.ar2.recipe:keep_sharpness:3",
+    "the entropy": "hardneg.recipes.ar2.pipeline:keep_sharpness:2",
+    "the entropy of the last state": "hardneg.recipes.ar2.pipeline:keep_sharpness:3",
     "the candidates": "hardneg.recipes.ar2.recipe:mine_candidates:2",
     "the re-ranked runs": "hardneg.diagnostics.reranked:save_run:3",
 }
@@ -323,6 +323,30 @@ def test_killed_between_a_states_runs_and_what_follows_two_processes_go_on(
     finish(2, arguments, tmp_path / "log")
     check_equal_training(tmp_path / "exp", alone("ar2"))
     assert hn.verify(tmp_path / "exp")["whole"]
+
+
+@pytest.mark.slow
+def test_dev_among_some_passages_by_two_processes_one_killed_before_the_last_entropy(world, tmp_path, monkeypatch):
+    settings = COMMON | {"measures": "RR@10"} | OTHERS["ar2"]
+    settings |= {"dev_passages": 2, "keep": "best", "examine": "judged"}
+    arguments = {
+        count: [
+            *command_of(world.collection.path, world.calm, tmp_path / count, settings, "ar2"),
+            "--test",
+            "none",
+        ]
+        for count in ("one", "two")
+    }
+    finish(1, arguments["one"], tmp_path / "log")
+    monkeypatch.setenv(DIE, "hardneg.recipes.ar2.pipeline:keep_sharpness:3")
+    assert forked(2, arguments["two"], tmp_path / "log") == [-signal.SIGKILL, 8]
+    monkeypatch.delenv(DIE)
+    finish(2, arguments["two"], tmp_path / "log")
+    check_equal_training(tmp_path / "two", tmp_path / "one")
+    one, two = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("one", "two"))
+    for state, found in one["dev"].items():  # equal texts tie, or nearly do: shards decide their last bits
+        assert two["dev"][state] == pytest.approx(found, abs=5e-3), state
+    assert two["entropy"]["dev"] == pytest.approx(one["entropy"]["dev"], abs=1e-4)
 
 
 @pytest.mark.slow

@@ -21,9 +21,14 @@ WORDS = {
     ),
     "first": "--steps 4 --stop-step 2 --queries-per-step 4 --passage-length 16",
     "openqa": "--steps 4 --stop-step 2 --queries-per-step 4 --passage-length 16",
+    "ar2": (
+        "--seeds 1 --warm-steps 2 --warm-queries 4 --first-ranker-steps 2 --iterations 2 --retriever-steps 2 "
+        "--ranker-steps 1 --queries-per-step 4 --ranker-queries 4 --negatives 3 --sizes 1,3 --depth 20 "
+        "--rerank-depth 4 --passage-length 16"
+    ),
 }
 
-EXPERIMENTS = {"ance": 4, "star_adore": 13, "first": 2, "openqa": 1}
+EXPERIMENTS = {"ance": 4, "star_adore": 13, "first": 2, "openqa": 1, "ar2": 10}
 PQ = {"subvectors": 4, "bits": 4}
 
 pytestmark = pytest.mark.slow
@@ -88,7 +93,8 @@ def tell(name, *words):
 @pytest.mark.parametrize("name", sorted(WORDS))
 def test_a_page_is_made_again_from_what_is_kept(name, world, tmp_path, in_this_process):
     kept, page, again = tmp_path / "kept.jsonl", tmp_path / "page.md", tmp_path / "again.md"
-    words = [*world["answers" if name in ("first", "openqa") else "plain"], *WORDS[name].split(), "--kept", kept]
+    data = world["answers" if name in ("first", "openqa", "ar2") else "plain"]
+    words = [*data, *WORDS[name].split(), "--kept", kept]
     tell(name, *words, "--out", tmp_path / "study", "--report", page)
     assert len(in_this_process) == EXPERIMENTS[name]
     text = page.read_text()

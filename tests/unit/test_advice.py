@@ -25,13 +25,19 @@ CHECKS = (  # of what was given by the option itself, or by settings that only r
     "hardneg.recipes.settings.GroupSettings.with_frozen",
     "hardneg.recipes.settings.MiningSettings.with_frozen",
 )
-# Options and what help says of them, and advice of the doctor on other commands, which test_examine checks.
-OWN = ("hardneg.cli", "hardneg.recipes.catalogue", "hardneg.api.examine")
+OWN = (  # options, and what help says of them
+    "hardneg.cli",
+    "hardneg.recipes.catalogue",
+    "hardneg.recipes.usual",
+    "hardneg.recipes.meanings",
+    "hardneg.api.examine",  # advice of the doctor on other commands, which test_examine checks
+    "hardneg.foreign_names",  # names of settings of training
+)
 RECIPES = ("hardneg.api.recipes", "RECIPES")
 IF_GIVEN = {"--max-ram", "--max-vram"}  # told of only where the option, or a supervisor that has it, set a limit
 NEVER = {
-    *((recipe, "--negatives") for recipe in ("ance", "adore")),  # no later first episode, no source file
-    ("ar2", "--negatives"),  # it mines its own
+    *((recipe, "--pool") for recipe in ("ance", "adore")),  # no later first episode, no source file
+    ("ar2", "--pool"),  # it mines its own
     ("adore", "--filter-by"),  # it has none of the bounds
     *(
         (command, f"--allow-{what}") for command in ("show", "diagnose") for what in ("bin", "code")

@@ -16,7 +16,7 @@ from hardneg.data.collection import Collection
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 STUDIES = Path(__file__).resolve().parents[2] / "studies"
-MODULES = ("ar2", "ar2_cells", "ar2_part", "ar2_report", "harness", "outcomes")
+MODULES = ("ar2", "ar2_cells", "ar2_cost", "ar2_part", "ar2_report", "harness", "outcomes")
 SMALL = (
     "--warm-steps 2 --warm-queries 4 --first-ranker-steps 2 --iterations 2 --retriever-steps 2 --ranker-steps 1 "
     "--queries-per-step 4 --ranker-queries 4 --negatives 3 --sizes 1,3 --depth 20 --rerank-depth 4 "
@@ -132,6 +132,35 @@ def test_a_kept_step_is_made_again_only_for_its_model(module, tmp_path):
     assert [step.name for step in study.lacking(steps)] == ["static-seed-42"]
 
 
+def test_a_game_is_given_d0(module, tmp_path):
+    study = module.harness.Study(tmp_path, "D", "M", {}, 1)
+    step = next(step for step in all_steps(module, chosen(module)) if step.name == "irgan-seed-42")
+    words = study.command(step)
+    assert words[words.index("--ranker") + 1] == str(tmp_path / "d0-seed-42/model")
+    assert words[words.index("--model") + 1] == str(tmp_path / "g0-seed-42/model")
+    assert study.settings_of(step)["given"] == {"--ranker": "d0-seed-42/model"}
+
+
+def test_the_cost_of_cells_by_hand(module):
+    options = chosen(module, "--seeds", 1, *SMALL.split()[:-8])
+    amounts = module.ar2_cost.Amounts(passages=100, train=40, judged=20)
+    common = module.ar2.common_of(options, answers=False)
+    found = {
+        module.ar2_cells.cell_of(step.name)[0]: module.ar2_cost.reads(step, common, amounts)
+        for step in all_steps(module, options)
+    }
+    state = 100 + 60 / 4
+    assert found["g0"] == 2 * state + 3 * 2 * 4 * 2
+    assert found["d0"] == state + 1.5 * (3 * 2 * 4 * 4 + 2 * 4 * 20)
+    assert found["static"] == 2 * state + 3 * 4 * 4 * 4
+    assert found["ance"] == 3 * state + 3 * 4 * 4 * 4
+    assert found["tele"] == 4 * state + 3 * 4 * 4 * 4
+    game = 3 * state + 2 * (4.5 * 2 * 4 * 4 + 4.5 * 1 * 4 * 4)
+    assert found["adversarial"] == game
+    assert found["ar2"] == game + 1.5 * 4 * 20 * 6
+    assert found["n-1"] < found["adversarial"]
+
+
 # ---------------------------------------------------------------- parts of a collection
 
 
@@ -222,6 +251,31 @@ def test_p_values_are_corrected_over_the_whole_table(module):
     ]
 
 
+def test_the_page_says_whether_d0_is_ahead(module):
+    ones = [outcome(module, "d0", seed, [1, by]) for seed, by in ((42, 1), (43, 4))]
+    for one in ones:
+        one.queries["test"]["retriever"] = {"RR@100": [1, 2]}
+    [line] = module.ar2_report.readiness(module.ar2_report.Told({one.experiment: one for one in ones}))
+    assert line.startswith(
+        "D⁰ orders the same hits better than G⁰ with 1 of 2 seeds: test RR@10 is 0.7500 ± 0.0000 by"
+    )
+    assert line.endswith("0.8125 ± 0.2652 by D⁰. Elsewhere the retriever is taught what is worse.")
+    assert module.ar2_report.readiness(module.ar2_report.Told({})) == []
+
+
+def test_a_d0_that_is_behind_is_told_at_once(module, tmp_path, monkeypatch):
+    lines = []
+    monkeypatch.setattr(module.ar2, "say", lines.append)
+    study = module.harness.Study(tmp_path, "D", "M", {}, 1)
+    steps = [module.ar2_cells.first_ranker(chosen(module), seed) for seed in (42, 43)]
+    for step, after in zip(steps, (0.4, 0.6), strict=True):
+        results = {"dev": {"retriever": {"RR@10": 0.5}, "final": {"RR@10": after}}}
+        study.found[step.name] = module.outcomes.Outcome(step.name, {}, results)
+    module.ar2.tell_rankers(study, [*steps, module.ar2_cells.warm_up(chosen(module), 42)])
+    assert lines[0].endswith("it is not ahead; train it longer (--first-ranker-steps)")
+    assert lines[1] == "d0-seed-43: dev RR@10 0.5000 by G⁰, 0.6000 as D⁰ orders the same hits"
+
+
 def test_cells_that_were_not_trained_alike_make_no_page(module):
     check = module.ar2_report.check_alike
     first = outcome(module, "ance", 42, [1])
@@ -267,6 +321,7 @@ def test_the_page_has_every_part_and_says_what_did_not_run(module, told):
     assert sorted(told.executed) == [f"{cell}-seed-42" for cell in ("ar2", "d0", "g0", "static")]
     text = told.text
     assert "AR2 − static negatives, RR@10 (one seed): " in text
+    assert "D⁰ orders the same hits better than G⁰ with " in text
     assert "| AR2 − ANCE | 0 | not run | not run | not run |" in text
     grid = [line for line in text.splitlines() if line.startswith(("| G⁰, ", "| G, "))]
     assert len(grid) == 6
@@ -293,10 +348,34 @@ def test_kept_figures_are_those_of_the_experiments(module, told):
     assert kept["ar2-seed-42"].results["entropy"] == results["entropy"]
     models = {row.get("model") for row in kept["ar2-seed-42"].timing if row["stage"] == "train"}
     assert models == {"ranker", "retriever"}
+    reranked = [row for row in kept["ar2-seed-42"].timing if row["stage"] == "rerank"]
+    assert len(reranked) == 2 * 2 * (1 + 2)  # dev and test; hits of G⁰ and of an iteration; by D⁰ and by D twice
 
 
 def test_the_page_is_made_again_from_what_is_kept(told):
     assert told.tell("--only-report", out="none") == told.text
+
+
+def test_the_list_says_what_is_done_and_what_the_rest_takes(module, told, monkeypatch):
+    lines = []
+    monkeypatch.setattr(module.ar2, "say", lambda text: lines.extend(text.splitlines()))
+    told.tell("--list", "--only", "1")
+    states = dict(line.removeprefix("collection-q30-d6-t8-p90 ").split(": ", 1) for line in lines)
+    assert [states[f"{cell}-seed-42"] for cell in ("g0", "d0", "ar2", "static")] == ["done"] * 4
+    assert states["ance-seed-42"] == "to do, 0.0 hours"
+    assert lines[-1] == "collection-q30-d6-t8-p90: 2 to do, about 0.0 hours of an old core"
+
+
+def test_the_committed_page_is_what_its_kept_outcomes_say(module, tmp_path):
+    pages = STUDIES.parent / "docs/studies"
+    kept = [file for name in ("ar2.jsonl", "ar2.jsonl.gz") if (file := pages / name).is_file()]
+    if not kept:
+        pytest.skip("nothing was run yet")
+    for file in (*kept, pages / "ar2.md"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    places = ["--out", tmp_path / "none", "--kept", tmp_path / "ar2.jsonl", "--report", tmp_path / "ar2.md"]
+    module.ar2.main(chosen(module, *places, "--only-report"))
+    assert (tmp_path / "ar2.md").read_text() == (pages / "ar2.md").read_text()
 
 
 def test_what_is_done_is_not_executed_again(told):

@@ -22,6 +22,7 @@ from hardneg.negatives.pool import SOURCES, load_pool
 from hardneg.recipes.catalogue import CATALOGUE, RecipeFacts, RecipeOption
 from hardneg.recipes.estimate import work_of
 from hardneg.recipes.settings import Episode, Recipe, TrainingSettings
+from hardneg.recipes.usual import USUAL
 from hardneg.storage.artifacts import read_manifest
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
@@ -29,6 +30,7 @@ RECIPES = ("ance-tele", "warmup", "ance", "star", "adore", "ar2", "ranker")
 COMMANDS = (
     *("import", "export", "mine", "inspect", "encode", "index", "search", "evaluate", "compare"),
     *("rerank", "fuse", "score", "audit", "show", "diagnose", "verify", "clean", "doctor"),
+    *("presets", "settings", "completion"),
     *(f"train {recipe}" for recipe in RECIPES),
 )
 
@@ -49,21 +51,20 @@ def test_help_shows_an_example_that_can_be_copied(hardneg, command):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_says_what_it_is(hardneg, command):
     out = hardneg(*command.split(), "--help")[1]
-    options = out[out.index("Options:") : out.index("Example:")]
-    for option in re.findall(r"^  (--[\w-]+)[^\n]*(?:\n   [^\n]*)*", options, re.MULTILINE):
-        body = options[options.index(f"  {option}") :].split("\n  --")[0]
-        said = re.sub(r"\[[^]]*\]", "", body.removeprefix(f"  {option}"))  # without defaults and ranges
-        said = re.sub(r"<[^>]*>", "", said)  # nor what kind of a value it takes
+    options = out[re.search(r"^(?:Options|Output):", out, re.MULTILINE).start() : out.index("Example:")]
+    for option, said in re.findall(r"^  (--[\w-]+)([^\n]*(?:\n   [^\n]*)*)", options, re.MULTILINE):
+        said = re.sub(r"\[(?!FORMAT)[^]]*\]", "", said)  # without defaults and ranges
+        assert "<" not in said, option  # kinds of values have names
         assert len(re.findall(r"[A-Za-z]{2,}", said)) > 1, option
         assert "." in said, option
 
 
 def test_only_what_works_is_listed(hardneg):
     out = hardneg("--help")[1]
-    listed = re.findall(r"^  (\w+) ", out[out.index("Commands:") : out.index("Example:")], re.MULTILINE)
+    listed = re.findall(r"^  (\w+) ", out[out.index("Prepare:") : out.index("Options:")], re.MULTILINE)
     assert sorted(listed) == sorted({command.split()[0] for command in COMMANDS})
     out = hardneg("train", "--help")[1]
-    assert re.findall(r"^  ([\w-]+)  ", out[out.index("Commands:") :], re.MULTILINE) == [*RECIPES]
+    assert re.findall(r"^  ([\w-]+)  ", out[out.index("Commands:") : out.index("Options:")], re.M) == [*RECIPES]
 
 
 @pytest.mark.parametrize("arguments", [[], ["train"]])
@@ -86,7 +87,7 @@ def test_the_version(hardneg):
         (["nonsense"], "USAGE: No such command 'nonsense'; see hardneg --help"),
         (["train", "str"], "USAGE: No such command 'str'. Did you mean 'star'?; see hardneg train --help"),
         (["mine", "--data", "x"], "USAGE: Missing option '--out'; see hardneg mine --help"),
-        (["evaluate"], "USAGE: Missing argument 'run'; see hardneg evaluate --help"),
+        (["evaluate"], "USAGE: Missing argument 'RUN'; see hardneg evaluate --help"),
     ],
 )
 def test_usage_is_one_line_and_no_box(hardneg, arguments, line):
@@ -377,7 +378,7 @@ def test_every_option_of_training_is_passed_on(hardneg, monkeypatch, process, tm
     (tmp_path / "s.toml").write_text("steps = 7\n")
     options = {"data": "d", "model": "m", "out": tmp_path / "e", "preset": "demo", "config": tmp_path / "s.toml"}
     options |= {"set": "depth=9", "seeds": 3, "train": "a", "dev": "b", "test": "c", "start-episode": 2}
-    options |= {"negatives": "n", "passage-model": "pm", "allow-bin": True, "cache": "k", "device": "cpu"}
+    options |= {"pool": "n", "passage-model": "pm", "allow-bin": True, "cache": "k", "device": "cpu"}
     options |= {
         "reinit-layers": 2,
         "reinit-seed": 5,
@@ -387,7 +388,8 @@ def test_every_option_of_training_is_passed_on(hardneg, monkeypatch, process, tm
         "teacher": "t",
     }
     options |= {"threads": 2, "max-ram": "3G", "max-vram": "2G", "allow-code": "abc"}
-    assert left_out("train ance-tele", options) <= {"--help", "--dry-run", "--estimate", "--json"}
+    usual = {option.flag for option in USUAL}  # see test_cli_settings
+    assert left_out("train ance-tele", options) - usual <= {"--help", "--dry-run", "--estimate", "--json"}
     words = [word for one in ("alpha=0.25", "relative_margin=0.1", "distill=kl") for word in ("--set", one)]
     status, out, _ = hardneg("train", "ance-tele", *written(options), *words)
     assert status == 0
@@ -407,13 +409,14 @@ def test_every_option_of_training_is_passed_on(hardneg, monkeypatch, process, tm
 # ---------------------------------------------------------------- commands made from recipes
 
 REINIT = ("--reinit-layers", "--reinit-seed")
+TWO_MODELS = {"--passage-model", "--prompts"}  # not for a ranker, which reads both sides in one
 OWN = {  # beside the options that all recipes have
-    "ance-tele": {"--start-episode", "--negatives", "--filter-by", "--teacher", *REINIT},
-    "warmup": {"--negatives", "--filter-by", "--teacher", *REINIT},
+    "ance-tele": {"--start-episode", "--pool", "--filter-by", "--teacher", *REINIT},
+    "warmup": {"--pool", "--filter-by", "--teacher", *REINIT},
     "ance": {"--role", "--filter-by", "--teacher", *REINIT},
-    "star": {"--negatives", "--filter-by", "--teacher", *REINIT},
+    "star": {"--pool", "--filter-by", "--teacher", *REINIT},
     "adore": {"--index"},
-    "ranker": {"--negatives", "--retriever", "--filter-by", *REINIT},
+    "ranker": {"--pool", "--retriever", "--filter-by", *REINIT},
     "ar2": {"--ranker", "--filter-by", *REINIT},
 }
 
@@ -421,7 +424,9 @@ OWN = {  # beside the options that all recipes have
 def test_each_recipe_has_its_own_options_beside_those_of_all():
     found = {recipe: left_out(f"train {recipe}", {}) for recipe in RECIPES}
     shared = set.intersection(*found.values())
-    assert {recipe: options - shared for recipe, options in found.items()} == OWN
+    assert {recipe: options - shared - TWO_MODELS for recipe, options in found.items()} == OWN
+    assert [recipe for recipe, options in found.items() if not options >= TWO_MODELS] == ["ranker"]
+    assert not TWO_MODELS & found["ranker"]
     assert {"--data", "--model", "--out", "--preset", "--set", "--seeds", "--allow-bin", "--json"} < shared
 
 

@@ -300,3 +300,31 @@ def test_faults_are_faults():
     with pytest.raises(HardnegError) as raised:
         build(Demo, {"count": 0, "alpha": 2})
     assert [type(fault) for fault in raised.value.faults] == [SettingsError, SettingsError]
+
+
+# ---------------------------------------------------------------- nothing as a value
+
+
+class Unset(Settings):
+    most: int | None = Field(5, ge=1)
+    head: Literal["none", "ance"] | None = "ance"
+    prompt: str | None = "p"
+    sizes: list[int] | None = None
+    steps: float = 1.0
+
+
+def test_none_takes_back_what_a_preset_set():
+    built = build(Unset, {"most": 7, "sizes": [1]}, read_overrides(["most=none", "sizes=none"]))
+    assert built.most is None
+    assert built.sizes is None
+
+
+def test_none_stays_a_word_where_it_is_one():
+    built = build(Unset, read_overrides(["head=none", "prompt=none"]))
+    assert (built.head, built.prompt) == ("none", "none")
+
+
+def test_none_is_refused_where_a_value_is_needed():
+    with pytest.raises(Faults) as raised:
+        build(Unset, read_overrides(["steps=none"]))
+    assert raised.value.lines == ['BAD_SETTING: steps = "none"; it should be a valid number']

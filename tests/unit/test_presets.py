@@ -386,7 +386,8 @@ def test_a_preset_is_valid_and_says_only_what_decides_the_result(recipe, name):
 
 def test_every_file_of_presets_belongs_to_a_recipe():
     files = resources.files("hardneg").joinpath("presets").iterdir()
-    assert {file.name for file in files} == {"prompts.toml", *(f"{recipe}.toml" for recipe in RECIPES)}
+    others = {"prompts.toml", "described.json"}
+    assert {file.name for file in files} == {*others, *(f"{recipe}.toml" for recipe in RECIPES)}
     assert set(SETTINGS) == set(RECIPES)
 
 
@@ -471,6 +472,7 @@ def test_finetune_leaves_the_model_as_it_is_and_keeps_the_best(recipe):
     assert 300 <= counts[0] < counts[1] < counts[2] <= 10_000
     for queries in sizes:  # a look encodes the whole corpus
         looks = [settings.measured_steps(episode) for episode in episodes_of(settings, queries)]
+        looks += [settings.for_data(queries).kept_steps] if isinstance(settings, Ar2) else []
         assert 2 <= sum(map(len, looks)) <= 4, queries
     assert settings.examine == "judged"
 
@@ -488,9 +490,20 @@ def test_ance_looks_at_dev_where_a_refresh_encodes_the_corpus_anyway():
         assert settings.measured_steps(settings.episode_of(queries)) == [every, 2 * every]
 
 
+def test_ar2_turns_epochs_into_turns_of_both_models():
+    settings = build(Ar2, read_preset("ar2", "finetune")).for_data(20_000)
+    assert (settings.retriever_steps, settings.steps) == (834, 2502)  # 2 epochs of 1 250 steps, in 3 iterations
+    assert settings.ranker_steps == 278  # a third, as in the paper
+    assert settings.first_ranker_steps == 2500
+    few = build(Ar2, read_preset("ar2", "finetune")).for_data(16)
+    assert (few.retriever_steps, few.ranker_steps, few.first_ranker_steps) == (100, 33, 300)
+    paper = build(Ar2, read_preset("ar2", "nq"))
+    assert paper.for_data(20_000) is paper
+
+
 def steps_of(settings, queries):
     """Steps of the schedule."""
-    if isinstance(settings, Ance):
+    if isinstance(settings, Ance | Ar2):
         return settings.for_data(queries).steps
     return settings.horizon(queries, 1) if isinstance(settings, Warmup) else settings.horizon(queries)
 
@@ -500,6 +513,8 @@ def episodes_of(settings, queries):
     if isinstance(settings, Warmup | AnceTele):
         count = settings.episodes if isinstance(settings, AnceTele) else len(settings.mixtures)
         return [settings.episode_of(queries, number) for number in range(1, count + 1)]
+    if isinstance(settings, Ar2):
+        return settings.for_data(queries).episodes_of(queries)[:1]
     if isinstance(settings, Adore):
         steps = settings.horizon(queries)
         return [Episode(1, queries, steps, settings.queries_per_step, 1)]

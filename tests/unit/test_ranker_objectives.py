@@ -13,7 +13,8 @@ from torch.nn.functional import logsigmoid
 from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedTokenizerFast
 
 from hardneg.adversarial import retriever_losses
-from hardneg.data.training_data import choose_splits
+from hardneg.data.judgements import JudgedIds
+from hardneg.data.training_data import amended, choose_splits
 from hardneg.experiment.metrics import Metrics
 from hardneg.models.loading import load_encoder
 from hardneg.models.rankers import load_ranker, new_ranker, save_ranker
@@ -336,9 +337,11 @@ def test_frozen_scores_have_no_gradient_no_dropout_and_leave_no_trace(world):
 # ---------------------------------------------------------------- the retriever's objective
 
 
-def retriever_objective_of(world, encoder, ranker, *, mask_known_positives=False, cache_tokens=None, **options):
+def retriever_objective_of(
+    world, encoder, ranker, *, mask_known_positives=False, cache_tokens=None, data=None, **options
+):
     return adversarial_objective(
-        choose_splits(world.collection),
+        data or choose_splits(world.collection),
         encoder,
         ranker,
         world.root / "cache",
@@ -464,6 +467,28 @@ def test_known_positives_are_left_out_of_a_retrievers_list(calm):
         loss_and_gradients(retriever_objective_of(calm, encoder, ranker), encoder, without),
         1e-5,
     )
+
+
+def test_what_people_judged_relevant_is_no_negative_of_either_model(calm):
+    """A passage that is no positive to train on, and no negative either."""
+    collection, data = calm.collection, choose_splits(calm.collection)
+    query, positive = int(data.train.query_rows[0]), int(data.train.first()[0])
+    pair = (collection.query_ids[query], collection.passage_ids[3])
+    judged = JudgedIds(calm.root, {pair: ("relevant", 1)}).known(collection.query_ids, collection.passage_ids)
+    data = amended(data, judged)
+    assert 3 not in data.train.of(0)
+    encoder, ranker = load_encoder(calm.model), ranker_of(calm)
+    both, alone = (
+        GroupBatch(data.train.query_rows[:1], np.array([[positive, *rows]], np.int32), 1)
+        for rows in ((3, 7), (7,))
+    )
+    masked = {"data": data, "mask_known_positives": True}
+    for model, objective in (
+        (encoder, retriever_objective_of(calm, encoder, ranker, **masked)),
+        (ranker, ranker_objective(data, ranker, calm.root / "cache", ranker_loss("cross_entropy"))),
+    ):
+        found = [loss_and_gradients(objective, model, batch) for batch in (both, alone)]
+        check_equal(*found, 1e-5)
 
 
 # ---------------------------------------------------------------- several processes

@@ -20,7 +20,9 @@ from hardneg.api.inputs import (
     check_file,
     collection_of,
     judgements_of,
+    model_place,
     one_of,
+    source_at,
 )
 from hardneg.api.inspect import last_pool, passage_facts
 from hardneg.arguments import checked
@@ -28,13 +30,12 @@ from hardneg.data.collection import Collection
 from hardneg.data.judgements import Judgements
 from hardneg.diagnostics.audit import KINDS, Audit, Pairs, StateRun, audit_pairs
 from hardneg.diagnostics.audit_page import audit_page
-from hardneg.errors import HardnegError
+from hardneg.errors import HardnegError, SettingsError
 from hardneg.evaluation.answers import AnswerCache
 from hardneg.experiment.folder import kept_judgements, read_settings
 from hardneg.experiment.layout import Layout, run_of
 from hardneg.experiment.provenance import collection_within
 from hardneg.experiment.states import read_states
-from hardneg.models.source import ModelSource
 from hardneg.negatives.pool import SOURCES, NegativePool, load_pool
 from hardneg.records import Float32, Int32, Run
 from hardneg.search.bm25 import bm25_run
@@ -91,13 +92,14 @@ def audit(
 
     Raises
     ------
-    SettingsError : an unknown signal; nothing remembers where the collection is; the model cannot be read so.
+    SettingsError : an unknown signal, a threshold that is no number; nothing remembers where the collection is; the model cannot be read so.
     ArtifactError : the pool is damaged or was mined from another collection.
     InputError : a line of the judgements is wrong.
     """
     at_least("--most", most)
     check_all(
         *(partial(one_of, "--threshold", name, tuple(KINDS)) for name in thresholds or {}),
+        *(partial(check_threshold, *one) for one in (thresholds or {}).items()),
         *(partial(check_file, Path(file)) for file in (out, page) if file is not None),
     )
     world = open_world(Path(path), data, cache)
@@ -117,6 +119,12 @@ def audit(
         with publish_file(Path(page)) as stream:
             stream.write(audit_page(facts))
     return facts
+
+
+def check_threshold(name: str, value: float) -> None:
+    """Refuse a threshold that is no number: its signal would fire for no pair."""
+    if math.isnan(value):
+        raise SettingsError("BAD_SETTING", f"--threshold {name}={value}", "give a number")
 
 
 # ---------------------------------------------------------------- what is looked at
@@ -228,14 +236,14 @@ def scorer(world: World, ranker: Place, reading: Mapping[str, Any]) -> Callable[
     from hardneg.api.rank import open_scorer
 
     shared = {name: reading[name] for name in ("allow_bin", "device") if name in reading}
-    return open_scorer(ModelSource.at(ranker, **shared), world.collection, world.cache).score
+    return open_scorer(source_at(model_place(ranker, "ranker"), **shared), world.collection, world.cache).score
 
 
 def model_run(world: World, model: Place, reading: Mapping[str, Any]) -> Run:
     """What a model retrieves for the queries of the pool."""
     from hardneg.api.retrievers import retriever_with_runs
 
-    source = ModelSource.at(model, **reading)
+    source = source_at(model, **reading)
     retriever = retriever_with_runs(source, world.collection, world.cache)
     depth = min(DEPTH, world.collection.n_passages)
     return retriever.search("audit", world.pool.query_rows, depth, as_trained=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hardneg.api.inputs import Data, Place, cache_at, check_file, collection_of
+from hardneg.api.inputs import Data, Place, cache_at, check_file, collection_of, is_experiment, run_place
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.data.formats.arrays import write_records
@@ -24,6 +24,8 @@ from hardneg.errors import InputError, SettingsError
 from hardneg.evaluation.answers import evaluate_with_answers
 from hardneg.evaluation.compare import compare_runs, first_disagreement, overlap
 from hardneg.evaluation.measures import Evaluation, parse_measures
+from hardneg.experiment.layout import Layout
+from hardneg.experiment.provenance import collection_within
 from hardneg.records import Qrels, Run
 
 log = logging.getLogger(__name__)
@@ -45,7 +47,8 @@ def evaluate(
 
     Parameters
     ----------
-    run : TREC or MS MARCO, ``.gz`` or not.
+    run : TREC or MS MARCO, ``.gz`` or not; or an experiment, which means the run of its final model.
+    data : without it and ``qrels``, the collection of the first experiment among the runs.
     judgements : what people judged besides, a file as the audit's page saves it; it extends the judgements of the
         queries that have any: what they call relevant has grade 1, unless it has a higher one.
     measures : in ir_measures notation, separated by blanks; ``Answer@20`` (or ``Answer(mode=regex)@20``) besides,
@@ -220,13 +223,21 @@ class Pair:
             }
 
 
+def collection_of_experiment(paths: Sequence[Place]) -> Collection | None:
+    """The collection of the first of these places that is an experiment; None: none is."""
+    found = [path for path in map(Path, paths) if path.is_dir() and is_experiment(Layout(path))]
+    return collection_within(found[0]) if found else None
+
+
 def open_runs(
     paths: Sequence[Place], data: Data | None, split: str, qrels: Place | None, cache: Place | None
 ) -> tuple[list[Run], Qrels, IdSpace, IdSpace, Collection | None]:
     """Open runs and their judgements: runs, judgements, ids of queries and of passages, and the collection."""
+    if data is None and qrels is None:
+        data = collection_of_experiment(paths)
     if (data is None) == (qrels is None):
         raise SettingsError("NO_JUDGEMENTS", "judgements come from one place", "give either --data or --qrels")
-    places = [Path(path) for path in paths]
+    places = [run_place(path, split) for path in paths]
     if qrels is not None:
         judged, *spaces = open_qrels(Path(qrels))
         runs, queries, passages = read_runs(places, *spaces)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hardneg.api.inputs import Data, Place, at_least, cache_at, check_file, collection_of, one_of
+from hardneg.api.inputs import Data, Place, at_least, cache_at, check_file, collection_of, one_of, source_at
 from hardneg.api.inspect import last_pool
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
@@ -93,7 +93,7 @@ def export_pool(
     if negatives is not None:
         chosen = draw_entries(chosen, negatives, seed=seed)
     if format == "token-ids" and model is not None:
-        rows = token_rows(collection, chosen, ModelSource.at(model, allow_bin=allow_bin), cache)
+        rows = token_rows(collection, chosen, source_at(model, allow_bin=allow_bin), cache)
     else:
         rows = text_rows(collection, chosen, format)
     with track("exporting", "queries") as tick:

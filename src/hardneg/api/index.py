@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hardneg.api.inputs import Data, Place, cache_at, check_new, collection_of
+from hardneg.api.inputs import Data, Place, cache_at, check_new, collection_of, source_at
 from hardneg.arguments import checked
 from hardneg.data.training_data import named_split
 from hardneg.errors import SettingsError
-from hardneg.models.source import ModelSource
 
 
 @checked
@@ -66,7 +65,7 @@ def index(
 
         collection = collection_of(data, cache)
         rows = named_split(collection, split).query_rows
-        source = ModelSource.at(
+        source = source_at(
             model,
             passage_model,
             allow_bin=allow_bin,

@@ -11,10 +11,12 @@ from hardneg.config import nearest
 from hardneg.data.collection import Collection
 from hardneg.data.importing import open_data
 from hardneg.data.judgements import Judgements, read_judgements
-from hardneg.errors import Faults, HardnegError, SettingsError
-from hardneg.experiment.layout import Layout
+from hardneg.errors import ArtifactError, Faults, HardnegError, SettingsError
+from hardneg.experiment.layout import Layout, trec_run
+from hardneg.experiment.names import FINAL
+from hardneg.models.source import ModelSource
 from hardneg.process.distributed import rank
-from hardneg.storage.artifacts import SettingsClash, cache_root, check_writable, lease
+from hardneg.storage.artifacts import SettingsClash, cache_root, check_writable, is_published, lease
 from hardneg.storage.lease import holding as holding
 
 Data = str | Path | Collection
@@ -40,6 +42,64 @@ class Reading(TypedDict, total=False):
     query_length: int | None
     passage_length: int | None
     device: str | None
+
+
+MODELS = ("model", "passage_model", "ranker", "filter_by", "teacher")  # of a source of models
+
+
+def source_at(model: Place, passage_model: Place | None = None, **options: Any) -> ModelSource:
+    """The record of models as users name them, see :meth:`~hardneg.models.source.ModelSource.at`.
+
+    An experiment stands for the model that it trained; where a ranker is wanted, for the ranker if it trained one.
+
+    Raises
+    ------
+    ArtifactError : an experiment has no model yet, or is one of several seeds.
+    """
+    named = {"model": model, "passage_model": passage_model, **options}
+    places = {
+        name: model_place(value, name) if name in MODELS and value else value for name, value in named.items()
+    }
+    return ModelSource.at(**places)
+
+
+def model_place(place: Place, role: str = "model") -> Place:
+    """The model that a place means: an experiment means the one that it trained; raises as :func:`source_at`."""
+    layout = Layout(Path(place))
+    if not is_experiment(layout):
+        return place
+    if seeds := [seed.path for seed in layout.seeds()]:
+        what = f"this is an experiment of {len(seeds)} seeds"
+        raise ArtifactError("SEVERAL_SEEDS", what, f"name one of them: {seeds[0]}", path=layout.path)
+    found = layout.ranker if role == "ranker" and is_published(layout.ranker) else layout.model
+    if not is_published(found):
+        fix = "finish it by the command that began it, or name another model"
+        raise ArtifactError("NOT_FINISHED", "this experiment has no model yet", fix, path=layout.path)
+    return found
+
+
+def is_experiment(layout: Layout) -> bool:
+    """Whether a folder is that of an experiment, of one seed or of several."""
+    return layout.settings.is_file() or any(seed.settings.is_file() for seed in layout.seeds())
+
+
+def run_place(place: Place, split: str) -> Path:
+    """The run that a place means: an experiment means the run of its final model on a split.
+
+    Raises
+    ------
+    ArtifactError : the experiment has no such run, or is one of several seeds.
+    """
+    layout = Layout(Path(place))
+    if not layout.path.is_dir() or not is_experiment(layout):
+        return layout.path
+    model_place(layout.path)
+    found = trec_run(layout.trec_runs, FINAL, split)
+    if not found.is_file():
+        there = ", ".join(sorted(one.name for one in layout.trec_runs.glob(f"{FINAL}.*"))) or "none"
+        what = f"this experiment has no run of its final model on split '{split}' ({there})"
+        raise ArtifactError("NO_RUN", what, "give --split, or search with the experiment", path=layout.path)
+    return found
 
 
 def one_of(option: str, value: str, choices: Sequence[Word]) -> Word:

@@ -22,6 +22,7 @@ from hardneg.api.inputs import (
     holding,
     judgements_of,
     one_of,
+    source_at,
 )
 from hardneg.api.retrievers import retriever_with_runs
 from hardneg.api.score import open_guide
@@ -100,7 +101,7 @@ def mine(
         partial(check_mix, sources, model, previous),
         partial(check_file_source, sources, file),
     )
-    source = None if model is None else ModelSource.at(model, **reading)
+    source = None if model is None else source_at(model, **reading)
     with holding(out, folder):
         collection = collection_of(data, cache)
         parts = data_of(collection, split, labels, judgements_of(judgements, collection))
@@ -140,7 +141,7 @@ class MiningInputs:
 def guide_by(place: Place, collection: Collection, cache: Path, reading: Mapping[str, Any]) -> Guide:
     """The model at ``place`` as a guide; of how the one that mines is read, trust and the device are its too."""
     shared = {name: reading[name] for name in ("allow_bin", "device") if name in reading}
-    return open_guide(ModelSource.at(place, **shared), collection, cache)
+    return open_guide(source_at(place, **shared), collection, cache)
 
 
 def open_mining_inputs(

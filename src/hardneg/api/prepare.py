@@ -7,7 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hardneg.api.inputs import Data, Place, at_least, cache_at, check_folder, collection_of, judgements_of
+from hardneg.api.inputs import (
+    Data,
+    Place,
+    at_least,
+    cache_at,
+    check_folder,
+    collection_of,
+    judgements_of,
+    source_at,
+)
 from hardneg.api.settings import recipe_settings
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
@@ -162,7 +171,7 @@ def prepare(
     check_ranker(recipe, ranker)
     models = {"ranker": ranker, "filter_by": filter_by, "teacher": teacher}
     beside = {name: str(one) for name, one in models.items() if one is not None}
-    source = ModelSource.at(model, passage_model, **beside, allow_bin=allow_bin, device=pick_device(device))
+    source = source_at(model, passage_model, **beside, allow_bin=allow_bin, device=pick_device(device))
     collection = collection_of(data, cache)
     parts = amended(open_splits(chosen, collection, splits), judgements_of(judgements, collection))
     chosen, seed = chosen.for_data(len(parts.train)), chosen.seed

@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from hardneg.api.evaluate import check_overlap
-from hardneg.api.inputs import Data, Place, Reading, at_least, cache_at, check_file, collection_of, one_of
+from hardneg.api.inputs import (
+    Data,
+    Place,
+    Reading,
+    at_least,
+    cache_at,
+    check_file,
+    collection_of,
+    model_place,
+    one_of,
+    source_at,
+)
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.data.formats.trec import read_run, read_runs, write_run
@@ -230,7 +241,7 @@ def rerank(
     collection = collection_of(data, cache)
     queries, passages = collection.query_ids, collection.passage_ids
     given = read_run(Path(run), queries, passages, collection=collection.digest)
-    source = ModelSource.at(ranker, **reading)
+    source = source_at(model_place(ranker, "ranker"), **reading)
     found = reranked(given, open_scorer(source, collection, cache_at(cache), embeddings=embeddings), collection, k)
     write_run(Path(out), found, queries, passages)
     pairs = int(np.minimum(spans(found.offsets), k).sum())

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from hardneg.api.inputs import Data, Place, Reading, at_least, cache_at, collection_of
+from hardneg.api.inputs import Data, Place, Reading, at_least, cache_at, collection_of, model_place, source_at
 from hardneg.api.rank import open_scorer
 from hardneg.api.search import OpenRetriever, SearcherOptions
 from hardneg.arguments import checked
-from hardneg.models.source import ModelSource
 from hardneg.search.rerank import RerankedRetriever
 
 
@@ -44,5 +43,7 @@ def open_reranker(
     at_least("k", k)
     collection, folder = collection_of(data, cache), cache_at(cache)
     first = SearcherOptions(None, retriever is None, retriever, None, None).open(collection, folder, Reading())
-    scorer = open_scorer(ModelSource.at(ranker, **reading), collection, folder, embeddings=embeddings)
+    scorer = open_scorer(
+        source_at(model_place(ranker, "ranker"), **reading), collection, folder, embeddings=embeddings
+    )
     return RerankedRetriever(first, scorer, k)

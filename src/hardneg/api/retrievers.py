@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Unpack
 
-from hardneg.api.inputs import Data, Place, Reading, cache_at, collection_of
+from hardneg.api.inputs import Data, Place, Reading, cache_at, collection_of, source_at
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.errors import SettingsError
@@ -48,7 +48,7 @@ def open_retriever(
     if embeddings is not None and index is not None:
         what = "embeddings and an index cannot both be searched"
         raise SettingsError("TWO_SEARCHERS", what, "give one of them")
-    collection, source = collection_of(data, cache), ModelSource.at(model, **reading)
+    collection, source = collection_of(data, cache), source_at(model, **reading)
     return retriever_for(source, collection, cache_at(cache), embeddings=embeddings, index=index).hold()
 
 

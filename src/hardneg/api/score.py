@@ -7,7 +7,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Unpack
 
-from hardneg.api.inputs import Data, Place, Reading, cache_at, check_new, collection_of, holding
+from hardneg.api.inputs import (
+    Data,
+    Place,
+    Reading,
+    cache_at,
+    check_new,
+    collection_of,
+    holding,
+    model_place,
+    source_at,
+)
 from hardneg.api.inspect import last_pool
 from hardneg.api.rank import open_scorer
 from hardneg.arguments import checked
@@ -68,7 +78,9 @@ def score(
     with holding(out, folder):
         collection = collection_of(data, cache)
         found = load_pool(place, n_passages=collection.n_passages, collection=collection.digest)
-        guide = open_guide(ModelSource.at(ranker, **reading), collection, folder, embeddings=embeddings)
+        guide = open_guide(
+            source_at(model_place(ranker, "ranker"), **reading), collection, folder, embeddings=embeddings
+        )
         inputs = {"collection": collection.digest, "pool": read_manifest(place).digest, "ranker": guide.digest}
         key = digest_json([inputs, str(out.absolute())])  # another call may score the same pool elsewhere
         parts = Parts(folder / PARTS / key[:32], inputs)

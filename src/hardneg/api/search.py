@@ -17,7 +17,9 @@ from hardneg.api.inputs import (
     check_folder,
     collection_of,
     holding,
+    model_place,
     one_of,
+    source_at,
 )
 from hardneg.api.inspect import passage_facts
 from hardneg.arguments import checked
@@ -26,7 +28,6 @@ from hardneg.data.formats.trec import write_run
 from hardneg.data.languages import language_named
 from hardneg.data.training_data import named_split
 from hardneg.errors import ArtifactError, SettingsError
-from hardneg.models.source import ModelSource
 from hardneg.process.distributed import shard_of
 from hardneg.records import Int32, Run, Side
 from hardneg.search.bm25 import bm25_run, bm25_texts
@@ -78,7 +79,7 @@ def encode(
         from hardneg.process.hardware import best_precision
         from hardneg.search.retriever import Encoding, encode_side
 
-        source = ModelSource.at(model, **reading)
+        source = source_at(model, **reading)
         encoder, encoding = open_encoder(source), Encoding(token_budget, dtype, best_precision(source.device_here))
         store = token_store(encoder, collection, folder, side, searching=True)
         made = encode_side(encoder, collection, store, place, side=side, encoding=encoding, shard=part)
@@ -273,7 +274,7 @@ class SearcherOptions:
 
         from hardneg.api.retrievers import retriever_for
 
-        source = ModelSource.at(self.model, **reading)
+        source = source_at(self.model, **reading)
         return retriever_for(source, collection, cache, embeddings=self.embeddings, index=self.index)
 
 
@@ -293,5 +294,5 @@ def reranked_by(
     from hardneg.search.rerank import RerankedRetriever
 
     how = Reading(**{name: value for name, value in reading.items() if name in ("device", "allow_bin")})  # type: ignore[typeddict-item]
-    scorer = open_scorer(ModelSource.at(ranker, **how), first.collection, cache)
+    scorer = open_scorer(source_at(model_place(ranker, "ranker"), **how), first.collection, cache)
     return RerankedRetriever(first, scorer, depth)

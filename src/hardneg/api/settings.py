@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_args
 
 from hardneg.api.inputs import Place
 from hardneg.arguments import checked
-from hardneg.config import build, read_overrides, read_preset, read_toml
+from hardneg.config import build, read_overrides, read_preset, split_config
 from hardneg.errors import Faults, HardnegError
 from hardneg.experiment.folder import read_settings
 from hardneg.experiment.layout import Layout
@@ -17,6 +17,7 @@ from hardneg.process.hardware import Precision, best_precision
 from hardneg.process.progress import note
 from hardneg.process.threads import pick_device
 from hardneg.recipes.settings import Recipe, TrainingSettings
+from hardneg.recipes.usual import usual_settings
 
 T = TypeVar("T")
 
@@ -29,6 +30,7 @@ def recipe_settings(
     overrides: Sequence[str] = (),
     *,
     settings: TrainingSettings | None = None,
+    usual: Mapping[str, Any] | None = None,
     device: str | None = None,
     out: Place | None = None,
     **values: Any,
@@ -38,9 +40,10 @@ def recipe_settings(
     Parameters
     ----------
     preset : the name of one of the recipe's presets.
-    config : a TOML file.
+    config : a TOML file. What it says of data, model and folder is for the command line.
     settings : others, made before.
     overrides : ``key=value`` texts.
+    usual : options for what everyone sets, by the names of :data:`~hardneg.recipes.usual.USUAL`.
     values : settings by name.
     device, out : decide the default of ``precision``: that of the experiment that was begun at ``out``, else
         the best of the device.
@@ -51,27 +54,34 @@ def recipe_settings(
     """
     readers: list[Callable[[], Mapping[str, Any]]] = [
         lambda: {} if preset is None else read_preset(recipe.name, preset),
-        lambda: {} if config is None else read_toml(Path(config)),
+        lambda: {} if config is None else split_config(Path(config))[1],
         lambda: {} if settings is None else settings.model_dump(mode="json"),
+        lambda: usual_settings(recipe.name, usual or {}, recipe.settings.model_fields, assigned(overrides)),
         *(partial(read_overrides, [text]) for text in overrides),
     ]
     faults: list[HardnegError] = []
-    usual = attempt(lambda: best_precision(pick_device(device)), faults)
+    best = attempt(lambda: best_precision(pick_device(device)), faults)
     layers = [layer for read in readers if (layer := attempt(read, faults)) is not None]
     asked = any("precision" in layer for layer in (*layers, values))
-    layers.insert(0, {"precision": going_on(out, usual)} if usual and not asked else {})
+    layers.insert(0, {"precision": going_on(out, best)} if best and not asked else {})
     built = attempt(lambda: build(recipe.settings, *layers, values), faults)
     if built is not None:
         attempt(built.check, faults)
     if built is None or faults:
         raise Faults(faults)
-    sources = ["by default", f"preset {preset}", str(config), None, *("as set" for _ in overrides), "as set"]
+    sources = ["by default", f"preset {preset}", str(config), None, "as set", *("as set" for _ in overrides)]
+    sources.append("as set")
     for layer, source in zip([*layers, values], sources, strict=True):
         if source is not None:
             built.coming_from(dict.fromkeys(layer, source))
         elif settings is not None:
             built.coming_from({name: settings.origin_of(name) for name in layer})
     return built
+
+
+def assigned(overrides: Sequence[str]) -> set[str]:
+    """The settings that ``key=value`` texts name."""
+    return {text.partition("=")[0].strip() for text in overrides}
 
 
 def going_on(out: Place | None, usual: Precision) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 import os
+import re
 import signal
 import sys
 import warnings
@@ -14,12 +16,21 @@ from typing import Any
 import typer
 
 from hardneg.cli.application import application
+from hardneg.cli.choosing import known_setting
+from hardneg.cli.colour import painted
+from hardneg.cli.completing import VARIABLE, prepare_completion
 from hardneg.errors import HardnegError
+from hardneg.foreign_names import option_advice
+from hardneg.process import progress
 from hardneg.process.system import check_system
 
 app = application()
 
 INTERRUPTED = 130  # typer's exit status for a KeyboardInterrupt
+QUIET = frozenset({"-q", "--quiet"})
+ANYWHERE = QUIET | {"--debug"}  # options that stand anywhere
+CODE = re.compile(r"(?<![A-Za-z_])([A-Z][A-Z_]+)(?=: )")  # of a fault
+POOL_BEFORE = "n_negatives"  # an option that took a pool once
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")  # torch's words for it
 
 
@@ -30,9 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command and return its exit status."""
-    words = [word for word in arguments if word != "--debug"]
+    words = [word for word in arguments if word not in ANYWHERE]
     try:
-        set_logging()
+        set_logging(quiet=not QUIET.isdisjoint(arguments))
+        if VARIABLE in os.environ:
+            prepare_completion()
         signal.signal(signal.SIGTERM, interrupt)
         check_system()
         status = app(args=words, prog_name="hardneg", standalone_mode=False)
@@ -47,12 +60,17 @@ def run(arguments: Sequence[str]) -> int:
         return done.exit_code
     except (Exception, KeyboardInterrupt) as fault:
         lines, status = describe(fault)
-        sys.stderr.write("".join(line + "\n" for line in lines))
+        sys.stderr.write("".join(marked(line) + "\n" for line in lines))
         if "--debug" in arguments:
             import traceback
 
             traceback.print_exc()
         return status
+
+
+def marked(line: str) -> str:
+    """The line of a fault, with its code in red on a terminal."""
+    return CODE.sub(lambda found: painted(found[1], "red", sys.stderr), line, count=1)
 
 
 def describe(fault: BaseException) -> tuple[list[str], int]:
@@ -82,14 +100,39 @@ def usage_line(fault: Any) -> str:
     text = " ".join(fault.format_message().split()).rstrip(".")
     context = getattr(fault, "ctx", None)
     name = context.command_path if context else "hardneg"
+    if unknown := getattr(fault, "option_name", None):
+        text = f"No such option: {unknown}{better_option(str(unknown), fault)}"
+    if getattr(getattr(fault, "param", None), "name", None) == POOL_BEFORE:
+        text += "; a pool is given by --pool"
     return f"USAGE: {text}; see {name} --help"
 
 
-def set_logging() -> None:
-    """Send warnings to stderr; the log file of an experiment also gets all that the package logs."""
+def better_option(flag: str, fault: Any) -> str:
+    """The advice on an unknown option: what it is called here, or the nearest one, or that it is a setting."""
+    command = getattr(getattr(fault, "ctx", None), "command", None)
+    there = {name for one in getattr(command, "params", []) for name in one.opts}
+    if (ours := option_advice(flag)) in there:
+        return f"; did you mean {ours}?"
+    if "--set" in there and (
+        advice := known_setting(getattr(command, "name", None), flag.lstrip("-").replace("-", "_"))
+    ):
+        return f"; {advice}"
+    near = getattr(fault, "possibilities", None) or difflib.get_close_matches(flag, there, 1, 0.6)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def set_logging(*, quiet: bool = False) -> None:
+    """Send warnings to stderr; the log file of an experiment also gets all that the package logs.
+
+    Parameters
+    ----------
+    quiet : send neither warnings nor progress.
+    """
+    progress.mute(quiet)
     terminal = logging.StreamHandler(sys.stderr)
-    terminal.setLevel(logging.WARNING)
+    terminal.setLevel(logging.ERROR if quiet else logging.WARNING)
     terminal.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[terminal])
     logging.getLogger("hardneg").setLevel(logging.INFO)
-    warnings.formatwarning = lambda message, category, *_: f"WARNING: {category.__name__}: {message}\n"
+    shown = "" if quiet else "WARNING: {}: {}\n"
+    warnings.formatwarning = lambda message, category, *_: shown.format(category.__name__, message)

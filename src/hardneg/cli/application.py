@@ -1,4 +1,4 @@
-"""All commands of ``hardneg`` in the order of the help, each with the example that ends its help."""
+"""All commands of ``hardneg`` in the order of work, each with the example that ends its help."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import typer
 from hardneg import __version__
 from hardneg.cli import (
     auditing,
+    choosing,
     commands,
+    completing,
     diagnosing,
     exchange,
     indexing,
@@ -20,64 +22,89 @@ from hardneg.cli import (
     scoring,
     train,
 )
+from hardneg.cli.help import SETTINGS, Command, Group
 from hardneg.cli.options import example, show
 from hardneg.recipes.catalogue import CATALOGUE, RecipeFacts
 
-COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
-    ("index", indexing.index, ("hardneg index EMB --kind pq --out INDEX",)),
-    ("import", commands.import_command, ("hardneg import beir:scifact --to scifact-collection",)),
-    (
-        "mine",
-        commands.mine,
-        ("hardneg mine --data DATA --model M --sources query,lookahead --count 30", "--out POOL"),
+Entry = tuple[str, Callable[..., None], tuple[str, ...]]  # a name, a command, and the lines of its example
+COMMANDS: dict[str, tuple[Entry, ...]] = {  # in the order of work, under the headings of help
+    "Prepare": (
+        ("import", commands.import_command, ("hardneg import beir:scifact --to scifact-collection",)),
+        ("doctor", maintenance.doctor, ("hardneg doctor my-data --model M",)),
     ),
-    ("score", scoring.score, ("hardneg score POOL --ranker M --data DATA --out SCORED",)),
-    ("inspect", commands.inspect, ("hardneg inspect EXP --random 2",)),
-    ("audit", auditing.audit, ("hardneg audit EXP --page suspects.html",)),
-    ("encode", retrieval.encode, ("hardneg encode --data DATA --model M --out EMB --shard 0/4",)),
-    (
-        "search",
-        retrieval.search,
-        ("hardneg search --data DATA --split test --model M --k 1000", "--out test.trec.gz"),
+    "Search": (
+        ("encode", retrieval.encode, ("hardneg encode --data DATA --model M --out EMB --shard 0/4",)),
+        ("index", indexing.index, ("hardneg index EMB --kind pq --out INDEX",)),
+        (
+            "search",
+            retrieval.search,
+            ("hardneg search --data DATA --split test --model M --k 1000", "--out test.trec.gz"),
+        ),
+        (
+            "rerank",
+            ranking.rerank,
+            ("hardneg rerank --run bm25.trec --ranker M --data DATA --k 100", "--out reranked.trec"),
+        ),
+        (
+            "fuse",
+            ranking.fuse,
+            ("hardneg fuse bm25.trec dense.trec --method linear --weights 0.3,0.7", "--out fused.trec"),
+        ),
     ),
-    (
-        "rerank",
-        ranking.rerank,
-        ("hardneg rerank --run bm25.trec --ranker M --data DATA --k 100", "--out reranked.trec"),
+    "Mine": (
+        (
+            "mine",
+            commands.mine,
+            ("hardneg mine --data DATA --model M --sources query,lookahead --count 30", "--out POOL"),
+        ),
+        ("score", scoring.score, ("hardneg score POOL --ranker M --data DATA --out SCORED",)),
+        ("audit", auditing.audit, ("hardneg audit EXP --page suspects.html",)),
+        ("inspect", commands.inspect, ("hardneg inspect EXP --random 2",)),
+        (
+            "export",
+            exchange.export,
+            ("hardneg export POOL --data DATA --format sentence-transformers", "--negatives 7 --out train.jsonl"),
+        ),
     ),
-    (
-        "fuse",
-        ranking.fuse,
-        ("hardneg fuse bm25.trec dense.trec --method linear --weights 0.3,0.7", "--out fused.trec"),
+    "Train": (
+        ("presets", choosing.presets, ("hardneg presets star",)),
+        ("settings", choosing.settings, ("hardneg settings star --preset finetune",)),
     ),
-    (
-        "evaluate",
-        commands.evaluate,
-        ("hardneg evaluate test.trec.gz --data DATA --split test", '--measures "RR@10 R@1000"'),
+    "See": (
+        (
+            "evaluate",
+            commands.evaluate,
+            ("hardneg evaluate test.trec.gz --data DATA --split test", '--measures "RR@10 R@1000"'),
+        ),
+        ("compare", commands.compare, ("hardneg compare bm25.trec tele.trec --data DATA --split test",)),
+        ("show", diagnosing.show_command, ("hardneg show EXP",)),
+        ("diagnose", diagnosing.diagnose, ("hardneg diagnose EXP",)),
     ),
-    ("show", diagnosing.show_command, ("hardneg show EXP",)),
-    ("diagnose", diagnosing.diagnose, ("hardneg diagnose EXP",)),
-    ("compare", commands.compare, ("hardneg compare bm25.trec tele.trec --data DATA --split test",)),
-    (
-        "export",
-        exchange.export,
-        ("hardneg export POOL --data DATA --format sentence-transformers", "--negatives 7 --out train.jsonl"),
+    "Keep": (
+        ("verify", maintenance.verify, ("hardneg verify EXP",)),
+        ("clean", maintenance.clean, ("hardneg clean EXP --yes",)),
+        ("completion", completing.completion, ("hardneg completion bash >> ~/.bashrc",)),
     ),
-    ("verify", maintenance.verify, ("hardneg verify EXP",)),
-    ("clean", maintenance.clean, ("hardneg clean EXP --yes",)),
-    ("doctor", maintenance.doctor, ("hardneg doctor my-data --model M",)),
-)
+}
+TRAIN = "Train"  # the heading that the recipes stand under
 
 
 def application(recipes: Iterable[RecipeFacts] = CATALOGUE) -> typer.Typer:
     """Make the command line; ``hardneg train`` gets a command for each of these recipes."""
     app = typer.Typer(
-        add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, epilog=train.EXAMPLE
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        epilog=train.EXAMPLE,
+        cls=Group,
+        context_settings=SETTINGS,
     )
     app.callback(invoke_without_command=True)(common)
-    for name, function, lines in COMMANDS:
-        app.command(name, epilog=example(*lines))(function)
-    app.add_typer(train.train_commands(recipes), name="train", epilog=train.EXAMPLE)
+    for heading, entries in COMMANDS.items():
+        for name, function, lines in entries:
+            app.command(name, epilog=example(*lines), cls=Command, rich_help_panel=heading)(function)
+    recipe_commands = train.train_commands(recipes)
+    app.add_typer(recipe_commands, name="train", epilog=train.EXAMPLE, cls=Group, rich_help_panel=TRAIN)
     app.command("role", hidden=True)(train.role)
     return app
 
@@ -85,6 +112,9 @@ def application(recipes: Iterable[RecipeFacts] = CATALOGUE) -> typer.Typer:
 def common(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("-q", "--quiet", help="Say nothing but results and faults; stands anywhere.")
+    ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Add the traceback to a fault; stands anywhere.")] = False,
 ) -> None:
     """Train dense retrievers with hard negatives, and see what training does to them."""

@@ -8,46 +8,46 @@ from typing import Annotated
 import typer
 
 from hardneg.cli.options import (
-    CacheOption,
-    DeviceOption,
     JsonOption,
     JudgementsOption,
-    MaxRam,
-    MaxVram,
+    Machine,
     MaybeModel,
+    OwnData,
     Reading,
-    ThreadsOption,
     begin,
-    reads_model,
+    option,
     show_result,
-    tune,
+    with_shared,
 )
 
 
-@reads_model
+@with_shared
 def audit(
-    path: Annotated[Path, typer.Argument(help="A pool, or an experiment (its last pool and all its states).")],
-    data: Annotated[
-        str | None, typer.Option("--data", help="The collection (default: the experiment's own).")
-    ] = None,
+    path: Annotated[
+        Path, typer.Argument(help="A pool, or an experiment (its last pool and all its states).", metavar="POOL")
+    ],
+    data: OwnData = None,
     model: MaybeModel = None,
     *,
     reading: Reading,
-    ranker: Annotated[str | None, typer.Option(help="A ranker, whose scores are one more signal.")] = None,
-    bm25: Annotated[bool, typer.Option("--bm25/--no-bm25", help="Ask BM25 too, for one of the signals.")] = True,
+    ranker: Annotated[
+        str | None, option(help="A ranker, whose scores are one more signal.", metavar="MODEL")
+    ] = None,
+    bm25: Annotated[bool, option("--bm25/--no-bm25", help="Ask BM25 too, for one of the signals.")] = True,
     judgements: JudgementsOption = None,
     threshold: Annotated[
-        list[str] | None, typer.Option(help="SIGNAL=VALUE from which on it fires; may be repeated.")
+        list[str] | None,
+        option(help="The value from which on a signal fires; may be repeated.", metavar="SIGNAL=VALUE"),
     ] = None,
-    most: Annotated[int, typer.Option(min=1, help="Pairs to write and to print as JSON.")] = 200,
-    shown: Annotated[int, typer.Option("--show", min=0, help="Pairs to show in the terminal.")] = 10,
-    out: Annotated[Path | None, typer.Option(help="Write the pairs with texts to this file (TSV).")] = None,
-    page: Annotated[Path | None, typer.Option(help="Write a page (HTML) to label them by keyboard.")] = None,
-    cache: CacheOption = None,
-    device: DeviceOption = None,
-    threads: ThreadsOption = None,
-    max_ram: MaxRam = None,
-    max_vram: MaxVram = None,
+    most: Annotated[int, option(min=1, help="Pairs to write and to print as JSON.")] = 200,
+    shown: Annotated[int, option("--show", min=0, help="Pairs to show in the terminal.")] = 10,
+    out: Annotated[
+        Path | None, option(help="Write the pairs with texts to this file (TSV).", metavar="FILE")
+    ] = None,
+    page: Annotated[
+        Path | None, option(help="Write a page (HTML) to label them by keyboard.", metavar="FILE")
+    ] = None,
+    machine: Machine,
     as_json: JsonOption = False,
 ) -> None:
     """Find negatives that are probably relevant."""
@@ -56,7 +56,7 @@ def audit(
     from hardneg.cli.audit_text import audit_text, threshold_of
 
     if model is not None or ranker is not None:
-        tune(threads, max_ram, max_vram)
+        machine.tune()
     found = execute(
         path,
         data,
@@ -68,8 +68,7 @@ def audit(
         most=most,
         out=out,
         page=page,
-        cache=cache,
-        device=device,
+        **machine.places,
         **reading,
     )
     show_result(found, as_json, lambda found: audit_text(found, shown))

@@ -11,53 +11,52 @@ from hardneg.cli.options import (
     AbsoluteMargin,
     CacheOption,
     DataOption,
-    DeviceOption,
     JsonOption,
     JudgementsOption,
     LabelsOption,
-    MaxRam,
+    Machine,
     MaxScore,
-    MaxVram,
     MaybeData,
     MaybeModel,
     MeasuresOption,
+    OwnData,
     PerQueryOption,
+    PoolArgument,
     QrelsOption,
     Reading,
     RelativeMargin,
     SeedOption,
     SplitOption,
-    ThreadsOption,
     TopOption,
     begin,
-    reads_model,
+    option,
     show_result,
-    tune,
+    with_shared,
 )
 from hardneg.errors import Faults
 
 
 def import_command(
-    source: Annotated[str, typer.Argument(help="[format:]PLACE, such as beir:FOLDER.")],
-    to: Annotated[Path | None, typer.Option(help="The folder of the canonical collection.")] = None,
+    source: Annotated[str, typer.Argument(help="[FORMAT:]PLACE, such as beir:FOLDER.", metavar="SOURCE")],
+    to: Annotated[Path | None, option(help="The folder of the canonical collection.", metavar="DIR")] = None,
     format: Annotated[
-        str, typer.Option(help="pairs, corpus, beir, qa, msmarco, dpr, tevatron, trec, ...")
+        str, option(help="pairs, corpus, beir, qa, msmarco, dpr, tevatron, trec, ...", metavar="FORMAT")
     ] = "auto",
     language: Annotated[
         str | None,
-        typer.Option(help="Language of the passages, for BM25: german, de, zh, ... (default: English)."),
+        option(help="Language of the passages, for BM25: german, de, zh, ... (default: English).", metavar="NAME"),
     ] = None,
     negatives: Annotated[
-        Path | None, typer.Option(help="Keep the negatives that the source gives as a pool in this folder.")
+        Path | None, option(help="Keep the negatives that the source gives in this pool.", metavar="DIR")
     ] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Write nothing, and tell all faults with counts.")
-    ] = False,
-    allow_empty: Annotated[bool, typer.Option("--allow-empty", help="Keep empty texts, and count them.")] = False,
+    check: Annotated[bool, option("--check", help="Write nothing, and tell all faults with counts.")] = False,
+    allow_empty: Annotated[bool, option("--allow-empty", help="Keep empty texts, and count them.")] = False,
     allow_unjudged: Annotated[
-        bool, typer.Option("--allow-unjudged", help="Drop judgements of unknown ids, and count them.")
+        bool, option("--allow-unjudged", help="Drop judgements of unknown ids, and count them.")
     ] = False,
-    on_duplicate: Annotated[str, typer.Option(help="error, or first: keep the first of equal ids.")] = "error",
+    on_duplicate: Annotated[
+        str, option(help="What to do with equal ids; first keeps the first.", metavar="error|first")
+    ] = "error",
     as_json: JsonOption = False,
 ) -> None:
     """Read a collection of any format into the canonical form, or --check it."""
@@ -88,43 +87,42 @@ def import_command(
         raise Faults(found.faults)
 
 
-@reads_model
+@with_shared
 def mine(
     data: DataOption,
-    out: Annotated[Path, typer.Option(help="The pool's folder.")],
+    out: Annotated[Path, option(help="The pool's folder.", metavar="POOL")],
     model: MaybeModel = None,
     *,
     reading: Reading,
-    split: Annotated[str, typer.Option(help="Split whose queries get negatives.")] = "train",
-    sources: Annotated[str, typer.Option(help="Any of random,bm25,query,lookahead,file.")] = "query,lookahead",
-    depth: Annotated[int, typer.Option(min=1, help="Number of hits of a run to mine from.")] = 200,
+    split: Annotated[str, option(help="Split whose queries get negatives.", metavar="SPLIT")] = "train",
+    sources: Annotated[
+        str, option(help="Any of random, bm25, query, lookahead and file, with commas.", metavar="LIST")
+    ] = "query,lookahead",
+    depth: Annotated[int, option(min=1, help="Number of hits of a run to mine from.")] = 200,
     count: Annotated[
         int,
-        typer.Option(
-            min=1, help="Negatives of each source for a query; query and lookahead share 2 x this by --beta."
-        ),
+        option(min=1, help="Negatives of each source for a query; query and lookahead share 2 x this by --beta."),
     ] = 30,
-    previous: Annotated[Path | None, typer.Option(help="The pool before, for momentum.")] = None,
-    file: Annotated[Path | None, typer.Option(help="Run, pool or JSON for the source file.")] = None,
-    alpha: Annotated[float, typer.Option(help="Share of momentum, below 1.")] = 0.5,
-    beta: Annotated[float, typer.Option(help="Share of lookahead in the new part, below 1.")] = 0.5,
-    rank_from: Annotated[int, typer.Option(min=1, help="First rank to mine.")] = 1,
-    rank_to: Annotated[int | None, typer.Option(min=1, help="Last rank to mine.")] = None,
+    previous: Annotated[Path | None, option(help="The pool before, for momentum.", metavar="POOL")] = None,
+    file: Annotated[
+        Path | None, option(help="Run, pool or JSON that the source `file` reads.", metavar="FILE")
+    ] = None,
+    alpha: Annotated[float, option(help="Share of momentum, below 1.", metavar="SHARE")] = 0.5,
+    beta: Annotated[float, option(help="Share of lookahead in the new part, below 1.", metavar="SHARE")] = 0.5,
+    rank_from: Annotated[int, option(min=1, help="First rank to mine.")] = 1,
+    rank_to: Annotated[int | None, option(min=1, help="Last rank to mine.")] = None,
     max_score: MaxScore = None,
     absolute_margin: AbsoluteMargin = None,
     relative_margin: RelativeMargin = None,
     top: TopOption = None,
     filter_by: Annotated[
-        str | None, typer.Option(help="Apply the score bounds to this model's scores (default: the miner's).")
+        str | None,
+        option(help="Apply the score bounds to this model's scores (default: the miner's).", metavar="MODEL"),
     ] = None,
     labels: LabelsOption = "qrels",
     judgements: JudgementsOption = None,
     seed: SeedOption = 42,
-    cache: CacheOption = None,
-    device: DeviceOption = None,
-    threads: ThreadsOption = None,
-    max_ram: MaxRam = None,
-    max_vram: MaxVram = None,
+    machine: Machine,
     as_json: JsonOption = False,
 ) -> None:
     """Mine negatives once, for any trainer."""
@@ -135,7 +133,7 @@ def mine(
     from hardneg.cli.tables import facts_table
     from hardneg.negatives.candidates import Filters
 
-    tune(threads, max_ram, max_vram)
+    machine.tune()
     pool = execute(
         data,
         model,
@@ -154,23 +152,22 @@ def mine(
         labels=labels_named(labels),
         judgements=judgements,
         seed=seed,
-        cache=cache,
-        device=device,
+        **machine.places,
     )
     show_result({"pool": str(out), **pool_stats(pool)}, as_json, facts_table)
 
 
 def inspect(
-    path: Annotated[Path, typer.Argument(help="A pool, or an experiment (its last pool).")],
-    data: Annotated[str | None, typer.Option(help="The collection (default: the experiment's own).")] = None,
-    query: Annotated[str | None, typer.Option(help="Id of a query.")] = None,
-    random: Annotated[int, typer.Option(min=1, help="This many queries, drawn by --seed.")] = 1,
-    most: Annotated[int, typer.Option(min=1, help="Negatives to show for a query.")] = 20,
+    path: PoolArgument,
+    data: OwnData = None,
+    query: Annotated[str | None, option(help="Show the query with this id.", metavar="ID")] = None,
+    random: Annotated[int, option(min=1, help="Show so many queries, drawn by --seed.", metavar="N")] = 1,
+    most: Annotated[int, option(min=1, help="Negatives to show for a query.")] = 20,
     seed: SeedOption = 0,
     cache: CacheOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show queries with their positives, negatives and provenance."""
+    """Show queries with their positives and negatives."""
     begin()
     from hardneg.api.inspect import inspect as execute
     from hardneg.cli.tables import inspection_text
@@ -180,7 +177,7 @@ def inspect(
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="A run file.")],
+    run: Annotated[Path, typer.Argument(help="A run file, or an experiment.", metavar="RUN")],
     data: MaybeData = None,
     split: SplitOption = "test",
     qrels: QrelsOption = None,
@@ -190,7 +187,7 @@ def evaluate(
     cache: CacheOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Score a run against judgements."""
+    """Measure a run, or an experiment, by judgements."""
     from hardneg.api.evaluate import evaluate as execute
     from hardneg.cli.tables import evaluation_table
 
@@ -208,7 +205,7 @@ def evaluate(
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Run files, two or more.")],
+    runs: Annotated[list[Path], typer.Argument(help="Two or more run files or experiments.", metavar="RUN...")],
     data: MaybeData = None,
     split: SplitOption = "test",
     qrels: QrelsOption = None,
@@ -218,7 +215,11 @@ def compare(
     cache: CacheOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Test every pair of runs, with Holm correction, wins, and the overlap of their first 100 hits."""
+    """Compare runs or experiments by paired tests.
+
+    Every pair is tested by randomisation, with Holm's correction. Wins, ties and losses are counted, and the
+    hits that both have among their first 100.
+    """
     from hardneg.api.evaluate import compare as execute
     from hardneg.cli.tables import comparison_table
 

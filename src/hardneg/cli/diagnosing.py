@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hardneg.cli.options import CacheOption, MaybeData, begin, show
+from hardneg.cli.options import CacheOption, MaybeData, begin, option, show
 
 ExperimentsArgument = Annotated[list[Path], typer.Argument(help="Folders of experiments.", metavar="EXP...")]
 
@@ -16,12 +16,12 @@ def diagnose(
     experiments: ExperimentsArgument,
     data: MaybeData = None,
     out: Annotated[
-        Path | None, typer.Option(help="The page of several experiments (default: side-by-side.html).")
+        Path | None, option(help="The page of several experiments (default: side-by-side.html).", metavar="FILE")
     ] = None,
-    pictures: Annotated[bool, typer.Option(help="Also write each chart as PNG and SVG.")] = True,
+    pictures: Annotated[bool, option(help="Also write each chart as PNG and SVG.")] = True,
     cache: CacheOption = None,
 ) -> None:
-    """Make the report of an experiment, or put several side by side."""
+    """Make the report of experiments, one or several."""
     begin()
     from hardneg.api.diagnose import compare_experiments
     from hardneg.api.diagnose import diagnose as execute
@@ -41,7 +41,7 @@ def show_command(
     data: MaybeData = None,
     cache: CacheOption = None,
 ) -> None:
-    """Print the verdict and the tables of an experiment, which may still run."""
+    """Print the verdict and tables of an experiment."""
     begin()
     from hardneg.api.diagnose import compare_opened, open_reports
     from hardneg.cli.tables import report_text

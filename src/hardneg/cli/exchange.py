@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from hardneg.cli.options import (
     AllowBin,
     AllowCode,
@@ -14,19 +12,27 @@ from hardneg.cli.options import (
     DataOption,
     JsonOption,
     MaybeModel,
+    PoolArgument,
     SeedOption,
     begin,
+    option,
     show_result,
 )
 
 
 def export(
-    pool: Annotated[Path, typer.Argument(help="A pool, or an experiment (its last pool).")],
+    pool: PoolArgument,
     data: DataOption,
-    out: Annotated[Path, typer.Option(help="The file; gzip if its name ends in .gz.")],
-    format: Annotated[str, typer.Option(help="sentence-transformers, tevatron, flagembedding, dpr or token-ids.")],
+    out: Annotated[Path, option(help="The file; gzip if its name ends in .gz.", metavar="FILE")],
+    format: Annotated[
+        str,
+        option(
+            help="sentence-transformers, tevatron, flagembedding, dpr or token-ids (needs --model).",
+            metavar="FORMAT",
+        ),
+    ],
     negatives: Annotated[
-        int | None, typer.Option(min=1, help="Negatives of a query, drawn by --seed (default: all).")
+        int | None, option(min=1, help="Negatives of a query, drawn by --seed (default: all).")
     ] = None,
     seed: SeedOption = 42,
     model: MaybeModel = None,
@@ -35,7 +41,7 @@ def export(
     cache: CacheOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write mined negatives in another trainer's format (token-ids needs --model)."""
+    """Write mined negatives for another trainer."""
     begin(code=allow_code)
     from hardneg.api.export import export_pool
     from hardneg.cli.tables import facts_table

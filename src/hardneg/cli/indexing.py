@@ -8,48 +8,42 @@ from typing import Annotated, Any
 import typer
 
 from hardneg.cli.options import (
-    CacheOption,
-    DeviceOption,
     JsonOption,
-    MaxRam,
+    Machine,
     MaybeData,
     MaybeModel,
     Reading,
-    ThreadsOption,
     begin,
-    reads_model,
+    option,
     show_result,
-    tune,
+    with_shared,
 )
 
 
-@reads_model
+@with_shared
 def index(
-    embeddings: Annotated[Path, typer.Argument(help="Passage embeddings made by encode.")],
-    out: Annotated[Path, typer.Option(help="The folder of the index.")],
-    kind: Annotated[str, typer.Option(help="flat, ivf, hnsw, pq or ivfpq.")] = "flat",
-    lists: Annotated[int | None, typer.Option(min=1, help="ivf, ivfpq: number of clusters.")] = None,
-    probes: Annotated[int | None, typer.Option(min=1, help="ivf, ivfpq: clusters searched for a query.")] = None,
-    links: Annotated[int | None, typer.Option(min=1, help="hnsw: links of a passage.")] = None,
-    ef_build: Annotated[int | None, typer.Option(min=1, help="hnsw: candidates while building.")] = None,
-    ef: Annotated[int | None, typer.Option(min=1, help="hnsw: candidates of a search.")] = None,
-    subvectors: Annotated[int | None, typer.Option(min=1, help="pq, ivfpq: codes of a passage.")] = None,
-    bits: Annotated[int | None, typer.Option(min=1, help="pq, ivfpq: bits of a code.")] = None,
+    embeddings: Annotated[Path, typer.Argument(help="Passage embeddings that encode made.", metavar="EMB")],
+    out: Annotated[Path, option(help="The folder of the index.", metavar="INDEX")],
+    kind: Annotated[str, option(help="The kind of the index.", metavar="flat|ivf|hnsw|pq|ivfpq")] = "flat",
+    lists: Annotated[int | None, option(min=1, help="ivf, ivfpq: number of clusters.")] = None,
+    probes: Annotated[int | None, option(min=1, help="ivf, ivfpq: clusters searched for a query.")] = None,
+    links: Annotated[int | None, option(min=1, help="hnsw: links of a passage.")] = None,
+    ef_build: Annotated[int | None, option(min=1, help="hnsw: candidates while building.")] = None,
+    ef: Annotated[int | None, option(min=1, help="hnsw: candidates of a search.")] = None,
+    subvectors: Annotated[int | None, option(min=1, help="pq, ivfpq: codes of a passage.")] = None,
+    bits: Annotated[int | None, option(min=1, help="pq, ivfpq: bits of a code.")] = None,
     data: MaybeData = None,
-    split: Annotated[str, typer.Option(help="Split of --data whose queries measure recall.")] = "dev",
+    split: Annotated[str, option(help="Split of --data whose queries measure recall.", metavar="SPLIT")] = "dev",
     model: MaybeModel = None,
     *,
     reading: Reading,
-    cache: CacheOption = None,
-    device: DeviceOption = None,
-    threads: ThreadsOption = None,
-    max_ram: MaxRam = None,
+    machine: Machine,
     as_json: JsonOption = False,
 ) -> None:
-    """Build an approximate or compressed index, and print its recall.
+    """Build an index, and measure its recall.
 
-    Options that are not given are chosen by the size of the corpus. Recall is measured with random passages as
-    queries, or with the queries of --data and --split, encoded by --model.
+    The index is approximate or compressed. Options that are not given are chosen by the size of the corpus. Recall
+    is measured with random passages as queries, or with the queries of --data and --split, encoded by --model.
     """
     options: dict[str, Any] = {
         "lists": lists,
@@ -64,7 +58,7 @@ def index(
     from hardneg.api.index import index as execute
     from hardneg.cli.tables import facts_table
 
-    tune(threads, max_ram)
+    machine.tune()
     facts = execute(
         embeddings,
         out,
@@ -73,8 +67,7 @@ def index(
         split=split,
         model=model,
         **reading,
-        cache=cache,
-        device=device,
+        **machine.places,
         **{name: value for name, value in options.items() if value is not None},
     )
     show_result(facts, as_json, facts_table)

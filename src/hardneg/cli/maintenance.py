@@ -7,15 +7,30 @@ from typing import Annotated
 
 import typer
 
-from hardneg.cli.options import AllowBin, AllowCode, CacheOption, JsonOption, MaybeModel, begin, show_result
+from hardneg.cli.options import (
+    AllowBin,
+    AllowCode,
+    CacheOption,
+    JsonOption,
+    MaybeModel,
+    begin,
+    option,
+    show_result,
+)
 from hardneg.errors import Faults
 
 
 def verify(
-    paths: Annotated[list[Path], typer.Argument(help="Artefacts, run files, experiments, or folders of them.")],
+    paths: Annotated[
+        list[Path],
+        typer.Argument(help="Artefacts, run files, experiments, or folders of them.", metavar="PLACE..."),
+    ],
     as_json: JsonOption = False,
 ) -> None:
-    """Check every byte of artefacts, runs and experiments against their checksums."""
+    """Check that every byte is as it was written.
+
+    Artefacts, run files and experiments are compared with their checksums.
+    """
     begin()
     from hardneg.api.verify import verify_places
     from hardneg.cli.tables import verification_text
@@ -27,8 +42,8 @@ def verify(
 
 
 def clean(
-    experiment: Annotated[Path, typer.Argument(help="The folder of an experiment.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Delete what is listed.")] = False,
+    experiment: Annotated[Path, typer.Argument(help="The folder of an experiment.", metavar="EXP")],
+    yes: Annotated[bool, option("--yes", help="Delete what is listed.")] = False,
     allow_code: AllowCode = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -42,7 +57,7 @@ def clean(
 
 def doctor(
     data: Annotated[
-        str | None, typer.Argument(help="Collection folder or [format:]SOURCE (default: none).")
+        str | None, typer.Argument(metavar="DATA", help="Collection folder or [format:]SOURCE (default: none).")
     ] = None,
     model: MaybeModel = None,
     allow_bin: AllowBin = False,
@@ -50,7 +65,11 @@ def doctor(
     cache: CacheOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Look at DATA before training, with advice; without DATA, show this machine and what is missing."""
+    """Look at DATA before training, with advice; or at this machine.
+
+    Of DATA: sizes, copies, leaks between splits, lengths, and what the model cuts. Without DATA: versions,
+    devices, threads, memory, and the line that installs each missing package.
+    """
     if data is not None:
         begin(code=allow_code)
         from hardneg.api.examine import examine

@@ -7,73 +7,195 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-DataOption = Annotated[str, typer.Option("--data", help="Collection folder or [format:]SOURCE.")]
-MaybeData = Annotated[str | None, typer.Option("--data", help="Collection folder or [format:]SOURCE.")]
-ModelOption = Annotated[str, typer.Option("--model", help="Folder, hub name or package:NAME.")]
-MaybeModel = Annotated[str | None, typer.Option("--model", help="Folder, hub name or package:NAME.")]
-PassageModel = Annotated[str | None, typer.Option(help="A second model, for the passages.")]
-AllowBin = Annotated[bool, typer.Option("--allow-bin", help="Read .bin weights, by torch's restricted loader.")]
+MODELS = "Folder, hub name, package:NAME, or an experiment."
+DATA = "Folder of a collection, or [FORMAT:]SOURCE."
+
+
+def option(*flags: str, help: str, metavar: str | None = None, panel: str | None = None, **more: Any) -> Any:
+    """An option of a command: its help, what its value is called, and the group of the help that it stands in.
+
+    A number that is bounded is called N.
+    """
+    metavar = "N" if metavar is None and "min" in more else metavar
+    return typer.Option(*flags, help=help, metavar=metavar, rich_help_panel=panel, **more)
+
+
+DataOption = Annotated[str, option("--data", help=DATA, metavar="DATA")]
+MaybeData = Annotated[str | None, option("--data", help=DATA, metavar="DATA")]
+OwnData = Annotated[
+    str | None, option("--data", help="The collection (default: the experiment's own).", metavar="DATA")
+]
+ModelOption = Annotated[str, option("--model", help=MODELS, metavar="MODEL")]
+MaybeModel = Annotated[str | None, option("--model", help=MODELS, metavar="MODEL")]
+RankerOption = Annotated[
+    str, option("--ranker", help="The model that scores pairs, named as --model is.", metavar="MODEL")
+]
+PoolArgument = Annotated[Path, typer.Argument(help="A pool, or an experiment (its last pool).", metavar="POOL")]
+
+PassageModel = Annotated[
+    str | None, option("--passage-model", help="A second model, for the passages.", metavar="MODEL", panel="Model")
+]
+AllowBin = Annotated[
+    bool, option("--allow-bin", help="Read .bin weights, by torch's restricted loader.", panel="Model")
+]
 AllowCode = Annotated[
     list[str] | None,
-    typer.Option(
-        "--allow-code", metavar="REVISION", help="Run the Python code of a model at this commit or digest."
+    option(
+        "--allow-code",
+        help="Run the Python code of a model at this commit or digest.",
+        metavar="REVISION",
+        panel="Model",
     ),
 ]
 PromptsOption = Annotated[
-    str | None, typer.Option("--prompts", help="Use the prompts and lengths of a model family: e5, bge, gte.")
+    str | None,
+    option(
+        "--prompts", help="Use the prompts and lengths of a model family.", metavar="e5|bge|gte", panel="Model"
+    ),
 ]
 QueryLength = Annotated[
-    int | None, typer.Option("--query-length", min=3, help="Most tokens of a query (default: the model's own).")
+    int | None,
+    option("--query-length", help="Most tokens of a query (default: the model's own).", panel="Model", min=3),
 ]
 PassageLength = Annotated[
     int | None,
-    typer.Option("--passage-length", min=3, help="Most tokens of a passage (default: the model's own)."),
+    option("--passage-length", help="Most tokens of a passage (default: the model's own).", panel="Model", min=3),
 ]
-SplitOption = Annotated[str, typer.Option(help="Split of the judgements.")]
-QrelsOption = Annotated[Path | None, typer.Option(help="A qrels file, instead of --data.")]
+
+CacheOption = Annotated[
+    Path | None,
+    option("--cache", help="The folder of token stores and other caches.", metavar="DIR", panel="Machine"),
+]
+DeviceOption = Annotated[
+    str | None,
+    option(
+        "--device",
+        help="cpu, cuda, cuda:1, ... (default: CUDA if there is one).",
+        metavar="DEVICE",
+        panel="Machine",
+    ),
+]
+ThreadsOption = Annotated[
+    int | None, option("--threads", help="CPU threads (default: OMP_NUM_THREADS, or all).", panel="Machine", min=1)
+]
+MaxRam = Annotated[
+    str | None, option("--max-ram", help="Most memory to use: 512M, 8G, ...", metavar="SIZE", panel="Machine")
+]
+MaxVram = Annotated[
+    str | None, option("--max-vram", help="Most memory of a CUDA device to use.", metavar="SIZE", panel="Machine")
+]
+
+SplitOption = Annotated[str, option(help="Split of the judgements.", metavar="SPLIT")]
+QrelsOption = Annotated[Path | None, option(help="A qrels file, instead of --data.", metavar="FILE")]
 JudgementsOption = Annotated[
-    Path | None, typer.Option(help="What people judged: TSV of query-id, passage-id, label, as audit saves it.")
+    Path | None,
+    option(help="What people judged: TSV of query-id, passage-id, label, as audit saves it.", metavar="FILE"),
 ]
-PerQueryOption = Annotated[Path | None, typer.Option(help="Write each query's values to this file (JSONL).")]
-MeasuresOption = Annotated[str, typer.Option(help="Measures, in ir_measures notation.")]
-CacheOption = Annotated[Path | None, typer.Option(help="The folder of token stores and other caches.")]
-DeviceOption = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ... (default: CUDA if there is one).")]
-ThreadsOption = Annotated[int | None, typer.Option(min=1, help="CPU threads (default: OMP_NUM_THREADS, or all).")]
-MaxRam = Annotated[str | None, typer.Option("--max-ram", help="Most memory to use: 512M, 8G, ...")]
-MaxVram = Annotated[str | None, typer.Option("--max-vram", help="Most memory of a CUDA device to use.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-SeedOption = Annotated[int, typer.Option(min=0, help="Seed of all random draws.")]
+PerQueryOption = Annotated[
+    Path | None, option(help="Write each query's values to this file (JSONL).", metavar="FILE")
+]
+MeasuresOption = Annotated[str, option(help="Measures, in ir_measures notation.", metavar="MEASURES")]
+EmbeddingsOption = Annotated[Path | None, option(help="Passage embeddings that encode made.", metavar="EMB")]
+RunOut = Annotated[
+    Path, option("--out", help="The new run file (TREC; gzip if its name ends in .gz).", metavar="RUN")
+]
+JsonOption = Annotated[bool, option("--json", help="Print JSON for machines.", panel="Output")]
+SeedOption = Annotated[int, option(min=0, help="Seed of all random draws.")]
 
-MaxScore = Annotated[float | None, typer.Option(help="Highest score of a negative.")]
-AbsoluteMargin = Annotated[float | None, typer.Option(help="Least distance below the positive's score.")]
+MaxScore = Annotated[float | None, option(help="Highest score of a negative.", metavar="SCORE", panel="Bounds")]
+AbsoluteMargin = Annotated[
+    float | None, option(help="Least distance below the positive's score.", metavar="SCORE", panel="Bounds")
+]
 RelativeMargin = Annotated[
-    float | None, typer.Option(help="Keep a negative only if it scores this share below the positive.")
+    float | None,
+    option(
+        help="Keep a negative only if it scores this share below the positive.", metavar="SHARE", panel="Bounds"
+    ),
 ]
-TopOption = Annotated[int | None, typer.Option("--top", min=1, help="Keep the k highest that pass the bounds.")]
+TopOption = Annotated[
+    int | None, option("--top", min=1, help="Keep the highest N that pass the bounds.", panel="Bounds")
+]
+LabelsOption = Annotated[
+    str,
+    option(help="With answers, no passage that holds an answer is a negative.", metavar="qrels|answers"),
+]
 
-LabelsOption = Annotated[str, typer.Option(help="qrels, or answers: no passage with an answer is a negative.")]
-
-ExperimentOption = Annotated[Path, typer.Option("--out", help="The experiment's folder.")]
-PresetOption = Annotated[str | None, typer.Option(help="Name of a preset: settings that come with the recipe.")]
-ConfigOption = Annotated[Path | None, typer.Option(help="A TOML file of settings.")]
+IN_CONFIG = " [required, or in --config]"
+TrainData = Annotated[str, option("--data", help=DATA + IN_CONFIG, metavar="DATA")]
+TrainModel = Annotated[str, option("--model", help=MODELS + IN_CONFIG, metavar="MODEL")]
+ExperimentOption = Annotated[Path, option("--out", help="The experiment's folder." + IN_CONFIG, metavar="EXP")]
+ConfigOption = Annotated[
+    Path | None, option(help="A TOML file of settings, and of data, model and out.", metavar="FILE")
+]
+PresetOption = Annotated[
+    str | None, option(help="Settings that come with the recipe, by name; see `hardneg presets`.", metavar="NAME")
+]
 Assignments = Annotated[
     list[str] | None,
-    typer.Option("--set", help="key=value: a setting; may be repeated, wins over --preset and --config."),
+    option(
+        "--set",
+        help="Any other setting; may be repeated, and wins over --preset and --config.",
+        metavar="KEY=VALUE",
+        panel="Settings",
+    ),
 ]
-SeedsOption = Annotated[int, typer.Option(min=1, help="Train this many times, each with another seed.")]
-TrainSplit = Annotated[str, typer.Option(help="Split to train on.")]
-DevSplit = Annotated[str, typer.Option(help="Dev split, or none; auto finds one or holds queries out.")]
-TestSplit = Annotated[str, typer.Option(help="Test split, or none.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the settings, and stop.")]
-Estimate = Annotated[bool, typer.Option("--estimate", help="Print time, disk and memory, and stop.")]
+SeedsOption = Annotated[int, option(min=1, help="Train so many times, each time with another seed.", panel="Run")]
+TrainSplit = Annotated[str, option(help="Split to train on (default: train).", metavar="SPLIT", panel="Data")]
+DevSplit = Annotated[
+    str,
+    option(
+        help="Dev split, or none (default: auto, which finds one or holds queries out).",
+        metavar="SPLIT",
+        panel="Data",
+    ),
+]
+TestSplit = Annotated[str, option(help="Test split, or none (default: test).", metavar="SPLIT", panel="Data")]
+PeopleOption = Annotated[
+    Path | None,
+    option(help="What people judged: a file that `hardneg audit` saved.", metavar="FILE", panel="Data"),
+]
+DryRun = Annotated[bool, option("--dry-run", help="Check everything, print the settings, and stop.", panel="Run")]
+Estimate = Annotated[bool, option("--estimate", help="Print time, disk and memory, and stop.", panel="Run")]
 
+
+# ---------------------------------------------------------------- options that several commands share
 
 Reading = dict[str, Any]  # the values of the model options, by name
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The values of the options about the machine."""
+
+    cache: Path | None
+    device: str | None
+    threads: int | None
+    max_ram: str | None
+    max_vram: str | None
+
+    @property
+    def places(self) -> dict[str, Any]:
+        """The cache and the device, as functions take them."""
+        return {"cache": self.cache, "device": self.device}
+
+    def limit(self) -> None:
+        """Set the limits of memory."""
+        from hardneg.process.memory import limit_memory
+
+        limit_memory(self.max_ram, self.max_vram)
+
+    def tune(self) -> None:
+        """Do what a command that computes does before: threads, what makes the CPU fast, limits of memory."""
+        from hardneg.process import cpu
+
+        cpu.tune(self.threads)
+        self.limit()
 
 
 def model_options(
@@ -84,18 +206,40 @@ def model_options(
     query_length: QueryLength = None,
     passage_length: PassageLength = None,
 ) -> None:
-    """Declare the options that say how a model is loaded, in the order of the help."""
+    """Declare the options that say how a model is read, in the order of the help."""
 
 
-def reads_model(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the :func:`model_options` in place of its parameter ``reading``, which gets their values."""
-    options = parameters_of(model_options)
+def machine_options(
+    cache: CacheOption = None,
+    device: DeviceOption = None,
+    threads: ThreadsOption = None,
+    max_ram: MaxRam = None,
+    max_vram: MaxVram = None,
+) -> None:
+    """Declare the options about the machine, in the order of the help."""
+
+
+SHARED: dict[str, tuple[Callable[..., None], Callable[..., Any]]] = {  # by the parameter that gets their values
+    "reading": (model_options, dict),
+    "machine": (machine_options, Machine),
+}
+
+
+def with_shared(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of :data:`SHARED` in place of the parameters that get their values."""
+    wanted = {
+        one.name: (parameters_of(SHARED[one.name][0]), SHARED[one.name][1])
+        for one in parameters_of(command)
+        if one.name in SHARED
+    }
 
     @functools.wraps(command)
-    def call(**given: Any) -> None:
-        command(reading={option.name: given.pop(option.name) for option in options}, **given)
+    def call(*args: Any, **given: Any) -> None:
+        for name, (options, made) in wanted.items():
+            given[name] = made(**{option.name: given.pop(option.name) for option in options})
+        command(*args, **given)
 
-    own = [[one] if one.name != "reading" else options for one in parameters_of(command)]
+    own = [wanted[one.name][0] if one.name in wanted else [one] for one in parameters_of(command)]
     return with_parameters(call, [one for several in own for one in several])
 
 
@@ -131,15 +275,6 @@ def begin(*, resumable: bool = False, code: list[str] | None = None) -> None:
         from hardneg.models.code import allow_code
 
         allow_code(*code)
-
-
-def tune(threads: int | None, max_ram: str | None, max_vram: str | None = None) -> None:
-    """What a command that computes does before: threads, what makes the CPU fast, and the limits of memory."""
-    from hardneg.process import cpu
-    from hardneg.process.memory import limit_memory
-
-    cpu.tune(threads)
-    limit_memory(max_ram, max_vram)
 
 
 def show(text: str) -> None:

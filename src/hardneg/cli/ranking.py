@@ -10,37 +10,31 @@ import typer
 from hardneg.cli.options import (
     CacheOption,
     DataOption,
-    DeviceOption,
+    EmbeddingsOption,
     JsonOption,
-    MaxRam,
-    MaxVram,
+    Machine,
     MaybeData,
+    RankerOption,
     Reading,
-    ThreadsOption,
+    RunOut,
     begin,
-    reads_model,
+    option,
     show_result,
-    tune,
+    with_shared,
 )
 
-RunOut = Annotated[Path, typer.Option(help="The new run file (TREC; gzip if its name ends in .gz).")]
 
-
-@reads_model
+@with_shared
 def rerank(
     data: DataOption,
-    run: Annotated[Path, typer.Option(help="The run file whose first hits are re-ranked.")],
-    ranker: Annotated[str, typer.Option(help="What scores pairs: folder, hub name or package:NAME.")],
+    run: Annotated[Path, option(help="The run file whose first hits are re-ranked.", metavar="RUN")],
+    ranker: RankerOption,
     out: RunOut,
     *,
     reading: Reading,
-    k: Annotated[int, typer.Option("--k", min=1, help="Hits of each query to re-rank.")] = 100,
-    embeddings: Annotated[Path | None, typer.Option(help="Passage embeddings made by encode.")] = None,
-    cache: CacheOption = None,
-    device: DeviceOption = None,
-    threads: ThreadsOption = None,
-    max_ram: MaxRam = None,
-    max_vram: MaxVram = None,
+    k: Annotated[int, option("--k", min=1, help="Hits of each query to re-rank.")] = 100,
+    embeddings: EmbeddingsOption = None,
+    machine: Machine,
     as_json: JsonOption = False,
 ) -> None:
     """Re-rank the first hits of each query by a model."""
@@ -48,33 +42,46 @@ def rerank(
     from hardneg.api.rank import rerank as execute
     from hardneg.cli.tables import facts_table
 
-    tune(threads, max_ram, max_vram)
+    machine.tune()
     named: dict[str, Any] = {
         "data": data,
         "ranker": ranker,
         "k": k,
         "embeddings": embeddings,
-        "cache": cache,
-        "device": device,
+        **machine.places,
     }
     show_result(execute(run, out, **reading, **named), as_json, facts_table)
 
 
 def fuse(
-    runs: Annotated[list[Path], typer.Argument(help="Run files over the same queries, two or more.")],
+    runs: Annotated[
+        list[Path], typer.Argument(help="Run files over the same queries, two or more.", metavar="RUN...")
+    ],
     out: RunOut,
-    method: Annotated[str, typer.Option(help="rrf: by reciprocal ranks; linear: by normalised scores.")] = "rrf",
-    weights: Annotated[str | None, typer.Option(help="One number a run: 0.7,0.3 (default: 1 each).")] = None,
-    normalisation: Annotated[str, typer.Option(help="Of linear, for each query: min-max or z.")] = "min-max",
-    rank_constant: Annotated[int, typer.Option(min=0, help="Of rrf: what is added to a rank.")] = 60,
-    k: Annotated[int, typer.Option("--k", min=1, help="Hits of each query to keep.")] = 1000,
+    method: Annotated[
+        str, option(help="Fuse by reciprocal ranks, or by normalised scores.", metavar="rrf|linear")
+    ] = "rrf",
+    weights: Annotated[
+        str | None, option(help="One number a run: 0.7,0.3 (default: 1 each).", metavar="LIST")
+    ] = None,
+    normalisation: Annotated[
+        str, option(help="How linear normalises the scores of a query.", metavar="min-max|z")
+    ] = "min-max",
+    rank_constant: Annotated[int, option(min=0, help="The number that rrf adds to a rank.", metavar="N")] = 60,
+    k: Annotated[int, option("--k", min=1, help="Hits of each query to keep.")] = 1000,
     data: MaybeData = None,
-    tune: Annotated[str | None, typer.Option(help="Find the best weights on this split (needs --data).")] = None,
+    tune: Annotated[
+        str | None, option(help="Find the best weights on this split (needs --data).", metavar="SPLIT")
+    ] = None,
     tuning_run: Annotated[
         list[Path] | None,
-        typer.Option(help="A run over that split, one for each run in the same order (default: the runs)."),
+        option(
+            help="A run over that split, one for each run in the same order (default: the runs).", metavar="RUN"
+        ),
     ] = None,
-    measure: Annotated[str, typer.Option(help="Measure to tune for, in ir_measures notation.")] = "RR@10",
+    measure: Annotated[
+        str, option(help="Measure to tune for, in ir_measures notation.", metavar="MEASURE")
+    ] = "RR@10",
     cache: CacheOption = None,
     as_json: JsonOption = False,
 ) -> None:

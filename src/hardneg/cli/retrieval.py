@@ -8,48 +8,41 @@ from typing import Annotated, Any
 import typer
 
 from hardneg.cli.options import (
-    CacheOption,
     DataOption,
-    DeviceOption,
+    EmbeddingsOption,
     JsonOption,
-    MaxRam,
-    MaxVram,
+    Machine,
     MaybeModel,
     ModelOption,
     Reading,
-    ThreadsOption,
     begin,
-    reads_model,
+    option,
     show_result,
-    tune,
+    with_shared,
 )
 
 
-@reads_model
+@with_shared
 def encode(
     data: DataOption,
     model: ModelOption,
-    out: Annotated[Path, typer.Option(help="The folder of the embeddings.")],
+    out: Annotated[Path, option(help="The folder of the embeddings.", metavar="EMB")],
     *,
     reading: Reading,
-    queries: Annotated[bool, typer.Option("--queries", help="Encode the queries, not the passages.")] = False,
-    shard: Annotated[str | None, typer.Option(help="i/n: encode only part i (from 0) of n parts.")] = None,
-    dtype: Annotated[str, typer.Option(help="float16 or float32.")] = "float16",
-    token_budget: Annotated[int, typer.Option(min=16, help="Tokens of a batch.")] = 16384,
-    cache: CacheOption = None,
-    device: DeviceOption = None,
-    threads: ThreadsOption = None,
-    max_ram: MaxRam = None,
-    max_vram: MaxVram = None,
+    queries: Annotated[bool, option("--queries", help="Encode the queries, not the passages.")] = False,
+    shard: Annotated[str | None, option(help="Encode only part I (from 0) of N parts.", metavar="I/N")] = None,
+    dtype: Annotated[str, option(help="Numbers to store.", metavar="float16|float32")] = "float16",
+    token_budget: Annotated[int, option(min=16, help="Tokens of a batch.")] = 16384,
+    machine: Machine,
     as_json: JsonOption = False,
 ) -> None:
-    """Embed a corpus (or the queries) in resumable shards."""
+    """Encode a corpus, or queries, in resumable parts."""
     begin(resumable=True, code=reading.pop("allow_code"))
     from hardneg.api.inputs import one_of
     from hardneg.api.search import encode as execute
     from hardneg.cli.tables import facts_table
 
-    tune(threads, max_ram, max_vram)
+    machine.tune()
     facts = execute(
         data,
         model,
@@ -59,42 +52,42 @@ def encode(
         shard=shard,
         dtype=one_of("--dtype", dtype, ("float16", "float32")),
         token_budget=token_budget,
-        cache=cache,
-        device=device,
+        **machine.places,
     )
     show_result(facts, as_json, facts_table)
 
 
-@reads_model
+@with_shared
 def search(
     data: DataOption,
     model: MaybeModel = None,
     *,
     reading: Reading,
-    bm25: Annotated[bool, typer.Option("--bm25", help="Search with BM25, not a model.")] = False,
+    bm25: Annotated[bool, option("--bm25", help="Search with BM25, not a model.")] = False,
     language: Annotated[
-        str | None, typer.Option(help="Language that BM25 analyses texts in (default: the collection's).")
+        str | None,
+        option(help="Language that BM25 analyses texts in (default: the collection's).", metavar="NAME"),
     ] = None,
-    embeddings: Annotated[Path | None, typer.Option(help="Passage embeddings made by encode.")] = None,
-    index: Annotated[Path | None, typer.Option(help="An index made by index, instead of exact search.")] = None,
-    split: Annotated[str, typer.Option(help="Split whose queries are searched.")] = "test",
-    query: Annotated[str | None, typer.Option(help="Search this text and print the hits.")] = None,
+    embeddings: EmbeddingsOption = None,
+    index: Annotated[
+        Path | None, option(help="Search this index, which `hardneg index` made.", metavar="INDEX")
+    ] = None,
+    split: Annotated[str, option(help="Split whose queries are searched.", metavar="SPLIT")] = "test",
+    query: Annotated[str | None, option(help="Search this text and print the hits.", metavar="TEXT")] = None,
     k: Annotated[
-        int | None, typer.Option("--k", min=1, help="Hits for each query (default: 1000; 5 with --query).")
+        int | None, option("--k", min=1, help="Hits for each query (default: 1000; 5 with --query).")
     ] = None,
     rerank_by: Annotated[
-        str | None, typer.Option(help="A model that re-ranks the first hits: folder, hub name or package:NAME.")
+        str | None, option(help="A model that re-ranks the first hits, named as --model is.", metavar="MODEL")
     ] = None,
-    rerank_k: Annotated[int, typer.Option("--rerank-k", min=1, help="Hits of each query that it re-ranks.")] = 100,
-    out: Annotated[Path | None, typer.Option(help="The run file (TREC; gzip if its name ends in .gz).")] = None,
-    cache: CacheOption = None,
-    device: DeviceOption = None,
-    threads: ThreadsOption = None,
-    max_ram: MaxRam = None,
-    max_vram: MaxVram = None,
+    rerank_k: Annotated[int, option("--rerank-k", min=1, help="Hits of each query that it re-ranks.")] = 100,
+    out: Annotated[
+        Path | None, option(help="The run file (TREC; gzip if its name ends in .gz).", metavar="RUN")
+    ] = None,
+    machine: Machine,
     as_json: JsonOption = False,
 ) -> None:
-    """Search a split's queries into a run file, or search one text."""
+    """Search the queries of a split, or one text."""
     if (query is None) == (out is None):
         raise typer.BadParameter("give --out RUN, or --query TEXT", param_hint="'--out'")
     lexical = bm25 and rerank_by is None
@@ -103,11 +96,9 @@ def search(
     from hardneg.cli.tables import facts_table, hits_text
 
     if lexical:  # needs no torch
-        from hardneg.process.memory import limit_memory
-
-        limit_memory(max_ram, max_vram)
+        machine.limit()
     else:
-        tune(threads, max_ram, max_vram)
+        machine.tune()
     common: dict[str, Any] = {
         "model": model,
         **reading,
@@ -117,8 +108,7 @@ def search(
         "index": index,
         "rerank_by": rerank_by,
         "rerank_k": rerank_k,
-        "cache": cache,
-        "device": device,
+        **machine.places,
     }
     if query is not None:
         show_result(search_text(data, query, k=k or 5, **common), as_json, lambda hits: hits_text(query, hits))

@@ -4,59 +4,66 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from hardneg.cli.help import Command, Group
 from hardneg.cli.options import (
     AllowBin,
     AllowCode,
     Assignments,
-    CacheOption,
     ConfigOption,
-    DataOption,
-    DeviceOption,
     DevSplit,
     DryRun,
     Estimate,
     ExperimentOption,
     JsonOption,
-    JudgementsOption,
-    MaxRam,
-    MaxVram,
-    ModelOption,
+    Machine,
     PassageModel,
+    PeopleOption,
     PresetOption,
     PromptsOption,
     SeedsOption,
     TestSplit,
-    ThreadsOption,
+    TrainData,
+    TrainModel,
     TrainSplit,
     begin,
     example,
     parameters_of,
     show,
     show_result,
-    tune,
     with_parameters,
+    with_shared,
 )
+from hardneg.errors import SettingsError
 from hardneg.recipes.catalogue import ANCE_TELE, RecipeFacts, RecipeOption
+from hardneg.recipes.usual import USUAL, UsualOption
 
 EXAMPLE = example(*ANCE_TELE.example)  # shown where no recipe is named
-AFTER_SPLITS, AFTER_MODEL = "judgements", "prompts"  # a recipe's own options follow these shared ones in the help
+AFTER = {"preset": "usual", "judgements": "own", "prompts": "model"}  # other options follow these in the help
+OURS = ("recipe", "values", "arguments", "usual")  # what the command gives itself
+NEEDED = ("data", "model", "out")  # on the command line, or in the file of --config
+SPLITS = ("train", "dev", "test")
 
 
 def train_commands(recipes: Iterable[RecipeFacts]) -> typer.Typer:
     """Make the command ``train`` with a subcommand for each of these recipes."""
-    app = typer.Typer(rich_markup_mode=None)
+    app = typer.Typer(rich_markup_mode=None, cls=Group)
     app.callback(invoke_without_command=True)(train)
     for facts in recipes:
-        app.command(facts.name, help=facts.help, epilog=example(*facts.example))(command_of(facts))
+        made = app.command(facts.name, help=facts.help, epilog=example(*facts.example), cls=Command)
+        made(command_of(facts))
     return app
 
 
 def train(context: typer.Context) -> None:
-    """Run a recipe from start to results; the same command resumes."""
+    """Run a recipe from start to results, or go on with it.
+
+    The same command again goes on where it was interrupted.
+    """
     if context.invoked_subcommand is None:
         show(context.get_help())
 
@@ -69,55 +76,86 @@ def command_of(facts: RecipeFacts) -> Callable[..., None]:
         own = {name: given.pop(name) for name in options}
         values = {name: own.pop(name) for name, option in options.items() if option.is_setting}
         values |= {"filter_by": "given"} if own.get("filter_by") else {}
-        run(facts.name, **given, values=values, arguments=own)
+        usual = {option.name: given.pop(option.name) for option in USUAL}
+        run(facts.name, **with_config(given), values=values, arguments=own, usual=usual)
 
+    others = {
+        "usual": list(map(usual_parameter, USUAL)),
+        "own": [parameter_of(option, "Recipe") for option in facts.options],
+        "model": [parameter_of(option, "Model") for option in facts.model_options],
+    }
     parameters = []
     for parameter in parameters_of(run):
-        if parameter.name not in ("recipe", "values", "arguments"):
-            parameters.append(parameter)
-        if parameter.name == AFTER_SPLITS:
-            parameters += map(parameter_of, facts.options)
-        if parameter.name == AFTER_MODEL:
-            parameters += map(parameter_of, facts.model_options)
+        if parameter.name not in (*OURS, *facts.without):
+            parameters.append(
+                parameter.replace(default=None) if parameter.name in (*NEEDED, *SPLITS) else parameter
+            )
+        parameters += others.get(AFTER.get(parameter.name, ""), [])
     return with_parameters(command, parameters)
 
 
-def parameter_of(option: RecipeOption) -> inspect.Parameter:
+def with_config(given: dict[str, Any]) -> dict[str, Any]:
+    """The options, with what the file of ``--config`` names beside settings; an option wins over the file."""
+    from hardneg.config import split_config
+
+    named: dict[str, Any] = {} if given["config"] is None else split_config(given["config"])[0]
+    found = {name: named.get(name) if value is None else value for name, value in given.items()}
+    for name in NEEDED:
+        if found[name] is None:
+            fix = f"give it, or write {name} = ... into the file of --config"
+            raise SettingsError("USAGE", f"Missing option '--{name}'", fix)
+    given = {name: value for name, value in found.items() if value is not None or name not in SPLITS}
+    return given | {"out": Path(str(found["out"]))}
+
+
+def parameter_of(option: RecipeOption, panel: str) -> inspect.Parameter:
     """The parameter by which typer reads an option of a recipe."""
-    shown = typer.Option(option.typed, min=option.least, help=option.help)
-    kind: Any = option.kind
+    shown = typer.Option(
+        option.typed, metavar=option.metavar or "N", min=option.least, help=option.help, rich_help_panel=panel
+    )
+    return optional_parameter(option.name, option.kind, shown)
+
+
+def usual_parameter(option: UsualOption) -> inspect.Parameter:
+    """The parameter by which typer reads an option for what everyone sets."""
+    shown = typer.Option(
+        option.flag, metavar=option.metavar, min=option.least, help=option.help, rich_help_panel="Settings"
+    )
+    return optional_parameter(option.name, option.kind, shown)
+
+
+def optional_parameter(name: str, kind: Any, shown: Any) -> inspect.Parameter:
+    """The parameter of an option that may be left out."""
     annotation = Annotated[kind | None, shown]
-    return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
+@with_shared
 def run(
     recipe: str,
-    data: DataOption,
-    model: ModelOption,
-    out: ExperimentOption,
-    preset: PresetOption = None,
+    data: TrainData = "",
+    model: TrainModel = "",
+    out: ExperimentOption = Path(),
     config: ConfigOption = None,
+    preset: PresetOption = None,
     assignments: Assignments = None,
-    seeds: SeedsOption = 1,
     train: TrainSplit = "train",
     dev: DevSplit = "auto",
     test: TestSplit = "test",
-    judgements: JudgementsOption = None,
+    judgements: PeopleOption = None,
     passage_model: PassageModel = None,
     allow_bin: AllowBin = False,
     allow_code: AllowCode = None,
     prompts: PromptsOption = None,
+    seeds: SeedsOption = 1,
     dry_run: DryRun = False,
     estimate: Estimate = False,
-    cache: CacheOption = None,
-    device: DeviceOption = None,
-    threads: ThreadsOption = None,
-    max_ram: MaxRam = None,
-    max_vram: MaxVram = None,
-    as_json: JsonOption = False,
     *,
+    machine: Machine,
+    as_json: JsonOption = False,
     values: dict[str, Any],
     arguments: dict[str, Any],
+    usual: dict[str, Any],
 ) -> None:
     """Train by a recipe: its settings and arguments come from the shared options and from the recipe's own.
 
@@ -125,6 +163,7 @@ def run(
     ----------
     values : settings that the recipe's own options give.
     arguments : other arguments of the recipe that its own options give.
+    usual : options for what everyone sets, by name.
     """
     begin(resumable=True, code=allow_code)
     from hardneg.api.inputs import check_free
@@ -135,9 +174,10 @@ def run(
     from hardneg.cli.tables import estimate_text, results_table, settings_text
     from hardneg.data.training_data import Splits
 
-    tune(threads, max_ram, max_vram)
+    machine.tune()
     given = {name: value for name, value in {"prompts": prompts, **values}.items() if value is not None}
-    settings = recipes.settings_of(recipe, preset, config, assignments or [], device=device, out=out, **given)
+    layers: Any = (recipe, preset, config, assignments or [])
+    settings = recipes.settings_of(*layers, usual=usual, device=machine.device, out=out, **given)
     common = {
         "settings": settings,
         "splits": Splits(train, dev, test),
@@ -145,8 +185,7 @@ def run(
         "judgements": judgements,
         "passage_model": passage_model,
         "allow_bin": allow_bin,
-        "cache": cache,
-        "device": device,
+        **machine.places,
         **arguments,
     }
     if dry_run or estimate:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from hardneg.adversarial import entropy
 from hardneg.data.training_data import TrainingData
+from hardneg.experiment.layout import sharpness_of
 from hardneg.experiment.snapshot import Snapshot
 from hardneg.negatives.candidates import Contains
 from hardneg.negatives.labels import answers_of, with_answers
@@ -23,27 +25,21 @@ KIND = "sharpness"
 HITS = 15  # beside the positive
 
 
-def sharpness_of(runs: Path) -> Path:
-    """Where the figures of a state stand, beside its runs."""
-    return runs / "sharpness"
-
-
-def keep_sharpness(state: Snapshot, data: TrainingData, depth: int, cache: Path) -> None:
+def keep_sharpness(
+    state: Snapshot, data: TrainingData, cache: Path, search: Callable[[], Mapping[str, Run]]
+) -> None:
     """Publish the entropy on every split that judges while the state has its embeddings, unless it stands there.
 
     Parameters
     ----------
     data : the splits that judge, and the labels: by answers, hits that contain one count as positives too.
-    depth : of the runs of these splits, which may be published already.
     cache : the folder of the cache of answers.
+    search : gives the runs of these splits, which may be published already.
     """
     path, splits = sharpness_of(state.folder), data.judged
     if by_leader(is_published, path):
         return
-    runs = {
-        name: state.search(name, qrels.query_rows, depth, as_trained=name != "test")
-        for name, qrels in splits.items()
-    }
+    runs = search()
     _ = state.passages  # all encode together, where runs were published before
 
     def keep() -> None:

@@ -23,6 +23,7 @@ PLAIN_SECONDS = 5.0
 EVERY = 1 << 10  # items between two reports
 
 enabled = False
+muted = False  # reporting stays off
 beats = 0  # grows with every sign of progress; a process that hangs does not
 
 
@@ -33,9 +34,15 @@ def pulse() -> None:
 
 
 def turn_on() -> None:
-    """Report progress on stderr from now on."""
+    """Report progress on stderr from now on, unless it is muted."""
     global enabled
-    enabled = True
+    enabled = not muted
+
+
+def mute(silent: bool) -> None:
+    """Let :func:`turn_on` do nothing, or turn reporting on again."""
+    global muted
+    muted = silent
 
 
 @contextlib.contextmanager

@@ -79,7 +79,7 @@ class AnceTele(GroupSettings):
         return value
 
     @property
-    def mines(self) -> bool:
+    def unscored(self) -> bool:
         """Whether some part of training has negatives besides those of a given pool: later episodes mine."""
         return self.first_episode < self.episodes
 

@@ -26,6 +26,7 @@ class RecipeOption:
     kind : of its value: str, int or Path.
     help : what it is, in a sentence.
     flag : how it is typed, where that is not the name.
+    metavar : what help calls the value.
     least : the least value of an integer.
     is_setting : whether it gives a setting, as ``--set`` does.
     """
@@ -34,6 +35,7 @@ class RecipeOption:
     kind: type
     help: str
     flag: str = ""
+    metavar: str = ""
     least: int | None = None
     is_setting: bool = False
 
@@ -43,23 +45,29 @@ class RecipeOption:
         return self.flag or "--" + self.name.replace("_", "-")
 
 
-NEGATIVES = RecipeOption("negatives", Path, "A pool to begin with instead of mining.")
-START_EPISODE = RecipeOption("start_episode", int, "Begin here, with --negatives.", least=1, is_setting=True)
-ROLE = RecipeOption("role", str, "trainer or inferencer: be only that, beside others.")
-INDEX = RecipeOption(
-    "index_folder", Path, "What `hardneg index` built of this model, to train for.", flag="--index"
+NEGATIVES = RecipeOption(
+    "negatives", Path, "A pool to begin with, in place of mining.", flag="--pool", metavar="POOL"
 )
-FILTER_BY = RecipeOption("filter_by", str, "Apply the score bounds to this model's scores.")
+START_EPISODE = RecipeOption(
+    "start_episode", int, "Begin with this episode; it needs --pool.", least=1, is_setting=True
+)
+ROLE = RecipeOption("role", str, "Be only one of trainer and inferencer, beside others.", metavar="ROLE")
+INDEX = RecipeOption(
+    "index_folder", Path, "An index that `hardneg index` built of this model.", flag="--index", metavar="INDEX"
+)
+FILTER_BY = RecipeOption("filter_by", str, "Apply the bounds to the scores of this model.", metavar="MODEL")
 FROZEN = (  # of recipes that train on groups
     FILTER_BY,
-    RecipeOption("teacher", str, "A frozen model to distill, as the setting distill says."),
+    RecipeOption("teacher", str, "Distill this model, as the setting distill says.", metavar="MODEL"),
 )
-RANKER_MODEL = RecipeOption("ranker", str, "A cross-encoder to begin with; without it, the model with a new head.")
+RANKER_MODEL = RecipeOption(
+    "ranker", str, "A cross-encoder to begin with (default: the model with a new head).", metavar="RANKER"
+)
 REINIT = (  # of the model, so they stand after its options
     RecipeOption(
         "reinit_layers",
         int,
-        "Begin this many top layers of the model anew, drawn at random.",
+        "Draw so many top layers of the model anew.",
         least=0,
         is_setting=True,
     ),
@@ -80,6 +88,7 @@ class RecipeFacts:
     model_options : the recipe's own options about the model, which help lists after those of the model.
     notes : a note on a preset, by the name of the preset.
     hint : the rest of the help.
+    without : names of options that all recipes share but this one.
     module : the module under ``hardneg.recipes`` that has ``RECIPE``; by default the recipe's name.
     """
 
@@ -90,6 +99,7 @@ class RecipeFacts:
     model_options: tuple[RecipeOption, ...] = REINIT
     notes: Mapping[str, str] = field(default_factory=dict)
     hint: str = ""
+    without: tuple[str, ...] = ()
     module: str = ""
 
     @property
@@ -133,17 +143,18 @@ ANCE_TELE = RecipeFacts(
 )
 WARMUP = RecipeFacts(
     "warmup",
-    "Warm-up and baselines: BM25, random, in-batch, NCE negatives, mixed or one after the other.",
+    "Baselines: BM25, random, in-batch and NCE negatives.",
     ("hardneg train warmup --data DATA --model M --preset bm25 --out warm",),
     options=(NEGATIVES, *FROZEN),
     notes={"random": "of the corpus"},
+    hint="Kinds are mixed, or trained on one after the other: --set mixtures.",
 )
 ANCE = RecipeFacts(
     "ance",
-    "ANCE: negatives mined again and again from recent weights, beside training or between steps.",
+    "ANCE: negatives mined again and again while it trains.",
     ("hardneg train ance --data DATA --model warm/model --preset passage", "--out EXP"),
     options=(ROLE, *FROZEN),
-    hint="--set mode=sync, async or async-fixed.",
+    hint="They are mined between steps, or beside training: --set mode=sync, async or async-fixed.",
     module="ance.recipe",
 )
 STAR = RecipeFacts(
@@ -154,7 +165,7 @@ STAR = RecipeFacts(
 )
 ADORE = RecipeFacts(
     "adore",
-    "ADORE: the query side, trained on what it retrieves at each step.",
+    "ADORE: the query side, trained on what it retrieves.",
     ("hardneg train adore --data DATA --model star/model --preset passage", "--out EXP"),
     options=(INDEX,),
     model_options=(),
@@ -162,21 +173,22 @@ ADORE = RecipeFacts(
 )
 AR2 = RecipeFacts(
     "ar2",
-    "AR2: a retriever and a ranker that train each other, turn by turn.",
+    "AR2: a retriever and a ranker that train each other.",
     ("hardneg train ar2 --data DATA --model warm/model --ranker R --preset demo", "--out EXP"),
     options=(RANKER_MODEL, FILTER_BY),
     module="ar2.recipe",
 )
 
 RETRIEVER = RecipeOption(
-    "retriever", str, "What ranks first and mines: folder, hub name or package:NAME (default: BM25)."
+    "retriever", str, "The model that ranks first and mines (default: BM25).", metavar="MODEL"
 )
 RANKER = RecipeFacts(
     "ranker",
-    "A ranker (cross-encoder), from one or from an encoder; measured by what it re-ranks.",
+    "A ranker (cross-encoder), from one or from an encoder.",
     ("hardneg train ranker --data DATA --model M --preset finetune", "--out RANKER"),
     options=(NEGATIVES, RETRIEVER, FILTER_BY),
-    hint="--set loss=cross_entropy or bce; it re-ranks BM25's hits, or the retriever's.",
+    hint="It is measured by what it re-ranks: BM25's hits, or --retriever's. --set loss=cross_entropy or bce.",
+    without=("passage_model", "prompts"),
 )
 
 CATALOGUE = (ANCE_TELE, WARMUP, ANCE, STAR, ADORE, AR2, RANKER)  # in the order of help

@@ -162,7 +162,7 @@ def frozen_inputs(settings: TrainingSettings, source: ModelSource, pool: Negativ
         named = source.teacher is not None or settings.filter_by != "miner"
         if not named and (pool is None or not pool.ranker):
             raise no_teacher()
-        if not named and settings.mines:
+        if not named and settings.unscored:
             what = "a teacher should be distilled, and some negatives are not of the scored pool"
             raise SettingsError("NO_TEACHER", what, "give --teacher M, or train on the scored negatives alone")
     places = {"filter_by": source.filter_by, "teacher": source.teacher}
@@ -183,5 +183,5 @@ def digest_at(source: ModelSource) -> str:
 def no_teacher() -> SettingsError:
     """The fault that there is nothing to distil."""
     what = "a teacher should be distilled, and nobody has scored the negatives"
-    fix = "give --teacher M, or negatives that `hardneg score` made (--negatives SCORED)"
+    fix = "give --teacher M, or negatives that `hardneg score` made (--pool SCORED)"
     return SettingsError("NO_TEACHER", what, fix)

@@ -33,7 +33,7 @@ def frozen_work(
     if isinstance(settings, GroupSettings) and settings.distill is not None:
         place = source.teacher or source.filter_by
         name, pairs = counts.get(place, ("the teacher", 0))
-        stored = pool is not None and pool.ranker and digest in (None, pool.ranker) and not settings.mines
+        stored = pool is not None and pool.ranker and digest in (None, pool.ranker) and not settings.unscored
         live = sum(one.steps * queries_of_step(one) * one.passages_per_query for one in work.episodes)
         counts[place] = name, pairs + (0 if stored else live)
     return [Beside(name, model_at(source, place), pairs) for place, (name, pairs) in counts.items() if pairs]

@@ -54,6 +54,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "iterations",
         "retriever_steps",
         "ranker_steps",
+        "first_ranker_epochs",
         "first_ranker_steps",
         "queries_per_step",
         "ranker_queries_per_step",
@@ -150,6 +151,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "keep",
         "patience",
         "examine",
+        "bm25_lists",
         "rerank",
         "rerank_depth",
     ),
@@ -200,7 +202,7 @@ MEANINGS: dict[str, Meaning] = {
         "At most so many steps are made where `epochs` would give more. `steps` wins over it.", "optimiser steps"
     ),
     "episodes": Meaning("Number of episodes. Before each, the negatives are mined anew.", "episodes", TELE),
-    "start_episode": Meaning("The first episode; a later one begins with `--negatives POOL`.", "number from 1"),
+    "start_episode": Meaning("The first episode; a later one begins with `--pool POOL`.", "number from 1"),
     "start": Meaning(
         "What an episode's training starts from: `scratch`, the untrained model; `continue`, the model of the"
         " episode before.",
@@ -228,6 +230,16 @@ MEANINGS: dict[str, Meaning] = {
     "iterations": Meaning("How many turns each of the two models has.", "iterations", AR2),
     "retriever_steps": Meaning("Steps of the retriever in an iteration.", "optimiser steps", AR2),
     "ranker_steps": Meaning("Steps of the ranker in an iteration.", "optimiser steps", AR2),
+    "ar2.epochs": Meaning(
+        "How often the retriever goes through all training queries, in all iterations. `retriever_steps` follows"
+        " from it, and `ranker_steps` keeps its ratio to that; without it, both are taken as they are.",
+        "passes",
+    ),
+    "first_ranker_epochs": Meaning(
+        "How often the first ranker goes through all training queries. `first_ranker_steps` follows from it;"
+        " without it, that is taken as it is.",
+        "passes",
+    ),
     "first_ranker_steps": Meaning(
         "Steps that train the first ranker where none is given (`--ranker`).", "optimiser steps", AR2
     ),
@@ -307,7 +319,7 @@ MEANINGS: dict[str, Meaning] = {
     "star.alpha": Meaning(
         "Weight of the in-batch part of the loss. `implicit`: every pair weighs the same, as in the published"
         " code.",
-        "number or `implicit`",
+        "number, or implicit",
         f"{ZHAN}, Eq. 13",
     ),
     "beta": Meaning(
@@ -488,6 +500,11 @@ MEANINGS: dict[str, Meaning] = {
     "token_budget": Meaning("Tokens of a batch when texts are encoded.", "tokens"),
     "store_dtype": Meaning("Number format of stored vectors."),
     "checkpoint_every": Meaning("Steps between two checkpoints.", "optimiser steps"),
+    "bm25_lists": Meaning(
+        "With `examine=all`: of at most so many training queries, drawn at random, the lists of BM25 are kept. The"
+        " report then says which negatives BM25 would have found first. 0 keeps none.",
+        "queries",
+    ),
     "tensorboard": Meaning("Whether metrics are written for TensorBoard, too."),
     "silent_seconds": Meaning("A process that says nothing for so long counts as dead.", "seconds"),
 }

@@ -118,6 +118,7 @@ class TrainingSettings(Settings):
     store_dtype: Literal["float16", "float32"] = "float16"
 
     # how, not what
+    bm25_lists: int = operational(10_000, ge=0)  # of so many training queries are kept, for composition; 0: none
     measures: str = operational("RR@10 nDCG@10 Success@1 Success@5 Success@20 R@100")
     checkpoint_every: int = operational(200, ge=1)
     tensorboard: bool = operational(False)  # write the metrics there too; needs the extra of this name
@@ -229,7 +230,7 @@ class TrainingSettings(Settings):
         """Refuse to begin without the negatives that the first episode needs."""
         if not given and self.first_episode > 1:
             what = f"episode {self.first_episode} is the first, and there are no negatives for it"
-            raise SettingsError("NO_POOL", what, "give --negatives, or begin with episode 1")
+            raise SettingsError("NO_POOL", what, "give --pool, or begin with episode 1")
 
     def with_index(self, given: bool) -> TrainingSettings:
         """The settings of an experiment whose index is given, or not; raises where it cannot be."""
@@ -369,7 +370,7 @@ class GroupSettings(MiningSettings):
         return super().with_frozen(filter_by, False)
 
     @property
-    def mines(self) -> bool:
+    def unscored(self) -> bool:
         """Whether some part of training has other negatives than those of a given pool: nobody scored them."""
         return False
 

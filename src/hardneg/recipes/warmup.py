@@ -84,7 +84,7 @@ class Warmup(GroupSettings):
         return [source for source in sources_of(self.mixtures[episode - 1]) if source in MINED]
 
     @property
-    def mines(self) -> bool:
+    def unscored(self) -> bool:
         """Whether some part of training has negatives besides those of a given pool: a mixture not of it alone."""
         return any(self.mined(episode) != ["file"] for episode in range(1, len(self.mixtures) + 1))
 
@@ -140,7 +140,7 @@ def mixture_pool(
     pools = [empty_pool(positives, episode, collection.digest)]
     if "file" in sources:
         if given is None:
-            raise SettingsError("NO_POOL", "source 'file' has no negatives", "give --negatives")
+            raise SettingsError("NO_POOL", "source 'file' has no negatives", "give --pool")
         ours = import_pool(given, positives, episode, collection.text_keys, contains)
         pools.append(ours if training.guide is None else training.guide.filtered(ours, settings.filters))
     for source in (source for source in sources if source != "file"):

@@ -125,7 +125,7 @@ def adversarial_objective(
     queries = token_store(encoder, data.collection, cache, "query")
     passages = token_store(encoder, data.collection, cache, "passage")
     pairs = pair_store(ranker.tower, ranker.template, data.collection, cache)
-    known = KnownPositives(data.train, data.collection.text_keys) if mask_known_positives else None
+    known = KnownPositives(data.known, data.collection.text_keys) if mask_known_positives else None
 
     def objective(batch: GroupBatch) -> StepOutput:
         wanted = frozen_scores(ranker, batch, pairs, precision, budget=budget)

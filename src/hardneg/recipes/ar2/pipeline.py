@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
-from hardneg.diagnostics.judge import evaluation_depth
 from hardneg.diagnostics.reranked import Reranker
-from hardneg.evaluation.measures import parse_measures
+from hardneg.diagnostics.search_state import search_judged
+from hardneg.diagnostics.sharpness import keep_sharpness
 from hardneg.experiment.layout import reranked_runs, run_of
 from hardneg.experiment.names import Asked, Kind
-from hardneg.experiment.snapshot import State
+from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.models.cross_encoder import CrossEncoder
 from hardneg.models.tokenizing import pair_store
 from hardneg.process.distributed import by_leader
 from hardneg.recipes.ar2.settings import Ar2
+from hardneg.recipes.measured_states import judge_of
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.records import Int32, Run, Side
 from hardneg.search.rerank import RankerScorer
@@ -28,6 +30,7 @@ class PipelineState:
     Parameters
     ----------
     base : the state of the retriever.
+    first : split -> its run of the state, as deep as it is measured.
     by : the ranker's name for people, behind that of the state (``final/ranker``).
     reranker : None: the runs are published already.
     ranker : where the ranker's weights stand, if they are kept.
@@ -38,8 +41,16 @@ class PipelineState:
     pool: Path | None = None
     weights: Path | None = None
 
-    def __init__(self, base: State, by: str, reranker: Reranker | None, *, ranker: Path | None = None) -> None:
-        self.base, self.by, self.reranker, self.ranker_place = base, by, reranker, ranker
+    def __init__(
+        self,
+        base: State,
+        by: str,
+        first: Callable[[str], Run],
+        reranker: Reranker | None,
+        *,
+        ranker: Path | None = None,
+    ) -> None:
+        self.base, self.by, self.first, self.reranker, self.ranker_place = base, by, first, reranker, ranker
         self.folder = reranked_runs(base.folder, by)
         self.step, self.episode = base.step, base.episode
 
@@ -57,10 +68,7 @@ class PipelineState:
         """The run of a split, re-ranked, ``k`` deep; it is published once."""
         if self.reranker is None:
             return load_run(self.folder / name).cut(k)
-        first = self.base.search(
-            name, query_rows, k, as_trained=as_trained
-        )  # published: its model may be another now
-        return self.reranker.run(first, self.folder / name, title=f"re-ranking {name}").cut(k)
+        return self.reranker.run(self.first(name), self.folder / name, title=f"re-ranking {name}").cut(k)
 
     def save_corpus_stats(self) -> None:
         """Do nothing: a ranker has no vectors."""
@@ -74,7 +82,7 @@ class Pipelines:
 
     def __init__(self, training: TrainingRun[Ar2]) -> None:
         self.training, self.splits = training, training.data.judged
-        self.depth = evaluation_depth(parse_measures(training.settings.measures))
+        self.judge = judge_of(training.settings, training.data, training.experiment.cache)
         self.k = training.settings.rerank_depth
 
     def are_published(self, runs: Path, by: str) -> bool:
@@ -95,13 +103,27 @@ class Pipelines:
         if not self.k or not self.splits:
             return
         ready = by_leader(self.are_published, base.folder, by)
-        state = PipelineState(base, by, None if ready else self._reranker(ranker()), ranker=place)
+        state = PipelineState(
+            base, by, partial(self.first_run, base), None if ready else self._reranker(ranker()), ranker=place
+        )
         for name, qrels in self.splits.items():
-            state.search(name, qrels.query_rows, self.depth, as_trained=name != "test")
+            state.search(name, qrels.query_rows, self.judge.depth)
         yield state
+
+    def first_run(self, base: State, name: str) -> Run:
+        """The run of a split that a ranker re-ranks: the one that judges the state.
+
+        It is published: the model may be another by now.
+        """
+        return search_judged(base, {name: self.splits[name]}, self.judge)[name]
+
+    def keep_sharpness(self, state: Snapshot) -> None:
+        """Publish how sharp a state is, by the runs that judge it."""
+        search = partial(search_judged, state, self.splits, self.judge)
+        keep_sharpness(state, self.training.data, self.training.experiment.cache, search)
 
     def _reranker(self, ranker: CrossEncoder) -> Reranker:
         training = self.training
         pairs = pair_store(ranker.tower, ranker.template, training.data.collection, training.experiment.cache)
         scorer = RankerScorer(ranker, pairs, budget=training.settings.token_budget)
-        return Reranker(scorer, ranker.digest(), self.k)
+        return Reranker(scorer, ranker.digest(), self.k, training.experiment.timed)

@@ -19,10 +19,7 @@ from typing import Any
 from hardneg import keyed_random
 from hardneg.adversarial import retriever_losses
 from hardneg.data.training_data import TrainingData
-from hardneg.diagnostics.judge import evaluation_depth
-from hardneg.diagnostics.sharpness import keep_sharpness
 from hardneg.errors import InputError
-from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment.names import UNTRAINED
 from hardneg.experiment.snapshot import ArchivedState, Snapshot, State
 from hardneg.models.bi_encoder import BiEncoder
@@ -79,27 +76,22 @@ def ar2(training: TrainingRun[Ar2], base: Callable[[], BiEncoder], *, ranker: St
     settings, encoder = training.settings, base()
     first = training.state(encoder, UNTRAINED, runs_of(training, 0), step=0, kind="untrained")
     yield first
-    sharpness_kept(training, first)
+    pipelines = Pipelines(training)
+    pipelines.keep_sharpness(first)
     refresh(training, first, 0)
     first.discard()
     start = first_ranker(training, ranker)
-    pipelines, place = Pipelines(training), training.experiment.layout.first_ranker if ranker.is_new else None
+    place = training.experiment.layout.first_ranker if ranker.is_new else None
     yield from pipelines.of(first, "first-ranker", lambda: start, place)
     game = Iterations(training, first, start)
     for number in range(1, settings.iterations):
         yield from game.play(number)
     final = game.finish()
-    sharpness_kept(training, final)
+    pipelines.keep_sharpness(final)
     yield from pipelines.of(final, "first-ranker", lambda: start, place)
     for state in (first, final):
         yield from pipelines.of(state, "ranker", game.last_ranker, training.experiment.layout.ranker)
     yield final
-
-
-def sharpness_kept(training: TrainingRun[Ar2], state: Snapshot) -> None:
-    """Publish how sharp a state is, on runs as deep as dev and test are searched."""
-    depth = evaluation_depth(parse_measures(training.settings.measures))
-    keep_sharpness(state, training.data, depth, training.experiment.cache)
 
 
 # ---------------------------------------------------------------- refreshes
@@ -352,7 +344,7 @@ class Iterations:
             return old
         state = self.training.state(self.encoder, name, runs, step=step, **facts)
         yield state
-        sharpness_kept(self.training, state)
+        self.pipelines.keep_sharpness(state)
         refresh(self.training, state, version)
         state.discard()
         return state

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -35,6 +36,10 @@ class Ar2(MiningSettings):
 
     rerank_depth: int = Field(100, ge=0)  # hits of dev and test that the ranker is measured by; 0: it is not
 
+    # How often the retriever goes through the training queries, in all iterations: its steps follow, within
+    # min_steps and max_steps, and the ranker's in the ratio of both. None: they are taken as they are given.
+    epochs: float | None = Field(None, gt=0)
+
     # the retriever's steps; rate and queries of a step are those of every recipe
     retriever_steps: int = Field(1500, ge=1)  # of an iteration
 
@@ -47,6 +52,7 @@ class Ar2(MiningSettings):
     ranker_query_length: int | None = Field(None, ge=3, le=8192)  # of its query
 
     # D⁰, where no ranker is given: a new head on the retriever's model, warmed up on the first candidates
+    first_ranker_epochs: float | None = Field(None, gt=0)  # its steps follow, within the same bounds
     first_ranker_steps: int = Field(2000, ge=1)
     first_ranker_learning_rate: float = Field(1e-5, gt=0)
     first_ranker_queries_per_step: int = Field(64, ge=1)
@@ -57,11 +63,6 @@ class Ar2(MiningSettings):
         if self.depth < self.negatives_per_query:
             what = f"negatives_per_query = {self.negatives_per_query} of only depth = {self.depth} candidates"
             raise SettingsError("BAD_SETTING", what, "draw fewer, or mine deeper")
-        if self.dev_passages is not None:
-            what = (
-                f"dev_passages = {self.dev_passages}, and ar2 encodes the corpus for each state that it measures"
-            )
-            raise SettingsError("BAD_SETTING", what, "leave it out")
         if self.measure_every or self.patience:
             what = f"measure_every = {self.measure_every}: ar2 measures after every iteration, and only then"
             raise SettingsError("BAD_SETTING", what, "leave it out; retriever_steps says how often that is")
@@ -101,6 +102,21 @@ class Ar2(MiningSettings):
         """What is to differ from what the ranker brings."""
         values = {"max_length": self.ranker_max_length, "query_length": self.ranker_query_length}
         return {name: value for name, value in values.items() if value is not None}
+
+    def for_data(self, queries: int) -> Ar2:
+        """The settings with epochs turned into steps."""
+
+        def steps(epochs: float, size: int) -> int:
+            return self.bounded(math.ceil(epochs * math.ceil(queries / size)))
+
+        found: dict[str, int] = {}
+        if self.epochs is not None:
+            own = math.ceil(steps(self.epochs, self.queries_per_step) / self.iterations)
+            turns = max(round(own * self.ranker_steps / self.retriever_steps), 1)
+            found |= {"retriever_steps": own, "ranker_steps": turns}
+        if self.first_ranker_epochs is not None:
+            found["first_ranker_steps"] = steps(self.first_ranker_epochs, self.first_ranker_queries_per_step)
+        return self.model_copy(update=found) if found else self
 
     # ------------------------------------------------------------ turns
 

@@ -1,0 +1,484 @@
+"""Keywords of the functions that train, as editors and type checkers see them.
+
+Made by ``make reference`` from the settings of the recipes. Change those, not this module.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+from hardneg.api.inputs import Place
+from hardneg.data.training_data import Splits
+from hardneg.recipes.settings import TrainingSettings
+
+
+class Options(TypedDict, total=False):
+    """What an experiment is given."""
+
+    preset: str | None
+    config: Place | None
+    settings: TrainingSettings | None
+    splits: Splits
+    seeds: int
+    negatives: Place | None
+    index_folder: Place | None
+    filter_by: Place | None
+    teacher: Place | None
+    ranker: Place | None
+    judgements: Place | None
+    passage_model: Place | None
+    allow_bin: bool
+    cache: Place | None
+    device: str | None
+    role: str | None
+    retriever: Place | None
+
+
+class Keywords(Options, total=False):
+    """What an experiment and every recipe take."""
+
+    towers: Literal["tied", "untied"] | None
+    """`tied`: one model for queries and passages. `untied`: one for each."""
+    pooling: Literal["cls", "mean", "last"] | None
+    """Which token vectors become the text's vector: `cls` (the first), `mean`, `last`."""
+    head: Literal["none", "ance"] | None
+    """A layer after pooling: `none`, or `ance` (linear layer and layer norm)."""
+    normalize: bool | None
+    """Whether vectors get length 1, so that scores are cosines."""
+    dim: int | None
+    """Vectors are cut to this many dimensions. None: whole."""
+    scale: float | None
+    """Scores are multiplied by it in the loss: 1 / temperature."""
+    title_join: Literal["sep", "space"] | None
+    """What stands between title and text: a separator token (`sep`) or a `space`."""
+    use_titles: bool | None
+    """Whether a passage's title stands before its text."""
+    prompts: Literal["e5", "bge", "gte"] | None
+    """Prompts and lengths of a family of models: `e5`, `bge`, `gte`."""
+    query_prompt: str | None
+    """Text put before every query."""
+    passage_prompt: str | None
+    """Text put before every passage."""
+    query_length: int | None
+    """Queries are cut after so many tokens, special ones included."""
+    passage_length: int | None
+    """Passages are cut after so many tokens, special ones included."""
+    chunks: int | None
+    """A document is cut into up to so many chunks, and its best chunk scores (MaxP)."""
+    max_characters: int | None
+    """Texts are cut after so many characters first. 0: they are not."""
+    search_query_length: int | None
+    """Length of queries in search and on test, where it differs from training. None: `query_length`."""
+    reinit_layers: int
+    """So many top layers of the transformer begin with fresh weights."""
+    reinit_seed: int
+    """Seed of the fresh weights."""
+    optimizer: Literal["adamw", "lamb"]
+    """The optimiser: `adamw`, or `lamb` for large batches (You et al., 2020)."""
+    queries_per_step: int
+    """Queries of one optimiser step, over all devices: the batch size."""
+    learning_rate: float
+    """The highest learning rate; it falls to 0 at the end of the schedule."""
+    weight_decay: float
+    """Decoupled weight decay of all matrices."""
+    warmup: float
+    """How long the learning rate rises at the beginning: below 1 a share of the schedule, else steps."""
+    clip: float
+    """A gradient with a larger norm is scaled down to this norm."""
+    micro_queries: int | None
+    """A step is computed in parts of this many queries, to save memory. In-batch negatives stay in a part."""
+    gradient_cache: bool
+    """Whether a step is computed in chunks that keep all in-batch negatives, to save memory."""
+    cache_tokens: int
+    """Tokens of a chunk of the gradient cache."""
+    mask_known_positives: bool
+    """Whether a passage that is a positive of the query, or has the text of one, is left out of its negatives."""
+    min_steps: int | None
+    """At least so many steps are made where `epochs` would give fewer."""
+    max_steps: int | None
+    """At most so many steps are made where `epochs` would give more. `steps` wins over it."""
+    measure_every: int | float | None
+    """How often dev is measured during training: an integer in steps, a number below 1 as a share of the
+    schedule.
+    """
+    dev_passages: int | None
+    """Dev is judged among this many first passages of BM25 and the positives. None: among all passages."""
+    keep: Literal["best", "last"]
+    """Which state `model/` holds: the `last`, or the `best` on dev."""
+    patience: int | None
+    """Training ends after so many measurements without a better one."""
+    examine: Literal["all", "judged"]
+    """`all`: training queries are searched too, so that forgetting is known. `judged`: only dev and test."""
+    labels: Literal["qrels", "answers"]
+    """`qrels`: judged passages are positives. `answers`: also, no passage that contains an answer is a negative.
+    """
+    use_positive_ctxs: bool
+    """With `labels = answers`: whether judgements are used besides."""
+    require_gold: bool
+    """With `labels = answers`: leave out questions without a judged positive."""
+    answer_mode: Literal["string", "regex"]
+    """With `labels = answers`: answers are a `string` or a pattern (`regex`)."""
+    depth: int
+    """How deep negatives are mined: they are drawn from this many first hits of the query."""
+    seed: int
+    """Seed of every random draw."""
+    precision: Literal["float32", "bfloat16"]
+    """Number format of encoding and training. The default is the fastest one of the machine; a resumed experiment
+    keeps its own.
+    """
+    token_budget: int
+    """Tokens of a batch when texts are encoded."""
+    store_dtype: Literal["float16", "float32"]
+    """Number format of stored vectors."""
+    bm25_lists: int
+    """With `examine=all`: of at most so many training queries, drawn at random, the lists of BM25 are kept. The
+    report then says which negatives BM25 would have found first. 0 keeps none.
+    """
+    measures: str
+    """Measures of dev and test. The first one decides which state is kept."""
+    checkpoint_every: int
+    """Steps between two checkpoints."""
+    tensorboard: bool
+    """Whether metrics are written for TensorBoard, too."""
+    silent_seconds: float
+    """A process that says nothing for so long counts as dead."""
+
+
+class AnceTeleKeywords(Keywords, total=False):
+    """What ``train ance-tele`` takes."""
+
+    max_score: float | None
+    """A mined passage with a higher score is no negative."""
+    absolute_margin: float | None
+    """A mined passage is a negative only if its score is at least this much below the positive's."""
+    relative_margin: float | None
+    """A mined passage is a negative only if its score is at least this share below the positive's."""
+    top: int | None
+    """Of what the bounds leave, only so many with the highest scores are kept."""
+    guide_mask: bool
+    """Whether a negative of a step is left out if the untrained model scores it above the positive."""
+    guide_margin: float
+    """How far below the positive's score the mask begins; below 0: above it."""
+    distill: Literal["kl", "margin_mse"] | None
+    """How a teacher's scores are learnt: `kl`, divergence; `margin_mse`, differences of scores. None: not."""
+    distill_weight: float
+    """Weight of the teacher's part of the loss; the recipe's has the rest."""
+    distill_scale: float | None
+    """Factor from the student's scores to logits in the teacher's part. None: the model's scale."""
+    teacher_temperature: float
+    """Divides the teacher's scores."""
+    episodes: int
+    """Number of episodes. Before each, the negatives are mined anew."""
+    start_episode: int
+    """The first episode; a later one begins with `--pool POOL`."""
+    start: Literal["scratch", "continue"]
+    """What an episode's training starts from: `scratch`, the untrained model; `continue`, the model of the
+    episode before.
+    """
+    group_sizes: Literal["reference", "paper"]
+    """Which of the two lists is used: `reference` or `paper`."""
+    passages_reference: list[int]
+    """Passages of a query in a step (one positive and its negatives), for each episode; the last value repeats.
+    Values of the published code.
+    """
+    passages_paper: list[int]
+    """As `passages_reference`, with the values of the paper."""
+    epochs: float
+    """How often training goes through all training queries. `steps` wins over it."""
+    steps: int | None
+    """Length of the learning-rate schedule. It wins over `epochs`."""
+    stop_fraction: float
+    """Every episode but the last ends after this share of the schedule."""
+    stop_step: int | None
+    """Every episode but the last ends after this step. The learning rate falls as if it went on. It wins over
+    `stop_fraction`.
+    """
+    first: Literal["mined", "in_batch"]
+    """What the first episode trains on: `mined`, negatives of the untrained model; `in_batch`, the other passages
+    of the step alone, so that the model that mines first has seen the training queries.
+    """
+    first_queries: int | None
+    """Queries of a step of a first episode in the batch. None: `queries_per_step`."""
+    first_epochs: float
+    """Length of a first episode in the batch."""
+    first_steps: int | None
+    """The same in steps. It wins over `first_epochs`."""
+    in_batch: bool
+    """Whether the passages of a step's other queries are negatives too."""
+    count: int
+    """Half the number of newly mined negatives of a query: `2 × count` are mined in each episode."""
+    alpha: float
+    """Share of momentum negatives (from the episode before) in the pool. 0: none."""
+    beta: float
+    """Share of lookahead negatives (near the positive passage) among the newly mined ones. 0: none."""
+    momentum: Literal["weighted", "accumulate"]
+    """`weighted`: momentum keeps its share `alpha`. `accumulate`: pools are concatenated, as in the published
+    code.
+    """
+    dedup: bool
+    """Whether a passage that two sources found stands in the pool once. The paper keeps both."""
+    extra: list[Literal["bm25", "random"]]
+    """More sources that are added to the pool: `bm25`, `random`."""
+    lookahead: Literal["first", "all"]
+    """Whose neighbours lookahead mines: the query's `first` positive, or `all` of them."""
+    positives: Literal["rotate", "first"]
+    """Which positive a query trains with: `rotate`, another one in each epoch; `first`, always the first."""
+
+
+class WarmupKeywords(Keywords, total=False):
+    """What ``train warmup`` takes."""
+
+    max_score: float | None
+    """A mined passage with a higher score is no negative."""
+    absolute_margin: float | None
+    """A mined passage is a negative only if its score is at least this much below the positive's."""
+    relative_margin: float | None
+    """A mined passage is a negative only if its score is at least this share below the positive's."""
+    top: int | None
+    """Of what the bounds leave, only so many with the highest scores are kept."""
+    guide_mask: bool
+    """Whether a negative of a step is left out if the untrained model scores it above the positive."""
+    guide_margin: float
+    """How far below the positive's score the mask begins; below 0: above it."""
+    distill: Literal["kl", "margin_mse"] | None
+    """How a teacher's scores are learnt: `kl`, divergence; `margin_mse`, differences of scores. None: not."""
+    distill_weight: float
+    """Weight of the teacher's part of the loss; the recipe's has the rest."""
+    distill_scale: float | None
+    """Factor from the student's scores to logits in the teacher's part. None: the model's scale."""
+    teacher_temperature: float
+    """Divides the teacher's scores."""
+    mixtures: list[str]
+    """Where negatives come from, one mixture after the other. Sources are joined by `+`: `bm25`, `random`,
+    `file`, `in_batch`, `nce`.
+    """
+    count: int
+    """Negatives that are kept for a query from each source, to draw from."""
+    loss: Literal["contrastive", "pairwise_nll", "hinge", "bce"] | Literal["auto"]
+    """`contrastive`, `pairwise_nll`, `hinge` or `bce`. `auto`: contrastive with in-batch negatives, else
+    pairwise_nll.
+    """
+    margin: float
+    """Margin of the hinge loss."""
+    epochs: float
+    """How often training goes through all training queries. `steps` wins over it."""
+    steps: list[int] | None
+    """Length of the schedule of each mixture, in order; the last value repeats. It wins over `epochs`."""
+    stop_step: int | None
+    """Training ends after this step. The learning rate falls as if it went on to the end of the schedule."""
+    positives: Literal["rotate", "first"]
+    """Which positive a query trains with: `rotate`, another one in each epoch; `first`, always the first."""
+
+
+class AnceKeywords(Keywords, total=False):
+    """What ``train ance`` takes."""
+
+    max_score: float | None
+    """A mined passage with a higher score is no negative."""
+    absolute_margin: float | None
+    """A mined passage is a negative only if its score is at least this much below the positive's."""
+    relative_margin: float | None
+    """A mined passage is a negative only if its score is at least this share below the positive's."""
+    top: int | None
+    """Of what the bounds leave, only so many with the highest scores are kept."""
+    guide_mask: bool
+    """Whether a negative of a step is left out if the untrained model scores it above the positive."""
+    guide_margin: float
+    """How far below the positive's score the mask begins; below 0: above it."""
+    distill: Literal["kl", "margin_mse"] | None
+    """How a teacher's scores are learnt: `kl`, divergence; `margin_mse`, differences of scores. None: not."""
+    distill_weight: float
+    """Weight of the teacher's part of the loss; the recipe's has the rest."""
+    distill_scale: float | None
+    """Factor from the student's scores to logits in the teacher's part. None: the model's scale."""
+    teacher_temperature: float
+    """Divides the teacher's scores."""
+    mode: Literal["sync", "async", "async-fixed"]
+    """`sync`: one process mines and trains in turn. `async`: a second process mines meanwhile. `async-fixed`: the
+    same, reproducible bit for bit.
+    """
+    refresh_every: int
+    """Steps between two refreshes of the negatives."""
+    refreshes: int
+    """How often the negatives are mined anew. Training makes (`refreshes` + 1) × `refresh_every` steps."""
+    epochs: float | None
+    """How often training goes through all training queries. `refresh_every` follows from it; without it,
+    `refresh_every` is taken as it is.
+    """
+    horizon: int | None
+    """Steps over which the learning rate falls to 0. None: all steps that are made; with `schedule = cyclical`
+    the number of training queries.
+    """
+    schedule: Literal["single", "cyclical"]
+    """`single`: one rise and fall of the learning rate. `cyclical`: it begins anew with each refresh."""
+    negatives_per_query: int
+    """Mined negatives of a query in a step."""
+    loss: Literal["contrastive", "pairwise_nll", "hinge", "bce"]
+    """`pairwise_nll`, `contrastive`, `hinge` or `bce`."""
+    margin: float
+    """Margin of the hinge loss."""
+    in_batch: bool
+    """Whether the passages of a step's other queries are negatives too."""
+    positives: Literal["rotate", "first"]
+    """Which positive a query trains with: `rotate`, another one in each epoch; `first`, always the first."""
+    max_staleness: int | None
+    """Negatives may be at most this old when they are used (`mode = async`)."""
+    stale: Literal["wait", "stop"]
+    """What happens when they are older: training will `wait`, or `stop`."""
+    keep_versions: int | None
+    """How many older versions of the negatives stay on the disk. None: all."""
+
+
+class StarKeywords(Keywords, total=False):
+    """What ``train star`` takes."""
+
+    max_score: float | None
+    """A mined passage with a higher score is no negative."""
+    absolute_margin: float | None
+    """A mined passage is a negative only if its score is at least this much below the positive's."""
+    relative_margin: float | None
+    """A mined passage is a negative only if its score is at least this share below the positive's."""
+    top: int | None
+    """Of what the bounds leave, only so many with the highest scores are kept."""
+    guide_mask: bool
+    """Whether a negative of a step is left out if the untrained model scores it above the positive."""
+    guide_margin: float
+    """How far below the positive's score the mask begins; below 0: above it."""
+    distill: Literal["kl", "margin_mse"] | None
+    """How a teacher's scores are learnt: `kl`, divergence; `margin_mse`, differences of scores. None: not."""
+    distill_weight: float
+    """Weight of the teacher's part of the loss; the recipe's has the rest."""
+    distill_scale: float | None
+    """Factor from the student's scores to logits in the teacher's part. None: the model's scale."""
+    teacher_temperature: float
+    """Divides the teacher's scores."""
+    negatives_per_query: int
+    """Mined negatives of a query in a step."""
+    alpha: float | Literal["implicit"]
+    """Weight of the in-batch part of the loss. `implicit`: every pair weighs the same, as in the published code.
+    """
+    epochs: float
+    """How often training goes through all training queries. `steps` wins over it."""
+    steps: int | None
+    """Length of the learning-rate schedule. It wins over `epochs`."""
+    stop_step: int | None
+    """Training ends after this step. The learning rate falls as if it went on to the end of the schedule."""
+    positives: Literal["rotate", "first"]
+    """Which positive a query trains with: `rotate`, another one in each epoch; `first`, always the first."""
+
+
+class AdoreKeywords(Keywords, total=False):
+    """What ``train adore`` takes."""
+
+    cut: int
+    """The measure counts this many first passages. It has no default."""
+    measure: Literal["RR", "nDCG"]
+    """The measure whose change weighs a pair: `RR` or `nDCG`."""
+    weighted: bool
+    """Whether pairs are weighed by the measure (LambdaRank) or not (RankNet)."""
+    refresh_every: int | None
+    """Steps after which static negatives are mined anew; none: never."""
+    index: Literal["exact", "pq", "given"]
+    """What every step searches: `exact`, all vectors; `pq`, a compressed index; `given`, that of `--index`."""
+    subvectors: int | None
+    """Codes of a passage in the compressed index. None: by the size of the corpus."""
+    bits: int
+    """Bits of a code in the compressed index."""
+    epochs: float
+    """How often training goes through all training queries. `steps` wins over it."""
+    steps: int | None
+    """Length of the learning-rate schedule. It wins over `epochs`."""
+
+
+class Ar2Keywords(Keywords, total=False):
+    """What ``train ar2`` takes."""
+
+    max_score: float | None
+    """A mined passage with a higher score is no negative."""
+    absolute_margin: float | None
+    """A mined passage is a negative only if its score is at least this much below the positive's."""
+    relative_margin: float | None
+    """A mined passage is a negative only if its score is at least this share below the positive's."""
+    top: int | None
+    """Of what the bounds leave, only so many with the highest scores are kept."""
+    iterations: int
+    """How many turns each of the two models has."""
+    order: Literal["ranker-first", "retriever-first"]
+    """Who has the first turn in an iteration."""
+    game: Literal["ar2", "irgan"]
+    """`ar2`, or `irgan`, the older game, for comparison."""
+    weighting: Literal["p_theta", "reference"]
+    """The loss of the retriever: `p_theta` as in the paper, `reference` as in the code."""
+    balance: float
+    """Weight of the adversarial part; distillation has the rest. 0: distillation alone."""
+    temperature: float
+    """Divides the ranker's scores in distillation."""
+    negatives_per_query: int
+    """Mined negatives of a query in a step."""
+    positives: Literal["rotate", "first"]
+    """Which positive a query trains with: `rotate`, another one in each epoch; `first`, always the first."""
+    rerank_depth: int
+    """First hits of dev and test that measure the ranker. 0: it is not measured."""
+    epochs: float | None
+    """How often the retriever goes through all training queries, in all iterations. `retriever_steps` follows
+    from it, and `ranker_steps` keeps its ratio to that; without it, both are taken as they are.
+    """
+    retriever_steps: int
+    """Steps of the retriever in an iteration."""
+    ranker_steps: int
+    """Steps of the ranker in an iteration."""
+    ranker_learning_rate: float
+    """The highest learning rate of the ranker."""
+    ranker_queries_per_step: int
+    """Queries of one step of the ranker."""
+    ranker_micro_queries: int | None
+    """As `micro_queries`, for the ranker."""
+    ranker_max_length: int | None
+    """Tokens of a query and a passage together, for the ranker."""
+    ranker_query_length: int | None
+    """Tokens of a query, for the ranker."""
+    first_ranker_epochs: float | None
+    """How often the first ranker goes through all training queries. `first_ranker_steps` follows from it; without
+    it, that is taken as it is.
+    """
+    first_ranker_steps: int
+    """Steps that train the first ranker where none is given (`--ranker`)."""
+    first_ranker_learning_rate: float
+    """The highest learning rate of the first ranker."""
+    first_ranker_queries_per_step: int
+    """Queries of one step of the first ranker."""
+
+
+class RankerTrainingKeywords(Keywords, total=False):
+    """What ``train ranker`` takes."""
+
+    max_score: float | None
+    """A mined passage with a higher score is no negative."""
+    absolute_margin: float | None
+    """A mined passage is a negative only if its score is at least this much below the positive's."""
+    relative_margin: float | None
+    """A mined passage is a negative only if its score is at least this share below the positive's."""
+    top: int | None
+    """Of what the bounds leave, only so many with the highest scores are kept."""
+    sources: list[Literal["bm25", "query", "random"]]
+    """Where negatives come from: `bm25`, `query` (what `--retriever` retrieves), `random`. None: whatever ranks
+    first.
+    """
+    negatives_per_query: int
+    """Mined negatives of a query in a step."""
+    count: int
+    """Negatives that are kept for a query from each source, to draw from."""
+    loss: Literal["cross_entropy", "bce"]
+    """`cross_entropy` over a query's passages, or `bce`, each passage by itself."""
+    max_length: int | None
+    """Tokens of a query and a passage together. The passage is cut."""
+    epochs: float
+    """How often training goes through all training queries. `steps` wins over it."""
+    steps: int | None
+    """Length of the learning-rate schedule. It wins over `epochs`."""
+    stop_step: int | None
+    """Training ends after this step. The learning rate falls as if it went on to the end of the schedule."""
+    positives: Literal["rotate", "first"]
+    """Which positive a query trains with: `rotate`, another one in each epoch; `first`, always the first."""
+    rerank: int
+    """First hits of a query that are re-ranked to measure a state."""

@@ -1,0 +1,228 @@
+"""The options for what everyone sets, --config, advice on foreign names, and the commands settings and presets."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from hardneg.api.recipes import RECIPES, settings_of
+from hardneg.config import read_presets
+from hardneg.errors import Faults
+from hardneg.foreign_names import OURS
+from hardneg.recipes.described import PRESETS, TABLE, all_facts, described
+from hardneg.recipes.usual import USUAL
+from worlds.tiny_world import one_thread  # noqa: F401
+
+ROOT = Path(__file__).resolve().parents[2]
+GIVEN = {
+    "lr": 3e-4,
+    "steps": 7,
+    "batch_size": 4,
+    "n_negatives": 3,
+    "max_length": 40,
+    "seed": 5,
+    "precision": "float32",
+}
+NEEDS = {"adore": {"cut": 10}}
+
+
+def usual_of(recipe, **given):
+    return settings_of(recipe, usual=given, **NEEDS.get(recipe, {}))
+
+
+# ---------------------------------------------------------------- the options
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_usual_option_gives_the_recipes_own_settings_or_is_refused(recipe):
+    known = RECIPES[recipe].settings.model_fields
+    for option in USUAL:
+        names = option.settings_of(recipe)
+        assert set(names) <= set(known), (recipe, option.flag)
+        assert bool(names) != (recipe in option.instead), "a recipe without the setting says what it has"
+        value = 2.0 if option.name == "epochs" else GIVEN[option.name]
+        if not names:
+            with pytest.raises(Faults, match=rf"{recipe} has no {option.flag}; set \w+"):
+                usual_of(recipe, **{option.name: value})
+            continue
+        found = usual_of(recipe, **{option.name: value})
+        for name in names:
+            got = getattr(found, name)
+            assert (got[0] if isinstance(got, list) else got) == option.value_of(recipe, value), name
+
+
+def test_a_number_of_negatives_leaves_the_positive_out():
+    settings = usual_of("ance-tele", n_negatives=3)
+    assert (settings.passages_reference, settings.passages_paper) == ([4], [4])
+    assert settings.passages_per_query(2) == 4
+    assert usual_of("warmup", n_negatives=3).negatives == [3]
+
+
+def test_epochs_win_over_the_steps_and_bounds_of_a_preset():
+    preset = settings_of("star", "finetune")
+    assert preset.min_steps == 300
+    settings = settings_of("star", "finetune", usual={"epochs": 1.0})
+    assert settings.horizon(64) == 2
+    bounded = settings_of("star", "finetune", None, ["min_steps=5"], usual={"epochs": 1.0})
+    assert bounded.horizon(64) == 5
+
+
+@pytest.mark.parametrize(
+    ("given", "overrides", "said"),
+    [
+        ({"lr": 1e-4}, ["learning_rate=1e-5"], "learning_rate is given twice, by --lr and by --set"),
+        ({"steps": 3, "epochs": 2.0}, [], "--steps and --epochs both say how long"),
+        ({"lr": 0.0}, [], "learning_rate = 0.0; it should be greater than 0"),
+        ({"precision": "fp16"}, [], 'precision = "fp16"'),
+    ],
+)
+def test_what_contradicts_itself_is_refused_in_a_line(given, overrides, said):
+    with pytest.raises(Faults) as fault:
+        settings_of("star", None, None, overrides, usual=given)
+    (line,) = fault.value.lines
+    assert said in line
+
+
+def test_the_options_arrive(hardneg, world, tmp_path):
+    where = ["--data", world[0].path, "--model", world[1], "--out", tmp_path / "e"]
+    options = ["--lr", "3e-4", "--steps", 7, "--batch-size", 4, "--negatives", 3, "--max-length", 40, "--seed", 5]
+    status, out, err = hardneg("train", "star", *where, *options, "--precision", "float32", "--dry-run")
+    assert status == 0, err
+    expected = ("learning_rate = 0.0003", "steps = 7", "queries_per_step = 4", "negatives_per_query = 3")
+    assert {*expected, "passage_length = 40", "seed = 5"} <= set(out.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("star --learning-rate 3", "--learning-rate; did you mean --lr?"),
+        ("star --num_train_epochs 3", "--num_train_epochs; did you mean --epochs?"),
+        ("star --per-device-train-batch-size 3", "did you mean --batch-size?"),
+        ("star --stop-step 3", "--stop-step; it is a setting: --set stop_step=..."),
+        ("star --presett x", "--presett; did you mean --preset?"),
+        ("star --negatives pool", "; a pool is given by --pool; see"),
+        ("adore --data d --model m --out e --set cut=3 --negatives 3", "adore has no --negatives; set depth"),
+        ("star --data d", "Missing option '--model'; give it, or write model = ... into the file of --config"),
+    ],
+)
+def test_a_wrong_option_is_one_line_that_says_the_right_one(hardneg, words, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    status, out, err = hardneg("train", *words.split())
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert said in err
+
+
+# ---------------------------------------------------------------- settings by name
+
+
+@pytest.mark.parametrize(
+    ("recipe", "key", "said"),
+    [
+        ("ance-tele", "batch_size", "did you mean 'queries_per_step' (option --batch-size)? it counts queries"),
+        ("star", "lr", "did you mean 'learning_rate' (option --lr)?"),
+        ("star", "max_seq_length", "did you mean 'passage_length' (option --max-length)?"),
+        ("ranker", "max_seq_length", "did you mean 'max_length' (option --max-length)?"),
+        ("star", "num_train_epochs", "did you mean 'epochs' (option --epochs)?"),
+        ("ar2", "num_train_epochs", "did you mean the option --epochs?"),
+        ("star", "temperature", "did you mean 'scale'? scale = 1 / temperature: 20 for 0.05"),
+        ("star", "per_device_train_batch_size", "did you mean 'queries_per_step'"),
+        ("star", "output_dir", "did you mean the option --out?"),
+        ("star", "epochz", "did you mean 'epochs'?"),
+    ],
+)
+def test_names_of_other_trainers_are_known(recipe, key, said):
+    with pytest.raises(Faults) as fault:
+        settings_of(recipe, None, None, [f"{key}=3"])
+    (line,) = fault.value.lines
+    assert line.startswith(f"UNKNOWN_SETTING: there is no setting '{key}'; {said}")
+
+
+def test_foreign_names_lead_to_what_there_is():
+    settings = {name for recipe in RECIPES.values() for name in recipe.settings.model_fields}
+    options = {option.flag for option in USUAL} | {"--out", "--model", "--data"}
+    for name, ours in OURS.items():
+        assert set(ours.settings) <= settings, name
+        assert ours.option in options | {""}, name
+        assert ours.settings or ours.option, name
+
+
+def test_a_single_value_is_a_list_of_one():
+    assert settings_of("ance-tele", None, None, ["passages_reference=4", "extra=bm25"]).extra == ["bm25"]
+    assert settings_of("warmup", steps=7, mixtures="nce").steps == [7]
+    with pytest.raises(Faults, match="valid array"):
+        settings_of("warmup", None, None, ["steps=[1,x"])
+
+
+# ---------------------------------------------------------------- --config
+
+
+def test_a_file_holds_data_model_and_out_too(hardneg, world, tmp_path):
+    names = {"data": world[0].path, "model": world[1], "out": tmp_path / "e", "dev": "none"}
+    lines = [f"{name} = {json.dumps(str(value))}" for name, value in names.items()]
+    (tmp_path / "c.toml").write_text("\n".join([*lines, "steps = 3"]))
+    status, out, err = hardneg("train", "star", "--config", tmp_path / "c.toml", "--dry-run")
+    assert (status, "steps = 3" in out.splitlines()) == (0, True)
+    assert "dev 'dev'" not in err
+    status, _, err = hardneg(
+        "train", "star", "--config", tmp_path / "c.toml", "--data", tmp_path / "x", "--dry-run"
+    )
+    assert status == 3
+    assert str(tmp_path / "x") in err, "an option wins over the file"
+    (tmp_path / "c.toml").write_text("data = 3")
+    status, _, err = hardneg("train", "star", "--config", tmp_path / "c.toml", "--dry-run")
+    assert (status, err) == (2, f"{tmp_path}/c.toml: BAD_SETTING: data = 3; give a text\n")
+
+
+# ---------------------------------------------------------------- hardneg settings, hardneg presets
+
+
+def test_the_table_of_settings_is_what_the_classes_say():
+    spec = importlib.util.spec_from_file_location("settings_table", ROOT / "tools/settings_table.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    there = resources.files("hardneg").joinpath("presets", TABLE).read_text("utf-8")
+    assert there == module.table(), "run `make reference`"
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_setting_is_listed_once(recipe):
+    rows = described(recipe)
+    assert sorted(row["name"] for row in rows) == sorted(all_facts()[recipe])
+    assert all(row["meaning"].endswith(".") and "preset" not in row for row in rows)
+
+
+def test_settings_show_the_values_of_a_preset(hardneg):
+    status, out, err = hardneg("settings", "star", "--preset", "finetune", "--json")
+    assert (status, err) == (0, "")
+    row = next(row for row in json.loads(out) if row["name"] == "queries_per_step")
+    assert (row["default"], row["preset"], row["unit"], row["result"]) == (8, 32, "queries", True)
+    status, out, _ = hardneg("settings", "star", "--preset", "finetune")
+    assert max(map(len, out.splitlines())) <= 100
+    assert "queries; --batch-size" in " ".join(out.split())
+    assert hardneg("settings", "str")[2].startswith(
+        "UNKNOWN_RECIPE: no recipe is called 'str'; did you mean 'star'?"
+    )
+    assert "did you mean 'demo'?" in hardneg("settings", "star", "--preset", "demoo")[2]
+
+
+def test_presets_are_all_described(hardneg):
+    assert {recipe: set(presets) for recipe, presets in PRESETS.items()} == {
+        recipe: set(read_presets(recipe)) for recipe in RECIPES
+    }
+    status, out, _ = hardneg("presets", "star")
+    assert status == 0
+    assert out.splitlines()[0] == "star"
+    assert out.splitlines()[1].startswith("  finetune")
+    assert max(map(len, hardneg("presets")[1].splitlines())) <= 120
+
+
+@pytest.mark.parametrize("words", [["settings", "ance"], ["presets"], ["--help"], ["train", "star", "--lr", "x"]])
+def test_what_needs_no_model_loads_no_torch(words):
+    heavy = "{'torch', 'transformers', 'tokenizers', 'scipy', 'matplotlib', 'bm25s', 'rich'}"
+    code = f"import sys\nfrom hardneg.cli import run\nrun({words})\nprint(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.splitlines()[-1] == "[]"
