@@ -25,12 +25,12 @@ CHECKS = (  # of what was given by the option itself, or by settings that only r
     "hardneg.recipes.settings.GroupSettings.with_frozen",
     "hardneg.recipes.settings.MiningSettings.with_frozen",
 )
-OWN = (  # options, and what help says of them
+OWN = (  # options, what help says of them, and advice of the doctor on other commands (tests/unit/test_examine)
     "hardneg.cli",
     "hardneg.recipes.catalogue",
     "hardneg.recipes.usual",
     "hardneg.recipes.meanings",
-    "hardneg.api.examine",  # advice of the doctor on other commands, which test_examine checks
+    "hardneg.api.examine",
     "hardneg.foreign_names",  # names of settings of training
 )
 RECIPES = ("hardneg.api.recipes", "RECIPES")
