@@ -23,6 +23,7 @@ SCRIPTS = (
         "encode",
         "rank",
         "train",
+        "iteration",
         "pairs",
         "mine",
         "diagnostics",

@@ -64,6 +64,7 @@ class Worker:
     def __init__(self, name: str, where: str, contest: Contest, threads: int, folder: Path) -> None:
         self.name, self.file = name, folder / f"{len(list(folder.iterdir()))}.npz"
         self.times: list[float] = []
+        self.processor: list[float] = []  # seconds that all threads of a run took, whoever else was running
         command = [sys.executable, str(HERE / "contest.py"), "--worker", where, str(self.file)]
         variables = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "RAYON_NUM_THREADS")
         environment = {**os.environ, **dict.fromkeys(variables, str(threads)), "TOKENIZERS_PARALLELISM": "true"}
@@ -90,9 +91,10 @@ class Worker:
 
     def run(self) -> float:
         self._say("run")
-        seconds = float(self.answer()["seconds"])
-        self.times.append(seconds)
-        return seconds
+        answer = self.answer()
+        self.times.append(float(answer["seconds"]))
+        self.processor.append(float(answer["processor"]))
+        return self.times[-1]
 
     def finish(self) -> dict[str, Any]:
         self._say("end")
@@ -182,6 +184,8 @@ def _row(worker: Worker, ours: Worker, peaks: Mapping[str, float], contest: Cont
         "ratio": round(statistics.median(ratios), 2),
         "ratio_spread": [round(min(ratios), 2), round(max(ratios), 2)],
         "best_ratio": round(min(worker.times) / min(ours.times), 2),
+        "processor_s": round(min(worker.processor), 4),
+        "processor_ratio": round(min(worker.processor) / max(min(ours.processor), 1e-9), 2),
         **({} if goal is None else {"goal": goal, "reached": statistics.median(ratios) >= goal}),
         **_rate_goal(contest, rate if worker is ours else None),
     }
@@ -205,7 +209,7 @@ def show(outcome: Mapping[str, Any]) -> None:
         print(
             f"  {row['name']:<34}{row['median_s']:>10.3f} s {row['rate']:>14,.1f} {row['unit']:<12}"
             f"{row['peak_mib']:>8,.0f} MiB  {row['ratio']:>6.2f}x [{low:.2f}, {high:.2f}]"
-            f" best {row['best_ratio']:.2f}x{goal}"
+            f" best {row['best_ratio']:.2f}x, processor {row['processor_ratio']:.2f}x{goal}"
         )
     for name, why in outcome.get("absent", {}).items():
         print(f"  {name:<34}{why}")
@@ -285,9 +289,9 @@ def serve(where: str, file: Path) -> None:
         say(ready=True)
         while sys.stdin.readline().strip() == "run":
             result = None  # freeing it is no part of the next run
-            begin = time.perf_counter()
+            begin, processor = time.perf_counter(), time.process_time()
             result = run()
-            say(seconds=time.perf_counter() - begin)
+            say(seconds=time.perf_counter() - begin, processor=time.process_time() - processor)
         assert result is not None
         arrays: dict[str, Any] = dict(result() if callable(result) else result)
         np.savez(file, **arrays)

@@ -8,6 +8,7 @@ more memory than most machines have.
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
@@ -225,6 +226,39 @@ def hardneg_all(size: Mapping[str, Any]) -> Run:
     return run
 
 
+def hardneg_report(size: Mapping[str, Any]) -> Run:
+    """The whole report of an experiment of this size, without pictures and without a map of vectors."""
+    import shutil
+    import tempfile
+    from pathlib import Path
+
+    from report_world import write
+
+    from hardneg.api.diagnose import audited
+    from hardneg.experiment.layout import Layout
+    from hardneg.report.make import make
+    from hardneg.report.make import write as write_report
+    from hardneg.report.opened import Opened
+
+    folder = Path(tempfile.mkdtemp(prefix="hardneg-report-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    data = write(folder / "exp", size, material(size))
+    material_is_gone()
+
+    def run() -> Arrays:
+        report = make(audited(Opened(Layout(folder / "exp"), data)), ["hardneg", "diagnose", "exp"])
+        write_report(report, pictures=False)
+        assert len(report.html) < 10_000_000
+        return {"figures": np.array(len(report.tables)), "page": np.array(len(report.html))}
+
+    return run
+
+
+def material_is_gone() -> None:
+    """Give the memory of generated lists back, so that what is measured is the report's."""
+    falling.cache_clear()
+
+
 def equal(found: dict[str, dict[str, np.ndarray]]) -> dict[str, Any]:
     """All contenders found the same counts."""
     ours, *others = found.values()
@@ -265,6 +299,9 @@ CONTESTS = (
         goals={"pandas": 20.0},
     ),
     contest("full", {"hardneg": "hardneg_all"}, FULL, PER_QUERY, repeats=1, rate=FULL["queries"] * PER_QUERY / 60),
+    contest(
+        "report", {"hardneg": "hardneg_report"}, FULL, PER_QUERY, repeats=1, rate=FULL["queries"] * PER_QUERY / 60
+    ),
 )
 
 if __name__ == "__main__":

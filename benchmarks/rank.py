@@ -4,8 +4,12 @@ The ranker is MiniLM's transformer with a head of fixed random weights, which ta
 passage is ranked once, so that nothing is gained by tokenising a passage of several queries once.
 ``python benchmarks/rank.py --queries 1000`` is the size of a whole test split.
 
-``rank-train`` makes training steps of 8 queries with 1 positive and 15 negatives each, dropout on, by the cross
-entropy over each query's group. CrossEncoderTrainer has it as ListNet with labels of which softmax makes 1 and 0.
+``rank-train-512`` and its kin make training steps of 8 queries with 1 positive and 15 negatives each, dropout on,
+by the cross entropy over each query's group. CrossEncoderTrainer has it as ListNet with labels of which softmax
+makes 1 and 0. By default it pads each 8 pairs to their longest, and it can take all pairs of a step as one batch.
+``rank-memory`` makes steps of two sizes in three ways, and compares the memory that they take.
+
+"the products alone" are the matrix products that hardneg cannot do without, and nothing else: its bound.
 """
 
 from __future__ import annotations
@@ -24,11 +28,13 @@ from material import MODEL, docs, passages, queries, some
 
 SIZE = {"queries": 4, "passages": 100, "length": 256}
 GOAL = 1.5
-TRAINING = {"queries": 8, "passages": 16, "length": 128, "steps": 1}
+TRAINING = {"queries": 8, "passages": 16, "steps": 1}
+LENGTHS = (512, 256, 128)  # tokens of a pair at most; 512 is what both take by default
 TRAINING_GOAL = 3.0
 CERTAIN = 100.0  # a label that softmax turns into 1, beside labels of 0
 RATE = 2e-5
 BUDGET = 16384
+CACHE_TOKENS = 1024
 
 
 def pairs(size: Mapping[str, Any]) -> tuple[list[str], list[str], np.ndarray, np.ndarray]:
@@ -94,11 +100,61 @@ def gate(found: dict[str, dict[str, np.ndarray]]) -> dict[str, float]:
     """All scores are those that hardneg computes in float32; the spread of scores is the measure in bfloat16."""
     wanted = found["hardneg float32"]["scores"]
     farthest = {}
-    for name, arrays in found.items():
+    for name, arrays in measured(found).items():
         farthest[name] = float(np.abs(arrays["scores"] - wanted).max())
         near = 0.5 * float(wanted.std()) if "bfloat16" in name else 1e-4
         assert farthest[name] < near, (name, farthest[name], near)
     return {"farthest_score": round(max(farthest.values()), 6), "spread": round(float(wanted.std()), 4)}
+
+
+def products(size: Mapping[str, Any], *, backward: bool = False) -> Run:
+    """The matrix products of all layers but the last, of which the first tokens need next to none."""
+    import torch
+
+    from hardneg.data.token_pairs import PairStore
+    from hardneg.data.tokens import token_batch
+    from hardneg.models.packing import lay_out, plan_batches
+    from hardneg.process.cpu import reuse_memory
+
+    reuse_memory()
+    ranker, (asked, texts, query_rows, passage_rows) = ranker_of(size), pairs(size)
+    sides = ((asked, ranker.template.query), (texts, ranker.template.passage))
+    stores = [token_batch(strings, [], template, ranker.tokenizer) for strings, template in sides]
+    store = PairStore(stores[0], stores[1], ranker.form, ranker.settings.max_length)
+    lengths = store.lengths(query_rows, passage_rows)
+    config = ranker.tower.transformer.config
+    h, wide, heads = config.hidden_size, config.intermediate_size, config.num_attention_heads
+    weights = [torch.randn(*shape) for shape in (*[(h, h)] * 4, (h, wide), (wide, h))]
+    batches = [lay_out(-np.sort(-lengths[rows]), torch.device("cpu")) for rows in plan_batches(lengths, BUDGET)]
+
+    def multiply(x: torch.Tensor, y: torch.Tensor) -> None:
+        found = x @ y
+        if backward:
+            _ = found @ y.mT, x.mT @ found
+
+    @torch.no_grad()
+    def run() -> dict[str, np.ndarray]:
+        for layout in batches:
+            states = {width: torch.randn(len(layout.positions), width) for width in (h, wide)}
+            for _ in range(config.num_hidden_layers - 1):
+                for weight in weights:
+                    multiply(states[len(weight)], weight)
+                for count, length in layout.groups:
+                    part = torch.ones(count * heads, length, h // heads)
+                    multiply(part, part.mT)
+                    multiply(torch.ones(count * heads, length, length), part)
+        return {}
+
+    return run
+
+
+def products_of_training(size: Mapping[str, Any]) -> Run:
+    return products(size, backward=True)
+
+
+def measured(found: dict[str, dict[str, np.ndarray]]) -> dict[str, dict[str, np.ndarray]]:
+    """What contenders found, without those that only multiply."""
+    return {name: arrays for name, arrays in found.items() if arrays}
 
 
 # ---------------------------------------------------------------- training
@@ -124,14 +180,14 @@ def hardneg_training(size: Mapping[str, Any]) -> Run:
     store = PairStore(stores[0], stores[1], ranker.form, ranker.settings.max_length)
     b, width = size["queries"], size["passages"]
     rows = np.arange(b * width, dtype=np.int32).reshape(b, width)
-    batch = GroupBatch(np.arange(b, dtype=np.int32), rows, b)
+    batch = GroupBatch(np.arange(b, dtype=np.int32), rows, b, size.get("micro_queries"))
 
     def loss(part: GroupBatch) -> StepOutput:
-        scores = ranker_scores(ranker, part, store, "float32")
+        scores = ranker_scores(ranker, part, store, "float32", cache_tokens=size.get("cache_tokens"))
         losses = ranker_nll(scores, torch.from_numpy(own_mask(part, None)))
         return StepOutput(losses.sum() / part.step_queries)
 
-    first = train.check(ranker.eval(), lambda: loss(batch).loss)
+    first = {} if "unchecked" in size else train.check(ranker.eval(), lambda: loss(batch).loss)
     optimizer, done = adamw(ranker), 0
 
     def run() -> dict[str, np.ndarray]:
@@ -147,7 +203,67 @@ def hardneg_training(size: Mapping[str, Any]) -> Run:
     return run
 
 
-def trainer_of_sentence_transformers(size: Mapping[str, Any]) -> Run:
+def memory_of_steps(size: Mapping[str, Any], queries: int, **options: int) -> Run:
+    """A step whose result is the memory that the process took beyond what it held before."""
+    from hardneg.process.memory import peak_memory
+
+    step = hardneg_training({**size, "queries": queries, "unchecked": 1, **options})
+    before = peak_memory()
+
+    def run() -> dict[str, np.ndarray]:
+        step()
+        return {"mib": np.array((peak_memory() - before) >> 20)}
+
+    return run
+
+
+def whole_4(size: Mapping[str, Any]) -> Run:
+    return memory_of_steps(size, 4)
+
+
+def whole_12(size: Mapping[str, Any]) -> Run:
+    return memory_of_steps(size, 12)
+
+
+def micro_4(size: Mapping[str, Any]) -> Run:
+    return memory_of_steps(size, 4, micro_queries=2)
+
+
+def micro_12(size: Mapping[str, Any]) -> Run:
+    return memory_of_steps(size, 12, micro_queries=2)
+
+
+def cached_4(size: Mapping[str, Any]) -> Run:
+    return memory_of_steps(size, 4, cache_tokens=CACHE_TOKENS)
+
+
+def cached_12(size: Mapping[str, Any]) -> Run:
+    return memory_of_steps(size, 12, cache_tokens=CACHE_TOKENS)
+
+
+def memory_gate(found: dict[str, dict[str, np.ndarray]]) -> dict[str, float]:
+    """Three times as many queries take about as much memory, but where the step is one batch."""
+    taken = {name: float(arrays["mib"]) for name, arrays in found.items()}
+    for kind in ("micro_queries", "gradient cache"):
+        assert taken[f"12 queries, {kind}"] < 1.2 * taken[f"4 queries, {kind}"], taken
+    assert taken["12 queries, one batch"] > 1.8 * taken["4 queries, one batch"], taken
+    return taken
+
+
+def memory_contest() -> Contest:
+    kinds = {"micro_queries": "micro", "gradient cache": "cached", "one batch": "whole"}
+    contenders = {
+        f"{queries} queries, {kind}": f"rank:{name}_{queries}"
+        for kind, name in kinds.items()
+        for queries in (4, 12)
+    }
+    work = (float(TRAINING["passages"]), "pairs of a query/s")
+    return Contest(
+        "rank-memory", contenders, {"passages": 16, "length": 32, "steps": 1}, memory_gate, work, repeats=1
+    )
+
+
+def trainer_of_sentence_transformers(size: Mapping[str, Any], mini_batch_size: int | None = None) -> Run:
     import torch
     from datasets import Dataset
     from sentence_transformers import CrossEncoder
@@ -163,7 +279,7 @@ def trainer_of_sentence_transformers(size: Mapping[str, Any]) -> Run:
     b, width = size["queries"], size["passages"]
     groups = [texts[i * width : (i + 1) * width] for i in range(b)]
     labels = [[CERTAIN, *[0.0] * (width - 1)]] * b
-    objective = ListNetLoss(model, mini_batch_size=-1)
+    objective = ListNetLoss(model, mini_batch_size=mini_batch_size)
     first = train.check(model.eval(), lambda: objective([asked, groups], [torch.tensor(one) for one in labels]))
     columns = {"query": asked, "docs": groups, "labels": labels}
     dataset = Dataset.from_dict({name: column * size["steps"] for name, column in columns.items()})
@@ -187,15 +303,30 @@ def trainer_of_sentence_transformers(size: Mapping[str, Any]) -> Run:
     return run
 
 
-def training_contest() -> Contest:
+def trainer_of_whole_batches(size: Mapping[str, Any]) -> Run:
+    return trainer_of_sentence_transformers(size, -1)
+
+
+def training_gate(found: dict[str, dict[str, np.ndarray]]) -> dict[str, float]:
+    return train.gate(measured(found))
+
+
+def training_contests() -> list[Contest]:
+    """Pairs of real lengths, up to what both take by default; and shorter ones, where less is padded."""
     contenders = {
         "hardneg float32": "rank:hardneg_training",
         "CrossEncoderTrainer": "rank:trainer_of_sentence_transformers",
+        "CrossEncoderTrainer, one batch": "rank:trainer_of_whole_batches",
+        "the products alone": "rank:products_of_training",
     }
     work = (float(TRAINING["queries"] * TRAINING["passages"] * TRAINING["steps"]), "pairs/s")
-    return Contest(
-        "rank-train", contenders, TRAINING, train.gate, work, goals={"CrossEncoderTrainer": TRAINING_GOAL}
-    )
+    goals = {"CrossEncoderTrainer": TRAINING_GOAL}
+    return [
+        Contest(
+            f"rank-train-{length}", contenders, {**TRAINING, "length": length}, training_gate, work, goals=goals
+        )
+        for length in LENGTHS
+    ]
 
 
 def contests(asked: int) -> list[Contest]:
@@ -208,8 +339,9 @@ def contests(asked: int) -> list[Contest]:
         contenders = {"hardneg bfloat16": "rank:hardneg_bfloat16", **contenders}
         contenders["CrossEncoder bfloat16"] = "rank:sentence_transformers_bfloat16"
         goals = {"CrossEncoder bfloat16": GOAL}
+    contenders["the products alone"] = "rank:products"
     ranking = Contest("rank", contenders, size, gate, (asked * SIZE["passages"], "pairs/s"), goals=goals)
-    return [ranking, training_contest()]
+    return [ranking, *training_contests(), memory_contest()]
 
 
 if __name__ == "__main__":

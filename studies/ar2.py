@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ar2_cells import (
@@ -23,7 +23,7 @@ from ar2_cells import (
 from ar2_cost import Amounts, hours
 from ar2_part import Size, is_absent, part_of
 from ar2_report import write
-from harness import Study, arguments, begin, called, say
+from harness import Step, Study, arguments, begin, called, say
 from outcomes import Outcome, read
 
 from hardneg.api.inputs import collection_of
@@ -66,9 +66,22 @@ def execute(study: Study, chosen: Namespace) -> None:
     for steps in rounds(chosen):
         for level in levels(study.lacking(steps)):
             study.execute_all(level, chosen.jobs)
+            tell_rankers(study, level)
             tidy(study, chosen)
             if chosen.kept:
                 study.save(chosen.kept)
+
+
+def tell_rankers(study: Study, steps: Sequence[Step]) -> None:
+    """Say how each D⁰ does on dev: one that is behind G⁰ has nothing to teach, and the games cost hours."""
+    for step in steps:
+        found = study.outcome(step.name) if step.recipe == "ranker" else None
+        if found is None:
+            continue
+        before, after = (found.mean("dev", state, "RR@10") for state in ("retriever", "final"))
+        if before is not None and after is not None:
+            advice = "" if after > before else ": it is not ahead; train it longer (--first-ranker-steps)"
+            say(f"{step.name}: dev RR@10 {before:.4f} by G⁰, {after:.4f} as D⁰ orders the same hits{advice}")
 
 
 def tidy(study: Study, chosen: Namespace) -> None:

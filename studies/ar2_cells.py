@@ -120,7 +120,7 @@ def warm_up(chosen: Namespace, seed: int) -> Step:
 
 
 def first_ranker(chosen: Namespace, seed: int) -> Step:
-    """D⁰: the encoder with a new head, trained on G⁰'s candidates."""
+    """D⁰: the encoder with a new head, trained on G⁰'s candidates, measured by what it makes of G⁰'s hits."""
     settings = {
         "negatives_per_query": chosen.negatives,
         "count": chosen.depth,
@@ -128,7 +128,7 @@ def first_ranker(chosen: Namespace, seed: int) -> Step:
         "queries_per_step": chosen.ranker_queries,
         "learning_rate": chosen.first_ranker_rate,
         "max_length": 32 + chosen.passage_length,
-        "rerank": 1,  # the main cell measures it
+        "rerank": chosen.rerank_depth,
         "seed": seed,
     }
     return Step(

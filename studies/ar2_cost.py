@@ -48,7 +48,8 @@ def reads(step: Step, common: Mapping[str, object], amounts: Amounts) -> float:
         return 2 * amounts.state + BOTH_WAYS * of["steps"][0] * queries * (1 + of["negatives"][0])
     if step.recipe == "ranker":
         width = 1 + of["negatives_per_query"]
-        return amounts.state + PAIR * (BOTH_WAYS * of["steps"] * queries * width + 2 * amounts.judged)
+        trained = BOTH_WAYS * of["steps"] * queries * width
+        return amounts.state + PAIR * (trained + 2 * of["rerank"] * amounts.judged)
     if step.recipe == "ance":
         steps = (of["refreshes"] + 1) * of["refresh_every"]
         trained = BOTH_WAYS * steps * queries * (1 + of["negatives_per_query"])

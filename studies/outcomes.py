@@ -275,6 +275,7 @@ def places_of(state: str) -> list[str]:
     known = {
         "final": ["final"],
         "last": ["last"],
+        "retriever": ["retriever"],
         "untrained": ["untrained", *first],
         "untrained-as-trained": first,
     }

@@ -27,6 +27,7 @@ from hardneg.api.search import encode as encode
 from hardneg.api.search import search_split as search_split
 from hardneg.api.search import search_text as search_text
 from hardneg.api.verify import verify as verify
+from hardneg.data.checking import check_import as check_import
 from hardneg.data.collection import Collection as Collection
 from hardneg.data.importing import import_collection as import_collection
 from hardneg.data.training_data import Splits as Splits

@@ -15,7 +15,7 @@ from calls import spied, uncalled
 from faults.power import assert_resumes
 from hardneg.api.recipes import settings_of
 from hardneg.diagnostics import pairwise_errors
-from hardneg.diagnostics.pairwise_errors import load_errors
+from hardneg.diagnostics.counted_errors import load_errors
 from hardneg.errors import Faults, SettingsError
 from hardneg.models.loading import load_encoder
 from hardneg.models.tokenizing import token_store

@@ -1,15 +1,19 @@
 """``hn.audit`` and ``--judgements``: from a trained experiment to a page, labels, and what the labels change."""
 
 import json
+import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import hardneg as hn
 from hardneg.api.reopen import experiment_data
+from hardneg.data.collection import Collection
 from hardneg.diagnostics.audit_page import audit_page, audit_section
 from hardneg.errors import ArtifactError, InputError, SettingsError
-from hardneg.negatives.pool import load_pool
+from hardneg.experiment.layout import Layout
+from hardneg.negatives.pool import SOURCES, load_pool, save_pool
 from hardneg.records import spans
 from hardneg.storage.artifacts import read_manifest
 from worlds.tiny_world import one_thread  # noqa: F401
@@ -121,6 +125,70 @@ def test_faults_are_told_before_anything_is_done(trained, tmp_path):
     assert fault.value.code == "NOT_A_FILE"
     with pytest.raises(InputError, match="nothing here"):
         hn.audit(tmp_path / "none")
+
+
+def test_a_threshold_that_is_no_number_is_refused(trained):
+    with pytest.raises(SettingsError, match="give a number"):
+        hn.audit(trained, thresholds={"text": float("nan")})
+
+
+def test_a_pool_that_nothing_belongs_to_is_told_in_one_line(hardneg, trained, world, tmp_path):
+    alone = tmp_path / "pool"
+    shutil.copytree(trained / "episodes/1/negatives", alone)
+    status, out, err = hardneg("audit", str(alone))
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"{alone}: NO_DATA: nothing here says where the collection is; ")
+    other = Collection.from_lists([("p", "t")], {"q": "t"}, {"train": {"q": ["p"]}}, to=tmp_path / "other")
+    status, out, err = hardneg("audit", str(alone), "--data", str(other.path))
+    assert (status, out, err.count("\n")) == (4, "", 1)
+    assert err.startswith(f"{alone}: OTHER_COLLECTION: ")
+    assert hn.audit(alone, world.collection)["pairs"] > 0
+
+
+def test_a_pool_without_ranks_scores_and_sources_of_lists_is_audited(trained, world, tmp_path):
+    made = pool_of(trained)
+    n = len(made.passage_rows)
+    blank = {"sources": np.full(n, SOURCES.index("file"), np.uint8), "ranks": np.zeros(n, np.int32)}
+    blank |= {"scores": np.full(n, np.nan, np.float32), "anchors": np.full(n, -1, np.int32)}
+    save_pool(replace(made, **blank), tmp_path / "pool", settings={}, inputs={})
+    found = hn.audit(tmp_path / "pool", world.collection, thresholds={"text": 0.01}, most=1)
+    assert [one["source"] for one in found["sources"]] == ["file"]
+    assert all((one["rank"], one["score"]) == (None, None) for one in found["suspects"])
+
+
+def test_a_collection_that_has_moved_or_changed_is_told_in_one_line(hardneg, trained, world, tmp_path):
+    experiment, moved = tmp_path / "exp", tmp_path / "moved"
+    shutil.copytree(trained, experiment)
+    shutil.copytree(world.collection.path, moved)
+    places = Layout(experiment).places
+    given = json.loads(places.read_text()) | {"collection": str(tmp_path / "nowhere")}
+    places.write_text(json.dumps(given))
+    status, out, err = hardneg("audit", str(experiment), "--no-bm25")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "NO_DATA: the collection of this experiment is not at " in err
+    assert hn.audit(experiment, moved, bm25=False)["pairs"] == hn.audit(trained, bm25=False)["pairs"]
+    other = Collection.from_lists([("p", "t")], {"q": "t"}, {"train": {"q": ["p"]}}, to=tmp_path / "other")
+    places.write_text(json.dumps(given | {"collection": str(other.path)}))
+    status, out, err = hardneg("audit", str(experiment), "--no-bm25")
+    assert (status, out, err.count("\n")) == (4, "", 1)
+    assert "INPUT_CHANGED: the collection at " in err
+
+
+@pytest.mark.parametrize(
+    ("lines", "at", "code"),
+    [
+        (["train-00 p000 positive", "train-00 nowhere relevant"], 3, "UNKNOWN_ID"),
+        (["nobody p000 positive"], 2, "UNKNOWN_ID"),
+        (["train-00 p000 positive", "train-00 p000 positive", "train-00 p000 negative"], 4, "CONFLICTING_LABELS"),
+        (["train-00 p000 perhaps"], 2, "BAD_LABEL"),
+    ],
+)
+def test_faulty_judgements_are_told_in_one_line(hardneg, trained, tmp_path, lines, at, code):
+    file = tmp_path / "j.tsv"
+    file.write_text(HEADER + "".join("\t".join(line.split()) + "\n" for line in lines))
+    status, out, err = hardneg("audit", str(trained), "--no-bm25", "--judgements", str(file))
+    assert (status, out, err.count("\n")) == (3, "", 1)
+    assert err.startswith(f"{file}:{at}: {code}: ")
 
 
 def test_the_command_shows_pairs_side_by_side(hardneg, trained):

@@ -151,7 +151,7 @@ def test_the_cost_of_cells_by_hand(module):
     }
     state = 100 + 60 / 4
     assert found["g0"] == 2 * state + 3 * 2 * 4 * 2
-    assert found["d0"] == state + 1.5 * (3 * 2 * 4 * 4 + 40)
+    assert found["d0"] == state + 1.5 * (3 * 2 * 4 * 4 + 2 * 4 * 20)
     assert found["static"] == 2 * state + 3 * 4 * 4 * 4
     assert found["ance"] == 3 * state + 3 * 4 * 4 * 4
     assert found["tele"] == 4 * state + 3 * 4 * 4 * 4
@@ -251,6 +251,31 @@ def test_p_values_are_corrected_over_the_whole_table(module):
     ]
 
 
+def test_the_page_says_whether_d0_is_ahead(module):
+    ones = [outcome(module, "d0", seed, [1, by]) for seed, by in ((42, 1), (43, 4))]
+    for one in ones:
+        one.queries["test"]["retriever"] = {"RR@100": [1, 2]}
+    [line] = module.ar2_report.readiness(module.ar2_report.Told({one.experiment: one for one in ones}))
+    assert line.startswith(
+        "D⁰ orders the same hits better than G⁰ with 1 of 2 seeds: test RR@10 is 0.7500 ± 0.0000 by"
+    )
+    assert line.endswith("0.8125 ± 0.2652 by D⁰. Elsewhere the retriever is taught what is worse.")
+    assert module.ar2_report.readiness(module.ar2_report.Told({})) == []
+
+
+def test_a_d0_that_is_behind_is_told_at_once(module, tmp_path, monkeypatch):
+    lines = []
+    monkeypatch.setattr(module.ar2, "say", lines.append)
+    study = module.harness.Study(tmp_path, "D", "M", {}, 1)
+    steps = [module.ar2_cells.first_ranker(chosen(module), seed) for seed in (42, 43)]
+    for step, after in zip(steps, (0.4, 0.6), strict=True):
+        results = {"dev": {"retriever": {"RR@10": 0.5}, "final": {"RR@10": after}}}
+        study.found[step.name] = module.outcomes.Outcome(step.name, {}, results)
+    module.ar2.tell_rankers(study, [*steps, module.ar2_cells.warm_up(chosen(module), 42)])
+    assert lines[0].endswith("it is not ahead; train it longer (--first-ranker-steps)")
+    assert lines[1] == "d0-seed-43: dev RR@10 0.5000 by G⁰, 0.6000 as D⁰ orders the same hits"
+
+
 def test_cells_that_were_not_trained_alike_make_no_page(module):
     check = module.ar2_report.check_alike
     first = outcome(module, "ance", 42, [1])
@@ -296,6 +321,7 @@ def test_the_page_has_every_part_and_says_what_did_not_run(module, told):
     assert sorted(told.executed) == [f"{cell}-seed-42" for cell in ("ar2", "d0", "g0", "static")]
     text = told.text
     assert "AR2 − static negatives, RR@10 (one seed): " in text
+    assert "D⁰ orders the same hits better than G⁰ with " in text
     assert "| AR2 − ANCE | 0 | not run | not run | not run |" in text
     grid = [line for line in text.splitlines() if line.startswith(("| G⁰, ", "| G, "))]
     assert len(grid) == 6

@@ -105,6 +105,10 @@ def cases(world, new):
                 "page": new / "a.html",
             },
         ),
+        "check_import": (
+            hn.check_import,
+            {"source": str(new / "nowhere"), "format": "auto", "allow_empty": False},
+        ),
         "compare_experiments": (hn.compare_experiments, {"experiments": [], **common, "out": new / "both.html"}),
         "clean": (hn.clean, {"experiment": new / "exp", "delete": False}),
         "compare": (

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from hardneg.diagnostics.audit import (
+    KINDS,
     Pairs,
     StateRun,
     above,
@@ -82,9 +83,9 @@ def test_states_count_those_that_rank_a_negative_too_high():
     ]
     found = by_states(Pairs.of(pool), states)
     values, strength = found["retriever"]
-    assert values.tolist() == [3, 2]
+    assert values.tolist() == pytest.approx([1, 2 / np.log2(3) / 3])
     assert strength.tolist() == pytest.approx([1, (2 / np.log2(3) + 1 / 2) / 3])
-    assert found["learned"][0].tolist() == [2, 0]  # 2 is trained on in episode 2, whose state has it below
+    assert found["learned"][0].tolist() == [1, 0]  # 2 is trained on in episode 2, whose state has it below
     assert list(by_states(Pairs.of(pool), states[:1])) == ["retriever"]
     assert by_states(Pairs.of(pool), []) == {}
 
@@ -94,13 +95,15 @@ def test_a_pair_was_trained_on_since_its_earliest_entry():
     pairs = Pairs.of(pool)
     assert (pairs.episodes.tolist(), pairs.keep(np.array([True, False])).episodes.tolist()) == ([1, 3], [1])
     states = [StateRun(f"episode-{k}", run_of([[1, 2, 9]]), k) for k in (0, 1, 2, 3)]
-    assert by_states(pairs, states)["learned"][0].tolist() == [3, 1]
+    assert by_states(pairs, states)["learned"][0].tolist() == pytest.approx([1, 1 / np.log2(3)])
+    late = [states[0], StateRun("episode-1", run_of([[9, 1, 2]]), 1), *states[2:]]  # 1 was learned for a while
+    assert by_states(pairs, late)["learned"][0].tolist() == pytest.approx([2 / 3, 1 / np.log2(3)])
 
 
 def test_both_asks_bm25_and_the_newest_state():
     pairs = Pairs.of(pool_of([[1, 2, 3]], [[9]]))
     values, strength = by_both(pairs, run_of([[1, 2, 9]]), run_of([[3, 1, 9]]))
-    assert values.tolist() == [1, 0, 0]
+    assert values.tolist() == pytest.approx([1 / np.log2(3), 0, 0])
     assert strength.tolist() == pytest.approx([1 / np.log2(3), 0, 0])
 
 
@@ -159,6 +162,7 @@ def test_an_audit_ranks_counts_and_leaves_out_what_is_not_known():
     pool = pool_of([[1, 2, 3], [4]], [[9], [8]], source=np.array([3, 2, 3, 2]))
     texts = dict.fromkeys(range(10), "p q r s") | {9: "a b c", 1: "x y z", 2: "a b c", 8: "u v w"}
     states = [StateRun(name, run_of([[3, 1, 9, 2], [8]]), 0) for name in ("untrained", "episode-1")]
+    assert (KINDS["retriever"].threshold, KINDS["text"].threshold) == (0.4, 0.3)
     found = audit_pairs(Pairs.of(pool), text_of=texts.__getitem__, states=states)
     assert [one.name for one in found.signals] == ["text", "retriever"]
     assert found.fired.tolist() == [1, 1, 1, 0]
@@ -168,12 +172,12 @@ def test_an_audit_ranks_counts_and_leaves_out_what_is_not_known():
     assert found.order().tolist() == [1, 2, 0, 3]
     [text, retriever] = found.counts()
     assert (text["pairs"], text["by_source"], text["queries"]) == (1, {"bm25": 1}, 1)
-    assert (retriever["pairs"], retriever["by_source"], retriever["threshold"]) == (2, {"query": 2}, 2.0)
+    assert (retriever["pairs"], retriever["by_source"], retriever["threshold"]) == (2, {"query": 2}, 0.4)
     assert found.sources() == [
         {"source": "bm25", "pairs": 2, "suspected": 1, "share": 0.5},
         {"source": "query", "pairs": 2, "suspected": 2, "share": 1.0},
     ]
-    other = audit_pairs(Pairs.of(pool), text_of=texts.__getitem__, states=states, thresholds={"retriever": 3})
+    other = audit_pairs(Pairs.of(pool), text_of=texts.__getitem__, states=states, thresholds={"retriever": 1.1})
     assert other.ranking().tolist() == [1]
     alone = audit_pairs(Pairs.of(pool))
     assert (alone.signals, alone.ranking().tolist(), alone.order().tolist()) == ((), [], [0, 1, 2, 3])

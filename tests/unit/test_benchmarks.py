@@ -103,6 +103,7 @@ def test_contenders_take_turns_and_are_compared(contest, hold, capsys):
     assert (ours["ratio"], ours["goal_rate"], ours["reached"]) == (1.0, 1e9, False)
     assert peer["ratio"] > 2
     assert peer["best_ratio"] > 2
+    assert peer["processor_s"] < 0.05, "sleep takes no time of the processor"
     assert (peer["goal"], peer["reached"]) == (2.0, True)
     assert peer["median_s"] >= 0.05
     assert peer["peak_mib"] > 0

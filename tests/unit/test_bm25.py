@@ -49,6 +49,7 @@ class Column(list):
 def collection(texts, titles=None, queries=(), digest="c"):
     return SimpleNamespace(
         digest=digest,
+        language="english",
         n_passages=len(texts),
         titles=Column(titles or [""] * len(texts)),
         texts=Column(texts),

@@ -161,3 +161,17 @@ def test_large_corpora_need_longer_numbers_and_compose_alike():
         for add in (0, 2**31 - 100)
     )
     np.testing.assert_array_equal(composition(near).entries, composition(far).entries)
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+@pytest.mark.parametrize("many", [3, 16, 17, 20])
+def test_sets_of_lists_and_single_entries_count_alike(monkeypatch, many, repeats):
+    rng = np.random.default_rng(many)
+    lists = {
+        f"{i}": run_of([*(one := random_lists(rng, repeats=repeats)).values()], query_rows=[*one])
+        for i in range(many)
+    }
+    found = composition(lists, pools={"1"}, block=200).entries
+    monkeypatch.setattr("hardneg.diagnostics.composition.MASKED", 0)
+    np.testing.assert_array_equal(found, composition(lists, pools={"1"}, block=200).entries)
+    assert found.sum() == sum(len(one.passage_rows) for one in lists.values())

@@ -242,3 +242,56 @@ def test_the_command_takes_a_file(world, tmp_path, capsys):
         hn.mine(world[0], None, tmp_path / "q", sources=["file"], file=tmp_path)
     with pytest.raises(InputError, match="NOT_FOUND"):
         hn.mine(world[0], None, tmp_path / "q", sources=["file"], file=tmp_path / "nowhere")
+
+
+# ---------------------------------------------------------------- negatives as texts
+
+
+def test_negatives_of_pairs_become_a_pool_when_they_are_imported(tmp_path, capsys):
+    rows = [
+        {"query": "q", "pos": ["p1", "p2"], "neg": ["n1", "p2", "n2"]},
+        {"query": "r", "pos": ["p3"], "neg": []},
+        {"query": "q", "pos": ["p1"], "neg": ["n3"]},
+    ]
+    place = written(tmp_path, rows, "train.jsonl")
+    arguments = ["import", str(place), "--to", str(tmp_path / "c")]
+    assert run([*arguments, "--negatives", str(tmp_path / "pool"), "--json"]) == 0
+    c = Collection.open(tmp_path / "c")
+    assert json.loads(capsys.readouterr().out)["given_negatives"] == 3
+    pool = hn.load_pool(tmp_path / "pool", n_passages=c.n_passages, collection=c.digest)
+    assert c.query_texts.take(pool.query_rows) == ["q"]
+    assert c.texts.take(pool.passage_rows) == ["n1", "n2", "n3"]  # a positive is no negative
+    assert (set(pool.sources.tolist()), pool.ranker) == ({FILE}, "")
+
+
+def test_scores_that_come_with_negatives_are_a_teachers(tmp_path):
+    rows = [{"query": "q", "pos": ["p1", "p2"], "neg": ["n1"], "pos_scores": [9, 8], "neg_scores": [0.5]}]
+    place = written(tmp_path, rows, "train.jsonl")
+    assert run(["import", str(place), "--to", str(tmp_path / "c"), "--negatives", str(tmp_path / "pool")]) == 0
+    pool = hn.load_pool(tmp_path / "pool")
+    assert (pool.ranker_scores.tolist(), pool.positive_scores.tolist()) == ([0.5], [9, 8])
+
+
+@pytest.mark.parametrize("format", ["sentence-transformers", "flagembedding"])
+def test_what_export_wrote_is_read_back_by_its_texts(world, tmp_path, format):
+    collection, *_ = world
+    mined = hn.mine(collection, None, tmp_path / "pool", sources=["random"], count=2, cache=tmp_path)
+    file = tmp_path / "train.jsonl"
+    hn.export_pool(tmp_path / "pool", collection, file, format=format)
+    back = hn.mine(collection, None, tmp_path / "back", sources=["file"], file=file, count=2, cache=tmp_path)
+    texts = collection.texts.take
+    assert back.query_rows.tolist() == mined.query_rows.tolist()
+    assert sorted(texts(back.passage_rows)) == sorted(texts(mined.passage_rows))
+
+
+def test_negatives_of_another_collection_are_refused(world, tmp_path):
+    collection, *_ = world
+    for rows, code in (
+        ([{"query": "apple", "pos": "x", "neg": "a text from elsewhere"}], "1 of 1 negatives are texts that the"),
+        ([{"query": "unheard", "pos": "x", "neg": "plum"}], "none of the queries is in the collection"),
+        ([{"query": "apple", "pos": "x"}], "NO_NEGATIVES"),
+    ):
+        file = written(tmp_path, rows, "train.jsonl")
+        with pytest.raises(InputError, match=code):
+            hn.mine(collection, None, tmp_path / "pool", sources=["file"], file=file, cache=tmp_path)
+    assert run(["import", str(file), "--to", str(tmp_path / "c"), "--negatives", str(tmp_path / "pool")]) == 3

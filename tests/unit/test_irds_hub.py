@@ -185,6 +185,12 @@ def judged(split):
     ]
 
 
+TRIPLETS = [
+    {"anchor": "q", "positive": "a", "negative": "b"},
+    {"anchor": "q", "positive": "c", "negative": "b"},
+]
+
+
 @pytest.fixture
 def hub(monkeypatch):
     files = dict(beir(plain(answers=False)))
@@ -196,7 +202,9 @@ def hub(monkeypatch):
         "BeIR/some": {"corpus": corpus, "queries": queries},
         "BeIR/some-qrels": {"default": qrels},
         "Tevatron/some": {"default": {s: rows_of(inline[f"{s}.jsonl"]) for s in ("train", "dev")}},
-        "pairs": {"default": {"train": [{"anchor": "a", "positive": "b"}]}},
+        "prompts": {"default": {"train": [{"prompt": "a", "chosen": "b"}]}},
+        "several": {"triplet": {"train": TRIPLETS, "validation": TRIPLETS[:1]}, "pair": {}},
+        "corpus-of": {"default": {"train": [{"id": 7, "text": "one"}]}},
         "odd": {"corpus": {"any": [{"_id": "a", "text": None}]}, "queries": queries, "default": qrels},
     }
     monkeypatch.setitem(sys.modules, "datasets", Hub(content))
@@ -219,12 +227,32 @@ def test_a_hub_dataset_in_the_layout_of_tevatron(tmp_path):
 
 
 @pytest.mark.usefixtures("hub")
+def test_a_hub_dataset_of_pairs_by_the_names_of_its_columns(tmp_path):
+    c = import_collection("hf:several:triplet", tmp_path / "c")
+    assert (list(c.query_texts), list(c.texts), c.splits) == (["q"], ["a", "b", "c"], ("dev", "train"))
+    assert c.qrels("train").passage_rows.tolist() == [0, 2]
+    alone = import_collection("hf:corpus-of", tmp_path / "d")
+    assert (list(alone.passage_ids), alone.n_queries) == (["7"], 0)
+
+
+@pytest.mark.usefixtures("hub")
 @pytest.mark.parametrize(
     ("name", "line"),
     [
         ("nope", "NOT_LOADED: hf:nope cannot be loaded (FileNotFoundError: no dataset nope)"),
         ("odd", "hf:odd/corpus:1: WRONG_TYPE: the field 'text' is null, not a string"),
-        ("pairs", "hf:pairs/train: UNKNOWN_FORMAT: the columns are anchor, positive"),
+        (
+            "prompts",
+            "hf:prompts/train: UNKNOWN_COLUMNS: the columns are prompt, chosen; looked for a query (anchor,",
+        ),
+        (
+            "several",
+            "UNKNOWN_DATASET: hf:several has several configurations; name one as hf:several:CONFIGURATION: t",
+        ),
+        (
+            "several:x",
+            "UNKNOWN_DATASET: hf:several has no configuration 'x'; name one as hf:several:CONFIGURATION: t",
+        ),
     ],
 )
 def test_faults_of_the_hub(tmp_path, name, line):

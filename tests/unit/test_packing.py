@@ -155,8 +155,9 @@ def test_no_token_has_keys_or_values_for_the_first_tokens_alone(ids, narrowed):
     use_flat_attention(flat)
     last, asked = flat.encoder.layer[-1].attention.self, []
     for name in ("query", "key", "value"):
-        hook = lambda _, inputs, __, name=name: asked.append((name, len(inputs[0])))  # noqa: E731
-        getattr(last, name).register_forward_hook(hook)
+        getattr(last, name).register_forward_hook(
+            lambda _, inputs, __, name=name: asked.append((name, len(inputs[0])))
+        )
     first_states(flat, ids, lay_out(LENGTHS, CPU))
     assert asked == [("query", len(LENGTHS))]
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from hardneg.diagnostics.pairwise_errors import PairwiseErrors, pairwise_errors
+from hardneg.diagnostics.counted_errors import PairwiseErrors, compare_errors
+from hardneg.diagnostics.pairwise_errors import pairwise_errors
 from hardneg.errors import InputError
 from hardneg.search.exact import ExactIndex
 from reference_ranking import slow_score
@@ -119,3 +120,32 @@ def test_the_distribution_is_by_decades():
     assert [row["errors"] for row in rows] == [count / 1219 for count in (0, 10, 109, 100, 1000)]
     none = PairwiseErrors(one.query_rows, one.offsets, one.scores, errors * 0)
     assert none.distribution() == [{"least": 0, "below": 1, "queries": 1.0, "errors": 0.0}]
+
+
+def counted(errors, *, query_rows=None):
+    """Errors of queries with one positive each."""
+    n = len(errors)
+    rows = np.arange(n, dtype=np.int32) if query_rows is None else np.array(query_rows, np.int32)
+    return PairwiseErrors(rows, np.arange(n + 1), np.zeros(n, np.float32), np.array(errors, np.int64))
+
+
+def test_states_are_compared_by_hand():
+    states = {"a": counted([0, 1, 4, 500]), "b": counted([0, 3, 2, 700])}
+    rows = compare_errors(states, [("a", "b")], seed=0)
+    assert [row["errors"] for row in rows] == ["all", "first 200"]
+    assert [row["difference"] for row in rows] == [-50.0, 0.0]  # (0 - 2 + 2 - 200) / 4; beyond 200 both count 200
+    assert [(row["fewer"], row["more"]) for row in rows] == [(0.5, 0.25), (0.25, 0.25)]
+    assert rows[0]["p"] == 0.75  # of the 8 patterns of signs of -2, 2, -200, two have a sum of +-196
+    assert all(row["p_holm"] >= row["p"] for row in rows)
+    low, high = rows[0]["interval"]
+    assert low <= -50 <= high
+    with pytest.raises(ValueError, match="different queries"):
+        compare_errors(states | {"b": counted([1, 2, 3, 4], query_rows=[0, 1, 2, 9])}, [("a", "b")], seed=0)
+
+
+def test_a_difference_that_is_no_chance_is_found():
+    worse = np.random.default_rng(0).integers(5, 50, 60)
+    states = {"first": counted(worse), "then": counted(worse - 4), "same": counted(worse - 4)}
+    rows = compare_errors(states, [("then", "first"), ("same", "then")], seed=0)
+    assert rows[0]["p_holm"] < 0.001
+    assert rows[2]["p"] == 1.0

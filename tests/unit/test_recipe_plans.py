@@ -7,6 +7,7 @@ import pytest
 
 import hardneg as hn
 from hardneg import settings_of
+from hardneg.api import train_ranker
 from hardneg.data.training_data import choose_splits
 from hardneg.models.loading import load_encoder
 from hardneg.models.rankers import save_ranker
@@ -286,3 +287,20 @@ def test_a_plan_says_what_frozen_models_take(world, rankers, tmp_path, monkeypat
     found = add_beside(seconds, work, teacher)
     assert seconds == {"encode": pytest.approx(take_sample(work, encoder).tokens(ALL_QUERIES, N))}
     assert found.disk == 4 * 64 * (ALL_QUERIES + N)
+
+
+def test_a_plan_of_a_ranker_says_what_its_guide_takes(world, rankers, tmp_path, monkeypatch):
+    save_ranker(rankers["new"].model, tmp_path / "R")
+    options = COMMON | {"steps": 5, "max_length": 24, "device": "cpu", "estimate": True, "absolute_margin": 0.1}
+    options |= {"sources": ["bm25", "random"], "count": 7}
+    for module in (estimate, train_ranker):
+        monkeypatch.setattr(module, "ranking_seconds", lambda *_: (3.0, 1.0))
+    monkeypatch.setattr(estimate, "encode_seconds", lambda *_: 1.0)
+    collection, model = world[0].collection, world[2]
+    found = hn.plan("ranker", collection, model, **options, filter_by=tmp_path / "R", seeds=2)
+    pairs = QUERIES * 2 * DEPTH + POSITIVES
+    assert found["facts"]["pairs that the guide scores"] == pairs
+    assert found["seconds"]["score by the guide"] == 2 * pairs
+    assert found["seconds"]["total"] == sum(found["seconds"].values()) / 2
+    encoded = hn.plan("ranker", collection, model, **options, filter_by=model)
+    assert encoded["seconds"]["encode"] > 0

@@ -13,14 +13,18 @@ from hardneg.diagnostics.seeds import pool_seeds
 from hardneg.errors import HardnegError
 from hardneg.experiment.folder import write_settings
 from hardneg.experiment.layout import Layout
+from hardneg.negatives.candidates import candidates
+from hardneg.negatives.pool import matches
 from hardneg.report import explorer, page
 from hardneg.report.explorer import explorer_data
 from hardneg.report.figures import FIGURES, SECTIONS, draw
+from hardneg.report.lists import part_of, without_positives
 from hardneg.report.make import make
 from hardneg.report.measured import training_ranks
 from hardneg.report.opened import states_so_far
 from hardneg.report.table import Table
 from hardneg.report.verdict import verdict
+from hardneg.search.runs import load_run, save_run
 from worlds.tiny_world import SETTINGS
 
 
@@ -80,6 +84,40 @@ def test_the_verdict_is_a_sentence_with_interval_and_p(difference, p, kind, word
     assert "is worse than BM25" in found.details[0]
     assert found.advice
     assert any("Fuse with BM25" in line for line in found.advice)
+
+
+def test_the_verdict_says_among_what_dev_was_judged():
+    told = results(comparison(0.1, 0.01), compared_on="dev")
+    told["dev"] = told["test"]
+    found = verdict(told, dev_passages=100)
+    assert found.sentence.startswith("On dev (among BM25's first 100), the final model is better")
+    assert any("Measure among all passages" in line for line in found.advice)
+    assert verdict(told).sentence.startswith("On dev, the final model")
+    spread = {"RR@10": {"mean": 0.5, "std": 0.01, "values": [0.5]}}
+    assert (
+        "dev (among BM25's first 100) RR@10"
+        in verdict({"seeds": [1, 2], "dev": {"final": spread}}, dev_passages=100).sentence
+    )
+    assert verdict(results(comparison(0.1, 0.01)), dev_passages=100).sentence.startswith("On test, the final")
+
+
+def test_tables_name_the_passages_that_dev_was_judged_among(copied):
+    record = json.loads((copied / "settings.json").read_text())
+    for name in ("digest", "hardneg"):
+        del record[name]
+    record["result_settings"]["dev_passages"] = 50
+    write_settings(copied, record)
+    _, drawn = drawn_of(copied)
+    assert set(drawn["results"].table.column("split")) == {"test", "dev (among BM25's first 50)"}
+    assert set(drawn["measured"].table.column("split")) == {"dev (among BM25's first 50)"}
+
+
+def test_a_ranker_is_judged_against_what_it_re_ranks():
+    told = results(comparison(0.3, 0.001), comparison(-0.1, 0.01, against="bm25"), reranked={"first": "bm25"})
+    found = verdict(told)
+    assert found.kind == "worse"
+    assert found.sentence.startswith("On test, the final ranker is worse than BM25")
+    assert any("Do not re-rank" in line for line in found.advice)
 
 
 def test_advice_follows_from_the_results():
@@ -150,8 +188,10 @@ def test_suspected_false_negatives_are_labelled_on_the_page(trained):
 
 def test_every_figure_of_a_finished_experiment_has_facts(trained):
     opened, drawn = drawn_of(trained)
-    missing = {name for name, one in drawn.items() if one.table is None}
-    assert missing <= {"static_and_dynamic", "async_gap", "gradients"}
+    missing = {name for name, one in drawn.items() if one.table is None and one.meant}
+    assert missing <= {"gradients"}
+    others = {name for name, one in drawn.items() if not one.meant}
+    assert {"static_and_dynamic", "async_gap", "iterations", "disagreement", "reranking"} <= others
     assert drawn["audit_signals"].table.column("signal")
     assert opened.notes == []
     assert {figure.section for figure in FIGURES} <= set(SECTIONS)
@@ -167,6 +207,69 @@ def test_every_figure_of_a_finished_experiment_has_facts(trained):
     measured = drawn["measured"].table
     assert measured.column("step") == sorted(measured.column("step"))
     assert measured.column("step")[-1] == steps[-1]
+
+
+def test_lists_without_positives_are_the_candidates(trained):
+    opened = opened_at(trained)
+    data = opened.data_here
+    run = opened.run(opened.trained_states[1], "query")
+    for rows in (data.train.query_rows, data.train.query_rows[::-2]):
+        found = without_positives(opened, run, rows)
+        some = data.train.select(matches(data.train.query_rows, rows)[0])
+        keys = data.collection.text_keys
+        expected = candidates(
+            part_of(run, rows), some, source="query", episode=0, depth=SETTINGS["depth"], text_keys=keys
+        )
+        assert found.query_rows.tolist() == expected.query_rows.tolist()
+        assert found.offsets.tolist() == expected.offsets.tolist()
+        assert found.passage_rows.tolist() == expected.passage_rows.tolist()
+
+
+def test_composition_begins_with_bm25(trained):
+    _, drawn = drawn_of(trained)
+    candidates, pools = drawn["composition"].table, drawn["composition_of_pools"].table
+    for table in (candidates, pools):
+        assert "BM25" in table.column("met")
+        assert "BM25" not in table.column("list")
+        for name in set(table.column("list")):
+            assert sum(table.where(list=name).column("share")) == pytest.approx(1)
+    assert set(pools.column("list")) == {f"episode {i}" for i in (1, 2, 3, 4)}
+    first = set(candidates.where(list="episode 1 query").column("met"))
+    assert first == {"BM25", "episode 1 query"}
+    new = drawn["new_negatives"].table
+    counted = sum(
+        row["entries"] for row in candidates.where(list="episode 1 query").records() if row["met"] != "BM25"
+    )
+    assert new.column("new")[0] == counted
+
+
+def test_without_bm25s_lists_an_episode_is_met_first(copied):
+    shutil.rmtree(copied / "bm25")
+    _, drawn = drawn_of(copied)
+    assert "BM25" not in drawn["composition"].table.column("met")
+    assert drawn["composition"].table.where(list="episode 1 query").column("share") == [1.0]
+
+
+def test_bm25s_lists_of_some_queries_are_the_composition_of_these(copied):
+    place = copied / "bm25/runs/query"
+    run = load_run(place)
+    some = part_of(run, run.query_rows[::3])
+    save_run(some, place, inputs={}, settings={})
+    _, drawn = drawn_of(copied)
+    table = drawn["composition"].table
+    assert 0 < sum(table.where(list="episode 1 query").column("entries")) <= 20 * len(some)
+
+
+def test_errors_of_states_are_tested_in_pairs(trained):
+    _, drawn = drawn_of(trained)
+    table = drawn["error_tests"].table
+    pairs = list(dict.fromkeys(zip(table.column("state"), table.column("against"), strict=True)))
+    assert pairs[-1] == ("final", "untrained")
+    assert len(pairs) >= 4
+    assert all(p <= holm <= 1 for p, holm in zip(table.column("p"), table.column("p (Holm)"), strict=True))
+    told = json.loads((trained / "results.json").read_text())["pairwise_errors"]["test"]
+    row = table.where(state="final", against="untrained", errors="all").records()[0]
+    assert row["difference"] == pytest.approx(told["final"]["total"] - told["untrained"]["total"])
 
 
 def test_states_of_an_unfinished_experiment_are_those_with_runs(copied):
@@ -279,7 +382,7 @@ def test_the_page_is_one_file_without_addresses(report, trained):
     assert "<link" not in head
     assert report.verdict.sentence.split(":")[0] in html
     for one in report.drawn:
-        assert f'id="{one.figure.name}"' in html
+        assert (f'id="{one.figure.name}"' in html) == one.meant
 
 
 def test_every_chart_stands_beside_its_numbers(report, trained):

@@ -79,6 +79,7 @@ def test_every_chart_is_drawn_without_a_word_on_the_console(opened, width, schem
     assert charts.count() > 10
     assert page.locator("[data-chart].drawn svg").count() == charts.count()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate("window.scrollY") == 0
     assert page.locator("section.verdict p.sentence").inner_text()
 
 

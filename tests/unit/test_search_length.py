@@ -10,8 +10,8 @@ import hardneg as hn
 from hardneg.data.formats.trec import read_run
 from hardneg.data.tokens import tokenize
 from hardneg.data.training_data import choose_splits
+from hardneg.diagnostics.counted_errors import load_errors
 from hardneg.diagnostics.judge import Judge
-from hardneg.diagnostics.pairwise_errors import load_errors
 from hardneg.diagnostics.search_state import search_state
 from hardneg.errors import SettingsError
 from hardneg.evaluation.measures import parse_measures

@@ -1,14 +1,17 @@
 """What a state is asked: everything, dev and test, or dev alone."""
 
+import numpy as np
 import pytest
 
 from hardneg.data.training_data import choose_splits
 from hardneg.diagnostics.judge import Judge
-from hardneg.diagnostics.search_state import search_state
+from hardneg.diagnostics.search_state import keep_bm25_lists, search_state
 from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment.snapshot import Snapshot
 from hardneg.models.loading import load_encoder
+from hardneg.search.bm25 import bm25_run
 from hardneg.search.retriever import Encoding
+from hardneg.search.runs import load_run
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 RUNS = {"all": ["train", "lookahead", "test", "dev"], "judged": ["test", "dev"], "dev": ["dev"]}
@@ -30,3 +33,21 @@ def test_a_state_is_searched_for_what_it_is_asked(world, tmp_path, asked):
     stored = {path.name for path in tmp_path.iterdir()}
     assert stored >= {*errors, *(f"{name}-errors" for name in errors)}
     assert ("query" in stored) == ("lookahead" in stored) == (asked == "all")
+
+
+def test_bm25s_lists_of_training_queries_are_kept_once(world, tmp_path):
+    collection, _, cache = world
+    judge, place = Judge(choose_splits(collection), parse_measures("RR@10"), cache), tmp_path / "bm25"
+    keep_bm25_lists(judge, place, queries=7, depth=20)
+    run = load_run(place)
+    assert len(run) == 7
+    assert set(run.query_rows) <= set(judge.data.train.query_rows)
+    whole = bm25_run(collection, run.query_rows, 100, cache)
+    np.testing.assert_array_equal(run.passage_rows, whole.passage_rows)
+    made = (place / "manifest.json").stat().st_mtime_ns
+    keep_bm25_lists(judge, place, queries=7, depth=20)
+    assert (place / "manifest.json").stat().st_mtime_ns == made
+    keep_bm25_lists(judge, place, queries=1000, depth=20)
+    assert len(load_run(place)) == len(judge.data.train)
+    keep_bm25_lists(judge, tmp_path / "none", queries=0, depth=20)
+    assert not (tmp_path / "none").exists()

@@ -30,7 +30,7 @@ from hardneg.data.collection import Collection
 from hardneg.data.judgements import Judgements
 from hardneg.diagnostics.audit import KINDS, Audit, Pairs, StateRun, audit_pairs
 from hardneg.diagnostics.audit_page import audit_page
-from hardneg.errors import HardnegError
+from hardneg.errors import HardnegError, SettingsError
 from hardneg.evaluation.answers import AnswerCache
 from hardneg.experiment.folder import kept_judgements, read_settings
 from hardneg.experiment.layout import Layout, run_of
@@ -92,13 +92,15 @@ def audit(
 
     Raises
     ------
-    SettingsError : an unknown signal; nothing remembers where the collection is; the model cannot be read so.
+    SettingsError : an unknown signal, a threshold that is no number; nothing remembers where the collection is;
+        the model cannot be read so.
     ArtifactError : the pool is damaged or was mined from another collection.
     InputError : a line of the judgements is wrong.
     """
     at_least("--most", most)
     check_all(
         *(partial(one_of, "--threshold", name, tuple(KINDS)) for name in thresholds or {}),
+        *(partial(check_threshold, *one) for one in (thresholds or {}).items()),
         *(partial(check_file, Path(file)) for file in (out, page) if file is not None),
     )
     world = open_world(Path(path), data, cache)
@@ -118,6 +120,12 @@ def audit(
         with publish_file(Path(page)) as stream:
             stream.write(audit_page(facts))
     return facts
+
+
+def check_threshold(name: str, value: float) -> None:
+    """Refuse a threshold that is no number: its signal would fire for no pair."""
+    if math.isnan(value):
+        raise SettingsError("BAD_SETTING", f"--threshold {name}={value}", "give a number")
 
 
 # ---------------------------------------------------------------- what is looked at

@@ -9,24 +9,34 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hardneg.api.inputs import Data, Place, collection_of
 from hardneg.api.inspect import last_pool
 from hardneg.data.collection import Collection
-from hardneg.data.formats.negative_lists import holds_tokens, list_files, read_id_lists, read_token_lists
+from hardneg.data.formats.negative_lists import NAME, holds_tokens, list_files, read_id_lists, read_token_lists
+from hardneg.data.formats.pairs import table_files
+from hardneg.data.formats.tables import JSON, suffix_of
 from hardneg.data.formats.trec import read_run
+from hardneg.data.importing import find_source, kind_of_file, of_columns
+from hardneg.data.record_source import Source
 from hardneg.data.tokens import TokenStore, separator, tokenize, without_special
-from hardneg.errors import SettingsError
+from hardneg.data.training_data import named_split
+from hardneg.errors import InputError, SettingsError
 from hardneg.keyed_random import UInt64
 from hardneg.models.source import ModelSource
+from hardneg.negatives.candidates import Filters
 from hardneg.negatives.external_lists import (
     find,
     hash_lists,
     pool_of_lists,
+    pool_of_texts,
     rows_of_ids,
     rows_of_tokens,
     sequence_hashes,
     with_first,
 )
-from hardneg.negatives.pool import KIND, NegativePool, load_pool
+from hardneg.negatives.groups import usable
+from hardneg.negatives.imported_pool import from_file
+from hardneg.negatives.pool import KIND, NegativePool, load_pool, save_pool
 from hardneg.process.progress import track
 from hardneg.records import Int32, Positives, Run, Side, TokenBatch
 from hardneg.storage.artifacts import cached_digest, digest_json, is_published, read_manifest
@@ -34,16 +44,17 @@ from hardneg.storage.artifacts import cached_digest, digest_json, is_published, 
 if TYPE_CHECKING:
     from hardneg.models.bi_encoder import BiEncoder
 
-JSON = (".json", ".jsonl")
+RECORDS = (".json", ".jsonl")
 BLOCK = 1 << 15  # texts hashed together
 
 
 def open_negatives(
     place: Path, collection: Collection, positives: Positives, source: ModelSource | None, *, cache: Path
 ) -> Run | NegativePool:
-    """Open negatives made elsewhere: a run, a pool (or an experiment: its last), or JSON.
+    """Open negatives made elsewhere: a run, a pool (or an experiment: its last), a table of pairs, or JSON.
 
-    JSON has negatives by passage id, or as token ids.
+    A table has negatives as texts, in columns such as ``negative`` or ``neg``. JSON has negatives by passage id,
+    or as token ids.
 
     Raises
     ------
@@ -54,7 +65,9 @@ def open_negatives(
     pool = last_pool(place)
     if is_published(pool, KIND):
         return load_pool(pool, n_passages=collection.n_passages, collection=collection.digest)
-    if place.is_file() and Path(place.name.removesuffix(".gz")).suffix not in JSON:
+    if has_pairs(place):
+        return given_pool(find_source(f"pairs:{place}"), collection, positives)
+    if place.is_file() and Path(place.name.removesuffix(".gz")).suffix not in RECORDS:
         return read_run(place, collection.query_ids, collection.passage_ids, collection=collection.digest)
     files = list_files(place)
     if not holds_tokens(files[0]):
@@ -72,7 +85,53 @@ def negatives_digest(place: Path) -> str:
     pool = last_pool(place)
     if is_published(pool, KIND):
         return read_manifest(pool).digest
+    if has_pairs(place):
+        return digest_json(dict(find_source(f"pairs:{place}").inputs))
     return digest_json({file.name: cached_digest(file) for file in list_files(place)})
+
+
+def has_pairs(place: Path) -> bool:
+    """Whether a place holds tables of pairs, whose negatives are texts; not lists of token ids."""
+    if not place.is_file():
+        return place.is_dir() and not any(place.glob(NAME)) and of_columns(table_files(place)) == "pairs"
+    is_json = suffix_of(place) in JSON
+    return kind_of_file(place) == "pairs" and not (is_json and holds_tokens(place))
+
+
+def given_pool(source: Source, collection: Collection, positives: Positives) -> NegativePool:
+    """The negatives that a source gives beside its judgements, as a pool; raises if there are none."""
+    teacher = digest_json({"given": dict(source.inputs)})
+    records = (one for one in source.negatives()) if source.negatives else ()
+    pool = pool_of_texts(records, collection, positives, collection.digest, teacher)
+    if not len(pool.passage_rows):
+        what = f"the source ({source.format}) gives no negatives for these queries"
+        raise InputError("NO_NEGATIVES", what, "give one with a column such as negative, or mine them")
+    return pool
+
+
+def keep_given(source: Source, data: Data, out: Place, *, split: str = "train") -> NegativePool:
+    """Publish the negatives that a source gives as a pool of a split's queries at ``out``, and return it.
+
+    Positives of a query, and passages with their texts, are left out; entries have the source ``file``.
+    """
+    collection = collection_of(data)
+    positives = named_split(collection, split).positives()
+    given = given_pool(source, collection, positives)
+    pool = from_file(
+        given,
+        positives,
+        collection,
+        episode=1,
+        depth=len(given.passage_rows),
+        count=None,
+        seed=0,
+        filters=Filters(),
+        contains=None,
+    )
+    kept = pool.select(usable(pool))
+    inputs = {"collection": collection.digest, "file": digest_json(dict(source.inputs))}
+    save_pool(kept, Path(out), settings={"sources": ["file"], "split": split}, inputs=inputs)
+    return kept
 
 
 def pool_of_tokens(

@@ -130,6 +130,10 @@ class Keywords(Options, total=False):
     """Tokens of a batch when texts are encoded."""
     store_dtype: Literal["float16", "float32"]
     """Number format of stored vectors."""
+    bm25_lists: int
+    """With `examine=all`: of at most so many training queries, drawn at random, the lists of BM25 are kept. The
+    report then says which negatives BM25 would have found first. 0 keeps none.
+    """
     measures: str
     """Measures of dev and test. The first one decides which state is kept."""
     checkpoint_every: int

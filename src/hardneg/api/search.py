@@ -25,6 +25,7 @@ from hardneg.api.inspect import passage_facts
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.data.formats.trec import write_run
+from hardneg.data.languages import language_named
 from hardneg.data.training_data import named_split
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.process.distributed import shard_of
@@ -97,6 +98,7 @@ def search_split(
     retriever: OpenRetriever | None = None,
     embeddings: Place | None = None,
     index: Place | None = None,
+    language: str | None = None,
     split: str = "test",
     k: int = 1000,
     rerank_by: Place | None = None,
@@ -113,6 +115,7 @@ def search_split(
         :func:`~hardneg.api.retrievers.open_retriever` opened over the same collection; nothing is loaded again.
     embeddings : the corpus as :func:`encode` embedded it with this model; else it is embedded into the cache.
     index : search this index instead, which :func:`index` built over this model's embeddings.
+    language : how BM25 makes terms of texts; by default as the collection's language says.
     reading : ``passage_model``, ``allow_bin``, ``prompts``, ``query_length``, ``passage_length``, ``device``: how
         the model is read, see :class:`~hardneg.api.inputs.Reading`.
     k : hits of a query; all passages where there are fewer.
@@ -131,7 +134,7 @@ def search_split(
     """
     at_least("k", k)
     at_least("rerank_k", rerank_k)
-    chosen = SearcherOptions(model, bm25, retriever, embeddings, index)
+    chosen = SearcherOptions(model, bm25, retriever, embeddings, index, language)
     chosen.check(reading)
     check_file(Path(out))
     collection, folder = collection_of(data, cache), cache_at(cache)
@@ -152,6 +155,7 @@ def search_text(
     retriever: OpenRetriever | None = None,
     embeddings: Place | None = None,
     index: Place | None = None,
+    language: str | None = None,
     k: int = 5,
     rerank_by: Place | None = None,
     rerank_k: int = 100,
@@ -169,7 +173,7 @@ def search_text(
     """
     at_least("k", k)
     at_least("rerank_k", rerank_k)
-    chosen = SearcherOptions(model, bm25, retriever, embeddings, index)
+    chosen = SearcherOptions(model, bm25, retriever, embeddings, index, language)
     chosen.check(reading)
     if not text.strip():
         raise SettingsError("NO_TEXT", "there is nothing to search for", "give a text that is not blank")
@@ -214,14 +218,15 @@ class Bm25:
 
     collection: Collection
     cache: Path
+    language: str | None = None  # None: the collection's
 
     def search_queries(self, query_rows: Int32, k: int) -> Run:
         """See :class:`OpenRetriever`."""
-        return bm25_run(self.collection, query_rows, k, self.cache)
+        return bm25_run(self.collection, query_rows, k, self.cache, self.language)
 
     def search_texts(self, texts: Sequence[str], k: int) -> Run:
         """See :class:`OpenRetriever`."""
-        return bm25_texts(self.collection, texts, k, self.cache)
+        return bm25_texts(self.collection, texts, k, self.cache, language=self.language)
 
 
 @dataclass(frozen=True)
@@ -233,10 +238,14 @@ class SearcherOptions:
     retriever: OpenRetriever | None
     embeddings: Place | None
     index: Place | None
+    language: str | None = None
 
     def check(self, reading: Reading) -> None:
         """Refuse options that name no searcher, or two; and embeddings or an index that do not fit it."""
         stored = self.embeddings is not None or self.index is not None
+        if self.language is not None and not self.bm25:
+            what = "a language is named, which only BM25 needs to know"
+            raise SettingsError("BAD_SETTING", what, "leave --language out, or search with --bm25")
         if self.retriever is not None:
             if self.model is not None or self.bm25 or stored or any(reading.values()):
                 what = "an open retriever searches, and a model or what belongs to one is named besides"
@@ -261,7 +270,7 @@ class SearcherOptions:
                 raise ArtifactError("OTHER_COLLECTION", what, "give its own", path=collection.path)
             return self.retriever
         if self.model is None:
-            return Bm25(collection, cache)
+            return Bm25(collection, cache, self.language and language_named(self.language))
 
         from hardneg.api.retrievers import retriever_for
 

@@ -125,6 +125,7 @@ def evaluation_plan(task: Task, start: Start) -> EvaluationPlan:
         own=start.own_settings,
         how="" if start.own is None else start.own.how,
         dev_passages=settings.dev_passages,
+        bm25_lists=settings.bm25_lists if settings.examine == "all" else 0,
     )
 
 

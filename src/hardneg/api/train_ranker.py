@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hardneg.api.diagnose import report_training
 from hardneg.api.inputs import source_at
 from hardneg.api.prepare import Task
 from hardneg.api.start import say_what_differs
@@ -21,7 +22,9 @@ from hardneg.models.loading import open_encoder
 from hardneg.process.distributed import by_leader, is_leader
 from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import clock, note, say
+from hardneg.recipes.estimate import add_beside
 from hardneg.recipes.frozen import FrozenModels, frozen_inputs, frozen_models
+from hardneg.recipes.frozen_cost import frozen_work
 from hardneg.recipes.microbenchmarks import ranking_seconds
 from hardneg.recipes.ranker import RANKER, RankerTraining, RankerWork, fresh_ranker
 from hardneg.recipes.starting_model import starting_encoder
@@ -62,6 +65,8 @@ def train_ranker(task: Task) -> dict[str, Any]:
                     task="text-ranking",
                 ),
             )
+        if is_leader():
+            report_training(out, data)
         results = by_leader(lambda: dict(experiment.results))
     if is_leader():
         for line in gain_lines(results):
@@ -129,10 +134,16 @@ def plan_ranker(task: Task, *, measure: bool) -> dict[str, Any]:
         "optimiser steps": work.episode.steps,
         **({"seeds": task.seeds} if task.seeds > 1 else {}),
     }
+    cost = work.with_mining(settings, max(len(settings.sources), 1))
+    beside = frozen_work(settings, cost, task.source, task.given.pool, None)
+    facts |= {name: count for one in beside for name, count in one.facts.items()}
     plan: dict[str, Any] = {"episodes": [work.episode.as_json()], "facts": facts}
     if measure:
         trained, scored = ranking_seconds(ranker, task.data, settings.precision)
-        seconds = {"train": task.seeds * trained * work.trained, "measure": task.seeds * scored * work.scored}
+        seconds = {"train": trained * work.trained, "measure": scored * work.scored}
+        for one in beside:
+            add_beside(seconds, cost, one)
+        seconds = {stage: task.seeds * value for stage, value in seconds.items()}
         plan["seconds"] = seconds | {"total": sum(seconds.values())}
         facts |= {f"time to {stage}": clock(value) for stage, value in seconds.items()}
         facts["time in all, about"] = clock(plan["seconds"]["total"])

@@ -33,14 +33,23 @@ from hardneg.cli.options import (
     show_result,
     with_shared,
 )
+from hardneg.errors import Faults
 
 
 def import_command(
     source: Annotated[str, typer.Argument(help="[FORMAT:]PLACE, such as beir:FOLDER.", metavar="SOURCE")],
-    to: Annotated[Path, option(help="The folder of the canonical collection.", metavar="DIR")],
+    to: Annotated[Path | None, option(help="The folder of the canonical collection.", metavar="DIR")] = None,
     format: Annotated[
-        str, option(help="The convention: beir, qa, msmarco, dpr, tevatron, trec, ...", metavar="FORMAT")
+        str, option(help="pairs, corpus, beir, qa, msmarco, dpr, tevatron, trec, ...", metavar="FORMAT")
     ] = "auto",
+    language: Annotated[
+        str | None,
+        option(help="Language of the passages, for BM25: german, de, zh, ... (default: English).", metavar="NAME"),
+    ] = None,
+    negatives: Annotated[
+        Path | None, option(help="Keep the negatives that the source gives in this pool.", metavar="DIR")
+    ] = None,
+    check: Annotated[bool, option("--check", help="Write nothing, and tell all faults with counts.")] = False,
     allow_empty: Annotated[bool, option("--allow-empty", help="Keep empty texts, and count them.")] = False,
     allow_unjudged: Annotated[
         bool, option("--allow-unjudged", help="Drop judgements of unknown ids, and count them.")
@@ -50,22 +59,32 @@ def import_command(
     ] = "error",
     as_json: JsonOption = False,
 ) -> None:
-    """Read and check a collection of any format, once."""
+    """Read a collection of any format into the canonical form, or --check it."""
+    if (to is None) != check:
+        raise typer.BadParameter("give --to FOLDER, or --check", param_hint="'--to'")
     begin()
-    from hardneg.api.inputs import check_new, one_of
+    from hardneg.api.inputs import one_of
     from hardneg.cli.tables import facts_table
-    from hardneg.data.importing import import_collection
 
-    check_new(to)
-    collection = import_collection(
-        source,
-        to,
-        format=format,
-        allow_empty=allow_empty,
-        allow_unjudged=allow_unjudged,
-        on_duplicate=one_of("--on-duplicate", on_duplicate, ("error", "first")),
-    )
-    show_result({"collection": str(to), "digest": collection.digest, **collection.facts}, as_json, facts_table)
+    rules: dict[str, Any] = {
+        "format": format,
+        "allow_empty": allow_empty,
+        "allow_unjudged": allow_unjudged,
+        "on_duplicate": one_of("--on-duplicate", on_duplicate, ("error", "first")),
+    }
+    if to is not None:
+        from hardneg.api.convert import convert
+
+        facts = convert(source, to, language=language, negatives=negatives, **rules)
+        show_result(facts, as_json, facts_table)
+        return
+
+    from hardneg.data.checking import check_import
+
+    found = check_import(source, **rules)
+    show_result(found.as_json(), as_json, lambda facts: facts_table({**facts, "lines": None}))
+    if found.faults:
+        raise Faults(found.faults)
 
 
 @with_shared

@@ -64,6 +64,10 @@ def search(
     *,
     reading: Reading,
     bm25: Annotated[bool, option("--bm25", help="Search with BM25, not a model.")] = False,
+    language: Annotated[
+        str | None,
+        option(help="Language of the texts, for BM25 (default: the collection's).", metavar="NAME"),
+    ] = None,
     embeddings: EmbeddingsOption = None,
     index: Annotated[
         Path | None, option(help="Search this index, which `hardneg index` made.", metavar="INDEX")
@@ -99,6 +103,7 @@ def search(
         "model": model,
         **reading,
         "bm25": bm25,
+        "language": language,
         "embeddings": embeddings,
         "index": index,
         "rerank_by": rerank_by,

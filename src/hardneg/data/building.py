@@ -27,6 +27,7 @@ from hardneg.data.checks import (
     encoded_text,
     grades_of,
 )
+from hardneg.data.languages import ENGLISH
 from hardneg.data.record_source import JudgementRecord, PassageRecord, QueryRecord, Source
 from hardneg.data.text import (
     IdColumn,
@@ -50,6 +51,7 @@ log = logging.getLogger(__name__)
 PASSAGE_IDS, TITLES, TEXTS = "content/passages.ids", "content/passages.titles", "content/passages.texts"
 QUERY_IDS, QUERY_TEXTS = "content/queries.ids", "content/queries.texts"
 ANSWERS, ANSWER_SPANS = "content/answers.texts", "content/answers.spans.npy"
+LANGUAGE = "content/language.json"
 QRELS = "content/qrels/{split}.{part}.npy"
 QRELS_PARTS = ("query_rows", "offsets", "passage_rows", "grades")
 PASSAGE_TABLE, QUERY_TABLE, TEXT_KEYS = "derived/passages", "derived/queries", "derived/text_keys.npy"
@@ -65,6 +67,8 @@ def build(source: Source, draft: Draft, rules: Rules) -> None:
     n_queries, members = write_queries(source.queries(), draft, policy, none=source.corpus_alone)
     splits = write_qrels(source.judgements(), members, draft, policy)
     draft.facts |= {"passages": n_passages, "queries": n_queries, "splits": splits}
+    if source.language != ENGLISH:  # so that the digest of an English collection is that of its texts alone
+        draft.json(LANGUAGE, source.language)
     draft.facts |= {"counts": dict(policy.counts), "ignored_fields": dict(source.ignored)}
     for name, seen in sorted(policy.counts.items()):
         log.warning("%s: %d", name.replace("_", " "), seen)

@@ -18,6 +18,7 @@ from hardneg.arguments import check_fields, check_value, checked
 from hardneg.data.building import (
     ANSWER_SPANS,
     ANSWERS,
+    LANGUAGE,
     PASSAGE_IDS,
     PASSAGE_TABLE,
     QRELS,
@@ -31,6 +32,7 @@ from hardneg.data.building import (
     build,
 )
 from hardneg.data.checks import OnDuplicate, Rules
+from hardneg.data.languages import ENGLISH, language_named
 from hardneg.data.record_source import Judged, PassageLike, QueryLike, Source, source_from_lists
 from hardneg.data.text import IdColumn, TextColumn, hash_strings
 from hardneg.errors import SettingsError
@@ -45,6 +47,7 @@ from hardneg.storage.artifacts import (
     load_array,
     open_artifact,
     publish,
+    read_json,
 )
 
 KIND = "collection"
@@ -57,12 +60,14 @@ class Collection:
 
     Attributes
     ----------
-    digest : SHA-256 of ids, titles, texts, queries, qrels and answers, and of nothing else.
+    digest : SHA-256 of ids, titles, texts, queries, qrels and answers, of the language if it is not English, and
+        of nothing else.
     splits : names, ascending.
     passage_ids, titles, texts : columns by passage row, in source order.
     query_ids, query_texts : columns by query row, ascending by the bytes of the id.
     text_keys : uint64 [n_passages], equal for equal texts.
     facts : counts of the import: records, splits, and what was dropped or ignored.
+    language : of the passages; it decides how BM25 makes terms of them.
     """
 
     path: Path
@@ -77,6 +82,7 @@ class Collection:
     answer_texts: TextColumn
     answer_spans: Int64
     facts: Mapping[str, Any]
+    language: str = ENGLISH
 
     @classmethod
     @checked
@@ -97,6 +103,7 @@ class Collection:
             answer_texts=TextColumn.open(path, ANSWERS),
             answer_spans=np.asarray(load_array(path / ANSWER_SPANS)),
             facts=manifest.facts,
+            language=read_json(path / LANGUAGE) if LANGUAGE in manifest.files else ENGLISH,
         )
 
     @classmethod
@@ -107,6 +114,7 @@ class Collection:
         qrels: Judged | None = None,
         *,
         answers: Mapping[str, Sequence[str]] | None = None,
+        language: str = ENGLISH,
         to: str | Path | None = None,
         allow_empty: bool = False,
         allow_unjudged: bool = False,
@@ -122,6 +130,7 @@ class Collection:
             alone, which can be encoded and searched.
         qrels : by split and query id, either {passage id: grade} or a list of passage ids (grade 1).
         answers : by query id.
+        language : of the passages, by name or ISO code; it decides how BM25 makes terms of them.
         to : the folder to publish; by default a folder of the user's cache, named after the content.
         allow_empty, allow_unjudged, on_duplicate : as for an import.
 
@@ -133,7 +142,8 @@ class Collection:
         source = source_from_lists(
             passages, {} if queries is None else queries, {} if qrels is None else qrels, answers or {}
         )
-        source = replace(source, corpus_alone=queries is None)
+        check_value("language", language, str)
+        source = replace(source, corpus_alone=queries is None, language=language_named(language))
         rules = Rules(allow_empty, allow_unjudged, on_duplicate)
         check_fields(rules)
         check_value("to", to, str | Path | None)
@@ -166,7 +176,8 @@ class Collection:
         """The judgements of a split; a query without judgements is in it too."""
         if split not in self.splits:
             there = f"there are {', '.join(self.splits)}" if self.splits else "import it with judgements"
-            raise SettingsError("UNKNOWN_SPLIT", f"no split {split!r}", there, path=self.path)
+            what = f"no split {split!r}{'' if self.n_queries else ': this is a corpus without queries'}"
+            raise SettingsError("UNKNOWN_SPLIT", what, there, path=self.path)
         parts = (load_array(self.path / QRELS.format(split=split, part=part)) for part in QRELS_PARTS)
         return Qrels(*(np.asarray(part) for part in parts))
 
@@ -179,7 +190,8 @@ def content_digest(manifest: Manifest) -> str:
 
 def cached_place(source: Source, rules: Rules, cache: Path | None = None) -> Path:
     """The folder of a cache where this source's collection belongs."""
-    key = digest_json([FORMAT_VERSION, READING, source.format, dict(source.inputs), vars(rules)])
+    language = [] if source.language == ENGLISH else [source.language]
+    key = digest_json([FORMAT_VERSION, READING, source.format, dict(source.inputs), vars(rules), *language])
     return (cache or cache_root()) / "collections" / key[:32]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import re
 import time
@@ -16,6 +17,7 @@ from hardneg.data.collection import KIND, Collection, cached_place, publish_sour
 from hardneg.data.formats import beir, dpr, hub, irds, msmarco, pairs, pydocs, qa, tevatron, trec_folder
 from hardneg.data.formats.columns import corpus_columns, pair_columns, unknown_columns
 from hardneg.data.formats.tables import SUFFIXES, columns_of, suffix_of
+from hardneg.data.languages import language_named
 from hardneg.data.record_source import Source
 from hardneg.errors import BusyError, InputError, SettingsError
 from hardneg.storage.artifacts import MANIFEST, SettingsClash, cache_root, check_writable, is_published, lease
@@ -89,6 +91,7 @@ def import_collection(
     allow_empty: bool = False,
     allow_unjudged: bool = False,
     on_duplicate: OnDuplicate = "error",
+    language: str | None = None,
     replace: bool = False,
 ) -> Collection:
     """Read a collection of any format, check every record, and publish it in the canonical form.
@@ -101,6 +104,8 @@ def import_collection(
     allow_empty : keep and count empty texts instead of refusing them.
     allow_unjudged : drop and count judgements that name unknown ids instead of refusing them.
     on_duplicate : ``first`` keeps the first record of an id and counts the others; ``error`` refuses them.
+    language : of the passages, by name or ISO code; it decides how BM25 makes terms of them. None: English, or
+        what ``ir_datasets`` says.
     replace : replace a collection that stands at ``to``.
 
     Raises
@@ -116,6 +121,8 @@ def import_collection(
     check_writable(to)
     if isinstance(source, str):
         source = find_source(source, format)
+    if language is not None:
+        source = dataclasses.replace(source, language=language_named(language))
     with holding(to, cache_root()):
         return publish_source(source, to, Rules(allow_empty, allow_unjudged, on_duplicate), replace=replace)
 

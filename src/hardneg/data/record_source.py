@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hardneg.arguments import described
+from hardneg.data.languages import ENGLISH
 from hardneg.errors import InputError
 from hardneg.storage.artifacts import cached_digest, reading
 
@@ -79,6 +80,7 @@ class Source:
     inputs : digests of what the streams read, by name; equal inputs mean an equal collection.
     ignored : number of times that each unused field was seen, counted while streaming.
     negatives : a function that yields the negatives that the source gives beside; None: this format has none.
+    language : of the passages; it decides how BM25 makes terms of them.
     corpus_alone : whether there may be no queries, so that the collection can be encoded and searched only.
     """
 
@@ -90,6 +92,7 @@ class Source:
     ignored: Counter[str] = field(default_factory=Counter)
     negatives: Callable[[], Iterator[GivenRecord]] | None = None
     corpus_alone: bool = False
+    language: str = ENGLISH
 
 
 def file_digests(folder: Path, files: Iterable[Path]) -> dict[str, str]:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from hardneg.diagnostics.encounters import (
     BLOCK,
-    KEYS,
     DatedLists,
     Encounters,
     Lists,
@@ -28,6 +27,8 @@ from hardneg.records import Int64, Positives
 
 Float64 = NDArray[np.float64]
 
+SORTED = 1 << 17  # entries sorted together
+MASKED = 16  # up to so many lists, the sets of lists that share a passage are counted
 OTHER = "other"  # the encounter of pool entries that none of the lists before the pool has
 MOVING = ("query", "lookahead", "dynamic")  # sources that give other passages in each episode
 ORDER = tuple(name for name in SOURCES if name not in MOVING) + MOVING  # within an episode
@@ -71,7 +72,7 @@ def composition(
     *,
     pools: Collection[str] = (),
     positives: Positives | None = None,
-    block: int = KEYS,
+    block: int = SORTED,
 ) -> Composition:
     """Attribute every entry of every list to the list in which its query met the passage first.
 
@@ -87,8 +88,8 @@ def composition(
     The lists must not be empty. They may belong to different queries; each query counts with the lists it has.
     """
     names = tuple(lists)
-    known = _nothing() if positives is None else positives
-    entries = _by_first([known, *lists.values()], block)[1:, 1:]
+    known = 0 if positives is None else 1
+    entries = _by_first([*([] if positives is None else [positives]), *lists.values()], block)[known:, known:]
     is_pool = np.array([name in pools for name in names], bool)
     columns = tuple(name for name in names if name not in pools)
     kept = entries[:, ~is_pool]
@@ -122,14 +123,32 @@ def composition_of_pools(pools: Mapping[str, NegativePool], *, block: int = BLOC
 
 def _by_first(lists: Sequence[Lists], block: int) -> Int64:
     """The entries [lists, lists] of each list by the list in which their query first met the passage."""
-    counts = np.zeros(len(lists) ** 2, np.int64)
-    for part in sorted_keys(lists, queries_of(lists), block=block):
+    n = len(lists)
+    together = np.zeros(1 << n if n <= MASKED else 0, np.int64)  # pairs by the lists that have them
+    counts = np.zeros(n * n, np.int64)
+    for part in sorted_keys(lists, queries_of(lists), block=block, guarded=False):
+        found = part.lists() if n <= MASKED else None
+        if found is not None:
+            together += np.bincount(found, minlength=len(together))
+            continue
         times = part.times()
         pairs = times.astype(np.uint32)
-        pairs *= np.uint32(len(lists))
+        pairs *= np.uint32(n)
         pairs += part.first(times)
         counts += np.bincount(pairs, minlength=len(counts))
-    return counts.reshape(len(lists), len(lists))
+    return counts.reshape(n, n) + _spread(together, n)
+
+
+def _spread(together: Int64, n: int) -> Int64:
+    """The entries [n, n] of each list by the first list, given how many pairs each set of lists has."""
+    sets = np.flatnonzero(together)
+    first = np.log2(np.maximum(sets & -sets, 1)).astype(np.int64)  # the lowest bit: exact for powers of two
+    return np.array([np.bincount(first[has], together[sets[has]], n) for has in _members(sets, n)], np.int64)
+
+
+def _members(sets: Int64, n: int) -> list[NDArray[np.bool_]]:
+    """For each list [n], which of these sets [m] have it."""
+    return [(sets >> i & 1).astype(bool) for i in range(n)]
 
 
 def _count(met: Sequence[DatedLists], times: int, block: int) -> Int64:

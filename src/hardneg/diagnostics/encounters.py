@@ -139,8 +139,9 @@ def encounters(
 class Keys:
     """The entries of some queries in lists that are met one after another, as sorted numbers.
 
-    A number is made of the query (from 0), the passage and the time. The highest bit of a time is 0, so two
-    neighbours are of the same query and passage exactly where they differ by less than ``1 << time_bits - 1``.
+    A number is made of the query (from 0), the passage and the time, so two neighbours are of the same query and
+    passage exactly where no bit above those of the time differs. If it is ``guarded``, the highest bit of a time
+    is 0, and then this is so exactly where they differ by less than ``1 << time_bits - 1``.
     """
 
     start: int  # the first query
@@ -151,7 +152,7 @@ class Keys:
 
     @property
     def apart(self) -> np.unsignedinteger:
-        """The least difference of two entries of different queries or passages."""
+        """The least difference of two entries of different queries or passages, if the numbers are guarded."""
         return self.keys.dtype.type(1 << self.time_bits - 1)
 
     def times(self) -> NDArray[np.unsignedinteger]:
@@ -161,10 +162,32 @@ class Keys:
 
     def first(self, times: NDArray[np.unsignedinteger]) -> NDArray[np.unsignedinteger]:
         """The time [n] at which the query first met the passage of each entry, given ``times``."""
-        begins = np.ones(len(self.keys), bool)
-        np.greater_equal(self.keys[1:] - self.keys[:-1], self.apart, out=begins[1:])
-        starts = np.flatnonzero(begins)
+        starts = self._starts(self.keys[1:] ^ self.keys[:-1])
         return np.repeat(times[starts], np.diff(starts, append=len(times)))
+
+    def lists(self) -> NDArray[np.uint32] | None:
+        """For each query and passage a number [m] whose bit i says whether list i has it.
+
+        None where a list has a passage of a query twice. There must be at most 32 lists.
+        """
+        differences = self.keys[1:] ^ self.keys[:-1]
+        if not len(self.keys):
+            return np.zeros(0, np.uint32)
+        if not differences.all():
+            return None
+        starts = self._starts(differences)
+        times = self.keys & self.keys.dtype.type((1 << self.time_bits) - 1)
+        bits = np.left_shift(np.uint32(1), times.astype(np.uint32, copy=False))
+        sums = np.cumsum(bits, dtype=np.uint32)  # it may wrap: differences do not see it
+        ends = sums[np.append(starts[1:], len(sums)) - 1]
+        ends[1:] -= ends[:-1].copy()
+        return ends
+
+    def _starts(self, differences: NDArray[np.unsignedinteger]) -> Int64:
+        """Where the entries of each query and passage begin, given the bits in which neighbours differ."""
+        begins = np.ones(len(self.keys), bool)
+        np.greater_equal(differences, self.keys.dtype.type(1 << self.time_bits), out=begins[1:])
+        return np.flatnonzero(begins)
 
     def places(self) -> NDArray[np.unsignedinteger]:
         """A number [n] for the query and the time of each entry: query ``<< time_bits |`` time."""
@@ -175,7 +198,9 @@ class Keys:
         return found
 
 
-def sorted_keys(lists: Sequence[Lists], query_rows: Int32, *, block: int = KEYS) -> Iterator[Keys]:
+def sorted_keys(
+    lists: Sequence[Lists], query_rows: Int32, *, block: int = KEYS, guarded: bool = True
+) -> Iterator[Keys]:
     """All entries of these lists, the i-th of which is met at time i, for one block of queries after another.
 
     Numbers of 32 bits are sorted where a few queries fit into them, and of 64 bits elsewhere.
@@ -184,9 +209,10 @@ def sorted_keys(lists: Sequence[Lists], query_rows: Int32, *, block: int = KEYS)
     ----------
     query_rows : [Q] distinct; the entries of other queries are left out.
     block : about so many entries are held together; a query is never divided.
+    guarded : leave a bit between the times and the passages free; see :class:`Keys`.
     """
     aligned = [_Aligned.of(DatedLists(one, time), query_rows) for time, one in enumerate(lists)]
-    time_bits = len(lists).bit_length() + 1
+    time_bits = len(lists).bit_length() + guarded
     passage_bits = max((int(one.passage_rows.max(initial=0)) for one in lists), default=0).bit_length()
     kind: type[np.unsignedinteger] = np.uint32 if time_bits + passage_bits <= _SHORT else np.uint64
     most = 1 << (np.iinfo(kind).bits - time_bits - passage_bits)
@@ -195,14 +221,14 @@ def sorted_keys(lists: Sequence[Lists], query_rows: Int32, *, block: int = KEYS)
         keys, filled = np.empty(total[stop] - total[start], kind), 0
         heads = np.left_shift(np.arange(stop - start).astype(kind), kind(time_bits + passage_bits))
         for time, one in enumerate(aligned):
-            lengths = one.lengths[start:stop]
             passages = one.passages(start, stop).view(np.uint32)
             part = keys[filled : filled + len(passages)]
             np.left_shift(passages, kind(time_bits), out=part)
-            if (lengths == lengths[0]).all():  # mostly: then nothing need be repeated
-                part.reshape(len(heads), -1)[:] |= (heads | kind(time))[:, None]
+            if one.equal:  # mostly: then nothing need be repeated
+                rows = part.reshape(len(heads), -1)
+                np.bitwise_or(rows, (heads | kind(time))[:, None], out=rows)
             else:
-                part |= np.repeat(heads | kind(time), lengths)
+                part |= np.repeat(heads | kind(time), one.lengths[start:stop])
             filled += len(part)
         keys.sort()
         yield Keys(start, stop, keys, time_bits, passage_bits)
@@ -223,15 +249,17 @@ class _Aligned:
     found: Int64 | None  # [m] the lists of the queries, query by query; None: list i is that of query i
     by_query: Int64  # [Q + 1] which of ``found`` belong to each query
     lengths: Int64  # [Q] entries of each query
+    equal: bool  # whether all queries have as many
 
     @classmethod
     def of(cls, met: DatedLists, query_rows: Int32) -> _Aligned:
         lists = met.lists
         if np.array_equal(lists.query_rows, query_rows):
-            return cls(met, None, np.zeros(0, np.int64), spans(lists.offsets))
+            lengths = spans(lists.offsets)
+            return cls(met, None, np.zeros(0, np.int64), lengths, _is_constant(lengths))
         found, by_query = matches(lists.query_rows, query_rows)
-        lengths = offsets_of(spans(lists.offsets)[found])[by_query]
-        return cls(met, found, by_query, spans(lengths))
+        lengths = spans(offsets_of(spans(lists.offsets)[found])[by_query])
+        return cls(met, found, by_query, lengths, _is_constant(lengths))
 
     def index(self, start: int, stop: int) -> Int64 | slice:
         """Where the entries of the queries ``start`` to ``stop`` stand in the lists, query by query."""
@@ -253,3 +281,7 @@ class _Aligned:
             of = np.arange(index.start, index.stop) if isinstance(index, slice) else index
             return owner, lists.passage_rows[index], when(of)
         return owner, lists.passage_rows[index], when
+
+
+def _is_constant(lengths: Int64) -> bool:
+    return bool(len(lengths) and (lengths == lengths[0]).all())

@@ -1,4 +1,4 @@
-"""Pairwise errors: irrelevant passages that score higher than a relevant one.
+"""Counts pairwise errors: irrelevant passages that score higher than a relevant one.
 
 Table 1 and Figure 3 of Zhan et al., "Optimizing Dense Retrieval Model Training with Hard Negatives", SIGIR 2021:
 training on random negatives lowers their number, training on hard ones that of the first 200 of each positive.
@@ -7,74 +7,21 @@ training on random negatives lowers their number, training on hard ones that of 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hardneg.diagnostics.counted_errors import KIND, PairwiseErrors, load_errors, save_errors
 from hardneg.errors import InputError
 from hardneg.experiment.layout import errors_of
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.process.progress import Tick, silent, track
-from hardneg.records import Float32, Int32, Int64, Positives, Qrels, owners, spans
+from hardneg.records import Float32, Int64, Positives, Qrels, owners
 from hardneg.search.counting import count_above
 from hardneg.search.exact import ExactIndex
-from hardneg.storage.artifacts import is_current, is_published, load_array, open_artifact, publish
-
-TOP = 200  # K of the paper
-KIND = "pairwise-errors"
-ARRAYS = ("query_rows", "offsets", "scores", "errors")
-
-
-@dataclass(frozen=True)
-class PairwiseErrors:
-    """Errors of every positive, by query."""
-
-    query_rows: Int32  # [Q]
-    offsets: Int64  # [Q + 1]
-    scores: Float32  # [n] of the positives
-    errors: Int64  # [n] irrelevant passages that score strictly higher (STAR, Eq. 3)
-
-    def of_queries(self, top: int | None = None) -> Int64:
-        """[Q] the sum over a query's positives of their errors, or of min(errors, ``top``) (STAR, Eqs. 5, 6)."""
-        errors = self.errors if top is None else np.minimum(self.errors, top)
-        return np.bincount(owners(self.offsets), errors, minlength=len(self.query_rows)).astype(np.int64)
-
-    def mean(self, top: int | None = None) -> float:
-        """The mean of :meth:`of_queries` over the queries that have a positive."""
-        return float(self.of_queries(top)[spans(self.offsets) > 0].mean())
-
-    def distribution(self) -> list[dict[str, Any]]:
-        """Shares of the queries and of all errors, by decades of a query's errors (STAR, Fig. 3).
-
-        Each row is of queries with ``least`` errors or more and fewer than ``below``; the first: without any.
-        """
-        errors = self.of_queries()[spans(self.offsets) > 0]
-        decades = np.char.str_len(errors.astype(str)) * (errors > 0)  # digits: no logarithm to be rounded
-        count = np.bincount(decades)
-        total = np.bincount(decades, errors)
-        return [
-            {
-                "least": 10 ** (i - 1) if i else 0,
-                "below": 10**i,
-                "queries": float(count[i] / len(errors)),
-                "errors": float(total[i] / max(total.sum(), 1)),
-            }
-            for i in range(len(count))
-        ]
-
-    def as_json(self, top: int = TOP) -> dict[str, Any]:
-        """``total`` and ``top`` mean errors a query, how many ``queries``, ``k`` of the latter, distribution."""
-        return {
-            "total": self.mean(),
-            "top": self.mean(top),
-            "k": top,
-            "queries": int((spans(self.offsets) > 0).sum()),
-            "distribution": self.distribution(),
-        }
+from hardneg.storage.artifacts import is_current, is_published
 
 
 def pairwise_errors(
@@ -153,17 +100,3 @@ def count_errors(state: Snapshot, name: str, positives: Positives) -> PairwiseEr
     index = ExactIndex(passages.shards, max_norm=passages.max_norm, device=state.encoder.device)
     with state.timed("count", run=name, queries=len(positives)), track("counting errors", "queries") as tick:
         return pairwise_errors(index, queries, positives, progress=tick)
-
-
-def save_errors(errors: PairwiseErrors, path: Path, inputs: Mapping[str, str]) -> None:
-    """Publish errors query by query at ``path``."""
-    with publish(path, KIND, inputs=inputs, replace=True) as draft:
-        for name in ARRAYS:
-            draft.array(f"{name}.npy", getattr(errors, name))
-        draft.facts.update(errors.as_json())
-
-
-def load_errors(path: Path) -> PairwiseErrors:
-    """Open what :func:`save_errors` published."""
-    open_artifact(path, KIND)
-    return PairwiseErrors(**{name: load_array(path / f"{name}.npy") for name in ARRAYS})

@@ -16,12 +16,13 @@ from hardneg.diagnostics.choice import Choice, choose, report
 from hardneg.diagnostics.curves import draw_learning_curve, learning_curve
 from hardneg.diagnostics.judge import Judge
 from hardneg.diagnostics.measured import Measured, measure_state, with_figures, with_final
+from hardneg.diagnostics.search_state import keep_bm25_lists
 from hardneg.diagnostics.sharpness import kept_sharpness
 from hardneg.diagnostics.summary import Seen, by_split, dev_values, summarize
 from hardneg.errors import InputError
 from hardneg.evaluation.measures import Measure
 from hardneg.experiment.folder import Experiment
-from hardneg.experiment.layout import Layout, trec_run
+from hardneg.experiment.layout import Layout, run_of, trec_run
 from hardneg.experiment.names import BM25, FINAL, LAST, RETRIEVED, STARTED, UNTRAINED, shown
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.experiment.states import StateRecord
@@ -51,6 +52,7 @@ class EvaluationPlan:
     depth : the number of hits of each training query.
     seed : the seed of the significance tests.
     dev_passages : see :class:`~hardneg.diagnostics.judge.Judge`.
+    bm25_lists : the number of training queries whose lists of BM25 are kept for the report.
     first_episode : the number of the first episode.
     keep : which state is the result: the last one, or the best on dev.
     about, settings, base_model : description, settings and base model (its name on the hub) in the model card.
@@ -69,6 +71,7 @@ class EvaluationPlan:
     own: EncoderSettings | None = None
     how: str = ""
     dev_passages: int | None = None
+    bm25_lists: int = 0
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,8 @@ def evaluate_states(
     again = measure_state(kept, judge, experiment.layout, depth=plan.depth) if incomplete else None
     if not is_leader():
         return
+    kept_lists = run_of(experiment.layout.runs_of(BM25), "query")
+    keep_bm25_lists(judge, kept_lists, queries=plan.bm25_lists, depth=plan.depth)
     seen = with_final(seen, last.name, choice.state, again, experiment.layout)
     records = {name: one.record for name, one in seen.items()}
     results = results_of(seen, choice, plan) | dict(handling.besides(seen, judge))

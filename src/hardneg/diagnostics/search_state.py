@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hardneg import keyed_random
 from hardneg.data.training_data import TrainingData
 from hardneg.diagnostics.judge import Judge
 from hardneg.diagnostics.pairwise_errors import errors_of_state
@@ -17,7 +19,11 @@ from hardneg.negatives.mining import training_depth
 from hardneg.process.distributed import by_leader
 from hardneg.records import Int32, Qrels, Run
 from hardneg.search.bm25 import bm25_run
-from hardneg.storage.artifacts import is_current
+from hardneg.search.runs import KIND as RUN
+from hardneg.search.runs import save_run
+from hardneg.storage.artifacts import digest_json, is_current
+
+SEED = 0  # of the training queries whose lists of BM25 are kept
 
 
 def search_state(state: State, judge: Judge, *, depth: int) -> tuple[dict[str, Run], dict[str, dict[str, Any]]]:
@@ -89,6 +95,24 @@ def bm25_judged(judge: Judge) -> dict[str, Run]:
         for name, qrels in data.judged.items()
     }
     return {name: run.among(among[name]) if name in among else run for name, run in runs.items()}
+
+
+def keep_bm25_lists(judge: Judge, path: Path, *, queries: int, depth: int) -> None:
+    """Publish BM25's run of training queries at ``path``, once: the first list in which they meet a negative.
+
+    Parameters
+    ----------
+    queries : at most so many, drawn at random; 0: no run is made.
+    depth : how far down training queries are mined.
+    """
+    data = judge.data
+    words = keyed_random.hash64(keyed_random.key(SEED, "composition/bm25"), data.train.query_rows)
+    rows = np.sort(data.train.query_rows[np.argsort(words, kind="stable")[:queries]])
+    k = training_depth(data.collection, data.train, depth)
+    inputs = {"collection": data.collection.digest, "queries": digest_json([rows.tolist(), k])}
+    if len(rows) and not is_current(path, RUN, inputs):
+        run = bm25_run(data.collection, rows, k, judge.cache)
+        save_run(run, path, inputs=inputs, settings={"depth": k})
 
 
 def keep_sample(state: State, data: TrainingData, run: Run | None) -> None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hardneg.adversarial import entropy
 from hardneg.data.training_data import TrainingData
+from hardneg.experiment.layout import sharpness_of
 from hardneg.experiment.snapshot import Snapshot
 from hardneg.negatives.candidates import Contains
 from hardneg.negatives.labels import answers_of, with_answers
@@ -22,11 +23,6 @@ Bool = NDArray[np.bool_]
 
 KIND = "sharpness"
 HITS = 15  # beside the positive
-
-
-def sharpness_of(runs: Path) -> Path:
-    """Where the figures of a state stand, beside its runs."""
-    return runs / "sharpness"
 
 
 def keep_sharpness(

@@ -356,6 +356,11 @@ def informative_of(runs: Path) -> Path:
     return runs / "informative"
 
 
+def sharpness_of(runs: Path) -> Path:
+    """How sharp a state's scores are, beside its runs."""
+    return runs / "sharpness"
+
+
 def run_of(runs: Path, name: str) -> Path:
     """One run of a state."""
     return runs / name

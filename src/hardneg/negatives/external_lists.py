@@ -1,22 +1,25 @@
-"""Turns lists of negatives that other tools made (passage ids or token ids) into a pool."""
+"""Turns lists of negatives that other tools made (passage ids, texts or token ids) into a pool."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from hardneg.data.collection import Collection
 from hardneg.data.formats.negative_lists import IdList, TokenList
 from hardneg.data.ids import IdSpace
+from hardneg.data.record_source import GivenRecord
+from hardneg.data.text import hash_strings
 from hardneg.errors import InputError
 from hardneg.keyed_random import UInt64, hash64, key
 from hardneg.negatives.pool import SOURCES, NegativePool
-from hardneg.records import Int32, Int64, Positives, TokenBatch, offsets_of, spans, take_spans
+from hardneg.records import Float32, Int32, Int64, Positives, TokenBatch, offsets_of, owners, spans, take_spans
 
 log = logging.getLogger(__name__)
 
@@ -30,12 +33,25 @@ class RowLists(NamedTuple):
     query_rows: Int32  # [Q]
     offsets: Int64  # [Q + 1]
     passage_rows: Int32  # [n]
+    scores: Float32 | None = None  # [n] a teacher's; None: there are none
 
 
-def pool_of_lists(lists: RowLists, positives: Positives, collection: str) -> NegativePool:
+class Taught(NamedTuple):
+    """A teacher's scores of positives, and what names the teacher."""
+
+    teacher: str
+    query_rows: Int32  # [m]
+    passage_rows: Int32  # [m]
+    scores: Float32  # [m]
+
+
+def pool_of_lists(
+    lists: RowLists, positives: Positives, collection: str, taught: Taught | None = None
+) -> NegativePool:
     """The lists as a pool of the queries of ``positives``; entries have source ``file``, no rank and no score.
 
-    Several lists of one query are joined. Lists of other queries are left out; the log says how many.
+    Several lists of one query are joined. Lists of other queries are left out; the log says how many. The scores
+    of the lists and of the positives (``taught``) become those of a ranker.
     """
     position = np.full(int(max(lists.query_rows.max(initial=0), positives.query_rows.max(initial=0))) + 1, -1)
     position[positives.query_rows] = np.arange(len(positives))
@@ -46,7 +62,7 @@ def pool_of_lists(lists: RowLists, positives: Positives, collection: str) -> Neg
     index, _ = take_spans(lists.offsets, order)
     lengths = np.bincount(owner[order], weights=spans(lists.offsets)[order], minlength=len(positives))
     n = len(index)
-    return NegativePool(
+    pool = NegativePool(
         query_rows=positives.query_rows,
         positive_offsets=positives.offsets,
         positive_rows=positives.passage_rows,
@@ -60,6 +76,23 @@ def pool_of_lists(lists: RowLists, positives: Positives, collection: str) -> Neg
         episode=0,
         collection=collection,
     )
+    if lists.scores is None or taught is None:
+        return pool
+    scores = positive_scores(positives, taught)
+    return replace(pool, ranker=taught.teacher, ranker_scores=lists.scores[index], positive_scores=scores)
+
+
+def positive_scores(positives: Positives, taught: Taught) -> Float32:
+    """A teacher's score of each positive; NaN where it gave none."""
+    ours = positives.query_rows[owners(positives.offsets)].astype(np.int64) << 31 | positives.passage_rows
+    theirs = taught.query_rows.astype(np.int64) << 31 | taught.passage_rows
+    order = np.argsort(theirs, kind="stable")
+    place = np.minimum(np.searchsorted(theirs, ours, sorter=order), max(len(theirs) - 1, 0))
+    scores = np.full(len(ours), np.nan, np.float32)
+    if len(theirs):
+        found = theirs[order[place]] == ours
+        scores[found] = taught.scores[order[place[found]]]
+    return scores
 
 
 # ---------------------------------------------------------------- by passage ids
@@ -82,6 +115,87 @@ def rows_of_ids(records: Iterable[IdList], queries: IdSpace, passages: IdSpace) 
             fix = "give the collection they were mined from"
             raise InputError("UNKNOWN_ID", what, fix, path=record.path, line=record.line)
     return RowLists(np.concatenate(query_rows), offsets_of(np.concatenate(lengths)), np.concatenate(rows))
+
+
+# ---------------------------------------------------------------- by texts
+
+
+def pool_of_texts(
+    records: Iterable[GivenRecord], collection: Collection, positives: Positives, digest: str, teacher: str
+) -> NegativePool:
+    """The negatives that a source gives as texts, as a pool of the queries of ``positives``.
+
+    If every record has a teacher's scores, they are kept under the name ``teacher``.
+
+    Parameters
+    ----------
+    digest : that of the collection.
+
+    Raises
+    ------
+    InputError : no query is in the collection, or a negative is not.
+    """
+    given = list(records)
+    query_rows = rows_of_queries(given, collection)
+    rows = rows_of_passages(given, [one.negatives for one in given], collection, needed=True)
+    lengths = offsets_of(np.array([len(one.negatives) for one in given], np.int64))
+    if not given or not all(len(one.negative_scores) for one in given):
+        return pool_of_lists(RowLists(query_rows, lengths, rows), positives, digest)
+    of_positives = rows_of_passages(given, [one.positives for one in given], collection, needed=False)
+    owner = np.repeat(query_rows, [len(one.positives) for one in given])
+    found = (of_positives >= 0) & (owner >= 0)
+    scores = np.array([score for one in given for score in one.positive_scores], np.float32)
+    taught = Taught(teacher, owner[found], of_positives[found], scores[found])
+    flat = np.array([score for one in given for score in one.negative_scores], np.float32)
+    return pool_of_lists(RowLists(query_rows, lengths, rows, flat), positives, digest, taught)
+
+
+def rows_of_queries(given: Sequence[GivenRecord], collection: Collection) -> Int32:
+    """The row of each record's query, found by its id or else by its text; -1 where there is none."""
+    rows = collection.query_ids.rows([one.query_id for one in given])
+    if (rows < 0).any():
+        texts = hash_strings(list(collection.query_texts))
+        by_text = find(texts, np.arange(len(texts), dtype=np.int32), hash_strings([one.query for one in given]))
+        rows = np.where(rows < 0, by_text, rows).astype(np.int32)
+    if len(rows) and (rows < 0).all():
+        what, fix = "none of the queries is in the collection", "give the collection they belong to"
+        raise InputError("UNKNOWN_ID", what, fix, path=given[0].path, line=given[0].line)
+    return rows
+
+
+def rows_of_passages(
+    given: Sequence[GivenRecord], texts: Sequence[Sequence[str]], collection: Collection, *, needed: bool
+) -> Int32:
+    """The first passage with each text, or with each title, a blank and the text; -1 where there is none.
+
+    Raises
+    ------
+    InputError : a text that is ``needed`` is of no passage.
+    """
+    wanted = hash_strings([text for some in texts for text in some])
+    rows = find(collection.text_keys, np.arange(len(collection.text_keys), dtype=np.int32), wanted)
+    if (rows < 0).any():
+        whole, of = hashes_with_titles(collection)
+        if len(whole):
+            rows = np.where(rows < 0, find(whole, of, wanted), rows).astype(np.int32)
+    missing = np.flatnonzero(rows < 0)
+    if needed and len(missing):
+        record = given[int(np.searchsorted(np.cumsum([len(some) for some in texts]), missing[0], side="right"))]
+        what = f"{len(missing):,} of {len(rows):,} negatives are texts that the collection does not have"
+        fix = "give the collection they belong to, or import them with it"
+        raise InputError("UNKNOWN_ID", what, fix, path=record.path, line=record.line)
+    return rows
+
+
+def hashes_with_titles(collection: Collection) -> tuple[UInt64, Int32]:
+    """Hashes [n] of the passages that have a title, as one text with it, and their rows [n]."""
+    titled = np.flatnonzero(np.diff(collection.titles.offsets) > 0).astype(np.int32)
+    parts = [np.zeros(0, np.uint64)]
+    for start in range(0, len(titled), BLOCK):
+        rows = titled[start : start + BLOCK]
+        pairs = zip(collection.titles.take(rows), collection.texts.take(rows), strict=True)
+        parts.append(hash_strings([f"{title.replace(chr(10), ' ')} {text}" for title, text in pairs]))
+    return np.concatenate(parts), titled
 
 
 # ---------------------------------------------------------------- by token ids
@@ -147,6 +261,8 @@ def batch(lists: Sequence[Sequence[int]]) -> TokenBatch:
 
 def find(table: UInt64, rows: Int32, wanted: UInt64) -> Int32:
     """For each of ``wanted`` [n], the value of ``rows`` [T] where ``table`` [T] first equals it; -1 if nowhere."""
+    if not len(table):
+        return np.full(len(wanted), -1, np.int32)
     order = np.argsort(table, kind="stable")
     place = np.minimum(np.searchsorted(table, wanted, sorter=order), len(table) - 1)
     found = order[place]

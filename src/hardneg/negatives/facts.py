@@ -50,9 +50,9 @@ def stats(pool: NegativePool) -> dict[str, Any]:
     }
 
 
-def entries_of(pool: NegativePool, i: int) -> list[Entry]:
-    """The entries of the i-th query, in pool order."""
-    span = range(int(pool.offsets[i]), int(pool.offsets[i + 1]))
+def entries_of(pool: NegativePool, i: int, most: int | None = None) -> list[Entry]:
+    """The entries of the i-th query, in pool order; at most the first ``most``."""
+    span = range(int(pool.offsets[i]), int(pool.offsets[i + 1]))[:most]
     return [
         Entry(
             passage_row=int(pool.passage_rows[j]),

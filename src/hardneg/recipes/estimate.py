@@ -327,7 +327,7 @@ def add_beside(seconds: dict[str, float], work: CostModel, one: Beside) -> Bytes
     weights = 4 * sum(p.numel() for p in model.parameters())
     if isinstance(model, BiEncoder):
         sample, collection = take_sample(work, model), work.data.collection
-        seconds["encode"] += whole_encoding(work, model, sample, get_args(Side))
+        seconds["encode"] = seconds.get("encode", 0.0) + whole_encoding(work, model, sample, get_args(Side))
         vectors = (sample.chunks * collection.n_passages + collection.n_queries) * model.dim
         return Bytes(BYTES[work.store_dtype] * vectors, weights)
     trained, scored = ranking_seconds(model, work.data, work.precision)

@@ -151,6 +151,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "keep",
         "patience",
         "examine",
+        "bm25_lists",
         "rerank",
         "rerank_depth",
     ),
@@ -499,6 +500,11 @@ MEANINGS: dict[str, Meaning] = {
     "token_budget": Meaning("Tokens of a batch when texts are encoded.", "tokens"),
     "store_dtype": Meaning("Number format of stored vectors."),
     "checkpoint_every": Meaning("Steps between two checkpoints.", "optimiser steps"),
+    "bm25_lists": Meaning(
+        "With `examine=all`: of at most so many training queries, drawn at random, the lists of BM25 are kept. The"
+        " report then says which negatives BM25 would have found first. 0 keeps none.",
+        "queries",
+    ),
     "tensorboard": Meaning("Whether metrics are written for TensorBoard, too."),
     "silent_seconds": Meaning("A process that says nothing for so long counts as dead.", "seconds"),
 }

@@ -36,6 +36,7 @@ from hardneg.negatives.mix import union
 from hardneg.negatives.pool import NegativePool, empty_pool
 from hardneg.process.distributed import by_leader
 from hardneg.recipes import catalogue
+from hardneg.recipes.estimate import CostModel, work_of
 from hardneg.recipes.measured_states import DevEvaluator, MeasuredStage
 from hardneg.recipes.settings import Episode, MiningSettings, Recipe
 from hardneg.recipes.training_run import TrainingRun
@@ -314,6 +315,13 @@ class RankerWork:
         judged = {name: len(qrels) for name, qrels in self.data.judged.items()}
         hits = min(self.rerank, self.data.collection.n_passages)
         return hits * (self.states * sum(judged.values()) + self.passed * judged.get("dev", 0))
+
+    def with_mining(self, settings: RankerTraining, sources: int) -> CostModel:
+        """The same as work over a collection, with the candidates of so many sources."""
+        entries = settings.count * sources
+        return work_of(
+            settings, self.data, [self.episode], states=0, entries=entries, in_batch=False, mined=1, lists=sources
+        )
 
 
 def plan(settings: RankerTraining, data: TrainingData, ranker: CrossEncoder) -> RankerWork:

@@ -208,13 +208,16 @@ class _Maker:
         at = self.places[state].get(row)
         if at is None:
             return {}
-        return {int(passage): i for i, passage in enumerate(self.runs[state].hits(at)[0], 1)}
+        rows = self.runs[state].hits(at)[0].tolist()
+        return dict(zip(rows, range(1, len(rows) + 1), strict=True))
 
     def _negatives(self, row: int, positives: set[int], ranks: list[dict[int, int]]) -> list[list[Any]]:
         """Place, source, episode, rank and score when mined, and ranks by state of each negative."""
         found: dict[int, list[Any]] = {}
+        most = NEGATIVES + len(positives)
         for _, pool, at in reversed(self.pools):  # the last pool says what training ended with
-            for entry in entries_of(pool, at[row]) if row in at else []:
+            left = 2 * (most - len(found))  # a passage may stand twice in a pool
+            for entry in entries_of(pool, at[row], left) if row in at and left > 0 else []:
                 source = f"momentum, {entry.source}" if entry.momentum else entry.source
                 score = None if entry.score is None else round(entry.score, 4)
                 moves = [one.get(entry.passage_row, 0) for one in ranks]

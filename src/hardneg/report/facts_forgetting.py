@@ -99,9 +99,11 @@ def trained_on(opened: Opened, state: str, query_row: int, most: int = 5) -> str
     if not len(found):
         return "no negatives of its own"
     ids = opened.data_here.collection.passage_ids
-    entries = entries_of(pool, int(found[0]))
+    i = int(found[0])
+    left = int(pool.offsets[i + 1] - pool.offsets[i]) - most
     told = [
-        f"{ids[entry.passage_row]} ({'momentum, ' * entry.momentum}{entry.source})" for entry in entries[:most]
+        f"{ids[entry.passage_row]} ({'momentum, ' * entry.momentum}{entry.source})"
+        for entry in entries_of(pool, i, most)
     ]
-    more = [f"and {len(entries) - most} more"] if len(entries) > most else []
+    more = [f"and {left} more"] if left > 0 else []
     return "; ".join([*told, *more])

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from itertools import islice
+from typing import Any
 
 from hardneg.diagnostics.composition import composition, composition_of_pools, new_negatives
 from hardneg.diagnostics.score_profile import in_batch_share
 from hardneg.diagnostics.swing import swing, swing_cases
 from hardneg.experiment.names import shown
-from hardneg.report.lists import RowLists, mined_lists
+from hardneg.report.lists import RowLists, bm25_lists, mined_lists, rows_of_pool
 from hardneg.report.opened import Opened
 from hardneg.report.table import NotRecorded, Table
 
 NEAR = 100  # first candidates among which a negative is informative
 CASES, PASSAGES = 5, 3
 FEWEST_FOR_SWING = 3
+FIRST, POOL = "BM25", " pool"
 
 
 def lists_or_none(opened: Opened, name: str) -> dict[str, RowLists]:
@@ -26,24 +28,52 @@ def lists_or_none(opened: Opened, name: str) -> dict[str, RowLists]:
 
 
 def composition_table(opened: Opened) -> Table:
-    """The mined candidates of each episode by the list in which their query met them first."""
-    query = mined_lists(opened)
-    lookahead = lists_or_none(opened, "lookahead")
-    lists: dict[str, RowLists] = {}
-    for name in query:
-        lists[f"{name} query"] = query[name]
-        if name in lookahead:
-            lists[f"{name} lookahead"] = lookahead[name]
-    return Table.of(composition(lists).rows())
+    """The mined candidates of each episode by the list in which their query met them first.
+
+    Where BM25's lists were kept of some training queries alone, it is the composition of these.
+    """
+    return Table.of(row for row in composed(opened) if row["list"] != FIRST and not row["list"].endswith(POOL))
 
 
 def pools_table(opened: Opened) -> Table:
-    """The training negatives of each episode by first encounter, as far as the pools tell."""
+    """The training negatives of each episode by first encounter.
+
+    Without the candidates of all episodes it is by the source that drew them first, as far as the pools tell.
+    """
     if not opened.pools:
         raise NotRecorded(
             "No pool of negatives is here: the recipe takes them anew at every step, or they are gone."
         )
-    return Table.of(composition_of_pools(opened.pools).rows())
+    query = lists_or_none(opened, "query")
+    if any(name not in query for name in opened.pools):
+        return Table.of(composition_of_pools(opened.pools).rows())
+    found = [row for row in composed(opened) if row["list"].endswith(POOL)]
+    return Table.of(row | {"list": row["list"].removesuffix(POOL)} for row in found)
+
+
+def composed(opened: Opened) -> list[dict[str, Any]]:
+    """The composition of BM25's lists, the candidates and the pools, in the order in which training met them."""
+    if "composition" not in opened.kept:
+        lists = encountered(opened)
+        pools = [name for name in lists if name.endswith(POOL)]
+        opened.kept["composition"] = composition(lists, pools=pools).rows()
+    found: list[dict[str, Any]] = opened.kept["composition"]
+    return found
+
+
+def encountered(opened: Opened) -> dict[str, RowLists]:
+    """BM25's lists, and each episode's candidates and pool, of the queries of which BM25's lists were kept."""
+    query, lookahead, first = mined_lists(opened), lists_or_none(opened, "lookahead"), bm25_lists(opened)
+    lists = {} if first is None else {FIRST: first}
+    for name, found in query.items():
+        lists[f"{name} query"] = found
+        if name in lookahead:
+            lists[f"{name} lookahead"] = lookahead[name]
+        if name in opened.pools:
+            lists[f"{name}{POOL}"] = rows_of_pool(opened.pools[name])
+    if first is None or all(len(one.query_rows) <= len(first.query_rows) for one in query.values()):
+        return lists
+    return {name: one.of_queries(first.query_rows) for name, one in lists.items()}
 
 
 def momentum_table(opened: Opened) -> Table:
@@ -63,7 +93,13 @@ def momentum_table(opened: Opened) -> Table:
 
 def new_table(opened: Opened) -> Table:
     """New candidates of each episode, and the share of them that were near d+ in the episode before."""
-    query, lookahead = mined_lists(opened), mined_lists(opened, "lookahead")
+    query, lookahead, first = mined_lists(opened), mined_lists(opened, "lookahead"), bm25_lists(opened)
+    before = []
+    if first is not None:
+        query, lookahead = (
+            {n: one.of_queries(first.query_rows) for n, one in of.items()} for of in (query, lookahead)
+        )
+        before = [first]
     return Table.of(
         {
             "episode": one.episode,
@@ -72,7 +108,7 @@ def new_table(opened: Opened) -> Table:
             "near d+ before": one.near,
             "share": one.share,
         }
-        for one in new_negatives(query, lookahead)
+        for one in new_negatives(query, lookahead, before=before)
     )
 
 

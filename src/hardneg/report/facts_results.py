@@ -11,19 +11,27 @@ from hardneg.experiment.names import BM25, FINAL, LAST, STARTED, UNTRAINED, show
 from hardneg.experiment.states import StateRecord
 from hardneg.report.measured import evaluations, means_of
 from hardneg.report.opened import Opened
-from hardneg.report.table import NotRecorded, Table
+from hardneg.report.table import NotMeant, NotRecorded, Table
+from hardneg.report.verdict import split_of
 
 POINTS = 1500  # of a curve: more are thinned out
 
 
 def results_table(opened: Opened) -> Table:
-    """Every measure of every state by split: ``split``, ``state`` and a column for each measure."""
+    """Every measure of every state by split, in the order of training: ``split``, ``state``, and the measures."""
     means = means_of(opened)
     measures = list(dict.fromkeys(name for split in means.values() for found in split.values() for name in found))
+    order = {state.name: at for at, state in enumerate(opened.states)}
+    names = dict.fromkeys(state for states in means.values() for state in states)
     rows = [
-        {"split": split, "state": shown(state), **{name: found.get(name) for name in measures}}
+        {
+            "split": split_of(split, opened.dev_passages),
+            "state": shown(state),
+            **{name: states[state].get(name) for name in measures},
+        }
+        for state in sorted(names, key=lambda name: order.get(name, -1))
         for split, states in means.items()
-        for state, found in states.items()
+        if state in states
     ]
     if not rows:
         raise NotRecorded("No state was measured yet.")
@@ -47,6 +55,31 @@ def tests_table(opened: Opened) -> Table:
         }
         for row in rows
     )
+
+
+def reranking_table(opened: Opened) -> Table:
+    """What a ranker gains over the order that it is given, by split and measure."""
+    if not opened.trains_ranker:
+        raise NotMeant("A retriever was trained, which re-ranks nothing.")
+    told = opened.results.get("reranked", {})
+    rows = [
+        {
+            "split": split,
+            "measure": measure,
+            "as it is given": found["as it is"][measure],
+            "re-ranked": found["reranked"][measure],
+            "best possible": found.get("best", {}).get(measure),
+            "queries gained": found["gained"].get(measure),
+            "queries lost": found["lost"].get(measure),
+            "hits re-ranked": found["k"],
+        }
+        for split, found in told.items()
+        if isinstance(found, dict)
+        for measure in found["reranked"]
+    ]
+    if not rows:
+        raise NotRecorded("What re-ranking gains is measured when the experiment is finished.")
+    return Table.of(rows)
 
 
 # ---------------------------------------------------------------- learning curve
@@ -90,7 +123,7 @@ def measured_table(opened: Opened) -> Table:
             "step": begins.get(record.episode or 0, 0) + max(record.step, 0),
             "state": shown(record.name),
             "kind": "within an episode" if record.kind == "passing" else "of an episode",
-            "split": split,
+            "split": split_of(split, opened.dev_passages),
             "measure": measure,
             "value": states[record.name][measure],
             "bm25": states.get(BM25, {}).get(measure),
@@ -173,9 +206,10 @@ def settings_table(opened: Opened) -> Table:
         raise NotRecorded("The settings cannot be read.")
     decides = opened.settings.get("result_settings", {})
     named = opened.settings.get("settings", decides)
+    given = sorted(named.items(), key=lambda pair: pair[1] is None)  # what is not set stands last
     return Table.of(
-        {"setting": name, "value": "" if value is None else str(value), "decides": name in decides}
-        for name, value in named.items()
+        {"setting": name, "value": None if value is None else str(value), "decides": name in decides}
+        for name, value in given
     )
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from hardneg.diagnostics.counted_errors import KIND as ERRORS
+from hardneg.diagnostics.counted_errors import PairwiseErrors, compare_errors, load_errors
 from hardneg.diagnostics.geometry import hubness
 from hardneg.diagnostics.score_profile import training_overlap
 from hardneg.experiment.layout import errors_of
-from hardneg.experiment.names import FINAL, UNTRAINED, shown
+from hardneg.experiment.names import FINAL, LAST, STARTED, UNTRAINED, shown
 from hardneg.report.facts_results import POINTS, curve_of
 from hardneg.report.opened import Opened
 from hardneg.report.table import NotRecorded, Table
@@ -18,6 +21,7 @@ from hardneg.storage.artifacts import is_published, load_array, open_artifact, r
 
 LEVELS = (0.1, 0.5, 0.9)
 DEPTH = 100
+SEED, PERMUTATIONS, SAMPLES = 0, 20_000, 2_000  # of tests
 THIRDS = (
     {"grad_norm": "all parameters"}
     | {f"grad_norm_{name}": f"{name} third" for name in ("bottom", "middle", "top")}
@@ -155,6 +159,51 @@ def errors_distribution_table(opened: Opened) -> Table:
     if not rows:
         raise NotRecorded("Errors were not counted query by query.")
     return Table.of(rows)
+
+
+def errors_by_query(opened: Opened, split: str) -> dict[str, PairwiseErrors]:
+    """The errors of each state of training on a split, query by query, in the order of training."""
+    found: dict[str, PairwiseErrors] = {}
+    for state in opened.states:
+        place = (
+            None if state.runs is None or state.of is not None else errors_of(opened.layout / state.runs, split)
+        )
+        if place is not None and state.kind != "passing" and is_published(place, ERRORS):
+            one = opened.told(lambda place=place: load_errors(place), None)  # type: ignore[misc]
+            if one is not None:
+                found[state.name] = one
+    if LAST in found:  # the final state is one of those before
+        found.pop(FINAL, None)
+    return found
+
+
+def errors_tests_table(opened: Opened) -> Table:
+    """Paired tests of the errors of each state against the one before, and of the last against the first."""
+    split = next(iter(_errors(opened)))[0]
+    found = errors_by_query(opened, split)
+    names = [name for name in found if name != UNTRAINED or STARTED not in found]
+    pairs = [(after, before) for before, after in pairwise(names)]
+    if names and UNTRAINED in found and (end := (names[-1], UNTRAINED)) not in pairs and names[-1] != UNTRAINED:
+        pairs.append(end)
+    if not pairs:
+        raise NotRecorded("Errors of two states are needed to compare, and were not kept query by query.")
+    rows = compare_errors(found, pairs, seed=SEED, permutations=PERMUTATIONS, samples=SAMPLES)
+    return Table.of(
+        {
+            "split": split,
+            "state": shown(row["a"]),
+            "against": shown(row["b"]),
+            "errors": row["errors"],
+            "difference": row["difference"],
+            "low": row["interval"][0],
+            "high": row["interval"][1],
+            "queries with fewer": row["fewer"],
+            "queries with more": row["more"],
+            "p": row["p"],
+            "p (Holm)": row["p_holm"],
+        }
+        for row in rows
+    )
 
 
 # ---------------------------------------------------------------- geometry

@@ -7,7 +7,7 @@ from typing import Any
 from hardneg.diagnostics.timeline import TRAINER
 from hardneg.experiment.layout import versions_in
 from hardneg.report.opened import Opened
-from hardneg.report.table import NotRecorded, Table
+from hardneg.report.table import NotMeant, NotRecorded, Table
 from hardneg.storage.artifacts import is_published, read_manifest
 
 LONGEST = 400  # bars
@@ -49,7 +49,7 @@ def gap_table(opened: Opened) -> Table:
         if row.get("negative_version") in mined
     ]
     if not rows:
-        raise NotRecorded("Negatives were not refreshed while training ran, so there is no gap to show.")
+        raise NotMeant("Negatives were not refreshed while training ran, so there is no gap to show.")
     return Table(("step", "version", "gap"), tuple(rows[:: max(len(rows) // LONGEST, 1)]))
 
 
@@ -57,5 +57,5 @@ def overlap_by_step_table(opened: Opened) -> Table:
     """The overlap of what a query retrieves at a step with what training began with (STAR, Figure 4a)."""
     rows = [(row["step"], row["overlap"]) for row in opened.metrics if row.get("overlap") is not None]
     if not rows:
-        raise NotRecorded("Negatives were not retrieved anew at every step (ADORE does so), so this is not known.")
+        raise NotMeant("Negatives were not retrieved anew at every step (ADORE does so), so this is not known.")
     return Table(("step", "overlap"), tuple(rows[:: max(len(rows) // LONGEST, 1)]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Generic, Protocol, TypeVar
 
 from hardneg.report import charts
@@ -11,16 +12,18 @@ from hardneg.report import facts_audit as audit
 from hardneg.report import facts_forgetting as forgetting
 from hardneg.report import facts_negatives as negatives
 from hardneg.report import facts_queries as queries
+from hardneg.report import facts_ranker as ranker
 from hardneg.report import facts_results as results
 from hardneg.report import facts_scores as scores
 from hardneg.report import facts_time as time
 from hardneg.report import facts_vectors as vectors
 from hardneg.report.opened import FAULTS, Opened
-from hardneg.report.table import NotRecorded, Table
+from hardneg.report.table import NotMeant, NotRecorded, Table
 
 SECTIONS: tuple[str, ...] = (
     "Results",
     "Learning curve",
+    "Retriever and ranker",
     "Forgetting",
     "Negatives",
     "Scores and gradients",
@@ -65,10 +68,19 @@ class Drawn:
     figure: Figure[Any]
     table: Table | None
     missing: str = ""
+    meant: bool = True  # False: it is a figure of other experiments
 
     def chart(self) -> Any:
         """The chart of the table; None if the figure has none."""
         return self.figure.chart(self.table) if self.figure.chart and self.table is not None else None
+
+    @cached_property
+    def spec(self) -> dict[str, Any]:
+        """The Vega-Lite specification of the chart, made once; empty if the figure has none."""
+        if not self.figure.chart or self.table is None:
+            return {}
+        with charts.trusted():
+            return dict(self.chart().to_dict(validate=False))
 
 
 FIGURES: tuple[Figure[Opened], ...] = (
@@ -88,10 +100,18 @@ FIGURES: tuple[Figure[Opened], ...] = (
         results.tests_table,
     ),
     Figure(
+        "reranking",
+        "Results",
+        "What re-ranking gains",
+        "Measures of the first hits as they are given, as the ranker orders them, and in the best possible order.",
+        results.reranking_table,
+        charts.reranking_chart,
+    ),
+    Figure(
         "learning_curve",
         "Learning curve",
         "Loss",
-        "Training loss by step (faint) and its moving mean; each episode begins where the one before was left.",
+        "Training loss by step (faint) and its moving mean. Steps are counted on from episode to episode.",
         results.loss_table,
         charts.loss_chart,
     ),
@@ -102,6 +122,58 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "The deciding measure of each state (ANCE-Tele, Figures 2 and 8b); diamonds lie within an episode.",
         results.measured_table,
         charts.measured_chart,
+    ),
+    Figure(
+        "iterations",
+        "Retriever and ranker",
+        "Retriever and ranker by iteration",
+        "The deciding measure of the retriever after each iteration, and of the ranker after it (AR2). The hits of"
+        " the first retriever never change, so the ranker's figures on them are its own progress.",
+        ranker.iterations_table,
+        charts.iterations_chart,
+    ),
+    Figure(
+        "pipeline",
+        "Retriever and ranker",
+        "Pipelines",
+        "Retrievers alone, and with their first hits re-ranked by the first and the last ranker (AR2, Table 3).",
+        ranker.pipeline_table,
+        charts.pipeline_chart,
+    ),
+    Figure(
+        "disagreement",
+        "Retriever and ranker",
+        "Where they disagree",
+        "Shares of queries that get another first hit from the ranker, and of pairs of the retriever's first"
+        " hits (at most 20 of those that are re-ranked) that the ranker turns round. The table says for how many"
+        " queries either is better.",
+        ranker.disagreement_table,
+        charts.disagreement_chart,
+    ),
+    Figure(
+        "entropy",
+        "Retriever and ranker",
+        "Entropy",
+        "Of the retriever's probabilities over the positive and its first 15 other hits (AR2, Table 6): equal"
+        " scores have 2.77 nats, and a retriever that is sure of itself has few.",
+        ranker.entropy_table,
+        charts.entropy_chart,
+    ),
+    Figure(
+        "loss_parts",
+        "Retriever and ranker",
+        "Parts of the retriever's loss",
+        "The adversarial part and the distillation before they are weighed, and the entropy of each step's lists.",
+        ranker.parts_table,
+        charts.parts_chart,
+    ),
+    Figure(
+        "ranker_loss",
+        "Retriever and ranker",
+        "Loss of the ranker",
+        "The moving mean of its loss, when it was warmed up alone and in its turns with the retriever.",
+        ranker.ranker_loss_table,
+        charts.ranker_loss_chart,
     ),
     Figure(
         "forgetting",
@@ -131,8 +203,9 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "composition",
         "Negatives",
         "Composition of the candidates",
-        "Mined candidates by the list in which their query met them first (ANCE-Tele, Figures 5 and 10). Lists of"
-        " BM25 are not kept, so what they have too counts as met in an episode.",
+        "Mined candidates by the list in which their query met them first (ANCE-Tele, Figures 5 and 10): BM25's,"
+        " the query candidates of an episode (Q1, Q2, …) or its lookahead candidates (L1, L2, …). Where BM25's"
+        " lists were kept of a sample of the queries, all shares are of these queries.",
         negatives.composition_table,
         charts.composition_chart,
     ),
@@ -140,7 +213,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "composition_of_pools",
         "Negatives",
         "Composition of the pools",
-        "Training negatives by the source and episode that drew them first (ANCE-Tele, Figure 9).",
+        "Training negatives by the list in which their query met them first (ANCE-Tele, Figure 9); those of older"
+        " episodes are momentum. Without the candidates' lists it is the source that drew them first.",
         negatives.pools_table,
         charts.composition_chart,
     ),
@@ -252,6 +326,16 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "Queries by their number of errors (STAR, Figure 3): a few queries have most of the errors.",
         scores.errors_distribution_table,
         charts.distribution_chart,
+    ),
+    Figure(
+        "error_tests",
+        "Pairwise errors",
+        "Tests between states",
+        "The mean difference in a query's errors, from each state to the one before and from the last to the"
+        " untrained model, with 95 % bootstrap intervals. Below 0, the later state has fewer errors. p is of"
+        " two-sided randomisation tests over queries, corrected by Holm over all rows.",
+        scores.errors_tests_table,
+        charts.errors_tests_chart,
     ),
     Figure(
         "geometry",
@@ -374,7 +458,7 @@ def draw(figure: Figure[S], opened: S) -> Drawn:
     try:
         table = figure.facts(opened)
     except NotRecorded as reason:
-        return Drawn(figure, None, str(reason))
+        return Drawn(figure, None, str(reason), meant=not isinstance(reason, NotMeant))
     except FAULTS as fault:
         opened.note(fault)
         return Drawn(figure, None, f"This part cannot be made: {fault}")

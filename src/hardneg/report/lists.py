@@ -5,17 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hardneg.experiment.layout import Layout
-from hardneg.experiment.names import FINAL, shown
+from hardneg.errors import InputError
+from hardneg.experiment.layout import Layout, run_of
+from hardneg.experiment.names import BM25, FINAL, shown
 from hardneg.experiment.states import StateRecord
-from hardneg.negatives.candidates import candidates
-from hardneg.negatives.pool import matches
-from hardneg.records import Int32, Int64, Run, offsets_of, spans, take_spans
+from hardneg.keyed_random import UInt64
+from hardneg.negatives.candidates import is_known
+from hardneg.negatives.pool import NegativePool, kept_offsets, matches
+from hardneg.records import Int32, Int64, Positives, Run, offsets_of, owners, spans, take_spans
 from hardneg.report.opened import Opened
 from hardneg.report.table import NotRecorded
+from hardneg.search.runs import load_run
+from hardneg.storage.artifacts import is_published
 
-BLOCK = 4096  # queries looked at together
+BLOCK = 1024  # queries looked at together
 DEPTH = 200
 
 
@@ -32,6 +37,14 @@ class RowLists:
         lengths = np.minimum(spans(self.offsets), depth)
         place = np.arange(len(self.passage_rows)) - np.repeat(self.offsets[:-1], spans(self.offsets))
         return RowLists(self.query_rows, offsets_of(lengths), self.passage_rows[place < depth])
+
+    def of_queries(self, query_rows: Int32) -> RowLists:
+        """The lists of these queries alone, in their order, as far as they are there."""
+        if np.array_equal(self.query_rows, query_rows):
+            return self
+        found, _ = matches(self.query_rows, query_rows)
+        index, offsets = take_spans(self.offsets, found)
+        return RowLists(self.query_rows[found], offsets, self.passage_rows[index])
 
 
 def mined(opened: Opened) -> list[tuple[str, StateRecord]]:
@@ -51,7 +64,7 @@ def mined_lists(opened: Opened, name: str = "query") -> dict[str, RowLists]:
     if key not in opened.kept:
         runs = {episode: opened.run(state, name) for episode, state in mined(opened)}
         opened.kept[key] = {
-            episode: without_positives(opened, run, name) for episode, run in runs.items() if run is not None
+            episode: without_positives(opened, run) for episode, run in runs.items() if run is not None
         }
     found: dict[str, RowLists] = opened.kept[key]
     if not found:
@@ -64,25 +77,69 @@ def mined_lists(opened: Opened, name: str = "query") -> dict[str, RowLists]:
     return found
 
 
-def without_positives(opened: Opened, run: Run, source: str, depth: int | None = None) -> RowLists:
-    """A run at mining depth without the positives of its queries, and without passages of the same texts."""
+def bm25_lists(opened: Opened) -> RowLists | None:
+    """The candidates that BM25 gives training queries, or a sample of these; None where they were not kept."""
+    place = run_of(opened.layout.runs_of(BM25), "query")
+    if BM25 not in opened.kept and opened.data is not None and is_published(place):
+        run = opened.told(lambda: load_run(place), None)
+        opened.kept[BM25] = None if run is None else without_positives(opened, run, run.query_rows)
+    found: RowLists | None = opened.kept.get(BM25)
+    return found
+
+
+def rows_of_pool(pool: NegativePool) -> RowLists:
+    """The negatives of each query of a pool."""
+    return RowLists(pool.query_rows, pool.offsets, pool.passage_rows)
+
+
+def without_positives(opened: Opened, run: Run, query_rows: Int32 | None = None) -> RowLists:
+    """A run at mining depth without the positives of its queries, and without passages of the same texts.
+
+    Parameters
+    ----------
+    query_rows : of these training queries alone; None: of all.
+    """
     data = opened.data_here
-    deep = depth or int(opened.settings.get("result_settings", {}).get("depth") or DEPTH)
+    depth = int(opened.settings.get("result_settings", {}).get("depth") or DEPTH)
     positives = data.train
-    parts = []
-    for start in range(0, len(positives), BLOCK):
-        some = positives.select(np.arange(start, min(start + BLOCK, len(positives))))
-        found = candidates(
-            part_of(run, some.query_rows),
-            some,
-            source=source,
-            episode=0,
-            depth=deep,
-            text_keys=data.collection.text_keys,
-        )
-        parts.append((found.query_rows, spans(found.offsets), np.asarray(found.passage_rows, np.int32)))
-    rows, lengths, passages = (np.concatenate(values) for values in zip(*parts, strict=True))
-    return RowLists(rows, offsets_of(lengths), passages)
+    if query_rows is not None:
+        positives = positives.select(matches(positives.query_rows, query_rows)[0])
+    if not np.array_equal(run.query_rows, positives.query_rows):
+        run = part_of(run, positives.query_rows)
+        positives = positives.select(matches(positives.query_rows, run.query_rows)[0])
+    if len(np.unique(run.query_rows)) < len(run):
+        raise InputError("REPEATED_QUERY", "a query has two lists in the run", "keep one list a query")
+    passages, lengths = np.empty(len(run.passage_rows), np.int32), np.zeros(len(run), np.int64)
+    filled = 0
+    for start in range(0, len(run), BLOCK):
+        stop = min(start + BLOCK, len(run))
+        keep = _kept(run, positives, start, stop, data.collection.text_keys, depth)
+        left = run.passage_rows[run.offsets[start] : run.offsets[stop]][keep]
+        passages[filled : filled + len(left)] = left
+        filled += len(left)
+        lengths[start:stop] = spans(kept_offsets(keep, run.offsets[start : stop + 1] - run.offsets[start]))
+    return RowLists(run.query_rows, offsets_of(lengths), passages[:filled])
+
+
+def _kept(run: Run, positives: Positives, start: int, stop: int, keys: UInt64, depth: int) -> NDArray[np.bool_]:
+    """Which entries of some lists, of which list i is of query i, are candidates: no positives, not too deep.
+
+    Most queries have one positive, which is compared at once; the others take a slower way.
+    """
+    offsets = run.offsets[start : stop + 1] - run.offsets[start]
+    lengths, rows = spans(offsets), run.passage_rows[run.offsets[start] : run.offsets[stop]]
+    counts = spans(positives.offsets[start : stop + 1])
+    firsts = np.zeros(stop - start, np.uint64)
+    firsts[counts > 0] = keys[positives.passage_rows[positives.offsets[start:stop][counts > 0]]]
+    known = keys[rows] == np.repeat(firsts, lengths)
+    if len(others := np.flatnonzero(counts != 1)):
+        index, by_list = take_spans(offsets, others)
+        known[index] = is_known(positives.select(start + others), owners(by_list), rows[index], keys)
+    keep = ~known
+    if lengths.max(initial=0) > depth:
+        before = offsets_of(keep.view(np.uint8))
+        keep &= before[1:] - np.repeat(before[offsets[:-1]], lengths) <= depth
+    return keep
 
 
 def part_of(run: Run, query_rows: Int32) -> Run:

@@ -48,7 +48,8 @@ class Report:
         """The verdict on the experiment."""
         opened = self.opened
         queries = opened.told(lambda: judged_queries(opened), None)
-        return verdict(opened.results, queries=queries, running=so_far(opened))
+        among = opened.dev_passages
+        return verdict(opened.results, queries=queries, running=so_far(opened), dev_passages=among)
 
     @property
     def notes(self) -> list[str]:
@@ -70,9 +71,7 @@ class Report:
         """The page itself, as UTF-8 HTML."""
         charts.altair()
         verdict = self.verdict
-        settings = self.opened.settings
-        recipe = settings.get("recipe", "experiment")
-        subtitle = f"{recipe}, {'finished' if self.opened.finished else 'not finished'}, {self.opened.path}"
+        subtitle = " · ".join(about(self.opened))
         title = self.opened.path.resolve().name
         found = self.explorer
         return html_of(
@@ -94,7 +93,10 @@ class Report:
         """HTML beside the figures, by section: the explorer, and the suspects to label."""
         found, suspects = self.explorer, suspects_of(self.opened)
         blocks = {"Queries": explorer_html(len(found["queries"]))} if found else {}
-        return blocks | ({"False negatives": labelling(suspects)} if suspects else {})
+        if suspects:
+            head = f"<summary>Label the {len(suspects)} most suspected pairs</summary>"
+            blocks["False negatives"] = f'<details class="label">{head}{labelling(suspects)}</details>'
+        return blocks
 
     @cached_property
     def explorer(self) -> dict[str, Any]:
@@ -126,7 +128,9 @@ class Comparison:
     @cached_property
     def verdict(self) -> Verdict:
         """Which experiment does best, and how sure that is; over seeds, how they do together."""
-        return verdict(self.pooled) if self.pooled else verdict_of(self.several)
+        if not self.pooled:
+            return verdict_of(self.several)
+        return verdict(self.pooled, dev_passages=self.several.experiments[0].dev_passages)
 
     @property
     def notes(self) -> list[str]:
@@ -192,8 +196,9 @@ def write(report: Report, *, pictures: bool = True) -> None:
         with publish_file(layout.figures / f"{name}.csv") as stream:
             stream.write(table.csv())
     if pictures:
-        for name, chart in report.charts.items():
-            draw_pictures(chart.to_dict(), layout.figures / name)
+        for one in report.drawn:
+            if one.spec:
+                draw_pictures(one.spec, layout.figures / one.figure.name)
 
 
 def write_comparison(report: Comparison, path: Path) -> None:
@@ -207,10 +212,20 @@ def draw_pictures(spec: dict[str, Any], place: Path) -> None:
     import vl_convert
 
     spec = {**spec, "config": {**spec.get("config", {}), "background": "white"}}
-    with publish_file(place.with_name(f"{place.name}.png")) as stream:
-        stream.write(vl_convert.vegalite_to_png(spec, scale=SCALE))
+    svg = vl_convert.vegalite_to_svg(spec)  # compiled once; the PNG is drawn from it
     with publish_file(place.with_name(f"{place.name}.svg")) as stream:
-        stream.write(vl_convert.vegalite_to_svg(spec).encode())
+        stream.write(svg.encode())
+    with publish_file(place.with_name(f"{place.name}.png")) as stream:
+        stream.write(vl_convert.svg_to_png(svg, scale=SCALE))
+
+
+def about(opened: Opened) -> list[str]:
+    """What kind of experiment it is, of which collection, and where it lies."""
+    recipe = opened.settings.get("recipe", "experiment")
+    told = [recipe, "finished" if opened.finished else "not finished"]
+    if (data := opened.data) is not None:
+        told += [f"{len(data.train):,} training queries", f"{data.collection.n_passages:,} passages"]
+    return [*told, str(opened.path)]
 
 
 def so_far(opened: Opened) -> str:

@@ -46,7 +46,7 @@ FAULTS = (
     AttributeError,
 )  # of files that are not as written
 
-RETRIEVER = "retriever"  # the name of its rows in the metrics, as training writes them
+RETRIEVER, RANKER = "retriever", "ranker"  # the names of their rows in the metrics, as training writes them
 
 
 @dataclass
@@ -108,15 +108,34 @@ class Opened:
         return found if isinstance(found, dict) else {}
 
     @property
+    def dev_passages(self) -> int | None:
+        """Dev was judged among so many passages of BM25 for each query, and the positives; None: among all."""
+        given = self.settings.get("result_settings", {}).get("dev_passages")
+        return given if isinstance(given, int) else None
+
+    @property
     def finished(self) -> bool:
         """Whether the experiment has results."""
         return bool(self.results)
 
     @cached_property
+    def all_metrics(self) -> Rows:
+        """The rows of all models in ``metrics.jsonl``; those before the first damaged line."""
+        return self.told(lambda: Metrics(self.layout.metrics).read(), [])
+
+    def rows_of(self, model: str) -> Rows:
+        """The rows of one model in ``metrics.jsonl``."""
+        return [row for row in self.all_metrics if row.get("model", RETRIEVER) == model]
+
+    @property
+    def trains_ranker(self) -> bool:
+        """Whether the model that is trained is a ranker, and no retriever."""
+        return bool(self.settings.get("recipe") == RANKER)
+
+    @cached_property
     def metrics(self) -> Rows:
-        """The rows of the retriever in ``metrics.jsonl``; those before the first damaged line."""
-        rows: Rows = self.told(lambda: Metrics(self.layout.metrics).read(), [])
-        return [row for row in rows if row.get("model", RETRIEVER) == RETRIEVER]
+        """The rows of the model that the experiment is about: the retriever, or a ranker that is trained alone."""
+        return self.rows_of(RANKER if self.trains_ranker else RETRIEVER)
 
     @cached_property
     def timing(self) -> Rows:

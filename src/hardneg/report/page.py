@@ -62,7 +62,7 @@ def html_of(page: Page) -> bytes:
     """The page as UTF-8 HTML."""
     names = [name for name in page.sections if _has(name, page)]
     sections = [_section(name, page) for name in names]
-    specs = {one.figure.name: spec_of(one) for one in page.drawn if one.table is not None and one.figure.chart}
+    specs = {one.figure.name: spec_of(one) for one in page.drawn if one.spec}
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
@@ -173,7 +173,7 @@ def is_number(value: Any) -> bool:
 
 def spec_of(drawn: Drawn) -> dict[str, Any]:
     """The Vega-Lite specification of a chart, as wide as its place on the page."""
-    spec: dict[str, Any] = drawn.chart().to_dict()
+    spec = dict(drawn.spec)
     if isinstance(spec.get("facet"), dict) and "spec" in spec:  # each part as wide as a narrow page allows
         spec["spec"] = {**spec["spec"], "width": 270, "height": 270}
     elif "hconcat" not in spec and "vconcat" not in spec:
@@ -182,13 +182,23 @@ def spec_of(drawn: Drawn) -> dict[str, Any]:
     return spec
 
 
+def missing_html(drawn: Iterable[Drawn]) -> str:
+    """What is not here and why, a line for each reason."""
+    reasons: dict[str, list[str]] = {}
+    for one in drawn:
+        if one.table is None:
+            title = f'<b id="{one.figure.name}">{text(one.figure.title)}</b>'
+            reasons.setdefault(one.missing, []).append(title)
+    lines = "".join(f"<li>{', '.join(titles)}: {text(why)}</li>" for why, titles in reasons.items())
+    return f'<div class="missing"><p>Not here:</p><ul>{lines}</ul></div>' if lines else ""
+
+
 def figure_html(drawn: Drawn) -> str:
-    """A figure: its title, its chart, how it is read, and its table."""
+    """A figure: its title, its chart, how it is read, and its table; nothing if it is missing."""
     figure, table = drawn.figure, drawn.table
     head = f"<h3>{text(figure.title)}</h3>"
     if table is None:
-        reason = f'<p class="missing">{text(drawn.missing)}</p>'
-        return f'<section class="figure" id="{figure.name}">{head}{reason}</section>'
+        return ""
     says = f"<p>{marked(figure.says)}</p>"
     shown = table_html(table, figure.title, texts=figure.texts)
     if figure.chart is None:
@@ -226,12 +236,12 @@ def anchor(section: str) -> str:
 
 
 def _has(section: str, page: Page) -> bool:
-    return section in page.blocks or any(one.figure.section == section for one in page.drawn)
+    return section in page.blocks or any(one.figure.section == section for one in page.drawn if one.meant)
 
 
 def _section(name: str, page: Page) -> str:
-    figures = [one for one in page.drawn if one.figure.section == name]
-    inner = "".join(map(figure_html, figures)) + page.blocks.get(name, "")
+    figures = [one for one in page.drawn if one.figure.section == name and one.meant]
+    inner = "".join(map(figure_html, figures)) + page.blocks.get(name, "") + missing_html(figures)
     place = anchor(name)
     head = f'<h2 id="{place}-title">{text(name)}</h2>'
     return f'<section id="{place}" aria-labelledby="{place}-title">{head}{inner}</section>'

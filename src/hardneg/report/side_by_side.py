@@ -18,7 +18,7 @@ from hardneg.report.figures import Figure
 from hardneg.report.measured import evaluations, means_of
 from hardneg.report.opened import Opened
 from hardneg.report.table import NotRecorded, Table
-from hardneg.report.verdict import Verdict
+from hardneg.report.verdict import Verdict, split_of
 
 SEED, PERMUTATIONS = 0, 100_000
 
@@ -72,7 +72,10 @@ def results_table(several: Several) -> Table:
             last = FINAL if FINAL in states else list(states)[-1]
             for state in dict.fromkeys((BM25, UNTRAINED, last)):
                 if state in states:
-                    rows.append({"split": split, "experiment": name, "state": shown(state)} | states[state])
+                    rows.append(
+                        {"split": split_of(split, one.dev_passages), "experiment": name, "state": shown(state)}
+                        | states[state]
+                    )
     if not rows:
         raise NotRecorded("No experiment has measured anything.")
     measures = list(dict.fromkeys(column for row in rows for column in row))
@@ -93,10 +96,6 @@ def tests_table(several: Several) -> Table:
     return Table.of(rows)
 
 
-def _among(opened: Opened) -> Any:
-    return opened.settings.get("result_settings", {}).get("dev_passages")
-
-
 def _tests(a: str, one: Opened, b: str, other: Opened) -> list[dict[str, Any]]:
     same = one.data is not None and other.data is not None
     if not same or one.data_here.collection.digest != other.data_here.collection.digest:
@@ -106,7 +105,7 @@ def _tests(a: str, one: Opened, b: str, other: Opened) -> list[dict[str, Any]]:
         x, y = _last(one, split), _last(other, split)
         if x is None or y is None or not np.array_equal(x.query_rows, y.query_rows):
             continue
-        if split == "dev" and _among(one) != _among(other):  # dev was judged among other passages
+        if split == "dev" and one.dev_passages != other.dev_passages:  # dev was judged among other passages
             continue
         for measure in [name for name in x.values if name in y.values]:
             difference = x.of(measure) - y.of(measure)
@@ -175,7 +174,8 @@ def verdict_of(several: Several) -> Verdict:
     sure = all(
         row["p (Holm)"] <= 0.05 for row in tests.where(measure=measure).records() if best in (row["a"], row["b"])
     )
-    sentence = f"On {split}, {best} does best: {measure} {known[best]:.3f}"
+    among = split_of(split, several.experiments[several.names.index(best)].dev_passages)
+    sentence = f"On {among}, {best} does best: {measure} {known[best]:.3f}"
     others = ", ".join(f"{name} {value:.3f}" for name, value in known.items() if name != best)
     return Verdict("better" if sure else "unsure", f"{sentence} ({others}).", tuple(told), ())
 

@@ -14,6 +14,10 @@ class NotRecorded(Exception):
     """Facts that an experiment's folder does not hold; the text is one sentence that says why."""
 
 
+class NotMeant(NotRecorded):
+    """Facts of another kind of experiment: a page does not even say that they are missing."""
+
+
 @dataclass(frozen=True)
 class Table:
     """The numbers of a figure."""

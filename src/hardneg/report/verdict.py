@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hardneg.experiment.names import BM25, FINAL, LAST, UNTRAINED
+from hardneg.experiment.names import BM25, FINAL, LAST, RETRIEVED, UNTRAINED
 
 SURE = 0.05  # of p
 FEW_QUERIES = 200
 MUCH_FORGOTTEN = 0.25
 
-NAMES = {UNTRAINED: "the untrained model", BM25: "BM25"}
+NAMES = {UNTRAINED: "the untrained model", BM25: "BM25", RETRIEVED: "the retriever that it re-ranks"}
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,9 @@ class Verdict:
     advice: tuple[str, ...]  # what to do next, the most useful first
 
 
-def verdict(results: Mapping[str, Any], *, queries: int | None = None, running: str = "") -> Verdict:
+def verdict(
+    results: Mapping[str, Any], *, queries: int | None = None, running: str = "", dev_passages: int | None = None
+) -> Verdict:
     """Judge results by the first measure of the split that people look at.
 
     Parameters
@@ -33,18 +35,31 @@ def verdict(results: Mapping[str, Any], *, queries: int | None = None, running: 
     results : content of ``results.json``; empty if there is none.
     queries : of that split; None if they are not known.
     running : what is known of an experiment without results.
+    dev_passages : dev was judged among so many passages of BM25 for each query alone; None: among all.
     """
     if "seeds" in results:
-        return _of_seeds(results)
+        return _of_seeds(results, dev_passages)
     rows = results.get("comparisons", [])
     if not rows:
         known = running if not results else "Nothing was measured: the experiment has no dev and no test split."
         return Verdict("open", known, (), ("Run the same command again to go on.",) if not results else ())
     measure, split = rows[0]["measure"], results["compared_on"]
     first = [row for row in rows if row["measure"] == measure and row["a"] == FINAL]
-    told = [_sentence(row, results[split], split) for row in first]
+    first.sort(key=lambda row: row["b"] != reranked_by(results))  # of a ranker, what it re-ranks tells most
+    who = "the final ranker" if reranked_by(results) else "the final model"
+    told = [_sentence(row, results[split], split_of(split, dev_passages), who) for row in first]
     kind = _kind(first[0])
-    return Verdict(kind, told[0], tuple(told[1:]), tuple(_advice(results, first, queries)))
+    return Verdict(kind, told[0], tuple(told[1:]), tuple(_advice(results, first, queries, dev_passages)))
+
+
+def split_of(split: str, dev_passages: int | None) -> str:
+    """The name of a split for people; that of dev says where it was judged among few passages."""
+    return f"{split} (among BM25's first {dev_passages:,})" if split == "dev" and dev_passages else split
+
+
+def reranked_by(results: Mapping[str, Any]) -> str:
+    """The name of the state that a ranker re-ranks, if the results are of one; else ""."""
+    return str(results.get("reranked", {}).get("first", ""))
 
 
 def _kind(row: Mapping[str, Any]) -> str:
@@ -53,7 +68,7 @@ def _kind(row: Mapping[str, Any]) -> str:
     return "better" if row["difference"] > 0 else "worse"
 
 
-def _sentence(row: Mapping[str, Any], means: Mapping[str, Any], split: str) -> str:
+def _sentence(row: Mapping[str, Any], means: Mapping[str, Any], split: str, who: str) -> str:
     measure, other = row["measure"], NAMES.get(row["b"], row["b"])
     word = {
         "better": "is better than",
@@ -61,7 +76,7 @@ def _sentence(row: Mapping[str, Any], means: Mapping[str, Any], split: str) -> s
         "unsure": "cannot be told apart from",
     }[_kind(row)]
     values = f"{measure} {means[row['a']][measure]:.3f} against {means[row['b']][measure]:.3f}"
-    return f"On {split}, the final model {word} {other}: {values} ({_difference(row)})."
+    return f"On {split}, {who} {word} {other}: {values} ({_difference(row)})."
 
 
 def _difference(row: Mapping[str, Any]) -> str:
@@ -70,7 +85,7 @@ def _difference(row: Mapping[str, Any]) -> str:
     return f"difference {row['difference']:+.3f}, 95 % interval {low:+.3f} to {high:+.3f}, {p}"
 
 
-def _of_seeds(results: Mapping[str, Any]) -> Verdict:
+def _of_seeds(results: Mapping[str, Any], dev_passages: int | None) -> Verdict:
     split = "test" if "test" in results else "dev"
     states = results.get(split, {})
     if FINAL not in states:
@@ -82,15 +97,24 @@ def _of_seeds(results: Mapping[str, Any]) -> Verdict:
             one = states[name][measure]
             parts.append(f"{NAMES.get(name, 'the final model')} {one['mean']:.3f} ± {one['std']:.3f}")
     count = len(results["seeds"])
-    return Verdict("open", f"Over {count} seeds, {split} {measure}: {', '.join(parts)}.", (), ())
+    return Verdict(
+        "open", f"Over {count} seeds, {split_of(split, dev_passages)} {measure}: {', '.join(parts)}.", (), ()
+    )
 
 
-def _advice(results: Mapping[str, Any], rows: list[Any], queries: int | None) -> list[str]:
+def _advice(
+    results: Mapping[str, Any], rows: list[Any], queries: int | None, dev_passages: int | None
+) -> list[str]:
     """What to do next, the most useful first."""
     kept = results.get("kept", {})
-    found = [*_of_training(rows[0], kept), *_of_baseline(rows)]
+    found = [*_of_training(rows[0], kept), *_of_baseline(results, rows)]
     if queries is not None and queries < FEW_QUERIES and _kind(rows[0]) == "unsure":
         found.append(f"Measure on more queries: {queries:,} tell only large differences from chance.")
+    if dev_passages and results.get("compared_on") == "dev":
+        found.append(
+            "Measure among all passages (hardneg evaluate): dev was judged among the first"
+            f" {dev_passages:,} that BM25 finds for each query and the positives, so its figures are too high."
+        )
     steps = results.get("forgetting") or []
     if steps and (worst := max(steps, key=lambda step: step["forgotten"]))["forgotten"] > MUCH_FORGOTTEN:
         found.append(
@@ -122,7 +146,11 @@ def _of_training(row: Mapping[str, Any], kept: Mapping[str, Any]) -> list[str]:
     return []
 
 
-def _of_baseline(rows: list[Any]) -> list[str]:
+def _of_baseline(results: Mapping[str, Any], rows: list[Any]) -> list[str]:
+    if reranked_by(results):
+        return ["Do not re-rank with it: its order is worse than the one it is given."] * (
+            _kind(rows[0]) == "worse"
+        )
     behind = [row for row in rows if row["b"] == BM25 and _kind(row) == "worse"]
     if not behind:
         return []

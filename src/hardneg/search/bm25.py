@@ -1,4 +1,4 @@
-"""Lexical search: BM25 in Lucene's variant, over titles and texts with English stopwords and Snowball stems.
+"""Lexical search: BM25 in Lucene's variant, over titles and texts whose terms an analyser makes by language.
 
 Every term's score in every passage is computed once, when the index is built (Lu, "BM25S", 2024); a query adds the
 lists of its terms. Kamphuis et al., "Which BM25 Do You Mean?" (2020), names the variants.
@@ -9,7 +9,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from hardneg.data.tokens import Texts
 from hardneg.process.progress import counted
 from hardneg.records import Float32, Int32, Int64, Run, offsets_of
+from hardneg.search.analysers import facts_of, tokenizer_of
 from hardneg.search.runs import check_request
 from hardneg.storage.artifacts import digest_json, is_published, load_array, open_artifact, publish, read_json
 from hardneg.storage.lease import lease
@@ -44,6 +44,11 @@ class Passages(Texts, Protocol):
         """How many passages there are."""
         ...
 
+    @property
+    def language(self) -> str:
+        """The language of the passages, one of :data:`~hardneg.data.languages.LANGUAGES`."""
+        ...
+
 
 @dataclass(frozen=True, eq=False)
 class Bm25Index:
@@ -58,15 +63,21 @@ class Bm25Index:
     scores: Float32  # [P]
     n: int
     collection: str
+    language: str
 
 
-def bm25_run(collection: Passages, query_rows: Int32, k: int, cache: Path) -> Run:
+def bm25_run(collection: Passages, query_rows: Int32, k: int, cache: Path, language: str | None = None) -> Run:
     """The run of queries of the collection itself; see :func:`bm25_texts`."""
-    return bm25_texts(collection, collection.query_texts.take(query_rows), k, cache, query_rows)
+    return bm25_texts(collection, collection.query_texts.take(query_rows), k, cache, query_rows, language)
 
 
 def bm25_texts(
-    collection: Passages, texts: Sequence[str], k: int, cache: Path, query_rows: Int32 | None = None
+    collection: Passages,
+    texts: Sequence[str],
+    k: int,
+    cache: Path,
+    query_rows: Int32 | None = None,
+    language: str | None = None,
 ) -> Run:
     """The k best passages of each query text that share a term with it.
 
@@ -74,6 +85,7 @@ def bm25_texts(
     ----------
     cache : folder of derived stores, where the index is opened or, the first time, built.
     query_rows : [Q] what the run calls the queries; 0, 1, ... without it.
+    language : whose analyser makes the terms; None: the collection's.
 
     Returns
     -------
@@ -86,28 +98,33 @@ def bm25_texts(
     """
     k = check_request(len(texts), collection.n_passages, k)
     rows = np.arange(len(texts), dtype=np.int32) if query_rows is None else query_rows
-    return search(open_bm25(collection, cache), texts, rows, k)
+    return search(open_bm25(collection, cache, language), texts, rows, k)
 
 
-def open_bm25(collection: Passages, cache: Path) -> Bm25Index:
-    """The index of a collection, from the cache, where it is built first if it is missing."""
-    tools = {name: version(name) for name in ("bm25s", "PyStemmer")}  # they decide terms and scores
-    settings = {"variant": "lucene", "k1": K1, "b": B, "stopwords": "english", "stemmer": "english", **tools}
+def open_bm25(collection: Passages, cache: Path, language: str | None = None) -> Bm25Index:
+    """The index of a collection, from the cache, where it is built first if it is missing.
+
+    Each ``language`` (None: the collection's) has an index of its own.
+    """
+    language = language or collection.language
+    settings = {"variant": "lucene", "k1": K1, "b": B, **facts_of(language)}
     inputs = {"collection": collection.digest}
     path = cache / KIND / digest_json([inputs, settings])[:32]
     if not is_published(path, KIND):
         with lease(cache / "leases" / path.name, wait=True):  # another process may make the same
             if not is_published(path, KIND):
-                _publish(path, collection, settings, inputs)
+                _publish(path, collection, language, settings, inputs)
     open_artifact(path, KIND)
     ids = {term: i for i, term in enumerate(read_json(path / "terms.json"))}
     offsets, rows, scores = (load_array(path / f"{name}.npy") for name in ARRAYS)
-    return Bm25Index(ids, offsets, rows, scores, collection.n_passages, collection.digest)
+    return Bm25Index(ids, offsets, rows, scores, collection.n_passages, collection.digest, language)
 
 
-def _publish(path: Path, collection: Passages, settings: dict[str, Any], inputs: dict[str, str]) -> None:
+def _publish(
+    path: Path, collection: Passages, language: str, settings: dict[str, Any], inputs: dict[str, str]
+) -> None:
     with publish(path, KIND, settings=settings, inputs=inputs, replace=True) as draft:
-        terms, postings = _build(collection)
+        terms, postings = _build(collection, language)
         draft.json("terms.json", terms)
         for name, values in zip(ARRAYS, postings, strict=True):
             draft.array(f"{name}.npy", values)
@@ -130,13 +147,6 @@ def search(index: Bm25Index, texts: Sequence[str], query_rows: Int32, k: int) ->
 # ---------------------------------------------------------------- building
 
 
-def _tokenizer() -> Any:
-    import Stemmer
-    from bm25s.tokenization import Tokenizer
-
-    return Tokenizer(stopwords="english", stemmer=Stemmer.Stemmer("english"))
-
-
 def _passages(collection: Passages) -> Iterator[str]:
     for start in range(0, collection.n_passages, TEXTS):
         rows = np.arange(start, min(start + TEXTS, collection.n_passages))
@@ -144,11 +154,11 @@ def _passages(collection: Passages) -> Iterator[str]:
         yield from (f"{title} {text}" for title, text in zip(titles, texts, strict=True))
 
 
-def _build(collection: Passages) -> tuple[list[str], list[NDArray[Any]]]:
+def _build(collection: Passages, language: str) -> tuple[list[str], list[NDArray[Any]]]:
     """The terms of a collection in order of appearance, and their postings: offsets, rows and scores."""
     from scipy.sparse import csr_array
 
-    tokenizer = _tokenizer()
+    tokenizer = tokenizer_of(language)
     tokens, lengths = array("i"), array("i")  # not lists: there may be a thousand million tokens
     passages = counted(_passages(collection), "indexing for BM25", "passages", collection.n_passages)
     for ids in tokenizer.streaming_tokenize(passages, update_vocab=True, allow_empty=False):
@@ -186,7 +196,7 @@ def _query_terms(index: Bm25Index, texts: Sequence[str]) -> tuple[Float32, Int64
 
     The terms of a query ascend.
     """
-    tokenizer = _tokenizer()
+    tokenizer = tokenizer_of(index.language)
     ids = list(tokenizer.streaming_tokenize(texts, update_vocab=True, allow_empty=False))
     known = np.array([index.terms.get(stem, -1) for stem in tokenizer.get_vocab_dict()], np.int64)
     lengths = np.array([len(query) for query in ids], np.int64)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hardneg.data.formats.contexts import IDS, Place, text_id
-from hardneg.data.formats.faults import refuse
+from hardneg.data.formats.faults import Unread, refuse
 from hardneg.data.formats.lines import Fields, id_of, text_of
 from hardneg.data.record_source import GivenRecord, JudgementRecord, PassageRecord, QueryRecord
 from hardneg.errors import InputError
@@ -166,7 +166,9 @@ def pairs_of(table: Table) -> Iterator[Pair]:
         if columns is None:
             refuse(unknown_columns(table.path, list(fields), line))
             continue
-        yield _pair(columns, fields, place)
+        pair = _pair(columns, fields, place)
+        if not isinstance(pair.query, Unread) and not isinstance(pair.query_id, Unread):
+            yield pair
 
 
 def _pair(columns: PairColumns, fields: Fields, place: Place) -> Pair:

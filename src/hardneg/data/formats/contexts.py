@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hardneg.data.formats.arrays import read_records
+from hardneg.data.formats.faults import unread
 from hardneg.data.formats.lines import Fields, id_of, ids_of, text_of, texts_of
 from hardneg.data.record_source import PassageRecord
 from hardneg.errors import InputError
@@ -92,7 +93,9 @@ def given_text(context: Context, name: str, place: Place) -> str:
     """The text of a passage; raises :class:`InputError` if the record gives only its id."""
     if context.text is None:
         what = f"{name!r} names passage {context.id!r:.80} by its id, and no corpus is here"
-        raise InputError("NO_CORPUS", what, "add the corpus to the folder", path=place.path, line=place.line)
+        return unread(
+            InputError("NO_CORPUS", what, "add the corpus to the folder", path=place.path, line=place.line)
+        )
     return context.text
 
 

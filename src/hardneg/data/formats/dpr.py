@@ -23,6 +23,7 @@ from pathlib import Path
 
 from hardneg.data.formats.arrays import read_records
 from hardneg.data.formats.contexts import Place, answers_of, inline_passages, positives_of, query_id_of, read_files
+from hardneg.data.formats.faults import refuse
 from hardneg.data.formats.folders import find_file, find_splits, has_file
 from hardneg.data.formats.lines import read_columns, read_lines, split_quoted, text_of, wrong_width
 from hardneg.data.record_source import JudgementRecord, PassageRecord, QueryRecord, Source, file_digests
@@ -79,7 +80,8 @@ def _rows(corpus: Path, ignored: Counter[str]) -> Iterator[tuple[int, list[str]]
     for line, text in read_lines(corpus):
         row = split_quoted(text, corpus, line)
         if len(row) != 3:
-            raise wrong_width(corpus, line, len(row), 3)
+            refuse(wrong_width(corpus, line, len(row), 3))
+            continue
         yield line, [row[0], row[2], row[1]]
 
 
@@ -126,7 +128,8 @@ def _csv_questions(split: str, path: Path) -> Iterator[QueryRecord]:
     for line, text in read_lines(path):
         row = split_quoted(text, path, line)
         if len(row) != 2:
-            raise wrong_width(path, line, len(row), 2)
+            refuse(wrong_width(path, line, len(row), 2))
+            continue
         yield QueryRecord(f"{split}-{line - 1}", row[0], split, _listed(row[1], path, line), path, line)
 
 
@@ -139,4 +142,5 @@ def _listed(text: str, path: Path, line: int) -> list[str]:
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return value
     what = f"the answers {text[:60]!r} are no list of strings"
-    raise InputError("WRONG_TYPE", what, "write them as ['one', 'two']", path=path, line=line)
+    refuse(InputError("WRONG_TYPE", what, "write them as ['one', 'two']", path=path, line=line))
+    return []

@@ -1,18 +1,34 @@
 """``hf:<dataset>``: a dataset of the Hugging Face hub, or a folder with one. It needs the extra ``datasets``.
 
-Two layouts are read. In the layout of MTEB and BEIR, the configurations ``corpus`` and ``queries`` have ``_id``,
-``title`` and ``text``; judgements with ``query-id``, ``corpus-id`` and ``score`` are in ``default`` or ``qrels``,
-or in a dataset of their own, ``<dataset>-qrels``. In Tevatron's layout, a query's record holds its passages.
-A split ``validation`` is called ``dev``. If a message names a line, it means the row of the split.
+``hf:<dataset>:<configuration>`` names one of several configurations. Four layouts are read. In the layout of
+MTEB and BEIR, the configurations ``corpus`` and ``queries`` have ``_id``, ``title`` and ``text``; judgements
+with ``query-id``, ``corpus-id`` and ``score`` are in ``default`` or ``qrels``, or in a dataset of their own,
+``<dataset>-qrels``. In Tevatron's layout, a query's record holds its passages. Columns such as ``anchor,
+positive, negative`` or ``query, pos, neg`` hold pairs (see ``columns``), and a text without a query is a corpus
+alone. A split ``validation`` is called ``dev``. If a message names a line, it means the row of the split.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hardneg.data.formats.columns import (
+    Table as NamedTable,
+)
+from hardneg.data.formats.columns import (
+    corpus_columns,
+    corpus_passages,
+    pair_columns,
+    pair_judgements,
+    pair_negatives,
+    pair_passages,
+    pair_queries,
+    unknown_columns,
+)
 from hardneg.data.formats.contexts import Place, answers_of, inline_passages, positives_of, query_id_of
 from hardneg.data.formats.lines import Fields, grade_of, id_of, text_of
 from hardneg.data.record_source import JudgementRecord, PassageRecord, QueryRecord, Source, not_loaded
@@ -36,6 +52,7 @@ def records(name: str) -> Source:
     InputError : there is no such dataset, it cannot be fetched, or it has another layout.
     """
     inputs: dict[str, str] = {}
+    name, _, config = name.partition(":")
     configs = _configs(name)
     ignored: Counter[str] = Counter()
     if {CORPUS, QUERIES} <= set(configs):
@@ -50,12 +67,62 @@ def records(name: str) -> Source:
             inputs,
             ignored,
         )
-    tables = _tables(name, None, inputs)
+    tables = _tables(name, _chosen(name, config, configs), inputs)
+    columns = {next((tuple(row) for row in rows), ()) for _, rows in tables.values()}
+    if all(map(pair_columns, columns)):
+        return _pairs(tables, inputs)
+    if all(map(corpus_columns, columns)):
+        return _corpus(tables, inputs)
     for place, rows in tables.values():
-        columns = list(next(iter(rows), {}))
-        if POSITIVES not in columns:
-            what, fix = f"the columns are {', '.join(columns)}", "give a dataset in the layout of MTEB or Tevatron"
-            raise InputError("UNKNOWN_FORMAT", what, fix, path=place)
+        names = list(next(iter(rows), {}))
+        if POSITIVES not in names:
+            raise unknown_columns(place, names)
+    return _tevatron(tables, inputs)
+
+
+def _chosen(name: str, config: str, configs: list[str]) -> str | None:
+    """The configuration to read; None for the only one or the default.
+
+    Raises
+    ------
+    InputError : there are several and none is named, or there is no such one.
+    """
+    if config in configs or (not config and (len(configs) < 2 or "default" in configs)):
+        return config or None
+    what = f"hf:{name} has no configuration {config!r:.60}" if config else f"hf:{name} has several configurations"
+    raise InputError("UNKNOWN_DATASET", what, f"name one as hf:{name}:CONFIGURATION: {', '.join(configs):.300}")
+
+
+def _pairs(tables: Mapping[str, Table], inputs: dict[str, str]) -> Source:
+    """The source of pairs in named columns."""
+    ignored: Counter[str] = Counter()
+    pairs = _named_tables(tables)
+    return Source(
+        "hf",
+        lambda: pair_passages(pairs, {}, ignored),
+        lambda: pair_queries(pairs),
+        lambda: pair_judgements(pairs, {}),
+        inputs,
+        ignored,
+        lambda: pair_negatives(pairs),
+    )
+
+
+def _corpus(tables: Mapping[str, Table], inputs: dict[str, str]) -> Source:
+    """The source of a corpus without queries."""
+    corpus = _named_tables(tables)
+    return Source(
+        "hf", lambda: corpus_passages(corpus), lambda: iter(()), lambda: iter(()), inputs, corpus_alone=True
+    )
+
+
+def _named_tables(tables: Mapping[str, Table]) -> list[NamedTable]:
+    return [NamedTable(split, place, partial(numbered, rows)) for split, (place, rows) in tables.items()]
+
+
+def _tevatron(tables: Mapping[str, Table], inputs: dict[str, str]) -> Source:
+    """The source of records in Tevatron's layout."""
+    ignored: Counter[str] = Counter()
     return Source(
         "hf",
         lambda: inline_passages(

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from hardneg.data.formats.folders import distinct_queries
+from hardneg.data.languages import ENGLISH, language_named
 from hardneg.data.record_source import JudgementRecord, PassageRecord, QueryRecord, Source, not_loaded
 from hardneg.errors import InputError, SettingsError
 
@@ -46,7 +47,17 @@ def records(ids: str) -> Source:
         lambda: _judgements({name: part for name, part in splits.items() if part.has_qrels()}),
         {"ir_datasets": ",".join(names)},
         ignored,
+        language=_language(parts[names[0]]),
     )
+
+
+def _language(part: Any) -> str:
+    """The language of a corpus, as the catalogue says it; English where it says nothing or several."""
+    code = part.docs_lang() if hasattr(part, "docs_lang") else None
+    try:
+        return language_named(str(code or ENGLISH))
+    except SettingsError:
+        return ENGLISH
 
 
 def package() -> Any:

@@ -58,7 +58,10 @@ def list_files(place: Path) -> list[Path]:
 def holds_tokens(path: Path) -> bool:
     """Whether the records of a file are lists of token ids."""
     _, fields = next(read_records(path), (1, {}))
-    return TOKENS in fields
+    lists = fields.get(TOKENS)
+    return TOKENS in fields and not (
+        isinstance(lists, str) or (isinstance(lists, list) and any(isinstance(item, str) for item in lists))
+    )
 
 
 def read_id_lists(paths: Iterable[Path]) -> Iterator[IdList]:

@@ -83,7 +83,10 @@
   const choose = (item) => {
     show(item.query);
     list.setAttribute("aria-activedescendant", item.id);
-    item.scrollIntoView({ block: "nearest" });
+    // Only the list moves: the page stays where its reader is.
+    const [top, bottom] = [item.offsetTop, item.offsetTop + item.offsetHeight];
+    if (top < list.scrollTop) list.scrollTop = top;
+    else if (bottom > list.scrollTop + list.clientHeight) list.scrollTop = bottom - list.clientHeight;
   };
   const refresh = () => {
     const found = matching();

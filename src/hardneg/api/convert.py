@@ -1,0 +1,44 @@
+"""Importing as the command does it: the collection, and the negatives that its source gives as a pool."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hardneg.api.external import keep_given
+from hardneg.api.inputs import Place, check_new
+from hardneg.data.importing import find_source, import_collection
+from hardneg.errors import InputError
+from hardneg.process.progress import note
+
+
+def convert(
+    source: str, to: Place, *, format: str = "auto", negatives: Place | None = None, **options: Any
+) -> dict[str, Any]:
+    """Import a source into a new folder, and keep the negatives that it gives as a pool at ``negatives``.
+
+    Parameters
+    ----------
+    options : as of :func:`~hardneg.data.importing.import_collection`.
+
+    Returns
+    -------
+    The collection's place, digest and counts; of a pool its place and the number of negatives.
+    """
+    check_new(Path(to))
+    found = find_source(source, format)
+    if negatives is not None:
+        check_new(Path(negatives))
+        if found.negatives is None:
+            what = f"the format {found.format} gives no negatives as texts"
+            raise InputError(
+                "NO_NEGATIVES", what, "leave --negatives out, and mine them, or read them by mine --file"
+            )
+    collection = import_collection(found, to, **options)
+    facts = {"collection": str(to), "digest": collection.digest, **collection.facts}
+    if negatives is not None:
+        pool = keep_given(found, collection, Path(negatives))
+        facts |= {"negatives": str(negatives), "given_negatives": len(pool.passage_rows)}
+    elif found.negatives is not None and next(found.negatives(), None) is not None:
+        note("the source gives negatives too; import it with --negatives POOL to keep them")
+    return facts

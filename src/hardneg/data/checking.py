@@ -1,0 +1,282 @@
+"""Reads a whole source without writing it, and tells all of its faults, with their counts.
+
+An import stops at the first fault. Here a reader goes on after a fault of a record; after one that it cannot go on
+after, such as a broken gzip file, the rest of that stream is not read. Memory: 16 to 40 bytes a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardneg.arguments import checked
+from hardneg.data.building import BATCH
+from hardneg.data.checks import (
+    ImportPolicy,
+    OnDuplicate,
+    Rules,
+    SourceLines,
+    Unknown,
+    check_split,
+    encoded,
+    encoded_id,
+    encoded_text,
+    grades_of,
+)
+from hardneg.data.formats.faults import Unread, collecting
+from hardneg.data.importing import find_source
+from hardneg.data.record_source import JudgementRecord, PassageRecord, QueryRecord, Source
+from hardneg.data.text import as_hashes, hash_bytes, hash_strings
+from hardneg.errors import InputError
+from hardneg.keyed_random import UInt64
+from hardneg.process.progress import counted
+from hardneg.records import Int64
+
+SHOWN = 5  # lines that a kind of fault names
+REMEMBERED = 1_000_000  # faults that are told apart, because several streams may read one line
+
+
+@dataclass
+class Kind:
+    """Faults of one code in one file: the first of them, their number, and the first few lines."""
+
+    first: InputError
+    count: int = 0
+    lines: list[int] = field(default_factory=list)
+    whole: bool = True  # nothing was added after the first
+
+    def told(self) -> InputError:
+        """One fault for all of them; a fault that was counted as a whole says it by itself."""
+        fault = self.first
+        if self.whole:
+            return fault
+        named = ", ".join(map(str, self.lines)) + (", …" if self.count > len(self.lines) else "")
+        more = f"{self.count:,} such faults" + (f", lines {named}" if self.lines else "")
+        what = f"{fault.what} ({more})"
+        return InputError(fault.code, what, fault.fix, path=fault.path, line=fault.line)
+
+
+@dataclass
+class Findings:
+    """All faults found so far, by file and code."""
+
+    kinds: dict[tuple[str, str], Kind] = field(default_factory=dict)
+    seen: set[int] = field(default_factory=set)
+
+    def add(self, fault: InputError, count: int = 1) -> None:
+        """Count a fault, unless another stream met it on the same line."""
+        told = hash((fault.code, str(fault.path), fault.line, fault.what))
+        if told in self.seen:
+            return
+        if len(self.seen) < REMEMBERED:
+            self.seen.add(told)
+        key = (str(fault.path), fault.code)
+        if key in self.kinds:
+            self.kinds[key].whole = False
+        kind = self.kinds.setdefault(key, Kind(fault))
+        kind.count += count
+        if fault.line is not None and len(kind.lines) < SHOWN:
+            kind.lines.append(fault.line)
+
+    def told(self) -> list[InputError]:
+        """One fault for each file and code, in the order of their first ones."""
+        return [kind.told() for kind in self.kinds.values()]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a check found.
+
+    Attributes
+    ----------
+    passages, queries, judgements : how many were read, faulty ones not counted.
+    faults : one for each file and code; its words say how many there are.
+    counted : what the rules let pass, by name.
+    whole : whether all streams were read to their end.
+    """
+
+    format: str
+    passages: int
+    queries: int
+    judgements: int
+    faults: Sequence[InputError]
+    total: int
+    counted: dict[str, int]
+    whole: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """The record for machines; each fault is its line."""
+        facts = {name: getattr(self, name) for name in ("format", "passages", "queries", "judgements")}
+        counts = {"kinds_of_faults": len(self.faults), "faults": self.total, "read_to_the_end": self.whole}
+        return {**facts, **counts, **self.counted, "lines": [str(fault) for fault in self.faults]}
+
+
+@checked
+def check_import(
+    source: str | Source,
+    *,
+    format: str = "auto",
+    allow_empty: bool = False,
+    allow_unjudged: bool = False,
+    on_duplicate: OnDuplicate = "error",
+) -> Checked:
+    """Read a collection of any format, write nothing, and tell all faults that an import would stop at.
+
+    Parameters
+    ----------
+    source, format, allow_empty, allow_unjudged, on_duplicate : as of :func:`import_collection`.
+
+    Raises
+    ------
+    InputError : the place does not exist, or its format is not recognised.
+    """
+    if isinstance(source, str):
+        source = find_source(source, format)
+    check = _Check(Rules(allow_empty, allow_unjudged, on_duplicate))
+    with collecting(check.findings.add):
+        passages = check.passages(source.passages)
+        queries = check.queries(source.queries, none=source.corpus_alone)
+        judgements = check.judgements(source.judgements, passages, queries)
+    kinds = check.findings.kinds.values()
+    return Checked(
+        source.format,
+        len(passages),
+        len(queries),
+        judgements,
+        check.findings.told(),
+        sum(kind.count for kind in kinds),
+        dict(check.policy.counts),
+        check.whole,
+    )
+
+
+class _Check:
+    def __init__(self, rules: Rules) -> None:
+        self.policy, self.findings, self.whole = ImportPolicy(rules), Findings(), True
+
+    def stream(self, records: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+        """The records of a stream up to a fault that it cannot go on after."""
+        try:
+            yield from records()
+        except InputError as fault:
+            self.findings.add(fault)
+            self.whole = False
+
+    def good(self, check: Callable[[], Any], total: int = 1) -> Any:
+        """What ``check`` returns; None if it raises a fault, which is counted and stands for ``total`` records."""
+        try:
+            return check()
+        except InputError as fault:
+            self.findings.add(fault, total)
+            return None
+
+    def passages(self, records: Callable[[], Iterator[PassageRecord]]) -> UInt64:
+        """Check all passages; returns the hashes of their ids, each once, ascending."""
+        ids, places = bytearray(), SourceLines()
+        for record in counted(self.stream(records), "checking", "passages"):
+            found = self.record(record, "passage")
+            if found is not None and self.good(partial(encoded, record.title, "title", record)) is not None:
+                ids += hash_bytes(found[0])
+                places.add(record.path, record.line)
+        hashes = as_hashes(ids)
+        distinct, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
+        again = first[inverse] != np.arange(len(hashes))
+        self.repeated("passage", again, first[inverse], places)
+        if not len(hashes) and not self.findings.kinds:
+            self.findings.add(InputError("EMPTY_CORPUS", "the corpus has no passage", "give one that has"))
+        return distinct
+
+    def queries(self, records: Callable[[], Iterator[QueryRecord]], *, none: bool) -> UInt64:
+        """Check all queries; returns the hashes of their ids, each once, ascending."""
+        ids, members, contents, places = bytearray(), bytearray(), bytearray(), SourceLines()
+        splits: set[str] = set()
+        for record in counted(self.stream(records), "checking", "queries"):
+            found = self.record(record, "query")
+            if found is None:
+                continue
+            splits.add(record.split)
+            answers = [str(answer).encode(errors="surrogatepass") for answer in record.answers]
+            ids += hash_bytes(found[0])
+            members += hash_bytes(found[0] + b"\0" + record.split.encode(errors="surrogatepass"))
+            contents += hash_bytes(b"\0".join([found[1], *answers]))
+            places.add(record.path, record.line)
+        self.splits(splits - {""})
+        hashes, content = as_hashes(ids), as_hashes(contents)
+        distinct, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
+        _, originals = np.unique(as_hashes(members), return_index=True)
+        again = np.ones(len(hashes), bool)
+        again[originals] = False
+        self.repeated("query", again | (content != content[first[inverse]]), first[inverse], places)
+        if not len(hashes) and not none and not self.findings.kinds:
+            self.findings.add(InputError("NO_QUERIES", "there is no query", "give queries too"))
+        return distinct
+
+    def judgements(
+        self, records: Callable[[], Iterator[JudgementRecord]], passages: UInt64, queries: UInt64
+    ) -> int:
+        """Check all judgements; returns how many there are."""
+        unknown, places, pairs = Unknown(), SourceLines(), bytearray()
+        splits: set[str] = set()
+        stream = counted(self.stream(records), "checking", "judgements")
+        while batch := list(islice(stream, BATCH)):
+            batch = [
+                one
+                for one in batch
+                if not isinstance(one.query_id, Unread) and not isinstance(one.passage_id, Unread)
+            ]
+            unknown.add(
+                batch,
+                _rows([one.query_id for one in batch], queries),
+                _rows([one.passage_id for one in batch], passages),
+            )
+            if self.good(partial(grades_of, batch)) is None:
+                for one in batch[1:]:
+                    self.good(partial(grades_of, [one]))
+            for one in batch:
+                splits.add(one.split)
+                pairs += hash_bytes("\0".join(one[:3]).encode(errors="surrogatepass"))
+                places.add(one.path, one.line)
+        self.splits(splits)
+        if unknown.total:
+            self.good(lambda: self.policy.unknown(unknown.fault(), unknown.total), unknown.total)
+        hashes = as_hashes(pairs)
+        _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
+        self.repeated("judgement", first[inverse] != np.arange(len(hashes)), first[inverse], places)
+        return len(hashes)
+
+    def record(self, record: Any, kind: str) -> tuple[bytes, bytes] | None:
+        """The id and text of a record as bytes; None if a field is wrong."""
+        if isinstance(record.id, Unread) or isinstance(record.text, Unread):
+            return None
+        found = self.good(lambda: encoded_id(record, kind))
+        text = self.good(lambda: encoded_text(record, kind, self.policy))
+        return None if found is None or text is None else (found, text)
+
+    def splits(self, names: set[str]) -> None:
+        for name in sorted(names):
+            self.good(partial(check_split, name))
+
+    def repeated(self, kind: str, again: NDArray[np.bool_], first: Int64, places: SourceLines) -> None:
+        """Count the records ``again`` [n] as copies of the records ``first`` [n]."""
+        total = int(again.sum())
+        if not total:
+            return
+        row = int(np.argmax(again))
+        fault = places.duplicate(
+            f"a {kind}" if kind != "judgement" else "this judgement", int(first[row]), row, total
+        )
+        self.good(lambda: self.policy.duplicates(fault, kind, total), total)
+
+
+def _rows(ids: list[str], table: UInt64) -> NDArray[np.int32]:
+    """0 for each id whose hash is in the ascending ``table``, else -1."""
+    hashes = hash_strings(ids)
+    place = np.minimum(np.searchsorted(table, hashes), max(len(table) - 1, 0))
+    found = table[place] == hashes if len(table) else np.zeros(len(hashes), bool)
+    return np.where(found, 0, -1).astype(np.int32)

@@ -1,0 +1,153 @@
+"""Analysers: how BM25 makes terms of a text, by language. What decides terms is part of an index's identity.
+
+English is analysed as it always was: words of two characters or more, English stop words, Snowball's stems.
+Other languages with blanks between words have their own stop words, where bm25s has a list, and stems. Chinese,
+Japanese, Korean and Thai become pairs of neighbouring characters, as in Lucene's CJKAnalyzer, or the words that
+jieba or fugashi find. Porter, "Snowball: A language for stemming algorithms", 2001.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import regex
+
+from hardneg.data.languages import BIGRAMS, ENGLISH, PLAIN, SEGMENTED, STEMMED
+from hardneg.errors import SettingsError
+
+PACKAGES: Mapping[str, tuple[str, ...]] = {
+    "chinese-words": ("jieba",),
+    "japanese-words": ("fugashi", "unidic-lite"),
+}
+NO_CONTENT = frozenset({"助詞", "助動詞", "補助記号", "記号", "空白"})  # particles, auxiliaries, marks, blanks
+WORDS = regex.compile(r"\b\w\w+\b")
+UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}ー"
+RUNS = regex.compile(rf"[{UNSPACED}\p{{M}}]+|[\w--{UNSPACED}]+", regex.V1)
+IS_UNSPACED = regex.compile(rf"[{UNSPACED}]")
+
+Split = Callable[[str], Sequence[str]]
+
+
+def facts_of(language: str) -> dict[str, str]:
+    """What decides the terms of a language, with the versions of the packages, for an index's identity."""
+    facts = {name: version(name) for name in ("bm25s", "PyStemmer")}
+    if language == ENGLISH:
+        return {"stopwords": ENGLISH, "stemmer": ENGLISH, **facts}
+    facts |= {name: _installed(name, language) for name in PACKAGES.get(language, ())}
+    return {"language": language, "analyser": "1", **facts}
+
+
+def tokenizer_of(language: str) -> Any:
+    """A tokenizer of bm25s that makes the terms of a language.
+
+    Raises
+    ------
+    SettingsError : a package that the language needs is missing or too old.
+    """
+    from bm25s.tokenization import Tokenizer
+
+    if language == ENGLISH:
+        import Stemmer
+
+        return Tokenizer(stopwords="english", stemmer=Stemmer.Stemmer("english"))
+    return Tokenizer(stopwords=stopwords_of(language), stemmer=_stemmer(language), splitter=splitter_of(language))
+
+
+def stopwords_of(language: str) -> list[str]:
+    """The stop words of a language, as bm25s lists them; none where it has no list."""
+    import bm25s.stopwords
+
+    name = "EN" if language == ENGLISH else language.upper()
+    return list(getattr(bm25s.stopwords, f"STOPWORDS_{name}", ())) if language in STEMMED else []
+
+
+def _stemmer(language: str) -> Any:
+    if language not in STEMMED:
+        return None
+    import Stemmer
+
+    if language not in Stemmer.algorithms():
+        what = f"the installed PyStemmer ({version('PyStemmer')}) has no stems for {language}"
+        raise SettingsError("PACKAGE_MISSING", what, "pip install --upgrade PyStemmer")
+    return Stemmer.Stemmer(language)
+
+
+# ---------------------------------------------------------------- words of a text
+
+
+def splitter_of(language: str) -> Split:
+    """The function that splits a text in lower case into words, or into pairs of characters."""
+    if language in BIGRAMS:
+        return bigrams
+    if language == "chinese-words":
+        return _chinese()
+    if language == "japanese-words":
+        return _japanese()
+    assert language in STEMMED or language == PLAIN, language
+    return words
+
+
+def words(text: str) -> list[str]:
+    """The words of two characters or more, marks of vowels and tones included."""
+    return WORDS.findall(unicodedata.normalize("NFC", text))
+
+
+def bigrams(text: str) -> list[str]:
+    """The pairs of neighbouring characters of each run without blanks, and the words in other scripts.
+
+    A run of one character is a term by itself. Full-width letters and half-width kana become the usual ones.
+    """
+    terms: list[str] = []
+    for run in RUNS.findall(unicodedata.normalize("NFKC", text)):
+        if len(run) > 1 and IS_UNSPACED.match(run):
+            terms += [run[i : i + 2] for i in range(len(run) - 1)]
+        else:
+            terms.append(run)
+    return terms
+
+
+def _installed(package: str, language: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError as fault:
+        what = f"{language} needs the package {package}"
+        fix = f"pip install 'hardneg[{SEGMENTED[language]}]', or use {SEGMENTED[language]} (pairs of characters)"
+        raise SettingsError("PACKAGE_MISSING", what, fix) from fault
+
+
+@functools.cache
+def _chinese() -> Split:
+    _installed("jieba", "chinese-words")
+    import jieba
+
+    jieba.setLogLevel(logging.WARNING)
+    segmenter = jieba.Tokenizer()
+
+    def split(text: str) -> list[str]:
+        found = segmenter.cut_for_search(unicodedata.normalize("NFKC", text))
+        return [word for word in found if regex.search(r"\w", word)]
+
+    return split
+
+
+@functools.cache
+def _japanese() -> Split:
+    for package in PACKAGES["japanese-words"]:
+        _installed(package, "japanese-words")
+    import fugashi
+
+    tagger = fugashi.Tagger()
+
+    def split(text: str) -> list[str]:
+        found = tagger(unicodedata.normalize("NFKC", text))
+        kept = (
+            word for word in found if word.feature.pos1 not in NO_CONTENT and regex.search(r"\w", word.surface)
+        )
+        return [word.feature.orthBase or word.surface for word in kept]
+
+    return split

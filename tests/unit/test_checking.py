@@ -1,0 +1,136 @@
+"""``hardneg import --check``: all faults of a source at once, with counts, and nothing written."""
+
+import gzip
+import json
+
+import pytest
+from test_conventions import ANSWERED, GRADED
+
+import hardneg as hn
+from formats.conventions import Plain, write
+from hardneg.cli import run
+from hardneg.data.importing import import_collection
+from hardneg.errors import InputError
+
+pytestmark = pytest.mark.usefixtures("no_flush")
+
+
+def told(place, **options):
+    """The kinds of faults of a check, without the folder."""
+    found = hn.check_import(str(place), **options)
+    return found, [str(fault).removeprefix(f"{place}/") for fault in found.faults]
+
+
+def jsonl(rows):
+    return "".join(json.dumps(row) + "\n" if isinstance(row, dict) else row + "\n" for row in rows)
+
+
+@pytest.mark.parametrize("plain", [ANSWERED, GRADED])
+@pytest.mark.parametrize("name", ["beir", "msmarco", "qa", "dpr inline", "tevatron 1", "trec"])
+def test_a_sound_source_has_no_fault(tmp_path, plain, name):
+    if name in ("beir", "msmarco", "trec") and plain is ANSWERED:
+        plain = Plain(
+            plain.passages, {s: [(*q[:2], []) for q in each] for s, each in plain.queries.items()}, plain.qrels
+        )
+    if name not in ("beir", "msmarco", "trec") and plain is GRADED:
+        pytest.skip("has no grades")
+    place = write(name, plain, tmp_path / "in")
+    found, lines = told(place)
+    c = import_collection(str(place), tmp_path / "c")
+    assert (lines, found.total, found.whole) == ([], 0, True)
+    assert found.passages == c.n_passages
+    assert found.judgements == sum(len(c.qrels(split).passage_rows) for split in c.splits)
+
+
+def broken(folder):
+    """A BEIR folder with many faults of several kinds."""
+    (folder / "qrels").mkdir(parents=True)
+    corpus = [{"_id": f"p{i}", "text": f"text {i}"} for i in range(6)]
+    corpus[1:1] = [
+        "no json",
+        {"_id": "p0", "text": "again"},
+        {"_id": "x"},
+        {"_id": "y", "text": " "},
+        {"_id": 1.5, "text": "z"},
+    ]
+    (folder / "corpus.jsonl").write_bytes(
+        jsonl(corpus).encode() + b'{"_id": "q", "text": "caf\xe9"}\n{"_id": "r"}\n'
+    )
+    (folder / "queries.jsonl").write_text(jsonl([{"_id": "q1", "text": "one"}, {"_id": "", "text": "two"}, "[1]"]))
+    rows = ["q1\tp0\t1", "q1\tp0\t1", "q1\tp1\thigh", "q9\tp2\t1", "q1\tp9\t1", "q1\tp2"]
+    (folder / "qrels" / "train.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]) + "\n")
+    return folder
+
+
+def test_all_faults_are_told_at_once_with_their_counts(tmp_path):
+    place = broken(tmp_path / "in")
+    found, lines = told(place)
+    starts = [
+        "corpus.jsonl:2: BAD_JSON: not valid JSON",
+        "corpus.jsonl:4: MISSING_FIELD: the field 'text' is missing (found: _id) (2 such faults, lines 4, 13)",
+        "corpus.jsonl:5: EMPTY_TEXT: the text of passage 'y' is empty",
+        "corpus.jsonl:6: WRONG_TYPE: the field '_id' is 1.5, not a string",
+        "corpus.jsonl:12: BAD_UTF8: not UTF-8 at byte 26",
+        "corpus.jsonl:3: DUPLICATE_ID: a passage was there before, at line 1 of corpus.jsonl (1 duplicates",
+        "queries.jsonl:2: EMPTY_ID",
+        "queries.jsonl:3: BAD_JSON: a list where an object is expected",
+        "qrels/train.tsv:4: BAD_GRADE: the relevance 'high'",
+        "qrels/train.tsv:7: WRONG_COLUMNS: 2 tab-separated columns where 3 are expected",
+        "qrels/train.tsv:5: UNKNOWN_ID: 2 judgements name ids that are not there: query 'q9' (train, line 5),",
+        "qrels/train.tsv:3: DUPLICATE_ID: this judgement was there before, at line 2 of train.tsv",
+    ]
+    assert len(lines) == len(starts)
+    for line, start in zip(lines, starts, strict=True):
+        assert line.startswith(start)
+    assert (found.passages, found.queries, found.total, found.whole) == (6, 1, 14, True)
+    assert not (tmp_path / "c").exists()
+
+
+def test_what_the_rules_let_pass_is_counted(tmp_path):
+    found, lines = told(broken(tmp_path / "in"), allow_empty=True, allow_unjudged=True, on_duplicate="first")
+    assert not [line for line in lines if "EMPTY_TEXT" in line or "UNKNOWN_ID" in line or "DUPLICATE_ID" in line]
+    assert found.counted == {
+        "empty_passage_texts": 1,
+        "passage_duplicates": 1,
+        "unknown_judgements": 2,
+        "judgement_duplicates": 1,
+    }
+
+
+def test_a_fault_that_ends_a_file_is_told_and_the_others_are_read(tmp_path):
+    place = write("beir", GRADED, tmp_path / "in")
+    packed = gzip.compress((place / "corpus.jsonl").read_bytes(), mtime=0)[:-9]
+    (place / "corpus.jsonl").unlink()
+    (place / "corpus.jsonl.gz").write_bytes(packed)
+    found, lines = told(place)
+    assert lines[0].startswith("corpus.jsonl.gz: TRUNCATED_GZIP")
+    assert (found.whole, found.queries) == (False, 3)
+
+
+def test_pairs_are_told_once_though_they_are_read_three_times(tmp_path):
+    (tmp_path / "a.jsonl").write_text(
+        jsonl([{"query": "q", "pos": 7}, {"query": 1, "pos": "p"}, {"query": "r", "pos": "p"}])
+    )
+    found = hn.check_import(str(tmp_path / "a.jsonl"))
+    [line] = map(str, found.faults)
+    assert "a.jsonl:1: WRONG_TYPE: the field 'pos' is 7, neither a text" in line
+    assert "(2 such faults, lines 1, 2); correct it" in line
+    assert (found.passages, found.queries) == (1, 2)
+
+
+def test_reading_is_strict_again_after_a_check(tmp_path):
+    place = broken(tmp_path / "in")
+    hn.check_import(str(place))
+    with pytest.raises(InputError, match=r"corpus\.jsonl:2: BAD_JSON"):
+        import_collection(str(place), tmp_path / "c")
+
+
+def test_the_command(tmp_path, capsys):
+    assert run(["import", str(broken(tmp_path / "in")), "--check", "--json"]) == 3
+    out, err = capsys.readouterr()
+    facts = json.loads(out)
+    assert (facts["faults"], facts["kinds_of_faults"], len(err.splitlines())) == (14, 12, 12)
+    assert run(["import", str(write("beir", GRADED, tmp_path / "good")), "--check"]) == 0
+    assert "faults           0" in capsys.readouterr().out
+    assert run(["import", str(tmp_path / "good")]) == 2
+    assert run(["import", str(tmp_path / "good"), "--check", "--to", str(tmp_path / "c")]) == 2
