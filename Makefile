@@ -100,6 +100,26 @@ $(VENV)/.docs: $(VENV)/.base
 	@$(PIP) -e '.[docs]'
 	@touch $@
 
+# Wheel and sdist, and the wheel tried in an empty environment, outside of this folder.
+dist: install
+	rm -rf dist build/tried
+	$(BIN)/python -m build --outdir dist .
+	$(PYTHON) -m venv build/tried
+	build/tried/bin/python -m pip --disable-pip-version-check install --quiet -c constraints.txt \
+		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) dist/hardneg-*.whl
+	cd build/tried && bin/hardneg --version && bin/hardneg presets && bin/hardneg doctor
+	rm -rf build/tried
+
+# The oldest packages that pyproject.toml allows, from wheels, and the tests that use most of each.
+OLDEST := $(addprefix tests/unit/test_,config.py tables.py loading.py trec.py ann.py bm25.py api.py cli.py)
+test-oldest:
+	$(PYTHON) -m venv build/oldest
+	$(PYTHON) tools/oldest.py > build/oldest.txt
+	build/oldest/bin/python -m pip --disable-pip-version-check install --quiet --only-binary :all: -c build/oldest.txt \
+		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) $$(sed 's/==.*//' build/oldest.txt) setuptools pytest
+	build/oldest/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --no-build-isolation -e .
+	OMP_NUM_THREADS=2 build/oldest/bin/python -m pytest -m "not slow" $(OLDEST)
+
 # site/index.html opens from the disk: no network to build it, none to read it.
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet

@@ -243,7 +243,7 @@ def commands_page() -> str:
     lines = [
         "# Commands",
         "",
-        "This page shows what each command says with `--help`. Every command prints JSON with `--json`."
+        "This page shows what each command says with `--help`. With `--json`, commands print JSON."
         " [Errors](../errors.md) lists what a command may refuse, and its exit statuses.",
     ]
     for name, text in helps().items():
