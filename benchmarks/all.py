@@ -23,7 +23,7 @@ SCRIPTS = (
         "encode",
         "rank",
         "train",
-        "ar2",
+        "iteration",
         "pairs",
         "mine",
         "diagnostics",

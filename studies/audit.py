@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from audit_plants import DEPTH, Bool, Searched, is_held, search, with_planted
-from audit_training import MEASURE, common_of, folder_of, prepare, steps_of, told
+from audit_training import MEASURE, common_of, folder_of, prepare, steps_of, study_of, told
 from harness import Study, begin, called, command_line, insert, keep, say, table
 from outcomes import Outcome
 
@@ -157,7 +157,7 @@ def examine(study: Study, chosen: Namespace, work: Work) -> list[dict[str, Any]]
 def train(study: Study, chosen: Namespace, work: Work) -> Study:
     """The study of the experiments, each executed once."""
     trained = Study(
-        chosen.out / f"{chosen.name}-trained",
+        study_of(chosen),
         str(folder_of(chosen)),
         chosen.model,
         common_of(chosen),
@@ -185,7 +185,8 @@ def told_figures(chosen: Namespace, found: Sequence[Mapping[str, Any]]) -> str:
         f"{chosen.name}: {one['planted']:,} planted among {one['pairs']:,} negatives of {one['queries']:,} queries"
     )
     head += f" ({one['planted'] / one['pairs']:.3f}), {len(found)} draws. Mean [lowest, highest] of the draws:"
-    return "\n\n".join([head, signals_table(found), ranking_table(found, precision), ranking_table(found, recall)])
+    tables = [signals_table(found), ranking_table(found, precision), ranking_table(found, recall)]
+    return "\n\n".join([head, *tables, halves(found)])
 
 
 def signals_table(found: Sequence[Mapping[str, Any]]) -> str:
@@ -196,6 +197,13 @@ def signals_table(found: Sequence[Mapping[str, Any]]) -> str:
         cells = (f"{np.mean(figures['named']):,.0f}", spread(figures["precision"]), spread(figures["recall"]))
         rows.append((name, found[0]["thresholds"].get(name, ""), *cells))
     return table(("signal", "from", "named", "precision", "recall"), rows)
+
+
+def halves(found: Sequence[Mapping[str, Any]]) -> str:
+    """The lowest threshold of each signal from which on half of what it names is planted."""
+    limits = {name: lowest([one["grid"][name] for one in found], 0.5) for name in found[0]["grid"]}
+    told = ", ".join(f"{name} {'none' if value is None else value}" for name, value in limits.items())
+    return f"The lowest threshold from which on half of the named are planted: {told}."
 
 
 def precision(one: Mapping[str, Any], name: str, length: str) -> float:

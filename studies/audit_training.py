@@ -45,6 +45,11 @@ def folder_of(chosen: Namespace) -> Path:
     return chosen.out / f"{chosen.name}-{chosen.planted}-{drawn_from}-dev{chosen.dev_queries}"
 
 
+def study_of(chosen: Namespace) -> Path:
+    """Where the pools and the experiments lie."""
+    return folder_of(chosen).with_suffix(".trained")
+
+
 def prepare(searched: Searched, chosen: Namespace, suspected: Callable[[Pairs], Pairs]) -> Prepared:
     """Publish the collection and the pools; what is there is found again.
 
@@ -64,7 +69,7 @@ def prepare(searched: Searched, chosen: Namespace, suspected: Callable[[Pairs], 
     dev = every.select(np.sort(drawn(np.arange(len(every)), chosen.dev_queries)))
     rows = np.unique(np.concatenate([pools["planted"].passage_rows, left.passage_rows, dev.passage_rows]))
     collection = published(searched.collection, rows, {"train": left, "dev": dev}, place)
-    places = {name: chosen.out / f"{place.name}-{name}" for name in pools}
+    places = {name: study_of(chosen) / f"pool-{name}" for name in pools}
     for name, pool in pools.items():
         publish(moved(pool, searched.collection, collection), places[name], collection)
     return Prepared(
@@ -118,14 +123,8 @@ def common_of(chosen: Namespace) -> dict[str, object]:
 
 def steps_of(chosen: Namespace) -> list[Step]:
     """The experiments, seed after seed, so that one seed is complete before the next begins."""
-    place = folder_of(chosen)
     return [
-        Step(
-            f"{name}-{seed}",
-            "star",
-            {"seed": seed},
-            words=("--negatives", str(chosen.out / f"{place.name}-{name}"), "--test", "none"),
-        )
+        Step(f"{name}-{seed}", "star", {"seed": seed}, given=(("--negatives", f"pool-{name}"),))
         for seed in range(chosen.seeds)
         for name in POOLS
     ]

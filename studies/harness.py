@@ -104,7 +104,7 @@ class Study:
         settings = self.common | step.settings
         for name, value in settings.items():
             arguments += ["--set", f"{name}={json.dumps(value)}"]
-        return [*arguments, *step.words, "--cache", str(self.cache(place)), "--threads", str(self.threads)]
+        return [*arguments, "--cache", str(self.cache(place)), "--threads", str(self.threads)]
 
     @property
     def source(self) -> Source:

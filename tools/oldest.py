@@ -1,4 +1,4 @@
-"""Print the oldest versions that ``pyproject.toml`` allows, as constraints for pip: ``make test-oldest`` installs them."""
+"""Print the oldest versions that ``pyproject.toml`` allows, as constraints for pip (``make test-oldest``)."""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@ lists the names. These arguments mean the same in all functions:
 - ``data``: a canonical collection's folder, ``[format:]SOURCE``, or an open
   :class:`~hardneg.data.collection.Collection`;
 - ``model``: a folder, a hub name, or ``package:NAME``;
-- ``cache``: the folder of token stores and other caches (default ``$HARDNEG_CACHE``, else ``~/.cache/hardneg``);
+- ``cache``: the folder of token stores and other caches (default ``$HARDNEG_CACHE``, else
+  ``$XDG_CACHE_HOME/hardneg``, else ``~/.cache/hardneg``);
 - ``device``: ``cpu``, ``cuda``, ``cuda:1``, ... (default: CUDA if there is one).
 
 Faults are raised as :class:`~hardneg.errors.HardnegError`.

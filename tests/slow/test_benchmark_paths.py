@@ -62,6 +62,7 @@ def test_on_numbers(contender, size, tmp_path):
         ("bm25:search_hardneg", '{"passages": 100, "queries": 5, "k": 10}'),
         ("encode:hardneg_float32", '{"texts": 6, "length": 32}'),
         ("rank:hardneg", '{"queries": 2, "passages": 3, "length": 32}'),
+        ("rank:hardneg_training", '{"queries": 2, "passages": 3, "length": 32, "steps": 1}'),
         ("train:hardneg", '{"queries": 2, "passages": 3, "steps": 1, "length": 16}'),
         ("pairs:hardneg", '{"queries": 2, "passages": 1, "steps": 1, "length": 16, "precision": "float32"}'),
         ("mine:hardneg", '{"queries": 5, "passages": 40, "negatives": 4}'),
@@ -69,6 +70,13 @@ def test_on_numbers(contender, size, tmp_path):
 )
 def test_on_documentation(contender, size, tmp_path, documentation):
     run(tmp_path, "-c", RUN, contender, size, HARDNEG_CACHE=documentation)
+
+
+def test_an_iteration_of_ar2_holds_its_passes(tmp_path, documentation):
+    size = {"queries": 6, "passages": 30, "length": 16, "steps": 1, "queries_per_step": 2, "negatives": 2}
+    told = f"import iteration; found = iteration.iteration({size})"
+    told += "; assert found['iteration'] > found['forward'] + found['backward'] > 0, found"
+    run(tmp_path, "-c", told, HARDNEG_CACHE=documentation)
 
 
 def test_importing(tmp_path):

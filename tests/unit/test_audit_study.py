@@ -113,3 +113,14 @@ def test_three_pools_are_trained_on(study, world, tmp_path):
     assert "| filtered − planted |" in text
     assert "mean of 1 seed, 5 queries" in text
     assert study.execute(chosen_of(study, world, tmp_path, *small, "--only-report")) == text
+
+
+@pytest.mark.parametrize("name", ["beir:cranfield", "pydocs", "qa:wiki_openqa"])
+def test_the_page_is_what_its_kept_outcomes_say(study, tmp_path, name):
+    pages = STUDIES.parent / "docs/studies"
+    kept, page = tmp_path / "audit.jsonl", tmp_path / "audit.md"
+    kept.write_bytes((pages / "audit.jsonl").read_bytes())
+    given = ["--data", name, "--out", str(tmp_path / "none"), "--kept", str(kept), "--only-report"]
+    splits = {"beir:cranfield": "test", "pydocs": "train,dev,test", "qa:wiki_openqa": "train"}[name]
+    chosen = study.command_line("", study.options).parse_args([*given, "--splits", splits])
+    assert study.execute(chosen) in (pages / "audit.md").read_text()

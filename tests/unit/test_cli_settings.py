@@ -127,7 +127,7 @@ def test_a_wrong_option_is_one_line_that_says_the_right_one(hardneg, words, said
         ("star", "max_seq_length", "did you mean 'passage_length' (option --max-length)?"),
         ("ranker", "max_seq_length", "did you mean 'max_length' (option --max-length)?"),
         ("star", "num_train_epochs", "did you mean 'epochs' (option --epochs)?"),
-        ("ar2", "num_train_epochs", "did you mean the option --epochs?"),
+        ("ar2", "num_train_steps", "did you mean the option --steps?"),
         ("star", "temperature", "did you mean 'scale'? scale = 1 / temperature: 20 for 0.05"),
         ("star", "per_device_train_batch_size", "did you mean 'queries_per_step'"),
         ("star", "output_dir", "did you mean the option --out?"),

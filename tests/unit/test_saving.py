@@ -94,6 +94,7 @@ def test_the_directory_is_spelt_for_old_readers(bert, tmp_path):
     assert pooling["word_embedding_dimension"] == 64
     lengths = json.loads((tmp_path / "model/sentence_bert_config.json").read_text())
     assert lengths["max_seq_length"] == 128  # the longer of the two sides
+    assert lengths["model_args"] == {"add_pooling_layer": False}  # else it would draw one, with a warning
     modules = json.loads((tmp_path / "model/modules.json").read_text())
     assert [m["type"].removeprefix("sentence_transformers.models.") for m in modules] == [
         "Transformer",

@@ -122,6 +122,11 @@ def test_metrics_have_every_step_with_the_rate_of_the_whole_schedule(stage_in, t
     assert rows[0]["loss"] > rows[-1]["loss"]
 
 
+def test_once_its_models_stand_one_checkpoint_stays(stage_in, tmp_path):
+    stage_in(tmp_path)
+    assert len(checkpoints(tmp_path / "episodes/2/checkpoint")) == 1
+
+
 def test_models_are_those_after_their_steps(stage_in, tmp_path):
     stage_in(tmp_path / "long")
     stage_in(tmp_path / "short", models={"model": EARLY})

@@ -92,7 +92,8 @@ def audit(
 
     Raises
     ------
-    SettingsError : an unknown signal, a threshold that is no number; nothing remembers where the collection is; the model cannot be read so.
+    SettingsError : an unknown signal, a threshold that is no number; nothing remembers where the collection is;
+        the model cannot be read so.
     ArtifactError : the pool is damaged or was mined from another collection.
     InputError : a line of the judgements is wrong.
     """

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hardneg.api.inputs import Place
+from hardneg.api.inputs import Place, cache_at, holding
 from hardneg.arguments import checked
 from hardneg.data.tokens import KIND as TOKENS
 from hardneg.errors import ArtifactError
@@ -19,6 +20,7 @@ from hardneg.storage.artifacts import is_published, lease, read_manifest, remove
 from hardneg.storage.disk import stale_below, sweep_below
 
 DERIVED = (TOKENS, BM25)
+COLLECTIONS = "collections"  # the cache's folder of imported ones
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,47 @@ def clean(experiment: Place, *, delete: bool = False) -> dict[str, Any]:
         "bytes": sum(item.bytes for item in items),
         "deleted": delete,
     }
+
+
+@checked
+def clean_cache(cache: Place | None = None, *, delete: bool = False) -> dict[str, Any]:
+    """List what is in the cache, and ``delete`` it. All of it is made again when it is asked for.
+
+    An experiment remembers where its collection lies. If that is in the cache, the experiment asks for ``--data``
+    once it is deleted.
+
+    Parameters
+    ----------
+    cache : the cache's folder; by default the user's.
+
+    Returns
+    -------
+    ``cache``, and ``items``, ``bytes`` and ``deleted`` as :func:`clean` has them.
+    """
+    root = cache_at(cache)
+    stores = [place for kind in shelves(root) for place in sorted(kind.iterdir()) if place.name[0] != "."]
+    items = [item(place, place.parent.name, used_last(place)) for place in stores]
+    for one in items if delete else []:
+        with holding(Path(one.path), root):  # nobody makes it now
+            remove(Path(one.path))
+    found = {"items": [asdict(one) for one in items], "bytes": sum(one.bytes for one in items), "deleted": delete}
+    return {"cache": str(root), **found}
+
+
+def shelves(root: Path) -> list[Path]:
+    """The folders of a cache that hold stores, by the kinds of these."""
+    kinds = (COLLECTIONS, EMBEDDINGS, *DERIVED)
+    return [root / kind for kind in kinds if (root / kind).is_dir()]
+
+
+def used_last(place: Path) -> str:
+    """When something was made or changed, in words."""
+    return f"of {time.strftime('%Y-%m-%d', time.localtime(place.lstat().st_mtime))}"
+
+
+def bytes_below(place: Path) -> int:
+    """Bytes of all files below a folder."""
+    return item(place, "", "").bytes
 
 
 @contextlib.contextmanager

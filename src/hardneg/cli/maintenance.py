@@ -33,17 +33,27 @@ def verify(
 
 
 def clean(
-    experiment: Annotated[Path, typer.Argument(help="The folder of an experiment.", metavar="EXP")],
+    experiment: Annotated[
+        Path | None, typer.Argument(help="The folder of an experiment.", metavar="[EXP]", show_default=False)
+    ] = None,
+    cache: Annotated[bool, option("--cache", help="List your cache instead.")] = False,
     yes: Annotated[bool, option("--yes", help="Delete what is listed.")] = False,
     allow_code: AllowCode = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the files that a finished experiment does not need any more; with --yes, delete them."""
+    """List what can be deleted; with --yes, delete it.
+
+    Of a finished experiment this is what it does not need any more; of the cache all, which is made again.
+    """
     begin(code=allow_code)
     from hardneg.api.clean import clean as execute
+    from hardneg.api.clean import clean_cache
     from hardneg.cli.tables import cleaning_text
 
-    show_result(execute(experiment, delete=yes), as_json, cleaning_text)
+    if cache == (experiment is not None):
+        raise typer.BadParameter("give an experiment, or --cache", param_hint="'EXP'")
+    found = clean_cache(delete=yes) if experiment is None else execute(experiment, delete=yes)
+    show_result(found, as_json, cleaning_text)
 
 
 def doctor(as_json: JsonOption = False) -> None:

@@ -65,7 +65,8 @@ def search(
     reading: Reading,
     bm25: Annotated[bool, option("--bm25", help="Search with BM25, not a model.")] = False,
     language: Annotated[
-        str | None, option(help="Language that BM25 analyses texts in (default: the collection's).", metavar="NAME")
+        str | None,
+        option(help="Language of the texts, for BM25 (default: the collection's).", metavar="NAME"),
     ] = None,
     embeddings: EmbeddingsOption = None,
     index: Annotated[

@@ -113,34 +113,6 @@ def states_table(states: Mapping[str, Mapping[str, Any]]) -> str:
     return table(["", *measures], [[shown(name), *values.values()] for name, values in states.items()])
 
 
-def results_table(results: Mapping[str, Any], out: Path) -> str:
-    """The results of an experiment, or of several seeds."""
-    if "seeds" in results:
-        return pooled_table(results, out)
-    from hardneg.diagnostics.cards import gain_lines
-    from hardneg.diagnostics.choice import sentence
-
-    parts = [f"{split}\n{states_table(results[split])}" for split in ("dev", "test") if results.get(split)]
-    if results.get("comparisons"):
-        parts.append(
-            f"paired randomisation tests on {results['compared_on']}\n" + tests_table(results["comparisons"])
-        )
-    parts += [errors_table(split, found) for split, found in results.get("pairwise_errors", {}).items()]
-    if shares := results.get("informative"):
-        title = "negatives still among a query's first 100, when the model has learned from them"
-        parts.append(f"{title}\n" + table(["", "share"], [[shown(name), share] for name, share in shares.items()]))
-    if results.get("forgetting"):
-        parts.append(forgetting_table(results["forgetting"]))
-    if gained := gain_lines(results):
-        parts.append("\n".join(gained))
-    elif results.get("examined") == "judged":
-        parts.append("examine = judged: states were searched for dev and test alone, so forgetting is not known")
-    kept = f" ({sentence(results['kept']).removeprefix('model/ is ')})" if "kept" in results else ""
-    index = f"\nindex:      {found['kind']} {found['digest'][:12]}" if (found := results.get("index")) else ""
-    parts.append(f"experiment: {out}\nmodel:      {Layout(out).model}{kept}{index}")
-    return "\n\n".join(parts)
-
-
 LONGEST_CELL, MOST_ROWS = 48, 30  # of a report's tables in a terminal
 TOLD = (
     "settings",
@@ -179,29 +151,6 @@ def short_table(found: Any) -> str:
     rows = [[short(value) for value in row] for row in found.rows[:MOST_ROWS]]
     left = len(found) - MOST_ROWS
     return table(list(found.columns), rows) + (f"\n... and {left} more" if left > 0 else "")
-
-
-def errors_table(split: str, states: Mapping[str, Mapping[str, Any]]) -> str:
-    """Irrelevant passages above a relevant one, by state of the model."""
-    rows = [[shown(name), found["total"], found["top"]] for name, found in states.items()]
-    top = next(iter(states.values()))["k"]
-    return f"pairwise errors of a {split} query\n" + table(["", "all", f"first {top}"], rows)
-
-
-def tests_table(comparisons: Sequence[Mapping[str, Any]]) -> str:
-    """Comparisons of states, with their intervals."""
-    rows = [
-        [
-            f"{shown(row['a'])} - {shown(row['b'])}",
-            row["measure"],
-            f"{row['difference']:+.4f}",
-            bounds(row["interval"]),
-            p_value(row["p"]),
-            p_value(row["p_holm"]),
-        ]
-        for row in comparisons
-    ]
-    return table(["", "measure", "difference", "95 % interval", "p", "p (Holm)"], rows)
 
 
 def forgetting_table(steps: Sequence[Mapping[str, Any]]) -> str:
@@ -316,11 +265,16 @@ def verification_text(report: Mapping[str, Any]) -> str:
 def cleaning_text(report: Mapping[str, Any]) -> str:
     """What can be deleted or was, with sizes and reasons."""
     if not report["items"]:
-        return "nothing to delete" + ("" if report["finished"] else ": the experiment is not finished")
+        return "nothing to delete" + ("" if report.get("finished", True) else ": the experiment is not finished")
     rows = [(one["kind"], one["bytes"], one["path"], one["why"]) for one in report["items"]]
-    lines = [table(["kind", "bytes", "place", "why"], rows)]
+    lines = [table(["kind", "bytes", "place", ""], rows)]
     done = "deleted" if report["deleted"] else "can be deleted with --yes"
-    return "\n".join([*lines, f"{report['bytes']:,} bytes {done}"])
+    return "\n".join([*lines, f"{report['bytes']:,} bytes ({size_text(report['bytes'])}) {done}"])
+
+
+def size_text(count: float) -> str:
+    """Bytes as a person reads them."""
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{max(count / 2**20, 0.1):.1f} MiB"
 
 
 def doctor_text(found: Mapping[str, Any]) -> str:

@@ -171,7 +171,8 @@ def run(
 
     check_free(out)
     from hardneg.api import recipes
-    from hardneg.cli.tables import estimate_text, results_table, settings_text
+    from hardneg.cli.ending import ending_text
+    from hardneg.cli.tables import estimate_text, settings_text
     from hardneg.data.training_data import Splits
 
     machine.tune()
@@ -195,7 +196,7 @@ def run(
     results = recipes.train(recipe, data, model, out, **common)
     if not results or rank():  # one role or process of several: another one shows the results
         return
-    show_result(results, as_json, lambda found: results_table(found, out))
+    show_result(results, as_json, lambda found: ending_text(found, out))
 
 
 def role() -> None:

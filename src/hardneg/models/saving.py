@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -103,7 +104,8 @@ def _write_folder(draft: Draft, inside: str, encoder: BiEncoder, sides: tuple[Si
     settings, tower = encoder.settings, encoder.tower(sides[0])
     length = max(encoder.search_template(side).max_length for side in sides)
     tower.save(draft, inside)
-    _write_json(draft, inside + TRANSFORMER_CONFIG, {"max_seq_length": length, "do_lower_case": False})
+    transformer = {"max_seq_length": length, "do_lower_case": False, **without_pooler(tower)}
+    _write_json(draft, inside + TRANSFORMER_CONFIG, transformer)
     _write_json(draft, inside + CONFIG, _st_config(settings))
     _write_json(draft, inside + SETTINGS, {"settings": asdict(settings)})
     kinds = ["Transformer", *_write_modules(draft, inside, settings, tower)]
@@ -117,6 +119,13 @@ def _write_folder(draft: Draft, inside: str, encoder: BiEncoder, sides: tuple[Si
         for i, kind in enumerate(kinds)
     ]
     _write_json(draft, inside + MODULES, modules)
+
+
+def without_pooler(tower: Tower) -> dict[str, Any]:
+    """What tells sentence-transformers that the transformer has no pooler, where it would make a random one."""
+    kind = type(tower.transformer)
+    has_pooler = "add_pooling_layer" in inspect.signature(kind).parameters
+    return {"model_args": {"add_pooling_layer": False}} if has_pooler else {}
 
 
 def _st_config(settings: EncoderSettings) -> dict[str, Any]:

@@ -74,6 +74,7 @@ PRESETS: dict[str, dict[str, str]] = {
         "demo": MINUTES,
     },
     "ar2": {
+        "finetune": OWN_DATA + " A ranker trains beside it.",
         "nq": "The paper's settings for Natural Questions.",
         "triviaqa": "The paper's settings for TriviaQA.",
         "msmarco": "The paper's settings for MS MARCO passages.",

@@ -71,8 +71,6 @@ USUAL: tuple[UsualOption, ...] = (
         float,
         "Passes over the training queries, in place of --steps.",
         "epochs",
-        of={"ar2": ()},
-        instead={"ar2": TURNS},
         unsets=("steps", "min_steps", "max_steps"),
     ),
     UsualOption("batch_size", "--batch-size", "N", int, "Queries of a step.", "queries_per_step", least=1),

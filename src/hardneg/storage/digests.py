@@ -31,8 +31,14 @@ def digest_file(path: Path) -> str:
 
 
 def cache_root() -> Path:
-    """The user's cache folder: ``$HARDNEG_CACHE``, else ``~/.cache/hardneg``."""
-    return Path(os.environ.get("HARDNEG_CACHE") or Path.home() / ".cache" / "hardneg")
+    """The user's cache folder: ``$HARDNEG_CACHE``, else ``$XDG_CACHE_HOME/hardneg``, else ``~/.cache/hardneg``.
+
+    As the XDG base directory specification asks, a relative ``$XDG_CACHE_HOME`` is ignored.
+    """
+    if own := os.environ.get("HARDNEG_CACHE"):
+        return Path(own)
+    shared = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (shared if shared.is_absolute() else Path.home() / ".cache") / "hardneg"
 
 
 def cached_digest(path: Path) -> str:

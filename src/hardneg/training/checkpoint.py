@@ -52,6 +52,12 @@ def save_checkpoint(
     return path
 
 
+def keep_newest(folder: Path, count: int) -> None:
+    """Delete all checkpoints but the newest ``count``."""
+    for old in checkpoints(folder)[:-count]:
+        remove(old)
+
+
 def file_of(name: str, part: str) -> str:
     """The name of the file with a model's ``weights`` or its ``optimizer``, as ``part`` says."""
     return f"{name}.{part}.safetensors"

@@ -23,7 +23,7 @@ from hardneg.process.distributed import by_consensus, by_leader
 from hardneg.process.progress import track
 from hardneg.storage.artifacts import is_current, read_manifest
 from hardneg.training.batches import PROBE_EVERY
-from hardneg.training.checkpoint import latest_checkpoint, restore, save_checkpoint
+from hardneg.training.checkpoint import keep_newest, latest_checkpoint, restore, save_checkpoint
 from hardneg.training.gradient_norms import layer_norms, layers_of
 from hardneg.training.loop import Batch, NotFinite, Objective, Step, train_steps
 from hardneg.training.optim import Optimizers, Schedule, adamw
@@ -329,7 +329,13 @@ class Stage:
                 self._publish(trainee, path, step)
 
     def _publish(self, trainee: Trainee, path: Path, step: int) -> None:
-        by_leader(trainee.save, trainee.model, path, inputs=self._made_by(step), replace=True)
+        by_leader(self._publish_here, trainee, path, step)
+
+    def _publish_here(self, trainee: Trainee, path: Path, step: int) -> None:
+        """Publish a model; once all stand, no checkpoint before the newest can be needed."""
+        trainee.save(trainee.model, path, inputs=self._made_by(step), replace=True)
+        if not self._missing():
+            keep_newest(self.folder, 1)
 
     def _called(self, name: str) -> str:
         """A model's name for titles of progress; empty if the stage has only one model."""

@@ -1,0 +1,91 @@
+"""What ``hardneg train`` ends with: the verdict first, then a table or two, and where to read on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hardneg.cli.colour import Style, painted
+from hardneg.cli.tables import forgetting_table, pooled_table, size_text, states_table
+from hardneg.experiment.layout import Layout
+from hardneg.experiment.names import FINAL, UNTRAINED, shown
+
+SURE = 0.05  # of p, as in reports
+MOST_MEASURES = 6  # of the table
+COLOURS: dict[str, Style] = {"beats": "green", "loses to": "red"}
+
+
+def ending_text(results: Mapping[str, Any], out: Path, queries: int | None = None) -> str:
+    """The end of training, to read."""
+    from hardneg.report.verdict import verdict
+
+    judged = verdict(results, queries=queries)
+    if "seeds" in results:
+        return f"{judged.sentence}\n\n{pooled_table(results, out)}\n{where(out)}"
+    first = [comparison_line(row, results["compared_on"]) for row in first_rows(results)] or [judged.sentence]
+    kept = [f"best state: {kept_text(results['kept'])}"] if results.get("kept", {}).get("of") else []
+    kept += [f"next: {judged.advice[0]}"] if judged.advice else []
+    return "\n\n".join(["\n".join([*first, *kept]), *tables(results), places(results, out)])
+
+
+def first_rows(results: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The tests of the final state by the measure that decides."""
+    rows = results.get("comparisons", [])
+    return [row for row in rows if row["a"] == FINAL and row["measure"] == rows[0]["measure"]]
+
+
+def comparison_line(row: Mapping[str, Any], split: str) -> str:
+    """A test in a line, such as ``final beats untrained by 0.041 [0.020, 0.063], p 1e-04``."""
+    sure = row["p"] <= SURE
+    word = ("beats" if row["difference"] > 0 else "loses to") if sure else "cannot be told from"
+    low, high = row["interval"]
+    sign = 1 if row["difference"] > 0 else -1
+    low, high = sorted((sign * low, sign * high))
+    size = f"by {abs(row['difference']):.3f} [{low:.3f}, {high:.3f}]"
+    size = size if sure else f"(difference {row['difference']:+.3f})"
+    p = f"p {row['p']:.3f}" if row["p"] >= 1e-3 else f"p {row['p']:.0e}"
+    said = f"final {word} {shown(row['b'])}"
+    told = painted(said, COLOURS[word]) if word in COLOURS else said
+    return f"{told} {size}, {p} ({split} {row['measure']})"
+
+
+def kept_text(kept: Mapping[str, Any]) -> str:
+    """The state that was kept, with its value on dev."""
+    name = f"the last, step {kept['step']}" if kept["state"] == "last" else shown(kept["state"])
+    before = "" if UNTRAINED not in kept["of"] else f", untrained {kept['of'][UNTRAINED]:.4f}"
+    return f"{name} (dev {kept['measure']} {kept['dev']:.4f}{before})"
+
+
+def tables(results: Mapping[str, Any]) -> list[str]:
+    """At most two tables: the states on the split that judges, and what was forgotten."""
+    found = []
+    if split := next((split for split in ("test", "dev") if results.get(split)), None):
+        states = {name: dict(list(values.items())[:MOST_MEASURES]) for name, values in results[split].items()}
+        found.append(f"{split}\n{states_table(states)}")
+    if results.get("forgetting"):
+        found.append(forgetting_table(results["forgetting"]))
+    elif gained := gains_of(results):
+        found.append(gained)
+    return found
+
+
+def gains_of(results: Mapping[str, Any]) -> str:
+    """What a ranker gained over what it re-ranked; "" for a retriever."""
+    from hardneg.diagnostics.cards import gain_lines
+
+    return "\n".join(gain_lines(results))
+
+
+def places(results: Mapping[str, Any], out: Path) -> str:
+    """Where the model is, what the experiment takes, and how to see more."""
+    index = f"\nindex: {found['kind']} {found['digest'][:12]}" if (found := results.get("index")) else ""
+    return f"model: {Layout(out).model}{index}\n{where(out)}"
+
+
+def where(out: Path) -> str:
+    """What an experiment takes on the disk, and the commands that show more and free some of it."""
+    from hardneg.api.clean import bytes_below
+
+    size = size_text(bytes_below(out))
+    return f"disk:  {size} in {out}; hardneg clean {out} lists what can go\nmore:  hardneg show {out}"

@@ -1,0 +1,214 @@
+"""What training ends with, where experiments stand for models and runs, and what is deleted of a cache."""
+
+import gzip
+import io
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from hardneg.api.inputs import model_place, run_place, source_at
+from hardneg.cli import colour
+from hardneg.cli.ending import ending_text
+from hardneg.errors import ArtifactError
+from hardneg.experiment.layout import Layout
+from hardneg.storage.digests import cache_root
+from worlds.tiny_world import one_thread  # noqa: F401
+
+MEANS = {"RR@10": 0.3, "nDCG@10": 0.4}
+ROW = {"a": "final", "b": "untrained", "measure": "RR@10", "difference": 0.0412, "interval": [0.0204, 0.0631]}
+RESULTS = {
+    "test": {"bm25": MEANS, "untrained": MEANS, "final": MEANS},
+    "dev": {"untrained": MEANS, "final": MEANS},
+    "compared_on": "test",
+    "comparisons": [
+        ROW | {"p": 1e-4},
+        ROW | {"b": "bm25", "difference": -0.1, "interval": [-0.2, -0.05], "p": 0.01},
+    ],
+    "kept": {
+        "state": "step-300",
+        "step": 300,
+        "measure": "RR@10",
+        "dev": 0.41,
+        "of": {"untrained": 0.4, "step-300": 0.41, "last": 0.405},
+        "beats_untrained": True,
+    },
+    "forgetting": [
+        {"before": "untrained", "after": "final", "forgotten": 0.1, "learned": 0.2, "train_mrr_100": 0.5}
+    ],
+}
+
+
+def test_the_verdict_comes_first_and_then_two_tables_at_most(tmp_path):
+    (tmp_path / "file").write_bytes(b"x" * (3 << 20))
+    text = ending_text(RESULTS, tmp_path)
+    lines = text.splitlines()
+    assert lines[0] == "final beats untrained by 0.041 [0.020, 0.063], p 1e-04 (test RR@10)"
+    assert lines[1] == "final loses to bm25 by 0.100 [0.050, 0.200], p 0.010 (test RR@10)"
+    assert lines[2] == "best state: step-300 (dev RR@10 0.4100, untrained 0.4000)"
+    assert lines[3].startswith("next: ")
+    assert sum(set(line) == {"-"} for line in lines) == 2
+    assert len(lines) < 25
+    assert f"model: {tmp_path}/model" in lines
+    assert f"disk:  3.0 MiB in {tmp_path}; hardneg clean {tmp_path} lists what can go" in lines
+    assert lines[-1] == f"more:  hardneg show {tmp_path}"
+
+
+def test_what_is_not_sure_is_not_called_better(tmp_path):
+    row = ROW | {"difference": -0.001, "interval": [-0.02, 0.01], "p": 0.8}
+    (line, *_) = ending_text(RESULTS | {"comparisons": [row]}, tmp_path).splitlines()
+    assert line == "final cannot be told from untrained (difference -0.001), p 0.800 (test RR@10)"
+    (line, *_) = ending_text({"forgetting": []}, tmp_path).splitlines()
+    assert line == "Nothing was measured: the experiment has no dev and no test split."
+
+
+# ---------------------------------------------------------------- colour
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "environment", "painted"),
+    [(Terminal(), {}, True), (io.StringIO(), {}, False), (Terminal(), {"NO_COLOR": "1"}, False)],
+)
+def test_colour_is_for_terminals_that_want_it(stream, environment, painted, monkeypatch):
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert (colour.painted("x", "red", stream) != "x") is painted
+
+
+def test_help_and_faults_are_plain_where_no_terminal_is(hardneg):
+    assert "\033" not in "".join(map(str, hardneg("--help") + hardneg("nonsense")))
+
+
+def test_on_a_terminal_the_code_of_a_fault_stands_out(monkeypatch):
+    from hardneg import cli
+
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    assert cli.marked("a.tsv:3: BAD_LINE: two") == "a.tsv:3: \033[31mBAD_LINE\033[0m: two"
+
+
+# ---------------------------------------------------------------- quiet, completion
+
+
+def test_quiet_leaves_results_and_faults_alone(hardneg, world, tmp_path, monkeypatch):
+    from hardneg.process import progress
+
+    arguments = [
+        "train",
+        "star",
+        "--data",
+        world[0].path,
+        "--model",
+        world[1],
+        "--out",
+        tmp_path / "e",
+        "--dry-run",
+    ]
+    status, out, err = hardneg(*arguments, "--quiet")
+    assert (status, err) == (0, "")
+    assert "queries_per_step = 8" in out
+    assert hardneg("-q", "evaluate", "nowhere")[2].count("\n") == 1
+    assert not progress.enabled
+    assert "splits:" in hardneg(*arguments)[2]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script(hardneg, shell):
+    status, out, _ = hardneg("completion", shell)
+    assert status == 0
+    assert "_HARDNEG_COMPLETE" in out
+    assert hardneg("completion", "dos")[0] == 2
+
+
+# ---------------------------------------------------------------- experiments for models and runs
+
+
+@pytest.fixture
+def experiment(world, tmp_path):
+    """The folder of an experiment that ended: its model is the world's, its run holds the positives."""
+    collection, model = world
+    place = tmp_path / "exp"
+    shutil.copytree(model, place / "model")
+    (place / "settings.json").write_text(json.dumps({"inputs": {"collection": collection.digest}}))
+    (place / "runs").mkdir()
+    qrels = collection.qrels("test").positives()
+    with gzip.open(place / "runs/final.test.trec.gz", "wt") as stream:
+        for i, query in enumerate(collection.query_ids.take(qrels.query_rows)):
+            [passage] = collection.passage_ids.take(qrels.of(i)[:1])
+            stream.write(f"{query} Q0 {passage} 1 1.0 x\n")
+    return place
+
+
+def test_an_experiment_stands_for_its_model(experiment, monkeypatch):
+    monkeypatch.setattr("hardneg.api.inputs.is_published", lambda place: Path(place).is_dir())
+    assert Path(source_at(experiment).model) == experiment / "model"
+    source = source_at("package:x", experiment, teacher=str(experiment))
+    assert (source.model, Path(source.passage_model), Path(source.teacher)) == (
+        "package:x",
+        experiment / "model",
+        experiment / "model",
+    )
+    assert Path(model_place(experiment, "ranker")) == experiment / "model"
+    Layout(experiment).ranker.mkdir()
+    assert Path(model_place(experiment, "ranker")) == experiment / "ranker"
+    assert model_place(experiment / "model") == experiment / "model"
+
+
+def test_an_experiment_without_a_model_says_so(tmp_path):
+    (tmp_path / "settings.json").write_text("{}")
+    with pytest.raises(ArtifactError, match="NOT_FINISHED: this experiment has no model yet"):
+        model_place(tmp_path)
+    (tmp_path / "several/seed-1").mkdir(parents=True)
+    (tmp_path / "several/seed-1/settings.json").write_text("{}")
+    with pytest.raises(ArtifactError, match=r"SEVERAL_SEEDS.*seed-1"):
+        model_place(tmp_path / "several")
+
+
+def test_an_experiment_stands_for_the_run_of_its_final_model(hardneg, world, experiment, monkeypatch):
+    monkeypatch.setattr("hardneg.api.inputs.is_published", lambda place: Path(place).is_dir())
+    assert run_place(experiment, "test") == experiment / "runs/final.test.trec.gz"
+    with pytest.raises(ArtifactError, match=r"NO_RUN.*final.test.trec.gz"):
+        run_place(experiment, "dev")
+    status, out, err = hardneg("evaluate", experiment, "--data", world[0].path, "--measures", "RR@10", "--json")
+    assert (status, err) == (0, "")
+    assert json.loads(out)["measures"] == {"RR@10": 1.0}
+    runs = [experiment, experiment / "runs/final.test.trec.gz"]
+    status, out, _ = hardneg("compare", *runs, "--data", world[0].path, "--measures", "RR@10", "--json")
+    assert json.loads(out)[0]["ties"] == 16
+
+
+# ---------------------------------------------------------------- the cache
+
+
+def test_the_cache_is_listed_and_emptied(hardneg, world, tmp_path):
+    status, _, _ = hardneg("search", "--data", world[0].path, "--bm25", "--k", 3, "--out", tmp_path / "run.trec")
+    assert status == 0
+    status, out, _ = hardneg("clean", "--cache", "--json")
+    found = json.loads(out)
+    assert (status, found["deleted"], found["cache"]) == (0, False, str(cache_root()))
+    assert {one["kind"] for one in found["items"]} >= {"bm25"}
+    assert all(Path(one["path"]).exists() for one in found["items"])
+    assert "can be deleted with --yes" in hardneg("clean", "--cache")[1]
+    assert json.loads(hardneg("clean", "--cache", "--yes", "--json")[1])["deleted"]
+    assert not any(Path(one["path"]).exists() for one in found["items"])
+    assert hardneg("clean", "--cache")[1] == "nothing to delete\n"
+    assert hardneg("clean")[0] == hardneg("clean", "--cache", tmp_path)[0] == 2
+
+
+def test_the_cache_lies_where_xdg_says(monkeypatch, tmp_path):
+    assert cache_root() == tmp_path / "cache"  # $HARDNEG_CACHE of all tests
+    monkeypatch.delenv("HARDNEG_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_root() == tmp_path / "xdg/hardneg"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert cache_root() == Path.home() / ".cache/hardneg"
