@@ -60,9 +60,10 @@ def prepare(searched: Searched, chosen: Namespace, suspected: Callable[[Pairs], 
     left, held = searched.hold(chosen.planted, DRAW)
     some = np.flatnonzero(spans(held.offsets))
     left, held = left.select(some), held.select(some)
-    clean = searched.mined(
+    mined = searched.mined(
         left, depth=chosen.trained_depth, count=chosen.trained_count, draw=DRAW, sources=["query"]
     )
+    clean = mined.keep(~is_held(held, mined.query_rows[owners(mined.offsets)], mined.passage_rows))
     pools = {"clean": clean, "planted": with_planted(clean, held)}
     pools["filtered"] = without(pools["planted"], suspected(Pairs.of(pools["planted"])))
     place, every = folder_of(chosen), joined(searched.collection, [chosen.dev])
@@ -124,7 +125,7 @@ def common_of(chosen: Namespace) -> dict[str, object]:
 def steps_of(chosen: Namespace) -> list[Step]:
     """The experiments, seed after seed, so that one seed is complete before the next begins."""
     return [
-        Step(f"{name}-{seed}", "star", {"seed": seed}, given=(("--negatives", f"pool-{name}"),))
+        Step(f"{name}-{seed}", "star", {"seed": seed}, given=(("--pool", f"pool-{name}"),))
         for seed in range(chosen.seeds)
         for name in POOLS
     ]
