@@ -59,7 +59,11 @@ class Column(list[str]):
 def collection(passages: list[str]) -> Any:
     """What our index takes."""
     return SimpleNamespace(
-        digest="generated", n_passages=len(passages), titles=Column([""] * len(passages)), texts=Column(passages)
+        language="english",
+        digest="generated",
+        n_passages=len(passages),
+        titles=Column([""] * len(passages)),
+        texts=Column(passages),
     )
 
 
