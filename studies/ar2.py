@@ -28,7 +28,7 @@ from outcomes import Outcome, read
 
 from hardneg.api.inputs import collection_of
 
-DATA = "pydocs,qa:../shared/data/wiki_openqa"
+DATA = "pydocs"
 SPENT = ("*/checkpoint", "episodes/*/checkpoint", "states/*/model")
 
 

@@ -243,7 +243,9 @@ def build(settings: type[S], *layers: Mapping[str, Any]) -> S:
 def unset_by(settings: type[Settings], values: Mapping[str, Any]) -> list[str]:
     """The settings that the word ``none`` leaves unset, for TOML has no such value; a word of a setting stays."""
     fields = settings.model_fields
-    words = [name for name, value in values.items() if value == "none" and name in fields]
+    words = [
+        name for name, value in values.items() if isinstance(value, str) and value == "none" and name in fields
+    ]
     return [name for name in words if may_be_unset(fields[name].annotation)]
 
 

@@ -20,6 +20,8 @@ HIDDEN = ("role",)  # what it says is shown by train
 CHECKS = (  # of what was given by the option itself, or by settings that only recipes with the option have
     "hardneg.models.code.allow_code",
     "hardneg.api.audit.audit",
+    "hardneg.api.audit.check_threshold",
+    "hardneg.recipes.frozen.frozen_inputs",
     "hardneg.recipes.frozen.no_teacher",
     "hardneg.recipes.ranker.train_ranker",
     "hardneg.recipes.settings.GroupSettings.with_frozen",

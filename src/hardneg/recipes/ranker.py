@@ -317,7 +317,7 @@ class RankerWork:
         return hits * (self.states * sum(judged.values()) + self.passed * judged.get("dev", 0))
 
     def with_mining(self, settings: RankerTraining, sources: int) -> CostModel:
-        """The same as work over a collection, with the candidates of so many sources."""
+        """Work over a collection, with the candidates of so many sources besides."""
         entries = settings.count * sources
         return work_of(
             settings, self.data, [self.episode], states=0, entries=entries, in_batch=False, mined=1, lists=sources
