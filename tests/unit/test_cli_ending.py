@@ -205,6 +205,20 @@ def test_the_cache_is_listed_and_emptied(hardneg, world, tmp_path):
     assert hardneg("clean")[0] == hardneg("clean", "--cache", tmp_path)[0] == 2
 
 
+def test_what_is_not_hardnegs_stays_in_the_cache(hardneg, tmp_path, monkeypatch):
+    """Neither a file of somebody else nor what a link leads to is deleted."""
+    monkeypatch.setenv("HARDNEG_CACHE", str(tmp_path / "cache"))
+    others = tmp_path / "others"
+    for folder in (tmp_path / "cache/collections", others / ("a" * 32)):
+        folder.mkdir(parents=True)
+    (tmp_path / "cache/collections/notes.txt").write_text("mine")
+    (tmp_path / "cache/collections" / ("b" * 32)).symlink_to(others)
+    (tmp_path / "cache/tokens").symlink_to(others)
+    assert hardneg("clean", "--cache", "--yes")[1] == "nothing to delete\n"
+    assert (tmp_path / "cache/collections/notes.txt").read_text() == "mine"
+    assert (others / ("a" * 32)).is_dir()
+
+
 def test_the_cache_lies_where_xdg_says(monkeypatch, tmp_path):
     assert cache_root() == tmp_path / "cache"  # $HARDNEG_CACHE of all tests
     monkeypatch.delenv("HARDNEG_CACHE")

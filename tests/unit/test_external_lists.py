@@ -264,6 +264,16 @@ def test_negatives_of_pairs_become_a_pool_when_they_are_imported(tmp_path, capsy
     assert (set(pool.sources.tolist()), pool.ranker) == ({FILE}, "")
 
 
+@pytest.mark.parametrize("pool", ["c", "c/pool", "."])
+def test_a_pool_does_not_lie_in_its_collection(tmp_path, capsys, pool):
+    """The one would make the other damaged; nothing is published, so that the corrected command can be."""
+    place = tmp_path / "pairs.jsonl"
+    place.write_text(json.dumps({"query": "q a", "positive": "p a", "negative": "p b"}) + "\n")
+    words = ["import", str(place), "--to", str(tmp_path / "c"), "--negatives", str(tmp_path / pool)]
+    assert run(words) == 2
+    assert not (tmp_path / "c").exists()
+
+
 def test_scores_that_come_with_negatives_are_a_teachers(tmp_path):
     rows = [{"query": "q", "pos": ["p1", "p2"], "neg": ["n1"], "pos_scores": [9, 8], "neg_scores": [0.5]}]
     place = written(tmp_path, rows, "train.jsonl")

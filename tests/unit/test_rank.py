@@ -1,6 +1,7 @@
 """Runs made from runs by the functions of ``hardneg`` and the command line: fused, tuned, re-ranked."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -66,6 +67,13 @@ def test_files_without_a_collection_are_fused(pair, tmp_path):
     assert [passage for passage, _ in found["a"]] == ["d2", "d1", "d3"]
     assert found["a"][0][1] == pytest.approx(1 / 62 + 1 / 61, rel=1e-6)
     assert [passage for passage, _ in found["b"]] == ["d1"]
+
+
+def test_a_run_that_is_read_is_not_replaced(pair, tmp_path):
+    before = Path(pair[0]).read_bytes()
+    with pytest.raises(ArtifactError, match="would be lost"):
+        hn.fuse(pair, pair[0])
+    assert Path(pair[0]).read_bytes() == before
 
 
 def test_equal_scores_are_cut_as_files_rank_them(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -21,6 +22,7 @@ from hardneg.storage.disk import stale_below, sweep_below
 
 DERIVED = (TOKENS, BM25)
 COLLECTIONS = "collections"  # the cache's folder of imported ones
+STORE = re.compile(r"[0-9a-f]{16,64}(\.lock)?")  # what hardneg calls a store of its cache, after its content
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,9 @@ def clean(experiment: Place, *, delete: bool = False) -> dict[str, Any]:
 
 @checked
 def clean_cache(cache: Place | None = None, *, delete: bool = False) -> dict[str, Any]:
-    """List what is in the cache, and ``delete`` it. All of it is made again when it is asked for.
+    """List the stores in the cache, and ``delete`` them. They are made again when they are asked for.
+
+    Whatever else lies there stays, as does what a link leads to.
 
     An experiment remembers where its collection lies. If that is in the cache, the experiment asks for ``--data``
     once it is deleted.
@@ -89,7 +93,7 @@ def clean_cache(cache: Place | None = None, *, delete: bool = False) -> dict[str
     ``cache``, and ``items``, ``bytes`` and ``deleted`` as :func:`clean` has them.
     """
     root = cache_at(cache)
-    stores = [place for kind in shelves(root) for place in sorted(kind.iterdir()) if place.name[0] != "."]
+    stores = [place for kind in shelves(root) for place in sorted(kind.iterdir()) if is_store(place)]
     items = [item(place, place.parent.name, used_last(place)) for place in stores]
     for one in items if delete else []:
         with holding(Path(one.path), root):  # nobody makes it now
@@ -100,8 +104,13 @@ def clean_cache(cache: Place | None = None, *, delete: bool = False) -> dict[str
 
 def shelves(root: Path) -> list[Path]:
     """The folders of a cache that hold stores, by the kinds of these."""
-    kinds = (COLLECTIONS, EMBEDDINGS, *DERIVED)
-    return [root / kind for kind in kinds if (root / kind).is_dir()]
+    places = [root / kind for kind in (COLLECTIONS, EMBEDDINGS, *DERIVED)]
+    return [place for place in places if place.is_dir() and not place.is_symlink()]
+
+
+def is_store(place: Path) -> bool:
+    """Whether something in the cache is hardneg's own: its name says so, and it is no link."""
+    return STORE.fullmatch(place.name) is not None and not place.is_symlink()
 
 
 def used_last(place: Path) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from hardneg.api.external import keep_given
 from hardneg.api.inputs import Place, check_new
 from hardneg.data.importing import find_source, import_collection
-from hardneg.errors import InputError
+from hardneg.errors import InputError, SettingsError
 from hardneg.process.progress import note
 
 
@@ -29,6 +29,7 @@ def convert(
     found = find_source(source, format)
     if negatives is not None:
         check_new(Path(negatives))
+        check_beside(Path(to), Path(negatives))
         if found.negatives is None:
             what = f"the format {found.format} gives no negatives as texts"
             raise InputError("NO_NEGATIVES", what, "leave --negatives out, or read them by hardneg mine --file")
@@ -40,3 +41,11 @@ def convert(
     elif found.negatives is not None and next(found.negatives(), None) is not None:
         note("the source gives negatives too; import it with --negatives POOL to keep them")
     return facts
+
+
+def check_beside(to: Path, negatives: Path) -> None:
+    """Refuse a collection and a pool of which one would lie in the other."""
+    to, negatives = to.absolute(), negatives.absolute()
+    if to == negatives or to in negatives.parents or negatives in to.parents:
+        what = f"the collection at {to} and the pool at {negatives} would lie in one folder"
+        raise SettingsError("BAD_SETTING", what, "give --to and --negatives two folders side by side")

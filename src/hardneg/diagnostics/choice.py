@@ -86,7 +86,7 @@ def warning(kept: Mapping[str, Any]) -> str | None:
     if kept["state"] == UNTRAINED:
         return (
             f"NOTHING BEAT THE UNTRAINED MODEL on dev ({kept['measure']} {best:.4f}): model/ is the untrained"
-            " model as it came; try a lower learning rate, more steps, other negatives or more data"
+            " model as it came; try a lower learning rate, other negatives or more data"
         )
     return (
         f"THE TRAINED MODEL IS NOT BETTER THAN THE UNTRAINED ONE on dev ({kept['measure']} {kept['dev']:.4f},"

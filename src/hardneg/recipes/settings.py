@@ -153,7 +153,7 @@ class TrainingSettings(Settings):
         asking = {"keep": self.keep if self.keep == "best" else None, "measure_every": self.measure_every}
         for name, value in asking.items():
             if value is not None and not dev:
-                fix = "give a dev split (--dev), or set keep = last and no measure_every"
+                fix = "give a dev split (--dev), or --set keep=last --set measure_every=none"
                 raise SettingsError("NO_DEV", f"{name} = {value} goes by dev, and there is no dev split", fix)
 
     def result_values(self) -> dict[str, Any]:

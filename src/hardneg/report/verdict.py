@@ -127,7 +127,7 @@ def _advice(
 
 def _of_training(row: Mapping[str, Any], kept: Mapping[str, Any]) -> list[str]:
     if kept.get("state") == UNTRAINED or _kind(row) == "worse":
-        return ["Try a lower learning rate, fewer steps, other negatives or more data: training did not help."]
+        return ["Try a lower learning rate, other negatives or more data: training did not help."]
     dev = dict(kept.get("of", {}))
     if len(dev) < 3:
         return []
