@@ -89,10 +89,12 @@ def iteration(size: dict[str, int]) -> dict[str, float]:
             negatives_per_query=size["negatives"],
             precision="float32",
         )
+        place = Path(made) / "experiment"
+        place.mkdir()
         training = TrainingRun(
             settings,
             choose_splits(collection, dev="none", test="none"),
-            Experiment(Path(made) / "experiment", Path(made) / "cache"),
+            Experiment(place, Path(made) / "cache"),
         )
         ranker = new_ranker(ModelSource(MODEL, device="cpu"), seed=0, max_length=size["length"])
         encoder = load_encoder(MODEL, passage_length=size["length"])
