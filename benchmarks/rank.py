@@ -108,7 +108,7 @@ def gate(found: dict[str, dict[str, np.ndarray]]) -> dict[str, float]:
 
 
 def products(size: Mapping[str, Any], *, backward: bool = False) -> Run:
-    """The matrix products of all layers but the last, of which the first tokens need next to none."""
+    """The matrix products of all layers; of the last, keys and values alone, for first tokens need little else."""
     import torch
 
     from hardneg.data.token_pairs import PairStore
@@ -143,6 +143,8 @@ def products(size: Mapping[str, Any], *, backward: bool = False) -> Run:
                     part = torch.ones(count * heads, length, h // heads)
                     multiply(part, part.mT)
                     multiply(torch.ones(count * heads, length, length), part)
+            for weight in weights[:2]:
+                multiply(states[h], weight)
         return {}
 
     return run

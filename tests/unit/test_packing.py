@@ -18,7 +18,7 @@ from transformers import (
     XLMRobertaConfig,
 )
 
-from hardneg.models import first_token, packing
+from hardneg.models import packing
 from hardneg.models.packing import (
     can_pack,
     first_states,
@@ -147,49 +147,6 @@ def test_the_last_layer_finishes_first_tokens_only(ids):
     hidden_states(flat, ids, layout)  # whole again
     tokens, n = LENGTHS.sum(), len(LENGTHS)
     assert widths == [tokens, n, tokens, n, tokens, tokens]
-
-
-@pytest.mark.parametrize("narrowed", ["bert", "electra", "roberta", "xlm-roberta", "camembert"])
-def test_no_token_has_keys_or_values_for_the_first_tokens_alone(ids, narrowed):
-    flat = AutoModel.from_config(FAMILIES[narrowed]).eval()
-    use_flat_attention(flat)
-    last, asked = flat.encoder.layer[-1].attention.self, []
-    for name in ("query", "key", "value"):
-        getattr(last, name).register_forward_hook(
-            lambda _, inputs, __, name=name: asked.append((name, len(inputs[0])))
-        )
-    first_states(flat, ids, lay_out(LENGTHS, CPU))
-    assert asked == [("query", len(LENGTHS))]
-
-
-def test_dropout_of_first_tokens_is_that_of_whole_attention(monkeypatch, ids):
-    """What is drawn differs, for there is less to draw for; so here dropout leaves a known part of each weight."""
-    flat = AutoModel.from_config(BertConfig(**SMALL, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.5))
-    use_flat_attention(flat)
-    torch.nn.init.normal_(flat.encoder.layer[-1].attention.self.value.bias)  # counts as often as weights are left
-
-    def known(weights, p):
-        return weights * torch.linspace(0, 2 * p, weights.shape[-1])
-
-    for module in (packing, first_token):
-        monkeypatch.setattr(module, "drop", known)
-    flat.train()
-    layout = lay_out(LENGTHS, CPU)
-    with torch.no_grad():
-        whole = hidden_states(flat, ids, layout)[layout.bounds[:-1]]
-        torch.testing.assert_close(first_states(flat, ids, layout), whole, atol=2e-5, rtol=1e-5)
-        assert not torch.allclose(whole, first_states(flat.eval(), ids, layout), atol=1e-2)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_first_tokens_in_half_precision_are_those_of_whole_attention(ids, dtype):
-    flat = AutoModel.from_config(FAMILIES["bert"]).eval()
-    use_flat_attention(flat)
-    flat.to(dtype)
-    layout = lay_out(LENGTHS, CPU)
-    with torch.no_grad():
-        whole = hidden_states(flat, ids, layout)[layout.bounds[:-1]]
-        torch.testing.assert_close(first_states(flat, ids, layout), whole)
 
 
 def test_a_failed_forward_leaves_the_model_whole(ids):

@@ -27,7 +27,7 @@ from hardneg.data.collection import Collection
 from hardneg.data.formats.trec import read_run, read_runs, write_run
 from hardneg.data.ids import IdSpace, Vocabulary
 from hardneg.data.training_data import named_split
-from hardneg.errors import ArtifactError, SettingsError
+from hardneg.errors import SettingsError
 from hardneg.evaluation.answers import evaluate_with_answers
 from hardneg.evaluation.measures import Evaluation, Measure, parse_measures
 from hardneg.models.source import ModelSource
@@ -84,9 +84,9 @@ def fuse(
 
     Raises
     ------
-    SettingsError : a setting is wrong; weights are given and tuned.
+    SettingsError : a setting is wrong; weights are given and tuned; ``out`` is one of the runs.
     InputError : a malformed line of a run; no query of the split is in the runs that are tuned on.
-    ArtifactError : runs of different collections, or of passages and documents; ``out`` is one of the runs.
+    ArtifactError : runs of different collections, or of passages and documents.
     NumericError : linear fusion meets an infinite score.
     """
     fusion = checked_fusion(runs, weights, method, normalisation, rank_constant)
@@ -112,7 +112,7 @@ def check_apart(out: Place, runs: Sequence[Place]) -> None:
     """Refuse to write a run over one that it is made of."""
     if Path(out).exists() and any(Path(run).exists() and Path(out).samefile(run) for run in runs):
         what = "this run is to be read, and would be lost"
-        raise ArtifactError("EXISTS", what, "give another --out", path=Path(out))
+        raise SettingsError("EXISTS", what, "give another --out", path=Path(out))
 
 
 def checked_fusion(
