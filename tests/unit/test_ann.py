@@ -210,6 +210,7 @@ def test_search_through_an_index_equals_its_own_lists(world, indexes, tmp_path):
     assert len(hits) == 5
 
 
+@pytest.mark.usefixtures("indexes")
 def test_an_index_of_another_model_or_collection_is_refused(world, tmp_path):
     root, collection, _, _ = world
     other = tiny_model(tmp_path / "other", collection, seed=3)
