@@ -11,6 +11,7 @@ from hardneg.api.settings import recipe_settings
 from hardneg.arguments import checked
 from hardneg.config import nearest
 from hardneg.errors import SettingsError
+from hardneg.process.progress import showing
 from hardneg.recipes.catalogue import CATALOGUE
 from hardneg.recipes.settings import Recipe, TrainingSettings
 
@@ -62,7 +63,8 @@ def train(recipe: str, data: Data, model: Place, out: Place, **options: Any) -> 
     BusyError : another process works in ``out``.
     NumericError : a loss or gradient was not finite.
     """
-    return training.train_seeds(training.prepare(recipe_named(recipe), data, model, out, **options))
+    with showing(options.get("progress")):
+        return training.train_seeds(training.prepare(recipe_named(recipe), data, model, out, **options))
 
 
 @checked

@@ -104,6 +104,7 @@ class CostModel:
     mined_pools: int = 0  # pools that are made, kept or not
     compared: int = 0  # candidates of a training query in one of them, which a guide would compare
     beside: Sequence[Beside] = ()
+    order: Sequence[str] = ()  # kinds of its stages; empty: each episode measures, mines and trains
 
     @property
     def every_episode(self) -> list[Episode]:

@@ -20,6 +20,7 @@ from hardneg.negatives.labels import answers_of, with_pool_positives
 from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
 from hardneg.negatives.scores import Guide
+from hardneg.process import stages
 from hardneg.process.distributed import by_leader, leader_first
 from hardneg.recipes.frozen import FrozenModels
 from hardneg.recipes.settings import TrainingSettings
@@ -162,6 +163,7 @@ class TrainingRun(Generic[S]):
         path : the folder of the pool; None: that of the episode.
         settings : entries of the manifest that extend or replace the settings of the recipe.
         """
+        stages.begin("mine")
         place = path or self.experiment.layout.episode(episode).negatives
         if self.frozen is not None:
             self.frozen.open_together()

@@ -18,6 +18,7 @@ from hardneg.report import facts_scores as scores
 from hardneg.report import facts_time as time
 from hardneg.report import facts_vectors as vectors
 from hardneg.report.opened import FAULTS, Opened
+from hardneg.report.shapes import Chart, trusted
 from hardneg.report.table import NotMeant, NotRecorded, Table
 
 SECTIONS: tuple[str, ...] = (
@@ -57,7 +58,7 @@ class Figure(Generic[S]):
     title: str
     says: str  # how it is read, and where it is from
     facts: Callable[[S], Table]
-    chart: Callable[[Table], charts.Chart] | None = None  # None: the table says it best
+    chart: Callable[[Table], Chart] | None = None  # None: the table says it best
     texts: tuple[str, ...] = ()  # columns of texts, which may be long
 
 
@@ -79,7 +80,7 @@ class Drawn:
         """The Vega-Lite specification of the chart, made once; empty if the figure has none."""
         if not self.figure.chart or self.table is None:
             return {}
-        with charts.trusted():
+        with trusted():
             return dict(self.chart().to_dict(validate=False))
 
 

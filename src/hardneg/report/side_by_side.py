@@ -12,11 +12,11 @@ import numpy as np
 from hardneg.evaluation.measures import Evaluation
 from hardneg.evaluation.significance import bootstrap_interval, holm, randomization_test
 from hardneg.experiment.names import BM25, FINAL, UNTRAINED, shown
-from hardneg.report import charts
 from hardneg.report.facts_results import loss_table, measured_table
 from hardneg.report.figures import Figure
 from hardneg.report.measured import evaluations, means_of
 from hardneg.report.opened import Opened
+from hardneg.report.shapes import Chart, lines
 from hardneg.report.table import NotRecorded, Table
 from hardneg.report.verdict import Verdict, split_of
 
@@ -196,14 +196,14 @@ def _compared(row: dict[str, Any], best: str) -> str:
     )
 
 
-def curves_chart(table: Table) -> charts.Chart:
+def curves_chart(table: Table) -> Chart:
     """The deciding measure of every state by step, a line for each experiment."""
-    return charts.lines(table, x="step", y="value", by="experiment", zero=False)
+    return lines(table, x="step", y="value", by="experiment", zero=False)
 
 
-def losses_chart(table: Table) -> charts.Chart:
+def losses_chart(table: Table) -> Chart:
     """The moving mean of the loss by step, a line for each experiment."""
-    return charts.lines(table, x="step", y="mean", by="experiment")
+    return lines(table, x="step", y="mean", by="experiment")
 
 
 FIGURES: tuple[Figure[Several], ...] = (

@@ -81,7 +81,7 @@ def encode_side(
     """
     require(encoding_memory(encoder, encoding.token_budget, len(store)), "encoding", encoder.device.type)
     ids, texts = (collection.query_ids, "queries") if side == "query" else (collection.passage_ids, "passages")
-    with encoder.inference(encoding.precision), track(f"encoding {texts}", "tokens") as tick:
+    with encoder.inference(encoding.precision), track(f"encoding {texts}", "tokens", kind="encode") as tick:
 
         def progress(done: int, total: int) -> None:
             counted(done, total)
@@ -298,7 +298,7 @@ class Retriever:
 
     def _search(self, index: Index, vectors: NDArray[Any], query_rows: Int32, k: int) -> Run:
         asked = as_tensor(vectors), query_rows, k, self.collection.digest
-        with track("searching", "queries") as tick:
+        with track("searching", "queries", kind="search") as tick:
             run = index_run(index, *asked, documents=self.chunks, progress=tick)
         return run if self.among is None else dataclasses.replace(run, passage_rows=self.among[run.passage_rows])
 

@@ -286,6 +286,7 @@ def plan(settings: Adore, data: TrainingData, encoder: BiEncoder) -> CostModel:
     return replace(
         work,
         query_side=True,
+        order=("measure", "train", "measure"),
         encoded=(queries + mined, 1),
         mined=mined,
         pools=pools,

@@ -319,7 +319,9 @@ def plan(settings: Ance, data: TrainingData, encoder: BiEncoder) -> CostModel:
         mined=versions,
     )
     kept = versions if settings.keep_versions is None else min(versions, settings.keep_versions + NEEDED)
-    return replace(work, pools=kept, models=min(settings.refreshes, EXPORTS))
+    turn = ("measure",) if settings.roles else ("measure", "mine", "train")  # roles are other processes
+    order = (*(turn * versions), "measure")
+    return replace(work, pools=kept, models=min(settings.refreshes, EXPORTS), order=order)
 
 
 RECIPE = Recipe(
