@@ -287,4 +287,4 @@ def plan(settings: AnceTele, data: TrainingData, encoder: BiEncoder) -> CostMode
 
 ABOUT = "ANCE-Tele (Sun et al., 2022)"
 
-RECIPE = Recipe(catalogue.ANCE_TELE, AnceTele, ance_tele, plan, about=ABOUT, together=True)
+RECIPE = Recipe(catalogue.ANCE_TELE, AnceTele, ance_tele, plan, about=ABOUT)

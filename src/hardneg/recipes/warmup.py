@@ -216,4 +216,4 @@ def plan(settings: Warmup, data: TrainingData, encoder: BiEncoder) -> CostModel:
 
 ABOUT = "warm-up on negatives that no trained model chose"
 
-RECIPE = Recipe(catalogue.WARMUP, Warmup, warmup, plan, about=ABOUT, together=True)
+RECIPE = Recipe(catalogue.WARMUP, Warmup, warmup, plan, about=ABOUT)
