@@ -101,9 +101,7 @@ class TrainingRun(Generic[S]):
             **facts,
         )
 
-    def state_of_episode(
-        self, encoder: BiEncoder, episode: int, episodes: int, *, mines: bool = True
-    ) -> Snapshot:
+    def state_of_episode(self, encoder: BiEncoder, episode: int, episodes: int, *, mines: bool = True) -> Snapshot:
         """The state before ``episode``, of so many ``episodes``; for one past the last it is the final state.
 
         Parameters
