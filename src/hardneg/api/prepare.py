@@ -229,10 +229,11 @@ def open_given(
 
 
 def check_processes(recipe: Recipe, settings: TrainingSettings, role: str | None) -> None:
-    """Refuse several processes where a recipe knows of one, or has roles that are processes themselves."""
-    if world_size() > 1 and (not recipe.together or settings.roles or role):
-        what = f"{recipe.name} is trained by one process, and {world_size()} were started"
-        raise SettingsError("ONE_PROCESS", what, "start it without torchrun")
+    """Refuse several processes that are to watch over roles: these are groups of processes themselves."""
+    if world_size() > 1 and settings.roles and role is None:
+        what = f"{recipe.name} has roles here, watched over by one process, and {world_size()} were started"
+        fix = f"start each by a torchrun of its own (--role {', --role '.join(settings.roles)}), this without"
+        raise SettingsError("ONE_PROCESS", what, fix)
 
 
 def check_ranker(recipe: Recipe, ranker: Place | None) -> None:

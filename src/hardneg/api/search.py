@@ -29,7 +29,7 @@ from hardneg.data.formats.trec import write_run
 from hardneg.data.languages import language_named
 from hardneg.data.training_data import named_split
 from hardneg.errors import ArtifactError, SettingsError
-from hardneg.process.distributed import shard_of
+from hardneg.process.distributed import by_leader, shard_of
 from hardneg.records import Int32, Run, Side
 from hardneg.search.bm25 import bm25_run, bm25_texts
 
@@ -109,6 +109,9 @@ def search_split(
 ) -> dict[str, Any]:
     """Search the queries of a split and write a TREC run file at ``out``, replacing what was there.
 
+    In a :func:`~hardneg.process.distributed.group` all processes encode, each searches the passages that it
+    encoded, and rank 0 writes.
+
     Parameters
     ----------
     out : ``.gz`` by name.
@@ -140,10 +143,17 @@ def search_split(
     check_file(Path(out))
     collection, folder = collection_of(data, cache), cache_at(cache)
     rows = named_split(collection, split).query_rows
-    searcher = reranked_by(rerank_by, rerank_k, chosen.open(collection, folder, reading), folder, reading)
-    run = searcher.search_queries(rows, k)
-    write_run(Path(out), run, collection.query_ids, collection.passage_ids)
-    return {"run": str(out), "queries": len(run), "hits": len(run.scores)}
+    first = chosen.open(collection, folder, reading)
+    searcher = reranked_by(rerank_by, rerank_k, first, folder, reading)
+
+    def write() -> dict[str, Any]:
+        run = searcher.search_queries(rows, k)
+        write_run(Path(out), run, collection.query_ids, collection.passage_ids)
+        return {"run": str(out), "queries": len(run), "hits": len(run.scores)}
+
+    if chosen.model is not None:
+        first.open_together()  # type: ignore[attr-defined]  # it is a retriever of a model
+    return by_leader(write)
 
 
 @checked

@@ -19,7 +19,7 @@ from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.lengths import Length, lengths_of
 from hardneg.models.loading import read_model
 from hardneg.models.tokenizing import texts_digest
-from hardneg.process.distributed import is_leader, world_size
+from hardneg.process.distributed import by_leader, is_leader, world_size
 from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import is_shown, say
 from hardneg.process.stages import Planned
@@ -149,7 +149,7 @@ def be_role(task: Task, role: str) -> None:
     """Be one role of an experiment, beside other processes, until there is nothing left to do."""
     warn_if_emulated(task.settings.precision, task.source.device_here)
     inputs = open_start(task, compare_texts=True).inputs
-    keep_judgements(task.place, task.data)
+    by_leader(keep_judgements, task.place, task.data)
     take_role(task.recipe, *role_jobs(task, inputs, [role]))
 
 

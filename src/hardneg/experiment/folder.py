@@ -182,11 +182,16 @@ def join_experiment(
 ) -> Iterator[Experiment]:
     """Work in an experiment's folder together with other processes; the first of them begins the experiment.
 
+    Of a group of processes, rank 0 does so for all.
+
     Raises
     ------
     ArtifactError : the folder holds another experiment (exit 4).
     """
     record, layout = record_of(recipe, settings, inputs, data, source), Layout(path)
+    if not is_leader():
+        yield Experiment(path, cache or layout.cache)
+        return
     with log_file(layout.log):
         if layout.settings.is_file():
             check_same(read_settings(path), record, (), path)

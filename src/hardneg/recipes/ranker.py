@@ -344,4 +344,4 @@ def plan(settings: RankerTraining, data: TrainingData, ranker: CrossEncoder) -> 
 
 ABOUT = "groups of one positive and several negatives"
 
-RECIPE = Recipe(catalogue.RANKER, RankerTraining, train_ranker, plan, about=ABOUT, together=True, trains="ranker")
+RECIPE = Recipe(catalogue.RANKER, RankerTraining, train_ranker, plan, about=ABOUT, trains="ranker")

@@ -208,7 +208,7 @@ class Stage:
                         self.save()
                     self._keep(trainee)
                     facts["steps"] = self.made[name] - first
-                    with by_consensus():
+                    with by_consensus(step.stop):
                         tick(self.made[name], total)
                 self._settle()
             except Interrupted:

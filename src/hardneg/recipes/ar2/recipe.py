@@ -400,4 +400,4 @@ def plan(settings: Ar2, data: TrainingData, encoder: BiEncoder, ranker: Starting
     return replace(work, pools=settings.refreshes + 1, models=models, beside=[beside], order=order)
 
 
-RECIPE = Recipe(catalogue.AR2, Ar2, ar2, plan, about="AR2 (Zhang et al., 2022)", together=True, check=check)
+RECIPE = Recipe(catalogue.AR2, Ar2, ar2, plan, about="AR2 (Zhang et al., 2022)", check=check)
