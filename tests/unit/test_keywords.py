@@ -1,12 +1,16 @@
 """The keywords of what trains: the module is what the settings of the recipes make of it."""
 
 import importlib.util
+import subprocess
+import sys
 import typing
 from pathlib import Path
 
 import pytest
 
+import hardneg as hn
 from hardneg.api import keywords
+from hardneg.api.keywords import Options
 from hardneg.api.recipes import RECIPES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,3 +47,27 @@ def test_every_setting_and_every_option_is_a_keyword(tool, name):
 )
 def test_a_type_is_written_as_one_writes_it(tool, annotation, text):
     assert tool.told(annotation) == text
+
+
+def test_the_docstring_of_train_names_all_that_it_takes_but_settings():
+    told = hn.train.__doc__
+    for name in [*Options.__annotations__, *RECIPES]:
+        assert f"``{name}``" in told, name
+    assert "prepare" not in told  # it stands alone
+
+
+@pytest.mark.slow
+def test_a_wrong_keyword_is_an_error_of_mypy(tmp_path):
+    place = tmp_path / "snippet.py"
+    place.write_text(
+        "import hardneg as hn\n"
+        'hn.train("star", "d", "m", "o", learning_rate=1e-5, on_step=print, progress=False)\n'
+        'hn.train("star", "d", "m", "o", learning_rat=1e-5)\n'
+        'hn.train("star", "d", "m", "o", learning_rate="high")\n'
+        'hn.train_adore("d", "m", "o", episodes=3)\n'
+    )
+    words = [sys.executable, "-m", "mypy", str(place)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=900)
+    faults = [line for line in done.stdout.splitlines() if "snippet.py" in line and ": error:" in line]
+    lines = {line.partition("snippet.py:")[2].partition(":")[0] for line in faults}
+    assert lines == {"3", "4", "5"}, done.stdout

@@ -91,6 +91,27 @@ def test_notebooks_are_whole(name):
     assert sum("parameters" in cell["metadata"].get("tags", ()) for cell in code) == 1
 
 
+@pytest.mark.parametrize("name", PAGES)
+def test_what_is_printed_is_what_the_code_prints_now_and_no_texts_of_others(runner, name):
+    notebook = opened(name)
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert not [cell for cell in cells if "texts" in cell["metadata"].get("tags", ()) and cell["outputs"]]
+    if any(cell["outputs"] for cell in cells):
+        assert notebook["metadata"]["printed_by"] == runner.digest_of(notebook), "run `make notebooks`"
+
+
+def test_texts_of_a_collection_are_not_kept(runner, tmp_path):
+    tagged = {"metadata": {"tags": ["texts"]}, "source": ["print('theirs')"]}
+    plain = {"metadata": {}, "source": ["print('ours')"]}
+    cells = [{"cell_type": "code", "outputs": [], "execution_count": None, **cell} for cell in (tagged, plain)]
+    place = tmp_path / "n.ipynb"
+    place.write_text(json.dumps({"cells": cells, "nbformat": 4, "metadata": {}}))
+    runner.main([str(place), "--write"])
+    kept = json.loads(place.read_text())
+    assert printed(kept) == "ours\n"
+    assert kept["metadata"]["printed_by"] == runner.digest_of(kept)
+
+
 def test_only_parameters_get_other_values(runner):
     assert runner.with_values("A = 1\nB = 'x'", {"B": "2"}) == "A = 1\nB = 2"
     with pytest.raises(ValueError, match="does not assign"):

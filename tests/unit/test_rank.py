@@ -71,7 +71,7 @@ def test_files_without_a_collection_are_fused(pair, tmp_path):
 
 def test_a_run_that_is_read_is_not_replaced(pair, tmp_path):
     before = Path(pair[0]).read_bytes()
-    with pytest.raises(ArtifactError, match="would be lost"):
+    with pytest.raises(SettingsError, match="would be lost"):
         hn.fuse(pair, pair[0])
     assert Path(pair[0]).read_bytes() == before
 

@@ -43,26 +43,51 @@ def plan(
 
 @checked
 def train(recipe: str, data: Data, model: Place, out: Place, **options: Any) -> Results:
-    """Run a recipe and return the results; the same call resumes, or extends what may grow (``episodes``).
+    """Train a model by a recipe and return the results; the same call resumes, or extends what may grow.
+
+    ``hn.train("warmup", "my-data", "MODEL", "exp", preset="finetune")`` trains on your own data. The result stands
+    in ``exp/model``, which sentence-transformers opens too. If training is interrupted, the same call goes on.
 
     Parameters
     ----------
-    options : and all others as :func:`~hardneg.api.prepare.prepare` describes them.
+    recipe : ``warmup`` (in-batch, BM25, random negatives); ``ance-tele``, ``ance`` and ``star`` (mined negatives);
+        ``adore`` (the query side alone, over a fixed index); ``ar2`` (with a ranker that learns too); ``ranker``
+        (a cross-encoder).
+    data : a file or folder of questions and texts, a canonical collection, or an open one.
+    model : the model to start from: a folder, a name on the hub, or ``package:NAME``.
+    out : the experiment's folder.
+    options : settings of the recipe by name, such as ``learning_rate``, ``epochs``, ``max_steps``,
+        ``queries_per_step``, ``passage_length`` and ``seed``; ``hardneg settings RECIPE`` lists them with their
+        meanings. Later ones of these win: ``preset`` (``finetune`` is for own data), ``config`` (a TOML file),
+        ``settings`` (made before by ``hn.settings_of``), and settings by name. Besides:
+
+        - ``splits`` (``hn.Splits``): which splits train, choose the best state, and judge it;
+        - ``seeds``: so many experiments, of which the figures are pooled;
+        - ``negatives``: a pool to train on first, which ``hn.mine`` made; ``judgements``: labels of people;
+        - ``filter_by``, ``teacher``: frozen models that filter negatives, or whose scores are distilled;
+        - ``index_folder`` (``adore``), ``ranker`` (``ar2``), ``retriever`` (``ranker``): what it begins with;
+        - ``passage_model``: a second model, for the passages; ``allow_bin``: read its weights from a pickle;
+        - ``cache``: where token stores and vectors live; ``device``: ``cpu``, ``cuda``, ``cuda:1``;
+        - ``role``: be one process of ``ance`` beside others;
+        - ``on_step``, ``on_state``: functions that are told of each step's record and of each measured state;
+        - ``progress``: show how far it is, or do not; by default a notebook does.
 
     Returns
     -------
-    What ``results.json`` holds: ``test`` and ``dev``: measures by state; ``comparisons``; ``forgetting``;
-    ``pairwise_errors`` by split and state. With ``examine = "judged"`` it has ``examined`` in place of forgetting.
-    Of several seeds: ``seeds``, and for every measure its ``mean``,
-    ``std`` and ``values``. Of a role: {}.
+    What ``out/results.json`` holds, as a dict that prints as one line and shows as a table: ``test`` and ``dev``,
+    measures by state (``bm25``, ``untrained``, ``final``, ...); ``comparisons``, paired tests; ``kept``, the state
+    in ``out/model``; ``forgetting`` and ``pairwise_errors`` where ``examine = "all"``. Of several seeds ``seeds``,
+    and for every measure its ``mean``, ``std`` and ``values``. Of a role: {}.
 
     Raises
     ------
-    As ``prepare``, and
-    ArtifactError : something in ``out`` is damaged; the index is damaged, of another model or other passages, or
-        not the one that the experiment began with.
+    SettingsError : a setting or an argument is wrong; several at once are :class:`~hardneg.errors.Faults`.
+    InputError : a line of the data is wrong, or no query can be trained on.
+    ArtifactError : ``out`` holds another experiment, or something in it is damaged; the pool or the index is
+        damaged, or of another collection or model.
     BusyError : another process works in ``out``.
     NumericError : a loss or gradient was not finite.
+    TrustError : a model or an index would have to be read from a pickle.
     """
     with showing(options.get("progress")):
         return Results(training.train_seeds(training.prepare(recipe_named(recipe), data, model, out, **options)))
