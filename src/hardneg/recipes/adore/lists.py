@@ -15,6 +15,7 @@ from torch import Tensor
 from hardneg.models.packing import upload
 from hardneg.recipes.adore.query_batches import CandidateLists, QueryBatch, given_lists, retrieved_lists
 from hardneg.records import Int32, Positives
+from hardneg.search.parts import search_in_step
 from hardneg.search.retrieve import Index
 from hardneg.training.batches import KnownPositives
 
@@ -84,7 +85,7 @@ class Retrieval:
     def lists(self, batch: QueryBatch, vectors: Tensor) -> CandidateLists:
         """The lists that the queries of a batch train on; what they retrieve is kept for :meth:`facts`."""
         positives = self.positives.select(batch.positions)
-        found = self.index.search(vectors.to(self.dtype), self.depth)[1].cpu().numpy()
+        found = search_in_step(self.index, vectors.to(self.dtype), self.depth)[1].cpu().numpy()
         used: Sequence[Int32] = list(found)
         if self.given is None:
             lists = retrieved_lists(found, positives, self._duplicates(positives, found))
