@@ -120,7 +120,7 @@ class Opened:
     @cached_property
     def all_metrics(self) -> Rows:
         """The rows of all models in ``metrics.jsonl``; those before the first damaged line."""
-        rows = self.told(lambda: Metrics(self.layout.metrics).read(), [])
+        rows: Rows = self.told(lambda: Metrics(self.layout.metrics).read(), [])
         known = [row for row in rows if is_step(row)]
         if len(known) < len(rows):
             what = f"{len(rows) - len(known):,} lines are no steps of a training"
