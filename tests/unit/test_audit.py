@@ -38,6 +38,24 @@ def test_shingles_by_hand():
     assert shingles(" \n") == frozenset()
 
 
+def test_likeness_equals_a_loop_over_pairs():
+    draw = np.random.default_rng(5)
+    texts = [" ".join(draw.choice(list("abc"), draw.integers(0, 12))) for _ in range(40)]
+    lists = [draw.choice(40, draw.integers(0, 9), replace=False).tolist() for _ in range(30)]
+    positives = [draw.choice(40, draw.integers(0, 4), replace=False).tolist() for _ in range(30)]
+    read = []
+    found = likeness(Pairs.of(pool_of(lists, positives)), lambda row: read.append(row) or texts[row])
+
+    def share(a, b):
+        a, b = shingles(texts[a]), shingles(texts[b])
+        return len(a & b) / max(len(a | b), 1)
+
+    pairs = zip(lists, positives, strict=True)
+    expected = [max((share(row, one) for one in own), default=0) for rows, own in pairs for row in rows]
+    np.testing.assert_array_equal(found, np.array(expected, np.float32))
+    assert len(read) == len(set(read))  # each text is read once
+
+
 def test_likeness_is_the_share_of_common_runs_of_three_words():
     texts = ["a b c d e", "A b c d x", "a b c d e", "y z", "", "Y z", "q r s t"]
     pool = pool_of([[1, 2, 6], [5, 4]], [[0, 6], [3]])

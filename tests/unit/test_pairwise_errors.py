@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from hardneg.diagnostics.counted_errors import PairwiseErrors, compare_errors, errors_in_run
+from hardneg.diagnostics.counted_errors import PairwiseErrors, compare_errors, errors_in_lists, most_errors
 from hardneg.diagnostics.pairwise_errors import pairwise_errors
 from hardneg.errors import InputError
+from hardneg.evaluation.measures import relevant_hits
 from hardneg.records import Run, offsets_of
 from hardneg.search.exact import ExactIndex
 from reference_ranking import slow_score
@@ -156,26 +157,29 @@ def test_errors_in_lists_equal_a_loop():
     draw = np.random.default_rng(3)
     lists = [draw.permutation(60)[:12] for _ in range(40)]
     positives = drawn_positives(40, 60, 4)
-    found, k = errors_in_run(run_of(lists), positives)
+    hits = relevant_hits(run_of(lists), positives)
+    k = most_errors(hits)
     expected = []
     for i, one in enumerate(lists):
         known = set(positives.of(i).tolist())
         wrong = [at for at, row in enumerate(one) if row not in known]
         place = {row: at for at, row in enumerate(one.tolist())}
         expected.append(sum(min(sum(at < place.get(row, 12) for at in wrong), k) for row in known))
-    assert found.tolist() == expected
+    assert errors_in_lists(hits, k).tolist() == expected
     assert k == min(12 - len(set(one.tolist()) & set(positives.of(i).tolist())) for i, one in enumerate(lists))
-    assert errors_in_run(run_of(lists), positives, top=2)[1] == 2
+    assert most_errors(hits, top=2) == 2
 
 
 def test_errors_in_lists_by_hand():
     lists = run_of([np.array([5, 2, 6, 4, 7]), np.array([1, 2, 3, 4, 5])])
     # 2 has 5 above it and 4 has 5 and 6; 9 is not in the list, which has 5, 6 and 7 besides
-    found, k = errors_in_run(lists, positives_of([[2, 4, 9], [6]]))
-    assert (found.tolist(), k) == ([1 + 2 + 3, 3], 3)
+    hits = relevant_hits(lists, positives_of([[2, 4, 9], [6]]))
+    assert most_errors(hits) == 3
+    assert errors_in_lists(hits, 3).tolist() == [1 + 2 + 3, 3]
     # the second query has no list
-    found, k = errors_in_run(run_of([np.array([5, 2])]), positives_of([[2], [1]]))
-    assert (found.tolist(), k) == ([1, 0], 1)
+    hits = relevant_hits(run_of([np.array([5, 2])]), positives_of([[2], [1]]))
+    assert most_errors(hits) == 1
+    assert errors_in_lists(hits, 1).tolist() == [1, 0]
 
 
 def run_of(lists):

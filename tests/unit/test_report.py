@@ -17,7 +17,7 @@ from hardneg.experiment.folder import write_settings
 from hardneg.experiment.layout import Layout
 from hardneg.negatives.candidates import candidates
 from hardneg.negatives.pool import matches
-from hardneg.report import explorer, page
+from hardneg.report import explorer, page, scripts
 from hardneg.report.explorer import explorer_data
 from hardneg.report.figures import FIGURES, SECTIONS, draw
 from hardneg.report.lists import part_of, without_positives
@@ -359,6 +359,24 @@ def test_damage_is_a_note_and_the_rest_is_drawn(copied):
     assert drawn["settings"].table is None
 
 
+def test_strange_metrics_and_results_cost_a_line_each(copied):
+    pytest.importorskip("altair")
+    pytest.importorskip("vl_convert")
+    lines = (copied / "metrics.jsonl").read_text().splitlines()
+    lines[0] = json.dumps(json.loads(lines[0]) | {"loss": None})  # a number that is not there
+    (copied / "metrics.jsonl").write_text("\n".join([*lines, '{"step": 1}', "[1]", ""]))
+    told = {"test": {"final": {"RR@10": None}}, "comparisons": [{"a": 1}], "informative": 3}
+    (copied / "results.json").write_text(json.dumps(told))
+    report = hn.diagnose(copied, save=False, pictures=False)
+    assert "there is no verdict" in report.verdict.sentence
+    assert b"There is nothing" in report.html or b"<table" in report.html
+    assert any(line.endswith("2 lines are no steps of a training; they are left out") for line in report.notes)
+    strange = [line for line in report.notes if "a file is not as training writes it" in line]
+    assert len(strange) == len(set(strange)) > 1
+    assert report.tables["learning_curve"].rows[0][2] is None
+    assert len(report.tables) > 25
+
+
 def test_a_place_without_an_experiment_is_refused(tmp_path):
     with pytest.raises(HardnegError, match="NOT_FOUND: there is no experiment here"):
         hn.diagnose(tmp_path)
@@ -372,6 +390,26 @@ def report(trained):
     pytest.importorskip("altair")
     pytest.importorskip("vl_convert")
     return hn.diagnose(trained)
+
+
+def test_the_bundle_of_scripts_is_made_once_and_again_where_it_is_damaged(tmp_path, monkeypatch):
+    pytest.importorskip("vl_convert")
+    made = []
+    monkeypatch.setattr(scripts, "bundled", lambda: made.append(1) or "let x = 1 \u2028")
+    monkeypatch.setenv("HARDNEG_CACHE", str(tmp_path))
+    for _ in range(2):
+        scripts.libraries.cache_clear()
+        assert scripts.libraries() == "let x = 1 \u2028"
+    assert len(made) == 1
+    (kept,) = (tmp_path / scripts.SCRIPTS).glob("*/bundle.js")
+    kept.write_text("let x = 2 \u2028")
+    scripts.libraries.cache_clear()
+    assert scripts.libraries() == "let x = 1 \u2028"
+    monkeypatch.setenv("HARDNEG_CACHE", "/dev/null/nowhere")  # it cannot be written
+    scripts.libraries.cache_clear()
+    assert scripts.libraries() == "let x = 1 \u2028"
+    assert len(made) == 3
+    scripts.libraries.cache_clear()
 
 
 def test_the_page_is_one_file_without_addresses(report, trained):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ from hardneg.data.collection import Collection
 from hardneg.data.judgements import Judgements
 from hardneg.diagnostics.audit import KINDS, Audit, Pairs, StateRun, audit_pairs
 from hardneg.diagnostics.audit_page import audit_page
-from hardneg.errors import HardnegError, SettingsError
+from hardneg.errors import ArtifactError, HardnegError, SettingsError
 from hardneg.evaluation.answers import AnswerCache
 from hardneg.experiment.folder import kept_judgements, read_settings
 from hardneg.experiment.layout import Layout, run_of
@@ -41,6 +42,8 @@ from hardneg.records import Float32, Int32, Run
 from hardneg.search.bm25 import bm25_run
 from hardneg.search.runs import load_run
 from hardneg.storage.artifacts import is_published, publish_file
+
+log = logging.getLogger(__name__)
 
 DEPTH = 200  # of the runs that are made here
 POSITIVES = 3  # shown beside a suspected pair
@@ -154,7 +157,10 @@ class World:
         for name, episode, runs in _runs_of(Layout(self.experiment)):
             place = run_of(runs, QUERY)
             if is_published(place):
-                found[name] = StateRun(name, load_run(place), episode)
+                try:
+                    found[name] = StateRun(name, load_run(place), episode)
+                except ArtifactError as fault:
+                    log.warning("%s; the audit leaves this state out", fault)
         return [one for one in found.values() if one.run.collection == self.collection.digest]
 
 

@@ -16,12 +16,13 @@ from hardneg.data.tokens import KIND as TOKENS
 from hardneg.errors import ArtifactError
 from hardneg.experiment.layout import SETTINGS, Layout
 from hardneg.models.source import REMEMBERED
+from hardneg.report.scripts import SCRIPTS
 from hardneg.search.bm25 import KIND as BM25
 from hardneg.search.embedding_store import KIND as EMBEDDINGS
 from hardneg.storage.artifacts import is_published, lease, read_manifest, remove
 from hardneg.storage.disk import stale_below, sweep_below
 
-DERIVED = (TOKENS, BM25)
+DERIVED = (TOKENS, BM25, SCRIPTS)
 COLLECTIONS = "collections"  # the cache's folder of imported ones
 STORE = re.compile(r"[0-9a-f]{16,64}(\.lock)?")  # what hardneg calls a store of its cache, after its content
 

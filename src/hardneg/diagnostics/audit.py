@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ Texts = Callable[[int], str]  # passage row -> its text
 
 WORDS = 3  # of a shingle
 HELD = 1 << 14  # passages whose shingles are held at a time
+NOTHING = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -59,12 +60,12 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.entries)
 
-    @property
+    @cached_property
     def positions(self) -> Int64:
         """The position [n] of each pair's query in the pool."""
         return np.searchsorted(self.pool.offsets, self.entries, side="right") - 1
 
-    @property
+    @cached_property
     def offsets(self) -> Int64:
         """Which pairs belong to each query of the pool [Q + 1]."""
         return np.searchsorted(self.entries, self.pool.offsets)
@@ -101,22 +102,48 @@ def likeness(pairs: Pairs, text_of: Texts) -> Float32:
 
     The share of the runs of three words that the two texts have in common (Broder, "On the resemblance and
     containment of documents", 1997). It is exact, without MinHash: that finds like texts among all passages, and
-    here the pairs are given.
+    here the pairs are given. Runs are compared by hashes of 64 bits.
     """
-    known = lru_cache(HELD)(lambda row: shingles(text_of(row)))
-    values, offsets, passages = np.zeros(len(pairs), np.float32), pairs.offsets, pairs.passage_rows
-    for i in range(len(pairs.pool)):
-        positives = [known(row) for row in pairs.pool.positives.of(i).tolist()]
-        for j in range(offsets[i], offsets[i + 1]) if positives else ():
-            mine = known(int(passages[j]))
-            values[j] = max(jaccard(mine, theirs) for theirs in positives)
+    known = lru_cache(HELD)(lambda row: hashed(shingles(text_of(row))))
+    values, offsets = np.zeros(len(pairs), np.float32), pairs.offsets
+    for start, stop in blocks(offsets):
+        values[offsets[start] : offsets[stop]] = _likeness(pairs, start, stop, known)
     return values
 
 
-def jaccard(a: frozenset[tuple[str, ...]], b: frozenset[tuple[str, ...]]) -> float:
-    """The share of the elements of two sets that both have; 0 for two empty ones."""
-    both = len(a & b)
-    return both / max(len(a) + len(b) - both, 1)
+def hashed(runs: frozenset[tuple[str, ...]]) -> Int64:
+    """A number of 64 bits for each run of words, in no order."""
+    return np.fromiter(map(hash, runs), np.int64, len(runs))
+
+
+def _likeness(pairs: Pairs, start: int, stop: int, known: Callable[[int], Int64]) -> Float64:
+    """The likeness of the pairs of the queries from ``start`` to ``stop``; each text's runs are numbered once."""
+    pool, offsets = pairs.pool, pairs.offsets[start : stop + 1] - pairs.offsets[start]
+    owned = pool.positive_offsets[start : stop + 1] - pool.positive_offsets[start]
+    negatives = pairs.passage_rows[pairs.offsets[start] : pairs.offsets[stop]]
+    positives = pool.positive_rows[pool.positive_offsets[start] : pool.positive_offsets[stop]]
+    rows, which = np.unique(np.concatenate([negatives, positives]), return_inverse=True)
+    mine, theirs = which[: len(negatives)], which[len(negatives) :]
+    asked = np.zeros(len(rows), bool)
+    asked[theirs] = True
+    asked[mine[np.repeat(spans(owned) > 0, spans(offsets))]] = True
+    texts = [known(row) if ask else NOTHING for row, ask in zip(rows.tolist(), asked.tolist(), strict=True)]
+    begins = offsets_of(np.array([len(one) for one in texts], np.int64))
+    _, numbers = np.unique(np.concatenate([NOTHING, *texts]), return_inverse=True)
+    marked = np.zeros(len(numbers) + 1, bool)
+    values = np.zeros(len(negatives))
+    for i in np.flatnonzero((spans(owned) > 0) & (spans(offsets) > 0)).tolist():
+        low, high = offsets[i], offsets[i + 1]
+        index, cuts = take_spans(begins, mine[low:high])
+        runs = numbers[index]
+        for positive in theirs[owned[i] : owned[i + 1]].tolist():
+            own = numbers[begins[positive] : begins[positive + 1]]
+            marked[own] = True
+            both = np.diff(offsets_of(marked[runs].view(np.uint8))[cuts])
+            marked[own] = False
+            share = both / np.maximum(np.diff(cuts) + len(own) - both, 1)  # Jaccard
+            values[low:high] = np.maximum(values[low:high], share)
+    return values
 
 
 # ---------------------------------------------------------------- ranks
@@ -201,7 +228,7 @@ class Signal:
     threshold: float
     strength: Float32
 
-    @property
+    @cached_property
     def fires(self) -> Bool:
         """For which pairs [n] the signal fires."""
         return np.asarray(self.values >= self.threshold)

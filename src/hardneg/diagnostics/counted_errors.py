@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from hardneg.evaluation.judged import judged_hits
+from hardneg.evaluation.judged import JudgedHits
 from hardneg.evaluation.significance import bootstrap_interval, holm, randomization_test
-from hardneg.records import Float32, Int32, Int64, Positives, Qrels, Run, offsets_of, owners, spans
+from hardneg.records import Float32, Int32, Int64, offsets_of, owners, spans
 from hardneg.storage.artifacts import load_array, open_artifact, publish
 
 TOP = 200  # K of the paper
@@ -88,26 +88,29 @@ def load_errors(path: Path) -> PairwiseErrors:
 # ---------------------------------------------------------------- of ranked lists
 
 
-def errors_in_run(run: Run, positives: Positives, *, top: int = TOP) -> tuple[Int64, int]:
-    """[Q] the sum over a query's positives of min(errors, K) in its list, and K (STAR, Eq. 6).
+def most_errors(hits: JudgedHits, top: int = TOP) -> int:
+    """K of the lists of a run: ``top``, or the fewest passages of a list that are no positive, if these are fewer.
 
-    A positive that a list does not reach has K errors. Passages of equal score count in the order of the list.
+    Queries without a list do not count.
+    """
+    irrelevant = hits.returned - hits.count(hits.query)
+    return int(min(irrelevant[hits.returned > 0].min(initial=top), top))
+
+
+def errors_in_lists(hits: JudgedHits, k: int) -> Int64:
+    """[Q] the sum over a query's positives of min(errors, K) in its list (STAR, Eq. 6); 0 without a list.
+
+    A positive that a list does not reach has K errors.
 
     Parameters
     ----------
-    run : the lists of the queries of ``positives``; other queries have no list, and no errors.
-    top : K at most; where a list has fewer passages that are no positive, it is their number.
+    hits : as ``evaluation.measures.relevant_hits`` gives them; passages of equal score count in their order.
+    k : no more than :func:`most_errors` of these.
     """
-    ones = np.ones(len(positives.passage_rows), np.int32)
-    qrels = Qrels(positives.query_rows, positives.offsets, positives.passage_rows, ones)
-    hits = judged_hits(run, qrels, id_rank=None)
-    query, rank = hits.top(1, np.iinfo(np.int64).max)
-    found = hits.count(query)
-    listed = hits.returned > 0
-    k = int(min((hits.returned - found)[listed].min(initial=top), top))
-    above = rank - (np.arange(len(query)) - offsets_of(found)[query])  # without the positives above
-    errors = np.bincount(query, np.minimum(above, k), minlength=len(positives)).astype(np.int64)
-    return (errors + (spans(positives.offsets) - found) * k) * listed, k
+    found = hits.count(hits.query)
+    above = hits.rank - (np.arange(len(hits.query)) - offsets_of(found)[hits.query])  # without positives above
+    errors = np.bincount(hits.query, np.minimum(above, k), minlength=len(found)).astype(np.int64)
+    return (errors + (spans(hits.qrels.offsets) - found) * k) * (hits.returned > 0)
 
 
 # ---------------------------------------------------------------- between states

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardneg import keyed_random
-from hardneg.evaluation.measures import first_relevant_rank
+from hardneg.evaluation.judged import JudgedHits
+from hardneg.evaluation.measures import first_rank, relevant_hits
 from hardneg.records import Int32, Int64, Positives, Run
 
 Float64 = NDArray[np.float64]
@@ -22,7 +23,12 @@ Float64 = NDArray[np.float64]
 
 def reciprocal_ranks(run: Run, positives: Positives, depth: int = 100) -> Float64:
     """Reciprocal rank of the best positive of every query [Q]; 0 if none is among the first ``depth`` hits."""
-    rank = first_relevant_rank(run, positives, depth)
+    return reciprocal_ranks_of(relevant_hits(run, positives), depth)
+
+
+def reciprocal_ranks_of(hits: JudgedHits, depth: int = 100) -> Float64:
+    """Reciprocal rank [Q] of the best of the relevant hits of every query; 0 if none is among the first ones."""
+    rank = first_rank(hits, depth)
     return np.where(rank > 0, 1.0 / np.maximum(rank, 1), 0.0)
 
 

@@ -192,12 +192,21 @@ def first_relevant_rank(run: Run, positives: Positives, depth: int) -> Int64:
 
     Ties are ranked by ascending row, as search does, whatever their order in the run.
     """
+    return first_rank(relevant_hits(run, positives), depth)
+
+
+def relevant_hits(run: Run, positives: Positives) -> JudgedHits:
+    """The positives among the hits of each query; ties are ranked by ascending row, as search does."""
     rows = max(run.passage_rows.max(initial=0), positives.passage_rows.max(initial=0)) + 1
     grades = np.ones(len(positives.passage_rows), np.int32)
     qrels = Qrels(positives.query_rows, positives.offsets, positives.passage_rows, grades)
-    hits = judged_hits(run, qrels, id_rank=-np.arange(rows, dtype=np.int32))
+    return judged_hits(run, qrels, id_rank=-np.arange(rows, dtype=np.int32))
+
+
+def first_rank(hits: JudgedHits, depth: int) -> Int64:
+    """Rank (from 1) of the best relevant hit of each query [Q]; 0 if none is among the first ``depth``."""
     query, rank = hits.top(1, depth)
-    first = np.zeros(len(positives), np.int64)
+    first = np.zeros(len(hits.qrels), np.int64)
     first[query[::-1]] = rank[::-1] + 1  # the last value written for a query is its best rank
     return first
 

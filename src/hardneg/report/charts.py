@@ -8,6 +8,8 @@ from typing import Any
 from hardneg.report.shapes import (
     COLOURS,
     FAINT,
+    PARTED,
+    PARTED_STEP,
     PERCENT,
     Chart,
     altair,
@@ -88,7 +90,8 @@ def measured_chart(table: Table) -> Chart:
 
 def cost_chart(table: Table) -> Chart:
     """The seconds of every stage."""
-    return bars(table, x="seconds", y="stage", title="seconds", form=",.0f")
+    longest = max((value for value in table.column("seconds") if value is not None), default=0)
+    return bars(table, x="seconds", y="stage", title="seconds", form=",.0f" if longest >= 100 else ",.1f")
 
 
 def results_chart(table: Table) -> Chart:
@@ -133,13 +136,13 @@ def new_chart(table: Table) -> Chart:
 def swing_chart(table: Table) -> Chart:
     """The share of leaving candidates that return."""
     rows = [{**row, "episodes": f"{row['of']}: {row['in']} → {row['again']}"} for row in table.records()]
-    return bars(Table.of(rows), x="share", y="episodes", title="share of those that left that return")
+    return bars(Table.of(rows), x="share", y="episodes", title="share of those that left that return", parted=True)
 
 
 def informative_chart(table: Table) -> Chart:
     """The share of informative negatives by state."""
     rows = [{**row, "what": f"{row['state']}: {row['negatives']}"} for row in table.records()]
-    chart = bars(Table.of(rows), x="share", y="what", title="share among the first 100")
+    chart = bars(Table.of(rows), x="share", y="what", title="share among the first 100", parted=True)
     return chart.configure_axisY(labelLimit=320)
 
 
@@ -185,14 +188,15 @@ def errors_tests_chart(table: Table) -> Chart:
     """The mean difference in errors of each pair of states, with its interval; below 0, the later has fewer."""
     alt = altair()
     rows = [{**row, "what": f"{row['state']} − {row['against']}: {row['errors']}"} for row in table.records()]
-    base = alt.Chart(of_rows(rows)).encode(y=alt.Y("what:N", title=None, sort=None))
+    axis = alt.Axis(labelExpr=PARTED)
+    base = alt.Chart(of_rows(rows)).encode(y=alt.Y("what:N", title=None, sort=None, axis=axis))
     title = "difference in errors of a query"
     spread = base.mark_rule(strokeWidth=2, color=COLOURS[0]).encode(x=alt.X("low:Q", title=title), x2="high:Q")
     points = base.mark_point(filled=True, size=60, color=COLOURS[0], opacity=1).encode(
         x="difference:Q", tooltip=tips(table)
     )
     zero = alt.Chart(of_rows([{"x": 0}])).mark_rule(strokeDash=[4, 4], color=FAINT).encode(x="x:Q")
-    chart = tall(styled(alt.layer(zero, spread, points)), [row["what"] for row in rows])
+    chart = tall(styled(alt.layer(zero, spread, points)), [row["what"] for row in rows], PARTED_STEP)
     return chart.configure_axisY(labelLimit=340)
 
 
@@ -249,13 +253,14 @@ def breakdown_chart(table: Table) -> Chart:
         }
         for row in table.records()
     ]
-    base = alt.Chart(of_rows(rows)).encode(y=alt.Y("what:N", title=None, sort=None, axis=alt.Axis(labelLimit=320)))
+    axis = alt.Axis(labelExpr=PARTED)
+    base = alt.Chart(of_rows(rows)).encode(y=alt.Y("what:N", title=None, sort=None, axis=axis))
     bars_ = base.mark_rule(strokeWidth=2, color=COLOURS[0]).encode(x=alt.X("low:Q", title="change"), x2="high:Q")
     points = base.mark_point(filled=True, size=60, color=COLOURS[0], opacity=1).encode(
         x="difference:Q", tooltip=tips(table)
     )
     zero = alt.Chart(of_rows([{"x": 0}])).mark_rule(strokeDash=[4, 4], color=FAINT).encode(x="x:Q")
-    return tall(styled(alt.layer(zero, bars_, points)), [row["what"] for row in rows])
+    return tall(styled(alt.layer(zero, bars_, points)), [row["what"] for row in rows], PARTED_STEP)
 
 
 def geometry_chart(table: Table) -> Chart:

@@ -9,12 +9,18 @@ from typing import Any
 import numpy as np
 
 from hardneg.diagnostics.counted_errors import KIND as ERRORS
-from hardneg.diagnostics.counted_errors import PairwiseErrors, compare_errors, errors_in_run, load_errors
+from hardneg.diagnostics.counted_errors import (
+    PairwiseErrors,
+    compare_errors,
+    errors_in_lists,
+    load_errors,
+    most_errors,
+)
 from hardneg.experiment.layout import errors_of
 from hardneg.experiment.names import FINAL, LAST, STARTED, UNTRAINED, shown
 from hardneg.records import spans
 from hardneg.report.facts_results import of_test
-from hardneg.report.measured import judge_of
+from hardneg.report.measured import training_hits
 from hardneg.report.opened import Opened
 from hardneg.report.table import NotRecorded, Table
 from hardneg.storage.artifacts import is_published, read_manifest
@@ -117,16 +123,13 @@ def training_errors_table(opened: Opened) -> Table:
 
     K is the same for all states: that of the state with the shortest list.
     """
-    judge, runs = judge_of(opened), {}
-    for state in opened.trained_states:
-        if (run := opened.run(state, "query")) is not None:
-            runs[state.name] = (run, judge.relevant(run))
-    if not runs:
+    found = training_hits(opened)
+    if not found:
         raise NotRecorded("No run of the training queries is there.")
-    k = min(errors_in_run(run, positives)[1] for run, positives in runs.values())
-    rows = []
-    for name, (run, positives) in runs.items():
-        errors = errors_in_run(run, positives, top=k)[0][spans(positives.offsets) > 0]
+    k = min(map(most_errors, found.values()))
+    rows: list[dict[str, Any]] = []
+    for name, hits in found.items():
+        errors = errors_in_lists(hits, k)[spans(hits.qrels.offsets) > 0]
         rows.append(
             {
                 "split": "train",

@@ -106,6 +106,7 @@ def _mapped(opened: Opened, state: str, one: SampledVectors) -> list[dict[str, A
     """The points of one state; raises where scikit-learn is missing or there are too few."""
     try:
         from sklearn.manifold import TSNE
+        from threadpoolctl import threadpool_limits
     except ImportError as missing:
         raise NotRecorded("The map needs scikit-learn: pip install 'hardneg[report]'.") from missing
     some = slice(0, MAPPED_QUERIES)
@@ -119,9 +120,9 @@ def _mapped(opened: Opened, state: str, one: SampledVectors) -> list[dict[str, A
     classes = ["query"] * count + ["positive"] * count + ["negative"] * len(hard)
     queries = [*range(count), *range(count), *owner.tolist()]
     perplexity = min(NEIGHBOURS, (len(vectors) - 1) / 3)
-    points = TSNE(
-        metric="cosine", init="random", random_state=SEED, perplexity=perplexity, max_iter=500
-    ).fit_transform(vectors)
+    tsne = TSNE(metric="cosine", init="random", random_state=SEED, perplexity=perplexity, max_iter=500)
+    with threadpool_limits(1):  # so few points are slower on several threads, and their sums would differ
+        points = tsne.fit_transform(vectors)
     ids = opened.data.collection.query_ids if opened.data is not None else None
     return [
         {

@@ -18,7 +18,7 @@ from hardneg.report import facts_results as results
 from hardneg.report import facts_scores as scores
 from hardneg.report import facts_time as time
 from hardneg.report import facts_vectors as vectors
-from hardneg.report.opened import FAULTS, Opened
+from hardneg.report.opened import FAULTS, Opened, line_of
 from hardneg.report.shapes import Chart, trusted
 from hardneg.report.table import NotMeant, NotRecorded, Table
 
@@ -37,6 +37,9 @@ SECTIONS: tuple[str, ...] = (
     "Time and cost",
     "Settings",
 )
+
+
+NUMBERS = (ValueError, KeyError, TypeError, IndexError, ZeroDivisionError)  # what a chart of strange ones raises
 
 
 class Source(Protocol):
@@ -78,11 +81,17 @@ class Drawn:
 
     @cached_property
     def spec(self) -> dict[str, Any]:
-        """The Vega-Lite specification of the chart, made once; empty if the figure has none."""
+        """The Vega-Lite specification of the chart, made once; empty if the figure has none.
+
+        It is empty, too, where no chart can be drawn of the numbers of a damaged experiment.
+        """
         if not self.figure.chart or self.table is None:
             return {}
-        with trusted():
-            return dict(self.chart().to_dict(validate=False))
+        try:
+            with trusted():
+                return dict(self.chart().to_dict(validate=False))
+        except NUMBERS:
+            return {}
 
 
 FIGURES: tuple[Figure[Opened], ...] = (
@@ -501,5 +510,5 @@ def draw(figure: Figure[S], opened: S) -> Drawn:
         return Drawn(figure, None, str(reason), meant=not isinstance(reason, NotMeant))
     except FAULTS as fault:
         opened.note(fault)
-        return Drawn(figure, None, f"This part cannot be made: {fault}")
+        return Drawn(figure, None, f"This part cannot be made: {line_of(fault)}")
     return Drawn(figure, table) if len(table) else Drawn(figure, None, "There is nothing to show here.")

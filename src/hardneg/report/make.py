@@ -16,7 +16,8 @@ from hardneg.report.facts_audit import suspected_queries, suspects_of
 from hardneg.report.facts_results import judged_queries
 from hardneg.report.figures import FIGURES, Drawn, draw
 from hardneg.report.opened import FAULTS, Opened
-from hardneg.report.page import Page, asset, explorer_html, html_of
+from hardneg.report.page import Page, explorer_html, html_of
+from hardneg.report.scripts import asset
 from hardneg.report.shapes import altair
 from hardneg.report.side_by_side import FIGURES as TOGETHER
 from hardneg.report.side_by_side import SECTIONS, Several, verdict_of
@@ -25,6 +26,7 @@ from hardneg.report.verdict import Verdict, verdict
 from hardneg.storage.artifacts import publish_file
 
 SCALE = 2.0  # of PNG pictures
+UNREADABLE = Verdict("open", "The results of this experiment cannot be read, so there is no verdict.", (), ())
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,10 @@ class Report:
         """The verdict on the experiment."""
         opened = self.opened
         queries = opened.told(lambda: judged_queries(opened), None)
-        among = opened.dev_passages
-        return verdict(opened.results, queries=queries, running=so_far(opened), dev_passages=among)
+        among, running = opened.dev_passages, opened.told(lambda: so_far(opened), "")
+        return opened.told(
+            lambda: verdict(opened.results, queries=queries, running=running, dev_passages=among), UNREADABLE
+        )
 
     @property
     def notes(self) -> list[str]:

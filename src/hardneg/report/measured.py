@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from hardneg.diagnostics.forgetting import reciprocal_ranks
+from hardneg.diagnostics.forgetting import reciprocal_ranks_of
 from hardneg.diagnostics.judge import Judge
 from hardneg.errors import HardnegError
-from hardneg.evaluation.measures import Evaluation, parse_measures
+from hardneg.evaluation.judged import JudgedHits
+from hardneg.evaluation.measures import Evaluation, parse_measures, relevant_hits
 from hardneg.records import Int32
 from hardneg.report.opened import Float64, Opened
 
@@ -74,12 +75,22 @@ def training_ranks(opened: Opened) -> tuple[Int32, dict[str, Float64]]:
 def _ranks(opened: Opened) -> tuple[Int32, dict[str, Float64]]:
     rows: Int32 = np.zeros(0, np.int32)
     found: dict[str, Float64] = {}
-    judge = judge_of(opened)
-    for state in opened.trained_states:
-        if (run := opened.run(state, "query")) is None:
-            continue
+    for name, hits in training_hits(opened).items():
+        asked = hits.qrels.query_rows
         if not found:
-            rows = run.query_rows
-        if np.array_equal(run.query_rows, rows):
-            found[state.name] = reciprocal_ranks(run, judge.relevant(run))
+            rows = asked
+        if np.array_equal(asked, rows):
+            found[name] = reciprocal_ranks_of(hits)
     return rows, found
+
+
+def training_hits(opened: Opened) -> dict[str, JudgedHits]:
+    """The positives among the hits of training queries, by state with such a run, in the order of training."""
+    if "training hits" not in opened.kept:
+        judge = judge_of(opened)
+        runs = {state.name: opened.run(state, "query") for state in opened.trained_states}
+        opened.kept["training hits"] = {
+            name: relevant_hits(run, judge.relevant(run)) for name, run in runs.items() if run is not None
+        }
+    found: dict[str, JudgedHits] = opened.kept["training hits"]
+    return found

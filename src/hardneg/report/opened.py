@@ -80,8 +80,7 @@ class Opened:
 
     def note(self, fault: Exception) -> None:
         """Keep a fault as one line, once."""
-        text = str(fault) if isinstance(fault, HardnegError) else f"{type(fault).__name__}: {fault}"
-        if (line := " ".join(text.split())) not in self.notes:
+        if (line := line_of(fault)) not in self.notes:
             self.notes.append(line)
 
     # ------------------------------------------------------------ files of the whole
@@ -121,7 +120,12 @@ class Opened:
     @cached_property
     def all_metrics(self) -> Rows:
         """The rows of all models in ``metrics.jsonl``; those before the first damaged line."""
-        return self.told(lambda: Metrics(self.layout.metrics).read(), [])
+        rows: Rows = self.told(lambda: Metrics(self.layout.metrics).read(), [])
+        known = [row for row in rows if is_step(row)]
+        if len(known) < len(rows):
+            what = f"{len(rows) - len(known):,} lines are no steps of a training"
+            self.note(ArtifactError("BAD_JSON", what, "they are left out", path=self.layout.metrics))
+        return known
 
     def rows_of(self, model: str) -> Rows:
         """The rows of one model in ``metrics.jsonl``."""
@@ -197,6 +201,18 @@ class Opened:
         if self.data is None:
             raise NotRecorded("The collection is not at hand, so this part is left out; give it with --data.")
         return self.data
+
+
+def line_of(fault: Exception) -> str:
+    """A fault as one line; of one that is not ours, that a file of the experiment is not as training writes it."""
+    told = isinstance(fault, (HardnegError, OSError))
+    text = str(fault) if told else f"a file is not as training writes it ({type(fault).__name__}: {fault})"
+    return " ".join(text.split())
+
+
+def is_step(row: Any) -> bool:
+    """Whether a row of the metrics is an object with the numbers of a step and of its episode."""
+    return isinstance(row, dict) and all(isinstance(row.get(name), int) for name in ("step", "episode"))
 
 
 def lines_of(path: Path) -> Rows:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
-from importlib import resources
 from typing import Any
 
 from hardneg.report.figures import SECTIONS, Drawn
+from hardneg.report.scripts import asset, libraries
 from hardneg.report.table import Table
 from hardneg.report.verdict import Verdict
 
 LONGEST_TABLE = 400  # rows on the page; the CSV has all
 LONGEST_TEXT = 1500  # characters of a text on the page
 LONGEST_CELL = 280  # characters of a text in a table; the CSV has all
+UNBROKEN = 16  # characters of a cell that stay in one line: an id or a name
 # Marks that turn the direction of a text, and would turn what stands behind it; shown by their code instead.
 HIDDEN = re.compile(
     "[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
@@ -123,20 +123,6 @@ def json_script(name: str, value: Any) -> str:
     return f'<script type="application/json" id="{escape(name)}">{content}</script>'
 
 
-def asset(name: str) -> str:
-    """A style sheet or script of the package."""
-    return resources.files("hardneg.report").joinpath("assets", name).read_text("utf-8")
-
-
-@functools.cache
-def libraries() -> str:
-    """The script that draws charts: Vega, Vega-Lite and Vega-Embed, bundled so that nothing is loaded."""
-    import vl_convert
-
-    bundle: Any = vl_convert.javascript_bundle
-    return re.sub(r"<(?=/script|!--)", r"\\x3c", bundle(), flags=re.IGNORECASE)  # what would end the element
-
-
 # ---------------------------------------------------------------- parts
 
 
@@ -161,8 +147,10 @@ def table_html(table: Table, caption: str, *, most: int = LONGEST_TABLE, texts: 
 def _row(table: Table, row: tuple[Any, ...], long: set[str]) -> str:
     cells = []
     for name, value in zip(table.columns, row, strict=True):
-        kind = ' class="number"' if is_number(value) else ' class="text"' if name in long else ""
-        cells.append(f"<td{kind}><bdi>{text(cell(value), LONGEST_CELL)}</bdi></td>")
+        said = cell(value)
+        short = ' class="short"' if len(said) <= UNBROKEN else ""
+        kind = ' class="number"' if is_number(value) else ' class="text"' if name in long else short
+        cells.append(f"<td{kind}><bdi>{text(said, LONGEST_CELL)}</bdi></td>")
     return f"<tr>{''.join(cells)}</tr>"
 
 
@@ -201,8 +189,9 @@ def figure_html(drawn: Drawn) -> str:
         return ""
     says = f"<p>{marked(figure.says)}</p>"
     shown = table_html(table, figure.title, texts=figure.texts)
-    if figure.chart is None:
-        return f'<section class="figure" id="{figure.name}">{head}{says}{shown}</section>'
+    if not drawn.spec:
+        failed = "<p>No chart can be drawn of these numbers.</p>" if figure.chart is not None else ""
+        return f'<section class="figure" id="{figure.name}">{head}{says}{failed}{shown}</section>'
     return (
         f'<section class="figure" id="{figure.name}">{head}{says}'
         f'<div class="chart" data-chart="{figure.name}" role="img" aria-label="{escape(figure.title)}: chart; the'

@@ -25,6 +25,9 @@ FAINT = "#8a8a8a"
 DENSE = 150  # from so many points on, a line has no marks for them
 ROOM = 0.055  # the least share whose part of a bar has room for its name
 PERCENT = ".0%"
+PARTED = "split(datum.label, ': ')"  # a label of two parts in two lines, so that a narrow page cuts neither away
+PARTED_STEP = 34  # pixels of such a label
+FITS = "(datum.end - datum.begin) * width > 6.5 * length(datum.label)"  # pixels; a page may be narrow
 LEGEND = {"labelFontSize": 12, "titleFontSize": 12, "symbolStrokeWidth": 2}
 # Breaks the name of a state into lines, so that it stands upright.
 BROKEN = r"split(replace(replace(datum.label, ', ', ',\n'), '/', '/\n'), '\n')"
@@ -116,19 +119,24 @@ def escaped(name: str) -> str:
 # ---------------------------------------------------------------- bars, dots and lines
 
 
-def bars(table: Table, *, x: str, y: str, title: str, form: str = PERCENT) -> Chart:
-    """One bar for each row, in the order of the table, with its value in this format."""
+def bars(table: Table, *, x: str, y: str, title: str, form: str = PERCENT, parted: bool = False) -> Chart:
+    """One bar for each row, in the order of the table, with its value in this format.
+
+    The names of ``parted`` bars stand in two lines, broken at a colon.
+    """
     alt = altair()
+    names = {"axis": alt.Axis(labelExpr=PARTED)} if parted else {}
     axis = {"axis": alt.Axis(format=form)} if form == PERCENT else {}
     chart = alt.Chart(data_of(table)).encode(
         x=alt.X(field=escaped(x), type="quantitative", title=title, **axis),
-        y=alt.Y(field=escaped(y), type="nominal", title=None, sort=None),
+        y=alt.Y(field=escaped(y), type="nominal", title=None, sort=None, **names),
         tooltip=tips(table),
     )
     labels = chart.mark_text(align="left", dx=4, fontSize=11).encode(
         text=alt.Text(field=escaped(x), type="quantitative", format=form)
     )
-    return tall(styled(alt.layer(chart.mark_bar(color=COLOURS[0]), labels)), table.column(y))
+    chart = styled(alt.layer(chart.mark_bar(color=COLOURS[0]), labels))
+    return tall(chart, table.column(y), PARTED_STEP if parted else 22)
 
 
 def dots(table: Table, *, x: str, y: str, by: str, title: str, form: str | None = None) -> Chart:
@@ -231,7 +239,8 @@ def stacked(table: Table, *, y: str, x: str, by: str) -> Chart:
         color=alt.Color(field=escaped(by), type="nominal", title="first met as", scale=scale),
         tooltip=tips(table),
     )
-    labels = base.mark_text(fontSize=11, color="#10151a").encode(x="middle:Q", text="label:N")
+    fits = alt.condition(FITS, alt.value(1), alt.value(0))
+    labels = base.mark_text(fontSize=11, color="#10151a").encode(x="middle:Q", text="label:N", opacity=fits)
     chart = styled(alt.layer(parts, labels.properties(name="inside")))
     return tall(legend_below(chart), table.column(y), 26)
 

@@ -25,12 +25,16 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]  # of texts, numbers, truth values and None
 
+    def __post_init__(self) -> None:
+        plain = tuple(tuple(map(plain_value, row)) for row in self.rows)
+        object.__setattr__(self, "rows", plain)
+
     @classmethod
     def of(cls, records: Iterable[Mapping[str, Any]], columns: Iterable[str] | None = None) -> Table:
         """The table of records that all have these columns (default: those of the first record)."""
         found = list(records)
         names = tuple(found[0] if found else ()) if columns is None else tuple(columns)
-        return cls(names, tuple(tuple(plain_value(record[name]) for name in names) for record in found))
+        return cls(names, tuple(tuple(record[name] for name in names) for record in found))
 
     def __len__(self) -> int:
         return len(self.rows)
