@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from hardneg.data.checks import (
     ImportPolicy,
+    PlainPassages,
     Rules,
     SourceLines,
     Unknown,
@@ -26,6 +27,7 @@ from hardneg.data.checks import (
     encoded_id,
     encoded_text,
     grades_of,
+    plain_passages,
 )
 from hardneg.data.languages import ENGLISH
 from hardneg.data.record_source import JudgementRecord, PassageRecord, QueryRecord, Source
@@ -37,6 +39,7 @@ from hardneg.data.text import (
     byte_ranks,
     first_rows,
     hash_bytes,
+    hash_each,
     rewrite,
     write_id_table,
 )
@@ -57,6 +60,8 @@ QRELS_PARTS = ("query_rows", "offsets", "passage_rows", "grades")
 PASSAGE_TABLE, QUERY_TABLE, TEXT_KEYS = "derived/passages", "derived/queries", "derived/text_keys.npy"
 
 BATCH = 1 << 16  # judgements resolved at a time
+FEW, MANY = 16, 1024  # passages checked at a time, at first and at most
+CHARACTERS = 1 << 18  # of all texts that are checked at a time, about
 
 
 def build(source: Source, draft: Draft, rules: Rules) -> None:
@@ -104,18 +109,45 @@ def stream_passages(
         TextColumnWriter(draft, TITLES) as titles,
         TextColumnWriter(draft, TEXTS) as texts,
     ):
-        for record in counted(records, "importing", "passages"):
-            id_, text = encoded_id(record, "passage"), encoded_text(record, "passage", policy)
-            ids.add(id_)
-            titles.add(encoded(record.title, "title", record))
-            texts.add(text)
-            id_hashes += hash_bytes(id_)
-            text_hashes += hash_bytes(text)
-            places.add(record.path, record.line)
+        for block in blocks(counted(records, "importing", "passages")):
+            found = plain_passages(block) or examined_passages(block, policy)
+            for column, data in zip((ids, titles, texts), found, strict=True):
+                column.extend(data)
+            id_hashes += hash_each(found.ids)
+            text_hashes += hash_each(found.texts)
+            places.extend([record.path for record in block], [record.line for record in block])
         check_room(len(ids), "passages")
     if not id_hashes:
         raise InputError("EMPTY_CORPUS", "the corpus has no passage", "give one that has")
     return as_hashes(id_hashes), as_hashes(text_hashes), places
+
+
+def blocks(records: Iterator[PassageRecord]) -> Iterator[list[PassageRecord]]:
+    """Deal out records, some at a time, fewer where texts are long.
+
+    What was read before a fault comes before it, so the first fault of a source is the first that is told.
+    """
+    size = FEW
+    while True:
+        block: list[PassageRecord] = []
+        try:
+            block.extend(islice(records, size))
+        finally:
+            if block:
+                yield block
+        if not block:
+            return
+        size = max(1, min(MANY, CHARACTERS // (1 + sum(len(record.text) for record in block) // len(block))))
+
+
+def examined_passages(block: list[PassageRecord], policy: ImportPolicy) -> PlainPassages:
+    """The passages of a block, each checked by itself; raises the first fault that the policy does not accept."""
+    found = PlainPassages([], [], [])
+    for record in block:
+        found.ids.append(encoded_id(record, "passage"))
+        found.texts.append(encoded_text(record, "passage", policy))
+        found.titles.append(encoded(record.title, "title", record))
+    return found
 
 
 def refuse_repeated(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from array import array
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,6 +77,15 @@ class SourceLines:
             self.starts.append(len(self.lines))
         self.lines.append(-1 if line is None else line)
 
+    def extend(self, paths: Sequence[Path | None], lines: Sequence[int | None]) -> None:
+        """Store the files and lines of the next records."""
+        if any(path is not paths[0] for path in paths) or None in lines:
+            for path, line in zip(paths, lines, strict=True):
+                self.add(path, line)
+        else:
+            self.add(paths[0], lines[0])
+            self.lines.extend(lines[1:])  # type: ignore[arg-type]
+
     def of(self, row: int) -> tuple[Path | None, int | None]:
         """The file and line of a record; None where it has none."""
         file = int(np.searchsorted(self.starts, row, side="right")) - 1
@@ -131,6 +141,27 @@ def encoded_text(record: PassageRecord | QueryRecord, kind: str, policy: ImportP
         fix = "remove it, or keep empty texts by hardneg import --allow-empty"
         policy.empty(fault_of(record, "EMPTY_TEXT", what, fix), kind)
     return data
+
+
+class PlainPassages(NamedTuple):
+    """Passages in which nothing is wrong, as UTF-8."""
+
+    ids: list[bytes]
+    titles: list[bytes]
+    texts: list[bytes]
+
+
+def plain_passages(block: Sequence[PassageRecord]) -> PlainPassages | None:
+    """The passages of a block; None where one of them needs a closer look, by the functions above."""
+    ids, titles, texts, _, _ = zip(*block, strict=True)
+    try:
+        found = PlainPassages(*([value.encode() for value in column] for column in (ids, titles, texts)))
+    except (UnicodeEncodeError, AttributeError):
+        return None
+    blank = not all(found.ids) or not all(found.texts)
+    if blank or any(map(str.isspace, ids)) or any(map(str.isspace, texts)):
+        return None
+    return None if any(b"\0" in b"".join(column) for column in found) else found
 
 
 def check_room(n: int, kind: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
 
@@ -30,9 +30,14 @@ def hash_bytes(data: bytes) -> bytes:
     return blake2b(data, digest_size=8).digest()
 
 
+def hash_each(data: Iterable[bytes]) -> bytes:
+    """The hashes of some strings of bytes, behind one another."""
+    return b"".join([blake2b(one, digest_size=8).digest() for one in data])
+
+
 def hash_strings(strings: Sequence[str]) -> UInt64:
     """64-bit hash of the UTF-8 bytes of each string [n]."""
-    return as_hashes(b"".join([hash_bytes(string.encode(errors="surrogatepass")) for string in strings]))
+    return as_hashes(hash_each([string.encode(errors="surrogatepass") for string in strings]))
 
 
 def as_hashes(digests: bytes | bytearray) -> UInt64:
@@ -124,6 +129,11 @@ class TextColumnWriter:
         self.stream.write(data)
         self.lengths.append(len(data))
 
+    def extend(self, data: Sequence[bytes]) -> None:
+        """Append strings, given as UTF-8."""
+        self.stream.write(b"".join(data))
+        self.lengths.extend(map(len, data))
+
 
 def rewrite(draft: Draft, name: str, rows: NDArray[np.integer]) -> None:
     """Rewrite a column so that it holds the strings at ``rows``, in that order."""
@@ -159,7 +169,7 @@ class IdColumn(TextColumn):
     def rows(self, ids: Sequence[str]) -> Int32:
         """Row of each id [n], -1 where it is unknown."""
         wanted = [id_.encode(errors="surrogatepass") for id_ in ids]
-        hashes = as_hashes(b"".join([hash_bytes(data) for data in wanted]))
+        hashes = as_hashes(hash_each(wanted))
         found = np.full(len(wanted), -1, np.int32)
         place = np.searchsorted(self.hashes, hashes)
         pending = np.arange(len(wanted))

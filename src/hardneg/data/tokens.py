@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 from tokenizers.models import WordLevel
 
+from hardneg.data.words import Sequences, WordTokenizer, parts_at_blanks
 from hardneg.errors import BusyError, SettingsError
 from hardneg.process.progress import Tick, silent
 from hardneg.records import Int32, Int64, TextTemplate, TokenBatch, offsets_of, spans, take_spans
@@ -32,6 +33,7 @@ from hardneg.storage.disk import create
 
 KIND = "tokens"
 BLOCK = 4096  # texts tokenised at once
+ENOUGH = 256  # texts for which it pays to look at words one by one
 WAIT_SECONDS = 0.2
 
 
@@ -201,20 +203,17 @@ def token_batch(texts: list[str], titles: list[str], template: TextTemplate, tok
 
     If the template cuts documents into chunks, every chunk is a sequence of the result.
     """
-    strings = _strings(template, tokenizer)(titles, texts)
-    encodings = _truncating(tokenizer, template.max_length).encode_batch_fast(strings)
-    encodings, _ = _sequences(encodings, template.chunks)
-    lengths = np.array([len(encoding) for encoding in encodings], np.int64)
-    ids = np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), np.int32, lengths.sum())
-    return TokenBatch(ids, offsets_of(lengths))
+    found = _all_sequences(texts, titles, template, tokenizer)
+    lengths = np.concatenate([np.zeros(0, np.int64), *(part.lengths for part in found)])
+    return TokenBatch(np.concatenate([np.zeros(0, np.int32), *(part.ids for part in found)]), offsets_of(lengths))
 
 
 def cut_texts(
     texts: list[str], titles: list[str], template: TextTemplate, tokenizer: Tokenizer
 ) -> NDArray[np.bool_]:
     """Whether each of a few texts [n] has more tokens than the template keeps; ``titles`` may be empty."""
-    strings = _strings(template, tokenizer)(titles, texts)
-    return _cut(_truncating(tokenizer, template.max_length).encode_batch_fast(strings), template)
+    found = _all_sequences(texts, titles, template, tokenizer)
+    return np.concatenate([np.zeros(0, bool), *(part.cut for part in found)])
 
 
 def tokenizer_digest(tokenizer: Tokenizer) -> str:
@@ -277,10 +276,10 @@ def joined_passages(titles: list[str], texts: list[str], join: str) -> list[str]
 
 
 def _build(path: Path, source: Texts, template: TextTemplate, tokenizer: Tokenizer, progress: Tick) -> None:
-    truncating = _truncating(tokenizer, template.max_length)
     strings = _strings(template, tokenizer)
     column = source.query_texts if template.side == "query" else source.texts
     total = len(column)
+    sequences = _sequencer(tokenizer, template, total)
     lengths: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
     pieces, cut = np.ones(total, np.int64), 0
     inputs = {"collection": source.digest, "tokenizer": template.tokenizer}
@@ -290,11 +289,11 @@ def _build(path: Path, source: Texts, template: TextTemplate, tokenizer: Tokeniz
                 end = min(start + BLOCK, total)
                 rows = np.arange(start, end)
                 titles = source.titles.take(rows) if template.side == "passage" and len(source.titles) else []
-                whole = truncating.encode_batch_fast(strings(titles, column.take(rows)))
-                cut += int(_cut(whole, template).sum())
-                encodings, pieces[start:end] = _sequences(whole, template.chunks)
-                lengths.append(np.array([len(encoding) for encoding in encodings], np.int64))
-                append(chain.from_iterable(encoding.ids for encoding in encodings), lengths[-1].sum())
+                found = sequences(strings(titles, column.take(rows)))
+                cut += int(found.cut.sum())
+                pieces[start:end] = found.counts
+                lengths.append(found.lengths)
+                append(found.ids)
                 progress(end, total)
         draft.array("offsets.npy", offsets_of(np.concatenate(lengths)))
         if template.chunks > 1:
@@ -302,22 +301,40 @@ def _build(path: Path, source: Texts, template: TextTemplate, tokenizer: Tokeniz
         draft.facts["cut"] = cut
 
 
-def _cut(encodings: list[Encoding], template: TextTemplate) -> NDArray[np.bool_]:
-    """Whether each text [n] has more tokens than the template keeps; one that does not fill it has not."""
+def _all_sequences(
+    texts: list[str], titles: list[str], template: TextTemplate, tokenizer: Tokenizer
+) -> list[Sequences]:
+    """The sequences of texts, a block of these at a time; ``titles`` may be empty."""
+    strings = _strings(template, tokenizer)(titles, texts)
+    sequences = _sequencer(tokenizer, template, len(texts))
+    return [sequences(strings[start : start + BLOCK]) for start in range(0, len(strings), BLOCK)]
+
+
+def _sequencer(tokenizer: Tokenizer, template: TextTemplate, total: int) -> Callable[[list[str]], Sequences]:
+    """What makes the sequences of strings: by words where that is the same, and there are enough of them."""
+    if total >= ENOUGH and parts_at_blanks(tokenizer):
+        _check_room(tokenizer, template.max_length)
+        words = WordTokenizer(plain_tokenizer(tokenizer), special_around(tokenizer))
+        return lambda strings: words.sequences(strings, template.max_length, template.chunks)
+    truncating = _truncating(tokenizer, template.max_length)
+    return lambda strings: _sequences(truncating.encode_batch_fast(strings), template)
+
+
+def _sequences(encodings: list[Encoding], template: TextTemplate) -> Sequences:
+    """The sequences of all texts: at least one for each, also where a text is empty."""
     full = [len(one) == template.max_length for one in encodings]  # what is over is copied when it is looked at
     over = [of and len(one.overflowing) >= template.chunks for of, one in zip(full, encodings, strict=True)]
-    return np.array(over, bool)
+    counts = np.ones(len(encodings), np.int64)
+    if template.chunks > 1:
+        dealt = [[one, *one.overflowing[: template.chunks - 1]] for one in encodings]
+        counts[:] = [len(one) for one in dealt]
+        encodings = list(chain.from_iterable(dealt))
+    lengths = np.array([len(one) for one in encodings], np.int64)
+    ids = np.fromiter(chain.from_iterable(one.ids for one in encodings), np.int32, lengths.sum())
+    return Sequences(ids, lengths, counts, np.array(over, bool))
 
 
-def _sequences(encodings: list[Encoding], chunks: int) -> tuple[list[Encoding], int | list[int]]:
-    """The sequences of all texts, and how many each has: at least one, also where a text is empty."""
-    if chunks == 1:
-        return encodings, 1
-    dealt = [[one, *one.overflowing[: chunks - 1]] for one in encodings]
-    return list(chain.from_iterable(dealt)), [len(one) for one in dealt]
-
-
-def _truncating(tokenizer: Tokenizer, max_length: int) -> Tokenizer:
+def _check_room(tokenizer: Tokenizer, max_length: int) -> None:
     special = tokenizer.num_special_tokens_to_add(is_pair=False)
     if max_length <= special:
         raise SettingsError(
@@ -325,6 +342,10 @@ def _truncating(tokenizer: Tokenizer, max_length: int) -> Tokenizer:
             f"a maximum length of {max_length} tokens leaves no room for text ({special} are special)",
             f"set it above {special}",
         )
+
+
+def _truncating(tokenizer: Tokenizer, max_length: int) -> Tokenizer:
+    _check_room(tokenizer, max_length)
     copy = plain_tokenizer(tokenizer)
     copy.enable_truncation(max_length)
     return copy
@@ -350,7 +371,7 @@ def _id_type(tokenizer: Tokenizer) -> type[np.unsignedinteger]:
 
 
 @contextmanager
-def _appending(path: Path, dtype: type[np.generic]) -> Iterator[Callable[[Iterator[int], int], None]]:
+def _appending(path: Path, dtype: type[np.generic]) -> Iterator[Callable[[Int32], None]]:
     """Write an ``.npy`` vector of unknown length piece by piece."""
     header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False}
     written = 0
@@ -358,10 +379,10 @@ def _appending(path: Path, dtype: type[np.generic]) -> Iterator[Callable[[Iterat
         np.lib.format.write_array_header_1_0(stream, {**header, "shape": (0,)})
         begin = stream.tell()
 
-        def append(values: Iterator[int], count: int) -> None:
+        def append(values: Int32) -> None:
             nonlocal written
-            stream.write(np.fromiter(values, dtype, count).tobytes())
-            written += int(count)
+            stream.write(values.astype(dtype).tobytes())
+            written += len(values)
 
         yield append
         stream.seek(0)

@@ -14,7 +14,7 @@ import re
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -25,10 +25,12 @@ from hardneg.storage.disk import publish_file
 MAX_LINE = 64 << 20  # bytes
 MAX_EXPANSION = 200  # times a gzip file's size: text reaches 20, a bomb 1000
 FREE_EXPANSION = 64 << 20  # bytes; a gzip file may always expand to so many
-CHUNK = 1 << 20
+CHUNK = 1 << 18
 GZIP_MAGIC = b"\x1f\x8b"
 BOM = b"\xef\xbb\xbf"
 UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+REFUSED = object()  # in the place of a line that cannot be read
 
 Fields = Mapping[str, Any]
 
@@ -84,15 +86,16 @@ def _expand(path: Path, raw: BinaryIO) -> Iterator[bytes]:
             yield chunk
 
 
-def _split_lines(path: Path) -> Iterator[bytes]:
+def _whole_lines(path: Path) -> Iterator[bytes]:
+    """The bytes of a file in pieces that end where a line does, without the last line break of each."""
     held: list[bytes] = []
     size, line = 0, 1
     for chunk in read_chunks(path):
-        *whole, rest = chunk.split(b"\n")
-        if whole:
-            whole[0] = b"".join([*held, whole[0]])
-            yield from whole
-            line += len(whole)
+        whole, found, rest = chunk.rpartition(b"\n")
+        if found:
+            block = b"".join([*held, whole])
+            yield block
+            line += block.count(b"\n") + 1
             held, size = [], 0
         if rest:
             held.append(rest)
@@ -110,13 +113,53 @@ def _split_lines(path: Path) -> Iterator[bytes]:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Each line of a file with its number (from 1), without the line break."""
-    for number, data in enumerate(_split_lines(path), start=1):
+    """Each line of a file with its number (from 1), without the line break.
+
+    Lines are decoded together where nothing is wrong with any of them, else each by itself, to name the fault.
+    """
+    number = 1
+    for block in _whole_lines(path):
         if number == 1:
-            if data.startswith(UTF16) or data.count(b"\0") > len(data) // 4:
-                what = "this is UTF-16, or no text at all"
-                raise InputError("BAD_UTF8", what, "convert the file to UTF-8", path=path, line=1)
-            data = data.removeprefix(BOM)
+            block = _begun(path, block)
+        lines = _decoded(block)
+        if lines is None:
+            yield from _each_line(path, block, number)
+            number += block.count(b"\n") + 1
+        else:
+            yield from enumerate(lines, number)
+            number += len(lines)
+
+
+def _byte_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Each line of a file as bytes, as they are, with its number (from 1)."""
+    number = 1
+    for block in _whole_lines(path):
+        lines = (_begun(path, block) if number == 1 else block).split(b"\n")
+        yield from enumerate(lines, number)
+        number += len(lines)
+
+
+def _begun(path: Path, block: bytes) -> bytes:
+    """The first block of a file without its mark; raises :class:`InputError` where it is no UTF-8 at all."""
+    line = block.partition(b"\n")[0]
+    if line.startswith(UTF16) or line.count(b"\0") > len(line) // 4:
+        what = "this is UTF-16, or no text at all"
+        raise InputError("BAD_UTF8", what, "convert the file to UTF-8", path=path, line=1)
+    return block.removeprefix(BOM)
+
+
+def _decoded(block: bytes) -> list[str] | None:
+    """The lines of a block; None where one must be looked at by itself."""
+    if b"\0" in block or b"\r" in block:
+        return None
+    try:
+        return block.decode().split("\n")
+    except UnicodeDecodeError:
+        return None
+
+
+def _each_line(path: Path, block: bytes, first: int) -> Iterator[tuple[int, str]]:
+    for number, data in enumerate(block.split(b"\n"), start=first):
         if data.endswith(b"\r"):
             data = data[:-1]
         if b"\0" in data:
@@ -210,16 +253,21 @@ def grade_of(text: str, path: Path, line: int) -> int:
 
 
 def read_objects(path: Path) -> Iterator[tuple[int, Fields]]:
-    """The object on each line of a JSON Lines file, with its line number."""
-    decode: Callable[[str], Any] = json.JSONDecoder().decode
+    """The object on each line of a JSON Lines file, with its line number.
+
+    What pydantic's faster reader refuses is read by Python's, which says what is wrong, or takes it after all:
+    half of a surrogate pair, and deep nesting.
+    """
+    from pydantic_core import from_json
+
     number = 0
-    for number, line in read_lines(path):
+    for number, data in _byte_lines(path):
         try:
-            value = decode(line)
-        except (ValueError, RecursionError) as fault:
-            what = why_not_json(line, fault)
-            refuse(InputError("BAD_JSON", what, "write one object a line", path=path, line=number))
-            continue
+            value = from_json(data, cache_strings="keys")
+        except ValueError:
+            value = _decoded_json(path, data, number)
+            if value is REFUSED:
+                continue
         if not isinstance(value, dict):
             what = f"a {type(value).__name__} where an object is expected"
             refuse(InputError("BAD_JSON", what, "write one object a line", path=path, line=number))
@@ -227,6 +275,17 @@ def read_objects(path: Path) -> Iterator[tuple[int, Fields]]:
         yield number, value
     if number == 0:
         raise empty_file(path)
+
+
+def _decoded_json(path: Path, data: bytes, number: int) -> Any:
+    """What Python's reader makes of a line, or ``REFUSED``."""
+    for _, line in _each_line(path, data, number):
+        try:
+            return json.JSONDecoder().decode(line)
+        except (ValueError, RecursionError) as fault:
+            what = why_not_json(line, fault)
+            refuse(InputError("BAD_JSON", what, "write one object a line", path=path, line=number))
+    return REFUSED
 
 
 def why_not_json(line: str, fault: Exception) -> str:
