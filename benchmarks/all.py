@@ -20,6 +20,7 @@ SCRIPTS = (
         "bm25",
         "importing",
         "search",
+        "answer",
         "encode",
         "rank",
         "train",

@@ -14,6 +14,8 @@ from hardneg.cli import colour
 from hardneg.cli.ending import ending_text
 from hardneg.errors import ArtifactError
 from hardneg.experiment.layout import Layout
+from hardneg.experiment.names import few_of_dev
+from hardneg.report.verdict import verdict
 from hardneg.storage.digests import cache_root
 from worlds.tiny_world import one_thread  # noqa: F401
 

@@ -104,7 +104,11 @@ def test_a_fresh_head_is_the_same_every_time(bert):
     ("arguments", "settings", "message"),
     [
         (["/no/such/folder"], {}, "MODEL_NOT_FOUND"),
-        (["nobody/no-such-model"], {}, "MODEL_NOT_FOUND.*no folder /.*/nobody/no-such-model, and .* did not give it"),
+        (
+            ["nobody/no-such-model"],
+            {},
+            "MODEL_NOT_FOUND.*no folder /.*/nobody/no-such-model, and .* did not give it",
+        ),
         (["package:no_such_package"], {}, r"PACKAGE_MISSING.*no_such_package.*pip install 'hardneg\[demo\]'"),
         (["package:json"], {}, "MODEL_NOT_FOUND"),
         (["BERT"], {"poolin": "cls"}, "UNKNOWN_SETTING.*did you mean pooling"),
@@ -124,7 +128,7 @@ def test_what_looks_like_a_path_is_not_asked_of_the_hub(name, tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models").mkdir()
     monkeypatch.setattr(pretrained, "_from_hub", lambda *_: pytest.fail("the hub was asked"))
-    with pytest.raises(SettingsError, match="MODEL_NOT_FOUND: .*: no such folder"):
+    with pytest.raises(SettingsError, match=r"MODEL_NOT_FOUND: .*: no such folder"):
         load_encoder(name)
     (tmp_path / "model.bin").touch()
     with pytest.raises(SettingsError, match="this is a file, and a model is a folder"):

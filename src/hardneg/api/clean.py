@@ -15,6 +15,7 @@ from hardneg.arguments import checked
 from hardneg.data.tokens import KIND as TOKENS
 from hardneg.errors import ArtifactError
 from hardneg.experiment.layout import SETTINGS, Layout
+from hardneg.models.source import REMEMBERED
 from hardneg.search.bm25 import KIND as BM25
 from hardneg.search.embedding_store import KIND as EMBEDDINGS
 from hardneg.storage.artifacts import is_published, lease, read_manifest, remove
@@ -104,7 +105,7 @@ def clean_cache(cache: Place | None = None, *, delete: bool = False) -> dict[str
 
 def shelves(root: Path) -> list[Path]:
     """The folders of a cache that hold stores, by the kinds of these."""
-    places = [root / kind for kind in (COLLECTIONS, EMBEDDINGS, *DERIVED)]
+    places = [root / kind for kind in (COLLECTIONS, EMBEDDINGS, REMEMBERED, *DERIVED)]
     return [place for place in places if place.is_dir() and not place.is_symlink()]
 
 

@@ -65,7 +65,7 @@ def retriever_for(
     Its embeddings live in the cache, keyed by digests, unless they are given.
     """
     retriever = Retriever(
-        open_encoder(source),
+        open_encoder(source, recalled=cache),
         collection,
         cache,
         encoding=Encoding(precision=best_precision(source.device_here)),

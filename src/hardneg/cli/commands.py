@@ -138,12 +138,10 @@ def mine(
     from hardneg.api.mine import mine as execute
     from hardneg.cli.tables import facts_table
     from hardneg.negatives.candidates import Filters
+    from hardneg.process.distributed import group, is_leader
 
     machine.tune()
-    pool = execute(
-        data,
-        model,
-        out,
+    arguments: dict[str, Any] = dict(
         **reading,
         split=split,
         sources=[name.strip() for name in sources.split(",") if name.strip()],
@@ -160,7 +158,10 @@ def mine(
         seed=seed,
         **machine.places,
     )
-    show_result({"pool": str(out), **pool_stats(pool)}, as_json, facts_table)
+    with group():
+        pool = execute(data, model, out, **arguments)
+        if is_leader():
+            show_result({"pool": str(out), **pool_stats(pool)}, as_json, facts_table)
 
 
 def inspect(

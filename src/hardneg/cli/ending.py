@@ -97,6 +97,8 @@ def where(out: Path, *, best: bool = False) -> str:
     from hardneg.api.clean import bytes_below, freeable_bytes
 
     size, free = size_text(bytes_below(out)), size_text(freeable_bytes(out))
-    lines = [f"disk:  {size} in {out}, {free} of it checkpoints and caches: hardneg clean {out} --yes deletes them"]
+    lines = [
+        f"disk:  {size} in {out}, {free} of it checkpoints and caches: hardneg clean {out} --yes deletes them"
+    ]
     lines += ["less:  --set keep=last stores fewer models, of the last state alone"] if best else []
     return "\n".join([*lines, f"more:  hardneg show {out}"])

@@ -8,7 +8,6 @@ from typing import Any, Literal, get_args
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
-from transformers.activations import ACT2FN
 
 from hardneg import keyed_random
 from hardneg.arguments import brief, check_fields, fits
@@ -118,6 +117,9 @@ class PairHead(nn.Module):
 
     def __init__(self, config: Any) -> None:
         super().__init__()
+
+        from transformers.activations import ACT2FN  # here, for it takes seconds to import
+
         if config.model_type not in HEADS:
             what = f"no classification head is known for a model of type {config.model_type}"
             raise SettingsError("UNSUPPORTED_MODEL", what, f"choose one of {', '.join(sorted(HEADS))}")

@@ -81,15 +81,16 @@ def load_encoder(
     return open_encoder(source, **overrides)
 
 
-def open_encoder(source: ModelSource, **overrides: Any) -> BiEncoder:
+def open_encoder(source: ModelSource, *, recalled: Path | None = None, **overrides: Any) -> BiEncoder:
     """Load the bi-encoder of a record, in evaluation mode and float32; raises as :func:`load_encoder`.
 
     Parameters
     ----------
+    recalled : for inference alone: a cache that may know the model, so that transformers need not be imported.
     overrides : fields of :class:`EncoderSettings`, which win over the record's prompts and lengths.
     """
     _check_names(overrides)
-    return read_model(source).encoder(**overrides)
+    return read_model(source, recalled=recalled).encoder(**overrides)
 
 
 @dataclass(frozen=True)
@@ -132,8 +133,8 @@ class PretrainedModel:
         return BiEncoder(settings, *(part.tower for part in self.parts)).to(self.device).eval()
 
 
-def read_model(source: ModelSource) -> PretrainedModel:
-    """Read the bi-encoder of a record; raises as :func:`load_encoder`."""
+def read_model(source: ModelSource, *, recalled: Path | None = None) -> PretrainedModel:
+    """Read the bi-encoder of a record; raises as :func:`load_encoder`, and ``recalled`` as there."""
     device = source.device_here
     allow_code(*source.allow_code)
     told = family_of(source.prompts) | source.lengths
@@ -141,7 +142,7 @@ def read_model(source: ModelSource) -> PretrainedModel:
     if len(folders) == 1 and (folders[0] / SETTINGS).is_file() and (folders[0] / QUERY).is_dir():
         _verify(folders[0])
         folders = [folders[0] / QUERY, folders[0] / PASSAGE]
-    return PretrainedModel([_read(folder, source) for folder in folders], told, device)
+    return PretrainedModel([_read(folder, source, recalled) for folder in folders], told, device)
 
 
 def family_of(prompts: str | None) -> dict[str, Any]:
@@ -157,10 +158,10 @@ def _verify(folder: Path) -> None:
         open_artifact(folder, KIND)
 
 
-def _read(folder: Path, source: ModelSource) -> Part:
+def _read(folder: Path, source: ModelSource, recalled: Path | None) -> Part:
     _verify(folder)
     with usable(folder):
-        part = (_read_st if (folder / MODULES).is_file() else _read_plain)(folder, source)
+        part = (_read_st if (folder / MODULES).is_file() else _read_plain)(folder, source, recalled)
         limit = part.tower.longest
     settings = _saved_settings(folder) or part.settings
     return replace(
@@ -174,9 +175,9 @@ def _read(folder: Path, source: ModelSource) -> Part:
     )
 
 
-def _read_plain(folder: Path, source: ModelSource) -> Part:
+def _read_plain(folder: Path, source: ModelSource, recalled: Path | None) -> Part:
     """Read a Hugging Face folder; a head like that of the released ANCE checkpoints is recognised."""
-    tower, unused = read_tower(folder, source)
+    tower, unused = read_tower(folder, source, recalled=recalled)
     length = tower.longest
     settings = EncoderSettings(query_length=length, passage_length=length)
     if not unused.issuperset(ANCE_WEIGHTS):
@@ -189,10 +190,10 @@ def _read_plain(folder: Path, source: ModelSource) -> Part:
     return Part(tower, replace(settings, head="ance"), folder)
 
 
-def _read_st(folder: Path, source: ModelSource) -> Part:
+def _read_st(folder: Path, source: ModelSource, recalled: Path | None) -> Part:
     """Read a sentence-transformers directory, which this package or another wrote."""
     said = read_st_folder(folder, source)
-    tower, _ = read_tower(said.transformer, source)
+    tower, _ = read_tower(said.transformer, source, recalled=recalled)
     if said.head is not None:
         tower.head = read_ance_head(said.head, tower.width, source)
     _check_case(tower, said, folder)

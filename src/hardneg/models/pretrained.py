@@ -11,19 +11,18 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-import transformers
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.dynamic_module_utils import get_class_from_dynamic_module
-from transformers.utils import logging as transformers_logging
 
 from hardneg.errors import HardnegError, InputError, SettingsError, TrustError
 from hardneg.models import code
 from hardneg.models.source import PACKAGE, ModelSource
+
+if TYPE_CHECKING:  # it takes seconds to import, and a search of what is known does without
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
@@ -164,6 +163,9 @@ def _own_class(folder: Path, name: str) -> Any:
     asked = [reference for _, what, reference in code.references(_json_files(folder)) if what == name]
     if not asked:
         return None
+
+    from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
     own: Any = get_class_from_dynamic_module(asked[-1], folder, local_files_only=True)
     own.register_for_auto_class(name)  # saved with the model
     return own
@@ -215,6 +217,8 @@ def quiet() -> Iterator[None]:
 
     What matters in the reports is checked by :func:`read_transformer`.
     """
+    from transformers.utils import logging as transformers_logging
+
     verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
@@ -236,6 +240,9 @@ def read_transformer(folder: Path, source: ModelSource) -> tuple[PreTrainedModel
     TrustError : it brings code, or pickled weights, that are not allowed.
     """
     check_code(folder)
+
+    from transformers import AutoConfig, AutoModel
+
     with quiet(), usable(folder):
         config = (_own_class(folder, "AutoConfig") or AutoConfig).from_pretrained(folder, local_files_only=True)
         own = _own_class(folder, "AutoModel")
@@ -260,6 +267,8 @@ def read_transformer(folder: Path, source: ModelSource) -> tuple[PreTrainedModel
 
 
 def _model_class(config: Any) -> type[PreTrainedModel]:
+    import transformers
+
     if config.is_encoder_decoder or type(config) not in transformers.MODEL_MAPPING:
         raise SettingsError(
             "UNSUPPORTED_MODEL",
@@ -282,6 +291,9 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     """The tokenizer of a folder; it must be of the fast kind. Raises as :func:`read_transformer`."""
     if not any((folder / name).is_file() for name in TOKENIZERS):  # transformers would make an empty one
         raise InputError("NO_TOKENIZER", "there is no tokenizer.json", "get the model folder again", path=folder)
+
+    from transformers import AutoTokenizer
+
     with quiet(), usable(folder):
         kind = _own_class(folder, "AutoTokenizer") or AutoTokenizer
         tokenizer: PreTrainedTokenizerBase = kind.from_pretrained(folder, local_files_only=True)

@@ -10,6 +10,7 @@ from hardneg.models.code import allowed_code
 from hardneg.process.threads import pick_device
 
 PACKAGE = "package:"  # before the name of an installed package that carries a model
+REMEMBERED = "models"  # the cache's folder of what was read of models, so that they are opened faster
 Place = str | Path
 
 

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hardneg.data.tokens import plain_tokenizer, tokenizer_digest
 from hardneg.models.capacity import bytes_of_batch
@@ -31,8 +30,10 @@ from hardneg.models.packing import (
     upload,
     use_flat_attention,
 )
+from hardneg.models.plain_bert import PlainBert
 from hardneg.models.pooling import Pooling, pool
 from hardneg.models.pretrained import check_code, quiet, read_tokenizer, read_transformer
+from hardneg.models.remembered import PlainTokenizer, recall, remember
 from hardneg.models.source import ModelSource
 from hardneg.process.hardware import Precision
 from hardneg.records import TokenBatch
@@ -41,6 +42,7 @@ from hardneg.storage.disk import foreign
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 KIND = "model"  # of a published folder
 TYPES = "token_type_ids"  # what transformers calls them
@@ -58,13 +60,17 @@ class Tower(nn.Module):
     """
 
     def __init__(
-        self, transformer: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, code: str | None = None
+        self,
+        transformer: PreTrainedModel | PlainBert,
+        tokenizer: PreTrainedTokenizerBase | PlainTokenizer,
+        *,
+        code: str | None = None,
     ) -> None:
         super().__init__()
         self.code = code
-        self.transformer = transformer
+        self.transformer: Any = transformer
         self.head: nn.Module | None = None
-        self.pretrained_tokenizer = tokenizer
+        self.pretrained_tokenizer: Any = tokenizer
         self.tokenizer: Tokenizer = plain_tokenizer(tokenizer.backend_tokenizer)
         self.tokenizer_digest = tokenizer_digest(self.tokenizer)
         if can_pack(transformer):
@@ -128,8 +134,12 @@ class Tower(nn.Module):
             self.pretrained_tokenizer.save_pretrained(folder)
 
 
-def read_tower(folder: Path, source: ModelSource) -> tuple[Tower, set[str]]:
+def read_tower(folder: Path, source: ModelSource, *, recalled: Path | None = None) -> tuple[Tower, set[str]]:
     """The tower of a Hugging Face folder, without a head; and the names of the weights it has no place for.
+
+    Parameters
+    ----------
+    recalled : a cache from which the tower may come, for inference alone, without transformers.
 
     Raises
     ------
@@ -137,8 +147,13 @@ def read_tower(folder: Path, source: ModelSource) -> tuple[Tower, set[str]]:
     SettingsError : the type of model cannot encode.
     TrustError : it brings code, or pickled weights, that are not allowed.
     """
+    if recalled is not None and (known := recall(folder, source, recalled)) is not None:
+        return Tower(known.transformer, known.tokenizer), known.unused
     transformer, unused = read_transformer(folder, source)
-    return Tower(transformer, read_tokenizer(folder), code=check_code(folder)), unused
+    tower = Tower(transformer, read_tokenizer(folder), code=check_code(folder))
+    if recalled is not None:
+        remember(folder, tower.transformer, tower.pretrained_tokenizer, source, recalled)
+    return tower, unused
 
 
 class TowerModel(nn.Module):
