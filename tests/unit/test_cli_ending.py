@@ -61,7 +61,7 @@ def test_the_verdict_comes_first_and_then_two_tables_at_most(tmp_path):
 
 
 def test_it_says_where_dev_was_judged_among_some_passages_only(tmp_path):
-    on_dev = RESULTS | {"compared_on": "dev", "test": {}}
+    on_dev = RESULTS | {"compared_on": "dev", "test": {}, "dev": RESULTS["test"]}
     some = {"dev_among": {"first": 100, "passages": 900, "of": 1000}}
     text = ending_text(on_dev | some, tmp_path)
     assert "p 1e-04 (dev (among BM25's first 100) RR@10)" in text
@@ -73,7 +73,7 @@ def test_it_says_where_dev_was_judged_among_some_passages_only(tmp_path):
 
 
 def test_a_note_on_figures_too_high_stands_only_where_passages_were_left_out():
-    on_dev = RESULTS | {"compared_on": "dev", "test": {}}
+    on_dev = RESULTS | {"compared_on": "dev", "test": {}, "dev": RESULTS["test"]}
     among = {"first": 100, "passages": 900, "of": 1000}
     for passages, expected in ((900, 100), (1000, None)):
         results = on_dev | {"dev_among": among | {"passages": passages}}
