@@ -31,6 +31,7 @@ else:
 
 S = TypeVar("S", bound="Settings")
 
+WIDE = 60  # characters of a value that is shown
 MOST = 64 << 10  # bytes of a settings file: reading takes the square of a key's length
 PARTED = {  # presets of earlier versions that are now two: random negatives of the batch, and of the corpus
     ("warmup", f"{before}random"): (f"{before}in-batch", f"{before}corpus-random")
@@ -354,6 +355,18 @@ def nearest(word: str, known: Sequence[str] | Mapping[str, Any]) -> str:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """The keys whose values differ, each as ``key: old -> new``."""
+    """The keys whose values differ, each as ``key: old -> new``; of long values, the part where they do."""
     names = sorted(set(old) | set(new))
-    return [f"{name}: {old.get(name)!r} -> {new.get(name)!r}" for name in names if old.get(name) != new.get(name)]
+    changed = [name for name in names if old.get(name) != new.get(name)]
+    return [f"{name}: {' -> '.join(apart(repr(old.get(name)), repr(new.get(name))))}" for name in changed]
+
+
+def apart(one: str, other: str) -> tuple[str, str]:
+    """Two texts for people, cut where they are long: then around the first place where they differ."""
+    same = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    begin = 0 if same <= WIDE // 2 else same - WIDE // 4
+
+    def cut(text: str) -> str:
+        return ("…" if begin else "") + text[begin : begin + WIDE] + ("…" if len(text) > begin + WIDE else "")
+
+    return (one, other) if max(len(one), len(other)) <= WIDE else (cut(one), cut(other))

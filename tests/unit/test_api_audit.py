@@ -127,6 +127,26 @@ def test_faults_are_told_before_anything_is_done(trained, tmp_path):
         hn.audit(tmp_path / "none")
 
 
+def test_what_is_neither_pool_nor_experiment_is_told_by_what_it_is(hardneg, trained, world, tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/notes.txt").touch()
+    cases = {
+        tmp_path / "folder": (2, "NO_POOL: this is neither a pool nor an experiment; it holds notes.txt; give"),
+        tmp_path / "folder/notes.txt": (4, "WRONG_KIND: this is a file; give the folder of a pool"),
+        world.collection.path: (4, "WRONG_KIND: this is of the kind 'collection'; give the folder of a pool"),
+    }
+    for place, (expected, said) in cases.items():
+        status, out, err = hardneg("audit", str(place))
+        assert (status, out, err.count("\n")) == (expected, "", 1)
+        assert err.startswith(f"{place}: {said}")
+    status, _, err = hardneg("audit", str(trained), "--threshold", "foo=1")
+    assert (status, err) == (
+        2,
+        "BAD_SETTING: --threshold foo=1: there is no signal 'foo'; "
+        "known are: answer, both, learned, ranker, retriever, text\n",
+    )
+
+
 def test_a_threshold_that_is_no_number_is_refused(trained):
     with pytest.raises(SettingsError, match="give a number"):
         hn.audit(trained, thresholds={"text": float("nan")})

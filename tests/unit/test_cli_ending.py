@@ -14,6 +14,8 @@ from hardneg.cli import colour
 from hardneg.cli.ending import ending_text
 from hardneg.errors import ArtifactError
 from hardneg.experiment.layout import Layout
+from hardneg.experiment.names import few_of_dev
+from hardneg.report.verdict import verdict
 from hardneg.storage.digests import cache_root
 from worlds.tiny_world import one_thread  # noqa: F401
 
@@ -52,8 +54,33 @@ def test_the_verdict_comes_first_and_then_two_tables_at_most(tmp_path):
     assert sum(set(line) == {"-"} for line in lines) == 2
     assert len(lines) < 25
     assert f"model: {tmp_path}/model" in lines
-    assert f"disk:  3.0 MiB in {tmp_path}; hardneg clean {tmp_path} lists what can go" in lines
+    clean = f"hardneg clean {tmp_path} --yes deletes them"
+    assert f"disk:  3.0 MiB in {tmp_path}, 0.0 MiB of it checkpoints and caches: {clean}" in lines
+    assert "less:  --set keep=last stores fewer models, of the last state alone" in lines
     assert lines[-1] == f"more:  hardneg show {tmp_path}"
+
+
+def test_it_says_where_dev_was_judged_among_some_passages_only(tmp_path):
+    on_dev = RESULTS | {"compared_on": "dev", "test": {}, "dev": RESULTS["test"]}
+    some = {"dev_among": {"first": 100, "passages": 900, "of": 1000}}
+    text = ending_text(on_dev | some, tmp_path)
+    assert "p 1e-04 (dev (among BM25's first 100) RR@10)" in text
+    assert "best state: step-300 (dev (among BM25's first 100) RR@10 0.4100" in text
+    assert "\n\ndev (among BM25's first 100)\n" in text
+    everything = {"dev_among": {"first": 100, "passages": 1000, "of": 1000}}
+    for results in (on_dev, on_dev | everything):
+        assert "among BM25's" not in ending_text(results, tmp_path)
+
+
+def test_a_note_on_figures_too_high_stands_only_where_passages_were_left_out():
+    on_dev = RESULTS | {"compared_on": "dev", "test": {}, "dev": RESULTS["test"]}
+    among = {"first": 100, "passages": 900, "of": 1000}
+    for passages, expected in ((900, 100), (1000, None)):
+        results = on_dev | {"dev_among": among | {"passages": passages}}
+        assert few_of_dev(results, 100) == expected
+        told = " ".join(verdict(results, dev_passages=few_of_dev(results, 100)).advice)
+        assert ("too high" in told) == (expected is not None)
+    assert few_of_dev(on_dev, 100) == 100, "results of before say nothing"
 
 
 def test_what_is_not_sure_is_not_called_better(tmp_path):

@@ -1,5 +1,6 @@
 """Settings: every fault at once with the nearest key, TOML values, layers, and what decides a result."""
 
+import re
 from typing import Literal
 
 import pytest
@@ -289,6 +290,15 @@ def test_differences_name_key_and_both_values():
         "d: None -> 'x'",
     ]
     assert differences({"a": 1}, {"a": 1}) == []
+
+
+def test_differences_of_long_values_show_where_they_differ():
+    old, new = list(range(100)), [*range(90), -1, *range(91, 100)]
+    (line,) = differences({"a": old}, {"a": new})
+    assert len(line) < 140
+    assert re.fullmatch(r"a: ….* 90, 91, .* -> ….* -1, 91, .*", line)
+    (line,) = differences({"a": "x" * 200}, {"a": None})
+    assert line == f"a: '{'x' * 59}… -> None"
 
 
 def test_the_nearest_word():

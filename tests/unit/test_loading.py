@@ -12,6 +12,7 @@ from transformers import AutoModel, BertConfig, BertForMaskedLM
 
 from faults.injected import Payload
 from hardneg.errors import HardnegError, InputError, SettingsError, TrustError
+from hardneg.models import pretrained
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.loading import load_encoder
@@ -103,7 +104,11 @@ def test_a_fresh_head_is_the_same_every_time(bert):
     ("arguments", "settings", "message"),
     [
         (["/no/such/folder"], {}, "MODEL_NOT_FOUND"),
-        (["nobody/no-such-model"], {}, "MODEL_NOT_FOUND"),
+        (
+            ["nobody/no-such-model"],
+            {},
+            "MODEL_NOT_FOUND.*no folder /.*/nobody/no-such-model, and .* did not give it",
+        ),
         (["package:no_such_package"], {}, r"PACKAGE_MISSING.*no_such_package.*pip install 'hardneg\[demo\]'"),
         (["package:json"], {}, "MODEL_NOT_FOUND"),
         (["BERT"], {"poolin": "cls"}, "UNKNOWN_SETTING.*did you mean pooling"),
@@ -116,6 +121,18 @@ def test_a_fresh_head_is_the_same_every_time(bert):
 def test_what_cannot_be_loaded(bert, arguments, settings, message):
     with pytest.raises(SettingsError, match=message):
         load_encoder(*(str(bert) if name == "BERT" else name for name in arguments), **settings)
+
+
+@pytest.mark.parametrize("name", ["./model", "../model", "~/no/model", "/a/b", "models/x/y", "models/x", "a b"])
+def test_what_looks_like_a_path_is_not_asked_of_the_hub(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
+    monkeypatch.setattr(pretrained, "_from_hub", lambda *_: pytest.fail("the hub was asked"))
+    with pytest.raises(SettingsError, match=r"MODEL_NOT_FOUND: .*: no such folder"):
+        load_encoder(name)
+    (tmp_path / "model.bin").touch()
+    with pytest.raises(SettingsError, match="this is a file, and a model is a folder"):
+        load_encoder(str(tmp_path / "model.bin"))
 
 
 def test_two_towers_must_agree(bert, tmp_path):

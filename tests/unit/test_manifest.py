@@ -41,6 +41,13 @@ def damage(path, how):
         path.unlink()
 
 
+def test_a_folder_that_is_not_there_is_told_from_an_unfinished_one(tmp_path):
+    with pytest.raises(ArtifactError, match="none: NO_MANIFEST: there is nothing here; check the path"):
+        read_manifest(tmp_path / "none")
+    with pytest.raises(ArtifactError, match="NO_MANIFEST: no complete artefact is here"):
+        read_manifest(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["rows.npy", "texts/words.json"])
 @pytest.mark.parametrize(
     ("how", "code"),

@@ -69,6 +69,19 @@ def test_files_without_a_collection_are_fused(pair, tmp_path):
     assert [passage for passage, _ in found["b"]] == ["d1"]
 
 
+def test_runs_that_share_no_query_are_told_in_one_line(pair, tmp_path, caplog):
+    (tmp_path / "other.trec").write_text("z Q0 d1 1 2.0 t\n")
+    hn.fuse([*pair, tmp_path / "other.trec"], tmp_path / "out.trec")
+    said = "no query of these runs is in another one, so nothing of them is fused: "
+    assert caplog.messages == [said + str(tmp_path / "other.trec")]
+    caplog.clear()
+    hn.fuse([pair[0], tmp_path / "other.trec"], tmp_path / "out2.trec")
+    assert caplog.messages == [f"{said}{pair[0]}, {tmp_path / 'other.trec'}"]
+    caplog.clear()
+    hn.fuse(pair, tmp_path / "out3.trec")
+    assert caplog.messages == []
+
+
 def test_a_run_that_is_read_is_not_replaced(pair, tmp_path):
     before = Path(pair[0]).read_bytes()
     with pytest.raises(SettingsError, match="would be lost"):

@@ -22,11 +22,11 @@ from hardneg.api.inputs import (
     collection_of,
     judgements_of,
     model_place,
-    one_of,
     source_at,
 )
 from hardneg.api.inspect import last_pool, passage_facts
 from hardneg.arguments import checked
+from hardneg.config import nearest
 from hardneg.data.collection import Collection
 from hardneg.data.judgements import Judgements
 from hardneg.diagnostics.audit import KINDS, Audit, Pairs, StateRun, audit_pairs
@@ -102,7 +102,6 @@ def audit(
     """
     at_least("--most", most)
     check_all(
-        *(partial(one_of, "--threshold", name, tuple(KINDS)) for name in thresholds or {}),
         *(partial(check_threshold, *one) for one in (thresholds or {}).items()),
         *(partial(check_file, Path(file)) for file in (out, page) if file is not None),
     )
@@ -126,7 +125,10 @@ def audit(
 
 
 def check_threshold(name: str, value: float) -> None:
-    """Refuse a threshold that is no number: its signal would fire for no pair."""
+    """Refuse a threshold of no signal, or one that is no number: it would fire for no pair."""
+    if name not in KINDS:
+        what = f"--threshold {name:.60}={value:g}: there is no signal '{name:.60}'"
+        raise SettingsError("BAD_SETTING", what, nearest(name, tuple(KINDS)))
     if math.isnan(value):
         raise SettingsError("BAD_SETTING", f"--threshold {name}={value}", "give a number")
 

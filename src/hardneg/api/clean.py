@@ -125,6 +125,21 @@ def bytes_below(place: Path) -> int:
     return item(place, "", "").bytes
 
 
+def freeable_bytes(experiment: Path) -> int:
+    """Bytes of what :func:`clean` finds in a finished experiment of one seed or several, but for temporaries."""
+    parts = [seed.path for seed in Layout(experiment).seeds()] or [experiment]
+    places = [place for part in parts for kind in (EMBEDDINGS, *DERIVED) for place in Layout(part).stores(kind)]
+    places += [place for part in parts for place in old_checkpoints(Layout(part))]
+    return sum(map(bytes_below, places))
+
+
+def old_checkpoints(layout: Layout) -> Iterator[Path]:
+    """The folders of the checkpoints of episodes that are over."""
+    for episode in layout.episodes():
+        if is_published(episode.model) and episode.checkpoints.is_dir():
+            yield episode.checkpoints
+
+
 @contextlib.contextmanager
 def holding_all(folder: Path) -> Iterator[None]:
     """Hold an experiment and each of its roles; a role may run without a supervisor."""
@@ -148,9 +163,8 @@ def superfluous(folder: Path) -> Iterator[Item]:
     for derived in DERIVED:
         for store in layout.stores(derived):
             yield item(store, derived, "made again when it is asked for")
-    for episode in layout.episodes():
-        if is_published(episode.model) and episode.checkpoints.is_dir():
-            yield item(episode.checkpoints, "checkpoints", "the episode is over, and its model stands")
+    for place in old_checkpoints(layout):
+        yield item(place, "checkpoints", "the episode is over, and its model stands")
 
 
 def embeddings(store: Path, final: set[str]) -> Item:

@@ -12,7 +12,7 @@ import numpy as np
 from hardneg.api.inputs import Data, Place, at_least, collection_of
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
-from hardneg.errors import InputError, SettingsError
+from hardneg.errors import ArtifactError, HardnegError, InputError, SettingsError
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.provenance import collection_within
 from hardneg.keyed_random import key, permutation
@@ -20,7 +20,8 @@ from hardneg.negatives.facts import entries_of, realized, stats
 from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import NegativePool, load_pool, scores_in
 from hardneg.records import Int64
-from hardneg.storage.artifacts import is_published
+from hardneg.storage.artifacts import MANIFEST, is_published
+from hardneg.storage.manifest import read_manifest
 
 
 @checked
@@ -102,7 +103,19 @@ def last_pool(path: Path) -> Path:
         raise SettingsError(
             "NO_POOL", what, "mine one with the trained model: hardneg mine --model EXP/model", path=path
         )
-    return path
+    raise no_pool(path)
+
+
+def no_pool(path: Path) -> HardnegError:
+    """The fault of a place that is neither a pool nor an experiment: it says what the place is instead."""
+    fix = "give the folder of a pool (hardneg mine) or of an experiment (hardneg train)"
+    if not path.is_dir():
+        return ArtifactError("WRONG_KIND", "this is a file", fix, path=path)
+    if (path / MANIFEST).is_file():
+        return ArtifactError("WRONG_KIND", f"this is of the kind '{read_manifest(path).kind}'", fix, path=path)
+    names = sorted(one.name for one in path.iterdir())
+    held = ", ".join(names[:5]) + (", …" if len(names) > 5 else "") or "nothing"
+    return SettingsError("NO_POOL", f"this is neither a pool nor an experiment; it holds {held}", fix, path=path)
 
 
 def inspection(collection: Collection, pool: NegativePool, i: int) -> dict[str, Any]:

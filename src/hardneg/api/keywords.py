@@ -74,9 +74,9 @@ class Keywords(Options, total=False):
     search_query_length: int | None
     """Length of queries in search and on test, where it differs from training. None: `query_length`."""
     reinit_layers: int
-    """So many top layers of the transformer begin with fresh weights."""
+    """The top layers of the transformer, this many, begin with random weights instead of the model's own."""
     reinit_seed: int
-    """Seed of the fresh weights."""
+    """Seed of the random weights of `reinit_layers`."""
     optimizer: Literal["adamw", "lamb"]
     """The optimiser: `adamw`, or `lamb` for large batches (You et al., 2020)."""
     queries_per_step: int
@@ -190,7 +190,7 @@ class AnceTeleKeywords(Keywords, total=False):
     epochs: float
     """How often training goes through all training queries. `steps` wins over it."""
     steps: int | None
-    """Length of the learning-rate schedule. It wins over `epochs`."""
+    """Training steps of the learning-rate schedule. They win over `epochs`."""
     stop_fraction: float
     """Every episode but the last ends after this share of the schedule."""
     stop_step: int | None
@@ -257,7 +257,7 @@ class WarmupKeywords(Keywords, total=False):
     `file`, `in_batch`, `nce`.
     """
     count: int
-    """Negatives that are kept for a query from each source, to draw from."""
+    """Negatives that the pool keeps for a query from each source. Each step draws a few of them."""
     loss: Literal["contrastive", "pairwise_nll", "hinge", "bce"] | Literal["auto"]
     """`contrastive`, `pairwise_nll`, `hinge` or `bce`. `auto`: contrastive with in-batch negatives, else
     pairwise_nll.
@@ -364,7 +364,7 @@ class StarKeywords(Keywords, total=False):
     epochs: float
     """How often training goes through all training queries. `steps` wins over it."""
     steps: int | None
-    """Length of the learning-rate schedule. It wins over `epochs`."""
+    """Training steps of the learning-rate schedule. They win over `epochs`."""
     stop_step: int | None
     """Training ends after this step. The learning rate falls as if it went on to the end of the schedule."""
     positives: Literal["rotate", "first"]
@@ -391,7 +391,7 @@ class AdoreKeywords(Keywords, total=False):
     epochs: float
     """How often training goes through all training queries. `steps` wins over it."""
     steps: int | None
-    """Length of the learning-rate schedule. It wins over `epochs`."""
+    """Training steps of the learning-rate schedule. They win over `epochs`."""
 
 
 class Ar2Keywords(Keywords, total=False):
@@ -471,7 +471,7 @@ class RankerTrainingKeywords(Keywords, total=False):
     negatives_per_query: int
     """Mined negatives of a query in a step."""
     count: int
-    """Negatives that are kept for a query from each source, to draw from."""
+    """Negatives that the pool keeps for a query from each source. Each step draws a few of them."""
     loss: Literal["cross_entropy", "bce"]
     """`cross_entropy` over a query's passages, or `bce`, each passage by itself."""
     max_length: int | None
@@ -479,7 +479,7 @@ class RankerTrainingKeywords(Keywords, total=False):
     epochs: float
     """How often training goes through all training queries. `steps` wins over it."""
     steps: int | None
-    """Length of the learning-rate schedule. It wins over `epochs`."""
+    """Training steps of the learning-rate schedule. They win over `epochs`."""
     stop_step: int | None
     """Training ends after this step. The learning rate falls as if it went on to the end of the schedule."""
     positives: Literal["rotate", "first"]

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hardneg.api.inputs import (
     Data,
     Place,
@@ -20,8 +22,8 @@ from hardneg.api.inputs import (
 from hardneg.api.settings import recipe_settings
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
-from hardneg.data.training_data import DEFAULT_SPLITS, Splits, TrainingData, amended
-from hardneg.errors import ArtifactError, SettingsError
+from hardneg.data.training_data import DEFAULT_SPLITS, NONE, Splits, TrainingData, amended
+from hardneg.errors import ArtifactError, InputError, SettingsError
 from hardneg.evaluation.answers import check_answers
 from hardneg.experiment.layout import BEFORE_SETTINGS, Layout
 from hardneg.experiment.observers import Told
@@ -31,6 +33,7 @@ from hardneg.process.distributed import world_size
 from hardneg.process.progress import note
 from hardneg.process.threads import pick_device
 from hardneg.recipes.settings import Recipe, TrainingSettings
+from hardneg.records import spans
 from hardneg.search.ann import open_index
 from hardneg.search.retrieve import Index
 from hardneg.storage.artifacts import SettingsClash, read_manifest
@@ -180,6 +183,8 @@ def prepare(
     if place is not None:
         check_experiment(place, count)
     check_ranker(recipe, ranker)
+    if splits.dev == NONE:  # refused before the collection and the models are opened
+        chosen.check_dev(False)
     models = {"ranker": ranker, "filter_by": filter_by, "teacher": teacher}
     beside = {name: str(one) for name, one in models.items() if one is not None}
     source = source_at(model, passage_model, **beside, allow_bin=allow_bin, device=pick_device(device))
@@ -187,6 +192,7 @@ def prepare(
     parts = amended(open_splits(chosen, collection, splits), judgements_of(judgements, collection))
     chosen, seed = chosen.for_data(len(parts.train)), chosen.seed
     given = open_given(recipe, chosen, parts.collection, path_of(negatives), path_of(index_folder))
+    check_given(given.pool, parts, path_of(negatives))
     first = None if retriever is None else str(retriever)
     told = on_step, on_state
     return Task(recipe, chosen, parts, splits, source, place, count, given, stores, role, first, told, seed)
@@ -226,6 +232,19 @@ def open_given(
         searched = open_index(index)
         inputs["index"] = searched.digest
     return Given(negatives, searched, inputs)
+
+
+def check_given(pool: NegativePool | None, data: TrainingData, place: Path | None) -> None:
+    """Refuse a given pool without a negative of any training query, and say of how many queries it has none."""
+    if pool is None:
+        return
+    having = pool.query_rows[spans(pool.offsets) > 0]
+    found = int(np.isin(data.train.query_rows, having).sum())
+    if not found:
+        what = f"this pool of {len(pool):,} queries has no negative of the {len(data.train):,} training queries"
+        raise InputError("NO_NEGATIVES", what, "give a pool that was mined for this split", path=place)
+    if found < len(data.train):
+        note(f"{place}: the pool has negatives of {found:,} of {len(data.train):,} training queries")
 
 
 def check_processes(recipe: Recipe, settings: TrainingSettings, role: str | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -41,6 +42,8 @@ from hardneg.search.fusion import fuse as fuse_runs
 if TYPE_CHECKING:
     from hardneg.search.rerank import PairScorer
     from hardneg.search.scorers import ModelScorer
+
+log = logging.getLogger(__name__)
 
 
 # ---------------------------------------------------------------- fusion
@@ -105,6 +108,7 @@ def fuse(
         tuned = tuning.best(given[-len(runs) :], collection, cache_at(cache), fusion=fusion, k=k, id_rank=id_rank)
         weights = tuned.weights
         facts = {"tuned": {"split": tuning.split, str(tuning.measure): tuned.value}}
+    say_apart(given[: len(runs)], runs)
     with track("fusing", "queries") as tick:
         fused = fuse_runs(given[: len(runs)], weights, fusion=fusion, k=k, id_rank=id_rank, progress=tick)
     if out is not None:
@@ -117,6 +121,16 @@ def fuse(
         **said,
         **facts,
     }
+
+
+def say_apart(given: Sequence[Run], places: Sequence[Any]) -> None:
+    """Warn where runs share no query with any other: nothing of them is fused."""
+    queries, counts = np.unique(np.concatenate([run.query_rows for run in given]), return_counts=True)
+    shared = queries[counts > 1]
+    named = [str(place) if isinstance(place, str | Path) else f"run {i}" for i, place in enumerate(places, 1)]
+    alone = [name for run, name in zip(given, named, strict=True) if not np.isin(run.query_rows, shared).any()]
+    if alone:
+        log.warning("no query of these runs is in another one, so nothing of them is fused: %s", ", ".join(alone))
 
 
 def check_apart(out: Place, runs: Sequence[AnyRun]) -> None:

@@ -98,9 +98,9 @@ def meaning_text(row: Mapping[str, Any], flag: str | None) -> str:
 
 
 def value_text(value: Any) -> str:
-    """A value as ``--set`` takes it, cut where it is long; "" for none."""
+    """A value as ``--set`` takes it, cut where it is long."""
     if value is None:
-        return "-"
+        return "none"
     text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
 

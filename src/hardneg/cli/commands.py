@@ -103,7 +103,11 @@ def mine(
     depth: Annotated[int, option(min=1, help="Number of hits of a run to mine from.")] = 200,
     count: Annotated[
         int,
-        option(min=1, help="Negatives of each source for a query; query and lookahead share 2 x this by --beta."),
+        option(
+            min=1,
+            help="Negatives to keep of each source for a query; query and lookahead have twice as many together,"
+            " split by --beta.",
+        ),
     ] = 30,
     previous: Annotated[Path | None, option(help="The pool before, for momentum.", metavar="POOL")] = None,
     file: Annotated[

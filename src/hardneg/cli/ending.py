@@ -9,7 +9,7 @@ from typing import Any
 from hardneg.cli.colour import Style, painted
 from hardneg.cli.tables import forgetting_table, pooled_table, size_text, states_table
 from hardneg.experiment.layout import Layout
-from hardneg.experiment.names import FINAL, UNTRAINED, shown
+from hardneg.experiment.names import FINAL, UNTRAINED, few_of_dev, shown
 
 SURE = 0.05  # of p, as in reports
 MOST_MEASURES = 6  # of the table
@@ -18,13 +18,16 @@ COLOURS: dict[str, Style] = {"beats": "green", "loses to": "red"}
 
 def ending_text(results: Mapping[str, Any], out: Path, queries: int | None = None) -> str:
     """The end of training, to read."""
-    from hardneg.report.verdict import verdict
+    from hardneg.report.verdict import split_of, verdict
 
-    judged = verdict(results, queries=queries)
+    among = few_of_dev(results, None)
+    judged = verdict(results, queries=queries, dev_passages=among)
     if "seeds" in results:
         return f"{judged.sentence}\n\n{pooled_table(results, out)}\n{where(out)}"
-    first = [comparison_line(row, results["compared_on"]) for row in first_rows(results)] or [judged.sentence]
+    split = split_of(results["compared_on"], among) if first_rows(results) else ""
+    first = [comparison_line(row, split) for row in first_rows(results)] or [judged.sentence]
     kept = [f"best state: {kept_text(results['kept'])}"] if results.get("kept", {}).get("of") else []
+    kept = [line.replace("(dev ", f"({split_of('dev', among)} ", 1) for line in kept]
     kept += [f"next: {judged.advice[0]}"] if judged.advice else []
     return "\n\n".join(["\n".join([*first, *kept]), *tables(results), places(results, out)])
 
@@ -59,10 +62,12 @@ def kept_text(kept: Mapping[str, Any]) -> str:
 
 def tables(results: Mapping[str, Any]) -> list[str]:
     """At most two tables: the states on the split that judges, and what was forgotten."""
+    from hardneg.report.verdict import split_of
+
     found = []
     if split := next((split for split in ("test", "dev") if results.get(split)), None):
         states = {name: dict(list(values.items())[:MOST_MEASURES]) for name, values in results[split].items()}
-        found.append(f"{split}\n{states_table(states)}")
+        found.append(f"{split_of(split, few_of_dev(results, None))}\n{states_table(states)}")
     if results.get("forgetting"):
         found.append(forgetting_table(results["forgetting"]))
     elif gained := gains_of(results):
@@ -80,12 +85,20 @@ def gains_of(results: Mapping[str, Any]) -> str:
 def places(results: Mapping[str, Any], out: Path) -> str:
     """Where the model is, what the experiment takes, and how to see more."""
     index = f"\nindex: {found['kind']} {found['digest'][:12]}" if (found := results.get("index")) else ""
-    return f"model: {Layout(out).model}{index}\n{where(out)}"
+    best = len(results.get("kept", {}).get("of", {})) > 1
+    return f"model: {Layout(out).model}{index}\n{where(out, best=best)}"
 
 
-def where(out: Path) -> str:
-    """What an experiment takes on the disk, and the commands that show more and free some of it."""
-    from hardneg.api.clean import bytes_below
+def where(out: Path, *, best: bool = False) -> str:
+    """What an experiment takes on the disk, and the commands that show more and free some of it.
 
-    size = size_text(bytes_below(out))
-    return f"disk:  {size} in {out}; hardneg clean {out} lists what can go\nmore:  hardneg show {out}"
+    ``best``: the best of several states was kept, each with its model until a better one came.
+    """
+    from hardneg.api.clean import bytes_below, freeable_bytes
+
+    size, free = size_text(bytes_below(out)), size_text(freeable_bytes(out))
+    lines = [
+        f"disk:  {size} in {out}, {free} of it checkpoints and caches: hardneg clean {out} --yes deletes them"
+    ]
+    lines += ["less:  --set keep=last stores fewer models, of the last state alone"] if best else []
+    return "\n".join([*lines, f"more:  hardneg show {out}"])

@@ -195,7 +195,7 @@ class Collection(Shown):
         if split not in self.splits:
             there = f"there are {', '.join(self.splits)}" if self.splits else "import it with judgements"
             what = f"no split {split!r}{'' if self.n_queries else ': this is a corpus without queries'}"
-            raise SettingsError("UNKNOWN_SPLIT", what, there, path=self.path)
+            raise SettingsError("UNKNOWN_SPLIT", what, there)
         parts = (load_array(self.path / QRELS.format(split=split, part=part)) for part in QRELS_PARTS)
         return Qrels(*(np.asarray(part) for part in parts))
 

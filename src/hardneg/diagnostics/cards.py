@@ -8,7 +8,7 @@ from typing import Any
 
 from hardneg.data.training_data import TrainingData
 from hardneg.diagnostics.choice import sentence, warning
-from hardneg.experiment.names import FINAL, shown
+from hardneg.experiment.names import FINAL, few_of_dev, shown
 
 
 def model_card(about: str, data: TrainingData, results: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
@@ -35,7 +35,7 @@ def model_card(about: str, data: TrainingData, results: Mapping[str, Any], setti
         table = [["", *measures], ["---"] * (1 + len(measures)), *rows]
         lines += [
             "",
-            f"## Results on {split}{among_of(split, settings)}",
+            f"## Results on {split}{among_of(split, results, settings)}",
             "",
             *(f"| {' | '.join(row)} |" for row in table),
         ]
@@ -43,9 +43,9 @@ def model_card(about: str, data: TrainingData, results: Mapping[str, Any], setti
     return "\n".join([*lines, "", "## Training", "", "```toml", *named, "```"])
 
 
-def among_of(split: str, settings: Mapping[str, Any]) -> str:
+def among_of(split: str, results: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     """What a heading says of the passages among which a split was judged; "" where it was among all."""
-    count = settings.get("dev_passages") if split == "dev" else None
+    count = few_of_dev(results, settings.get("dev_passages")) if split == "dev" else None
     return "" if count is None else f" (among the first {count} BM25 passages of its queries, and the positives)"
 
 

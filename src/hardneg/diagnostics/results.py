@@ -137,6 +137,9 @@ def evaluate_states(
     records = {name: one.record for name, one in seen.items()}
     results = results_of(seen, choice, plan) | dict(handling.besides(seen, judge))
     results |= entropies(records, experiment.layout)
+    if (among := judge.judged_among.get("dev")) is not None:
+        of = {"passages": len(among), "of": data.collection.n_passages}
+        results["dev_among"] = {"first": plan.dev_passages, **of}
     if plan.own is not None:
         results["lengths"] = what_is_cut(last, plan.own)
     write_runs(experiment.layout.trec_runs, seen, data.collection)

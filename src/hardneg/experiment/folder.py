@@ -41,6 +41,7 @@ from hardneg.storage.safe_read import as_written
 
 FORMAT = 3  # of an experiment; 2: metrics and checkpoints name their model; 3: its splits, base and states
 SPLITS, BASE = "splits", "base_model"  # of settings.json: what was trained and judged on, and from which model
+SHOWN = 8  # settings that a message names
 BEGIN = "begin"  # the rows that describe the machine of an execution
 
 
@@ -238,7 +239,8 @@ def check_same(old: Mapping[str, Any], new: Mapping[str, Any], grows: Sequence[s
     for name in grown:
         before[name] = now[name]
     if changed := differences(before, now):
-        what = "this experiment was started with other settings: " + "; ".join(changed)
+        more = f"; and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
+        what = "this experiment was started with other settings: " + "; ".join(changed[:SHOWN]) + more
         raise ArtifactError("SETTINGS_CHANGED", what, "use the old settings, or give a new folder", path=path)
     if changed := differences(dict(old["inputs"]), dict(new["inputs"])):
         raise other_inputs(changed, path)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 # What a state is. episode: what the next episode mines with; version: behind a version of refreshed negatives;
 # passing: measured on the way; indexed: another state, as an index retrieves it; reranked: its runs, re-ranked;
@@ -29,6 +30,19 @@ UNTRAINED = "untrained"  # the model that the user gave, with its own settings
 RETRIEVED = "retriever"  # what a ranker that is trained re-ranks, as it is
 STARTED = "untrained-as-trained"  # the state that training starts from, if settings change the model
 SHOWN = {STARTED: "untrained, as trained on"}
+
+
+def few_of_dev(results: Mapping[str, Any], asked: int | None) -> int | None:
+    """The first passages of BM25 for each query among which dev was judged; None: that left out no passage.
+
+    Parameters
+    ----------
+    results : content of ``results.json``, which says it in ``dev_among``.
+    asked : the setting ``dev_passages``, for results of before that.
+    """
+    if (found := results.get("dev_among")) is None:
+        return asked
+    return int(found["first"]) if found["passages"] < found["of"] else None
 
 
 def shown(name: str) -> str:

@@ -65,9 +65,21 @@ def locate(model: str, source: ModelSource) -> Path:
     folder = Path(model).expanduser()
     if folder.is_dir():
         return folder
-    if folder.exists() or not HUB_NAME.fullmatch(model):
-        raise _not_found(model, "no such folder")
+    if folder.exists():
+        raise _not_found(model, "this is a file, and a model is a folder")
+    if is_path(model):
+        raise _not_found(model, f"no such folder ({folder.absolute()})")
     return _from_hub(model, source)
+
+
+def is_path(model: str) -> bool:
+    """Whether the name of a model that is not there can only be meant as a path.
+
+    It is no name of the hub, begins as paths do, or lies in a folder that is here.
+    """
+    path = Path(model)
+    begins = model.startswith((".", "/", "~")) or not HUB_NAME.fullmatch(model)
+    return begins or (len(path.parts) > 1 and path.parent.is_dir())
 
 
 def _in_package(name: str) -> Path:
@@ -83,7 +95,7 @@ def _in_package(name: str) -> Path:
 
 
 def _from_hub(model: str, source: ModelSource) -> Path:
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import constants, snapshot_download
 
     files = HUB_FILES + ["*.bin"] * source.allow_bin + CODE_FILES * bool(code.allowed_code())
     for revision in (*code.allowed_commits(), None):  # a commit may be one of another model
@@ -94,7 +106,11 @@ def _from_hub(model: str, source: ModelSource) -> Path:
             return Path(place)
         except (OSError, ValueError) as fault:
             reason, cause = str(fault).splitlines()[0] if str(fault) else type(fault).__name__, fault
-    raise _not_found(model, f"no such folder, and the hub did not give it ({reason})") from cause
+    tried = (
+        "the cache of the hub (it is set offline)" if constants.HF_HUB_OFFLINE else f"{constants.ENDPOINT}/{model}"
+    )
+    what = f"there is no folder {Path(model).absolute()}, and {tried} did not give it ({reason})"
+    raise _not_found(model, what) from cause
 
 
 def _not_found(model: str, why: str) -> SettingsError:

@@ -67,11 +67,11 @@ REINIT = (  # of the model, so they stand after its options
     RecipeOption(
         "reinit_layers",
         int,
-        "Draw so many top layers of the model anew.",
+        "Give the top N layers of the model random weights before training.",
         least=0,
         is_setting=True,
     ),
-    RecipeOption("reinit_seed", int, "Seed of --reinit-layers.", least=0, is_setting=True),
+    RecipeOption("reinit_seed", int, "Seed of these random weights.", least=0, is_setting=True),
 )
 
 

@@ -251,7 +251,8 @@ def describe_counts(work: CostModel, sample: Sample, seeds: int) -> dict[str, An
     """What is known without running anything."""
     collection, most = work.data.collection, widest(work)
     hard = most.passages_per_query - 1
-    together = min(work.micro_queries or most.queries_per_step, most.queries_per_step)
+    batch = min(most.queries_per_step, most.queries)
+    together = min(work.micro_queries or batch, batch)
     shared = (together - 1) * most.passages_per_query if work.in_batch else 0
     return {
         "passages": collection.n_passages,
@@ -259,7 +260,7 @@ def describe_counts(work: CostModel, sample: Sample, seeds: int) -> dict[str, An
         "tokens of a query": f"{sample.queries.lengths.mean():.1f}",
         "tokens of a passage": f"{sample.tokens(0, 1):.1f}",
         **({"chunks of a passage": f"{sample.chunks:.2f}"} if sample.chunks > 1 else {}),
-        "global batch": f"{most.queries_per_step} queries (in one softmax: {together})",
+        "global batch": f"{batch} queries (in one softmax: {together})",
         "negatives per query": f"{hard + shared} ({hard} hard, {shared} in-batch)",
         "optimiser steps": sum(one.steps for one in work.every_episode),
         **{name: count for one in work.beside for name, count in one.facts.items()},

@@ -179,7 +179,7 @@ MEANINGS: dict[str, Meaning] = {
         " `refresh_every` is taken as it is.",
         "passes",
     ),
-    "steps": Meaning("Length of the learning-rate schedule. It wins over `epochs`.", "optimiser steps"),
+    "steps": Meaning("Training steps of the learning-rate schedule. They win over `epochs`.", "optimiser steps"),
     "warmup.steps": Meaning(
         "Length of the schedule of each mixture, in order; the last value repeats. It wins over `epochs`.",
         "list of optimiser steps",
@@ -266,8 +266,11 @@ MEANINGS: dict[str, Meaning] = {
     "schedule": Meaning(
         "`single`: one rise and fall of the learning rate. `cyclical`: it begins anew with each refresh.", "", ANCE
     ),
-    "reinit_layers": Meaning("So many top layers of the transformer begin with fresh weights.", "layers"),
-    "reinit_seed": Meaning("Seed of the fresh weights.", "integer"),
+    "reinit_layers": Meaning(
+        "The top layers of the transformer, this many, begin with random weights instead of the model's own.",
+        "layers",
+    ),
+    "reinit_seed": Meaning("Seed of the random weights of `reinit_layers`.", "integer"),
     # negatives
     "mixtures": Meaning(
         "Where negatives come from, one mixture after the other. Sources are joined by `+`: `bm25`, `random`,"
@@ -307,7 +310,9 @@ MEANINGS: dict[str, Meaning] = {
     ),
     "adore.depth": Meaning("Passages that are retrieved for a query at each step.", "passages", ZHAN),
     "ar2.depth": Meaning("Candidates of a query: the first hits of the retriever.", "passages", AR2),
-    "count": Meaning("Negatives that are kept for a query from each source, to draw from.", "passages"),
+    "count": Meaning(
+        "Negatives that the pool keeps for a query from each source. Each step draws a few of them.", "passages"
+    ),
     "ance-tele.count": Meaning(
         "Half the number of newly mined negatives of a query: `2 × count` are mined in each episode.",
         "passages",

@@ -58,7 +58,7 @@ USUAL: tuple[UsualOption, ...] = (
         "--steps",
         "N",
         int,
-        "Optimiser steps; of a recipe in episodes, those of a whole one.",
+        "Training steps, each one update of the model; in a recipe with episodes, those of a full episode.",
         "steps",
         of={"ance": (), "ar2": ()},
         instead={"ance": "refresh_every, of which it makes refreshes + 1, or --epochs", "ar2": TURNS},

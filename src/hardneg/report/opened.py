@@ -22,7 +22,7 @@ from hardneg.errors import ArtifactError, HardnegError
 from hardneg.experiment.folder import FORMAT, read_settings
 from hardneg.experiment.layout import Layout, run_of
 from hardneg.experiment.metrics import Metrics
-from hardneg.experiment.names import FINAL, LAST, STARTED, UNTRAINED, Asked, Kind
+from hardneg.experiment.names import FINAL, LAST, STARTED, UNTRAINED, Asked, Kind, few_of_dev
 from hardneg.experiment.results_manifest import check_seal
 from hardneg.experiment.states import StateRecord, read_states
 from hardneg.negatives.pool import KIND as POOL
@@ -110,7 +110,7 @@ class Opened:
     def dev_passages(self) -> int | None:
         """Dev was judged among so many passages of BM25 for each query, and the positives; None: among all."""
         given = self.settings.get("result_settings", {}).get("dev_passages")
-        return given if isinstance(given, int) else None
+        return few_of_dev(self.results, given if isinstance(given, int) else None)
 
     @property
     def finished(self) -> bool:

@@ -121,7 +121,7 @@ def _advice(
             f"Look at forgetting: {worst['forgotten']:.0%} of the training queries fell from {worst['before']} to"
             f" {worst['after']}; more momentum (alpha) or a lower learning rate keeps more of them."
         )
-    found.append("Look through the negatives below for passages that are relevant and not judged.")
+    found.append("Look through the negatives for passages that are relevant and not judged (hardneg audit).")
     return found
 
 

@@ -76,6 +76,10 @@ def read_manifest_file(path: Path) -> Manifest:
         written = manifest.as_json()
         whole = {**written, **raw} == written and as_written(data, raw)
     except (FileNotFoundError, NotADirectoryError) as fault:
+        if not path.parent.exists():
+            raise ArtifactError(
+                "NO_MANIFEST", "there is nothing here", "check the path", path=path.parent
+            ) from fault
         what = f"no complete artefact is here ({path.name} is missing)"
         raise ArtifactError("NO_MANIFEST", what, "make it again", path=path.parent) from fault
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as fault:
