@@ -26,6 +26,7 @@ COLLECTIVES = {
     "group",
     "by_leader",
     "leader_first",
+    "by_consensus",
     "barrier",
     "any_of",
     "together",

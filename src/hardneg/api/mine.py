@@ -68,7 +68,7 @@ def mine(
 ) -> NegativePool:
     """Mine negatives once, for any trainer, publish them as a pool at ``out`` and return it.
 
-    In a :func:`~hardneg.process.distributed.group` all processes encode and search, and rank 0 mines.
+    Under ``torchrun`` the command shares this: all processes encode and search, rank 0 mines.
 
     Parameters
     ----------

@@ -109,8 +109,7 @@ def search_split(
 ) -> dict[str, Any]:
     """Search the queries of a split and write a TREC run file at ``out``, replacing what was there.
 
-    In a :func:`~hardneg.process.distributed.group` all processes encode, each searches the passages that it
-    encoded, and rank 0 writes.
+    Under ``torchrun`` the command shares this: each process searches the passages that it encoded, rank 0 writes.
 
     Parameters
     ----------

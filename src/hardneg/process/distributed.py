@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "add_gradients",
     "add_up",
+    "agreed",
     "any_of",
     "apart",
     "barrier",
@@ -309,7 +310,18 @@ def barrier() -> None:
 
 
 @contextlib.contextmanager
-def by_consensus(found: int) -> Iterator[None]:
+def by_consensus() -> Iterator[None]:
+    """Agree on whether to stop: in the block the stop flag is raised on all processes of the group, or on none.
+
+    It is raised if any of them was asked to stop before the block.
+    """
+    (found,) = any_of([stop_flag.heard or 0])
+    with agreed(found):
+        yield
+
+
+@contextlib.contextmanager
+def agreed(found: int) -> Iterator[None]:
     """In the block the stop flag is raised on all processes of the group, or on none; alone it is as it is.
 
     Parameters

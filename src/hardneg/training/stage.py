@@ -19,7 +19,7 @@ from torch import nn
 
 from hardneg import keyed_random
 from hardneg.errors import Interrupted, NumericError
-from hardneg.process.distributed import by_consensus, by_leader
+from hardneg.process.distributed import agreed, by_leader
 from hardneg.process.progress import track
 from hardneg.storage.artifacts import is_current, read_manifest
 from hardneg.training.batches import PROBE_EVERY
@@ -208,7 +208,7 @@ class Stage:
                         self.save()
                     self._keep(trainee)
                     facts["steps"] = self.made[name] - first
-                    with by_consensus(step.stop):
+                    with agreed(step.stop):
                         tick(self.made[name], total)
                 self._settle()
             except Interrupted:
