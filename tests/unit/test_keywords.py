@@ -1,6 +1,7 @@
 """The keywords of what trains: the module is what the settings of the recipes make of it."""
 
 import importlib.util
+import os
 import subprocess
 import sys
 import typing
@@ -67,7 +68,8 @@ def test_a_wrong_keyword_is_an_error_of_mypy(tmp_path):
         'hn.train_adore("d", "m", "o", episodes=3)\n'
     )
     words = [sys.executable, "-m", "mypy", str(place)]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=900)
+    environment = os.environ | {"MYPYPATH": str(ROOT / "src")}
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900)
     faults = [line for line in done.stdout.splitlines() if "snippet.py" in line and ": error:" in line]
     lines = {line.partition("snippet.py:")[2].partition(":")[0] for line in faults}
     assert lines == {"3", "4", "5"}, done.stdout
