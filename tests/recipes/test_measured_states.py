@@ -39,7 +39,7 @@ RUINOUS = 0.3  # a learning rate that makes any model worse
 def train(world, tmp_path):
     """A function that trains with dev and test; returns results, and where they are."""
 
-    def run(recipe, out="exp", *, model=None, dev="dev", **changes):
+    def run(recipe, out="exp", *, model=None, dev="dev", test="test", **changes):
         results = hn.train(
             recipe,
             world.collection,
@@ -47,7 +47,7 @@ def train(world, tmp_path):
             tmp_path / out,
             cache=tmp_path / "cache",
             device="cpu",
-            splits=hn.Splits("train", dev, "test"),
+            splits=hn.Splits("train", dev, test),
             **(SMALL | ALL[recipe] | changes),
         )
         return results, tmp_path / out
@@ -255,6 +255,19 @@ def test_a_look_at_dev_encodes_these_passages_alone(train):
     looks = [tokens for tokens in encoded(some) if tokens]  # the first and the last state are in the cache, whole
     assert len(looks) == 2, "after steps 2 and 4"
     assert max(looks) < min(encoded(whole)) / 2
+
+
+@pytest.mark.parametrize(
+    ("recipe", "changes", "whole"),
+    [("warmup", {"mixtures": ["in_batch"]}, 0), ("star", {}, 1), ("ance-tele", {"first": "in_batch"}, 1)],
+)
+def test_without_a_test_only_a_state_that_mines_encodes_the_corpus(train, recipe, changes, whole):
+    options = {"keep": "best", "dev_passages": 1, "examine": "judged", "test": "none", **changes}
+    results, out = train(recipe, **options)
+    rows = map(json.loads, (out / "timing.jsonl").read_text().splitlines())
+    tokens = [row["tokens"] for row in rows if row["stage"] == "encode" and row["side"] == "passage"]
+    assert sum(one > max(tokens) / 2 for one in tokens if max(tokens) > 2 * min(filter(None, tokens))) == whole
+    assert {"untrained", "final"} <= results["dev"].keys()
 
 
 def test_the_passages_that_judge_dev_are_those_of_bm25_and_the_positives(world, tmp_path):

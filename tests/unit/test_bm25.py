@@ -162,6 +162,24 @@ def test_blocks_and_few_postings_change_nothing(tmp_path, monkeypatch, sparse, b
             np.testing.assert_array_equal(one, two)
 
 
+@pytest.mark.parametrize("spread", [0, 600, 1 << 25])
+@pytest.mark.parametrize("block", [7, 32])
+def test_spread_terms_change_nothing(tmp_path, monkeypatch, spread, block):
+    c, rows = random_collection(), np.arange(40, dtype=np.int32)
+    monkeypatch.setattr(bm25, "SPREAD", 0)
+    plain = [bm25_run(c, rows, k, tmp_path) for k in (1, 9, 400)]
+    monkeypatch.setattr(bm25, "SPREAD", spread)
+    monkeypatch.setattr(bm25, "BLOCK", block)
+    monkeypatch.setattr(bm25, "DENSE", 10**9)  # any term
+    monkeypatch.setattr(bm25, "ASKED", 1)
+    terms = bm25._query_terms(index := open_bm25(c, tmp_path), c.query_texts)[1]
+    assert len(bm25._spread(index, terms)) == min(spread // 400, 20)
+    for one, k in zip(plain, (1, 9, 400), strict=True):
+        other = bm25_run(c, rows, k, tmp_path)
+        for mine, theirs in zip(vars(one).values(), vars(other).values(), strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+
+
 def test_scores_are_sums_of_float32_term_by_term(tmp_path):
     """Bit by bit, so that a run does not change with the way it is added up."""
     c = collection(random_collection(300).texts, queries=["oak elm fig oak gum", "tea urn rye"])

@@ -22,6 +22,7 @@ from hardneg.api.inputs import (
     source_at,
 )
 from hardneg.api.inspect import passage_facts
+from hardneg.api.outcomes import Hits
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.data.formats.trec import write_run
@@ -170,11 +171,10 @@ def search_text(
     rerank_k: int = 100,
     cache: Place | None = None,
     **reading: Unpack[Reading],
-) -> list[dict[str, Any]]:
+) -> Hits:
     """The best ``k`` passages for one text; parameters as for :func:`search_split`.
 
-    Whoever asks often opens a retriever once, and gives it and its collection:
-    ``search_text(retriever.collection, text, retriever=retriever)``.
+    Whoever asks often opens a searcher once (:func:`~hardneg.api.searcher.open_searcher`).
 
     Returns
     -------
@@ -191,13 +191,13 @@ def search_text(
     return hits_of(collection, searcher.search_texts([text], k))
 
 
-def hits_of(collection: Collection, run: Run) -> list[dict[str, Any]]:
+def hits_of(collection: Collection, run: Run) -> Hits:
     """The hits of a run's only query, with texts."""
     rows, scores = run.hits(0)
-    return [
+    return Hits(
         {"rank": rank, "score": float(score), **passage_facts(collection, int(row))}
         for rank, (row, score) in enumerate(zip(rows, scores, strict=True), 1)
-    ]
+    )
 
 
 # ---------------------------------------------------------------- what searches

@@ -33,7 +33,7 @@ from hardneg.cli.options import (
     show_result,
     with_shared,
 )
-from hardneg.errors import Faults
+from hardneg.errors import Faults, SettingsError
 
 
 def import_command(
@@ -60,8 +60,10 @@ def import_command(
     as_json: JsonOption = False,
 ) -> None:
     """Read a collection of any format into the canonical form, or --check it."""
-    if (to is None) != check:
-        raise typer.BadParameter("give --to FOLDER, or --check", param_hint="'--to'")
+    if to is None and not check:
+        raise SettingsError("USAGE", "Missing option '--to'", "give the new folder, or --check to write nothing")
+    if to is not None and check:
+        raise SettingsError("USAGE", "--to and --check do not go together", "leave one of them out")
     begin()
     from hardneg.api.inputs import one_of
     from hardneg.cli.tables import facts_table
@@ -81,7 +83,7 @@ def import_command(
 
     from hardneg.data.checking import check_import
 
-    found = check_import(source, **rules)
+    found = check_import(source, language=language, **rules)
     show_result(found.as_json(), as_json, lambda facts: facts_table({**facts, "lines": None}))
     if found.faults:
         raise Faults(found.faults)

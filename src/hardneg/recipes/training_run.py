@@ -101,8 +101,13 @@ class TrainingRun(Generic[S]):
             **facts,
         )
 
-    def state_of_episode(self, encoder: BiEncoder, episode: int, episodes: int) -> Snapshot:
-        """The state before ``episode``, of so many ``episodes``; for one past the last it is the final state."""
+    def state_of_episode(self, encoder: BiEncoder, episode: int, episodes: int, *, mines: bool = True) -> Snapshot:
+        """The state before ``episode``, of so many ``episodes``; for one past the last it is the final state.
+
+        Parameters
+        ----------
+        mines : whether the negatives of the episode are mined with it.
+        """
         layout = self.experiment.layout
         built_on = layout.episode(episode - 1)
         before = None if episode == self.settings.first_episode else built_on.negatives
@@ -110,8 +115,8 @@ class TrainingRun(Generic[S]):
             return self.final_state(encoder, pool=before, episode=episode - 1)
         runs = layout.episode(episode).runs
         if before is None:
-            return self.state(encoder, UNTRAINED, runs, kind="untrained")
-        facts: dict[str, Any] = {"pool": before, "weights": built_on.model, "episode": episode - 1}
+            return self.state(encoder, UNTRAINED, runs, kind="untrained", mines=mines)
+        facts: dict[str, Any] = {"pool": before, "weights": built_on.model, "episode": episode - 1, "mines": mines}
         return self.state(encoder, f"episode-{episode - 1}", runs, kind="episode", **facts)
 
     def final_state(
@@ -120,7 +125,7 @@ class TrainingRun(Generic[S]):
         """The state after the last step, which is of this episode."""
         name: Kind = self.settings.last_state
         runs = self.experiment.layout.runs_of(name)
-        facts = {"step": step, "pool": pool, "episode": episode}
+        facts = {"step": step, "pool": pool, "episode": episode, "mines": False}
         return self.state(encoder, name, runs, weights=self.last_model, kind=name, **facts)
 
     def measured_states(self, episode: int, *, after: int = 0, before: int) -> Iterator[ArchivedState]:

@@ -325,3 +325,18 @@ def gap_chart(table: Table) -> Chart:
 def overlap_by_step_chart(table: Table) -> Chart:
     """The overlap of static with dynamic negatives by step."""
     return lines(table, x="step", y="overlap", title="share of the first hits", form=PERCENT)
+
+
+def ranks_by_step_chart(table: Table) -> Chart:
+    """The moving mean of the reciprocal rank of the training queries of each step."""
+    return lines(table, x="step", y="mean RR@10", zero=False, title="RR@10 of the step's queries")
+
+
+def errors_by_step_chart(table: Table) -> Chart:
+    """The moving mean of the errors of the training queries of each step."""
+    return lines(table, x="step", y="mean errors", title="errors of a query")
+
+
+def training_errors_chart(table: Table) -> Chart:
+    """The errors of training queries by state."""
+    return bars(table, x=table.columns[2], y="state", title="errors of a training query, mean", form=",.1f")

@@ -183,6 +183,9 @@ class Retriever:
         self._held: contextlib.ExitStack | None = None
         self._exact: StoredIndex | None = None  # kept while held
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__} of model {self.digest[:12]} over {self.collection.n_passages:,} passages"
+
     # ------------------------------------------------------------ resident
 
     @one_at_a_time

@@ -5,11 +5,13 @@ A byte-order mark, CRLF and a missing last newline change nothing. Nothing here 
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import csv
 import gzip
 import json
 import re
+import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -26,6 +28,7 @@ FREE_EXPANSION = 64 << 20  # bytes; a gzip file may always expand to so many
 CHUNK = 1 << 20
 GZIP_MAGIC = b"\x1f\x8b"
 BOM = b"\xef\xbb\xbf"
+UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 Fields = Mapping[str, Any]
 
@@ -110,6 +113,9 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Each line of a file with its number (from 1), without the line break."""
     for number, data in enumerate(_split_lines(path), start=1):
         if number == 1:
+            if data.startswith(UTF16) or data.count(b"\0") > len(data) // 4:
+                what = "this is UTF-16, or no text at all"
+                raise InputError("BAD_UTF8", what, "convert the file to UTF-8", path=path, line=1)
             data = data.removeprefix(BOM)
         if data.endswith(b"\r"):
             data = data[:-1]
@@ -211,7 +217,7 @@ def read_objects(path: Path) -> Iterator[tuple[int, Fields]]:
         try:
             value = decode(line)
         except (ValueError, RecursionError) as fault:
-            what = _why_not_json(line, fault)
+            what = why_not_json(line, fault)
             refuse(InputError("BAD_JSON", what, "write one object a line", path=path, line=number))
             continue
         if not isinstance(value, dict):
@@ -223,13 +229,14 @@ def read_objects(path: Path) -> Iterator[tuple[int, Fields]]:
         raise empty_file(path)
 
 
-def _why_not_json(line: str, fault: Exception) -> str:
+def why_not_json(line: str, fault: Exception) -> str:
+    """What is wrong with a line that is to be JSON."""
     if not line.strip():
         return "an empty line"
     if isinstance(fault, RecursionError):
         return "JSON that is nested too deeply"
-    if not isinstance(fault, json.JSONDecodeError):
-        return f"not valid JSON ({fault})"
+    if not isinstance(fault, json.JSONDecodeError):  # the only other one is of Python's limit on digits
+        return f"not JSON that is read here (an integer of more than {sys.get_int_max_str_digits():,} digits)"
     found = repr(line[fault.pos : fault.pos + 20]) if fault.pos < len(line) else "the line's end"
     return f"not valid JSON ({fault.msg}: {found} at column {fault.colno})"
 
