@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hardneg.errors import Interrupted
-from hardneg.process.distributed import any_of, by_consensus, is_leader, member
+from hardneg.process.distributed import by_consensus, is_leader, member
 from hardneg.process.signals import stop_flag
 
 Told = Callable[[dict[str, Any]], object]  # what it returns is not looked at
@@ -42,8 +42,7 @@ class Observers:
         if is_leader() and self.on_state is not None and name not in self.told:
             self.told.add(name)
             self._call(self.on_state, {"name": name, **told()})
-        (found,) = any_of([stop_flag.heard or 0])
-        with by_consensus(found):
+        with by_consensus():
             stop_flag.check()
 
     def _call(self, function: Told | None, argument: dict[str, Any]) -> None:
