@@ -16,7 +16,7 @@ from hardneg.api import train
 from hardneg.api.inputs import check_file, check_folder, check_free, check_new, one_of
 from hardneg.api.prepare import check_experiment
 from hardneg.api.recipes import RECIPES
-from hardneg.errors import ArtifactError, BusyError, Faults, SettingsError
+from hardneg.errors import ArtifactError, BusyError, Faults, InputError, SettingsError
 from hardneg.negatives.pool import load_pool
 from hardneg.recipes.ance_tele import AnceTele
 from hardneg.storage.artifacts import lease
@@ -262,6 +262,15 @@ def test_a_mined_pool_can_begin_an_experiment(world, tmp_path):
     )
     used = load_pool(tmp_path / "exp/episodes/1/negatives")
     assert used.passage_rows.tolist() == pool.passage_rows.tolist()
+
+
+def test_a_pool_without_a_training_query_is_refused(world, tmp_path):
+    collection, model = world
+    hn.mine(collection, None, tmp_path / "pool", split="test", sources=["bm25"], depth=10, count=4)
+    with pytest.raises(
+        InputError, match=r"pool: NO_NEGATIVES: this pool of \d+ queries has no negative of the \d+"
+    ):
+        hn.plan("ance-tele", collection, model, negatives=tmp_path / "pool", device="cpu", **SMALL)
 
 
 # ---------------------------------------------------------------- places and words
