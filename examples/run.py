@@ -3,7 +3,8 @@
     python examples/run.py examples/own_data.ipynb --set STEPS=2 --set 'MODEL="my-model"'
 
 ``--set`` gives other values to names of the cell that is tagged ``parameters``. ``--page FILE`` writes the
-notebook as a Markdown page of the documentation.
+notebook as a Markdown page of the documentation. What a cell prints that is tagged ``texts`` is not kept: it
+prints texts of a collection, which are not ours to publish.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import hashlib
 import io
 import json
 import sys
@@ -64,6 +66,20 @@ def run(notebook: dict[str, Any], values: Mapping[str, str]) -> dict[str, Any]:
     return names
 
 
+def to_keep(notebook: dict[str, Any]) -> dict[str, Any]:
+    """A notebook after its run as it is kept: without texts, and with the digest of its code."""
+    for cell in notebook["cells"]:
+        if "texts" in cell["metadata"].get("tags", ()):
+            cell["outputs"] = []
+    return notebook | {"metadata": notebook.get("metadata", {}) | {"printed_by": digest_of(notebook)}}
+
+
+def digest_of(notebook: Mapping[str, Any]) -> str:
+    """The identity of a notebook's code: what it printed is current as long as this is the same."""
+    code = [source_of(cell) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    return hashlib.sha256("\0".join(code).encode()).hexdigest()
+
+
 def page_of(notebook: Mapping[str, Any], name: str) -> str:
     """Write a notebook as Markdown: text, code, and what the code printed."""
     parts = []
@@ -93,7 +109,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
         return
     run(notebook, dict(value.split("=", 1) for value in given.values))
     if given.write:
-        given.notebook.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        given.notebook.write_text(json.dumps(to_keep(notebook), indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ import numpy as np
 from faults.forked import fork
 
 FAIL = "FAIL"  # environment: rank:step:how, by a fault or by a signal (kill)
-DIE = "DIE"  # environment: module:function:n, at whose n-th call (from 1) rank 0 is killed
+DIE = "DIE"  # environment: module:function:n, at whose n-th call (from 1) rank 0 is killed,
+DIE_RANK = "DIE_RANK"  # or another one
 
 
 def command_of(data, model, out, settings, recipe="ance-tele"):
@@ -39,6 +40,26 @@ def torchrun(count, arguments, log, **environment):
 
 def forked(count, arguments, log):
     """Run ``hardneg`` in so many processes; their exit statuses."""
+    return together(count, lambda rank: run(arguments), log)
+
+
+def together(count, work, log):
+    """Call ``work(rank)``, which gives an exit status, in so many processes of one launch; all statuses."""
+    return [wait(child) for child in launch(count, work, log)]
+
+
+def started(count, arguments, log, **environment):
+    """Start ``hardneg`` in so many processes, with more in the environment, and do not wait."""
+
+    def work(rank):
+        os.environ.update(environment)
+        return run(arguments)
+
+    return launch(count, work, log)
+
+
+def launch(count, work, log):
+    """Start so many processes of one launch, each of which calls ``work(rank)``; their process ids."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
@@ -49,12 +70,25 @@ def forked(count, arguments, log):
             environment = {name: str(value) for name, value in names.items()}
             environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
 
-            def work(environment=environment):
+            def start(environment=environment, rank=rank):
                 os.environ.update(environment)
-                return run(arguments)
+                return work(rank)
 
-            children.append(fork(work, stderr=stream.fileno())[0])
-    return [wait(child) for child in children]
+            children.append(fork(start, stderr=stream.fileno())[0])
+    return children
+
+
+def in_group(count, work, log):
+    """Call ``work(rank)`` in so many processes of an open group; it must succeed."""
+    from hardneg.process.distributed import group
+
+    def start(rank):
+        faulthandler.dump_traceback_later(60, repeat=True)
+        with group():
+            work(rank)
+        return 0
+
+    assert together(count, start, log) == [0] * count, Path(log).read_text()
 
 
 def wait(child, seconds=300):
@@ -111,7 +145,7 @@ def run(arguments):
             return make(self, index)
 
         batches.__call__ = failing
-    if DIE in os.environ and os.environ["RANK"] == "0":
+    if DIE in os.environ and os.environ["RANK"] == os.environ.get(DIE_RANK, "0"):
         die_at(*os.environ[DIE].split(":"))
     return cli.run([*arguments, "--device=cpu", "--threads=1", "--json"])
 

@@ -30,6 +30,7 @@ from typing import Literal, TypedDict
 
 from hardneg.api.inputs import Place
 from hardneg.data.training_data import Splits
+from hardneg.experiment.observers import Told
 from hardneg.recipes.settings import TrainingSettings'''
 WIDTH = 115
 POSITIONAL = ("recipe", "data", "model", "out", "values")

@@ -1,6 +1,6 @@
 """The public names of hardneg: editors read them here, and ``import hardneg`` loads each when it is used."""
 
-from typing import Any, Literal, Unpack, overload
+from typing import Literal, Unpack, overload
 
 from hardneg.api import keywords
 from hardneg.api.audit import audit as audit
@@ -17,6 +17,7 @@ from hardneg.api.inputs import Data, Place
 from hardneg.api.inspect import inspect as inspect
 from hardneg.api.inspect import pool_stats as pool_stats
 from hardneg.api.mine import mine as mine
+from hardneg.api.outcomes import Results
 from hardneg.api.rank import fuse as fuse
 from hardneg.api.rank import rerank as rerank
 from hardneg.api.recipes import plan as plan
@@ -27,6 +28,9 @@ from hardneg.api.score import score as score
 from hardneg.api.search import encode as encode
 from hardneg.api.search import search_split as search_split
 from hardneg.api.search import search_text as search_text
+from hardneg.api.searcher import Searcher as Searcher
+from hardneg.api.searcher import bm25 as bm25
+from hardneg.api.searcher import open_searcher as open_searcher
 from hardneg.api.verify import verify as verify
 from hardneg.data.checking import check_import as check_import
 from hardneg.data.collection import Collection as Collection
@@ -54,7 +58,7 @@ def train(
     model: Place,
     out: Place,
     **options: Unpack[keywords.AnceTeleKeywords],
-) -> dict[str, Any]: ...
+) -> Results: ...
 @overload
 def train(
     recipe: Literal["warmup"],
@@ -62,7 +66,7 @@ def train(
     model: Place,
     out: Place,
     **options: Unpack[keywords.WarmupKeywords],
-) -> dict[str, Any]: ...
+) -> Results: ...
 @overload
 def train(
     recipe: Literal["ance"],
@@ -70,7 +74,7 @@ def train(
     model: Place,
     out: Place,
     **options: Unpack[keywords.AnceKeywords],
-) -> dict[str, Any]: ...
+) -> Results: ...
 @overload
 def train(
     recipe: Literal["star"],
@@ -78,7 +82,7 @@ def train(
     model: Place,
     out: Place,
     **options: Unpack[keywords.StarKeywords],
-) -> dict[str, Any]: ...
+) -> Results: ...
 @overload
 def train(
     recipe: Literal["adore"],
@@ -86,7 +90,7 @@ def train(
     model: Place,
     out: Place,
     **options: Unpack[keywords.AdoreKeywords],
-) -> dict[str, Any]: ...
+) -> Results: ...
 @overload
 def train(
     recipe: Literal["ar2"],
@@ -94,7 +98,7 @@ def train(
     model: Place,
     out: Place,
     **options: Unpack[keywords.Ar2Keywords],
-) -> dict[str, Any]: ...
+) -> Results: ...
 @overload
 def train(
     recipe: Literal["ranker"],
@@ -102,23 +106,15 @@ def train(
     model: Place,
     out: Place,
     **options: Unpack[keywords.RankerTrainingKeywords],
-) -> dict[str, Any]: ...
+) -> Results: ...
 def train_ance_tele(
     data: Data, model: Place, out: Place, **options: Unpack[keywords.AnceTeleKeywords]
-) -> dict[str, Any]: ...
-def train_warmup(
-    data: Data, model: Place, out: Place, **options: Unpack[keywords.WarmupKeywords]
-) -> dict[str, Any]: ...
-def train_ance(
-    data: Data, model: Place, out: Place, **options: Unpack[keywords.AnceKeywords]
-) -> dict[str, Any]: ...
-def train_star(
-    data: Data, model: Place, out: Place, **options: Unpack[keywords.StarKeywords]
-) -> dict[str, Any]: ...
-def train_adore(
-    data: Data, model: Place, out: Place, **options: Unpack[keywords.AdoreKeywords]
-) -> dict[str, Any]: ...
-def train_ar2(data: Data, model: Place, out: Place, **options: Unpack[keywords.Ar2Keywords]) -> dict[str, Any]: ...
+) -> Results: ...
+def train_warmup(data: Data, model: Place, out: Place, **options: Unpack[keywords.WarmupKeywords]) -> Results: ...
+def train_ance(data: Data, model: Place, out: Place, **options: Unpack[keywords.AnceKeywords]) -> Results: ...
+def train_star(data: Data, model: Place, out: Place, **options: Unpack[keywords.StarKeywords]) -> Results: ...
+def train_adore(data: Data, model: Place, out: Place, **options: Unpack[keywords.AdoreKeywords]) -> Results: ...
+def train_ar2(data: Data, model: Place, out: Place, **options: Unpack[keywords.Ar2Keywords]) -> Results: ...
 def train_ranker(
     data: Data, model: Place, out: Place, **options: Unpack[keywords.RankerTrainingKeywords]
-) -> dict[str, Any]: ...
+) -> Results: ...

@@ -6,6 +6,7 @@ experiment computes, so a resume refuses it; operational settings (memory, loggi
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import functools
 import json
@@ -54,7 +55,7 @@ class SettingsType(ModelMetaclass):
         try:
             return super().__call__(*args, **values)
         except ValidationError as fault:
-            raise Faults([describe(cast(type[Settings], self), error) for error in fault.errors()]) from None
+            raise Faults(faults_of(cast(type[Settings], self), fault)) from None
 
 
 class Settings(BaseModel, metaclass=SettingsType):
@@ -152,12 +153,27 @@ def read_toml(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as fault:
         line = fault.object.count(b"\n", 0, fault.start) + 1
         what = f"not UTF-8 (0x{fault.object[fault.start]:02x})"
+        what += ", but UTF-16" if fault.object[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else ""
         raise SettingsError("BAD_TOML", what, "convert the file to UTF-8", path=path, line=line) from fault
     except (ValueError, RecursionError) as fault:  # an integer of thousands of digits, a table in a table in …
+        if other := other_language(path, data):
+            fix = "write lines such as learning_rate = 3e-5, or give them by --set"
+            raise SettingsError("BAD_TOML", f"this is {other}, and only TOML is read", fix, path=path) from fault
         place = re.search(r" \(at line (\d+), (column \d+)\)", str(fault))
         number = int(place[1]) if place else None
         why = f"{str(fault)[: place.start()]} at {place[2]}" if place else str(fault)
         raise SettingsError("BAD_TOML", f"not valid TOML ({why})", "correct it", path=path, line=number) from fault
+
+
+def other_language(path: Path, data: bytes) -> str:
+    """What a file that is no TOML is instead, by its name and first line: YAML or JSON; "" if neither shows."""
+    suffixes = {".yaml": "YAML", ".yml": "YAML", ".json": "JSON"}
+    if path.suffix.lower() in suffixes:
+        return suffixes[path.suffix.lower()]
+    lines = [line for line in data.splitlines() if line.strip() and not line.lstrip().startswith(b"#")]
+    if lines and lines[0].lstrip().startswith(b"{"):
+        return "JSON"
+    return "YAML" if lines and re.match(rb"(---|[\w-]+\s*:(\s|$))", lines[0]) else ""
 
 
 NAMED = ("data", "model", "out", "preset", "train", "dev", "test")  # of a settings file, beside settings
@@ -234,7 +250,7 @@ def build(settings: type[S], *layers: Mapping[str, Any]) -> S:
     try:
         return settings.model_validate_json(json.dumps(values, default=as_text))
     except ValidationError as fault:
-        raise Faults([describe(settings, error) for error in fault.errors()]) from None
+        raise Faults(faults_of(settings, fault)) from None
     except (RecursionError, TypeError, ValueError):  # such as a mapping whose keys are no strings, or a cycle
         what = f"a value of {brief(values)} is nested too deeply or is no setting"
         raise SettingsError("BAD_SETTING", what, "give a plain value") from None
@@ -264,21 +280,60 @@ def as_text(value: Any) -> str:
         return brief(value)
 
 
-def describe(settings: type[Settings], error: Any) -> HardnegError:
-    """The fault (one line) for one of pydantic's validation errors."""
-    name = ".".join(str(part) for part in error["loc"]) or "settings"
+def faults_of(settings: type[Settings], fault: ValidationError) -> list[HardnegError]:
+    """One fault for each setting that pydantic refuses; of a union, what its kinds want is put together."""
+    found: dict[str, list[Any]] = {}
+    for error in fault.errors():
+        found.setdefault(place_of(settings, error["loc"]), []).append(error)
+    return [describe(settings, name, errors) for name, errors in found.items()]
+
+
+def place_of(settings: type[BaseModel], loc: Sequence[int | str]) -> str:
+    """The setting that an error is about, with dots; what pydantic calls the kinds of a union is left out."""
+    parts: list[str] = []
+    inner: type[BaseModel] | None = settings
+    for part in loc:
+        if isinstance(part, str) and inner is None:
+            continue
+        parts.append(str(part))
+        field = inner.model_fields.get(part) if inner is not None and isinstance(part, str) else None
+        kind = field.annotation if field is not None else None
+        inner = kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+    return ".".join(parts) or "settings"
+
+
+def describe(settings: type[Settings], name: str, errors: Sequence[Any]) -> HardnegError:
+    """The fault (one line) for pydantic's validation errors of one setting."""
+    error = errors[0]
     if error["type"] == "extra_forbidden":
-        known = known_keys(settings)
-        advice = setting_advice(name, known) or nearest(name, known)
-        return SettingsError("UNKNOWN_SETTING", f"there is no setting '{name:.80}'", advice)
+        return unknown_setting(settings, name, error["input"])
     if error["type"] == "missing":
         return SettingsError("MISSING_SETTING", f"'{name}' has no default", f"give it: --set {name}=...")
     found = f"{name} = {json.dumps(error['input'], default=as_text):.80}"
-    expected = error["msg"].removeprefix("Input should ")
-    if expected != error["msg"]:
-        return SettingsError("BAD_SETTING", found, f"it should {expected}")
+    wanted = list(dict.fromkeys(expected for one in errors if (expected := expected_by(one))))
+    if wanted:
+        return SettingsError("BAD_SETTING", found, f"it should {', or '.join(wanted)}")
     message = error["msg"].removeprefix("Value error, ")  # pydantic's prefix for our own validators
     return SettingsError("BAD_SETTING", f"{found}: {message[:1].lower()}{message[1:]}", "give a valid value")
+
+
+def expected_by(error: Any) -> str:
+    """What pydantic says that a value should be, in our words; "" where it says something else."""
+    said = str(error["msg"])
+    wanted = said.removeprefix("Input should ").partition(", unable to parse")[0]
+    plain = {"be a valid array": "be a list, such as [1, 2]", "be an object": "be a table"}
+    return "" if said == error["msg"].removeprefix("Input should ") else plain.get(wanted, wanted)
+
+
+def unknown_setting(settings: type[Settings], name: str, value: Any) -> HardnegError:
+    """The fault of a setting that there is not, with the one that is probably meant."""
+    known = known_keys(settings)
+    if isinstance(value, Mapping) and not any("." in key for key in known):
+        what = f"'{name:.80}' is no setting, and holds {', '.join(map(str, value)) or 'nothing':.80}"
+        fix = f"write these by themselves, without the heading [{name:.40}]"
+        return SettingsError("UNKNOWN_SETTING", what, fix)
+    advice = setting_advice(name, known) or nearest(name, known)
+    return SettingsError("UNKNOWN_SETTING", f"there is no setting '{name:.80}'", advice)
 
 
 def known_keys(settings: type[BaseModel], prefix: str = "") -> list[str]:

@@ -11,6 +11,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hardneg.shown import Shown
+
 Unit = Literal["passage", "chunk", "document"]
 Side = Literal["query", "passage"]
 
@@ -46,8 +48,8 @@ def take_spans(offsets: Int64, rows: NDArray[np.integer]) -> tuple[Int64, Int64]
     return index, new
 
 
-@dataclass(frozen=True)
-class Run:
+@dataclass(frozen=True, repr=False)
+class Run(Shown):
     """Ranked result lists, ragged.
 
     The hits of ``query_rows[i]`` are ``offsets[i]:offsets[i + 1]``, best first.
@@ -62,6 +64,17 @@ class Run:
 
     def __len__(self) -> int:
         return len(self.query_rows)
+
+    def line(self) -> str:
+        """How many queries and hits there are."""
+        return f"Run of {len(self):,} queries, {len(self.scores):,} {self.unit} hits"
+
+    def columns(self, most: int | None = None) -> dict[str, NDArray[Any]]:
+        """A row for each hit: the rows of its query and passage, its rank from 1, and its score."""
+        owner = owners(self.offsets)[:most]
+        ranks = np.arange(len(owner)) - self.offsets[owner] + 1
+        hits = {"passage_row": self.passage_rows[:most], "rank": ranks, "score": self.scores[:most]}
+        return {"query_row": self.query_rows[owner], **hits}
 
     def hits(self, i: int) -> tuple[Int32, Float32]:
         """Passage rows and scores of the i-th query, best first."""

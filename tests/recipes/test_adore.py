@@ -19,7 +19,7 @@ from hardneg.errors import Faults
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.recipes.adore.fixed_negatives import FixedNegatives
-from hardneg.recipes.adore.lists import Retrieval
+from hardneg.recipes.adore.lists import Retrieval, ranked
 from hardneg.recipes.adore.recipe import RECIPE
 from hardneg.search.ann import FaissIndex
 from worlds.tiny_world import one_thread  # noqa: F401
@@ -48,6 +48,7 @@ def test_steps_equal_a_slow_reimplementation(run_states, world, train, watched_b
         # a stale embedding, of the step before, would retrieve other lists
         assert row["retrieved"] == hashlib.sha256(lists.tobytes()).hexdigest()[:16]
         assert row["overlap"] == 1.0
+        assert_ranked(row, lists, [slow.known(query) for query in queries])
     assert len({row["retrieved"] for row in done.metrics}) == len(done.metrics)
 
 
@@ -140,6 +141,31 @@ def test_the_other_arms_equal_a_slow_reimplementation(run_states, world, train, 
         retrieved = slow.lists[-len(queries) :]
         shared = [len(set(one) & set(real)) / len(one) for one, real in zip(given, retrieved, strict=True)]
         assert row["overlap"] == pytest.approx(np.mean(shared), abs=1e-6)
+        assert_ranked(row, retrieved, [slow.known(query) for query in queries])
+
+
+def assert_ranked(row, lists, positives):
+    """The metrics of a step say how its queries ranked their positives, counted here pair by pair."""
+    ranks, errors = [], 0
+    for found, own in zip(lists, positives, strict=True):
+        found, own = [int(one) for one in found], {int(one) for one in own}
+        wrong = [at for at, one in enumerate(found) if one not in own]
+        places = {one: at for at, one in enumerate(found) if one in own}
+        ranks.append(max((1 / (at + 1) for at in places.values() if at < 10), default=0))
+        errors += sum(sum(at < places.get(one, len(found)) for at in wrong) for one in own)
+    assert row["train_rr_10"] == pytest.approx(np.mean(ranks))
+    assert row["train_errors"] == pytest.approx(errors / len(lists))
+
+
+def test_the_rank_and_the_errors_of_a_list_by_hand():
+    def of(found, positives):
+        return ranked(np.array(found, np.int32), np.array(positives, np.int32))
+
+    assert of([7, 3, 8, 4, 9], [3]) == (2, 1)
+    assert of([7, 3, 8, 4, 9], [4, 3]) == (2, 1 + 2)
+    assert of([7, 3, 8, 4, -1], [3, 5]) == (2, 1 + 3)  # 5 is not in the list, which has three others
+    assert of([7, 8], [3]) == (0, 2)
+    assert of([-1, -1], [3]) == (0, 0)
 
 
 @pytest.mark.parametrize("every", [None, 4])

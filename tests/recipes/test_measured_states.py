@@ -39,7 +39,7 @@ RUINOUS = 0.3  # a learning rate that makes any model worse
 def train(world, tmp_path):
     """A function that trains with dev and test; returns results, and where they are."""
 
-    def run(recipe, out="exp", *, model=None, dev="dev", **changes):
+    def run(recipe, out="exp", *, model=None, dev="dev", test="test", **changes):
         results = hn.train(
             recipe,
             world.collection,
@@ -47,7 +47,7 @@ def train(world, tmp_path):
             tmp_path / out,
             cache=tmp_path / "cache",
             device="cpu",
-            splits=hn.Splits("train", dev, "test"),
+            splits=hn.Splits("train", dev, test),
             **(SMALL | ALL[recipe] | changes),
         )
         return results, tmp_path / out
@@ -142,7 +142,7 @@ SCRIPT = {"untrained": 0.5, 1: 0.6, 2: 0.6, 3: 0.7, 4: 0.65, 5: 0.7, 6: 0.9}  # 
 @pytest.mark.parametrize("recipe", ["star", "ance", "adore"])
 def test_patience_stops_at_the_step_computed_by_hand(train, monkeypatch, recipe):
     values = iter(SCRIPT.values())
-    monkeypatch.setattr(DevEvaluator, "_value_of", lambda *args: next(values))
+    monkeypatch.setattr(DevEvaluator, "_means_of", lambda self, run: {str(self.settings.steering): next(values)})
     steps = {"refresh_every": 4, "refreshes": 1} if recipe == "ance" else {"steps": 8}
     results, path = train(recipe, measure_every=1, patience=2, **steps)
     rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
@@ -154,7 +154,7 @@ def test_patience_stops_at_the_step_computed_by_hand(train, monkeypatch, recipe)
 
 def test_patience_of_one_stops_at_the_first_fall_below_the_start(train, monkeypatch):
     values = iter([0.5, 0.4])
-    monkeypatch.setattr(DevEvaluator, "_value_of", lambda *args: next(values))
+    monkeypatch.setattr(DevEvaluator, "_means_of", lambda self, run: {str(self.settings.steering): next(values)})
     results, _ = train("star", measure_every=2, patience=1)
     assert results["kept"]["step"] == 2
     assert "step-2" not in results["dev"]  # it is the last
@@ -255,6 +255,19 @@ def test_a_look_at_dev_encodes_these_passages_alone(train):
     looks = [tokens for tokens in encoded(some) if tokens]  # the first and the last state are in the cache, whole
     assert len(looks) == 2, "after steps 2 and 4"
     assert max(looks) < min(encoded(whole)) / 2
+
+
+@pytest.mark.parametrize(
+    ("recipe", "changes", "whole"),
+    [("warmup", {"mixtures": ["in_batch"]}, 0), ("star", {}, 1), ("ance-tele", {"first": "in_batch"}, 1)],
+)
+def test_without_a_test_only_a_state_that_mines_encodes_the_corpus(train, recipe, changes, whole):
+    options = {"keep": "best", "dev_passages": 1, "examine": "judged", "test": "none", **changes}
+    results, out = train(recipe, **options)
+    rows = map(json.loads, (out / "timing.jsonl").read_text().splitlines())
+    tokens = [row["tokens"] for row in rows if row["stage"] == "encode" and row["side"] == "passage"]
+    assert sum(one > max(tokens) / 2 for one in tokens if max(tokens) > 2 * min(filter(None, tokens))) == whole
+    assert {"untrained", "final"} <= results["dev"].keys()
 
 
 def test_the_passages_that_judge_dev_are_those_of_bm25_and_the_positives(world, tmp_path):

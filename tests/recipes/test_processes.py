@@ -212,16 +212,6 @@ def test_four_processes_train_a_retriever_and_a_ranker_as_one_does(world, alone,
     assert hn.verify(tmp_path / "exp")["whole"]
 
 
-def test_a_recipe_of_one_process_refuses_in_one_line(world, tmp_path):
-    for recipe, settings in {"adore": {"cut": 10}, "ance": {"mode": "async"}}.items():
-        arguments = command_of(world.collection.path, world.calm, tmp_path / "exp", settings, recipe)
-        assert forked(2, arguments, tmp_path / "log") == [2, 2]
-        said = (tmp_path / "log").read_text().splitlines()
-        line = f"ONE_PROCESS: {recipe} is trained by one process, and 2 were started; start it without torchrun"
-        assert said == [line, line]
-        assert not (tmp_path / "exp").exists()
-
-
 # ---------------------------------------------------------------- stopped, failing
 
 

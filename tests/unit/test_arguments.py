@@ -51,7 +51,12 @@ WRONG = {
     "a class": dict,
     "an object": Odd(),
 }
-NOT_CALLED = {"HardnegError", "Retriever", "__version__"}  # an exception, what a function opens, and a string
+NOT_CALLED = {
+    "HardnegError",
+    "Retriever",
+    "Searcher",
+    "__version__",
+}  # an exception, what a function opens, and a string
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +110,7 @@ def cases(world, new):
                 "page": new / "a.html",
             },
         ),
+        "bm25": (hn.bm25, {**common, "split": "test", "k": 3, "language": None}),
         "check_import": (
             hn.check_import,
             {"source": str(new / "nowhere"), "format": "auto", "allow_empty": False},
@@ -207,6 +213,10 @@ def cases(world, new):
                 "cache": world.cache,
                 "device": "cpu",
             },
+        ),
+        "open_searcher": (
+            lambda **given: hn.open_searcher(**given).close(),
+            {**common, "model": None, "bm25": True, "language": None, "rerank_by": None, "rerank_k": 3},
         ),
         "open_retriever": (
             lambda **given: hn.open_retriever(**given).close(),

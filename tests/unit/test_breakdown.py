@@ -1,17 +1,25 @@
 """Where retrieval got better or worse: by hand, and against loops."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from hardneg.diagnostics.breakdown import (
+    OTHERS,
     by_label,
+    by_source,
     by_value,
     lexical_overlap,
     most_moved,
+    parts_of,
     positive_counts,
     quarters,
     query_lengths,
+    source_counts,
 )
+from hardneg.negatives.pool import SOURCES
+from hardneg.records import offsets_of
 from worlds.tiny_records import positives_of
 
 
@@ -20,6 +28,56 @@ def test_properties_by_hand():
     found = lexical_overlap(["a Rabbit a", "dog", "?", "cat"], [["rabbit", "A RABBIT!"], ["cat"], ["x"], []])
     np.testing.assert_array_equal(found, [1, 0, np.nan, np.nan])
     assert positive_counts(positives_of([[1], [2, 3], []])).tolist() == [1, 2, 0]
+
+
+def test_parts_are_what_ids_begin_with():
+    assert parts_of(["numpy.sum", "numpy.linalg.norm", "torch.nn"]) == ["numpy", "numpy", "torch"]
+    assert parts_of(["nq/a.b", "nq/c", "trec/1"]) == ["nq", "nq", "trec"]
+    many = ["a-1"] * 30 + [f"b{i}-1" for i in range(20)]
+    assert parts_of(many)[:30] == ["a"] * 30
+    assert parts_of(many).count(OTHERS) == 9  # of 21 parts, 12 stand apart
+    for none in ([], ["1", "2"], ["p-1", "p-2"], ["p-1", "2"], [f"{i}-0" for i in range(40)]):
+        assert parts_of(none) is None
+
+
+def test_sources_are_counted_over_all_pools():
+    pools = [
+        pool_of({3: ["query", "query", "bm25"], 1: ["lookahead"]}),
+        pool_of({1: ["lookahead", "query"], 9: ["random"]}),  # 9 is not asked for
+    ]
+    counts = source_counts(pools, np.array([1, 3, 4], np.int32))
+    names = [{SOURCES[at]: int(row[at]) for at in np.flatnonzero(row)} for row in counts]
+    assert names == [{"query": 1, "lookahead": 2}, {"bm25": 1, "query": 2}, {}]
+    groups = by_source(np.array([0.0, 0.5, 1.0]), np.array([1.0, 0.5, 0.0]), counts)
+    assert [(by, group.name, group.difference) for by, group in groups] == [
+        ("most of its negatives", "lookahead", 1.0),
+        ("most of its negatives", "query", 0.0),
+        ("most of its negatives", "none", -1.0),
+    ]
+
+
+def test_where_one_source_has_most_its_share_tells():
+    counts = source_counts(
+        [pool_of({0: ["query"] * 4, 1: ["query", "query", "query", "bm25"]})], np.arange(2, dtype=np.int32)
+    )
+    groups = by_source(np.array([0.0, 0.0]), np.array([0.5, 1.0]), counts)
+    assert [(by, group.name, group.queries, group.difference) for by, group in groups] == [
+        ("most of its negatives", "query", 2, 0.75),
+        ("share of negatives from bm25", "below 0.25", 1, 0.5),
+        ("share of negatives from bm25", "0.25 or more", 1, 1.0),
+        ("share of negatives from query", "below 1", 1, 1.0),
+        ("share of negatives from query", "1 or more", 1, 0.5),
+    ]
+
+
+def pool_of(sources):
+    """As much of a pool as counting its sources reads: the sources of each query's negatives."""
+    names = [name for row in sources.values() for name in row]
+    return SimpleNamespace(
+        query_rows=np.array([*sources], np.int32),
+        offsets=offsets_of(np.array([len(row) for row in sources.values()])),
+        sources=np.array([SOURCES.index(name) for name in names], np.uint8),
+    )
 
 
 def test_groups_by_hand():

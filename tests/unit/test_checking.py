@@ -134,3 +134,98 @@ def test_the_command(tmp_path, capsys):
     assert "faults           0" in capsys.readouterr().out
     assert run(["import", str(tmp_path / "good")]) == 2
     assert run(["import", str(tmp_path / "good"), "--check", "--to", str(tmp_path / "c")]) == 2
+
+
+# ---------------------------------------------------------------- odd files, odd options
+
+
+def small_beir(folder, *, passages, queries=({"_id": "q1", "text": "one"},), judged=("q1\tp0\t1",)):
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "corpus.jsonl").write_text(jsonl(passages))
+    (folder / "queries.jsonl").write_text(jsonl(queries))
+    (folder / "qrels/train.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *judged]) + "\n")
+    return folder
+
+
+@pytest.mark.parametrize("text", ["", "a\0b", 3])
+def test_a_refused_passage_is_no_unknown_one(tmp_path, text):
+    """Its judgement is sound; the fault of its text is told, and no other."""
+    passages = [{"_id": "p0", "text": text}, {"_id": "p1", "text": "sound"}]
+    found, lines = told(small_beir(tmp_path / "in", passages=passages))
+    assert (found.total, len(lines), found.passages, found.judgements) == (1, 1, 1, 1)
+    assert "UNKNOWN_ID" not in lines[0]
+
+
+def test_a_refused_query_is_no_unknown_one(tmp_path):
+    queries = [{"_id": "q1", "text": ""}, {"_id": "q2", "text": "two"}]
+    place = small_beir(tmp_path / "in", passages=[{"_id": "p0", "text": "x"}], queries=queries)
+    _, (line,) = told(place)
+    assert line.startswith("queries.jsonl:1: EMPTY_TEXT")
+
+
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("t.csv", b"", "t.csv: EMPTY_FILE: the file holds no record"),
+        ("t.jsonl", b"", "t.jsonl: EMPTY_FILE: the file holds no record"),
+        ("t.csv", "anchor,positive\na,b\n".encode("utf-16"), "t.csv:1: BAD_UTF8: this is UTF-16"),
+        ("t.tsv", "anchor\tpositive\na\tb\n".encode("utf-16-be"), "t.tsv:1: BAD_UTF8: this is UTF-16"),
+        ("t.jsonl", '{"anchor": "a", "positive": "b"}'.encode("utf-16-le"), "t.jsonl:1: BAD_UTF8: this is UTF-16"),
+        (
+            "t.jsonl",
+            b'{"anchor": "a", "positive": "b"}\n{"anchor": "a", "positive": "c", "score": %s}\n' % (b"9" * 5000),
+            "t.jsonl:2: BAD_JSON: not JSON that is read here (an integer of more than 4,300 digits)",
+        ),
+        (
+            "t.json",
+            b'[{"anchor": "a", "positive": "b", "score": %s}]' % (b"9" * 5000),
+            "t.json:1: BAD_JSON: not JSON that is read here (an integer of more than 4,300 digits)",
+        ),
+        ("t.jsonl", b'{"anchor": "a", "positive": "b", "score": %s}\n' % (b"9" * 400), "t.jsonl:1: BAD_GRADE: "),
+        (
+            "t.jsonl",
+            b'{"query": "a", "pos": ["b"], "neg": ["c"], "pos_scores": [1], "neg_scores": [%s]}\n' % (b"9" * 400),
+            "t.jsonl:1: WRONG_TYPE: the scores in 'neg_scores' are",
+        ),
+    ],
+)
+def test_an_odd_file_is_one_clear_line(tmp_path, capsys, name, content, said, check):
+    (tmp_path / name).write_bytes(content)
+    options = ["--check"] if check else ["--to", str(tmp_path / "c"), "--negatives", str(tmp_path / "n")]
+    assert run(["import", f"pairs:{tmp_path / name}", *options]) == 3
+    err = capsys.readouterr().err
+    assert err.removeprefix(f"{tmp_path}/").startswith(said), err
+    assert err.count("\n") == 1
+
+
+def test_parquet_with_two_columns_of_one_name_is_refused(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    columns = [pa.array([text]) for text in ("a", "b", "c")]
+    table = pa.table(columns, names=["anchor", "positive", "anchor"])
+    pyarrow.parquet.write_table(table, tmp_path / "t.parquet")
+    with pytest.raises(InputError, match=r"t\.parquet: AMBIGUOUS: two columns are called 'anchor'"):
+        import_collection(str(tmp_path / "t.parquet"), tmp_path / "c")
+    _, (line,) = told(tmp_path / "t.parquet")
+    assert "AMBIGUOUS" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["import", "t.csv"], "USAGE: Missing option '--to'; give the new folder, or --check to write nothing"),
+        (["import", "t.csv", "--to", "c", "--check"], "USAGE: --to and --check do not go together"),
+        (["import", "", "--check"], "BAD_SETTING: the place of the data is empty; name a folder or a file"),
+        (["import", "beir: ", "--to", "c"], "BAD_SETTING: the place of the data is empty"),
+        (["import", "t.csv", "--check", "--language", "xx"], "UNKNOWN_LANGUAGE: BM25 has no analyser for 'xx'"),
+    ],
+)
+def test_a_wrong_command_is_one_clear_line(tmp_path, capsys, monkeypatch, words, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.csv").write_text("anchor,positive\na,b\n")
+    assert run(words) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(said)
+    assert err.count("\n") == 1

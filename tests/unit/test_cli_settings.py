@@ -11,7 +11,7 @@ import pytest
 
 from hardneg.api.recipes import RECIPES, settings_of
 from hardneg.config import read_presets
-from hardneg.errors import Faults
+from hardneg.errors import Faults, HardnegError
 from hardneg.foreign_names import OURS
 from hardneg.recipes.described import PRESETS, TABLE, all_facts, described
 from hardneg.recipes.usual import USUAL
@@ -153,7 +153,7 @@ def test_foreign_names_lead_to_what_there_is():
 def test_a_single_value_is_a_list_of_one():
     assert settings_of("ance-tele", None, None, ["passages_reference=4", "extra=bm25"]).extra == ["bm25"]
     assert settings_of("warmup", steps=7, mixtures="nce").steps == [7]
-    with pytest.raises(Faults, match="valid array"):
+    with pytest.raises(Faults, match="it should be a list"):
         settings_of("warmup", None, None, ["steps=[1,x"])
 
 
@@ -175,6 +175,94 @@ def test_a_file_holds_data_model_and_out_too(hardneg, world, tmp_path):
     (tmp_path / "c.toml").write_text("data = 3")
     status, _, err = hardneg("train", "star", "--config", tmp_path / "c.toml", "--dry-run")
     assert (status, err) == (2, f"{tmp_path}/c.toml: BAD_SETTING: data = 3; give a text\n")
+
+
+def written(tmp_path, text, name="c.toml"):
+    (tmp_path / name).write_text(text)
+    return tmp_path / name
+
+
+def test_a_file_knows_the_options_by_their_names(tmp_path):
+    file = written(tmp_path, 'lr = 1e-4\nbatch_size = 4\n"--max-length" = 30\nnegatives = 3\n')
+    settings = settings_of("star", None, file)
+    found = (settings.learning_rate, settings.queries_per_step, settings.passage_length)
+    assert (*found, settings.negatives_per_query) == (1e-4, 4, 30, 3)
+    assert settings.origin_of("learning_rate") == str(file)
+    assert settings_of("ance-tele", None, file).passages_reference == [4], "as the option: without the positive"
+    assert settings_of("warmup", None, file).negatives == [3], "a setting of this name is that setting"
+    assert settings_of("star", None, file, usual={"lr": 1e-3}).learning_rate == 1e-3, (
+        "an option wins over the file"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('lr = "x"', 'BAD_SETTING: learning_rate = "x"; it should be a valid number'),
+        ('lr = 1e-4\n"--lr" = 1e-3', "BAD_SETTING: --lr is given twice; leave one of them out"),
+        ("lr = 1e-4\nlearning_rate = 1e-3", "BAD_SETTING: learning_rate is given twice, by --lr and by name"),
+        ("per_device_train_batch_size = 3", "did you mean 'queries_per_step' (option --batch-size)?"),
+        (
+            "[settings]\nlearning_rate = 1e-4",
+            "UNKNOWN_SETTING: 'settings' is no setting, and holds learning_rate; write these by themselves, "
+            "without the heading [settings]",
+        ),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_one_line(tmp_path, text, said):
+    with pytest.raises(Faults) as fault:
+        settings_of("star", None, written(tmp_path, text))
+    (line,) = fault.value.lines
+    assert said in line
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kind"),
+    [
+        ("c.yaml", "learning_rate: 1e-4", "YAML"),
+        ("c.yml", "lr", "YAML"),
+        ("c.json", '{"learning_rate": 1e-4}', "JSON"),
+        ("c.toml", "# comment\n\nlearning_rate: 1e-4", "YAML"),
+        ("c.toml", '{"learning_rate": 1e-4}', "JSON"),
+    ],
+)
+def test_only_toml_is_read_and_another_language_is_named(tmp_path, name, text, kind):
+    with pytest.raises(HardnegError) as fault:
+        settings_of("star", None, written(tmp_path, text, name))
+    assert f"BAD_TOML: this is {kind}, and only TOML is read; write lines such as" in str(fault.value)
+
+
+def test_a_setting_is_set_once(tmp_path):
+    with pytest.raises(Faults, match="BAD_SETTING: clip is given 2 times by --set; give it once"):
+        settings_of("star", None, None, ["clip=1", "seed=3", "clip=2"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("train star --lr abc", '--lr = "abc"; it should be a valid number'),
+        ("train star --epochs x", '--epochs = "x"; it should be a valid number'),
+        ("train star --batch-size 0", '--batch-size = "0"; it should be greater than or equal to 1'),
+        (
+            "train star --negatives pool",
+            '--negatives = "pool"; it should be a valid integer; a pool is given by --pool',
+        ),
+        ("train star --reinit-layers x", '--reinit-layers = "x"; it should be a valid integer'),
+        ("search --k x", '--k = "x"; it should be a valid integer'),
+    ],
+)
+def test_a_wrong_value_of_an_option_is_told_as_one_of_a_setting(hardneg, words, said):
+    status, _, err = hardneg(*words.split())
+    assert (status, err.count("\n"), err.startswith(f"USAGE: {said}; see hardneg ")) == (2, 1, True), err
+
+
+def test_a_setting_of_several_kinds_is_told_once():
+    with pytest.raises(Faults) as fault:
+        settings_of("star", None, None, ["measure_every=1.5", "patience=0"])
+    assert fault.value.lines == [
+        "BAD_SETTING: measure_every = 1.5; it should be a valid integer, or be less than 1",
+        "BAD_SETTING: patience = 0; it should be greater than or equal to 1",
+    ]
 
 
 # ---------------------------------------------------------------- hardneg settings, hardneg presets

@@ -64,7 +64,7 @@ def test_every_fault_is_told_at_once_each_on_a_line_of_its_own():
         "BAD_SETTING: count = 0; it should be greater than or equal to 1",
         "BAD_SETTING: dedup = 1; it should be a valid boolean",
         "BAD_SETTING: towers = \"teid\"; it should be 'tied' or 'untied'",
-        'BAD_SETTING: sizes = "[1,true,x]"; it should be a valid array',
+        'BAD_SETTING: sizes = "[1,true,x]"; it should be a list, such as [1, 2]',
         "UNKNOWN_SETTING: there is no setting 'optimiser.learning_rat'; did you mean 'optimiser.learning_rate'?",
         "UNKNOWN_SETTING: there is no setting 'alfa'; did you mean 'alpha'?",
     ]
@@ -101,7 +101,7 @@ def test_all_texts_that_are_no_assignment_are_told_at_once():
         ("count=2020-01-01", 'count = "2020-01-01"; it should be a valid integer'),
         ("sizes=[]", "sizes = []: list should have at least 1 item after validation, not 0; give a valid value"),
         ("sizes=[1, true]", "sizes.1 = true; it should be a valid integer"),
-        ("optimiser=3", "optimiser = 3; it should be an object"),
+        ("optimiser=3", "optimiser = 3; it should be a table"),
         ("optimiser.learning_rate=0", "optimiser.learning_rate = 0; it should be greater than 0"),
         ("count.deeper=1", 'count = {"deeper": 1}; it should be a valid integer'),
         ("even=3", "even = 3: odd numbers are not even; give a valid value"),

@@ -5,11 +5,13 @@ import json
 import re
 import sys
 from itertools import combinations
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import hardneg as hn
+from hardneg.api.recipes import settings_of
 from hardneg.cli import app, run
 from hardneg.data import examination
 from hardneg.data.collection import Collection
@@ -117,11 +119,40 @@ def test_advice_follows_from_what_was_found(tmp_path):
         "Many passages are nearly equal.",
         "There is no dev split: a tenth of the training queries",
         "Without a positive, 1 query of 'train' cannot be trained on",
-        "3 training queries are few",
-        "an epoch is 1 step of 32 queries",
+        "2 training queries are few",
+        "`hardneg train warmup --preset finetune`: 300 steps of 2 queries, 300 passes over 2 training queries, "
+        "which is much: fewer steps, such as --epochs 10, may do.",
     ):
         assert part in told
     assert "There is no test split" not in told
+
+
+@pytest.mark.parametrize("queries", [2, 33, 500, 9_601, 200_000])
+def test_the_advised_steps_are_those_of_the_preset(queries):
+    positives = SimpleNamespace(train=range(queries), held_out=0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(examine_module, "choose_splits", lambda collection, train: positives)
+        found = examine_module.training_facts(None, {"train": queries})
+    episode = settings_of(*examine_module.BEGIN).episode_of(queries, 1)
+    assert (found["steps"], found["queries_per_step"]) == (episode.steps, episode.queries_per_step)
+
+
+def test_advice_names_the_split_that_can_be_trained_on(tmp_path):
+    passages = {str(i): f"passage number {i}" for i in range(20)}
+    queries = {f"q{i}": f"query number {i}" for i in range(20)}
+    c = Collection.from_lists(
+        passages, queries, {"all": {f"q{i}": [str(i)] for i in range(20)}}, to=tmp_path / "c"
+    )
+    found = hn.examine(c)
+    assert found["training"] == {
+        "split": "all",
+        "queries": 18,
+        "held_out": 2,
+        "steps": 300,
+        "queries_per_step": 32,
+        "passes": 300,
+    }
+    assert "--preset finetune --train all`" in found["advice"][-1]
 
 
 def test_a_corpus_alone_and_queries_without_judgements_are_told(tmp_path):
@@ -195,3 +226,7 @@ def test_the_command(tmp_path, capsys):
     assert "\n\nAdvice\n- " in out
     assert run(["doctor", str(tmp_path / "nowhere")]) == 3
     assert run(["doctor", "--model", "m"]) == 2
+    assert run(["doctor", "--data", str(tmp_path / "c")]) == 0
+    assert capsys.readouterr().out == out
+    assert run(["doctor", str(tmp_path / "c"), "--data", "d"]) == 2
+    assert "DATA is given twice" in capsys.readouterr().err

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from hardneg.diagnostics.counted_errors import PairwiseErrors, compare_errors
+from hardneg.diagnostics.counted_errors import PairwiseErrors, compare_errors, errors_in_run
 from hardneg.diagnostics.pairwise_errors import pairwise_errors
 from hardneg.errors import InputError
+from hardneg.records import Run, offsets_of
 from hardneg.search.exact import ExactIndex
 from reference_ranking import slow_score
 from worlds.tiny_records import positives_of
@@ -149,3 +150,35 @@ def test_a_difference_that_is_no_chance_is_found():
     rows = compare_errors(states, [("then", "first"), ("same", "then")], seed=0)
     assert rows[0]["p_holm"] < 0.001
     assert rows[2]["p"] == 1.0
+
+
+def test_errors_in_lists_equal_a_loop():
+    draw = np.random.default_rng(3)
+    lists = [draw.permutation(60)[:12] for _ in range(40)]
+    positives = drawn_positives(40, 60, 4)
+    found, k = errors_in_run(run_of(lists), positives)
+    expected = []
+    for i, one in enumerate(lists):
+        known = set(positives.of(i).tolist())
+        wrong = [at for at, row in enumerate(one) if row not in known]
+        place = {row: at for at, row in enumerate(one.tolist())}
+        expected.append(sum(min(sum(at < place.get(row, 12) for at in wrong), k) for row in known))
+    assert found.tolist() == expected
+    assert k == min(12 - len(set(one.tolist()) & set(positives.of(i).tolist())) for i, one in enumerate(lists))
+    assert errors_in_run(run_of(lists), positives, top=2)[1] == 2
+
+
+def test_errors_in_lists_by_hand():
+    lists = run_of([np.array([5, 2, 6, 4, 7]), np.array([1, 2, 3, 4, 5])])
+    # 2 has 5 above it and 4 has 5 and 6; 9 is not in the list, which has 5, 6 and 7 besides
+    found, k = errors_in_run(lists, positives_of([[2, 4, 9], [6]]))
+    assert (found.tolist(), k) == ([1 + 2 + 3, 3], 3)
+    # the second query has no list
+    found, k = errors_in_run(run_of([np.array([5, 2])]), positives_of([[2], [1]]))
+    assert (found.tolist(), k) == ([1, 0], 1)
+
+
+def run_of(lists):
+    rows = np.concatenate(lists).astype(np.int32)
+    offsets = offsets_of(np.array([len(one) for one in lists]))
+    return Run(np.arange(len(lists), dtype=np.int32), offsets, rows, -np.arange(len(rows), dtype=np.float32))

@@ -4,7 +4,9 @@ import csv
 import json
 import shutil
 import sys
+from itertools import pairwise
 
+import numpy as np
 import pytest
 
 import hardneg as hn
@@ -441,6 +443,50 @@ def test_the_explorer_stays_small(trained, monkeypatch):
 
 
 # ---------------------------------------------------------------- several experiments
+
+
+def test_training_queries_are_parted_by_the_source_of_their_negatives(trained):
+    opened, drawn = drawn_of(trained)
+    table = drawn["breakdown_by_source"].table
+    assert set(table.column("by")) == {"most of its negatives"}
+    assert set(table.column("group")) == {"query", "lookahead"}
+    assert sum(table.column("queries")) == len(opened.data.train)
+
+
+def test_errors_of_training_queries_are_those_of_their_lists(trained):
+    opened, drawn = drawn_of(trained)
+    table, judged = drawn["training_errors"].table, drawn["pairwise_errors"].table
+    assert table.column("state") == judged.where(split="test").column("state")
+    run, positives = opened.run(opened.trained_states[-1], "query"), opened.data.train
+    lists = [run.passage_rows[a:b].tolist() for a, b in pairwise(run.offsets)]
+    known = [positives.of(i).tolist() for i in range(len(positives))]
+    k = int(table.columns[2].removeprefix("first "))
+    errors = []
+    for found, own in zip(lists, known, strict=True):
+        wrong = [at for at, one in enumerate(found) if one not in own]
+        assert len(wrong) >= k
+        places = [found.index(row) if row in found else len(found) for row in own]
+        errors.append(sum(min(sum(at < place for at in wrong), k) for place in places))
+    assert table.rows[-1][2] == pytest.approx(np.mean(errors))
+    assert table.column("queries without errors")[-1] == np.mean([one == 0 for one in errors])
+
+
+def test_static_and_dynamic_negatives_lie_over_one_another(copied, trained):
+    for place, start in ((copied, 0.5), (shutil.copytree(copied, copied.parent / "static"), 0.2)):
+        rows = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+        for at, row in enumerate(rows):
+            row |= {"overlap": start, "train_rr_10": start + at / 100, "train_errors": 20 - at}
+        (place / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (place / "seal.json").unlink(missing_ok=True)
+    _, drawn = drawn_of(copied)
+    steps = drawn["ranks_by_step"].table
+    assert steps.column("RR@10")[0] == 0.5
+    assert steps.column("errors")[:2] == [20, 19]
+    report = compare_opened([make(opened_at(place), ["hardneg"]) for place in (copied, copied.parent / "static")])
+    for name in ("static_and_dynamic", "ranks_by_step", "errors_by_step"):
+        assert set(report.tables[name].column("experiment")) == {"copy", "static"}
+    alone = compare_opened([make(opened_at(trained), ["hardneg"])] * 2)
+    assert not any(one.meant for one in alone.drawn if one.figure.name == "static_and_dynamic")
 
 
 def test_experiments_stand_side_by_side(trained, copied):

@@ -26,7 +26,8 @@ def documented(tree, prefix="", public=True):
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             name, seen = prefix + node.name, public and not node.name.startswith("_")
-            if seen:
+            again = any(isinstance(one, ast.Name) and one.id == "overload" for one in node.decorator_list)
+            if seen and not again:  # what it means stands in the function itself
                 yield name, node.lineno, ast.get_docstring(node) or ""
             if isinstance(node, ast.ClassDef):
                 yield from documented(node, f"{name}.", seen)

@@ -15,10 +15,10 @@ from hardneg.data.training_data import TrainingData
 from hardneg.errors import InputError, SettingsError
 from hardneg.experiment.layout import Layout
 from hardneg.process.progress import say
-from hardneg.report.charts import altair
 from hardneg.report.facts_audit import AUDIT
 from hardneg.report.make import Comparison, Report, make, make_comparison, write, write_comparison
 from hardneg.report.opened import Opened
+from hardneg.report.shapes import altair
 
 log = logging.getLogger(__name__)
 

@@ -6,21 +6,32 @@ import dataclasses
 import itertools
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hardneg.api.inputs import Data, Place, cache_at, check_file, collection_of, is_experiment, run_place
+from hardneg.api.inputs import (
+    AnyQrels,
+    AnyRun,
+    Data,
+    Place,
+    cache_at,
+    check_file,
+    collection_of,
+    is_experiment,
+    run_place,
+)
+from hardneg.api.outcomes import Compared, Evaluated, by_ids
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.data.formats.arrays import write_records
-from hardneg.data.formats.trec import open_qrels, read_runs
+from hardneg.data.formats.trec import Scored, open_qrels, qrels_of, read_runs
 from hardneg.data.ids import IdSpace, extend
 from hardneg.data.judgements import JudgedIds, read_judgements
 from hardneg.data.training_data import named_split
-from hardneg.errors import InputError, SettingsError
+from hardneg.errors import ArtifactError, InputError, SettingsError
 from hardneg.evaluation.answers import evaluate_with_answers
 from hardneg.evaluation.compare import compare_runs, first_disagreement, overlap
 from hardneg.evaluation.measures import Evaluation, parse_measures
@@ -33,21 +44,23 @@ log = logging.getLogger(__name__)
 
 @checked
 def evaluate(
-    run: Place,
+    run: AnyRun,
     *,
     data: Data | None = None,
     split: str = "test",
-    qrels: Place | None = None,
+    qrels: AnyQrels | None = None,
     judgements: Place | None = None,
     measures: str = "RR@10 nDCG@10 R@100 R@1000",
     per_query: Place | None = None,
     cache: Place | None = None,
-) -> dict[str, Any]:
-    """Score a run file by the judgements of a collection's split, or of a qrels file.
+) -> Evaluated:
+    """Score a run by the judgements of a collection's split, or of a qrels file.
 
     Parameters
     ----------
-    run : TREC or MS MARCO, ``.gz`` or not; or an experiment, which means the run of its final model.
+    run : a file (TREC or MS MARCO, ``.gz`` or not); an experiment, which means the run of its final model;
+        ``{query id: {passage id: score}}``; or a :class:`~hardneg.records.Run` of the collection's rows.
+    qrels : a file (TREC or BEIR), or ``{query id: {passage id: grade}}``.
     data : without it and ``qrels``, the collection of the first experiment among the runs.
     judgements : what people judged besides, a file as the audit's page saves it; it extends the judgements of the
         queries that have any: what they call relevant has grade 1, unless it has a higher one.
@@ -77,10 +90,10 @@ def evaluate(
     evaluation = evaluate_with_answers(
         runs[0], judged, parsed, collection=collection, cache=cache_at(cache), id_rank=None
     )
-    check_overlap(str(run), evaluation, judged_by(split, qrels))
+    check_overlap(named(run), evaluation, judged_by(split, qrels))
     if per_query is not None:
         write_per_query(Path(per_query), evaluation, queries)
-    return evaluation.as_json()
+    return Evaluated(evaluation.as_json())
 
 
 def extended(judged: Qrels, place: Path, queries: IdSpace, passages: IdSpace) -> Qrels:
@@ -95,9 +108,16 @@ def extended(judged: Qrels, place: Path, queries: IdSpace, passages: IdSpace) ->
     return more.extend(judged)
 
 
-def judged_by(split: str, qrels: Place | None) -> str:
+def judged_by(split: str, qrels: AnyQrels | None) -> str:
     """The name of the judgements for messages: the split, or the file."""
-    return f"split '{split}'" if qrels is None else str(qrels)
+    return f"split '{split}'" if qrels is None else named(qrels)
+
+
+def named(given: AnyRun | AnyQrels, number: int | None = None) -> str:
+    """The name of a run or of judgements for messages: the file; what is in memory is called by its number."""
+    if isinstance(given, str | Path):
+        return str(given)
+    return "the run" if number is None else f"run {number}"
 
 
 def check_overlap(run: str, evaluation: Evaluation, judged: str) -> None:
@@ -145,20 +165,21 @@ def columns_of(evaluation: Evaluation) -> dict[str, list[float | None]]:
 
 @checked
 def compare(
-    runs: Sequence[Place],
+    runs: Sequence[AnyRun],
     *,
     data: Data | None = None,
     split: str = "test",
-    qrels: Place | None = None,
+    qrels: AnyQrels | None = None,
     measures: str = "RR@10 nDCG@10",
     seed: int = 0,
     per_query: Place | None = None,
     cache: Place | None = None,
-) -> list[dict[str, Any]]:
-    """Paired tests of every pair of run files, for every measure.
+) -> Compared:
+    """Paired tests of every pair of runs, for every measure.
 
     Parameters
     ----------
+    runs, qrels : as for :func:`evaluate`; what is no file is called ``run 1``, ``run 2``, ... by its place.
     per_query : where to write one JSON object a pair and query: ``{"query_id", "a", "b"}``, both values by measure
         (``"RR@10": [0.5, 1.0]``), and the first rank of the first 100 at which the two runs differ
         (``differ_at``, null where they do not) with the passages there (``hits``) and their ``grades`` (null where
@@ -183,7 +204,7 @@ def compare(
     opened, judged, queries, passages, collection = open_runs(runs, data, split, qrels, cache)
     options: dict[str, Any] = {"collection": collection, "cache": cache_at(cache), "id_rank": None}
     evaluations = [evaluate_with_answers(run, judged, parsed, **options) for run in opened]
-    names = [str(run) for run in runs]
+    names = [named(run, number) for number, run in enumerate(runs, 1)]
     for name, evaluation in zip(names, evaluations, strict=True):
         check_overlap(name, evaluation, judged_by(split, qrels))
     pairs = [Pair(*pair) for pair in itertools.combinations(zip(names, opened, evaluations, strict=True), 2)]
@@ -194,7 +215,7 @@ def compare(
     for measure in map(str, parsed):
         tests = compare_runs(names, [e.of(measure) for e in evaluations], measure=measure, seed=seed)
         rows += [dataclasses.asdict(test) | {"overlap": share} for test, share in zip(tests, shared, strict=True)]
-    return rows
+    return Compared(rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,27 +244,48 @@ class Pair:
             }
 
 
-def collection_of_experiment(paths: Sequence[Place]) -> Collection | None:
+def collection_of_experiment(paths: Sequence[AnyRun]) -> Collection | None:
     """The collection of the first of these places that is an experiment; None: none is."""
-    found = [path for path in map(Path, paths) if path.is_dir() and is_experiment(Layout(path))]
+    places = [Path(path) for path in paths if isinstance(path, str | Path)]
+    found = [path for path in places if path.is_dir() and is_experiment(Layout(path))]
     return collection_within(found[0]) if found else None
 
 
+def opened_run(run: AnyRun, split: str, collection: Collection | None) -> Path | Scored:
+    """A run as it is read: the file of a place, or scores by ids.
+
+    Raises
+    ------
+    SettingsError : a run of rows, whose collection is not given. ArtifactError : it is of another one.
+    """
+    if isinstance(run, str | Path):
+        return run_place(run, split)
+    if isinstance(run, Mapping):
+        return run
+    if collection is None:
+        what = "a run of rows says no ids, and its collection is not given"
+        raise SettingsError("NO_JUDGEMENTS", what, "give data, or a run by ids")
+    if run.collection and run.collection != collection.digest:
+        what = f"made for the collection {run.collection[:12]}…"
+        raise ArtifactError("OTHER_COLLECTION", what, "give that one", path=collection.path)
+    return by_ids(run, collection.query_ids, collection.passage_ids)
+
+
 def open_runs(
-    paths: Sequence[Place], data: Data | None, split: str, qrels: Place | None, cache: Place | None
+    paths: Sequence[AnyRun], data: Data | None, split: str, qrels: AnyQrels | None, cache: Place | None
 ) -> tuple[list[Run], Qrels, IdSpace, IdSpace, Collection | None]:
     """Open runs and their judgements: runs, judgements, ids of queries and of passages, and the collection."""
     if data is None and qrels is None:
         data = collection_of_experiment(paths)
     if (data is None) == (qrels is None):
         raise SettingsError("NO_JUDGEMENTS", "judgements come from one place", "give either --data or --qrels")
-    places = [run_place(path, split) for path in paths]
     if qrels is not None:
-        judged, *spaces = open_qrels(Path(qrels))
-        runs, queries, passages = read_runs(places, *spaces)
+        judged, *spaces = qrels_of(qrels) if isinstance(qrels, Mapping) else open_qrels(Path(qrels))
+        runs, queries, passages = read_runs([opened_run(path, split, None) for path in paths], *spaces)
         return runs, judged, queries, passages, None
     assert data is not None
     collection = collection_of(data, cache)
+    places = [opened_run(path, split, collection) for path in paths]
     judged = named_split(collection, split)
     runs, queries, passages = read_runs(
         places, collection.query_ids, collection.passage_ids, collection=collection.digest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from hardneg.arguments import checked
 from hardneg.config import read_preset
 from hardneg.data.collection import Collection
 from hardneg.data.examination import LOOKED_AT, draw, examine_collection, quantiles
+from hardneg.data.training_data import choose_splits
 from hardneg.models.source import ModelSource
 from hardneg.records import Side
 
@@ -17,6 +19,8 @@ SIDES: tuple[Side, Side] = ("passage", "query")
 FEW = 300  # training queries below which results differ by chance
 MANY = 200_000  # passages from which on encoding the corpus is what takes long
 OFTEN_CUT = 0.1
+BEGIN = ("warmup", "finetune")  # the recipe and the preset to begin with
+MANY_PASSES = 20  # over the training queries, from which on fewer steps may do
 
 
 @checked
@@ -31,8 +35,9 @@ def examine(
 
     Returns
     -------
-    By chapter (``sizes``, ``splits``, ``copies``, ``leaks``, ``lengths``, ``language``, with a model ``tokens``)
-    what was found; ``said``: the same in sentences; ``advice``: what to do, in sentences.
+    By chapter (``sizes``, ``splits``, ``copies``, ``leaks``, ``lengths``, ``language``, with a model ``tokens``,
+    with queries to train on ``training``) what was found; ``said``: the same in sentences; ``advice``: what to do,
+    in sentences.
 
     Raises
     ------
@@ -42,6 +47,8 @@ def examine(
     facts = examine_collection(collection)
     if model is not None:
         facts["tokens"] = token_facts(collection, ModelSource.at(model, allow_bin=allow_bin))
+    if any((trainable := trainable_queries(facts)).values()):
+        facts["training"] = training_facts(collection, trainable)
     return {**facts, "said": list(sentences(facts)), "advice": list(advice(facts))}
 
 
@@ -65,6 +72,31 @@ def token_facts(collection: Collection, source: ModelSource) -> dict[str, Any]:
             cut = length.sample_cut(collection)
             found[cut.plural] = {**quantiles(counts), **cut.as_json(), "told": str(cut)}
     return found
+
+
+def trainable_queries(facts: Mapping[str, Any]) -> dict[str, int]:
+    """The number of queries with a positive, by split."""
+    return {name: split["queries"] - split["without_positives"] for name, split in facts["splits"].items()}
+
+
+def training_facts(collection: Collection, trainable: Mapping[str, int]) -> dict[str, Any]:
+    """What the preset to begin with would train on, and for how many steps.
+
+    ``test_examine`` holds the number of steps against the recipe itself, which would load torch here.
+
+    Returns
+    -------
+    ``split``, ``queries`` that are trained on, those ``held_out`` as dev, ``steps``, ``queries_per_step`` and
+    ``passes`` over the queries.
+    """
+    split = "train" if trainable.get("train") else max(trainable, key=lambda name: trainable[name])
+    data = choose_splits(collection, train=split)
+    queries, preset = len(data.train), read_preset(*BEGIN)
+    batch = int(preset["queries_per_step"])
+    epoch = math.ceil(queries / batch)
+    steps = min(max(math.ceil(preset["epochs"] * epoch), preset["min_steps"]), preset["max_steps"])
+    sizes = {"queries": queries, "held_out": data.held_out, "steps": steps, "queries_per_step": batch}
+    return {"split": split, **sizes, "passes": steps / epoch}
 
 
 # ---------------------------------------------------------------- sentences
@@ -131,12 +163,12 @@ def advice(facts: Mapping[str, Any]) -> Iterator[str]:
     if not facts["sizes"]["queries"]:
         yield "This is a corpus alone: encode, index and search it. Training needs queries with positives."
         return
-    trainable = {name: split["queries"] - split["without_positives"] for name, split in facts["splits"].items()}
+    trainable = trainable_queries(facts)
     if not any(trainable.values()):
         yield "No query has a positive, so nothing can be trained or measured: check the judgements."
         return
     yield from split_advice(facts, trainable)
-    yield from recipe_advice(facts, trainable)
+    yield from recipe_advice(facts)
 
 
 def counted(n: int, one: str, several: str) -> str:
@@ -201,21 +233,29 @@ def split_advice(facts: Mapping[str, Any], trainable: Mapping[str, int]) -> Iter
             yield f"Without a positive, {lacking} of '{name}' cannot be trained on or measured by judgements."
 
 
-def recipe_advice(facts: Mapping[str, Any], trainable: Mapping[str, int]) -> Iterator[str]:
+def beginning(training: Mapping[str, Any]) -> str:
+    """Advice on the recipe to begin with, and what it does to this collection."""
+    recipe, preset = BEGIN
+    split = "" if training["split"] == "train" else f" --train {training['split']}"
+    passes = f"{training['passes']:.2g}" if training["passes"] < 10 else f"{training['passes']:,.0f}"
+    fewer = ", which is much: fewer steps, such as --epochs 10, may do" if training["passes"] > MANY_PASSES else ""
+    return (
+        f"Begin with `hardneg train {recipe} --preset {preset}{split}`: {training['steps']:,} steps of "
+        f"{min(training['queries_per_step'], training['queries'])} queries, {passes} passes over "
+        f"{training['queries']:,} training queries{fewer}."
+    )
+
+
+def recipe_advice(facts: Mapping[str, Any]) -> Iterator[str]:
     """Advice on the recipe to begin with, its steps, and the time that it takes."""
-    queries = trainable.get("train", max(trainable.values()))
+    queries = facts["training"]["queries"]
     if queries < FEW:
         yield (
             f"{queries:,} training queries are few: results may differ by chance. Compare with BM25 and with the "
             "untrained model, and train with several --seeds."
         )
-    preset = read_preset("warmup", "finetune")
-    batch = int(preset.get("queries_per_step", 32))
-    steps = counted(-(-queries // batch), "step", "steps")
-    yield (
-        f"Begin with `hardneg train warmup --preset finetune`: an epoch is {steps} of "
-        f"{batch} queries. Then try `hardneg train ance-tele --preset finetune`, which mines hard negatives."
-    )
+    later = "Then try `hardneg train ance-tele --preset finetune`, which mines hard negatives."
+    yield f"{beginning(facts['training'])} {later}"
     if facts["sizes"]["answers"]:
         yield "The queries have answers: with --set labels=answers no passage that has an answer is a negative."
     if facts["sizes"]["passages"] > MANY:

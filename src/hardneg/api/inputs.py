@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
@@ -16,11 +16,14 @@ from hardneg.experiment.layout import Layout, trec_run
 from hardneg.experiment.names import FINAL
 from hardneg.models.source import ModelSource
 from hardneg.process.distributed import rank
+from hardneg.records import Run
 from hardneg.storage.artifacts import SettingsClash, cache_root, check_writable, is_published, lease
 from hardneg.storage.lease import holding as holding
 
 Data = str | Path | Collection
 Place = str | Path
+AnyRun = str | Path | Run | Mapping[str, Mapping[str, float]]  # a file, an experiment, rows, or scores by ids
+AnyQrels = str | Path | Mapping[str, Mapping[str, int]]  # a file, or grades by ids
 Word = TypeVar("Word", bound=str)
 
 

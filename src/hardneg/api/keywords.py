@@ -9,6 +9,7 @@ from typing import Literal, TypedDict
 
 from hardneg.api.inputs import Place
 from hardneg.data.training_data import Splits
+from hardneg.experiment.observers import Told
 from hardneg.recipes.settings import TrainingSettings
 
 
@@ -32,6 +33,9 @@ class Options(TypedDict, total=False):
     device: str | None
     role: str | None
     retriever: Place | None
+    on_step: Told | None
+    on_state: Told | None
+    progress: bool | None
 
 
 class Keywords(Options, total=False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +38,9 @@ from hardneg.negatives.labels import answers_of, current_positives
 from hardneg.negatives.mining import SOURCES, TELEPORTED, Corpus, Miner, mine_pool
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
 from hardneg.negatives.scores import Guide
+from hardneg.process.distributed import by_leader, is_leader
 from hardneg.records import Run
+from hardneg.search.retriever import CachedRetriever
 from hardneg.storage.artifacts import read_manifest
 
 
@@ -64,6 +67,8 @@ def mine(
     **reading: Unpack[Reading],
 ) -> NegativePool:
     """Mine negatives once, for any trainer, publish them as a pool at ``out`` and return it.
+
+    In a :func:`~hardneg.process.distributed.group` all processes encode and search, and rank 0 mines.
 
     Parameters
     ----------
@@ -102,16 +107,25 @@ def mine(
         partial(check_file_source, sources, file),
     )
     source = None if model is None else source_at(model, **reading)
-    with holding(out, folder):
+    with holding(out, folder) if is_leader() else contextlib.nullcontext():
         collection = collection_of(data, cache)
         parts = data_of(collection, split, labels, judgements_of(judgements, collection))
         inputs = open_mining_inputs(parts, folder, source, needs_model=needs_model, previous=previous, file=file)
         if filter_by is not None:
             inputs = inputs.guided(guide_by(filter_by, parts.collection, folder, reading))
-        pool = mine_from(inputs, parts, folder, filters=filters, **settings)
-        besides = {"split": split, "filters": dataclasses.asdict(filters), **dataclasses.asdict(labels)}
-        save_pool(pool, out, settings={**settings, **besides}, inputs=inputs.digests)
-    return pool
+        if isinstance(inputs.corpus, CachedRetriever):
+            inputs.corpus.open_together(as_trained=True)
+
+        made: list[NegativePool] = []
+
+        def publish() -> None:
+            pool = mine_from(inputs, parts, folder, filters=filters, **settings)
+            besides = {"split": split, "filters": dataclasses.asdict(filters), **dataclasses.asdict(labels)}
+            save_pool(pool, out, settings={**settings, **besides}, inputs=inputs.digests)
+            made.append(pool)
+
+        by_leader(publish)
+    return made[0] if made else load_pool(out)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,6 +24,7 @@ from hardneg.data.training_data import DEFAULT_SPLITS, Splits, TrainingData, ame
 from hardneg.errors import ArtifactError, SettingsError
 from hardneg.evaluation.answers import check_answers
 from hardneg.experiment.layout import BEFORE_SETTINGS, Layout
+from hardneg.experiment.observers import Told
 from hardneg.models.source import ModelSource
 from hardneg.negatives.pool import NegativePool, load_pool
 from hardneg.process.distributed import world_size
@@ -71,6 +72,7 @@ class Task:
     cache: Path | None
     role: str | None
     retriever: str | None
+    observers: tuple[Told | None, Told | None]  # of steps, and of states
     split_seed: int  # every seed holds out the same queries
 
     @property
@@ -119,6 +121,9 @@ def prepare(
     device: str | None = None,
     role: str | None = None,
     retriever: Place | None = None,
+    on_step: Told | None = None,
+    on_state: Told | None = None,
+    progress: bool | None = None,
     **values: Any,
 ) -> Task:
     """Check the arguments of training, which are those of its plan too.
@@ -146,6 +151,9 @@ def prepare(
     role : be one role of a recipe that has several (``trainer``, ``inferencer``), beside other processes or
         machines on the same files; without it one process starts and watches them all.
     retriever : of ``ranker``: the model that ranks first and mines; without it BM25 does.
+    on_step, on_state : functions that are told of each step and of each state that was measured, see
+        :class:`~hardneg.experiment.observers.Observers`.
+    progress : show how far it is, or do not; by default a notebook shows it, and a program does not.
 
     Raises
     ------
@@ -163,6 +171,9 @@ def prepare(
     chosen = recipe_settings(recipe, preset, config, settings=settings, device=device, out=place, **values)
     chosen = chosen.with_index(index_folder is not None).with_frozen(filter_by is not None, teacher is not None)
     check_processes(recipe, chosen, role)
+    if on_step is not None and chosen.roles:
+        what = f"on_step with mode = {getattr(chosen, 'mode', '')}, where another process makes the steps"
+        raise SettingsError("BAD_SETTING", what, "leave it out, and read them with hn.follow")
     if retriever is not None and recipe.trains != "ranker":
         what = f"a retriever is given, and {recipe.name} trains one"
         raise SettingsError("BAD_SETTING", what, "give it as the model, or leave it out")
@@ -177,7 +188,8 @@ def prepare(
     chosen, seed = chosen.for_data(len(parts.train)), chosen.seed
     given = open_given(recipe, chosen, parts.collection, path_of(negatives), path_of(index_folder))
     first = None if retriever is None else str(retriever)
-    return Task(recipe, chosen, parts, splits, source, place, count, given, stores, role, first, seed)
+    told = on_step, on_state
+    return Task(recipe, chosen, parts, splits, source, place, count, given, stores, role, first, told, seed)
 
 
 def path_of(place: Place | None) -> Path | None:
@@ -217,10 +229,11 @@ def open_given(
 
 
 def check_processes(recipe: Recipe, settings: TrainingSettings, role: str | None) -> None:
-    """Refuse several processes where a recipe knows of one, or has roles that are processes themselves."""
-    if world_size() > 1 and (not recipe.together or settings.roles or role):
-        what = f"{recipe.name} is trained by one process, and {world_size()} were started"
-        raise SettingsError("ONE_PROCESS", what, "start it without torchrun")
+    """Refuse several processes that are to watch over roles: these are groups of processes themselves."""
+    if world_size() > 1 and settings.roles and role is None:
+        what = f"{recipe.name} has roles here, watched over by one process, and {world_size()} were started"
+        fix = f"start each by a torchrun of its own (--role {', --role '.join(settings.roles)}), this without"
+        raise SettingsError("ONE_PROCESS", what, fix)
 
 
 def check_ranker(recipe: Recipe, ranker: Place | None) -> None:

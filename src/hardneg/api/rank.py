@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from hardneg.api.evaluate import check_overlap
+from hardneg.api.evaluate import check_overlap, named, opened_run
 from hardneg.api.inputs import (
+    AnyRun,
     Data,
     Place,
     Reading,
@@ -22,6 +23,7 @@ from hardneg.api.inputs import (
     one_of,
     source_at,
 )
+from hardneg.api.outcomes import by_ids
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.data.formats.trec import read_run, read_runs, write_run
@@ -46,8 +48,8 @@ if TYPE_CHECKING:
 
 @checked
 def fuse(
-    runs: Sequence[Place],
-    out: Place,
+    runs: Sequence[AnyRun],
+    out: Place | None = None,
     *,
     method: Method = "rrf",
     weights: Sequence[float] | None = None,
@@ -56,16 +58,17 @@ def fuse(
     k: int = 1000,
     data: Data | None = None,
     tune: str | None = None,
-    tuning_runs: Sequence[Place] = (),
+    tuning_runs: Sequence[AnyRun] = (),
     measure: str = "RR@10",
     cache: Place | None = None,
 ) -> dict[str, Any]:
-    """Fuse run files over the same queries into one at ``out``, replacing what was there.
+    """Fuse runs over the same queries into one at ``out``, replacing what was there.
 
     Parameters
     ----------
-    runs : two or more, TREC or MS MARCO, ``.gz`` or not. The fused run has the queries of all of them.
-    out : ``.gz`` by name.
+    runs : two or more: files (TREC or MS MARCO, ``.gz`` or not), ``{query id: {passage id: score}}``, or runs of
+        the rows of ``data``. The fused run has the queries of all of them.
+    out : ``.gz`` by name. Without it nothing is written, and the fused run comes back.
     method : ``rrf``, reciprocal rank fusion, or ``linear``, the weighted sum of normalised scores; with
         ``normalisation`` and ``rank_constant`` described at :class:`~hardneg.search.fusion.Fusion`.
     weights : one for each run, in their order; 1 each by default.
@@ -79,8 +82,8 @@ def fuse(
 
     Returns
     -------
-    ``run`` (the place), ``queries``, ``hits``, ``method``, ``weights``; when tuned, ``tuned`` with the split, the
-    measure and its value.
+    ``run`` (the place; without ``out`` the run by ids), ``queries``, ``hits``, ``method``, ``weights``; when
+    tuned, ``tuned`` with the split, the measure and its value.
 
     Raises
     ------
@@ -92,8 +95,9 @@ def fuse(
     fusion = checked_fusion(runs, weights, method, normalisation, rank_constant)
     at_least("k", k)
     tuning = check_tuning(runs, weights, data, tune, tuning_runs, measure)
-    check_file(Path(out))
-    check_apart(out, [*runs, *tuning_runs])
+    if out is not None:
+        check_file(Path(out))
+        check_apart(out, [*runs, *tuning_runs])
     collection = None if data is None else collection_of(data, cache)
     given, queries, passages, id_rank = open_ranked([*runs, *tuning_runs], collection)
     facts: dict[str, Any] = {}
@@ -103,20 +107,28 @@ def fuse(
         facts = {"tuned": {"split": tuning.split, str(tuning.measure): tuned.value}}
     with track("fusing", "queries") as tick:
         fused = fuse_runs(given[: len(runs)], weights, fusion=fusion, k=k, id_rank=id_rank, progress=tick)
-    write_run(Path(out), fused, queries, passages)
+    if out is not None:
+        write_run(Path(out), fused, queries, passages)
     said = {"method": method, "weights": list(check_weights(weights, len(runs)))}
-    return {"run": str(out), "queries": len(fused), "hits": len(fused.scores), **said, **facts}
+    return {
+        "run": by_ids(fused, queries, passages) if out is None else str(out),
+        "queries": len(fused),
+        "hits": len(fused.scores),
+        **said,
+        **facts,
+    }
 
 
-def check_apart(out: Place, runs: Sequence[Place]) -> None:
+def check_apart(out: Place, runs: Sequence[AnyRun]) -> None:
     """Refuse to write a run over one that it is made of."""
-    if Path(out).exists() and any(Path(run).exists() and Path(out).samefile(run) for run in runs):
+    files = [Path(run) for run in runs if isinstance(run, str | Path)]
+    if Path(out).exists() and any(run.exists() and run.samefile(out) for run in files):
         what = "this run is to be read, and would be lost"
         raise SettingsError("EXISTS", what, "give another --out", path=Path(out))
 
 
 def checked_fusion(
-    runs: Sequence[Place],
+    runs: Sequence[AnyRun],
     weights: Sequence[float] | None,
     method: Method,
     normalisation: Normalisation,
@@ -131,14 +143,15 @@ def checked_fusion(
 
 
 def open_ranked(
-    places: Sequence[Place], collection: Collection | None
+    given: Sequence[AnyRun], collection: Collection | None
 ) -> tuple[list[Run], IdSpace, IdSpace, Int32]:
-    """Run files, the ids of their queries and passages, and the rank of each passage's id."""
+    """The runs, the ids of their queries and passages, and the rank of each passage's id."""
+    places = [Path(run) if isinstance(run, str | Path) else opened_run(run, "", collection) for run in given]
     if collection is None:
-        runs, queries, passages = read_runs([*map(Path, places)], Vocabulary(()), Vocabulary(()))
+        runs, queries, passages = read_runs(places, Vocabulary(()), Vocabulary(()))
     else:
         spaces = collection.query_ids, collection.passage_ids
-        runs, queries, passages = read_runs([*map(Path, places)], *spaces, collection=collection.digest)
+        runs, queries, passages = read_runs(places, *spaces, collection=collection.digest)
     return runs, queries, passages, passages.id_rank
 
 
@@ -176,11 +189,11 @@ class Tuning:
 
 
 def check_tuning(
-    runs: Sequence[Place],
+    runs: Sequence[AnyRun],
     weights: Sequence[float] | None,
     data: Data | None,
     tune: str | None,
-    tuning_runs: Sequence[Place],
+    tuning_runs: Sequence[AnyRun],
     measure: str,
 ) -> Tuning | None:
     """What is tuned for, None if nothing; raises :class:`SettingsError` where the settings contradict."""
@@ -201,7 +214,9 @@ def check_tuning(
     measures = parse_measures(measure)
     if len(measures) != 1:
         raise SettingsError("BAD_TUNING", f"there are {len(measures)} measures", "tune for one measure")
-    return Tuning(tune, measures[0], tuple(map(str, tuning_runs or runs)))
+    return Tuning(
+        tune, measures[0], tuple(named(run, number) for number, run in enumerate(tuning_runs or runs, 1))
+    )
 
 
 # ---------------------------------------------------------------- re-ranking

@@ -7,10 +7,12 @@ from typing import Any
 
 from hardneg.api import train as training
 from hardneg.api.inputs import Data, Place
+from hardneg.api.outcomes import Results
 from hardneg.api.settings import recipe_settings
 from hardneg.arguments import checked
 from hardneg.config import nearest
 from hardneg.errors import SettingsError
+from hardneg.process.progress import showing
 from hardneg.recipes.catalogue import CATALOGUE
 from hardneg.recipes.settings import Recipe, TrainingSettings
 
@@ -40,7 +42,7 @@ def plan(
 
 
 @checked
-def train(recipe: str, data: Data, model: Place, out: Place, **options: Any) -> dict[str, Any]:
+def train(recipe: str, data: Data, model: Place, out: Place, **options: Any) -> Results:
     """Run a recipe and return the results; the same call resumes, or extends what may grow (``episodes``).
 
     Parameters
@@ -62,46 +64,47 @@ def train(recipe: str, data: Data, model: Place, out: Place, **options: Any) -> 
     BusyError : another process works in ``out``.
     NumericError : a loss or gradient was not finite.
     """
-    return training.train_seeds(training.prepare(recipe_named(recipe), data, model, out, **options))
+    with showing(options.get("progress")):
+        return Results(training.train_seeds(training.prepare(recipe_named(recipe), data, model, out, **options)))
 
 
 @checked
-def train_ance_tele(data: Data, model: Place, out: Place, **options: Any) -> dict[str, Any]:
+def train_ance_tele(data: Data, model: Place, out: Place, **options: Any) -> Results:
     """Train with teleportation negatives (Sun et al., 2022): :func:`train` with ``ance-tele``."""
     return train("ance-tele", data, model, out, **options)
 
 
 @checked
-def train_warmup(data: Data, model: Place, out: Place, **options: Any) -> dict[str, Any]:
+def train_warmup(data: Data, model: Place, out: Place, **options: Any) -> Results:
     """Train on BM25, random, in-batch or NCE negatives: :func:`train` with ``warmup``."""
     return train("warmup", data, model, out, **options)
 
 
 @checked
-def train_ance(data: Data, model: Place, out: Place, **options: Any) -> dict[str, Any]:
+def train_ance(data: Data, model: Place, out: Place, **options: Any) -> Results:
     """Train with refreshed negatives (Xiong et al., 2021), in one process or two: :func:`train` with ``ance``."""
     return train("ance", data, model, out, **options)
 
 
 @checked
-def train_star(data: Data, model: Place, out: Place, **options: Any) -> dict[str, Any]:
+def train_star(data: Data, model: Place, out: Place, **options: Any) -> Results:
     """Train on static hard negatives and the reused batch (Zhan et al., 2021): :func:`train` with ``star``."""
     return train("star", data, model, out, **options)
 
 
 @checked
-def train_adore(data: Data, model: Place, out: Place, **options: Any) -> dict[str, Any]:
+def train_adore(data: Data, model: Place, out: Place, **options: Any) -> Results:
     """Train the query side on what it retrieves (Zhan et al., 2021): :func:`train` with ``adore``."""
     return train("adore", data, model, out, **options)
 
 
 @checked
-def train_ar2(data: Data, model: Place, out: Place, **options: Any) -> dict[str, Any]:
+def train_ar2(data: Data, model: Place, out: Place, **options: Any) -> Results:
     """Train with a ranker that learns too (Zhang et al., 2022): :func:`train` with ``ar2``."""
     return train("ar2", data, model, out, **options)
 
 
 @checked
-def train_ranker(data: Data, model: Place, out: Place, **options: Any) -> dict[str, Any]:
+def train_ranker(data: Data, model: Place, out: Place, **options: Any) -> Results:
     """Train a cross-encoder, from one or from an encoder, on groups of a pool: :func:`train` with ``ranker``."""
     return train("ranker", data, model, out, **options)

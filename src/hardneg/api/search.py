@@ -22,13 +22,14 @@ from hardneg.api.inputs import (
     source_at,
 )
 from hardneg.api.inspect import passage_facts
+from hardneg.api.outcomes import Hits
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.data.formats.trec import write_run
 from hardneg.data.languages import language_named
 from hardneg.data.training_data import named_split
 from hardneg.errors import ArtifactError, SettingsError
-from hardneg.process.distributed import shard_of
+from hardneg.process.distributed import by_leader, shard_of
 from hardneg.records import Int32, Run, Side
 from hardneg.search.bm25 import bm25_run, bm25_texts
 
@@ -108,6 +109,9 @@ def search_split(
 ) -> dict[str, Any]:
     """Search the queries of a split and write a TREC run file at ``out``, replacing what was there.
 
+    In a :func:`~hardneg.process.distributed.group` all processes encode, each searches the passages that it
+    encoded, and rank 0 writes.
+
     Parameters
     ----------
     out : ``.gz`` by name.
@@ -139,10 +143,17 @@ def search_split(
     check_file(Path(out))
     collection, folder = collection_of(data, cache), cache_at(cache)
     rows = named_split(collection, split).query_rows
-    searcher = reranked_by(rerank_by, rerank_k, chosen.open(collection, folder, reading), folder, reading)
-    run = searcher.search_queries(rows, k)
-    write_run(Path(out), run, collection.query_ids, collection.passage_ids)
-    return {"run": str(out), "queries": len(run), "hits": len(run.scores)}
+    first = chosen.open(collection, folder, reading)
+    searcher = reranked_by(rerank_by, rerank_k, first, folder, reading)
+
+    def write() -> dict[str, Any]:
+        run = searcher.search_queries(rows, k)
+        write_run(Path(out), run, collection.query_ids, collection.passage_ids)
+        return {"run": str(out), "queries": len(run), "hits": len(run.scores)}
+
+    if chosen.model is not None:
+        first.open_together()  # type: ignore[attr-defined]  # it is a retriever of a model
+    return by_leader(write)
 
 
 @checked
@@ -161,11 +172,10 @@ def search_text(
     rerank_k: int = 100,
     cache: Place | None = None,
     **reading: Unpack[Reading],
-) -> list[dict[str, Any]]:
+) -> Hits:
     """The best ``k`` passages for one text; parameters as for :func:`search_split`.
 
-    Whoever asks often opens a retriever once, and gives it and its collection:
-    ``search_text(retriever.collection, text, retriever=retriever)``.
+    Whoever asks often opens a searcher once (:func:`~hardneg.api.searcher.open_searcher`).
 
     Returns
     -------
@@ -182,13 +192,13 @@ def search_text(
     return hits_of(collection, searcher.search_texts([text], k))
 
 
-def hits_of(collection: Collection, run: Run) -> list[dict[str, Any]]:
+def hits_of(collection: Collection, run: Run) -> Hits:
     """The hits of a run's only query, with texts."""
     rows, scores = run.hits(0)
-    return [
+    return Hits(
         {"rank": rank, "score": float(score), **passage_facts(collection, int(row))}
         for rank, (row, score) in enumerate(zip(rows, scores, strict=True), 1)
-    ]
+    )
 
 
 # ---------------------------------------------------------------- what searches

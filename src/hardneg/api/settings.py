@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,14 +11,14 @@ from typing import Any, TypeVar, get_args
 from hardneg.api.inputs import Place
 from hardneg.arguments import checked
 from hardneg.config import build, read_overrides, read_preset, split_config
-from hardneg.errors import Faults, HardnegError
+from hardneg.errors import Faults, HardnegError, SettingsError
 from hardneg.experiment.folder import read_settings
 from hardneg.experiment.layout import Layout
 from hardneg.process.hardware import Precision, best_precision
 from hardneg.process.progress import note
 from hardneg.process.threads import pick_device
 from hardneg.recipes.settings import Recipe, TrainingSettings
-from hardneg.recipes.usual import usual_settings
+from hardneg.recipes.usual import split_options, usual_settings
 
 T = TypeVar("T")
 
@@ -40,7 +41,8 @@ def recipe_settings(
     Parameters
     ----------
     preset : the name of one of the recipe's presets.
-    config : a TOML file. What it says of data, model and folder is for the command line.
+    config : a TOML file of settings, and of options for what everyone sets (``lr = 3e-5``). What it says of data,
+        model and folder is for the command line.
     settings : others, made before.
     overrides : ``key=value`` texts.
     usual : options for what everyone sets, by the names of :data:`~hardneg.recipes.usual.USUAL`.
@@ -54,12 +56,12 @@ def recipe_settings(
     """
     readers: list[Callable[[], Mapping[str, Any]]] = [
         lambda: {} if preset is None else read_preset(recipe.name, preset),
-        lambda: {} if config is None else split_config(Path(config))[1],
+        lambda: {} if config is None else file_settings(recipe, Path(config)),
         lambda: {} if settings is None else settings.model_dump(mode="json"),
         lambda: usual_settings(recipe.name, usual or {}, recipe.settings.model_fields, assigned(overrides)),
         *(partial(read_overrides, [text]) for text in overrides),
     ]
-    faults: list[HardnegError] = []
+    faults: list[HardnegError] = given_twice(overrides)
     best = attempt(lambda: best_precision(pick_device(device)), faults)
     layers = [layer for read in readers if (layer := attempt(read, faults)) is not None]
     asked = any("precision" in layer for layer in (*layers, values))
@@ -77,6 +79,23 @@ def recipe_settings(
         elif settings is not None:
             built.coming_from({name: settings.origin_of(name) for name in layer})
     return built
+
+
+def given_twice(overrides: Sequence[str]) -> list[HardnegError]:
+    """A fault for each setting that several ``key=value`` texts give."""
+    counts = Counter(name for text in overrides if (name := text.partition("=")[0].strip()))
+    return [
+        SettingsError("BAD_SETTING", f"{name:.80} is given {count} times by --set", "give it once")
+        for name, count in counts.items()
+        if count > 1
+    ]
+
+
+def file_settings(recipe: Recipe, path: Path) -> dict[str, Any]:
+    """The settings of a TOML file, which may also name options for what everyone sets, such as ``lr``."""
+    known = recipe.settings.model_fields
+    options, settings = split_options(split_config(path)[1], known)
+    return usual_settings(recipe.name, options, known, settings, written=True) | settings
 
 
 def assigned(overrides: Sequence[str]) -> set[str]:

@@ -19,11 +19,14 @@ from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.lengths import Length, lengths_of
 from hardneg.models.loading import read_model
 from hardneg.models.tokenizing import texts_digest
-from hardneg.process.distributed import is_leader, world_size
+from hardneg.process.distributed import by_leader, is_leader, world_size
 from hardneg.process.hardware import warn_if_emulated
-from hardneg.process.progress import say
+from hardneg.process.progress import is_shown, say
+from hardneg.process.stages import Planned
 from hardneg.recipes.ance.roles import Job, jobs_of, take_role
+from hardneg.recipes.estimate import take_sample
 from hardneg.recipes.frozen import frozen_inputs
+from hardneg.recipes.stages import stages_of
 from hardneg.recipes.starting_model import as_trained, own_encoder, settings_of, starting_encoder
 from hardneg.recipes.starting_ranker import starting_ranker
 from hardneg.recipes.untrained import Own, own_model
@@ -45,6 +48,7 @@ class Start:
     lengths : at which texts are cut.
     changes : what differs from the model as it came, a line each.
     device : that of the model: ``cpu`` or ``cuda``.
+    stages : what training does, in order, where progress is shown.
     """
 
     given: Mapping[str, Any]
@@ -56,6 +60,7 @@ class Start:
     lengths: Sequence[Length]
     changes: Sequence[str]
     device: str
+    stages: Sequence[Planned] = ()
 
 
 def open_start(task: Task, *, compare_texts: bool) -> Start:
@@ -77,17 +82,28 @@ def open_start(task: Task, *, compare_texts: bool) -> Start:
     came = settings_of(model, settings.prompts)
     reinit = settings.reinit_layers
     inputs = inputs_of(task, encoder)
+    own = None if came is None else own_model(came, encoder.settings, load, reinit=reinit)
     return Start(
         task.given.arguments,
         inputs,
         base,
         untrained=base if came is None else load,
-        own=None if came is None else own_model(came, encoder.settings, load, reinit=reinit),
+        own=own,
         own_settings=came or encoder.settings,
         lengths=lengths_of(encoder, came or encoder.settings),
         changes=overridden(settings, model, encoder),
         device=encoder.device.type,
+        stages=shown_stages(task, encoder, own),
     )
+
+
+def shown_stages(task: Task, encoder: BiEncoder, own: Own | None) -> list[Planned]:
+    """The stages of training, where someone sees its progress; a sample of the texts says how long they are."""
+    if not is_shown():
+        return []
+    work = task.recipe.plan(task.settings, task.data, encoder)
+    judged = task.data.dev is not None or task.data.test is not None
+    return stages_of(work, take_sample(work, encoder), as_it_came=own is not None and judged)
 
 
 def with_ranker(start: Start, task: Task) -> Start:
@@ -133,7 +149,7 @@ def be_role(task: Task, role: str) -> None:
     """Be one role of an experiment, beside other processes, until there is nothing left to do."""
     warn_if_emulated(task.settings.precision, task.source.device_here)
     inputs = open_start(task, compare_texts=True).inputs
-    keep_judgements(task.place, task.data)
+    by_leader(keep_judgements, task.place, task.data)
     take_role(task.recipe, *role_jobs(task, inputs, [role]))
 
 

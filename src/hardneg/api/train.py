@@ -17,6 +17,7 @@ from hardneg.diagnostics.search_state import bm25_judged
 from hardneg.diagnostics.seeds import pool_seeds
 from hardneg.diagnostics.timeline import draw_timeline
 from hardneg.experiment.folder import open_experiment
+from hardneg.experiment.observers import Observers
 from hardneg.experiment.provenance import remember_collection
 from hardneg.experiment.results_manifest import write_results
 from hardneg.experiment.snapshot import State
@@ -24,6 +25,7 @@ from hardneg.experiment.tensorboard import tensorboard_writer
 from hardneg.process.distributed import by_leader, group, is_leader
 from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import note
+from hardneg.process.stages import following
 from hardneg.recipes.ance.supervision import team
 from hardneg.recipes.estimate import describe_work
 from hardneg.recipes.frozen import frozen_models
@@ -95,6 +97,8 @@ def train_once(task: Task, start: Start) -> dict[str, Any]:
                     given["working"] = stack.enter_context(team(jobs, experiment, settings))
                 return recipe.run(training, start.base, **given)
 
+            stack.enter_context(following(start.stages))
+            stack.enter_context(experiment.observed(Observers(*task.observers)))
             evaluate_states(
                 from_own(start.own, training, states),
                 data,

@@ -15,13 +15,15 @@ from hardneg.diagnostics.reranked import kept_ranker, ranking_gains, save_state
 from hardneg.diagnostics.results import EvaluationPlan, Handling, evaluate_states, is_measured
 from hardneg.diagnostics.search_state import bm25_judged
 from hardneg.experiment.folder import open_experiment
+from hardneg.experiment.observers import Observers
 from hardneg.experiment.provenance import remember_collection
 from hardneg.experiment.tensorboard import tensorboard_writer
 from hardneg.models.cross_encoder import CrossEncoder
 from hardneg.models.loading import open_encoder
 from hardneg.process.distributed import by_leader, is_leader
 from hardneg.process.hardware import warn_if_emulated
-from hardneg.process.progress import clock, note, say
+from hardneg.process.progress import clock, is_shown, note, say
+from hardneg.process.stages import Planned, following
 from hardneg.recipes.estimate import add_beside
 from hardneg.recipes.frozen import FrozenModels, frozen_inputs, frozen_models
 from hardneg.recipes.frozen_cost import frozen_work
@@ -49,7 +51,11 @@ def train_ranker(task: Task) -> dict[str, Any]:
             say_what_differs(experiment, ranker.device.type)
         base = partial(fresh_ranker, source, settings)
         first = [ranker]  # training starts with the one that is open; the next is read again
-        with tensorboard_writer(experiment, settings.tensorboard and is_leader()):
+        with (
+            tensorboard_writer(experiment, settings.tensorboard and is_leader()),
+            following(shown_stages(task, ranker)),
+            experiment.observed(Observers(*task.observers)),
+        ):
             evaluate_states(
                 recipe.run(training, lambda: first.pop() if first else base(), **given),
                 data,
@@ -72,6 +78,14 @@ def train_ranker(task: Task) -> dict[str, Any]:
         for line in gain_lines(results):
             say(line)
     return results
+
+
+def shown_stages(task: Task, ranker: CrossEncoder) -> list[Planned]:
+    """The stages of training, where someone sees its progress."""
+    if not is_shown():
+        return []
+    work: RankerWork = task.recipe.plan(task.settings, task.data, ranker)
+    return work.stages(retrieved=task.retriever is not None)
 
 
 def ranker_settings(task: Task) -> RankerTraining:

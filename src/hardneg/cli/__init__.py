@@ -97,14 +97,27 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 
 def usage_line(fault: Any) -> str:
     """One line for a usage error of typer."""
-    text = " ".join(fault.format_message().split()).rstrip(".")
     context = getattr(fault, "ctx", None)
     name = context.command_path if context else "hardneg"
+    text = wrong_value(fault) or " ".join(fault.format_message().split()).rstrip(".")
     if unknown := getattr(fault, "option_name", None):
         text = f"No such option: {unknown}{better_option(str(unknown), fault)}"
     if getattr(getattr(fault, "param", None), "name", None) == POOL_BEFORE:
         text += "; a pool is given by --pool"
     return f"USAGE: {text}; see {name} --help"
+
+
+def wrong_value(fault: Any) -> str:
+    """The text on a value that is none of its option's kind, in the words used for settings; "": another fault."""
+    cause, flags = fault.__cause__, getattr(getattr(fault, "param", None), "opts", None)
+    if not flags or not hasattr(cause, "errors"):  # pydantic's, which is not loaded without need
+        return ""
+    from hardneg.config import expected_by
+
+    error = cause.errors()[0]
+    flag = flags[0] if flags[0].startswith("-") else flags[0].upper()
+    wanted = expected_by(error)
+    return f'{flag} = "{error["input"]!s:.80}"; it should {wanted}' if wanted else ""
 
 
 def better_option(flag: str, fault: Any) -> str:

@@ -33,7 +33,7 @@ from hardneg.cli.options import (
     show_result,
     with_shared,
 )
-from hardneg.errors import Faults
+from hardneg.errors import Faults, SettingsError
 
 
 def import_command(
@@ -60,8 +60,10 @@ def import_command(
     as_json: JsonOption = False,
 ) -> None:
     """Read a collection of any format into the canonical form, or --check it."""
-    if (to is None) != check:
-        raise typer.BadParameter("give --to FOLDER, or --check", param_hint="'--to'")
+    if to is None and not check:
+        raise SettingsError("USAGE", "Missing option '--to'", "give the new folder, or --check to write nothing")
+    if to is not None and check:
+        raise SettingsError("USAGE", "--to and --check do not go together", "leave one of them out")
     begin()
     from hardneg.api.inputs import one_of
     from hardneg.cli.tables import facts_table
@@ -81,7 +83,7 @@ def import_command(
 
     from hardneg.data.checking import check_import
 
-    found = check_import(source, **rules)
+    found = check_import(source, language=language, **rules)
     show_result(found.as_json(), as_json, lambda facts: facts_table({**facts, "lines": None}))
     if found.faults:
         raise Faults(found.faults)
@@ -132,12 +134,10 @@ def mine(
     from hardneg.api.mine import mine as execute
     from hardneg.cli.tables import facts_table
     from hardneg.negatives.candidates import Filters
+    from hardneg.process.distributed import group, is_leader
 
     machine.tune()
-    pool = execute(
-        data,
-        model,
-        out,
+    arguments: dict[str, Any] = dict(
         **reading,
         split=split,
         sources=[name.strip() for name in sources.split(",") if name.strip()],
@@ -154,7 +154,10 @@ def mine(
         seed=seed,
         **machine.places,
     )
-    show_result({"pool": str(out), **pool_stats(pool)}, as_json, facts_table)
+    with group():
+        pool = execute(data, model, out, **arguments)
+        if is_leader():
+            show_result({"pool": str(out), **pool_stats(pool)}, as_json, facts_table)
 
 
 def inspect(

@@ -70,6 +70,7 @@ def doctor(
         str | None,
         typer.Argument(help="Folder of a collection, or [FORMAT:]SOURCE.", metavar="[DATA]", show_default=False),
     ] = None,
+    named: Annotated[str | None, option("--data", help="The same as DATA.", metavar="DATA")] = None,
     model: MaybeModel = None,
     allow_bin: AllowBin = False,
     allow_code: AllowCode = None,
@@ -80,6 +81,9 @@ def doctor(
 
     Without DATA: show versions, devices, threads, memory, and the line that installs each missing package.
     """
+    if data is not None and named is not None:
+        raise typer.BadParameter("DATA is given twice, by itself and by --data", param_hint="'DATA'")
+    data = named if data is None else data
     if data is not None:
         begin(code=allow_code)
         from hardneg.api.examine import examine

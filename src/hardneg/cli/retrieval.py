@@ -94,6 +94,7 @@ def search(
     begin(resumable=not lexical, code=reading.pop("allow_code"))
     from hardneg.api.search import search_split, search_text
     from hardneg.cli.tables import facts_table, hits_text
+    from hardneg.process.distributed import group, is_leader
 
     if lexical:  # needs no torch
         machine.limit()
@@ -113,4 +114,7 @@ def search(
     if query is not None:
         show_result(search_text(data, query, k=k or 5, **common), as_json, lambda hits: hits_text(query, hits))
     elif out is not None:
-        show_result(search_split(data, out, split=split, k=k or 1000, **common), as_json, facts_table)
+        with group():
+            found = search_split(data, out, split=split, k=k or 1000, **common)
+            if is_leader():
+                show_result(found, as_json, facts_table)

@@ -31,6 +31,7 @@ from hardneg.data.checks import (
 )
 from hardneg.data.formats.faults import Unread, collecting
 from hardneg.data.importing import find_source
+from hardneg.data.languages import language_named
 from hardneg.data.record_source import JudgementRecord, PassageRecord, QueryRecord, Source
 from hardneg.data.text import as_hashes, hash_bytes, hash_strings
 from hardneg.errors import InputError
@@ -125,24 +126,30 @@ def check_import(
     allow_empty: bool = False,
     allow_unjudged: bool = False,
     on_duplicate: OnDuplicate = "error",
+    language: str | None = None,
 ) -> Checked:
     """Read a collection of any format, write nothing, and tell all faults that an import would stop at.
 
     Parameters
     ----------
-    source, format, allow_empty, allow_unjudged, on_duplicate : as of :func:`import_collection`.
+    source, format, allow_empty, allow_unjudged, on_duplicate, language : as of :func:`import_collection`.
 
     Raises
     ------
     InputError : the place does not exist, or its format is not recognised.
+    SettingsError : there is no such language or format.
     """
+    if language is not None:
+        language_named(language)
     if isinstance(source, str):
         source = find_source(source, format)
     check = _Check(Rules(allow_empty, allow_unjudged, on_duplicate))
     with collecting(check.findings.add):
         passages = check.passages(source.passages)
         queries = check.queries(source.queries, none=source.corpus_alone)
-        judgements = check.judgements(source.judgements, passages, queries)
+        judgements = check.judgements(
+            source.judgements, check.known("passage", passages), check.known("query", queries)
+        )
     kinds = check.findings.kinds.values()
     return Checked(
         source.format,
@@ -159,6 +166,14 @@ def check_import(
 class _Check:
     def __init__(self, rules: Rules) -> None:
         self.policy, self.findings, self.whole = ImportPolicy(rules), Findings(), True
+        self.refused = {"passage": bytearray(), "query": bytearray()}  # hashes of the ids of refused records
+
+    def known(self, kind: str, hashes: UInt64) -> UInt64:
+        """The hashes of ids with those of records that were refused for something else, ascending.
+
+        A judgement of such a record names what is there: its fault is told once.
+        """
+        return np.union1d(hashes, as_hashes(self.refused[kind]))
 
     def stream(self, records: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         """The records of a stream up to a fault that it cannot go on after."""
@@ -181,9 +196,13 @@ class _Check:
         ids, places = bytearray(), SourceLines()
         for record in counted(self.stream(records), "checking", "passages"):
             found = self.record(record, "passage")
-            if found is not None and self.good(partial(encoded, record.title, "title", record)) is not None:
-                ids += hash_bytes(found[0])
-                places.add(record.path, record.line)
+            if found is None:
+                continue
+            if self.good(partial(encoded, record.title, "title", record)) is None:
+                self.refused["passage"] += hash_bytes(found[0])
+                continue
+            ids += hash_bytes(found[0])
+            places.add(record.path, record.line)
         hashes = as_hashes(ids)
         distinct, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
         again = first[inverse] != np.arange(len(hashes))
@@ -252,10 +271,13 @@ class _Check:
 
     def record(self, record: Any, kind: str) -> tuple[bytes, bytes] | None:
         """The id and text of a record as bytes; None if a field is wrong."""
-        if isinstance(record.id, Unread) or isinstance(record.text, Unread):
+        if isinstance(record.id, Unread):
             return None
         found = self.good(lambda: encoded_id(record, kind))
-        text = self.good(lambda: encoded_text(record, kind, self.policy))
+        unread = isinstance(record.text, Unread)
+        text = None if unread else self.good(lambda: encoded_text(record, kind, self.policy))
+        if found is not None and text is None:
+            self.refused[kind] += hash_bytes(found)
         return None if found is None or text is None else (found, text)
 
     def splits(self, names: set[str]) -> None:

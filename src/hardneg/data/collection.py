@@ -38,6 +38,7 @@ from hardneg.data.text import IdColumn, TextColumn, hash_strings
 from hardneg.errors import SettingsError
 from hardneg.keyed_random import UInt64
 from hardneg.records import Int64, Qrels
+from hardneg.shown import Shown
 from hardneg.storage.artifacts import (
     FORMAT_VERSION,
     Manifest,
@@ -54,8 +55,8 @@ KIND = "collection"
 READING = 2  # raised when the same source gives other content; collections cached before are then not used
 
 
-@dataclass(frozen=True, eq=False)
-class Collection:
+@dataclass(frozen=True, eq=False, repr=False)
+class Collection(Shown):
     """A published collection; opened by :meth:`open`, built by an import or :meth:`from_lists`.
 
     Attributes
@@ -154,6 +155,20 @@ class Collection:
         if to is None and is_published(folder, KIND):
             return cls.open(folder)
         return publish_source(source, folder, rules, replace=to is None)
+
+    def line(self) -> str:
+        """How many passages, queries and splits there are."""
+        splits = ", ".join(self.splits) or "none"
+        return f"Collection of {self.n_passages:,} passages, {self.n_queries:,} queries (splits: {splits})"
+
+    def columns(self, most: int | None = None) -> dict[str, list[str]]:
+        """The ids, titles and texts of the passages, in the order of rows."""
+        rows = np.arange(self.n_passages)[:most]
+        return {
+            "passage_id": self.passage_ids.take(rows),
+            "title": self.titles.take(rows),
+            "text": self.texts.take(rows),
+        }
 
     @property
     def n_passages(self) -> int:

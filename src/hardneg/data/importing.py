@@ -129,7 +129,7 @@ def import_collection(
 
 def open_data(data: str | Path, *, cache: Path | None = None) -> Collection:
     """Open a canonical folder, or import ``[format:]PLACE`` into the cache, unless it was imported before."""
-    if (Path(data) / MANIFEST).is_file():
+    if str(data).strip() and (Path(data) / MANIFEST).is_file():
         return Collection.open(data)
     source, rules = find_source(str(data)), Rules()
     place = cached_place(source, rules, cache)
@@ -209,6 +209,8 @@ def kind_of_file(path: Path) -> str | None:
 
 def existing_place(data: str, *, file: bool) -> Path:
     """The folder that the user named, or the ``file`` if that may be; raises if it is not there."""
+    if not data.strip():
+        raise SettingsError("BAD_SETTING", "the place of the data is empty", "name a folder or a file")
     place = Path(data)
     if place.is_dir() or (file and place.is_file()):
         return place

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hardneg.negatives.pool import SOURCES, NegativePool
 from hardneg.records import Int32, Int64, Positives, spans
 
 Float64 = NDArray[np.float64]
@@ -53,6 +55,45 @@ def positive_counts(positives: Positives) -> Int64:
     return spans(positives.offsets)
 
 
+MARKS = "/:#|._-"  # between the name of a part and the rest of an id, as they are tried
+MOST_PARTS = 12
+OTHERS = "other parts"
+
+
+def parts_of(ids: Sequence[str]) -> list[str] | None:
+    """The part of a collection that each id names: what stands before a mark, such as ``numpy`` of ``numpy.sum``.
+
+    The mark is the first of :data:`MARKS` that all ids have, and that parts them into few large parts: the
+    :data:`MOST_PARTS` largest hold more than half of the ids. Smaller parts are :data:`OTHERS`. None where ids
+    name no part, or all the same.
+    """
+    for mark in MARKS:
+        if not len(ids) or not all(mark in one[1:] for one in ids):
+            continue
+        names = [one[: one.index(mark, 1)] for one in ids]
+        largest = dict(Counter(names).most_common(MOST_PARTS))
+        if len(largest) > 1 and 2 * sum(largest.values()) > len(names):
+            return [name if name in largest else OTHERS for name in names]
+    return None
+
+
+def source_counts(pools: Iterable[NegativePool], query_rows: Int32) -> Int64:
+    """The negatives that each query [Q] was trained on, by the source that drew them: [Q, sources].
+
+    A negative that momentum carried over counts in each pool that has it, under the source that drew it first.
+    """
+    counts = np.zeros((len(query_rows), len(SOURCES)), np.int64)
+    order = np.argsort(query_rows, kind="stable")
+    for pool in pools:
+        at = np.searchsorted(query_rows[order], pool.query_rows).clip(max=max(len(order) - 1, 0))
+        place = order[at] if len(order) else at
+        known = query_rows[place] == pool.query_rows if len(order) else np.zeros(len(at), bool)
+        cells = np.repeat(place * len(SOURCES), spans(pool.offsets)) + pool.sources
+        found = np.bincount(cells[np.repeat(known, spans(pool.offsets))], minlength=counts.size)
+        counts += found.reshape(counts.shape)
+    return counts
+
+
 # ---------------------------------------------------------------- groups of queries
 
 
@@ -84,6 +125,30 @@ def by_label(before: Float64, after: Float64, labels: Sequence[Any]) -> list[Gro
     names = list(dict.fromkeys(map(str, labels)))
     number = {name: i for i, name in enumerate(names)}
     return _groups(before, after, np.array([number[str(label)] for label in labels], np.int64), names)
+
+
+def by_source(before: Float64, after: Float64, counts: Int64) -> list[tuple[str, Group]]:
+    """The change in groups of training queries by the source of their negatives, each with what it is a group by.
+
+    First by the source of most of a query's negatives (the first of :data:`SOURCES` among equals). Where this is
+    the same for all that have any, by the share of each source instead, in quarters.
+
+    Parameters
+    ----------
+    counts : [Q, sources] as :func:`source_counts` gives them.
+    """
+    main = np.where(counts.any(axis=1), counts.argmax(axis=1), len(SOURCES))
+    labels = [(*SOURCES, "none")[at] for at in main]
+    groups = [("most of its negatives", group) for group in by_label(before, after, labels)]
+    if len({label for label in labels if label != "none"}) > 1:
+        return groups
+    with np.errstate(invalid="ignore"):
+        shares = counts / counts.sum(axis=1, keepdims=True)
+    for at in np.flatnonzero(counts.any(axis=0)):
+        quarters_of = by_value(before, after, shares[:, at])
+        if len(quarters_of) > 1:
+            groups += [(f"share of negatives from {SOURCES[at]}", group) for group in quarters_of]
+    return groups
 
 
 def by_value(

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from hardneg.evaluation.judged import judged_hits
 from hardneg.evaluation.significance import bootstrap_interval, holm, randomization_test
-from hardneg.records import Float32, Int32, Int64, owners, spans
+from hardneg.records import Float32, Int32, Int64, Positives, Qrels, Run, offsets_of, owners, spans
 from hardneg.storage.artifacts import load_array, open_artifact, publish
 
 TOP = 200  # K of the paper
@@ -82,6 +83,31 @@ def load_errors(path: Path) -> PairwiseErrors:
     """Open what :func:`save_errors` published."""
     open_artifact(path, KIND)
     return PairwiseErrors(**{name: load_array(path / f"{name}.npy") for name in ARRAYS})
+
+
+# ---------------------------------------------------------------- of ranked lists
+
+
+def errors_in_run(run: Run, positives: Positives, *, top: int = TOP) -> tuple[Int64, int]:
+    """[Q] the sum over a query's positives of min(errors, K) in its list, and K (STAR, Eq. 6).
+
+    A positive that a list does not reach has K errors. Passages of equal score count in the order of the list.
+
+    Parameters
+    ----------
+    run : the lists of the queries of ``positives``; other queries have no list, and no errors.
+    top : K at most; where a list has fewer passages that are no positive, it is their number.
+    """
+    ones = np.ones(len(positives.passage_rows), np.int32)
+    qrels = Qrels(positives.query_rows, positives.offsets, positives.passage_rows, ones)
+    hits = judged_hits(run, qrels, id_rank=None)
+    query, rank = hits.top(1, np.iinfo(np.int64).max)
+    found = hits.count(query)
+    listed = hits.returned > 0
+    k = int(min((hits.returned - found)[listed].min(initial=top), top))
+    above = rank - (np.arange(len(query)) - offsets_of(found)[query])  # without the positives above
+    errors = np.bincount(query, np.minimum(above, k), minlength=len(positives)).astype(np.int64)
+    return (errors + (spans(positives.offsets) - found) * k) * listed, k
 
 
 # ---------------------------------------------------------------- between states

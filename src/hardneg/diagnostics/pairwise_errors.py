@@ -7,6 +7,7 @@ training on random negatives lowers their number, training on hard ones that of 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,15 +18,17 @@ from hardneg.diagnostics.counted_errors import KIND, PairwiseErrors, load_errors
 from hardneg.errors import InputError
 from hardneg.experiment.layout import errors_of
 from hardneg.experiment.snapshot import Snapshot, State
+from hardneg.process.distributed import has_others
 from hardneg.process.progress import Tick, silent, track
 from hardneg.records import Float32, Int64, Positives, Qrels, owners
 from hardneg.search.counting import count_above
 from hardneg.search.exact import ExactIndex
+from hardneg.search.parts import SharedIndex
 from hardneg.storage.artifacts import is_current, is_published
 
 
 def pairwise_errors(
-    index: ExactIndex, queries: NDArray[Any], positives: Positives, *, progress: Tick = silent
+    index: ExactIndex | SharedIndex, queries: NDArray[Any], positives: Positives, *, progress: Tick = silent
 ) -> PairwiseErrors:
     """Count the pairwise errors of every positive over the whole corpus, as exactly as search scores.
 
@@ -45,7 +48,8 @@ def pairwise_errors(
     owner = owners(positives.offsets)
     vectors = torch.as_tensor(np.asarray(queries))
     which, rows = torch.from_numpy(owner), torch.from_numpy(np.asarray(positives.passage_rows, np.int32))
-    scores, above = (found.cpu().numpy() for found in count_above(index, vectors, which, rows, progress=progress))
+    count = index.count_above if isinstance(index, SharedIndex) else partial(count_above, index)
+    scores, above = (found.cpu().numpy() for found in count(vectors, which, rows, progress=progress))
     errors = above - relevant_above(owner, scores)
     return PairwiseErrors(positives.query_rows, positives.offsets, scores, errors)
 
@@ -97,6 +101,10 @@ def count_errors(state: Snapshot, name: str, positives: Positives) -> PairwiseEr
     """Count over the stored embeddings of a state."""
     passages = state.passages
     queries = state.queries_as(name != "test").rows(positives.query_rows)  # as the split's run has them
-    index = ExactIndex(passages.shards, max_norm=passages.max_norm, device=state.encoder.device)
+    index: ExactIndex | SharedIndex
+    if has_others():
+        index = SharedIndex(passages, state.encoder.device)
+    else:
+        index = ExactIndex(passages.shards, max_norm=passages.max_norm, device=state.encoder.device)
     with state.timed("count", run=name, queries=len(positives)), track("counting errors", "queries") as tick:
         return pairwise_errors(index, queries, positives, progress=tick)

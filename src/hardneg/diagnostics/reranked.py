@@ -79,7 +79,7 @@ class Reranker:
         return load_run(path) if depth is None else load_run(path).cut(depth)
 
     def _made(self, run: Run, title: str) -> Run:
-        with track(title, "pairs") as tick:
+        with track(title, "pairs", kind="score") as tick:
             return rerank(run, self.scorer, self.k, progress=tick)
 
 

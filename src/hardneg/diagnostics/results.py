@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +32,7 @@ from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.models.lengths import lengths_of
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
+from hardneg.process import stages
 from hardneg.process.distributed import by_leader, is_leader
 from hardneg.process.progress import note, say
 from hardneg.records import Run
@@ -39,6 +41,7 @@ from hardneg.training.stage import RETRIEVER
 
 log = logging.getLogger(__name__)
 
+BESIDES = ("passing", "indexed", "reranked")  # kinds of states that are no stage of their own
 PUBLISHED = (BM25, RETRIEVED, UNTRAINED, FINAL)  # the states whose runs are written for people
 
 
@@ -120,7 +123,7 @@ def evaluate_states(
     """
     handling = handling or Handling(kept_state, save_state)
     judge = Judge(data, plan.measures, experiment.cache, plan.dev_passages)
-    seen, last = measure_all(states, judge, experiment.layout, plan, bm25)
+    seen, last = measure_all(states, judge, experiment, plan, bm25)
     choice = by_leader(choose_state, seen, last.name, plan)
     chosen = seen[last.name if choice.state == LAST else choice.state]
     kept = handling.kept(chosen, last, experiment.layout, untrained)
@@ -156,23 +159,35 @@ def evaluate_states(
 def measure_all(
     states: Iterable[State],
     judge: Judge,
-    layout: Layout,
+    experiment: Experiment,
     plan: EvaluationPlan,
     bm25: Callable[[Judge], Mapping[str, Run]],
 ) -> tuple[dict[str, Measured], Any]:
     """Measure BM25 and every state as it comes, and say how it does; also the last state itself."""
     seen: dict[str, Measured] = {}
+    stages.begin("bm25")
     if is_leader():
         baseline = Measured(StateRecord(BM25, "bm25", asked="judged"), bm25(judge))
         seen[BM25] = with_figures(baseline, judge)
         note_state(seen[BM25], plan.measures[0])
     for state in states:
-        seen[state.name] = measure_state(state, judge, layout, depth=plan.depth)
+        if state.kind not in BESIDES:
+            stages.begin("measure", last=state.kind in ("last", "final"))
+        seen[state.name] = measure_state(state, judge, experiment.layout, depth=plan.depth)
         if is_leader():
             note_state(seen[state.name], plan.measures[0])
             if state.name == STARTED:
                 note_cost(seen, plan.measures[0], plan.how)
+        experiment.observers.tell_state(state.name, partial(told, seen[state.name]))
+    stages.begin("finish")
     return seen, state
+
+
+def told(one: Measured) -> dict[str, Any]:
+    """What a function of the user's is told of a state."""
+    place = one.place if one.place is not None and one.place.is_dir() else None
+    where = {"kind": one.record.kind, "episode": one.record.episode, "step": one.record.step, "path": place}
+    return {**where, "measures": {split: dict(found.means) for split, found in one.evaluations.items()}}
 
 
 def note_state(one: Measured, measure: Measure) -> None:

@@ -84,7 +84,8 @@ def encodes_some(state: State, judge: Judge) -> bool:
     """
     if judge.dev_passages is None or state.asked == "all":
         return False
-    return state.asked == "dev" or (state.kind in ("last", "final") and "test" not in judge.data.judged)
+    mines = not isinstance(state, Snapshot) or state.mines
+    return state.asked == "dev" or not (mines or "test" in judge.data.judged)
 
 
 def bm25_judged(judge: Judge) -> dict[str, Run]:

@@ -23,6 +23,7 @@ from hardneg.data.training_data import ChosenSplits, TrainingData
 from hardneg.errors import ArtifactError
 from hardneg.experiment.layout import SETTINGS, Layout
 from hardneg.experiment.metrics import Metrics
+from hardneg.experiment.observers import Observers
 from hardneg.experiment.results_manifest import check_seal, is_sealed, seal, write_results
 from hardneg.experiment.states import StateRecord
 from hardneg.models.source import ModelSource
@@ -50,9 +51,21 @@ class Experiment:
         self.path, self.cache, self.layout = path, cache, Layout(path)
         self.shares_cache = path not in cache.parents
         self.metrics = Metrics(self.layout.metrics)
+        self.observers = Observers()
 
     def __truediv__(self, name: str) -> Path:
         return self.path / name
+
+    @contextlib.contextmanager
+    def observed(self, observers: Observers) -> Iterator[None]:
+        """Tell these functions what happens in the block."""
+        self.observers = observers
+        self.metrics.mirrors.append(observers.tell_steps)
+        try:
+            with observers.heeded():
+                yield
+        finally:
+            self.metrics.mirrors.remove(observers.tell_steps)
 
     @contextlib.contextmanager
     def timed(self, stage: str, **facts: Any) -> Iterator[dict[str, Any]]:
@@ -169,11 +182,16 @@ def join_experiment(
 ) -> Iterator[Experiment]:
     """Work in an experiment's folder together with other processes; the first of them begins the experiment.
 
+    Of a group of processes, rank 0 does so for all.
+
     Raises
     ------
     ArtifactError : the folder holds another experiment (exit 4).
     """
     record, layout = record_of(recipe, settings, inputs, data, source), Layout(path)
+    if not is_leader():
+        yield Experiment(path, cache or layout.cache)
+        return
     with log_file(layout.log):
         if layout.settings.is_file():
             check_same(read_settings(path), record, (), path)

@@ -21,15 +21,15 @@ class Metrics:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.mirror: Mirror | None = None  # called with every row that is added
+        self.mirrors: list[Mirror] = []  # called with all rows that are added
 
     def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add rows and flush them to the disk, so that no later checkpoint exists without them."""
         if not rows or not is_leader():
             return
         append_lines(self.path, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode())
-        if self.mirror is not None:
-            self.mirror(rows)
+        for mirror in self.mirrors:
+            mirror(rows)
 
     def read(self) -> list[dict[str, Any]]:
         """All rows; an incomplete last line, which a crash may leave, is left out."""

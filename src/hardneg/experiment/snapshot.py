@@ -37,6 +37,7 @@ class Snapshot(CachedRetriever):
     pool : the pool that the model was trained on last.
     asked : the queries that the state is searched for when it is measured; for dev, only dev queries are embedded.
     sparing : embed only the queries of a search, unless a search has half of all queries or more.
+    mines : whether negatives are mined with the model, so that all passages are embedded in any case.
     weights : the folder of the model's weights; None: they are not kept, or not yet written.
     kind : the kind of the state.
     episode : the episode that made the state; None: it was not trained.
@@ -56,6 +57,7 @@ class Snapshot(CachedRetriever):
         pool: Path | None = None,
         asked: Asked = "all",
         sparing: bool = False,
+        mines: bool = True,
         weights: Path | None = None,
         kind: Kind = "passing",
         episode: int | None = None,
@@ -64,7 +66,7 @@ class Snapshot(CachedRetriever):
         super().__init__(encoder, collection, folder, cache, **options)
         self.name, self.step, self.keeps = name, step, keeps
         self.pool, self.asked, self.sparing, self.weights = pool, asked, sparing, weights
-        self.kind, self.episode, self.of = kind, episode, ""
+        self.kind, self.episode, self.of, self.mines = kind, episode, "", mines
 
     def with_index(self, index: Index, name: str, folder: Path) -> Snapshot:
         """The state called ``name`` of this model, as ``index`` retrieves it; ``folder`` is for its runs."""

@@ -20,11 +20,11 @@ def tensorboard_writer(experiment: Experiment, wanted: bool) -> Iterator[None]:
         yield
         return
     board = Board(experiment.layout.tensorboard)
-    experiment.metrics.mirror = board
+    experiment.metrics.mirrors.append(board)
     try:
         yield
     finally:
-        experiment.metrics.mirror = None
+        experiment.metrics.mirrors.remove(board)
         board.close()
 
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from hardneg.arguments import checked
 from hardneg.errors import ArtifactError
 from hardneg.records import Float32, Int32, Int64, Positives, offsets_of, owners, spans, take_spans
+from hardneg.shown import Shown
 from hardneg.storage import artifacts
 
 SOURCES = (
@@ -49,8 +50,8 @@ DTYPES: Mapping[str, type[np.generic]] = {
 }
 
 
-@dataclass(frozen=True)
-class NegativePool:
+@dataclass(frozen=True, repr=False)
+class NegativePool(Shown):
     """The negatives of every query, ragged; the entries of query i are ``offsets[i]:offsets[i + 1]``.
 
     Order inside a query: a sampled source keeps the order of its lists (ascending rank, list by list when a
@@ -79,6 +80,26 @@ class NegativePool:
 
     def __len__(self) -> int:
         return len(self.query_rows)
+
+    def line(self) -> str:
+        """How many queries and negatives there are, and from which sources."""
+        counts = np.bincount(self.sources, minlength=len(SOURCES))
+        told = ", ".join(
+            f"{count:,} {name}" for name, count in zip(SOURCES, counts.tolist(), strict=True) if count
+        )
+        return f"NegativePool of {len(self):,} queries, {len(self.passage_rows):,} negatives ({told or 'none'})"
+
+    def columns(self, most: int | None = None) -> dict[str, Any]:
+        """A row for each negative: the rows of its query and passage, its source, rank, score and episode."""
+        kept = owners(self.offsets)[:most]
+        return {
+            "query_row": self.query_rows[kept],
+            "passage_row": self.passage_rows[:most],
+            "source": [SOURCES[source] for source in self.sources[:most].tolist()],
+            "rank": self.ranks[:most],
+            "score": self.scores[:most],
+            "episode": self.episodes[:most],
+        }
 
     @property
     def positives(self) -> Positives:

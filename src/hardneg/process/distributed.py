@@ -11,10 +11,11 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from hardneg.errors import PeerError, SettingsError
+from hardneg.errors import Interrupted, PeerError, SettingsError
 from hardneg.process.launch import check_launch, is_heard, local_rank, local_size, rank, world_size
 from hardneg.process.signals import stop_flag
 
@@ -29,8 +30,10 @@ __all__ = [
     "barrier",
     "by_consensus",
     "by_leader",
+    "collect",
     "exchange",
     "group",
+    "has_others",
     "is_leader",
     "leader_first",
     "local_rank",
@@ -39,6 +42,7 @@ __all__ = [
     "peers",
     "rank",
     "shard_of",
+    "together",
     "world_size",
 ]  # what the launcher says stands here too
 
@@ -53,6 +57,7 @@ ARRIVED = "hardneg/arrived"
 BUCKET = 1 << 24  # numbers of a gradient that are summed at once
 
 _members = 1  # processes of the open group; 1 where there is none
+_astray = False  # whether rank 0 left an errand before its end: the others are still in it, and hear nothing
 _waiting = False  # whether this process works as if it were alone, and the others wait for it
 
 
@@ -168,29 +173,97 @@ def peers() -> Iterator[None]:
         ) from fault
 
 
+@dataclass(frozen=True)
+class Errand:
+    """What rank 0 asks the waiting processes to do together with it: a function of a module, and its arguments."""
+
+    do: Callable[..., Any]
+    args: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What rank 0 has found while the others waited; or it was asked to stop, and so are they."""
+
+    value: Any
+    stopped: Interrupted | None = None
+
+
 def by_leader(do: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Wait until all processes are here, let rank 0 call ``do`` as if it were alone; all get what it returns.
 
-    So the others do not look for themselves at what may be about to change.
+    So the others do not look for themselves at what may be about to change. While they wait they do the errands of
+    :func:`together`.
     """
-    global _members, _waiting
     if _members == 1:
         return do(*args, **kwargs)
+    barrier()
+    if not is_leader():
+        value: T = _serve()
+        return value
+    try:
+        with _standing(1, waiting=True):
+            found = do(*args, **kwargs)
+    except Interrupted as stopped:
+        if not _astray:
+            _tell(Answer(None, stopped))
+        raise
+    _tell(Answer(found))
+    return found
+
+
+def together(do: Callable[..., T], *args: Any, **own: Any) -> T:
+    """Let all processes call ``do``, also where rank 0 works alone inside :func:`by_leader`: then the others help.
+
+    Parameters
+    ----------
+    do : a function of a module, which pickle can name, as it can send ``args``. The processes wait for each other
+        in it.
+    own : named arguments of this process only; where the others help, they call ``do`` without.
+    """
+    global _astray
+    if not _waiting:
+        return do(*args, **own)
+    with _standing(world_size(), waiting=False):
+        _tell(Errand(do, args))
+        _astray = True  # until the others are done with it, too
+        found = do(*args, **own)
+        _astray = False
+    return found
+
+
+def _serve() -> Any:
+    """Do the errands of rank 0 until it gives its answer, which is returned."""
+    while True:
+        told = _tell(None)
+        if isinstance(told, Answer) and told.stopped is not None:
+            raise told.stopped
+        if isinstance(told, Answer):
+            return told.value
+        told.do(*told.args)
+
+
+def _tell(what: Errand | Answer | None) -> Any:
+    """Let all processes know what rank 0 says."""
     import torch
     import torch.distributed as dist
 
-    barrier()
-    found: list[Any] = [None]
-    if is_leader():
-        members, _members, _waiting = _members, 1, True
-        try:
-            found = [do(*args, **kwargs)]
-        finally:
-            _members, _waiting = members, False
+    said: list[Any] = [what]
     with peers():
-        dist.broadcast_object_list(found, src=0, device=torch.device("cpu"))
-    value: T = found[0]
-    return value
+        dist.broadcast_object_list(said, src=0, device=torch.device("cpu"))
+    return said[0]
+
+
+@contextlib.contextmanager
+def _standing(members: int, *, waiting: bool) -> Iterator[None]:
+    """In the block, take this process for one of so many; ``waiting``: the others wait for it."""
+    global _members, _waiting
+    before = _members, _waiting
+    _members, _waiting = members, waiting
+    try:
+        yield
+    finally:
+        _members, _waiting = before
 
 
 def apart() -> bool:
@@ -199,6 +272,11 @@ def apart() -> bool:
     What all processes make together must not be kept from there: the others would make it later, and wait.
     """
     return _waiting
+
+
+def has_others() -> bool:
+    """Whether other processes can help in :func:`together`: they work in step, or wait for this one."""
+    return _members > 1 or _waiting
 
 
 def leader_first(make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -231,15 +309,16 @@ def barrier() -> None:
 
 
 @contextlib.contextmanager
-def by_consensus() -> Iterator[None]:
-    """Agree on whether to stop: in the block the stop flag is raised on all processes of the group, or on none.
+def by_consensus(found: int) -> Iterator[None]:
+    """In the block the stop flag is raised on all processes of the group, or on none; alone it is as it is.
 
-    It is raised if any of them was asked to stop before the block.
+    Parameters
+    ----------
+    found : the signal that one of them was sent (0: none), as :func:`add_gradients` told all.
     """
     if _members == 1:
         yield
         return
-    (found,) = any_of([stop_flag.heard or 0])
     with stop_flag.agreed(found):
         yield
 
@@ -260,16 +339,42 @@ def exchange(own: Tensor, sizes: Sequence[int]) -> list[Tensor]:
     return [part[:size] for part, size in zip(parts, sizes, strict=True)]
 
 
-def add_gradients(parameters: Sequence[Tensor]) -> None:
-    """Put the sum over all processes in place of each parameter's gradient, in a few large pieces.
+def collect(own: Tensor, *, everywhere: bool) -> list[Tensor]:
+    """The tensor of every process, in order of rank; all have one shape and lie on the CPU.
 
-    A parameter without a gradient on every process keeps none: it is not trained.
+    Parameters
+    ----------
+    everywhere : all get them; else rank 0 does, and the others get nothing.
     """
     if _members == 1:
-        return
+        return [own]
+    import torch.distributed as dist
+
+    own = own.contiguous()
+    parts = [own.new_empty(own.shape) for _ in range(_members)] if everywhere or is_leader() else None
+    with peers():
+        if everywhere:
+            dist.all_gather(parts, own)
+        else:
+            dist.gather(own, parts, dst=0)
+    return parts or []
+
+
+def add_gradients(parameters: Sequence[Tensor]) -> int:
+    """Put the sum over all processes in place of each parameter's gradient, in a few large pieces.
+
+    A parameter without a gradient on every process keeps none: it is not trained. Whether a process was asked to
+    stop travels with what says so.
+
+    Returns
+    -------
+    The signal that one of the processes was sent, the same on all; 0: none was.
+    """
+    if _members == 1:
+        return 0
     import torch
 
-    used = any_of([int(p.grad is not None) for p in parameters])
+    found, *used = any_of([stop_flag.heard or 0, *(int(p.grad is not None) for p in parameters)])
     trained = [p for p, some in zip(parameters, used, strict=True) if some]
     for p in trained:
         p.grad = torch.zeros_like(p) if p.grad is None else p.grad
@@ -280,6 +385,7 @@ def add_gradients(parameters: Sequence[Tensor]) -> None:
         if number == len(trained) or sum(g.numel() for g in bucket) >= BUCKET:
             add_up(bucket)
             bucket = []
+    return found
 
 
 def add_up(tensors: Sequence[Tensor]) -> None:

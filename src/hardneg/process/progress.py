@@ -1,6 +1,8 @@
-"""Progress with rate and time left: a bar on a terminal, plain lines every few seconds elsewhere.
+"""Progress with rate and time left: a bar on a terminal or in a notebook, else plain lines every few seconds.
 
-Work reports by calling ``tick(done, total)``; silent unless the command line turns reporting on.
+Work reports by calling ``tick(done, total)``; silent unless the command line turns reporting on, or a notebook's
+kernel runs. Where the stages of the whole are known (:mod:`hardneg.process.stages`), each line says which one is
+at work, and how long all of them take.
 """
 
 from __future__ import annotations
@@ -10,8 +12,10 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from html import escape
+from typing import Any, TypeVar
 
+from hardneg.process import stages
 from hardneg.process.signals import stop_flag
 
 log = logging.getLogger(__name__)
@@ -20,10 +24,12 @@ T = TypeVar("T")
 Tick = Callable[[int, int], None]  # done and total; 0 where the total is not known
 
 PLAIN_SECONDS = 5.0
+CELL_SECONDS = 0.25  # between two pictures of a notebook's bar
 EVERY = 1 << 10  # items between two reports
 
 enabled = False
 muted = False  # reporting stays off
+_wanted: bool | None = None  # what a caller of the library asks for
 beats = 0  # grows with every sign of progress; a process that hangs does not
 
 
@@ -46,21 +52,58 @@ def mute(silent: bool) -> None:
 
 
 @contextlib.contextmanager
-def track(title: str, unit: str = "") -> Iterator[Tick]:
-    """Report the work of the block under ``title``; every tick is also a place to stop."""
-    show = silent if not enabled else _Bar(title, unit) if sys.stderr.isatty() else _Lines(title, unit)
+def track(title: str, unit: str = "", *, kind: str = "") -> Iterator[Tick]:
+    """Report the work of the block under ``title``; every tick is also a place to stop.
 
-    def tick(done: int, total: int) -> None:
-        pulse()
-        show(done, total)
-        stop_flag.check()
+    Parameters
+    ----------
+    kind : the kind of work, as the stages of the whole count it; "": they do not.
+    """
+    show, course = shower(title, unit), stages.course()
+    with contextlib.ExitStack() as stack:
+        meter = stack.enter_context(course.measuring(kind)) if course and kind else None
+        stack.callback(getattr(show, "close", lambda: None))
 
-    try:
+        def tick(done: int, total: int) -> None:
+            pulse()
+            if meter is not None:
+                meter.report(done, total)
+            show(done, total)
+            stop_flag.check()
+
         yield tick
+
+
+def shower(title: str, unit: str) -> Tick:
+    """What shows the progress of some work, as it is called now."""
+    course = stages.course()
+    title = title if course is None else course.place + title
+    if not is_shown():
+        return silent
+    if in_notebook():
+        return _Cell(title, unit)
+    return _Bar(title, unit) if sys.stderr.isatty() else _Lines(title, unit)
+
+
+def is_shown() -> bool:
+    """Whether progress is shown now: as :func:`showing` says, else where it is on, or in a notebook."""
+    return (enabled or in_notebook()) if _wanted is None else _wanted
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    return "ipykernel.kernelapp" in sys.modules and "IPython" in sys.modules
+
+
+@contextlib.contextmanager
+def showing(wanted: bool | None) -> Iterator[None]:
+    """Show progress in the block, or do not; None: as it is outside."""
+    global _wanted
+    before, _wanted = _wanted, _wanted if wanted is None else wanted and not muted
+    try:
+        yield
     finally:
-        close = getattr(show, "close", None)
-        if close:
-            close()
+        _wanted = before
 
 
 def counted(items: Iterable[T], title: str, unit: str, total: int = 0) -> Iterator[T]:
@@ -76,9 +119,10 @@ def counted(items: Iterable[T], title: str, unit: str, total: int = 0) -> Iterat
 
 def note(message: str) -> None:
     """Write one line to the terminal, where reporting is on."""
-    if enabled:
-        sys.stderr.write(message + "\n")
-        sys.stderr.flush()
+    if is_shown():
+        stream = sys.stdout if in_notebook() else sys.stderr  # a notebook shows the other one as a fault
+        stream.write(message + "\n")
+        stream.flush()
 
 
 def say(message: str) -> None:
@@ -120,26 +164,54 @@ class _Bar:
 
     def __init__(self, title: str, unit: str) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, Progress, TextColumn
 
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[text]}"),
-            TimeRemainingColumn(compact=True),
-        )
+        columns = TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[text]}")
         self.progress = Progress(*columns, console=Console(stderr=True), transient=True)
         self.task = self.progress.add_task(title, total=None, text="")
         self.pace = Pace(unit)
         self.progress.start()
 
     def __call__(self, done: int, total: int) -> None:
-        text = self.pace(done, total).split(", ")
-        self.progress.update(self.task, completed=done, total=total or None, text=", ".join(text[:2]))
+        self.progress.update(self.task, completed=done, total=total or None, text=self.pace(done, total))
 
     def close(self) -> None:
         """Take the bar away."""
         self.progress.stop()
+
+
+class _Cell:
+    """Progress as a bar in the output of a notebook's cell; it goes when the work is done."""
+
+    def __init__(self, title: str, unit: str) -> None:
+        self.title, self.pace = title, Pace(unit)
+        self.last = time.monotonic()
+        self.handle: Any = None
+
+    def __call__(self, done: int, total: int) -> None:
+        text = self.pace(done, total)
+        if time.monotonic() - self.last >= CELL_SECONDS:
+            self._show(bar_html(self.title, text, done, total))
+
+    def _show(self, source: str) -> None:
+        from IPython.display import HTML, display  # it is there: the kernel is its
+
+        self.last = time.monotonic()
+        if self.handle is None:
+            self.handle = display(HTML(source), display_id=True)
+        else:
+            self.handle.update(HTML(source))
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self.handle is not None:
+            self._show("")
+
+
+def bar_html(title: str, text: str, done: int, total: int) -> str:
+    """A bar as HTML: the title, how far the work is, and its text."""
+    value = f' value="{done}" max="{total}"' if total else ""
+    return f"<div>{escape(title)} <progress{value}></progress> {escape(text)}</div>"
 
 
 class Pace:
@@ -158,7 +230,17 @@ class Pace:
         if self.first is None:
             self.first = 0 if done >= total else done
             self.begun = self.begun if done >= total else now
-        return describe(done, total, self.first, now - self.begun, self.unit)
+        text = describe(done, total, self.first, now - self.begun, self.unit)
+        course = stages.course()
+        return text if course is None or not total else of_all(text, done / total, course, now)
+
+
+def of_all(text: str, share: float, course: stages.Course, now: float) -> str:
+    """The text of a piece of work, with its share and the time of all stages, where that is known."""
+    count, rate, here = text.rsplit(", ", 2)
+    left = course.left()
+    time_left = here.replace(" left", " more") if left is None else stages.about(left, now - course.begun + left)
+    return f"{count}, {100 * share:.0f} %, {rate}, {time_left}"
 
 
 def describe(done: int, total: int, first: int, seconds: float, unit: str) -> str:

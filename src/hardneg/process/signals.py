@@ -20,6 +20,7 @@ class StopFlag:
         self.signal: int | None = None  # what to stop for
         self.heard: int | None = None  # what this process was told
         self.together = False
+        self.asked = False  # by this process itself
 
     def install(self) -> None:
         """Listen for the signals in this process."""
@@ -32,6 +33,22 @@ class StopFlag:
         self.heard = number
         if not self.together:
             self.signal = number
+
+    def ask(self, *, together: bool) -> None:
+        """Ask this process to stop as a signal does.
+
+        Parameters
+        ----------
+        together : others work with it: all stop where they next agree on it, and not before.
+        """
+        self.asked, self.heard = True, self.heard or signal.SIGTERM
+        if not together:
+            self.signal = self.heard
+
+    def forget(self) -> None:
+        """Lower the flag if :meth:`ask` raised it: the process goes on with something else."""
+        if self.asked:
+            self.asked, self.heard, self.signal = False, None, None
 
     def __bool__(self) -> bool:
         return self.signal is not None

@@ -161,7 +161,8 @@ def ance_tele(
     """
     settings, layout, miner, pool = training.settings, training.experiment.layout, base(), None
     for episode in range(settings.start_episode, settings.episodes + 1):
-        state = training.state_of_episode(miner, episode, settings.episodes)
+        mines = settings.has_negatives(episode)
+        state = training.state_of_episode(miner, episode, settings.episodes, mines=mines)
         yield state
         pool = episode_pool(training, state, pool, episode, given if pool is None else None)
         start = base() if settings.start == "scratch" else miner
@@ -286,4 +287,4 @@ def plan(settings: AnceTele, data: TrainingData, encoder: BiEncoder) -> CostMode
 
 ABOUT = "ANCE-Tele (Sun et al., 2022)"
 
-RECIPE = Recipe(catalogue.ANCE_TELE, AnceTele, ance_tele, plan, about=ABOUT, together=True)
+RECIPE = Recipe(catalogue.ANCE_TELE, AnceTele, ance_tele, plan, about=ABOUT)

@@ -93,7 +93,7 @@ class CostModel:
     token_budget: int
     store_dtype: str
     precision: Precision
-    encoded: tuple[float, int] | None = None  # how often queries are, and the corpus; None: both for all states
+    encoded: tuple[float, float] | None = None  # how often queries are, and the corpus; None: both for all states
     mined: int = 0  # how often the training queries are searched besides
     pools: int | None = None  # that are kept; None: one an episode
     models: int = 0  # that are kept besides those of the episodes and the final one
@@ -104,6 +104,7 @@ class CostModel:
     mined_pools: int = 0  # pools that are made, kept or not
     compared: int = 0  # candidates of a training query in one of them, which a guide would compare
     beside: Sequence[Beside] = ()
+    order: Sequence[str] = ()  # kinds of its stages; empty: each episode measures, mines and trains
 
     @property
     def every_episode(self) -> list[Episode]:
@@ -133,7 +134,7 @@ def work_of(
     encoded = None
     if judged:
         share = judged_queries(data) / max(data.collection.n_queries, 1)
-        encoded = (mined + states * share, states + passed)
+        encoded = (mined + states * share, corpora(settings, data, states=states, passed=passed, mined=mined))
     return CostModel(
         data,
         episodes,
@@ -154,6 +155,18 @@ def work_of(
         mined=mined * lists if judged else 0,
         encoded=encoded,
     )
+
+
+def corpora(settings: TrainingSettings, data: TrainingData, *, states: int, passed: int, mined: int) -> float:
+    """How often the corpus is encoded, parts of it counted as such.
+
+    A state that does not mine, and that dev alone judges, needs no passages but those that dev is judged among.
+    """
+    if settings.dev_passages is None or data.dev is None:
+        return states + passed
+    among = min(1.0, settings.dev_passages * len(data.dev) / max(data.collection.n_passages, 1))
+    whole = states if data.test is not None else min(mined, states)
+    return whole + (states - whole + passed) * among
 
 
 def judged_queries(data: TrainingData) -> int:

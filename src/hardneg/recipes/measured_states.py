@@ -24,6 +24,7 @@ from hardneg.experiment.snapshot import Snapshot
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
+from hardneg.process import stages
 from hardneg.process.distributed import by_leader
 from hardneg.recipes.settings import Episode, TrainingSettings
 from hardneg.recipes.training_run import TrainingRun
@@ -31,7 +32,7 @@ from hardneg.records import Run
 from hardneg.search.runs import load_run
 from hardneg.storage.artifacts import is_published, publish, read_manifest, remove
 from hardneg.training.loop import Batch, Objective
-from hardneg.training.stage import Save, Trainee, inputs_of
+from hardneg.training.stage import Save, Trainee, inputs_of, kind_of
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +106,7 @@ class DevEvaluator:
         self.inputs = inputs
         self.values = by_leader(self._found)
         if self.settings.patience:
-            self.origin = self._value(self._state(encoder, 0, self.start))
+            self.origin = self._means(self._state(encoder, 0, self.start))[str(self.settings.steering)]
         known = [step for step in self.steps if self.stop_step is None or step <= self.stop_step]
         return next((step for step in known if (self.episode, step) not in self.values), None)
 
@@ -132,7 +133,8 @@ class DevEvaluator:
         if place in self.values:
             return
         state = self._state(encoder, made, self.runs(self.experiment, *place))
-        value = self._value(state)
+        means = self._means(state)
+        value = means[str(self.settings.steering)]
         if self.keeps_weights and value > max(self.values.values(), default=float("-inf")):
             inputs = self._inputs_of(made)
             by_leader(self.save, encoder, weights_path(self.experiment, *place), inputs=inputs, replace=True)
@@ -143,6 +145,7 @@ class DevEvaluator:
         if self.keeps_weights:
             by_leader(self._forget_weights)
         log.info("%s: dev %s %.4f", state.name, self.settings.steering, value)
+        self.experiment.observers.tell_state(state.name, lambda: self._told(state, made, means))
 
     def _state(self, encoder: BiEncoder, step: int, runs: Path) -> Snapshot:
         name = self.settings.name_of_step(self.episode, step)
@@ -150,13 +153,20 @@ class DevEvaluator:
         state.asked = "dev"
         return self.with_index(state)
 
-    def _value(self, state: Snapshot) -> float:
+    def _means(self, state: Snapshot) -> dict[str, float]:
         assert self.data.dev is not None
         found = search_judged(state, {"dev": self.data.dev}, self.judge)
-        return by_leader(self._value_of, found["dev"])
+        return by_leader(self._means_of, found["dev"])
 
-    def _value_of(self, run: Run) -> float:
-        return self.judge.evaluate({"dev": run})["dev"].means[str(self.settings.steering)]
+    def _means_of(self, run: Run) -> dict[str, float]:
+        return dict(self.judge.evaluate({"dev": run})["dev"].means)
+
+    def _told(self, state: Snapshot, step: int, means: Mapping[str, float]) -> dict[str, Any]:
+        """What a function of the user's is told of a state."""
+        weights = weights_path(self.experiment, self.episode, step)
+        place = weights if is_published(weights) else None
+        where = {"kind": "passing", "episode": self.episode, "step": step, "path": place}
+        return {**where, "measures": {"dev": dict(means)}}
 
     def _inputs_of(self, step: int) -> dict[str, str]:
         return {**self.inputs, "step": str(step)}
@@ -180,7 +190,7 @@ class DevEvaluator:
                 continue
             if is_published(state.record):
                 run = load_run(run_of(self.experiment / read_manifest(state.record).facts["runs"], "dev"))
-                found[place] = self._value_of(run)
+                found[place] = self._means_of(run)[str(self.settings.steering)]
         return found
 
     def _is_current(self, step: int) -> bool:
@@ -236,6 +246,7 @@ class MeasuredStage:
 
     def advance(self, until: int | None = None) -> None:
         """Train until so many steps are made (None: all), and measure the states that are due on the way."""
+        stages.begin(kind_of(self.name))
         until = self.last if until is None else min(until, self.last)
         while not self.finished:
             self._evaluate()

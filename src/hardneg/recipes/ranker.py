@@ -35,10 +35,12 @@ from hardneg.negatives.mining import Corpus, mine_candidates
 from hardneg.negatives.mix import union
 from hardneg.negatives.pool import NegativePool, empty_pool
 from hardneg.process.distributed import by_leader
+from hardneg.process.stages import Amount, Planned
 from hardneg.recipes import catalogue
 from hardneg.recipes.estimate import CostModel, work_of
 from hardneg.recipes.measured_states import DevEvaluator, MeasuredStage
 from hardneg.recipes.settings import Episode, MiningSettings, Recipe
+from hardneg.recipes.stages import FIRST, LAST, MEASURE, MINE, RANKING
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.records import Run
 from hardneg.search.bm25 import bm25_run
@@ -316,6 +318,16 @@ class RankerWork:
         hits = min(self.rerank, self.data.collection.n_passages)
         return hits * (self.states * sum(judged.values()) + self.passed * judged.get("dev", 0))
 
+    def stages(self, *, retrieved: bool) -> list[Planned]:
+        """The stages of training; ``retrieved``: whether a retriever ranks first, which is measured too."""
+        judged = {name: len(qrels) for name, qrels in self.data.judged.items()}
+        hits = min(self.rerank, self.data.collection.n_passages)
+        state = Planned(MEASURE, {"score": Amount(hits * sum(judged.values()))})
+        on_the_way = Amount(hits * self.passed * judged.get("dev", 0))
+        own = Planned(RANKING, {RANKING: Amount(self.episode.steps), "score": on_the_way})
+        first = [Planned(FIRST), *([Planned(MEASURE)] if retrieved else [])]
+        return [*first, state, Planned(MINE), own, state, Planned(LAST)]
+
     def with_mining(self, settings: RankerTraining, sources: int) -> CostModel:
         """Work over a collection, with the candidates of so many sources besides."""
         entries = settings.count * sources
@@ -332,4 +344,4 @@ def plan(settings: RankerTraining, data: TrainingData, ranker: CrossEncoder) -> 
 
 ABOUT = "groups of one positive and several negatives"
 
-RECIPE = Recipe(catalogue.RANKER, RankerTraining, train_ranker, plan, about=ABOUT, together=True, trains="ranker")
+RECIPE = Recipe(catalogue.RANKER, RankerTraining, train_ranker, plan, about=ABOUT, trains="ranker")

@@ -407,7 +407,6 @@ class Recipe:
         where it trains a ranker beside the model, ``ranker`` is that to begin with.
     about : the name of the recipe in the model card, with the paper.
     roles : the work of processes that run beside each other, by the name of the role: (training, base, patience).
-    together : whether several processes can train together.
     trains : the kind of model that it trains.
     check : (settings, data, encoder) -> raises before anything is done, if they do not fit together.
     """
@@ -418,7 +417,6 @@ class Recipe:
     plan: Callable[..., Any]
     about: str
     roles: Mapping[str, Callable[..., None]] = dataclasses.field(default_factory=dict)
-    together: bool = False
     trains: Literal["retriever", "ranker"] = "retriever"
     check: Callable[..., None] = lambda settings, data, encoder: None
 

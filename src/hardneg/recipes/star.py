@@ -137,4 +137,4 @@ def plan(settings: Star, data: TrainingData, encoder: BiEncoder) -> CostModel:
 
 ABOUT = "STAR (Zhan et al., 2021)"
 
-RECIPE = Recipe(catalogue.STAR, Star, star, plan, about=ABOUT, together=True)
+RECIPE = Recipe(catalogue.STAR, Star, star, plan, about=ABOUT)

@@ -20,6 +20,7 @@ from hardneg.negatives.labels import answers_of, with_pool_positives
 from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
 from hardneg.negatives.scores import Guide
+from hardneg.process import stages
 from hardneg.process.distributed import by_leader, leader_first
 from hardneg.recipes.frozen import FrozenModels
 from hardneg.recipes.settings import TrainingSettings
@@ -100,8 +101,13 @@ class TrainingRun(Generic[S]):
             **facts,
         )
 
-    def state_of_episode(self, encoder: BiEncoder, episode: int, episodes: int) -> Snapshot:
-        """The state before ``episode``, of so many ``episodes``; for one past the last it is the final state."""
+    def state_of_episode(self, encoder: BiEncoder, episode: int, episodes: int, *, mines: bool = True) -> Snapshot:
+        """The state before ``episode``, of so many ``episodes``; for one past the last it is the final state.
+
+        Parameters
+        ----------
+        mines : whether the negatives of the episode are mined with it.
+        """
         layout = self.experiment.layout
         built_on = layout.episode(episode - 1)
         before = None if episode == self.settings.first_episode else built_on.negatives
@@ -109,8 +115,8 @@ class TrainingRun(Generic[S]):
             return self.final_state(encoder, pool=before, episode=episode - 1)
         runs = layout.episode(episode).runs
         if before is None:
-            return self.state(encoder, UNTRAINED, runs, kind="untrained")
-        facts: dict[str, Any] = {"pool": before, "weights": built_on.model, "episode": episode - 1}
+            return self.state(encoder, UNTRAINED, runs, kind="untrained", mines=mines)
+        facts: dict[str, Any] = {"pool": before, "weights": built_on.model, "episode": episode - 1, "mines": mines}
         return self.state(encoder, f"episode-{episode - 1}", runs, kind="episode", **facts)
 
     def final_state(
@@ -119,7 +125,7 @@ class TrainingRun(Generic[S]):
         """The state after the last step, which is of this episode."""
         name: Kind = self.settings.last_state
         runs = self.experiment.layout.runs_of(name)
-        facts = {"step": step, "pool": pool, "episode": episode}
+        facts = {"step": step, "pool": pool, "episode": episode, "mines": False}
         return self.state(encoder, name, runs, weights=self.last_model, kind=name, **facts)
 
     def measured_states(self, episode: int, *, after: int = 0, before: int) -> Iterator[ArchivedState]:
@@ -162,6 +168,7 @@ class TrainingRun(Generic[S]):
         path : the folder of the pool; None: that of the episode.
         settings : entries of the manifest that extend or replace the settings of the recipe.
         """
+        stages.begin("mine")
         place = path or self.experiment.layout.episode(episode).negatives
         if self.frozen is not None:
             self.frozen.open_together()

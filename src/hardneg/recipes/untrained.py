@@ -84,7 +84,7 @@ def started(state: State) -> State:
 def state_as_it_came(own: Own, training: TrainingRun) -> Iterator[Snapshot]:
     """The model as it came; it leaves the embeddings of the side that training starts from too."""
     runs = training.experiment.layout.runs_of(UNTRAINED)
-    state = training.state(own.load(), UNTRAINED, runs, kind="untrained")
+    state = training.state(own.load(), UNTRAINED, runs, kind="untrained", mines=False)
     state.asked = "judged"
     yield state
     state.discard(*own.sides)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hardneg.errors import Faults, SettingsError
+from hardneg.errors import Faults, HardnegError, SettingsError
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class UsualOption:
 
     def value_of(self, recipe: str, value: Any) -> Any:
         """The value of these settings."""
-        return value + self.more[recipe] if recipe in self.more else value
+        return value + self.more[recipe] if recipe in self.more and type(value) is int else value
 
 
 TURNS = "iterations, each of retriever_steps and ranker_steps"
@@ -103,8 +103,44 @@ USUAL: tuple[UsualOption, ...] = (
 )
 
 
+def split_options(values: Mapping[str, Any], known: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The values of a settings file in two parts: options for what everyone sets, and settings.
+
+    An option is written as it is typed, with or without its dashes: ``lr``, ``batch_size``, ``"--batch-size"``.
+    What is also the name of a setting of the recipe is that setting.
+
+    Returns
+    -------
+    Values by the options' names, and by the settings'.
+
+    Raises
+    ------
+    Faults : an option stands there twice, in two ways of writing.
+    """
+    flags = {option.flag.lstrip("-").replace("-", "_"): option.name for option in USUAL}
+    options: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
+    faults: list[HardnegError] = []
+    for key, value in values.items():
+        plain = key.lstrip("-").replace("-", "_")
+        name = key if key in known or plain not in {*known, *flags} else plain
+        is_option = name in flags and name not in known
+        part, name = (options, flags[name]) if is_option else (settings, name)
+        if name in part:
+            faults.append(SettingsError("BAD_SETTING", f"{key} is given twice", "leave one of them out"))
+        part[name] = value
+    if faults:
+        raise Faults(faults)
+    return options, settings
+
+
 def usual_settings(
-    recipe: str, given: Mapping[str, Any], known: Collection[str], assigned: Collection[str] = ()
+    recipe: str,
+    given: Mapping[str, Any],
+    known: Collection[str],
+    assigned: Collection[str] = (),
+    *,
+    written: bool = False,
 ) -> dict[str, Any]:
     """The settings that these options give a recipe.
 
@@ -113,6 +149,7 @@ def usual_settings(
     given : values by the options' names; None: the option is not given.
     known : the recipe's settings.
     assigned : settings that are set by name besides, which is once too often.
+    written : the options stand in a settings file, beside those that are assigned.
 
     Raises
     ------
@@ -129,7 +166,7 @@ def usual_settings(
             fix = f"set {instead}" if instead else "leave it out"
             faults.append(SettingsError("BAD_SETTING", f"{recipe} has no {option.flag}", fix))
         if twice := [name for name in names if name in assigned]:
-            what = f"{twice[0]} is given twice, by {option.flag} and by --set"
+            what = f"{twice[0]} is given twice, by {option.flag} and by {'name' if written else '--set'}"
             faults.append(SettingsError("BAD_SETTING", what, "leave one of them out"))
         values |= {name: None for name in option.unsets if name in known and name not in assigned}
         values |= {name: option.value_of(recipe, value) for name in names}

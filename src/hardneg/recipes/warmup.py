@@ -119,7 +119,7 @@ def warmup(
     """
     settings, encoder, mixtures = training.settings, base(), len(training.settings.mixtures)
     for episode in range(1, mixtures + 1):
-        state = training.state_of_episode(encoder, episode, mixtures)
+        state = training.state_of_episode(encoder, episode, mixtures, mines=False)
         yield state
         state.discard()
         inputs = training.inputs | {"sources": "+".join(settings.mined(episode))}
@@ -216,4 +216,4 @@ def plan(settings: Warmup, data: TrainingData, encoder: BiEncoder) -> CostModel:
 
 ABOUT = "warm-up on negatives that no trained model chose"
 
-RECIPE = Recipe(catalogue.WARMUP, Warmup, warmup, plan, about=ABOUT, together=True)
+RECIPE = Recipe(catalogue.WARMUP, Warmup, warmup, plan, about=ABOUT)

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from hardneg.diagnostics.breakdown import (
+    Group,
     Moved,
+    by_label,
+    by_source,
     by_value,
     lexical_overlap,
     most_moved,
+    parts_of,
     positive_counts,
     query_lengths,
+    source_counts,
 )
 from hardneg.evaluation.measures import first_relevant_rank
 from hardneg.experiment.names import FINAL, UNTRAINED
 from hardneg.records import Positives
+from hardneg.report.facts_forgetting import ranks_of
 from hardneg.report.measured import evaluations
 from hardneg.report.opened import Float64, Opened
 from hardneg.report.table import NotRecorded, Table
@@ -60,7 +67,10 @@ def change_of(opened: Opened) -> Change:
 
 
 def breakdown_table(opened: Opened) -> Table:
-    """The mean change by length of the query, lexical overlap with the positive, and number of positives."""
+    """The mean change by length of the query, lexical overlap with the positive, number of positives, and part.
+
+    The part of the collection is what the ids of a query's first positive, or its own id, begin with.
+    """
     change = change_of(opened)
     collection = opened.data_here.collection
     some = slice(0, MOST_QUERIES)
@@ -74,20 +84,47 @@ def breakdown_table(opened: Opened) -> Table:
         "positives": positive_counts(positives),
     }
     before, after = change.before[some], change.after[some]
+    rows = [(name, group) for name, values in properties.items() for group in by_value(before, after, values)]
+    firsts = positives.passage_rows[positives.offsets[:-1].clip(max=max(len(positives.passage_rows) - 1, 0))]
+    sources = {
+        "part of the collection": collection.passage_ids.take(firsts) if len(firsts) else [],
+        "part of the queries": collection.query_ids.take(change.query_rows[some]),
+    }
+    for name, ids in sources.items():
+        if (labels := parts_of(ids)) is not None:
+            found = by_label(before, after, labels)
+            rows += [(name, group) for group in sorted(found, key=lambda group: -group.queries)]
+    return _groups_table(rows, change.measure)
+
+
+def trained_breakdown_table(opened: Opened) -> Table:
+    """The mean change of training queries by the source of the negatives that they were trained on."""
+    if not opened.pools:
+        raise NotRecorded(
+            "No pool of negatives is here: the recipe takes them anew at every step, or they are gone."
+        )
+    rows, ranks = ranks_of(opened)
+    first, *_, last = ranks.values()
+    counts = source_counts(opened.pools.values(), rows)
+    if not counts.any():
+        raise NotRecorded("No pool says where its negatives are from.")
+    return _groups_table(by_source(first, last, counts), "RR@100")
+
+
+def _groups_table(rows: Sequence[tuple[str, Group]], measure: str) -> Table:
     return Table.of(
         {
             "by": name,
             "group": group.name,
             "queries": group.queries,
-            f"{change.measure} before": group.before,
-            f"{change.measure} after": group.after,
+            f"{measure} before": group.before,
+            f"{measure} after": group.after,
             "difference": group.difference,
             "standard error": group.error,
             "better": group.better,
             "worse": group.worse,
         }
-        for name, values in properties.items()
-        for group in by_value(before, after, values)
+        for name, group in rows
     )
 
 

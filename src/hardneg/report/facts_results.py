@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from hardneg.diagnostics.cost import costs
@@ -47,14 +49,17 @@ def tests_table(opened: Opened) -> Table:
         {
             "final against": shown(row["b"]),
             "measure": row["measure"],
-            "difference": row["difference"],
-            "low": row["interval"][0],
-            "high": row["interval"][1],
-            "p": row["p"],
-            "p (Holm)": row["p_holm"],
+            **of_test(row),
         }
         for row in rows
     )
+
+
+def of_test(row: Mapping[str, Any], between: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    """The columns of a paired test: the difference with its interval, what stands ``between``, and p."""
+    low, high = row["interval"]
+    found = {"difference": row["difference"], "low": low, "high": high, **between}
+    return found | {"p": row["p"], "p (Holm)": row["p_holm"]}
 
 
 def reranking_table(opened: Opened) -> Table:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from hardneg.diagnostics.curves import smooth
 from hardneg.diagnostics.timeline import TRAINER
 from hardneg.experiment.layout import versions_in
 from hardneg.report.opened import Opened
 from hardneg.report.table import NotMeant, NotRecorded, Table
 from hardneg.storage.artifacts import is_published, read_manifest
 
-LONGEST = 400  # bars
+LONGEST = 400  # bars, and points of a line
+WINDOWS = 40  # of a moving mean, one after the other
 INSIDE = ("begin",)
 
 
@@ -54,8 +58,21 @@ def gap_table(opened: Opened) -> Table:
 
 
 def overlap_by_step_table(opened: Opened) -> Table:
-    """The overlap of what a query retrieves at a step with what training began with (STAR, Figure 4a)."""
+    """The share of each step's negatives that its queries retrieve at that step (STAR, Figure 4a)."""
     rows = [(row["step"], row["overlap"]) for row in opened.metrics if row.get("overlap") is not None]
     if not rows:
         raise NotMeant("Negatives were not retrieved anew at every step (ADORE does so), so this is not known.")
     return Table(("step", "overlap"), tuple(rows[:: max(len(rows) // LONGEST, 1)]))
+
+
+def ranking_by_step_table(opened: Opened) -> Table:
+    """How the queries of each step ranked their positives before it, with moving means (STAR, Figure 4b)."""
+    rows = [row for row in opened.metrics if row.get("train_rr_10") is not None]
+    if not rows:
+        raise NotMeant("Training queries were not searched at every step (ADORE does so), so this is not known.")
+    width = max(len(rows) // WINDOWS, 1)
+    ranks, errors = (np.array([row[name] for row in rows], float) for name in ("train_rr_10", "train_errors"))
+    columns = (ranks, smooth(ranks, width), errors, smooth(errors, width))
+    found = [(row["step"], *values) for row, *values in zip(rows, *(one.tolist() for one in columns), strict=True)]
+    names = ("step", "RR@10", "mean RR@10", "errors", "mean errors")
+    return Table(names, tuple(found[:: max(len(found) // LONGEST, 1)]))

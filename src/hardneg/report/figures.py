@@ -9,6 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from hardneg.report import charts
 from hardneg.report import facts_audit as audit
+from hardneg.report import facts_errors as errors
 from hardneg.report import facts_forgetting as forgetting
 from hardneg.report import facts_negatives as negatives
 from hardneg.report import facts_queries as queries
@@ -18,6 +19,7 @@ from hardneg.report import facts_scores as scores
 from hardneg.report import facts_time as time
 from hardneg.report import facts_vectors as vectors
 from hardneg.report.opened import FAULTS, Opened
+from hardneg.report.shapes import Chart, trusted
 from hardneg.report.table import NotMeant, NotRecorded, Table
 
 SECTIONS: tuple[str, ...] = (
@@ -57,7 +59,7 @@ class Figure(Generic[S]):
     title: str
     says: str  # how it is read, and where it is from
     facts: Callable[[S], Table]
-    chart: Callable[[Table], charts.Chart] | None = None  # None: the table says it best
+    chart: Callable[[Table], Chart] | None = None  # None: the table says it best
     texts: tuple[str, ...] = ()  # columns of texts, which may be long
 
 
@@ -79,7 +81,7 @@ class Drawn:
         """The Vega-Lite specification of the chart, made once; empty if the figure has none."""
         if not self.figure.chart or self.table is None:
             return {}
-        with charts.trusted():
+        with trusted():
             return dict(self.chart().to_dict(validate=False))
 
 
@@ -273,9 +275,27 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "static_and_dynamic",
         "Negatives",
         "Static and dynamic negatives",
-        "How much of what queries retrieve at each step is what training began with (STAR, Figure 4a).",
+        "How many of the negatives of each step its queries retrieve at that step (STAR, Figure 4a).",
         time.overlap_by_step_table,
         charts.overlap_by_step_chart,
+    ),
+    Figure(
+        "ranks_by_step",
+        "Pairwise errors",
+        "Ranks of training queries, step by step",
+        "How high the queries of each step rank their positives before the step: a moving mean (STAR, Figure 4b)."
+        " `hardneg diagnose` of several experiments lays static, dynamic and random negatives over one another.",
+        time.ranking_by_step_table,
+        charts.ranks_by_step_chart,
+    ),
+    Figure(
+        "errors_by_step",
+        "Pairwise errors",
+        "Errors of training queries, step by step",
+        "Passages in the retrieved list that stand above a positive, before the step: a moving mean (STAR, Eq. 5"
+        " and Figure 4). A positive that the list does not reach counts every other passage of it.",
+        time.ranking_by_step_table,
+        charts.errors_by_step_chart,
     ),
     Figure(
         "score_profile",
@@ -316,7 +336,7 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "Errors by state",
         "Irrelevant passages that score higher than a relevant one: all, and the first 200 of each positive (STAR,"
         " Table 1).",
-        scores.errors_table,
+        errors.errors_table,
         charts.errors_chart,
     ),
     Figure(
@@ -324,7 +344,7 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "Pairwise errors",
         "Errors by query",
         "Queries by their number of errors (STAR, Figure 3): a few queries have most of the errors.",
-        scores.errors_distribution_table,
+        errors.errors_distribution_table,
         charts.distribution_chart,
     ),
     Figure(
@@ -334,8 +354,17 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "The mean difference in a query's errors, from each state to the one before and from the last to the"
         " untrained model, with 95 % bootstrap intervals. Below 0, the later state has fewer errors. p is of"
         " two-sided randomisation tests over queries, corrected by Holm over all rows.",
-        scores.errors_tests_table,
+        errors.errors_tests_table,
         charts.errors_tests_chart,
+    ),
+    Figure(
+        "training_errors",
+        "Pairwise errors",
+        "Errors of training queries by state",
+        "In the lists that each state mined from: passages above a positive, at most K of each positive (STAR,"
+        " Eq. 6). A positive that a list does not reach has K errors.",
+        errors.training_errors_table,
+        charts.training_errors_chart,
     ),
     Figure(
         "geometry",
@@ -368,8 +397,19 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "breakdown",
         "Where it got better or worse",
         "By properties of the query",
-        "The mean change from the untrained to the final model, with two standard errors to either side.",
+        "The mean change from the untrained to the final model, with two standard errors to either side. Where"
+        " ids begin with the name of a part, such as `numpy` of `numpy.sum`, the parts stand apart: those of the"
+        " first positive, and those of the queries' own ids.",
         queries.breakdown_table,
+        charts.breakdown_chart,
+    ),
+    Figure(
+        "breakdown_by_source",
+        "Where it got better or worse",
+        "Training queries by the source of their negatives",
+        "The mean change of RR@100 from the first to the last state, by the source of most of the negatives that a"
+        " query was trained on. Where that is the same for all, by the share of each source.",
+        queries.trained_breakdown_table,
         charts.breakdown_chart,
     ),
     Figure(

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from hardneg.diagnostics.audit_page import labelling
-from hardneg.report import charts
 from hardneg.report.explorer import explorer_data
 from hardneg.report.facts_audit import suspected_queries, suspects_of
 from hardneg.report.facts_results import judged_queries
 from hardneg.report.figures import FIGURES, Drawn, draw
 from hardneg.report.opened import FAULTS, Opened
 from hardneg.report.page import Page, asset, explorer_html, html_of
+from hardneg.report.shapes import altair
 from hardneg.report.side_by_side import FIGURES as TOGETHER
 from hardneg.report.side_by_side import SECTIONS, Several, verdict_of
 from hardneg.report.table import NotRecorded
@@ -69,7 +69,7 @@ class Report:
     @cached_property
     def html(self) -> bytes:
         """The page itself, as UTF-8 HTML."""
-        charts.altair()
+        altair()
         verdict = self.verdict
         subtitle = " · ".join(about(self.opened))
         title = self.opened.path.resolve().name
@@ -150,7 +150,7 @@ class Comparison:
     @cached_property
     def html(self) -> bytes:
         """The page itself, as UTF-8 HTML."""
-        charts.altair()
+        altair()
         title = " · ".join(self.several.names)
         verdict = self.verdict
         page = Page(title, "experiments side by side", verdict, self.notes, self.drawn, self.command, {}, SECTIONS)

@@ -12,12 +12,13 @@ import numpy as np
 from hardneg.evaluation.measures import Evaluation
 from hardneg.evaluation.significance import bootstrap_interval, holm, randomization_test
 from hardneg.experiment.names import BM25, FINAL, UNTRAINED, shown
-from hardneg.report import charts
 from hardneg.report.facts_results import loss_table, measured_table
+from hardneg.report.facts_time import overlap_by_step_table, ranking_by_step_table
 from hardneg.report.figures import Figure
 from hardneg.report.measured import evaluations, means_of
 from hardneg.report.opened import Opened
-from hardneg.report.table import NotRecorded, Table
+from hardneg.report.shapes import PERCENT, Chart, lines
+from hardneg.report.table import NotMeant, NotRecorded, Table
 from hardneg.report.verdict import Verdict, split_of
 
 SEED, PERMUTATIONS = 0, 100_000
@@ -144,17 +145,30 @@ def losses_table(several: Several) -> Table:
     return _joined(several, loss_table, ("step", "episode", "mean"))
 
 
+def overlaps_table(several: Several) -> Table:
+    """The share of each step's negatives that its queries retrieve, of all experiments (STAR, Figure 4a)."""
+    return _joined(several, overlap_by_step_table, ("step", "overlap"))
+
+
+def rankings_table(several: Several) -> Table:
+    """How the queries of each step rank their positives, of all experiments (STAR, Figure 4b)."""
+    return _joined(several, ranking_by_step_table, ("step", "mean RR@10", "mean errors"))
+
+
 def _joined(several: Several, make: Any, columns: tuple[str, ...]) -> Table:
-    rows = []
+    rows: list[dict[str, Any]] = []
+    others: NotMeant | None = None
     for name, one in zip(several.names, several.experiments, strict=True):
         try:
             rows += [
                 {"experiment": name} | {column: row[column] for column in columns} for row in make(one).records()
             ]
+        except NotMeant as reason:
+            others = reason
         except NotRecorded:
             continue
     if not rows:
-        raise NotRecorded("No experiment has logged this yet.")
+        raise others or NotRecorded("No experiment has logged this yet.")
     return Table.of(rows)
 
 
@@ -196,14 +210,29 @@ def _compared(row: dict[str, Any], best: str) -> str:
     )
 
 
-def curves_chart(table: Table) -> charts.Chart:
+def curves_chart(table: Table) -> Chart:
     """The deciding measure of every state by step, a line for each experiment."""
-    return charts.lines(table, x="step", y="value", by="experiment", zero=False)
+    return lines(table, x="step", y="value", by="experiment", zero=False)
 
 
-def losses_chart(table: Table) -> charts.Chart:
+def losses_chart(table: Table) -> Chart:
     """The moving mean of the loss by step, a line for each experiment."""
-    return charts.lines(table, x="step", y="mean", by="experiment")
+    return lines(table, x="step", y="mean", by="experiment")
+
+
+def overlaps_chart(table: Table) -> Chart:
+    """The overlap of static with dynamic negatives by step, a line for each experiment."""
+    return lines(table, x="step", y="overlap", by="experiment", title="share of the first hits", form=PERCENT)
+
+
+def ranks_chart(table: Table) -> Chart:
+    """The reciprocal rank of the queries of each step, a line for each experiment."""
+    return lines(table, x="step", y="mean RR@10", by="experiment", zero=False, title="RR@10 of the step's queries")
+
+
+def errors_chart(table: Table) -> Chart:
+    """The errors of the queries of each step, a line for each experiment."""
+    return lines(table, x="step", y="mean errors", by="experiment", title="errors of a query")
 
 
 FIGURES: tuple[Figure[Several], ...] = (
@@ -225,5 +254,34 @@ FIGURES: tuple[Figure[Several], ...] = (
         curves_chart,
     ),
     Figure("learning_curve", "Learning curve", "Loss", "The moving mean by step.", losses_table, losses_chart),
+    Figure(
+        "static_and_dynamic",
+        "Static and dynamic negatives",
+        "Overlap",
+        "How much of what each step trains on its queries retrieve at that step (STAR, Figure 4a).",
+        overlaps_table,
+        overlaps_chart,
+    ),
+    Figure(
+        "ranks_by_step",
+        "Static and dynamic negatives",
+        "Ranks of training queries",
+        "How high the queries of each step rank their positives before it: a moving mean (STAR, Figure 4b).",
+        rankings_table,
+        ranks_chart,
+    ),
+    Figure(
+        "errors_by_step",
+        "Static and dynamic negatives",
+        "Errors of training queries",
+        "Passages above a positive in the list that a query retrieves before the step: a moving mean.",
+        rankings_table,
+        errors_chart,
+    ),
 )
-SECTIONS: tuple[str, ...] = ("Settings that differ", "Results", "Learning curve")
+SECTIONS: tuple[str, ...] = (
+    "Settings that differ",
+    "Results",
+    "Learning curve",
+    "Static and dynamic negatives",
+)

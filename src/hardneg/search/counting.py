@@ -18,7 +18,13 @@ WORDS = 1 << 18  # of eight flags each, whose doubtful passages are scored at a 
 
 
 def count_above(
-    index: ExactIndex, queries: Tensor, which: Tensor, rows: Tensor, *, progress: Tick = silent
+    index: ExactIndex,
+    queries: Tensor,
+    which: Tensor,
+    rows: Tensor,
+    *,
+    scores: Tensor | None = None,
+    progress: Tick = silent,
 ) -> tuple[Tensor, Tensor]:
     """How many passages score strictly higher than given ones, each for a query.
 
@@ -27,6 +33,8 @@ def count_above(
     queries : [Q, dim], rounded to the passages' dtype first.
     which : [n] int64 ascending, the query of each given passage.
     rows : [n] int32, the passage rows.
+    scores : [n] float32 the scores of the given passages, which need not be in the index then, nor their ``rows``
+        mean anything; None: the index scores them.
     progress : called with the queries done and all of them, tile by tile.
 
     Returns
@@ -40,6 +48,7 @@ def count_above(
         As :meth:`ExactIndex.search`.
     """
     stored, which, rows = index.stored(queries), which.to(index.device), rows.to(index.device)
+    given = None if scores is None else scores.to(index.device)
     scores = torch.empty(len(rows), device=index.device)
     counts = torch.zeros(len(rows), dtype=torch.int64, device=index.device)
     tile = index.given_tile or index.fitting_tile(min(index.tile, max(len(stored), 1)), 64)
@@ -48,15 +57,22 @@ def count_above(
         part = slice(*bounds)
         if part.start < part.stop:
             scores[part], counts[part] = _count_tile(
-                index, stored[start : start + tile], which[part] - start, rows[part]
+                index,
+                stored[start : start + tile],
+                which[part] - start,
+                rows[part],
+                None if given is None else given[part],
             )
         progress(min(start + tile, len(stored)), len(stored))
     return scores, counts
 
 
-def _count_tile(index: ExactIndex, queries: Tensor, which: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+def _count_tile(
+    index: ExactIndex, queries: Tensor, which: Tensor, rows: Tensor, scores: Tensor | None
+) -> tuple[Tensor, Tensor]:
     pairs = Pairs(index, queries)
-    scores = pairs.scores(which, pairs.sums(which, rows)[:, None], rows[:, None])[:, 0]
+    if scores is None:
+        scores = pairs.scores(which, pairs.sums(which, rows)[:, None], rows[:, None])[:, 0]
     margin = FLOAT32.margin(queries, pairs.norms, index.max_norm, 0.0)[which]
     bands = Bands(which, scores, (scores - margin).float(), (scores + margin).float())
     counts = torch.zeros_like(which)

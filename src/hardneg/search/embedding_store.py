@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardneg.errors import ArtifactError
+from hardneg.records import Int32
 from hardneg.storage.artifacts import (
     MANIFEST,
     TEMPORARY,
@@ -91,6 +92,50 @@ class Embeddings:
             here = owner == shard
             vectors[here] = self.shards[shard][rows[here] - shard * size]
         return vectors
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What one of several processes holds of a store: every n-th shard, as encoding deals them out.
+
+    Attributes
+    ----------
+    shards : [rows, dim] each, memory-mapped unless they were chosen by :meth:`among`.
+    rows : [m] int32 the row in the store of each vector of the shards, ascending.
+    max_norm : the largest Euclidean norm in the whole store.
+    """
+
+    shards: tuple[NDArray[Any], ...]
+    rows: Int32
+    max_norm: float
+
+    @classmethod
+    def open(cls, path: Path, own: int, processes: int) -> Part:
+        """Open the shards ``own``, ``own + processes``, ... of a finished store; files of no other are read.
+
+        Raises
+        ------
+        ArtifactError : a file of these shards is missing or damaged, or there is no such store.
+        """
+        store = read_manifest(path)
+        check_version(path, store)
+        shards, rows = [], [np.zeros(0, np.int32)]
+        for folder in (path / shard_name(i) for i in range(own, store.facts["shards"], processes)):
+            facts = open_artifact(folder, SHARD_KIND).facts
+            shards.append(load_array(folder / "vectors.npy"))
+            rows.append(np.arange(facts["start"], facts["start"] + facts["rows"], dtype=np.int32))
+        return cls(tuple(shards), np.concatenate(rows), store.facts["max_norm"])
+
+    def among(self, chosen: Int32) -> Part:
+        """The vectors of the ``chosen`` rows (ascending) of the store that lie here; rows count among these."""
+        place = np.flatnonzero(np.isin(chosen, self.rows, assume_unique=True)).astype(np.int32)
+        if not len(place):
+            return Part((), place, self.max_norm)
+        at = np.searchsorted(self.rows, chosen[place])
+        starts = np.cumsum([0, *map(len, self.shards)])
+        owner = np.searchsorted(starts, at, side="right") - 1
+        vectors = [shard[at[owner == i] - starts[i]] for i, shard in enumerate(self.shards)]
+        return Part((np.concatenate(vectors),), place, self.max_norm)
 
 
 def discard(path: str | Path) -> None:

@@ -74,36 +74,17 @@ class Index(Protocol):
         ...
 
 
-class StoredIndex:
-    """Exact search of stored embeddings, as an :class:`Index`.
-
-    Parameters
-    ----------
-    device : where the products run; tile, chunk : see :class:`~hardneg.search.exact.ExactIndex`.
-    resident : keep the vectors on a CUDA device for as long as this lives, if there is room (:func:`on_device`).
-    rows : [n] rows of the passages that are searched, which ascend; None: all. Hits count from 0 among them.
-    """
+class OverEmbeddings:
+    """What exact indexes over stored embeddings share: what they are made of, and how they name it."""
 
     nested = True
 
-    def __init__(
-        self,
-        embeddings: Embeddings,
-        device: str | torch.device = "cpu",
-        *,
-        tile: int | None = None,
-        chunk: int | None = None,
-        resident: bool = False,
-        rows: Int32 | None = None,
-    ) -> None:
-        self.embeddings = embeddings
+    def __init__(self, embeddings: Embeddings, rows: Int32 | None) -> None:
+        self.embeddings, self.rows = embeddings, rows
         self.dtype = as_tensor(embeddings.shards[0][:0]).dtype
-        chosen = embeddings.shards if rows is None else [embeddings.rows(rows)]
-        shards = on_device(chosen, device) if resident else chosen
-        self.exact = ExactIndex(shards, tile=tile, chunk=chunk, device=device, max_norm=embeddings.max_norm)
 
     def __len__(self) -> int:
-        return len(self.exact)
+        return self.embeddings.n if self.rows is None else len(self.rows)
 
     @property
     def path(self) -> Path:
@@ -114,10 +95,6 @@ class StoredIndex:
     def digest(self) -> str:
         """See :class:`Index`: that of the embeddings."""
         return self.embeddings.digest
-
-    def search(self, queries: Tensor, k: int, *, progress: Tick = silent) -> tuple[Tensor, Tensor]:
-        """See :class:`Index`."""
-        return self.exact.search(queries, k, progress=progress)
 
     def vectors(self, rows: NDArray[np.integer]) -> Tensor:
         """See :class:`Index`."""
@@ -130,6 +107,36 @@ class StoredIndex:
     def made_from(self) -> dict[str, Any]:
         """See :class:`Index`."""
         return {**self.embeddings.manifest.facts, **self.embeddings.manifest.inputs}
+
+
+class StoredIndex(OverEmbeddings):
+    """Exact search of stored embeddings, as an :class:`Index`.
+
+    Parameters
+    ----------
+    device : where the products run; tile, chunk : see :class:`~hardneg.search.exact.ExactIndex`.
+    resident : keep the vectors on a CUDA device for as long as this lives, if there is room (:func:`on_device`).
+    rows : [n] rows of the passages that are searched, which ascend; None: all. Hits count from 0 among them.
+    """
+
+    def __init__(
+        self,
+        embeddings: Embeddings,
+        device: str | torch.device = "cpu",
+        *,
+        tile: int | None = None,
+        chunk: int | None = None,
+        resident: bool = False,
+        rows: Int32 | None = None,
+    ) -> None:
+        super().__init__(embeddings, rows)
+        chosen = embeddings.shards if rows is None else [embeddings.rows(rows)]
+        shards = on_device(chosen, device) if resident else chosen
+        self.exact = ExactIndex(shards, tile=tile, chunk=chunk, device=device, max_norm=embeddings.max_norm)
+
+    def search(self, queries: Tensor, k: int, *, progress: Tick = silent) -> tuple[Tensor, Tensor]:
+        """See :class:`Index`."""
+        return self.exact.search(queries, k, progress=progress)
 
 
 def on_device(shards: Sequence[NDArray[Any]], device: str | torch.device) -> Sequence[Vectors]:

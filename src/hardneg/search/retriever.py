@@ -21,7 +21,7 @@ from hardneg.data.tokens import SomeTokens, TokenStore, token_batch
 from hardneg.errors import ArtifactError
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.tokenizing import texts_digest, token_store
-from hardneg.process.distributed import apart, barrier, by_leader, member
+from hardneg.process.distributed import apart, barrier, by_leader, has_others, member
 from hardneg.process.hardware import Precision
 from hardneg.process.memory import require
 from hardneg.process.progress import Tick, silent, track
@@ -29,6 +29,7 @@ from hardneg.records import Float32, Int32, Int64, Run, Side, VectorsByRow, owne
 from hardneg.search.ann import traits
 from hardneg.search.embedding_store import VERSION
 from hardneg.search.embeddings import Dtype, Embeddings, discard, encode_store, encoding_memory
+from hardneg.search.parts import SharedIndex
 from hardneg.search.retrieve import Index, StoredIndex, dot_products, index_run
 from hardneg.search.runs import KIND, load_run, save_run
 from hardneg.search.vectors import as_tensor
@@ -80,7 +81,7 @@ def encode_side(
     """
     require(encoding_memory(encoder, encoding.token_budget, len(store)), "encoding", encoder.device.type)
     ids, texts = (collection.query_ids, "queries") if side == "query" else (collection.passage_ids, "passages")
-    with encoder.inference(encoding.precision), track(f"encoding {texts}", "tokens") as tick:
+    with encoder.inference(encoding.precision), track(f"encoding {texts}", "tokens", kind="encode") as tick:
 
         def progress(done: int, total: int) -> None:
             counted(done, total)
@@ -182,6 +183,9 @@ class Retriever:
         self._held: contextlib.ExitStack | None = None
         self._exact: StoredIndex | None = None  # kept while held
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__} of model {self.digest[:12]} over {self.collection.n_passages:,} passages"
+
     # ------------------------------------------------------------ resident
 
     @one_at_a_time
@@ -279,9 +283,14 @@ class Retriever:
             return self.encoder.encode(tokens, "query").cpu().numpy()
 
     def _searched(self) -> Index:
-        """The index that is searched: the one that was given, or the exact one over the corpus embeddings."""
+        """The index that is searched: the one that was given, or the exact one over the corpus embeddings.
+
+        Of a process for which others wait it is searched by all of them, each in its part.
+        """
         if self.index is not None:
             return self.index
+        if apart():
+            return SharedIndex(self.passages, self.encoder.device, rows=None if self.alone else self.among)
         if self.among is not None and not self.alone:
             return StoredIndex(self.passages, self.encoder.device, rows=self.among)
         return (
@@ -292,7 +301,7 @@ class Retriever:
 
     def _search(self, index: Index, vectors: NDArray[Any], query_rows: Int32, k: int) -> Run:
         asked = as_tensor(vectors), query_rows, k, self.collection.digest
-        with track("searching", "queries") as tick:
+        with track("searching", "queries", kind="search") as tick:
             run = index_run(index, *asked, documents=self.chunks, progress=tick)
         return run if self.among is None else dataclasses.replace(run, passage_rows=self.among[run.passage_rows])
 
@@ -347,6 +356,19 @@ class Retriever:
 
     def _queries(self, *, searching: bool) -> VectorsByRow:
         return self._embed("query", searching=searching)
+
+    @one_at_a_time
+    def open_together(self, *, as_trained: bool = False) -> None:
+        """Encode what is missing, on all processes of a group together, before one of them searches for all.
+
+        Parameters
+        ----------
+        as_trained : queries are as long as training steps read them.
+        """
+        if has_others():
+            _ = self.queries_as(as_trained)
+            if self.index is None:
+                _ = self.passages
 
     # ------------------------------------------------------------ embeddings in the cache
 
@@ -496,7 +518,7 @@ class CachedRetriever(Retriever):
             if self.index is None:
                 _ = self.passages
 
-            def search() -> None:  # all have encoded, one searches
+            def search() -> None:  # all have encoded, one asks, all search what they encoded
                 vectors = queries.rows(query_rows) if anchors is None else self.passage_vectors(anchors)
                 with self.timed("search", run=path.name, queries=len(query_rows), k=k):
                     run = self._search(self._searched(), vectors, query_rows, k)

@@ -53,6 +53,7 @@ class Step:
     queries: int
     facts: dict[str, Tensor]
     confirm: Callable[[], None]  # raises if this step or an earlier one was not finite; call it before saving
+    stop: int = 0  # the signal that one of several processes was sent before it; 0: none
 
 
 def train_steps(
@@ -94,7 +95,7 @@ def train_steps(
         batch = batches(index)
         torch.manual_seed(dropout_seed(seed, index))
         loss, facts = backward(objective, batch)
-        add_gradients(parameters)
+        stop = add_gradients(parameters)
         facts |= probe(index)
         grad_norm = nn.utils.clip_grad_norm_(parameters, clip, foreach=True)
         rate = schedule(index)
@@ -105,7 +106,7 @@ def train_steps(
         optimizer.zero_grad(set_to_none=True)
         if index + 1 == stop or guard.is_due():
             guard.read()
-        yield Step(index, loss, rate, grad_norm, len(batch.query_rows), facts, guard.read)
+        yield Step(index, loss, rate, grad_norm, len(batch.query_rows), facts, guard.read, stop)
 
 
 def dropout_seed(seed: int, step: int) -> int:

@@ -108,6 +108,11 @@ def steps_made(model: Path) -> int:
     return int(read_manifest(model).inputs["step"])
 
 
+def kind_of(name: str) -> str:
+    """The kind of a stage of training, and of its work, where stages are planned."""
+    return "train" if name == RETRIEVER else f"train {name}"
+
+
 def start_of(name: str) -> str:
     """The name, among the inputs of a checkpoint, of the model that a trainee starts from."""
     return "start" if name == RETRIEVER else f"start-{name}"
@@ -193,7 +198,7 @@ class Stage:
         total = max([until, *trainee.kept.values()])
         with (
             self.timed("train", episode=self.episode, model=name, first_step=first) as facts,
-            track(f"training{self._called(name)}, episode {self.episode}", "steps") as tick,
+            track(f"training{self._called(name)}, episode {self.episode}", "steps", kind=kind_of(name)) as tick,
             self._naming_queries(name),
         ):
             try:
@@ -203,7 +208,7 @@ class Stage:
                         self.save()
                     self._keep(trainee)
                     facts["steps"] = self.made[name] - first
-                    with by_consensus():
+                    with by_consensus(step.stop):
                         tick(self.made[name], total)
                 self._settle()
             except Interrupted:

@@ -11,7 +11,16 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from hardneg.data.formats.lines import BOM, MAX_LINE, Fields, empty_file, publish_packed, read_chunks, read_objects
+from hardneg.data.formats.lines import (
+    BOM,
+    MAX_LINE,
+    Fields,
+    empty_file,
+    publish_packed,
+    read_chunks,
+    read_objects,
+    why_not_json,
+)
 from hardneg.errors import InputError
 
 _DECODE = json.JSONDecoder().raw_decode
@@ -78,7 +87,7 @@ class _Window:
                     self.move(fault.pos)
                     raise self.fault(f"not valid JSON ({fault.msg})") from fault
             except (ValueError, RecursionError) as fault:
-                raise self.fault(f"not valid JSON ({fault})") from fault
+                raise self.fault(why_not_json("[", fault)) from fault
             else:
                 self.move(end)
                 return value

@@ -13,6 +13,7 @@ import ast
 import difflib
 import json
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from typing import Any, NamedTuple
 
 from hardneg.data.formats.contexts import IDS, Place, text_id
 from hardneg.data.formats.faults import Unread, refuse
-from hardneg.data.formats.lines import Fields, id_of, text_of
+from hardneg.data.formats.lines import Fields, empty_file, id_of, text_of
 from hardneg.data.record_source import GivenRecord, JudgementRecord, PassageRecord, QueryRecord
 from hardneg.errors import InputError
 from hardneg.storage.safe_read import undisturbed
@@ -136,6 +137,8 @@ def _first(by_name: Mapping[str, str], wanted: Sequence[str]) -> str | None:
 
 def unknown_columns(path: Path, names: Sequence[str], line: int | None = None) -> InputError:
     """The fault of columns that no convention has; it says what was looked for and which names are near."""
+    if not any(names):
+        return empty_file(path)
     shown = f"the columns are {', '.join(names) or 'none'}"
     known = [*QUERIES, *POSITIVES, *TEXTS, "negative"]
     near = {name: difflib.get_close_matches(name.strip().casefold(), known, 1, 0.7) for name in names}
@@ -221,8 +224,10 @@ def _taught(
         )
     elif columns.score is not None and isinstance(fields.get(columns.score), list):
         scores = _numbers(fields[columns.score], columns.score, place)
-        of_positives, of_negatives = scores[:positives], scores[positives:]
+        of_positives, of_negatives = (None, None) if scores is None else (scores[:positives], scores[positives:])
     else:
+        return [], []
+    if of_positives is None or of_negatives is None:
         return [], []
     if not of_positives and not of_negatives:
         return [], []
@@ -233,7 +238,8 @@ def _taught(
     return of_positives, of_negatives
 
 
-def _numbers(value: Any, name: str, place: Place) -> list[float]:
+def _numbers(value: Any, name: str, place: Place) -> list[float] | None:
+    """The numbers of a list, which may stand in a text; none where there are none, None where they are refused."""
     if isinstance(value, str) and value.startswith("["):
         try:
             value = json.loads(value)
@@ -241,11 +247,13 @@ def _numbers(value: Any, name: str, place: Place) -> list[float]:
             value = ""
     if value in (None, ""):
         return []
-    if isinstance(value, list) and all(isinstance(item, int | float) and item == item for item in value):
+    if isinstance(value, list) and all(
+        isinstance(item, int | float) and abs(item) <= sys.float_info.max for item in value
+    ):
         return [float(item) for item in value]
     what = f"the scores in {name!r} are {value!r:.60}, no list of numbers"
     refuse(InputError("WRONG_TYPE", what, "correct them", path=place.path, line=place.line))
-    return []
+    return None
 
 
 def grade_in(fields: Fields, name: str, place: Place) -> int:
@@ -256,7 +264,7 @@ def grade_in(fields: Fields, name: str, place: Place) -> int:
     value = fields.get(name)
     try:
         score = 1.0 if value is None else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         score = float("nan")
     if score == score // 1 and abs(score) < 2**31:
         return int(score)

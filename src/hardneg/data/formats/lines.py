@@ -5,11 +5,13 @@ A byte-order mark, CRLF and a missing last newline change nothing. Nothing here 
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import csv
 import gzip
 import json
 import re
+import sys
 import zlib
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -26,6 +28,7 @@ FREE_EXPANSION = 64 << 20  # bytes; a gzip file may always expand to so many
 CHUNK = 1 << 18
 GZIP_MAGIC = b"\x1f\x8b"
 BOM = b"\xef\xbb\xbf"
+UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 REFUSED = object()  # in the place of a line that cannot be read
 
@@ -117,7 +120,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     number = 1
     for block in _whole_lines(path):
         if number == 1:
-            block = block.removeprefix(BOM)
+            block = _begun(path, block)
         lines = _decoded(block)
         if lines is None:
             yield from _each_line(path, block, number)
@@ -127,11 +130,20 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
             number += len(lines)
 
 
+def _begun(path: Path, block: bytes) -> bytes:
+    """The beginning of a file without a byte-order mark; refused if it is no UTF-8 at all."""
+    first = block.partition(b"\n")[0]
+    if first.startswith(UTF16) or first.count(b"\0") > len(first) // 4:
+        what = "this is UTF-16, or no text at all"
+        raise InputError("BAD_UTF8", what, "convert the file to UTF-8", path=path, line=1)
+    return block.removeprefix(BOM)
+
+
 def _byte_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Each line of a file as bytes, as they are, with its number (from 1)."""
     number = 1
     for block in _whole_lines(path):
-        lines = (block.removeprefix(BOM) if number == 1 else block).split(b"\n")
+        lines = (_begun(path, block) if number == 1 else block).split(b"\n")
         yield from enumerate(lines, number)
         number += len(lines)
 
@@ -271,18 +283,19 @@ def _decoded_json(path: Path, data: bytes, number: int) -> Any:
         try:
             return json.JSONDecoder().decode(line)
         except (ValueError, RecursionError) as fault:
-            what = _why_not_json(line, fault)
+            what = why_not_json(line, fault)
             refuse(InputError("BAD_JSON", what, "write one object a line", path=path, line=number))
     return REFUSED
 
 
-def _why_not_json(line: str, fault: Exception) -> str:
+def why_not_json(line: str, fault: Exception) -> str:
+    """What is wrong with a line that is to be JSON."""
     if not line.strip():
         return "an empty line"
     if isinstance(fault, RecursionError):
         return "JSON that is nested too deeply"
-    if not isinstance(fault, json.JSONDecodeError):
-        return f"not valid JSON ({fault})"
+    if not isinstance(fault, json.JSONDecodeError):  # the only other one is of Python's limit on digits
+        return f"not JSON that is read here (an integer of more than {sys.get_int_max_str_digits():,} digits)"
     found = repr(line[fault.pos : fault.pos + 20]) if fault.pos < len(line) else "the line's end"
     return f"not valid JSON ({fault.msg}: {found} at column {fault.colno})"
 

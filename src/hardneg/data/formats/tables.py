@@ -62,7 +62,7 @@ def columns_of(path: Path) -> list[str]:
         return next(read_cells(path, quoted=suffix in CSV), (1, []))[1]
     if suffix in (*PARQUET, *ARROW):
         with _opened(path) as table:
-            return list(table.schema_arrow.names if suffix in PARQUET else table.schema.names)
+            return _names(path, table)
     return list(dict.fromkeys(name for _, fields in islice(read_records(path), PEEKED) for name in fields))
 
 
@@ -128,12 +128,12 @@ def _named(path: Path, rows: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[
         raise empty_file(path)
 
 
-def check_header(path: Path, header: Sequence[str]) -> None:
-    """Refuse a header that names a column twice."""
+def check_header(path: Path, header: Sequence[str], line: int | None = 1) -> None:
+    """Refuse a header that names a column twice; ``line`` is where it stands."""
     for name in header:
         if name and header.count(name) > 1:
             what, fix = f"two columns are called {name!r:.60}", "rename one of them"
-            raise InputError("AMBIGUOUS", what, fix, path=path, line=1)
+            raise InputError("AMBIGUOUS", what, fix, path=path, line=line)
 
 
 def _wrong_cells(path: Path, line: int, found: int, expected: int) -> InputError:
@@ -173,6 +173,11 @@ def _opened(path: Path) -> Any:
         raise _bad_table(path, fault) from fault
 
 
+def _names(path: Path, table: Any) -> list[str]:
+    """The names of the columns of an open file."""
+    return list(table.schema_arrow.names if suffix_of(path) in PARQUET else table.schema.names)
+
+
 def _batches(path: Path, table: Any) -> Iterator[Any]:
     if suffix_of(path) in PARQUET:
         return table.iter_batches(batch_size=ROWS)
@@ -184,6 +189,7 @@ def _batches(path: Path, table: Any) -> Iterator[Any]:
 def _arrow_rows(path: Path) -> Iterator[tuple[int, Fields]]:
     package, line = pyarrow(), 0
     with _opened(path) as table:
+        check_header(path, _names(path, table), None)
         try:
             for batch in _batches(path, table):
                 for start in range(0, batch.num_rows, ROWS):

@@ -8,7 +8,7 @@ ignored: hits rank by score (float32) descending, ties by passage id descending 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -62,22 +62,54 @@ def read_run(path: Path, queries: IdSpace, passages: IdSpace, *, collection: str
     return _run_of(table, table.known(queries, "query"), table.known(passages, "passage"), unit, collection)
 
 
+PASSAGE: Unit = "passage"
+Scored = Mapping[str, Mapping[str, float]]  # {query id: {passage id: score}}
+Judged = Mapping[str, Mapping[str, int]]  # {query id: {passage id: grade}}
+
+
 def read_runs(
-    paths: Sequence[Path], queries: IdSpace, passages: IdSpace, *, collection: str = ""
+    paths: Sequence[Path | Scored], queries: IdSpace, passages: IdSpace, *, collection: str = ""
 ) -> tuple[list[Run], IdSpace, IdSpace]:
-    """Read runs for evaluation, where a passage with an unknown id counts as not relevant.
+    """Read runs for evaluation, where a passage with an unknown id counts as not relevant; or take them by ids.
 
     Returns the runs and the id spaces of their rows, which are those given with the unknown ids appended. Raises
     what :func:`read_run` raises, except for unknown ids.
     """
     runs = []
     for path in paths:
-        digest, unit = _check_sidecar(path, collection)
-        table = _read_run_table(path)
+        digest, unit = (collection, PASSAGE) if isinstance(path, Mapping) else _check_sidecar(path, collection)
+        table = table_of(path) if isinstance(path, Mapping) else _read_run_table(path)
         queries, query_rows = extend(queries, table.query_ids)
         passages, passage_rows = extend(passages, table.passage_ids)
         runs.append(_run_of(table, query_rows, passage_rows, unit, digest))
     return runs, queries, passages
+
+
+def table_of(given: Scored | Judged) -> Table:
+    """What a file would say, from ids in memory; raises :class:`InputError` if a value is NaN."""
+    passages = {one: i for i, one in enumerate(dict.fromkeys(p for hits in given.values() for p in hits))}
+    counts = [len(hits) for hits in given.values()]
+    hits = np.array([passages[p] for hits in given.values() for p in hits], np.int64)
+    values = np.array([value for hits in given.values() for value in hits.values()], np.float64)
+    table = Table(
+        Path("dict"),
+        [*given],
+        [*passages],
+        np.repeat(np.arange(len(counts)), counts),
+        hits,
+        values,
+        np.arange(1, len(values) + 1),
+    )
+    for entry in np.flatnonzero(np.isnan(values))[:1]:
+        pair = f"query {table.query_ids[table.query[entry]]}, passage {table.passage_ids[hits[entry]]}"
+        raise InputError("BAD_SCORE", f"{pair}: the score is no number", "correct it")
+    return table
+
+
+def qrels_of(given: Judged) -> tuple[Qrels, Vocabulary, Vocabulary]:
+    """Judgements by ids, as :func:`open_qrels` gives those of a file."""
+    table = table_of(given)
+    return _qrels_of(table), Vocabulary(table.query_ids), Vocabulary(table.passage_ids)
 
 
 def _read_run_table(path: Path) -> Table:

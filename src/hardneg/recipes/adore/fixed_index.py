@@ -7,10 +7,12 @@ from collections.abc import Iterator, Mapping
 from hardneg.experiment import layout
 from hardneg.experiment.folder import Experiment
 from hardneg.experiment.snapshot import Snapshot
+from hardneg.process.distributed import by_leader, has_others
 from hardneg.process.memory import require
 from hardneg.process.threads import load_faiss
 from hardneg.search.ann import KIND, open_index
 from hardneg.search.ann_building import build_index, choose, memory_of
+from hardneg.search.parts import SharedIndex
 from hardneg.search.retrieve import Index, StoredIndex
 from hardneg.storage.artifacts import is_current
 
@@ -33,15 +35,21 @@ def build_once(state: Snapshot, experiment: Experiment, kind: str, options: Mapp
     """The experiment's own index over a state's passages; it is built unless it exists."""
     path = experiment.layout.index
     inputs = {"embeddings": state.passages.digest, **state.passages.manifest.inputs}
-    if not is_current(path, KIND, inputs):
-        with experiment.timed("index"):
-            build_index(state.passages, path, kind, options)
+    passages = state.passages
+
+    def build() -> None:
+        if not is_current(path, KIND, inputs):
+            with experiment.timed("index"):
+                build_index(passages, path, kind, options)
+
+    by_leader(build)
     return open_index(path)
 
 
-def exact_index(state: Snapshot) -> StoredIndex:
-    """The stored embeddings of a state's passages, searched exactly."""
-    return StoredIndex(state.passages, state.encoder.device)
+def exact_index(state: Snapshot) -> Index:
+    """The stored embeddings of a state's passages, searched exactly, by several processes in parts."""
+    how = SharedIndex if has_others() else StoredIndex
+    return how(state.passages, state.encoder.device)
 
 
 def with_index(state: Snapshot, index: Index) -> Iterator[Snapshot]:

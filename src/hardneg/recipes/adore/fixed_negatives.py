@@ -11,6 +11,7 @@ from hardneg.experiment.snapshot import Snapshot
 from hardneg.negatives.mining import mine_candidates
 from hardneg.negatives.pool import KIND, NegativePool, save_pool
 from hardneg.negatives.sources import random_source
+from hardneg.process.distributed import by_leader
 from hardneg.recipes.adore.fixed_index import with_index
 from hardneg.recipes.adore.query_batches import QueryBatch
 from hardneg.recipes.training_run import TrainingRun
@@ -85,10 +86,15 @@ class FixedNegatives:
         inputs = {"collection": training.data.collection.digest, "miner": encoder.digest()}
         if version:
             state = training.state(encoder, f"v{version}", experiment.layout.episode(1).version_runs(version))
-        if not is_current(path, KIND, inputs):
+
+        def publish() -> None:
             with experiment.timed("mine", version=version):
                 miner, queries = next(with_index(state, self.index), state), training.data.train
                 pool = mine_candidates(miner, queries, "query", episode=1, depth=self.depth, seed=settings.seed)
             save_pool(pool, path, settings=settings.result_values(), inputs=inputs)
+
+        if not by_leader(is_current, path, KIND, inputs):
+            _ = state.passages, state.training_queries  # all encode together what one mines with
+            by_leader(publish)
         if version:  # also if an earlier run published the pool, which may have been killed before this line
             state.discard("query")

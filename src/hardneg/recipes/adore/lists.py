@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,45 @@ from torch import Tensor
 from hardneg.models.packing import upload
 from hardneg.recipes.adore.query_batches import CandidateLists, QueryBatch, given_lists, retrieved_lists
 from hardneg.records import Int32, Positives
+from hardneg.search.parts import search_in_step
 from hardneg.search.retrieve import Index
 from hardneg.training.batches import KnownPositives
+
+RR_CUT = 10  # of the reciprocal rank that the metrics have
+
+
+@dataclass
+class Noted:
+    """What the queries of a step retrieved, gathered over its micro-batches."""
+
+    digest: Any = field(default_factory=hashlib.sha256)
+    overlap: list[float] = field(default_factory=list)  # a value for each query, as are the two below
+    reciprocal_rank: list[float] = field(default_factory=list)
+    errors: list[int] = field(default_factory=list)
+
+    def add(self, found: Int32, used: Sequence[Int32], positives: Positives) -> None:
+        """Note the retrieved lists [b, depth] of some queries, and what each of them trains on."""
+        self.digest.update(found.tobytes())
+        for i, (one, real) in enumerate(zip(used, found, strict=True)):
+            self.overlap.append(np.isin(one, real).mean() if len(one) else 0.0)
+            rank, errors = ranked(real, positives.of(i))
+            self.reciprocal_rank.append(1 / rank if 0 < rank <= RR_CUT else 0.0)
+            self.errors.append(errors)
+
+
+def ranked(found: Int32, positives: Int32) -> tuple[int, int]:
+    """The rank of the best positive in a list (0: it has none), and the list's pairwise errors (STAR, Eq. 5).
+
+    Each positive has as many errors as passages stand above it that are no positive; one that the list does not
+    reach has as many as all of these, so K of the paper is the length of the list.
+    """
+    found = found[found >= 0]
+    relevant = np.isin(found, positives)
+    above = np.cumsum(~relevant)
+    places = np.flatnonzero(relevant)
+    missed = len(positives) - len(places)
+    errors = int(above[places].sum()) + missed * (int(above[-1]) if len(above) else 0)
+    return (int(places[0]) + 1 if len(places) else 0), errors
 
 
 class Retrieval:
@@ -42,21 +80,19 @@ class Retrieval:
     ) -> None:
         self.positives, self.index, self.depth, self.dtype = positives, index, depth, dtype
         self.known, self.given = known, given
-        self.noted: dict[int, tuple[Any, list[float]]] = {}
+        self.noted: dict[int, Noted] = {}
 
     def lists(self, batch: QueryBatch, vectors: Tensor) -> CandidateLists:
         """The lists that the queries of a batch train on; what they retrieve is kept for :meth:`facts`."""
         positives = self.positives.select(batch.positions)
-        found = self.index.search(vectors.to(self.dtype), self.depth)[1].cpu().numpy()
+        found = search_in_step(self.index, vectors.to(self.dtype), self.depth)[1].cpu().numpy()
         used: Sequence[Int32] = list(found)
         if self.given is None:
             lists = retrieved_lists(found, positives, self._duplicates(positives, found))
         else:
             used = self.given(batch)
             lists = given_lists(used, positives)
-        digest, shared = self.noted.setdefault(batch.step, (hashlib.sha256(), []))  # a step's micro-batches add up
-        digest.update(found.tobytes())
-        shared += [np.isin(one, real).mean() if len(one) else 0.0 for one, real in zip(used, found, strict=True)]
+        self.noted.setdefault(batch.step, Noted()).add(found, used, positives)  # a step's micro-batches add up
         return lists
 
     def _duplicates(self, positives: Positives, found: Int32) -> NDArray[np.bool_] | None:
@@ -72,10 +108,17 @@ class Retrieval:
         return (vectors @ passages.T).gather(1, upload(place.reshape(lists.rows.shape), vectors.device))
 
     def facts(self, step: int) -> dict[str, Any]:
-        """The digest of what a step retrieved, and the share of retrieved passages among those that it trained on.
+        """What the queries of a step retrieved before it: a digest, and means over the queries.
 
-        The share over the steps is Figure 4a of Zhan et al., "Optimizing Dense Retrieval Model Training with Hard
-        Negatives", SIGIR 2021.
+        ``overlap`` is the share of the step's negatives that were retrieved, ``train_rr_10`` the reciprocal rank
+        of the first positive (0 below rank 10), and ``train_errors`` the number of pairwise errors in the list.
+        Over the steps they are Figures 4a and 4b of Zhan et al., "Optimizing Dense Retrieval Model Training with
+        Hard Negatives", SIGIR 2021.
         """
-        digest, shared = self.noted.pop(step)
-        return {"retrieved": digest.hexdigest()[:16], "overlap": float(np.mean(shared))}
+        noted = self.noted.pop(step)
+        return {
+            "retrieved": noted.digest.hexdigest()[:16],
+            "overlap": float(np.mean(noted.overlap)),
+            "train_rr_10": float(np.mean(noted.reciprocal_rank)),
+            "train_errors": float(np.mean(noted.errors)),
+        }

@@ -14,6 +14,7 @@ from typing import Literal
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from hardneg.data.tokens import TokenStore
 from hardneg.data.training_data import TrainingData
@@ -34,10 +35,12 @@ from hardneg.recipes.estimate import CostModel, judged_queries, work_of
 from hardneg.recipes.measured_states import DevEvaluator, MeasuredStage
 from hardneg.recipes.settings import Episode, Recipe, TrainingSettings
 from hardneg.recipes.training_run import TrainingRun
+from hardneg.records import Side, TokenBatch
 from hardneg.search.ann_building import DEFAULTS, choose, code_bytes
 from hardneg.search.retrieve import Index
 from hardneg.training.batches import KnownPositives
 from hardneg.training.loop import Objective, StepOutput
+from hardneg.training.sharing import shared
 from hardneg.training.stage import steps_made
 
 
@@ -240,9 +243,12 @@ def list_objective(settings: Adore, encoder: BiEncoder, queries: TokenStore, ret
     The gradient goes to the query side alone.
     """
 
-    def objective(batch: QueryBatch) -> StepOutput:
+    def encode(tokens: TokenBatch, side: Side) -> Tensor:
         with torch.autocast(encoder.device.type, torch.bfloat16, enabled=settings.precision == "bfloat16"):
-            vectors = encoder.encode(queries.read(batch.query_rows), "query")
+            return encoder.encode(tokens, side)
+
+    def objective(batch: QueryBatch) -> StepOutput:
+        vectors = shared(encode)(queries.read(batch.query_rows), "query")
         lists = retrieval.lists(batch, vectors.detach())
         scores = retrieval.scores(vectors.float(), lists) * encoder.settings.scale
         valid, positive = upload(lists.valid, scores.device), upload(lists.positive, scores.device)
@@ -280,6 +286,7 @@ def plan(settings: Adore, data: TrainingData, encoder: BiEncoder) -> CostModel:
     return replace(
         work,
         query_side=True,
+        order=("measure", "train", "measure"),
         encoded=(queries + mined, 1),
         mined=mined,
         pools=pools,

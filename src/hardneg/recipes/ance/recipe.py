@@ -21,7 +21,7 @@ from hardneg.data.training_data import TrainingData
 from hardneg.diagnostics.search_state import search_state
 from hardneg.errors import SettingsError
 from hardneg.experiment.folder import Experiment
-from hardneg.experiment.snapshot import State
+from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.process.distributed import by_leader
@@ -177,10 +177,7 @@ def alternate(training: TrainingRun[Ance], base: Callable[[], BiEncoder]) -> Ite
             state = mining_state(training, miner, version, step, used)
             state.weights = weights
             yield state
-            if training.frozen is not None:
-                training.frozen.open_together()
-            by_leader(publish_version, training, state, version)
-            state.discard()
+            publish_together(training, state, version)
         by_leader(delete_old, experiment, used=used, keep=settings.keep_versions)
         stage = stage or stage_of(training, encoder, no_wait)  # now negatives are there
         train(stage, experiment, step + settings.refresh_every, settings.steps)
@@ -188,6 +185,14 @@ def alternate(training: TrainingRun[Ance], base: Callable[[], BiEncoder]) -> Ite
             end = steps_made(training.last_model)
         until = min(step + settings.refresh_every, end)
         yield from training.measured_states(EPISODE, after=step, before=until)
+
+
+def publish_together(training: TrainingRun[Ance], state: Snapshot, version: int) -> None:
+    """Publish a version that a state mines, for which all processes search; its embeddings go."""
+    if training.frozen is not None:
+        training.frozen.open_together()
+    by_leader(publish_version, training, state, version)
+    state.discard()
 
 
 # ---------------------------------------------------------------- the trainer
@@ -289,13 +294,12 @@ def infer(training: TrainingRun[Ance], base: Callable[[], BiEncoder], patience: 
     judge = judge_of(settings, data, experiment.cache)
     wait = wait_for_peer(heartbeat_of(experiment, "trainer"), patience)
     todo = partial(next_job, settings.mode, experiment, every=settings.refresh_every, refreshes=settings.refreshes)
-    while (job := wait(todo, "a model to mine with")) != DONE:
+    while (job := by_leader(wait, todo, "a model to mine with")) != DONE:
         version, step = job
         miner = base() if step == 0 else published_model(experiment, step, base().device)
         state = mining_state(training, miner, version, step)
         search_state(state, judge, depth=settings.depth)  # now: the embeddings go
-        publish_version(training, state, version)
-        state.discard()
+        publish_together(training, state, version)
 
 
 # ---------------------------------------------------------------- the plan
@@ -315,7 +319,9 @@ def plan(settings: Ance, data: TrainingData, encoder: BiEncoder) -> CostModel:
         mined=versions,
     )
     kept = versions if settings.keep_versions is None else min(versions, settings.keep_versions + NEEDED)
-    return replace(work, pools=kept, models=min(settings.refreshes, EXPORTS))
+    turn = ("measure",) if settings.roles else ("measure", "mine", "train")  # roles are other processes
+    order = (*(turn * versions), "measure")
+    return replace(work, pools=kept, models=min(settings.refreshes, EXPORTS), order=order)
 
 
 RECIPE = Recipe(
@@ -325,5 +331,4 @@ RECIPE = Recipe(
     plan,
     about="ANCE (Xiong et al., 2021)",
     roles={"trainer": be_trainer, "inferencer": infer},
-    together=True,
 )

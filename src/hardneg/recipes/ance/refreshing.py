@@ -20,6 +20,7 @@ from hardneg.models.saving import save_encoder
 from hardneg.negatives.labels import answers_of, current_positives
 from hardneg.negatives.mining import mine_candidates
 from hardneg.negatives.pool import save_pool
+from hardneg.process import stages
 from hardneg.process.distributed import by_leader
 from hardneg.recipes.ance.versions import (
     POLL_SECONDS,
@@ -145,6 +146,7 @@ def next_job(mode: Mode, experiment: Experiment, *, every: int, refreshes: int) 
 
 def publish_version(training: TrainingRun[Any], state: Snapshot, version: int) -> None:
     """Publish the candidates of a state as a version of the negatives: top ``depth`` without D+, within bounds."""
+    stages.begin("mine")
     data, experiment, settings = training.data, training.experiment, training.settings
     contains = answers_of(data, experiment.cache)
     with experiment.timed("mine", version=version, step=state.step):

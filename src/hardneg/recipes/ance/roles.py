@@ -24,13 +24,14 @@ from typing import IO, Any
 from hardneg.data.importing import open_data
 from hardneg.data.training_data import Splits, amended
 from hardneg.errors import Interrupted, PeerError, SettingsError
-from hardneg.experiment.folder import join_experiment, kept_judgements
+from hardneg.experiment.folder import Experiment, join_experiment, kept_judgements
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.provenance import remember_collection
 from hardneg.experiment.tensorboard import tensorboard_writer
 from hardneg.models.source import ModelSource
 from hardneg.process import progress
 from hardneg.process.cpu import tune
+from hardneg.process.distributed import is_leader
 from hardneg.process.memory import limit_memory, limit_of
 from hardneg.recipes.ance.refreshing import heartbeat_of
 from hardneg.recipes.frozen import frozen_models
@@ -91,6 +92,8 @@ def jobs_of(job: Job, roles: Sequence[str]) -> list[Job]:
 def take_role(recipe: Recipe, job: Job) -> None:
     """Be the trainer or the inferencer of an experiment until there is nothing left to do.
 
+    In a group of processes all of them are: rank 0 holds the role, and gives signs of life.
+
     Raises
     ------
     BusyError : another process has this role.
@@ -106,7 +109,7 @@ def take_role(recipe: Recipe, job: Job) -> None:
     assert data.digest == job.inputs["splits"]
     source = ModelSource(**dict(job.source) | {"allow_code": tuple(job.source["allow_code"])})
     with (
-        lease(Layout(out).role(job.role)),
+        lease(Layout(out).role(job.role)) if is_leader() else contextlib.nullcontext(),
         join_experiment(
             out,
             recipe=recipe.name,
@@ -116,8 +119,8 @@ def take_role(recipe: Recipe, job: Job) -> None:
             source=source,
             cache=Path(job.cache) if job.cache else None,
         ) as experiment,
-        heartbeat_of(experiment, job.role).beating(lambda: progress.beats),
-        tensorboard_writer(experiment, settings.tensorboard),
+        alive(experiment, job.role),
+        tensorboard_writer(experiment, settings.tensorboard and is_leader()),
     ):
         remember_collection(out, data.collection)
         patience = math.inf if job.supervised else settings.silent_seconds
@@ -126,6 +129,13 @@ def take_role(recipe: Recipe, job: Job) -> None:
             settings, data, experiment, frozen_models(settings, source, base, data, experiment.cache)
         )
         recipe.roles[job.role](training, base, patience)
+
+
+def alive(experiment: Experiment, role: str) -> contextlib.AbstractContextManager[None]:
+    """While the block runs, show the other role signs of life of rank 0, which waits for all of its group."""
+    if not is_leader():
+        return contextlib.nullcontext()
+    return heartbeat_of(experiment, role).beating(lambda: progress.beats)
 
 
 def read_job(stream: IO[str]) -> Job:

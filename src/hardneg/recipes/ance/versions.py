@@ -156,7 +156,7 @@ class VersionSelector:
         """The version in force at ``step`` (from 0). A step that is made again gets the version that it had."""
         version = self.version_log.version_used(step)
         if version is None:
-            version = self._newest(step) if self.mode == "async" else self._scheduled(step)
+            version = self._chosen(step)
             if version != self.current and (not self.version_log.rows or self.version_log.rows[-1][1] != version):
                 self.version_log.append(step, version)
         elif version != self.current:
@@ -174,6 +174,14 @@ class VersionSelector:
         first = first_step_at(self.version_log.rows, step)
         assert first is not None, "no version is in force yet"
         return first
+
+    def _chosen(self, step: int) -> int:
+        """The version for a step that is made for the first time: rank 0 chooses for all, and waits for it."""
+        if self.mode == "async":
+            return by_leader(self._newest, step)
+        if self.current == (version := scheduled_version(self.mode, step, self.every)):
+            return version
+        return by_leader(self._scheduled, step)
 
     def _scheduled(self, step: int) -> int:
         version = scheduled_version(self.mode, step, self.every)

@@ -31,6 +31,7 @@ from hardneg.negatives.candidates import Contains
 from hardneg.negatives.labels import current_positives
 from hardneg.negatives.mining import mine_candidates
 from hardneg.negatives.pool import NegativePool
+from hardneg.process import stages
 from hardneg.process.distributed import by_leader
 from hardneg.recipes import catalogue
 from hardneg.recipes.ar2.pipeline import Pipelines
@@ -48,7 +49,7 @@ from hardneg.training.ranker_objectives import (
     ranker_loss,
     ranker_objective,
 )
-from hardneg.training.stage import RETRIEVER, Trainee
+from hardneg.training.stage import RETRIEVER, Trainee, kind_of
 
 log = logging.getLogger(__name__)
 
@@ -150,6 +151,7 @@ def first_ranker(training: TrainingRun[Ar2], start: StartingRanker) -> CrossEnco
         loss="cross_entropy",
     )
     stage = training.stage([trainee], episode=FIRST_RANKER, inputs=inputs_of(training))
+    stages.begin(kind_of(RANKER))
     stage.advance(RANKER, steps)
     return load_ranker(place, device=start.model.device)
 
@@ -328,6 +330,7 @@ class Iterations:
         return self.learner
 
     def _advance(self, model: str, iteration: int) -> None:
+        stages.begin(kind_of(model))
         self.stage.advance(model, self.settings.after(iteration)[model])
 
     def _refresh(self, version: int) -> Generator[State, None, State]:
@@ -392,7 +395,9 @@ def plan(settings: Ar2, data: TrainingData, encoder: BiEncoder, ranker: Starting
     reranked = settings.pipelines * judged_queries(data) * min(settings.rerank_depth, data.collection.n_passages)
     model = None if ranker is None else partial(getattr, ranker, "model")
     beside = Beside("the ranker", model, live + reranked, [*first, turns], models=1 + is_new)
-    return replace(work, pools=settings.refreshes + 1, models=len(settings.kept_steps), beside=[beside])
+    models = len(settings.kept_steps)
+    order = settings.stages(new_ranker=is_new)
+    return replace(work, pools=settings.refreshes + 1, models=models, beside=[beside], order=order)
 
 
-RECIPE = Recipe(catalogue.AR2, Ar2, ar2, plan, about="AR2 (Zhang et al., 2022)", together=True, check=check)
+RECIPE = Recipe(catalogue.AR2, Ar2, ar2, plan, about="AR2 (Zhang et al., 2022)", check=check)

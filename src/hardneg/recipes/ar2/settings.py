@@ -169,6 +169,15 @@ class Ar2(MiningSettings):
         width = 1 + self.negatives_per_query
         return Episode(FIRST_RANKER, queries, self.first_ranker_steps, self.first_ranker_queries_per_step, width)
 
+    def stages(self, *, new_ranker: bool) -> tuple[str, ...]:
+        """The kinds of the stages of training, in order; ``new_ranker``: whether it is warmed up first."""
+        own, other = "train", "train ranker"
+        ranker_first = self.order == "ranker-first"
+        turn = (other, own, "measure", "mine") if ranker_first else (own, "measure", "mine", other)
+        end = (other, own) if ranker_first else (own, "mine", other)
+        first = ("measure", "mine", *([other] if new_ranker else []))
+        return (*first, *(turn * (self.iterations - 1)), *end, "measure")
+
     @property
     def pipelines(self) -> int:
         """How often dev and test are re-ranked: twice an iteration, and for what D⁰ makes of G⁰ and G."""

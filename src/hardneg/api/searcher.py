@@ -1,0 +1,138 @@
+"""A searcher: what ranks the passages of a collection, opened once and asked often; and BM25's runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Unpack, overload
+
+import numpy as np
+
+from hardneg.api.inputs import Data, Place, Reading, at_least, cache_at, collection_of
+from hardneg.api.outcomes import Hits, Scores, by_ids
+from hardneg.api.search import OpenRetriever, SearcherOptions, hits_of, reranked_by
+from hardneg.arguments import checked
+from hardneg.data.collection import Collection
+from hardneg.data.training_data import named_split
+from hardneg.errors import SettingsError
+
+
+class Searcher:
+    """A model or BM25 over a collection; :func:`open_searcher` opens it, and it stays loaded until it is closed.
+
+    Attributes
+    ----------
+    collection : what is searched.
+    retriever : what searches, in rows of the collection.
+    """
+
+    def __init__(self, collection: Collection, retriever: OpenRetriever, name: str) -> None:
+        self.collection, self.retriever, self.name = collection, retriever, name
+
+    def __repr__(self) -> str:
+        return f"Searcher of {self.name} over {self.collection.n_passages:,} passages"
+
+    @overload
+    def search(self, queries: str, k: int = 10) -> Hits: ...
+    @overload
+    def search(self, queries: list[str] | tuple[str, ...], k: int = 10) -> list[Hits]: ...
+    @checked
+    def search(self, queries: str | Sequence[str], k: int = 10) -> Any:
+        """The best ``k`` passages for a text, or for each of several texts, which are encoded together.
+
+        Returns
+        -------
+        For each hit of a text ``rank`` (from 1), ``score``, ``passage_id``, ``title`` and ``text``. Of several
+        texts a list of such hits for each, in their order.
+
+        Raises
+        ------
+        SettingsError : a text is blank.
+        """
+        at_least("k", k)
+        texts = [queries] if isinstance(queries, str) else list(queries)
+        if not texts:
+            return []
+        if not all(text.strip() for text in texts):
+            raise SettingsError("NO_TEXT", "there is nothing to search for", "give texts that are not blank")
+        run = self.retriever.search_texts(texts, k)
+        found = [hits_of(self.collection, run.select(np.array([i]))) for i in range(len(texts))]
+        return found[0] if isinstance(queries, str) else found
+
+    @checked
+    def run(self, split: str = "test", k: int = 1000) -> Scores:
+        """The run of the queries of a split: ``{query id: {passage id: score}}``, best first.
+
+        Raises
+        ------
+        SettingsError : there is no such split.
+        """
+        at_least("k", k)
+        rows = named_split(self.collection, split).query_rows
+        run = self.retriever.search_queries(rows, k)
+        return by_ids(run, self.collection.query_ids, self.collection.passage_ids)
+
+    def close(self) -> None:
+        """Let go of vectors and weights."""
+        for one in (self.retriever, getattr(self.retriever, "first", None)):
+            getattr(one, "close", lambda: None)()
+
+    def __enter__(self) -> Searcher:
+        return self
+
+    def __exit__(self, *fault: object) -> None:
+        self.close()
+
+
+@checked
+def open_searcher(
+    data: Data,
+    model: Place | None = None,
+    *,
+    bm25: bool = False,
+    embeddings: Place | None = None,
+    index: Place | None = None,
+    language: str | None = None,
+    rerank_by: Place | None = None,
+    rerank_k: int = 100,
+    cache: Place | None = None,
+    **reading: Unpack[Reading],
+) -> Searcher:
+    """Open a searcher over a collection: a model, or BM25. Close it, or use ``with``.
+
+    Parameters
+    ----------
+    model, bm25, embeddings, index, language, rerank_by, rerank_k, reading : as for
+        :func:`~hardneg.api.search.search_split`.
+
+    Raises
+    ------
+    SettingsError : neither or both of a model and BM25 are asked for; a setting is wrong.
+    ArtifactError : the embeddings or the index are damaged, or of another model or collection.
+    """
+    at_least("rerank_k", rerank_k)
+    chosen = SearcherOptions(model, bm25, None, embeddings, index, language)
+    chosen.check(reading)
+    collection, folder = collection_of(data, cache), cache_at(cache)
+    first = chosen.open(collection, folder, reading)
+    getattr(first, "hold", lambda: None)()
+    searcher = reranked_by(rerank_by, rerank_k, first, folder, reading)
+    return Searcher(collection, searcher, "BM25" if model is None else str(model))
+
+
+@checked
+def bm25(
+    data: Data, split: str = "test", *, k: int = 1000, language: str | None = None, cache: Place | None = None
+) -> Scores:
+    """The run of BM25 over the queries of a split: ``{query id: {passage id: score}}``, best first.
+
+    Its k1 is 0.9 and its b is 0.4. ``evaluate``, ``compare`` and ``fuse`` take it as a run.
+
+    Parameters
+    ----------
+    language : how terms are made of texts; by default as the collection's language says.
+
+    Raises
+    ------
+    SettingsError : there is no such split, or no such language.
+    """
+    return open_searcher(data, bm25=True, language=language, cache=cache).run(split, k)

@@ -1,0 +1,69 @@
+"""Functions of the user's that are told of steps and of states while an experiment runs; they change no result."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from hardneg.errors import Interrupted
+from hardneg.process.distributed import any_of, by_consensus, is_leader, member
+from hardneg.process.signals import stop_flag
+
+Told = Callable[[dict[str, Any]], object]  # what it returns is not looked at
+
+
+class Observers:
+    """The functions that are told what happens. Only rank 0 calls them.
+
+    A function that raises is called no more. Training stops at the next place where it can go on later, and then
+    :meth:`heeded` raises what the function raised.
+
+    Parameters
+    ----------
+    on_step : is given each record of ``metrics.jsonl``; some steps late, since records are written several at a
+        time.
+    on_state : is given ``name``, ``kind``, ``episode``, ``step``, ``path`` (the folder of its weights, None where
+        they are not kept) and ``measures`` (value by split and measure) of each state that was measured.
+    """
+
+    def __init__(self, on_step: Told | None = None, on_state: Told | None = None) -> None:
+        self.on_step, self.on_state = on_step, on_state
+        self.fault: Exception | None = None
+        self.told: set[str] = set()  # names of states
+
+    def tell_steps(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Tell the records of steps, in order."""
+        for row in rows:
+            self._call(self.on_step, dict(row))
+
+    def tell_state(self, name: str, told: Callable[[], dict[str, Any]]) -> None:
+        """Tell a state that was measured, once by its name, and stop if a function asks for it; all call it."""
+        if is_leader() and self.on_state is not None and name not in self.told:
+            self.told.add(name)
+            self._call(self.on_state, {"name": name, **told()})
+        (found,) = any_of([stop_flag.heard or 0])
+        with by_consensus(found):
+            stop_flag.check()
+
+    def _call(self, function: Told | None, argument: dict[str, Any]) -> None:
+        if function is None or self.fault is not None:
+            return
+        try:
+            function(argument)
+        except Exception as fault:  # a function of the user's may raise anything
+            self.fault = fault
+            stop_flag.ask(together=member()[1] > 1)
+
+    @contextlib.contextmanager
+    def heeded(self) -> Iterator[None]:
+        """Raise what a function raised when the block ends or is stopped; other faults go first."""
+        try:
+            yield
+        except Interrupted:
+            if self.fault is None:
+                raise
+        finally:
+            stop_flag.forget()
+        if self.fault is not None:
+            raise self.fault

@@ -1,0 +1,86 @@
+"""The stages of an experiment, with the work that each of them has, as the counts of its cost say.
+
+Only what takes most of the time is counted: tokens that are encoded, queries that are searched, optimiser steps,
+and pairs that a ranker scores to measure it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+
+from hardneg.process.stages import Amount, Planned
+from hardneg.recipes.estimate import CostModel, Sample, judged_queries, tokens_of_step
+from hardneg.recipes.settings import Episode
+
+FIRST, LAST = "bm25", "finish"  # what every experiment begins and ends with
+MEASURE, MINE, TRAIN = "measure", "mine", "train"
+RANKING = "train ranker"
+
+
+def stages_of(work: CostModel, sample: Sample, *, as_it_came: bool = False) -> list[Planned]:
+    """The stages of training a retriever, in order.
+
+    Parameters
+    ----------
+    as_it_came : whether the model as it came is measured too, because training starts from another one.
+    """
+    order = kinds_of(work)
+    makers = {MEASURE: measuring(work, sample, order), MINE: mining(work, order)}
+    makers[TRAIN] = training(work, sample, order, TRAIN, work.episodes)
+    others = list(chain.from_iterable(one.episodes for one in work.beside))
+    makers[RANKING] = training(work, sample, order, RANKING, others)
+    seen = dict.fromkeys(order, 0)
+    stages = []
+    for kind in order:
+        stages.append(Planned(kind, {name: one for name, one in makers[kind](seen[kind]).items() if one.ticks}))
+        seen[kind] += 1
+    before = [Planned(MEASURE, stages[0].work)] if as_it_came else []
+    return [Planned(FIRST), *before, *stages, Planned(LAST)]
+
+
+def kinds_of(work: CostModel) -> list[str]:
+    """The kinds of the stages between the first and the last one, in order."""
+    return [*work.order] or [*((MEASURE, MINE, TRAIN) * len(work.episodes)), MEASURE]
+
+
+Maker = Callable[[int], dict[str, Amount]]  # the number of a stage among those of its kind -> its work
+
+
+def measuring(work: CostModel, sample: Sample, order: Sequence[str]) -> Maker:
+    """What measuring a state takes: encoding all texts, and searching for training and judged queries."""
+    collection, n = work.data.collection, order.count(MEASURE)
+    queries, corpora = work.encoded or (work.states, work.states + work.passed)
+    fixed = work.query_side  # one encoding of the passages serves all states
+    examined = 2 * len(work.data.train) if work.examined else 0
+    searched = work.states * (examined + judged_queries(work.data)) / n
+
+    def amounts(number: int) -> dict[str, Amount]:
+        share = (corpora if number == 0 else 0) if fixed else max(corpora - work.passed, 0) / n
+        tokens = sample.tokens(queries / n * collection.n_queries, share * collection.n_passages)
+        return {"encode": Amount(tokens), "search": Amount(searched)}
+
+    return amounts
+
+
+def mining(work: CostModel, order: Sequence[str]) -> Maker:
+    """What mining takes besides the runs of the state that mines, which were searched to measure it."""
+    searched = work.mined * len(work.data.train) / max(order.count(MINE), 1)
+    return lambda number: {"search": Amount(searched)}
+
+
+def training(
+    work: CostModel, sample: Sample, order: Sequence[str], kind: str, episodes: Sequence[Episode]
+) -> Maker:
+    """What a turn of training takes: steps, and encoding the passages for each state measured on the way."""
+    n = max(order.count(kind), 1)
+    passed = 0 if work.query_side or kind != TRAIN else work.passed
+    tokens = sample.tokens(0, passed / n * work.data.collection.n_passages)
+
+    def amounts(number: int) -> dict[str, Amount]:
+        mine = [episodes[number]] if len(episodes) == n else episodes
+        steps = sum(one.steps for one in mine) / (1 if len(episodes) == n else n)
+        each = tokens_of_step(mine[0], None, sample, work) if mine else 1.0
+        return {kind: Amount(steps, each), "encode": Amount(tokens)}
+
+    return amounts

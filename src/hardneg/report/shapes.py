@@ -1,0 +1,278 @@
+"""Shapes of charts that figures share: bars, dots, lines and shares, in the look that all have (Vega-Lite).
+
+A chart can be read without colour: lines differ in dash and points in shape, and values have tooltips. Colours lie
+in the middle between black and white, so they show on light and on dark pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from hardneg.errors import SettingsError
+from hardneg.report.table import Table
+
+COLOURS = ("#3d85c6", "#d9792b", "#2f9e6e", "#a86bd0", "#c9a227", "#d0587e", "#6b7d8c", "#4fb0b5", "#96703c")
+TINTS = {
+    "query": ("#3d85c6", "#c9e0f5"),
+    "lookahead": ("#d9792b", "#fae0c8"),
+    "": ("#2f9e6e", "#c8ecdc"),
+}  # mid, light
+FIRST_TINT, OTHER_TINT = "#9aa5af", "#d5dade"  # of BM25, and of what no list explains
+WIDTH, HEIGHT = 640, 280  # of pictures; on the page a chart is as wide as its place
+FAINT = "#8a8a8a"
+DENSE = 150  # from so many points on, a line has no marks for them
+ROOM = 0.055  # the least share whose part of a bar has room for its name
+PERCENT = ".0%"
+LEGEND = {"labelFontSize": 12, "titleFontSize": 12, "symbolStrokeWidth": 2}
+# Breaks the name of a state into lines, so that it stands upright.
+BROKEN = r"split(replace(replace(datum.label, ', ', ',\n'), '/', '/\n'), '\n')"
+
+Chart = Any  # of Altair, which is loaded when a chart is made
+
+
+def altair() -> Any:
+    """The package Altair; raises :class:`SettingsError` with the line that installs it if it is missing."""
+    try:
+        import altair
+        import vl_convert  # noqa: F401
+    except ImportError as missing:
+        what = f"charts need the package {missing.name}, which is not installed"
+        raise SettingsError("PACKAGE_MISSING", what, "pip install 'hardneg[report]'") from missing
+    return altair
+
+
+def styled(chart: Chart) -> Chart:
+    """The chart with the look and the size that all have."""
+    return configured(chart.properties(width=WIDTH, height=HEIGHT))
+
+
+def configured(chart: Chart) -> Chart:
+    """The chart with the look that all have."""
+    return chart.configure(  # all at once: each call copies the chart
+        background="transparent",
+        font="system-ui, 'DejaVu Sans', sans-serif",
+        view={"stroke": None},
+        axis={
+            "grid": True,
+            "gridOpacity": 0.25,
+            "labelFontSize": 12,
+            "titleFontSize": 12,
+            "titleFontWeight": "normal",
+            "labelLimit": 300,
+        },
+        axisQuantitative={"tickCount": 8},
+        axisX={"grid": False},
+        legend={"orient": "top", **LEGEND, "labelLimit": 240},
+        range={"category": list(COLOURS)},
+    )
+
+
+def tall(chart: Chart, values: Sequence[Any], step: int = 22) -> Chart:
+    """The chart with ``step`` pixels for each distinct value of its y axis."""
+    return chart.properties(height=step * max(len(set(values)), 1))
+
+
+def data_of(table: Table) -> Any:
+    """The rows of a table as the data of a chart."""
+    return of_rows(table.records())
+
+
+def of_rows(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Rows as the data of a chart; a tuple, for Altair copies lists with every step in which a chart is made."""
+    return altair().Data(values=tuple(rows))
+
+
+@contextmanager
+def trusted() -> Iterator[None]:
+    """Charts that are made within are not checked against Vega-Lite's schema, which takes most of the time."""
+    from altair.utils.schemapi import debug_mode
+
+    with debug_mode(False):
+        yield
+
+
+def tips(table: Table, names: Sequence[str] | None = None) -> list[Any]:
+    """The tooltips of all columns of a table, or of those named, as its values are."""
+    alt = altair()
+    found = []
+    for name in names or table.columns:
+        numbers = [value for value in table.column(name) if value is not None]
+        kind = "quantitative" if all(isinstance(value, (int, float)) for value in numbers) else "nominal"
+        whole = all(isinstance(value, int) for value in numbers)
+        form = {"format": "," if whole else ".4~f"} if kind == "quantitative" else {}
+        found.append(alt.Tooltip(field=escaped(name), type=kind, title=name, **form))
+    return found
+
+
+def escaped(name: str) -> str:
+    """A column's name as Vega-Lite reads it: dots and brackets would be paths."""
+    for mark in ("\\", ".", "[", "]", "'", '"'):
+        name = name.replace(mark, f"\\{mark}")
+    return name
+
+
+# ---------------------------------------------------------------- bars, dots and lines
+
+
+def bars(table: Table, *, x: str, y: str, title: str, form: str = PERCENT) -> Chart:
+    """One bar for each row, in the order of the table, with its value in this format."""
+    alt = altair()
+    axis = {"axis": alt.Axis(format=form)} if form == PERCENT else {}
+    chart = alt.Chart(data_of(table)).encode(
+        x=alt.X(field=escaped(x), type="quantitative", title=title, **axis),
+        y=alt.Y(field=escaped(y), type="nominal", title=None, sort=None),
+        tooltip=tips(table),
+    )
+    labels = chart.mark_text(align="left", dx=4, fontSize=11).encode(
+        text=alt.Text(field=escaped(x), type="quantitative", format=form)
+    )
+    return tall(styled(alt.layer(chart.mark_bar(color=COLOURS[0]), labels)), table.column(y))
+
+
+def dots(table: Table, *, x: str, y: str, by: str, title: str, form: str | None = None) -> Chart:
+    """A dot for each row at its value; dots of one ``y`` differ in shape by ``by``."""
+    alt = altair()
+    axis = {} if form is None else {"axis": alt.Axis(format=form)}
+    field = {"field": escaped(by), "type": "nominal", "title": None, "sort": None}
+    chart = alt.Chart(data_of(table)).encode(
+        x=alt.X(field=escaped(x), type="quantitative", title=title, scale=alt.Scale(zero=form == PERCENT), **axis),
+        y=alt.Y(field=escaped(y), type="nominal", title=None, sort=None),
+        color=alt.Color(**field),
+        shape=alt.Shape(**field),
+        tooltip=tips(table),
+    )
+    return tall(styled(chart.mark_point(filled=True, size=80, opacity=1)), table.column(y))
+
+
+def lines(
+    table: Table,
+    *,
+    x: str,
+    y: str,
+    by: str | None = None,
+    order: str | None = None,
+    log: bool = False,
+    zero: bool = True,
+    title: str | None = None,
+    form: str | None = None,
+) -> Chart:
+    """A line with points for each value of ``by``; lines differ in dash, and points in shape.
+
+    ``title`` stands at the y axis, whose numbers have the format ``form``.
+    """
+    alt = altair()
+    numbers = all(isinstance(value, (int, float)) for value in table.column(x))
+    kind = "quantitative" if numbers else "nominal"
+    sort = None if order is None else alt.EncodingSortField(field=escaped(order), op="min")
+    upright = {"axis": alt.Axis(labelAngle=0, labelExpr=BROKEN, labelOverlap="greedy")}
+    whole = {"axis": alt.Axis(tickMinStep=1)} if all(isinstance(value, int) for value in table.column(x)) else {}
+    across = alt.X(
+        field=escaped(x), type=kind, title=x if numbers else None, sort=sort, **(whole if numbers else upright)
+    )
+    known = [value for value in table.column(y) if value is not None]
+    scale = alt.Scale(zero=zero)
+    if log:
+        scale = alt.Scale(type="log" if min(known, default=1) > 0 else "symlog", nice=False)
+    axis = {} if form is None else {"axis": alt.Axis(format=form)}
+    up = alt.Y(field=escaped(y), type="quantitative", title=title or y, scale=scale, **axis)
+    base = alt.Chart(data_of(table)).encode(x=across, y=up, tooltip=tips(table))
+    line = base.mark_line(strokeWidth=2, color=COLOURS[0])
+    points = base.mark_point(filled=True, size=40, opacity=1, fill=COLOURS[0])
+    if by is not None:
+        field = {"field": escaped(by), "type": "nominal", "title": None, "sort": None}
+        line = line.encode(color=alt.Color(**field), strokeDash=alt.StrokeDash(**field))
+        points = base.mark_point(filled=True, size=40, opacity=1).encode(fill=alt.Fill(**field, legend=None))
+    return styled(line if len(table) > DENSE else alt.layer(line, points))
+
+
+def grouped(table: Table, *, y: str, x: Sequence[str], title: str, form: str = PERCENT) -> Chart:
+    """Bars of each value of ``y``, one below the other, for each of the columns ``x``; each bears its value."""
+    alt = altair()
+    rows = [
+        {"y": row[y], "what": name, "value": row[name]}
+        for row in table.records()
+        for name in x
+        if row[name] is not None
+    ]
+    axis = {"axis": alt.Axis(format=form)} if form == PERCENT else {}
+    chart = alt.Chart(of_rows(rows)).encode(
+        y=alt.Y("y:N", title=None, sort=None),
+        yOffset=alt.YOffset("what:N", sort=None),
+        x=alt.X("value:Q", title=title, **axis),
+        tooltip=[
+            alt.Tooltip("y:N", title=y),
+            alt.Tooltip("what:N", title="of"),
+            alt.Tooltip("value:Q", title=title, format=".4~f"),
+        ],
+    )
+    filled = chart.mark_bar().encode(color=alt.Color("what:N", title=None, sort=None))
+    labels = chart.mark_text(align="left", dx=4, fontSize=11).encode(text=alt.Text("value:Q", format=form))
+    return tall(styled(alt.layer(filled, labels)), [row["y"] for row in rows], 14 * len(x) + 12)
+
+
+def stacked(table: Table, *, y: str, x: str, by: str) -> Chart:
+    """Shares that make a whole: a bar for each value of ``y``, cut by ``by``; large parts bear their names."""
+    alt = altair()
+    names = in_time(table.column(by))
+    rows: list[dict[str, Any]] = []
+    for place in dict.fromkeys(table.column(y)):
+        end = 0.0
+        for row in sorted(table.where(**{y: place}).records(), key=lambda row: names.index(row[by])):
+            begin, end = end, end + row[x]
+            label = f"{short(row[by])} {row[x]:.0%}" if row[x] >= ROOM else ""
+            rows.append({**row, "begin": begin, "end": end, "middle": (begin + end) / 2, "label": label})
+    base = alt.Chart(of_rows(rows)).encode(y=alt.Y(field=escaped(y), type="nominal", title=None, sort=None))
+    scale = alt.Scale(domain=names, range=[tint(name, names) for name in names])
+    parts = base.mark_bar(stroke="#ffffff", strokeWidth=1).encode(
+        x=alt.X("begin:Q", title=x, axis=alt.Axis(format=PERCENT), scale=alt.Scale(domain=[0, 1])),
+        x2="end:Q",
+        color=alt.Color(field=escaped(by), type="nominal", title="first met as", scale=scale),
+        tooltip=tips(table),
+    )
+    labels = base.mark_text(fontSize=11, color="#10151a").encode(x="middle:Q", text="label:N")
+    chart = styled(alt.layer(parts, labels.properties(name="inside")))
+    return tall(legend_below(chart), table.column(y), 26)
+
+
+def in_time(names: Sequence[str]) -> list[str]:
+    """The names of first encounters in the order in which training meets them; what is of no list is last."""
+    found = list(dict.fromkeys(names))
+    return sorted(found, key=lambda name: (kind_of(name)[0], kind_of(name)[1] == "lookahead"))
+
+
+def kind_of(name: str) -> tuple[float, str]:
+    """The episode of a first encounter, such as ``"episode 2 query"``, and its source."""
+    word, _, rest = name.partition(" ")
+    number, _, source = rest.partition(" ")
+    if word == "episode" and number.isdigit():
+        return int(number), source
+    return (float("inf") if name == "other" else -1.0), name
+
+
+def short(name: str) -> str:
+    """The name of a first encounter in few letters: Q2 for the query candidates of episode 2, L2 for lookahead."""
+    episode, source = kind_of(name)
+    return f"{source[:1].upper()}{episode:.0f}" if 0 <= episode < float("inf") else source
+
+
+def tint(name: str, names: Sequence[str]) -> str:
+    """The colour of a first encounter: a hue for each source, the lighter the later."""
+    episode, source = kind_of(name)
+    if not 0 <= episode < float("inf"):
+        return OTHER_TINT if name == "other" else FIRST_TINT
+    same = [one for one in names if kind_of(one)[1] == source]
+    mid, light = TINTS.get(source, TINTS[""])
+    return mixed(mid, light, same.index(name) / max(len(same) - 1, 1))
+
+
+def mixed(a: str, b: str, share: float) -> str:
+    """The colour between ``a`` (share 0) and ``b`` (share 1), all as ``#rrggbb``."""
+    pairs = [(int(a[i : i + 2], 16), int(b[i : i + 2], 16)) for i in (1, 3, 5)]
+    return "#" + "".join(f"{round(one + (other - one) * share):02x}" for one, other in pairs)
+
+
+def legend_below(chart: Chart, columns: int = 4, limit: int = 150) -> Chart:
+    """The chart with its legend in columns below it, where long names have room."""
+    return chart.configure_legend(orient="bottom", columns=columns, labelLimit=limit, **LEGEND)

@@ -1,0 +1,73 @@
+"""How records show themselves: one line, a table in a notebook, and columns for pandas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+
+MOST = 20  # rows of a table in a notebook
+Columns = Mapping[str, Sequence[Any] | np.ndarray[Any, Any]]
+
+
+class Shown:
+    """A record that prints as one line, and is a table in a notebook and in pandas."""
+
+    def line(self) -> str:
+        """The record in one line."""
+        raise NotImplementedError
+
+    def columns(self, most: int | None = None) -> Columns:
+        """The record as columns of equal length, by name; ``most``: of the first so many rows at least."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return self.line()
+
+    def _repr_html_(self) -> str:
+        return html_table(self.line(), self.columns(MOST + 1))
+
+    def to_pandas(self) -> Any:
+        """All columns as a DataFrame; where pandas is not installed, a dict of arrays by name."""
+        return frame(self.columns())
+
+
+def frame(columns: Columns) -> Any:
+    """Columns as a DataFrame; where pandas is not installed, a dict of arrays by name."""
+    try:
+        import pandas
+    except ModuleNotFoundError:
+        return {name: np.asarray(column) for name, column in columns.items()}
+    return pandas.DataFrame({name: pandas.Series(column) for name, column in columns.items()})
+
+
+def html_table(caption: str, columns: Columns, most: int = MOST) -> str:
+    """A table of the first rows as HTML; all texts are escaped, and a last row says that there are more."""
+    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
+    rows = [*zip(*columns.values(), strict=True)]
+    body = "".join(
+        f"<tr>{''.join(f'<td>{escape(cell(value))}</td>' for value in row)}</tr>" for row in rows[:most]
+    )
+    more = f'<tr><td colspan="{len(columns)}">…</td></tr>' if len(rows) > most else ""
+    top = f"<table><caption>{escape(caption)}</caption>"
+    return f"{top}<thead><tr>{head}</tr></thead><tbody>{body}{more}</tbody></table>"
+
+
+def cell(value: Any) -> str:
+    """A value of a table as text."""
+    if value is None:
+        return ""
+    if isinstance(value, float | np.floating):
+        return f"{value:.4f}"
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return f"{value:,}"
+    text = str(value)
+    return text if len(text) <= 200 else f"{text[:200]}…"
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Rows as columns; a value that a row lacks is None."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}

@@ -1,0 +1,201 @@
+"""Several processes where a step searches the corpus (ADORE), and where each role of ANCE is a group."""
+
+import json
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+import torch.distributed  # before processes are forked: it takes seconds
+from safetensors.numpy import load_file
+
+import hardneg as hn
+from hardneg.storage.artifacts import is_published, read_manifest
+from processes import DIE, DIE_RANK, command_of, finish, forked, started, wait
+from worlds.tiny_world import COMMON
+
+assert torch.distributed.is_available()
+pytestmark = pytest.mark.slow
+
+ADORE = COMMON | {"cut": 10, "steps": 8, "warmup": 1, "depth": 12, "store_dtype": "float32", "measures": "RR@10"}
+VARIANTS = {
+    "dynamic": {},
+    "in micro-batches, with patience": {"micro_queries": 5, "measure_every": 2, "patience": 9},
+    "static": {"negatives": "static", "refresh_every": 3},
+    "random": {"negatives": "random"},
+    "compressed": {"index": "pq", "subvectors": 16, "bits": 4},
+}
+
+
+def rows_of(path):
+    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+def weights_of(path):
+    """The final weights but for the biases of keys, whose gradient is 0 but for rounding."""
+    found = {}
+    for file in sorted(path.glob("model/**/model.safetensors")):
+        found |= {f"{file.parent.name}/{name}": value for name, value in load_file(file).items()}
+    return np.concatenate([found[name].ravel() for name in sorted(found) if not name.endswith("key.bias")])
+
+
+@pytest.mark.parametrize("what", VARIANTS)
+def test_adore_trains_as_by_one_process(world, calm, tmp_path, what):
+    for count in (1, 3 if what == "dynamic" else 2):
+        arguments = command_of(
+            calm.collection.path, calm.model, tmp_path / str(count), ADORE | VARIANTS[what], "adore"
+        )
+        finish(count, arguments, tmp_path / "log")
+    one, several = tmp_path / "1", tmp_path / str(count)
+    found, expected = rows_of(several), rows_of(one)
+    assert len(found) == len(expected) == 8
+    same = 0
+    for row, other in zip(found, expected, strict=True):
+        assert row.keys() == other.keys()
+        assert row.pop("model") == other.pop("model")
+        same += row.pop("retrieved") == other.pop("retrieved")  # rounding may swap near ties
+        assert row == pytest.approx(other, rel=1e-4, abs=2e-5)
+    assert same >= 7
+    assert found[0]["loss"] == pytest.approx(expected[0]["loss"], abs=1e-6)
+    weights, others = weights_of(several), weights_of(one)
+    assert np.linalg.norm(weights - others) < 1e-4 * np.linalg.norm(others)
+    assert hn.verify(several)["whole"]
+
+
+# ---------------------------------------------------------------- a trainer group and an inferencer group
+
+ANCE = COMMON | {"mode": "async-fixed", "refresh_every": 4, "refreshes": 3, "warmup": 2, "measures": "RR@10"}
+ROLES = ("trainer", "inferencer")
+
+
+def ance(calm, out, **changes):
+    return command_of(calm.collection.path, calm.model, out, ANCE | changes, "ance")
+
+
+def role(name, count, arguments, log, **environment):
+    return started(count, [*arguments, "--role", name], f"{log}-{name}", **environment)
+
+
+def statuses(children):
+    return [wait(child) for child in children]
+
+
+def pools_of(path):
+    return {
+        folder.name: {file.stem: np.load(file) for file in sorted(folder.glob("*.npy"))}
+        for folder in path.glob("versions/v*")
+        if is_published(folder)
+    }
+
+
+def check_equal(path, one):
+    found, expected = rows_of(path), rows_of(one)
+    assert len(found) == len(expected)
+    for row, other in zip(found, expected, strict=True):
+        assert row.pop("model") == other.pop("model")
+        assert row == pytest.approx(other, rel=1e-4, abs=2e-5)
+    pools, others = pools_of(path), pools_of(one)
+    assert pools.keys() == others.keys() != set()
+    for name, pool in pools.items():
+        for array, values in others[name].items():
+            if array != "scores":
+                assert np.count_nonzero(values != pool[array]) <= 0.005 * values.size, (name, array)
+
+
+@pytest.fixture(scope="module")
+def each_alone(calm, tmp_path_factory):
+    """The experiment whose two roles are a process each."""
+    root = tmp_path_factory.mktemp("alone")
+    arguments = ance(calm, root / "exp")
+    groups = [role(name, 1, arguments, root / "log") for name in ROLES]
+    assert [statuses(group) for group in groups] == [[0], [0]]
+    return root / "exp"
+
+
+def test_two_groups_train_and_mine_as_two_processes_do(calm, each_alone, tmp_path):
+    arguments = ance(calm, tmp_path / "exp")
+    groups = [role("trainer", 2, arguments, tmp_path / "log"), role("inferencer", 3, arguments, tmp_path / "log")]
+    assert [statuses(group) for group in groups] == [[0, 0], [0, 0, 0]], said(tmp_path)
+    check_equal(tmp_path / "exp", each_alone)
+    assert not (tmp_path / "exp/results.json").exists()
+    finish(1, arguments, tmp_path / "log")  # measures, and writes the results
+    assert hn.verify(tmp_path / "exp")["whole"]
+
+
+LOST = {
+    "one that searches": ("1", "hardneg.search.parts:search_part:5"),
+    "the first, before it publishes": ("0", "hardneg.recipes.ance.recipe:publish_version:2"),
+}
+
+
+@pytest.mark.parametrize("what", LOST)
+def test_one_that_is_lost_among_those_who_mine_costs_a_version_and_not_the_trainer(
+    calm, each_alone, tmp_path, what
+):
+    arguments = ance(calm, tmp_path / "exp")
+    rank, place = LOST[what]
+    trainer = role("trainer", 2, arguments, tmp_path / "log")
+    first = statuses(role("inferencer", 2, arguments, tmp_path / "log", **{DIE: place, DIE_RANK: rank}))
+    assert first == ([-9, 8] if rank == "0" else [8, -9]), said(tmp_path)
+    assert said(tmp_path).count("PEER_LOST") == 1
+    assert all(os.waitpid(child, os.WNOHANG) == (0, 0) for child in trainer), "it waits for the version"
+    assert statuses(role("inferencer", 2, arguments, tmp_path / "again")) == [0, 0]
+    assert statuses(trainer) == [0, 0], said(tmp_path)
+    check_equal(tmp_path / "exp", each_alone)
+
+
+def test_where_any_version_serves_the_trainer_goes_on_without_those_who_mine(calm, tmp_path):
+    arguments = ance(calm, tmp_path / "exp", mode="async", refresh_every=2, refreshes=5)
+    trainer = role("trainer", 2, arguments, tmp_path / "log")
+    die = {DIE: "hardneg.recipes.ance.recipe:publish_version:2", DIE_RANK: "0"}
+    assert statuses(role("inferencer", 2, arguments, tmp_path / "log", **die)) == [-9, 8]
+    assert statuses(trainer) == [0, 0], said(tmp_path)
+    assert len(rows_of(tmp_path / "exp")) == 12
+    assert is_published(tmp_path / "exp/versions/v0000")
+
+
+def test_a_trainer_group_that_is_stopped_stops_at_one_step_and_resumes(calm, each_alone, tmp_path):
+    arguments = ance(calm, tmp_path / "exp")
+    trainer = role("trainer", 2, arguments, tmp_path / "log")
+    end = time.monotonic() + 120
+    while not (tmp_path / "exp/roles/trainer").exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    time.sleep(2)  # it waits for the first version, which nobody mines yet
+    for child in trainer:
+        os.kill(child, signal.SIGTERM)
+    assert statuses(trainer) == [75, 75], said(tmp_path)
+    groups = [role(name, 2, arguments, tmp_path / "log") for name in ROLES]
+    assert [statuses(group) for group in groups] == [[0, 0], [0, 0]], said(tmp_path)
+    check_equal(tmp_path / "exp", each_alone)
+
+
+def test_several_processes_do_not_watch_over_roles(calm, tmp_path):
+    assert forked(2, ance(calm, tmp_path / "exp"), tmp_path / "log") == [2, 2]
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert len(lines) == 2
+    assert all(line.startswith("ONE_PROCESS: ance has roles here") and "--role trainer" in line for line in lines)
+    assert not (tmp_path / "exp").exists()
+
+
+def said(folder):
+    return "\n".join(f"{file.name}: {file.read_text()}" for file in sorted(folder.glob("*-*")))
+
+
+# ---------------------------------------------------------------- commands
+
+
+def test_search_and_mine_by_several_processes_give_the_files_of_one(calm, tmp_path):
+    asked = ["--data", str(calm.collection.path), "--model", calm.model]
+    for count in (1, 3):
+        place = tmp_path / str(count)
+        beside = [*asked, "--cache", str(place / "cache")]
+        place.mkdir()
+        finish(count, ["search", *beside, "--k=50", f"--out={place}/run.trec"], tmp_path / "log")
+        finish(count, ["mine", *beside, "--depth=20", "--count=5", f"--out={place}/pool"], tmp_path / "log")
+    assert (tmp_path / "1/run.trec").read_bytes() == (tmp_path / "3/run.trec").read_bytes()
+    pools = [{file.name: file.read_bytes() for file in (tmp_path / n / "pool").glob("*.npy")} for n in "13"]
+    assert pools[0] == pools[1] != {}
+    stores = [read_manifest(store) for store in (tmp_path / "3/cache/embeddings").iterdir()]
+    assert min(manifest.facts["shards"] for manifest in stores) > 3, "there was something to share"
