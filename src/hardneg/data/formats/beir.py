@@ -40,13 +40,14 @@ def records(folder: Path) -> Source:
 def _passages(path: Path, ignored: Counter[str]) -> Iterator[PassageRecord]:
     for line, fields in read_objects(path):
         id_, title, text = fields.get("_id"), fields.get("title"), fields.get("text")
-        usual = isinstance(title, str) and isinstance(id_, str) and isinstance(text, str)
-        if not usual:
+        if isinstance(title, str) and isinstance(id_, str) and isinstance(text, str):
+            yield PassageRecord(id_, title, text, path, line)
+            if len(fields) == len(USED):
+                continue
+        else:
             title = text_of(fields, "title", path, line, "")
             id_, text = id_of(fields, "_id", path, line), text_of(fields, "text", path, line)
-        yield PassageRecord(id_, title, text, path, line)
-        if usual and len(fields) == len(USED):
-            continue
+            yield PassageRecord(id_, title, text, path, line)
         if not fields.keys() <= USED:
             ignored.update(fields.keys() - USED)
 

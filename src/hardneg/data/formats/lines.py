@@ -130,6 +130,15 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
             number += len(lines)
 
 
+def _begun(path: Path, block: bytes) -> bytes:
+    """The beginning of a file without a byte-order mark; refused if it is no UTF-8 at all."""
+    first = block.partition(b"\n")[0]
+    if first.startswith(UTF16) or first.count(b"\0") > len(first) // 4:
+        what = "this is UTF-16, or no text at all"
+        raise InputError("BAD_UTF8", what, "convert the file to UTF-8", path=path, line=1)
+    return block.removeprefix(BOM)
+
+
 def _byte_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Each line of a file as bytes, as they are, with its number (from 1)."""
     number = 1
