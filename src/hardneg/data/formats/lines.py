@@ -148,15 +148,6 @@ def _byte_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         number += len(lines)
 
 
-def _begun(path: Path, block: bytes) -> bytes:
-    """The first block of a file without its mark; raises :class:`InputError` where it is no UTF-8 at all."""
-    line = block.partition(b"\n")[0]
-    if line.startswith(UTF16) or line.count(b"\0") > len(line) // 4:
-        what = "this is UTF-16, or no text at all"
-        raise InputError("BAD_UTF8", what, "convert the file to UTF-8", path=path, line=1)
-    return block.removeprefix(BOM)
-
-
 def _decoded(block: bytes) -> list[str] | None:
     """The lines of a block; None where one must be looked at by itself."""
     if b"\0" in block or b"\r" in block:
