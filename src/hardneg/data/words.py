@@ -1,4 +1,4 @@
-"""Tokenising by words: each piece of a text between two blanks is tokenised once, and looked up from then on.
+"""Tokenising by words: a piece of text between two blanks is tokenised once, and is looked up from then on.
 
 WordPiece with BERT's normaliser, and with a pre-tokenizer that parts words at blanks, makes of a text what it
 makes of its pieces, one after the other: every step looks at one character, or at one word. So ids are the same,
@@ -67,7 +67,7 @@ class WordTokenizer:
         self.forget()
 
     def forget(self) -> None:
-        """Forget all pieces."""
+        """Forget all pieces that are known."""
         self.places = _Places()
         self.ids: Int32 = np.zeros(0, np.int32)  # of all known pieces, behind one another
         self.offsets: Int64 = np.zeros(1, np.int64)
