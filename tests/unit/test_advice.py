@@ -45,6 +45,9 @@ NEVER = {
         (command, f"--allow-{what}") for command in ("show", "diagnose") for what in ("bin", "code")
     ),  # without models
     ("import", "--filter-by"),  # it keeps given negatives without bounds
+    *((recipe, "--role") for recipe in ("ance-tele", "warmup", "star", "adore", "ar2", "ranker")),  # without roles
+    ("doctor", "--dev"),  # of `hardneg train`, which holds out as the doctor says
+    ("fuse", "--split"),  # it fuses runs, and no experiments
     ("show", "--out"),  # of `hardneg train --out`
     ("clean", "--allow-bin"),  # it reads a model that was saved here, as safetensors
 }

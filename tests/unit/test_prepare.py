@@ -131,7 +131,7 @@ def test_what_one_takes_or_refuses_the_other_does_too(world, tmp_path, monkeypat
     }
     options = {"device": "cpu", **options}
     taken = []
-    monkeypatch.setattr(training, "train_seeds", lambda task: taken.append(task.settings))
+    monkeypatch.setattr(training, "train_seeds", lambda task: taken.append(task.settings) or {})
     said = []
     for run in (lambda *given, **named: hn.plan("ance", *given, **named), hn.train_ance):
         try:

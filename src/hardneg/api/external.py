@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hardneg.api.inputs import Data, Place, collection_of
-from hardneg.api.inspect import last_pool
+from hardneg.api.inspect import pool_at
 from hardneg.data.collection import Collection
 from hardneg.data.formats.negative_lists import NAME, holds_tokens, list_files, read_id_lists, read_token_lists
 from hardneg.data.formats.pairs import table_files
@@ -62,7 +62,7 @@ def open_negatives(
     InputError : the file is malformed, or names what the collection does not have.
     ArtifactError : the pool or run belongs to another collection, or is damaged.
     """
-    pool = last_pool(place)
+    pool = pool_at(place) or place
     if is_published(pool, KIND):
         return load_pool(pool, n_passages=collection.n_passages, collection=collection.digest)
     if has_pairs(place):
@@ -82,7 +82,7 @@ def open_negatives(
 
 def negatives_digest(place: Path) -> str:
     """The identity of negatives made elsewhere, as an input of what is made from them."""
-    pool = last_pool(place)
+    pool = pool_at(place) or place
     if is_published(pool, KIND):
         return read_manifest(pool).digest
     if has_pairs(place):

@@ -82,7 +82,15 @@ def position_of(query_id: str, pool: NegativePool, collection: Collection) -> In
 
 
 def last_pool(path: Path) -> Path:
-    """The pool at ``path`` itself, or the newest of the experiment there."""
+    """The pool at ``path`` itself, or the newest of the experiment there; refused where there is neither."""
+    found = pool_at(path)
+    if found is None:
+        raise no_pool(path)
+    return found
+
+
+def pool_at(path: Path) -> Path | None:
+    """The pool at ``path`` itself, or the newest of the experiment there; None where there is neither."""
     if not path.exists():
         raise InputError(
             "NOT_FOUND", "there is nothing here", "give the path of a pool or an experiment", path=path
@@ -103,7 +111,7 @@ def last_pool(path: Path) -> Path:
         raise SettingsError(
             "NO_POOL", what, "mine one with the trained model: hardneg mine --model EXP/model", path=path
         )
-    raise no_pool(path)
+    return None
 
 
 def no_pool(path: Path) -> HardnegError:

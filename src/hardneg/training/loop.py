@@ -95,7 +95,7 @@ def train_steps(
         batch = batches(index)
         torch.manual_seed(dropout_seed(seed, index))
         loss, facts = backward(objective, batch)
-        stop = add_gradients(parameters)
+        asked_to_stop = add_gradients(parameters)
         facts |= probe(index)
         grad_norm = nn.utils.clip_grad_norm_(parameters, clip, foreach=True)
         rate = schedule(index)
@@ -106,7 +106,7 @@ def train_steps(
         optimizer.zero_grad(set_to_none=True)
         if index + 1 == stop or guard.is_due():
             guard.read()
-        yield Step(index, loss, rate, grad_norm, len(batch.query_rows), facts, guard.read, stop)
+        yield Step(index, loss, rate, grad_norm, len(batch.query_rows), facts, guard.read, asked_to_stop)
 
 
 def dropout_seed(seed: int, step: int) -> int:
