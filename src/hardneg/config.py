@@ -31,7 +31,7 @@ else:
 
 S = TypeVar("S", bound="Settings")
 
-WIDE = 60  # characters of a value that is shown
+WIDE = 80  # characters of a value that is shown: a digest in quotes has 66
 MOST = 64 << 10  # bytes of a settings file: reading takes the square of a key's length
 PARTED = {  # presets of earlier versions that are now two: random negatives of the batch, and of the corpus
     ("warmup", f"{before}random"): (f"{before}in-batch", f"{before}corpus-random")

@@ -1,6 +1,7 @@
 """Recipes by several processes: the same losses, gradients and pools as by one; stopped, failing, resumed."""
 
 import json
+import re
 import signal
 import time
 from dataclasses import dataclass
@@ -342,7 +343,8 @@ def test_dev_among_some_passages_by_two_processes_one_killed_before_the_last_ent
 @pytest.mark.slow
 def test_under_torchrun_a_killed_process_is_named_and_the_rest_is_resumed(world, straight, tmp_path):
     killed = long_in(world, tmp_path)
-    killed.arguments.append("--set=checkpoint_every=7")
+    killed.arguments[:] = [re.sub(r"(?<=--set=checkpoint_every=)\d+", "7", one) for one in killed.arguments]
+    assert "--set=checkpoint_every=7" in killed.arguments
     process = torchrun(2, killed.arguments, tmp_path / "log", **{FAIL: "1:17:kill"})
     assert process.wait(300) == 1  # the launcher's own
     said = (tmp_path / "log").read_text()
