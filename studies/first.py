@@ -21,8 +21,15 @@ def options(parser: ArgumentParser) -> None:
 
 
 def common_of(chosen: Namespace) -> dict[str, object]:
-    """What both arms change of the preset demo."""
+    """What both arms share."""
     return {
+        "query_length": 32,
+        "passages_reference": [8],
+        "learning_rate": 3e-5,
+        "warmup": 0.1,
+        "depth": 200,
+        "count": 30,
+        "positives": "rotate",
         "queries_per_step": chosen.queries_per_step,
         "passage_length": chosen.passage_length,
         "steps": chosen.steps,
@@ -35,9 +42,7 @@ def common_of(chosen: Namespace) -> dict[str, object]:
 def steps() -> list[Step]:
     """The two experiments."""
     shares = {"qneg": 0.0, "tele": 0.5}
-    return [
-        Step(name, "ance-tele", {"alpha": share, "beta": share}, preset="demo") for name, share in shares.items()
-    ]
+    return [Step(name, "ance-tele", {"alpha": share, "beta": share}) for name, share in shares.items()]
 
 
 def report(study: Study) -> str:

@@ -29,7 +29,7 @@ PRESETS: dict[str, dict[str, str]] = {
         "msmarco": "The paper's settings for MS MARCO passages.",
         "nq": "The paper's settings for Natural Questions.",
         "triviaqa": "The paper's settings for TriviaQA.",
-        "demo": MINUTES,
+        "demo": MINUTES + " An episode in the batch, and two with mined negatives.",
     },
     "warmup": {
         "finetune": OWN_DATA + " In-batch negatives alone: the baseline.",
