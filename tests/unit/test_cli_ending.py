@@ -180,6 +180,7 @@ def test_an_experiment_stands_for_its_model(experiment, monkeypatch):
     monkeypatch.setattr("hardneg.api.inputs.is_published", lambda place: Path(place).is_dir())
     assert Path(source_at(experiment).model) == experiment / "model"
     source = source_at("package:x", experiment, teacher=str(experiment))
+    assert source.teacher == str(experiment / "model")  # a text, as a record of models holds it
     assert (source.model, Path(source.passage_model), Path(source.teacher)) == (
         "package:x",
         experiment / "model",

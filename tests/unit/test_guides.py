@@ -81,7 +81,7 @@ def test_options_named_alone_exist():
     options = {name for command in TREE.commands.values() for option in command.params for name in option.opts}
     options |= {o for command in TREE.commands["train"].commands.values() for p in command.params for o in p.opts}
     ours = [line.split(" | ")[-1] for line in text_of("coming-from.md").splitlines() if line.startswith("| ")]
-    named = {name for cell in ours for name in re.findall(r"(?<![\w-])--[a-z-]+", cell)}
+    named = {name for cell in ours for name in re.findall(r"(?<![\w-])--[a-z0-9-]+", cell)}
     assert len(named) > 15
     assert named <= options
 

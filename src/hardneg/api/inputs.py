@@ -61,7 +61,7 @@ def source_at(model: Place, passage_model: Place | None = None, **options: Any) 
     """
     named = {"model": model, "passage_model": passage_model, **options}
     places = {
-        name: model_place(value, name) if name in MODELS and value else value for name, value in named.items()
+        name: str(model_place(value, name)) if name in MODELS and value else value for name, value in named.items()
     }
     return ModelSource.at(**places)
 
