@@ -112,8 +112,16 @@ def test_given_negatives_are_drawn_from(run_states):
     for batch in done.batches:
         for query, negative in zip(batch.query_rows.tolist(), batch.passage_rows[:, 1].tolist(), strict=True):
             assert negative in rows[query]
-    with pytest.raises(SettingsError, match="NO_POOL"):
-        run_states(RECIPE, mixtures=["file"], steps=[1])
+
+
+def test_negatives_are_given_where_a_mixture_takes_them_and_only_there():
+    takes, takes_none = Warmup(mixtures=["in_batch", "file+in_batch"]), Warmup(mixtures=["in_batch", "bm25"])
+    takes.check_pool(given=True)
+    takes_none.check_pool(given=False)
+    with pytest.raises(SettingsError, match="NO_POOL: source 'file' has no negatives; give --pool"):
+        takes.check_pool(given=False)
+    with pytest.raises(SettingsError, match=r"no mixture takes them \(in_batch, bm25\)"):
+        takes_none.check_pool(given=True)
 
 
 def test_lamb_and_early_stop_reach_the_recipe(run_states):

@@ -63,6 +63,16 @@ class Warmup(GroupSettings):
             what = f"{', '.join(self.bounds)} with negatives that no trained model mines"
             raise SettingsError("NO_MARGIN", what, "give --filter-by M, set filter_by = start, or leave them out")
 
+    def check_pool(self, given: bool) -> None:
+        """Refuse also negatives that no mixture takes, and a mixture that takes them where none are given."""
+        super().check_pool(given)
+        takes = any("file" in sources_of(mixture) for mixture in self.mixtures)
+        if takes and not given:
+            raise SettingsError("NO_POOL", "source 'file' has no negatives", "give --pool")
+        if given and not takes:
+            what = f"negatives are given, and no mixture takes them ({', '.join(self.mixtures)})"
+            raise SettingsError("BAD_SETTING", what, "set mixtures = file+in_batch, or leave them out")
+
     def horizon(self, queries: int, episode: int) -> int:
         """Steps of a mixture's schedule."""
         if self.steps:
@@ -139,8 +149,7 @@ def mixture_pool(
     positives = current_positives(corpus, data, settings.depth, contains)
     pools = [empty_pool(positives, episode, collection.digest)]
     if "file" in sources:
-        if given is None:
-            raise SettingsError("NO_POOL", "source 'file' has no negatives", "give --pool")
+        assert given is not None  # see check_pool
         ours = import_pool(given, positives, episode, collection.text_keys, contains)
         pools.append(ours if training.guide is None else training.guide.filtered(ours, settings.filters))
     for source in (source for source in sources if source != "file"):
