@@ -378,9 +378,7 @@ def cost_table(told: Told) -> str:
         found = told.of(cell)
         title = TITLES.get(cell) or f"adversarial alone, n = {size_of(cell)}"
         models = [milliseconds(found, model) for model in ("retriever", "ranker")]
-        parts = [
-            np.mean([seconds(one, stage) for one in found]) for stage in ("train", "encode", "search", "mine")
-        ]
+        parts = [np.mean([seconds(one, stage) for one in found]) for stage in STAGES]
         lines.append([title, len(found), *(f"{part:.0f}" for part in parts), *models])
     heads = [*STAGES.values(), "ms a step of the retriever", "of the ranker"]
     return table(["", "seeds", *heads], lines)

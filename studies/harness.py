@@ -342,7 +342,8 @@ def difference(comparison: Mapping[str, Any]) -> str:
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A Markdown table."""
+    """A Markdown table; every row has a cell for each header."""
+    assert all(len(row) == len(headers) for row in rows)
     lines = [headers, ["---"] * len(headers), *rows]
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
