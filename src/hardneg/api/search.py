@@ -141,7 +141,7 @@ def search_split(
     chosen.check(reading)
     check_file(Path(out))
     collection, folder = collection_of(data, cache), cache_at(cache)
-    rows = named_split(collection, split).query_rows
+    rows = named_split(collection, split, "--split").query_rows
     first = chosen.open(collection, folder, reading)
     searcher = reranked_by(rerank_by, rerank_k, first, folder, reading)
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from hardneg.data.training_data import TrainingData
 from hardneg.errors import ArtifactError, HardnegError
-from hardneg.experiment.folder import FORMAT, read_settings
+from hardneg.experiment.folder import FORMAT, executed_by, read_settings
 from hardneg.experiment.layout import Layout, run_of
 from hardneg.experiment.metrics import Metrics
 from hardneg.experiment.names import FINAL, LAST, STARTED, UNTRAINED, Asked, Kind, few_of_dev
@@ -111,6 +111,11 @@ class Opened:
         """Dev was judged among so many passages of BM25 for each query, and the positives; None: among all."""
         given = self.settings.get("result_settings", {}).get("dev_passages")
         return few_of_dev(self.results, given if isinstance(given, int) else None)
+
+    @cached_property
+    def executed_by(self) -> list[str]:
+        """The processes that execute the experiment now; none: nobody does."""
+        return executed_by(self.path)
 
     @property
     def finished(self) -> bool:
