@@ -20,8 +20,9 @@ from hardneg.experiment.layout import Layout
 from hardneg.negatives.candidates import candidates
 from hardneg.negatives.pool import matches
 from hardneg.report import explorer, page, scripts
+from hardneg.report.drawing import draw
 from hardneg.report.explorer import explorer_data
-from hardneg.report.figures import FIGURES, SECTIONS, draw
+from hardneg.report.figures import FIGURES, SECTIONS
 from hardneg.report.lists import part_of, without_positives
 from hardneg.report.make import about, make
 from hardneg.report.measured import training_ranks

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from hardneg.diagnostics.audit_page import labelling
+from hardneg.report.drawing import Drawn, draw
 from hardneg.report.explorer import explorer_data
 from hardneg.report.facts_audit import suspected_queries, suspects_of
 from hardneg.report.facts_results import judged_queries
-from hardneg.report.figures import FIGURES, Drawn, draw
+from hardneg.report.figures import FIGURES
 from hardneg.report.opened import FAULTS, Opened
 from hardneg.report.page import Page, explorer_html, html_of
 from hardneg.report.scripts import asset

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -287,11 +287,3 @@ def _record(
     known: Kind = "untrained-as-trained" if kind == STARTED else kind
     made = None if name in (UNTRAINED, STARTED) else episode
     return StateRecord(name, known, episode=made, step=step, runs=layout.relative(runs), asked=asked)
-
-
-def measures_of(results: Mapping[str, Any]) -> list[str]:
-    """The names of the measures in results, the deciding one first."""
-    for split in ("test", "dev"):
-        for values in results.get(split, {}).values():
-            return list(values)
-    return []
