@@ -158,7 +158,7 @@ def train(study: Study, chosen: Namespace, work: Work) -> Study:
     """The study of the experiments, each executed once."""
     trained = Study(
         study_of(chosen),
-        str(folder_of(chosen)),
+        str(folder_of(chosen).absolute()),
         chosen.model,
         common_of(chosen),
         chosen.threads,

@@ -27,6 +27,11 @@ from hardneg.storage.artifacts import is_published
 MEASURE = "RR@10"
 POOLS = ("clean", "planted", "filtered")
 PAIRS = (("planted", "clean"), ("filtered", "planted"), ("filtered", "clean"))
+BEFORE = {
+    "bm25": "BM25",
+    "untrained": "nothing, texts as long as the model takes",
+    "untrained-as-trained": "nothing, texts cut as in training",
+}
 DRAW = 0
 
 
@@ -152,8 +157,8 @@ def told(study: Study, chosen: Namespace) -> str:
         for name, found in by_pool.items()
     ]
     first = next(one for one in (study.outcome(f"{name}-0") for name in POOLS) if one is not None)
-    untrained = first.mean("dev", "untrained", MEASURE)
-    parts = [table(("trained on", f"dev {MEASURE}", "seeds"), [("nothing", f"{untrained:.4f}", ""), *rows])]
+    before = [(told, f"{first.mean('dev', state, MEASURE):.4f}", "") for state, told in BEFORE.items()]
+    parts = [table(("trained on", f"dev {MEASURE}", "seeds"), [*before, *rows])]
     if seeds := min(map(len, by_pool.values())):
         parts.append(differences({name: np.mean(found[:seeds], axis=0) for name, found in by_pool.items()}, seeds))
     return "\n\n".join(parts)

@@ -356,7 +356,8 @@ def interval(values: Values, sign: str = "") -> str:
 def called(place: str) -> str:
     """What people call a model or collection; never where it lies."""
     form, colon, path = place.rpartition(":")
-    return f"{form}{colon}{Path(path).name}" if Path(path).is_dir() else place
+    lies = Path(path).is_dir() or Path(path).is_absolute()  # one that is not made yet has its name, too
+    return f"{form}{colon}{Path(path).name}" if lies else place
 
 
 def insert(path: Path, text: str, begin: str, end: str, heading: str = "") -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ LENGTH = 64
 DEV = 500  # queries that choose, at most
 ANEW_LAYERS, ANEW_SEED = 3, 0
 SPLITS_SEED = 0  # of the queries held out for dev where a collection has none
+MAKING = Lock()  # cells that run at a time share what is made
 
 
 def collection_folder(data: str, size: str, seed: int, folder: Path, dev: int = DEV) -> Path:
@@ -123,7 +125,8 @@ def places_of(
 ) -> tuple[Path, Path]:
     """Collection and model of a cell; see :class:`~quality.study.Study` for ``dev`` and ``passages``."""
     called = cell.collection.replace(":", "-").replace("/", "-")
-    collection = collection_folder(data, cell.size, cell.seed, folder / "data" / called, dev)
-    if passages is not None:
-        make_pool(collection, passages)
-    return collection, base_folder(model, cell.start, length, folder / "models")
+    with MAKING:
+        collection = collection_folder(data, cell.size, cell.seed, folder / "data" / called, dev)
+        if passages is not None:
+            make_pool(collection, passages)
+        return collection, base_folder(model, cell.start, length, folder / "models")

@@ -121,6 +121,12 @@ def test_the_page_is_what_its_kept_outcomes_say(study, tmp_path, name):
     kept = tmp_path / "audit.jsonl"
     kept.write_bytes((pages / "audit.jsonl").read_bytes())
     given = ["--data", name, "--out", str(tmp_path / "none"), "--kept", str(kept), "--only-report"]
-    splits = {"beir:cranfield": "test", "pydocs": "train,dev,test", "qa:wiki_openqa": "train"}[name]
-    chosen = study.command_line("", study.options).parse_args([*given, "--splits", splits])
-    assert study.execute(chosen) in (pages / "audit.md").read_text()
+    trained = ["--train", "--steps", "60", "--threads", "1"]
+    more = {
+        "beir:cranfield": ["--splits", "test"],
+        "pydocs": ["--splits", "train,dev,test"],
+        "qa:wiki_openqa": ["--splits", "train", *trained],
+    }[name]
+    text = study.execute(study.command_line("", study.options).parse_args([*given, *more]))
+    assert text in (pages / "audit.md").read_text()
+    assert ("| planted − clean |" in text) == ("--train" in more)
