@@ -21,7 +21,8 @@ import hardneg
 from hardneg.api.recipes import RECIPES
 from hardneg.cli import app
 from hardneg.config import is_operational, read_presets
-from hardneg.recipes.meanings import GROUPS, Meaning, meaning_of
+from hardneg.recipes.headings import GROUPS
+from hardneg.recipes.meanings import Meaning, meaning_of
 from hardneg.recipes.settings import Recipe, TrainingSettings
 
 PAGES = Path(__file__).resolve().parents[1] / "docs/reference"

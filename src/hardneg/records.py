@@ -26,6 +26,11 @@ def spans(offsets: Int64) -> Int64:
     return np.diff(offsets)
 
 
+def pair_keys(queries: NDArray[np.integer], passages: NDArray[np.integer]) -> Int64:
+    """One number [n] for each pair of a query [n] and a passage row [n]; it ascends by query, then by passage."""
+    return queries.astype(np.int64, copy=False) << 32 | passages
+
+
 def offsets_of(lengths: NDArray[np.integer]) -> Int64:
     """Offsets [n + 1] of consecutive spans with these ``lengths`` [n]."""
     offsets = np.zeros(len(lengths) + 1, np.int64)

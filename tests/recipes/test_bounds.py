@@ -13,7 +13,7 @@ from hardneg.negatives.pool import SOURCES, load_pool
 from hardneg.recipes import ance_tele, star
 from hardneg.recipes.ance import recipe as ance
 from hardneg.records import owners
-from hardneg.search.retriever import Encoding
+from hardneg.search.encoding import Encoding
 from hardneg.storage.artifacts import read_manifest
 from worlds.tiny_world import one_thread  # noqa: F401
 

@@ -46,6 +46,7 @@ NEVER = {
     ),  # without models
     ("import", "--filter-by"),  # it keeps given negatives without bounds
     *((recipe, "--role") for recipe in ("ance-tele", "warmup", "star", "adore", "ar2", "ranker")),  # without roles
+    ("doctor", "--train"),  # it takes a split that is there
     ("doctor", "--dev"),  # of `hardneg train`, which holds out as the doctor says
     ("fuse", "--split"),  # it fuses runs, and no experiments
     ("show", "--out"),  # of `hardneg train --out`

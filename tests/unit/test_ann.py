@@ -66,7 +66,9 @@ def test_recall_of_given_queries(world, tmp_path):
     assert facts["recall_of"] == "60 queries"
     state = hn.encode(collection, model, tmp_path / "q", side="query", cache=root / "cache", device="cpu")
     assert state["vectors"] == 92
-    queries = torch.from_numpy(Embeddings.open(tmp_path / "q").rows(named_split(collection, "train").query_rows))
+    queries = torch.from_numpy(
+        Embeddings.open(tmp_path / "q").rows(named_split(collection, "train", "--split").query_rows)
+    )
     found = FaissIndex(tmp_path / "i").index.search(queries.float().numpy(), 100)[1][:, :10]  # ties by depth
     exact = StoredIndex(world[3]).search(queries, 10)[1].numpy()
     slow = np.mean([len(set(a.tolist()) & set(b.tolist())) / 10 for a, b in zip(found, exact, strict=True)])

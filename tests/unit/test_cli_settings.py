@@ -8,9 +8,11 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
-from hardneg.api.recipes import RECIPES, settings_of
-from hardneg.config import read_presets
+from hardneg.api.recipes import RECIPES, plan, settings_of
+from hardneg.cli import app
+from hardneg.config import NAMED, read_presets
 from hardneg.errors import Faults, HardnegError
 from hardneg.foreign_names import OURS
 from hardneg.recipes.described import PRESETS, TABLE, all_facts, described
@@ -314,3 +316,54 @@ def test_what_needs_no_model_loads_no_torch(words):
     code = f"import sys\nfrom hardneg.cli import run\nrun({words})\nprint(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+# ---------------------------------------------------------------- options among settings
+
+
+def misplaced(hardneg, recipe, *words):
+    """The faults of a training command that is refused for its settings, before anything is opened."""
+    status, _, err = hardneg("train", recipe, "--data", "d", "--model", "m", "--out", "e", *words)
+    assert status == 2
+    return err.splitlines()
+
+
+def options_beside(recipe):
+    """The options of a recipe's command that are neither settings nor give one, by their names in a file."""
+    command = get_command(app).commands["train"].commands[recipe]
+    named = {one.opts[0].lstrip("-").replace("-", "_"): one.opts[0] for one in command.params}
+    out = {
+        *RECIPES[recipe].settings.model_fields,
+        *(option.flag.lstrip("-").replace("-", "_") for option in USUAL),
+    }
+    return {name: flag for name, flag in named.items() if name not in {*out, *NAMED, "help"}}
+
+
+@pytest.mark.parametrize("recipe", ["star", "ance", "ar2", "ranker"])
+def test_an_option_in_a_file_or_among_settings_is_named(recipe, hardneg, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    there = options_beside(recipe)
+    assert {"seeds", "device", "max_ram", "dry_run", "judgements"} <= set(there)
+    said = [f"UNKNOWN_SETTING: '{name}' is no setting; give it by the option {there[name]}" for name in there]
+    file = written(tmp_path, "\n".join(f"{name} = 2" for name in there))
+    assert misplaced(hardneg, recipe, "--config", file) == [f"{file}: {line}" for line in said]
+    assert misplaced(hardneg, recipe, *(word for name in there for word in ("--set", f"{name}=2"))) == said
+
+
+def test_a_misplaced_option_hides_no_other_fault(tmp_path):
+    file = written(tmp_path, '"--max-ram" = "8G"\nseeds = 2\nlearning_rat = 1e-4\n')
+    with pytest.raises(Faults) as fault:
+        settings_of("star", None, file, beside={"seeds": "the option --seeds", "max_ram": "the option --max-ram"})
+    assert fault.value.lines == [
+        f"{file}: UNKNOWN_SETTING: '--max-ram' is no setting; give it by the option --max-ram",
+        f"{file}: UNKNOWN_SETTING: 'seeds' is no setting; give it by the option --seeds",
+        "UNKNOWN_SETTING: there is no setting 'learning_rat'; did you mean 'learning_rate'?",
+    ]
+
+
+def test_in_python_it_is_an_argument(tmp_path):
+    file = written(tmp_path, "seeds = 2")
+    with pytest.raises(
+        Faults, match=r"c.toml: UNKNOWN_SETTING: 'seeds' is no setting; give it by the argument seeds"
+    ):
+        plan("star", "d", "m", tmp_path / "e", config=file)

@@ -20,9 +20,9 @@ from hardneg.records import TextTemplate, offsets_of
 from hardneg.search import retrieve, retriever
 from hardneg.search.ann import FaissIndex
 from hardneg.search.ann_building import build_index
+from hardneg.search.encoding import Encoding
 from hardneg.search.exact import ExactIndex
 from hardneg.search.retrieve import first_documents, search_documents
-from hardneg.search.retriever import Encoding
 from hardneg.training.batches import GroupBatch, best_chunks, group_scores
 from worlds.tiny_records import vectors_of
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401

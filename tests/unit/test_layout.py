@@ -148,7 +148,6 @@ def test_the_paths_are_those_that_experiments_have(tmp_path):
     found = {
         "episodes/2/model": episode.model,
         "episodes/2/negatives": episode.negatives,
-        "episodes/2/models/ranker": episode.model_of("ranker"),
         "episodes/2/runs": episode.runs,
         "episodes/2/checkpoint": episode.checkpoints,
         "episodes/2/negatives/v0003": episode.version(3),

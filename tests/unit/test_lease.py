@@ -15,7 +15,7 @@ import pytest
 
 from faults.injected import dead_pid, fate, fault_of, run_python
 from hardneg.errors import BusyError, ResourceError
-from hardneg.storage.lease import Heartbeat, Observer, holding, lease
+from hardneg.storage.lease import Heartbeat, Observer, holder_of, holding, lease
 
 HOLDER = """
 import sys, time
@@ -50,6 +50,16 @@ def test_a_second_holder_is_told_at_once_who_holds(tmp_path, holder):
     assert holder.poll() is None
     with pytest.raises(BusyError), lease(tmp_path / "experiment"):  # being refused takes nothing away
         pass
+
+
+def test_who_holds_a_directory_is_known_without_holding_it(tmp_path, holder):
+    folder = tmp_path / "experiment"
+    assert holder_of(folder) == f"process {holder.pid} on {socket.gethostname()}"
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    assert holder_of(folder) == "", "its name still stands in the file"
+    assert holder_of(tmp_path / "elsewhere") == ""
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_the_lease_of_a_killed_holder_is_free(tmp_path, holder):

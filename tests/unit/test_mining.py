@@ -25,8 +25,8 @@ from hardneg.records import Positives, Run, owners
 from hardneg.search import exact
 from hardneg.search.bm25 import bm25_run
 from hardneg.search.embeddings import encode_store
+from hardneg.search.encoding import Encoding
 from hardneg.search.retrieve import dot_products
-from hardneg.search.retriever import Encoding
 from reference_candidates import slow_candidates
 from worlds.tiny_records import positives_of, vectors_of
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401

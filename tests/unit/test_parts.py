@@ -18,10 +18,11 @@ from hardneg.records import Positives, TokenBatch, offsets_of
 from hardneg.search import embeddings, parts
 from hardneg.search.embedding_store import Embeddings, Part
 from hardneg.search.embeddings import encode_store
+from hardneg.search.encoding import Encoding
 from hardneg.search.exact import ExactIndex
 from hardneg.search.parts import SharedIndex
 from hardneg.search.retrieve import StoredIndex, index_run
-from hardneg.search.retriever import CachedRetriever, Encoding
+from hardneg.search.retriever import CachedRetriever
 from processes import in_group
 from processes import together as launched
 from worlds.tiny_world import one_thread  # noqa: F401

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from hardneg.api.recipes import RECIPES
-from hardneg.recipes.meanings import GROUPS, MEANINGS, meaning_of
+from hardneg.recipes.headings import GROUPS
+from hardneg.recipes.meanings import MEANINGS, meaning_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = [(name, setting) for name, recipe in RECIPES.items() for setting in recipe.settings.model_fields]
@@ -26,7 +27,7 @@ def test_every_setting_has_a_meaning_and_a_place():
     without = [f"{recipe}.{name}" for recipe, name in SETTINGS if not {name, f"{recipe}.{name}"} & MEANINGS.keys()]
     assert without == [], "add them to MEANINGS in hardneg/recipes/meanings.py"
     grouped = [name for names in GROUPS.values() for name in names]
-    assert {name for _, name in SETTINGS} == set(grouped), "mend GROUPS in hardneg/recipes/meanings.py"
+    assert {name for _, name in SETTINGS} == set(grouped), "mend GROUPS in hardneg/recipes/headings.py"
     assert len(grouped) == len(set(grouped))
 
 
@@ -90,7 +91,8 @@ def test_arguments_are_split_outside_brackets(reference):
 
 
 def test_the_command_line_stays_quick_to_import():
-    # the table of meanings is plain data, so that help may use it
-    script = "import sys, hardneg.recipes.meanings; print('torch' in sys.modules, 'pydantic' in sys.modules)"
+    # the tables of headings and meanings are plain data, so that help may use them
+    script = "import sys, hardneg.recipes.headings, hardneg.recipes.meanings"
+    script += "; print('torch' in sys.modules, 'pydantic' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]

@@ -2,7 +2,9 @@
 
 import csv
 import json
+import os
 import shutil
+import socket
 import sys
 from itertools import pairwise
 
@@ -18,15 +20,17 @@ from hardneg.experiment.layout import Layout
 from hardneg.negatives.candidates import candidates
 from hardneg.negatives.pool import matches
 from hardneg.report import explorer, page, scripts
+from hardneg.report.drawing import draw
 from hardneg.report.explorer import explorer_data
-from hardneg.report.figures import FIGURES, SECTIONS, draw
+from hardneg.report.figures import FIGURES, SECTIONS
 from hardneg.report.lists import part_of, without_positives
-from hardneg.report.make import make
+from hardneg.report.make import about, make
 from hardneg.report.measured import training_ranks
 from hardneg.report.opened import states_so_far
 from hardneg.report.table import Table
 from hardneg.report.verdict import verdict
 from hardneg.search.runs import load_run, save_run
+from hardneg.storage.lease import lease
 from worlds.tiny_world import SETTINGS
 
 
@@ -580,3 +584,35 @@ def test_a_fault_of_the_report_leaves_training_alone(trained, monkeypatch, caplo
     monkeypatch.setattr("hardneg.api.diagnose.make", lambda *_: 1 / 0)
     report_training(trained, opened_at(trained).data)
     assert "hardneg diagnose" in caplog.text
+
+
+# ---------------------------------------------------------------- an experiment that is at work
+
+
+def begun(folder):
+    """The folder of an experiment that has made a step and measured nothing yet."""
+    folder.mkdir()
+    (folder / "metrics.jsonl").write_text('{"step": 7, "episode": 1, "loss": 0.5}\n')
+    return folder
+
+
+def test_an_experiment_that_is_executed_now_says_by_whom(tmp_path, hardneg):
+    folder, us = begun(tmp_path / "exp"), f"process {os.getpid()} on {socket.gethostname()}"
+    with lease(folder):
+        _, out, _ = hardneg("show", folder)
+        assert "being executed" in about(opened_at(folder))
+    assert f"is being executed by {us}: no state was measured; the last logged step is 7 of episode 1." in out
+    assert "again to go on" not in out
+    _, out, _ = hardneg("show", folder)
+    assert "This experiment is not finished: no state was measured" in out
+    assert "Run the same command again to go on." in out
+
+
+def test_roles_without_a_supervisor_execute_it_too(tmp_path, hardneg):
+    folder = begun(tmp_path / "exp")
+    with lease(Layout(folder).role("trainer")):
+        assert "is being executed by process" in hardneg("show", folder)[1]
+    (folder / "metrics.jsonl").write_text("")
+    with lease(folder):
+        assert "is being executed by process" in (said := hardneg("show", folder)[1])
+    assert "and has not measured anything yet." in said

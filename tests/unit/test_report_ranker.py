@@ -7,7 +7,8 @@ import pytest
 
 import hardneg as hn
 from hardneg.api.diagnose import opened_at
-from hardneg.report.figures import FIGURES, draw
+from hardneg.report.drawing import draw
+from hardneg.report.figures import FIGURES
 from worlds.tiny_world import COMMON, one_thread  # noqa: F401
 
 AR2 = COMMON | {

@@ -12,8 +12,9 @@ from hardneg.errors import NumericError, SettingsError
 from hardneg.models.loading import load_encoder
 from hardneg.records import Run, offsets_of, spans
 from hardneg.search import rerank as module
+from hardneg.search.encoding import Encoding
 from hardneg.search.rerank import RetrieverScorer, below, rerank
-from hardneg.search.retriever import Encoding, Retriever
+from hardneg.search.retriever import Retriever
 from worlds.tiny_records import run_of
 from worlds.tiny_world import one_thread  # noqa: F401
 

@@ -20,8 +20,9 @@ from hardneg.models.loading import load_encoder
 from hardneg.search import ann, embedding_store, retriever
 from hardneg.search.ann import open_index
 from hardneg.search.ann_building import build_index
+from hardneg.search.encoding import Encoding
 from hardneg.search.retrieve import StoredIndex
-from hardneg.search.retriever import CachedRetriever, Encoding, Retriever
+from hardneg.search.retriever import CachedRetriever, Retriever
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 ROWS = np.array([3, 90, 41, 7], np.int32)

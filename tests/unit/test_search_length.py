@@ -23,7 +23,7 @@ from hardneg.negatives.mining import QueryScores, mine_candidates
 from hardneg.process.hardware import best_precision
 from hardneg.records import owners
 from hardneg.search.embeddings import Embeddings
-from hardneg.search.retriever import Encoding
+from hardneg.search.encoding import Encoding
 from worlds.tiny_records import vectors_of
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 

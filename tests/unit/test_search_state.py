@@ -10,7 +10,7 @@ from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment.snapshot import Snapshot
 from hardneg.models.loading import load_encoder
 from hardneg.search.bm25 import bm25_run
-from hardneg.search.retriever import Encoding
+from hardneg.search.encoding import Encoding
 from hardneg.search.runs import load_run
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 

@@ -11,7 +11,7 @@ from hardneg.experiment.snapshot import Snapshot
 from hardneg.models.loading import load_encoder
 from hardneg.models.tokenizing import token_store
 from hardneg.search.embeddings import encode_store
-from hardneg.search.retriever import Encoding
+from hardneg.search.encoding import Encoding
 from hardneg.storage.artifacts import load_array, read_manifest
 from worlds.tiny_records import vectors_of
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401

@@ -7,7 +7,7 @@ import pytest
 import hardneg as hn
 from hardneg.data.collection import Collection
 from hardneg.data.importing import import_collection
-from hardneg.data.training_data import choose_splits
+from hardneg.data.training_data import ChosenSplits, choose_splits, named_split, open_splits
 from hardneg.errors import HardnegError, InputError, SettingsError
 from worlds.tiny_world import SETTINGS, one_thread, tiny_collection, tiny_model  # noqa: F401
 
@@ -226,3 +226,18 @@ def test_measures_by_judgements_pass_over_a_test_split_that_has_none(world, tmp_
     assert plan["episodes"]
     with pytest.raises(InputError, match="NO_RELEVANT: split 'test'"):
         hn.plan("ance-tele", str(folder), world[1], splits=hn.Splits(dev="test"), **SETTINGS, device="cpu")
+
+
+def test_a_split_that_is_not_there_is_told_with_what_named_it(tmp_path):
+    made = collection(tmp_path / "c", {"train": True, "dev": True})
+    for use in ("train", "dev", "test"):
+        with pytest.raises(SettingsError) as fault:
+            choose_splits(made, **{use: "develop"})
+        line = f"UNKNOWN_SPLIT: --{use} = 'develop', and the collection has no such split; did you mean 'dev'?"
+        assert str(fault.value) == line
+    with pytest.raises(SettingsError, match="UNKNOWN_SPLIT: --split = 'tset', and the collection has no such"):
+        named_split(made, "tset", "--split")
+    with pytest.raises(SettingsError, match="UNKNOWN_SPLIT: the experiment's test = 'gone', and the collection"):
+        open_splits(made, ChosenSplits("train", "dev", "gone"))
+    with pytest.raises(SettingsError, match="--split = 'x', and this is a corpus without queries; import it with"):
+        named_split(Collection.from_lists([("p", "one text")], to=tmp_path / "corpus"), "x", "--split")

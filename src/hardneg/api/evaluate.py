@@ -286,7 +286,7 @@ def open_runs(
     assert data is not None
     collection = collection_of(data, cache)
     places = [opened_run(path, split, collection) for path in paths]
-    judged = named_split(collection, split)
+    judged = named_split(collection, split, "--split")
     runs, queries, passages = read_runs(
         places, collection.query_ids, collection.passage_ids, collection=collection.digest
     )

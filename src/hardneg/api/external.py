@@ -115,7 +115,7 @@ def keep_given(source: Source, data: Data, out: Place, *, split: str = "train") 
     Positives of a query, and passages with their texts, are left out; entries have the source ``file``.
     """
     collection = collection_of(data)
-    positives = named_split(collection, split).positives()
+    positives = named_split(collection, split, "split").positives()
     given = given_pool(source, collection, positives)
     pool = from_file(
         given,

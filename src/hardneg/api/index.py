@@ -64,7 +64,7 @@ def index(
         from hardneg.api.retrievers import retriever_for
 
         collection = collection_of(data, cache)
-        rows = named_split(collection, split).query_rows
+        rows = named_split(collection, split, "--split").query_rows
         source = source_at(
             model,
             passage_model,

@@ -218,7 +218,7 @@ def data_of(
     collection: Collection, split: str, labels: Labels, judgements: Judgements | None = None
 ) -> TrainingData:
     """The queries of a split that can be mined for, with their positives by ``labels`` and ``judgements``."""
-    parts = TrainingData(collection, named_split(collection, split).positives(), None, None)
+    parts = TrainingData(collection, named_split(collection, split, "--split").positives(), None, None)
     return labelled(amended(parts, judgements), dataclasses.asdict(labels))
 
 

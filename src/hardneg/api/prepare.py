@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -171,15 +172,12 @@ def prepare(
         raise SettingsError("BAD_SETTING", what, "give each seed its own roles: --set seed=N, another --out")
     stores = None if cache is None else cache_at(cache)
     values |= {"filter_by": "given"} if filter_by is not None else {}
-    chosen = recipe_settings(recipe, preset, config, settings=settings, device=device, out=place, **values)
+    layers: Any = {"settings": settings, "beside": arguments_by_name(), **values}
+    chosen = recipe_settings(recipe, preset, config, device=device, out=place, **layers)
     chosen = chosen.with_index(index_folder is not None).with_frozen(filter_by is not None, teacher is not None)
     check_processes(recipe, chosen, role)
-    if on_step is not None and chosen.roles:
-        what = f"on_step with mode = {getattr(chosen, 'mode', '')}, where another process makes the steps"
-        raise SettingsError("BAD_SETTING", what, "leave it out, and read them with hn.follow")
-    if retriever is not None and recipe.trains != "ranker":
-        what = f"a retriever is given, and {recipe.name} trains one"
-        raise SettingsError("BAD_SETTING", what, "give it as the model, or leave it out")
+    check_told(chosen, on_step)
+    check_retriever(recipe, retriever)
     if place is not None:
         check_experiment(place, count)
     check_ranker(recipe, ranker)
@@ -196,6 +194,12 @@ def prepare(
     first = None if retriever is None else str(retriever)
     told = on_step, on_state
     return Task(recipe, chosen, parts, splits, source, place, count, given, stores, role, first, told, seed)
+
+
+def arguments_by_name() -> dict[str, str]:
+    """How each argument beside the settings is given in Python, by its name."""
+    parameters = inspect.signature(prepare).parameters.values()
+    return {one.name: f"the argument {one.name}" for one in parameters if one.kind is one.KEYWORD_ONLY}
 
 
 def path_of(place: Place | None) -> Path | None:
@@ -253,6 +257,20 @@ def check_processes(recipe: Recipe, settings: TrainingSettings, role: str | None
         what = f"{recipe.name} has roles here, watched over by one process, and {world_size()} were started"
         fix = f"start each by a torchrun of its own (--role {', --role '.join(settings.roles)}), this without"
         raise SettingsError("ONE_PROCESS", what, fix)
+
+
+def check_told(settings: TrainingSettings, on_step: Told | None) -> None:
+    """Refuse a function that is to be told of steps which another process makes."""
+    if on_step is not None and settings.roles:
+        what = f"on_step with mode = {getattr(settings, 'mode', '')}, where another process makes the steps"
+        raise SettingsError("BAD_SETTING", what, "leave it out, and read them with hn.follow")
+
+
+def check_retriever(recipe: Recipe, retriever: Place | None) -> None:
+    """Refuse a retriever for a recipe that trains one."""
+    if retriever is not None and recipe.trains != "ranker":
+        what = f"a retriever is given, and {recipe.name} trains one"
+        raise SettingsError("BAD_SETTING", what, "give it as the model, or leave it out")
 
 
 def check_ranker(recipe: Recipe, ranker: Place | None) -> None:

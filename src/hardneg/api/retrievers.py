@@ -14,7 +14,8 @@ from hardneg.models.loading import open_encoder
 from hardneg.models.source import ModelSource
 from hardneg.process.hardware import best_precision
 from hardneg.search.ann import check_index, open_index
-from hardneg.search.retriever import CachedRetriever, Encoding, Retriever
+from hardneg.search.encoding import Encoding
+from hardneg.search.retriever import CachedRetriever, Retriever
 from hardneg.storage.artifacts import digest_json
 
 

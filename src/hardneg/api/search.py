@@ -78,7 +78,7 @@ def encode(
         from hardneg.models.loading import open_encoder
         from hardneg.models.tokenizing import token_store
         from hardneg.process.hardware import best_precision
-        from hardneg.search.retriever import Encoding, encode_side
+        from hardneg.search.encoding import Encoding, encode_side
 
         source = source_at(model, **reading)
         encoder, encoding = open_encoder(source), Encoding(token_budget, dtype, best_precision(source.device_here))
@@ -141,7 +141,7 @@ def search_split(
     chosen.check(reading)
     check_file(Path(out))
     collection, folder = collection_of(data, cache), cache_at(cache)
-    rows = named_split(collection, split).query_rows
+    rows = named_split(collection, split, "--split").query_rows
     first = chosen.open(collection, folder, reading)
     searcher = reranked_by(rerank_by, rerank_k, first, folder, reading)
 

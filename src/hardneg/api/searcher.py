@@ -67,7 +67,7 @@ class Searcher:
         SettingsError : there is no such split.
         """
         at_least("k", k)
-        rows = named_split(self.collection, split).query_rows
+        rows = named_split(self.collection, split, "split").query_rows
         run = self.retriever.search_queries(rows, k)
         return by_ids(run, self.collection.query_ids, self.collection.passage_ids)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -14,6 +14,7 @@ from hardneg.config import build, read_overrides, read_preset, split_config
 from hardneg.errors import Faults, HardnegError, SettingsError
 from hardneg.experiment.folder import read_settings
 from hardneg.experiment.layout import Layout
+from hardneg.foreign_names import setting_advice
 from hardneg.process.hardware import Precision, best_precision
 from hardneg.process.progress import note
 from hardneg.process.threads import pick_device
@@ -34,6 +35,7 @@ def recipe_settings(
     usual: Mapping[str, Any] | None = None,
     device: str | None = None,
     out: Place | None = None,
+    beside: Mapping[str, str] | None = None,
     **values: Any,
 ) -> Any:
     """Settings of a recipe, from the defaults and these layers; later ones win.
@@ -49,19 +51,22 @@ def recipe_settings(
     values : settings by name.
     device, out : decide the default of ``precision``: that of the experiment that was begun at ``out``, else
         the best of the device.
+    beside : what the caller takes beside settings, by name, and how that is given (``the option --seeds``): where
+        it stands among the settings, the fault says so.
 
     Raises
     ------
     Faults : every unknown key, wrong type and value out of range at once, each with the nearest valid key.
     """
+    faults: list[HardnegError] = given_twice(overrides)
+    alone = partial(without_others, beside or {}, recipe.settings.model_fields, faults)
     readers: list[Callable[[], Mapping[str, Any]]] = [
         lambda: {} if preset is None else read_preset(recipe.name, preset),
-        lambda: {} if config is None else file_settings(recipe, Path(config)),
+        lambda: {} if config is None else alone(file_settings(recipe, Path(config)), Path(config)),
         lambda: {} if settings is None else settings.model_dump(mode="json"),
         lambda: usual_settings(recipe.name, usual or {}, recipe.settings.model_fields, assigned(overrides)),
-        *(partial(read_overrides, [text]) for text in overrides),
+        *(partial(lambda text: alone(read_overrides([text])), text) for text in overrides),
     ]
-    faults: list[HardnegError] = given_twice(overrides)
     best = attempt(lambda: best_precision(pick_device(device)), faults)
     layers = [layer for read in readers if (layer := attempt(read, faults)) is not None]
     asked = any("precision" in layer for layer in (*layers, values))
@@ -89,6 +94,29 @@ def given_twice(overrides: Sequence[str]) -> list[HardnegError]:
         for name, count in counts.items()
         if count > 1
     ]
+
+
+def without_others(
+    beside: Mapping[str, str],
+    known: Collection[str],
+    faults: list[HardnegError],
+    values: Mapping[str, Any],
+    path: Path | None = None,
+) -> dict[str, Any]:
+    """The settings among these values; what is given ``beside`` settings becomes a fault that says how.
+
+    A name is read as it is typed, with or without its dashes. What another trainer's setting is called stays, for
+    the advice on that tells more.
+    """
+    kept = {}
+    for key, value in values.items():
+        how = beside.get(key.lstrip("-").replace("-", "_"))
+        if how is None or key in known or setting_advice(key, known):
+            kept[key] = value
+        else:
+            fault = SettingsError("UNKNOWN_SETTING", f"'{key}' is no setting", f"give it by {how}", path=path)
+            faults.append(fault)
+    return kept
 
 
 def file_settings(recipe: Recipe, path: Path) -> dict[str, Any]:

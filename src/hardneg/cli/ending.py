@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from hardneg.cli.colour import Style, painted
-from hardneg.cli.tables import forgetting_table, pooled_table, size_text, states_table
+from hardneg.cli.tables import forgetting_table, pooled_table, states_table
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.names import FINAL, UNTRAINED, few_of_dev, shown
+from hardneg.process.progress import size_text
 
 SURE = 0.05  # of p, as in reports
 MOST_MEASURES = 6  # of the table

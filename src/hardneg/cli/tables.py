@@ -13,6 +13,7 @@ from typing import Any
 
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.names import shown
+from hardneg.process.progress import size_text
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
@@ -270,11 +271,6 @@ def cleaning_text(report: Mapping[str, Any]) -> str:
     lines = [table(["kind", "bytes", "place", ""], rows)]
     done = "deleted" if report["deleted"] else "can be deleted with --yes"
     return "\n".join([*lines, f"{report['bytes']:,} bytes ({size_text(report['bytes'])}) {done}"])
-
-
-def size_text(count: float) -> str:
-    """Bytes as a person reads them."""
-    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{max(count / 2**20, 0.1):.1f} MiB"
 
 
 def examination_text(found: Mapping[str, Any]) -> str:

@@ -44,9 +44,10 @@ from hardneg.recipes.usual import USUAL, UsualOption
 
 EXAMPLE = example(*ANCE_TELE.example)  # shown where no recipe is named
 AFTER = {"preset": "usual", "judgements": "own", "prompts": "model"}  # other options follow these in the help
-OURS = ("recipe", "values", "arguments", "usual")  # what the command gives itself
+OURS = ("recipe", "values", "arguments", "usual", "beside")  # what the command gives itself
 NEEDED = ("data", "model", "out")  # on the command line, or in the file of --config
 SPLITS = ("train", "dev", "test")
+CONTEXT = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
 
 
 def train_commands(recipes: Iterable[RecipeFacts]) -> typer.Typer:
@@ -72,19 +73,20 @@ def command_of(facts: RecipeFacts) -> Callable[..., None]:
     """Make the command of a recipe: it has the options that all recipes share, and the recipe's own."""
     options = {option.name: option for option in (*facts.options, *facts.model_options)}
 
-    def command(**given: Any) -> None:
+    def command(context: typer.Context, **given: Any) -> None:
+        beside = flags_of(context.command.params, facts.name)
         own = {name: given.pop(name) for name in options}
         values = {name: own.pop(name) for name, option in options.items() if option.is_setting}
         values |= {"filter_by": "given"} if own.get("filter_by") else {}
         usual = {option.name: given.pop(option.name) for option in USUAL}
-        run(facts.name, **with_config(given), values=values, arguments=own, usual=usual)
+        run(facts.name, **with_config(given), values=values, arguments=own, usual=usual, beside=beside)
 
     others = {
         "usual": list(map(usual_parameter, USUAL)),
         "own": [parameter_of(option, "Recipe") for option in facts.options],
         "model": [parameter_of(option, "Model") for option in facts.model_options],
     }
-    parameters = []
+    parameters = [CONTEXT]
     for parameter in parameters_of(run):
         if parameter.name not in (*OURS, *facts.without):
             parameters.append(
@@ -92,6 +94,16 @@ def command_of(facts: RecipeFacts) -> Callable[..., None]:
             )
         parameters += others.get(AFTER.get(parameter.name, ""), [])
     return with_parameters(command, parameters)
+
+
+def flags_of(parameters: Iterable[Any], recipe: str) -> dict[str, str]:
+    """How each of the parameters of a recipe's command is typed, by its name as a settings file would have it.
+
+    Options for what everyone sets are left out where the recipe has no setting for them.
+    """
+    absent = {option.name for option in USUAL if not option.settings_of(recipe)}
+    flags = [one.opts[0] for one in parameters if one.name not in absent]
+    return {flag.lstrip("-").replace("-", "_"): f"the option {flag}" for flag in flags}
 
 
 def with_config(given: dict[str, Any]) -> dict[str, Any]:
@@ -156,6 +168,7 @@ def run(
     values: dict[str, Any],
     arguments: dict[str, Any],
     usual: dict[str, Any],
+    beside: dict[str, str],
 ) -> None:
     """Train by a recipe: its settings and arguments come from the shared options and from the recipe's own.
 
@@ -164,6 +177,7 @@ def run(
     values : settings that the recipe's own options give.
     arguments : other arguments of the recipe that its own options give.
     usual : options for what everyone sets, by name.
+    beside : how each option is typed, by its name.
     """
     begin(resumable=True, code=allow_code)
     from hardneg.api.inputs import check_free
@@ -178,7 +192,8 @@ def run(
     machine.tune()
     given = {name: value for name, value in {"prompts": prompts, **values}.items() if value is not None}
     layers: Any = (recipe, preset, config, assignments or [])
-    settings = recipes.settings_of(*layers, usual=usual, device=machine.device, out=out, **given)
+    given |= {"usual": usual, "beside": beside}
+    settings = recipes.settings_of(*layers, device=machine.device, out=out, **given)
     common = {
         "settings": settings,
         "splits": Splits(train, dev, test),

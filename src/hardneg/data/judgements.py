@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hardneg.data.formats.lines import read_columns
 from hardneg.data.ids import IdSpace
 from hardneg.errors import InputError
-from hardneg.records import Int32, Int64, Positives, Qrels, offsets_of, owners
+from hardneg.records import Int32, Int64, Positives, Qrels, offsets_of, owners, pair_keys
 from hardneg.storage.artifacts import publish_file
 
 Label = Literal["positive", "relevant", "negative", "unsure"]
@@ -88,7 +88,7 @@ class Judgements:
     def are(self, query_rows: Int32, passage_rows: Int32, *labels: Label) -> NDArray[np.bool_]:
         """Whether each pair [n] has one of these labels."""
         queries, passages = self.pairs(*labels)
-        return np.isin(_keys(query_rows, passage_rows), _keys(queries, passages))
+        return np.isin(pair_keys(query_rows, passage_rows), pair_keys(queries, passages))
 
     def amend(self, positives: Positives) -> Positives:
         """Append what is ``positive`` to the positives of its query, and take out what is ``negative``.
@@ -114,7 +114,7 @@ class Judgements:
         queries, passages, at = queries[at >= 0], passages[at >= 0], at[at >= 0]
         relevant = self.are(queries, passages, *RELEVANT)
         owner = owners(qrels.offsets)
-        old, new = _keys(owner, qrels.passage_rows), _keys(at, passages)
+        old, new = pair_keys(owner, qrels.passage_rows), pair_keys(at, passages)
         before = np.zeros(len(new), np.int32)
         order = np.argsort(old, kind="stable")
         found = np.minimum(np.searchsorted(old[order], new), max(len(old) - 1, 0))
@@ -132,10 +132,6 @@ class Judgements:
         )
 
 
-def _keys(queries: NDArray[np.integer], passages: NDArray[np.integer]) -> Int64:
-    return queries.astype(np.int64) << 32 | passages
-
-
 def _positions(table: Int32, wanted: Int32) -> Int64:
     """The position in ``table``, which ascends, of each row [n]; -1 where it is not there."""
     at = np.searchsorted(table, wanted)
@@ -147,7 +143,7 @@ def _positions(table: Int32, wanted: Int32) -> Int64:
 def _joined(query_rows: Int32, owner: Int64, passages: Int32, queries: Int32, more: Int32) -> Positives:
     """Positives with ``more`` [m] appended to those of ``queries`` [m], unless they are there."""
     at = _positions(query_rows, queries)
-    new = (at >= 0) & ~np.isin(_keys(at, more), _keys(owner, passages))
+    new = (at >= 0) & ~np.isin(pair_keys(at, more), pair_keys(owner, passages))
     owner = np.concatenate([owner, at[new]])
     order = np.argsort(owner, kind="stable")
     rows = np.concatenate([passages, more[new]])[order].astype(np.int32)

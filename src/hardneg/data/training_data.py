@@ -180,7 +180,7 @@ def choose_splits(
     SettingsError : a named split does not exist.
     InputError : no training query has a positive or an answer; a named split cannot be measured on.
     """
-    training = named_split(collection, train)
+    training = named_split(collection, train, "--train")
     whole = training.positives()
     if not len(whole.passage_rows) and not has_answer(collection, whole).any():
         raise InputError(
@@ -214,8 +214,13 @@ def open_splits(collection: Collection, names: ChosenSplits) -> TrainingData:
     ------
     SettingsError : one does not exist.
     """
-    training = named_split(collection, names.train)
-    dev, test = (None if name is None else named_split(collection, name) for name in (names.dev, names.test))
+
+    def opened(use: str, name: str) -> Qrels:
+        return named_split(collection, name, f"the experiment's {use}")
+
+    training = opened("train", names.train)
+    dev = None if names.dev is None else opened("dev", names.dev)
+    test = None if names.test is None else opened("test", names.test)
     if names.held_out:
         training, dev = hold_out(training, collection.query_ids, seed=names.seed)
     return TrainingData(collection, training.positives(), dev, test, names.held_out, names=names)
@@ -263,7 +268,7 @@ def find_dev(collection: Collection, taken: set[str], basis: frozenset[Basis]) -
 
 def measurable_split(collection: Collection, name: str, use: str, basis: frozenset[Basis]) -> Qrels:
     """The judgements of a split that the user named; raises :class:`InputError` if it cannot be measured on."""
-    qrels = named_split(collection, name)
+    qrels = named_split(collection, name, f"--{use}")
     missing = missing_in(collection, qrels, basis)
     what = f"split '{name}' has {len(qrels):,} queries and no {missing} to measure by"
     if missing == "judgements":
@@ -307,9 +312,17 @@ def has_answer(collection: Collection, positives: Positives | Qrels) -> NDArray[
     return np.asarray(spans(collection.answer_spans)[positives.query_rows] > 0)
 
 
-def named_split(collection: Collection, name: str) -> Qrels:
-    """The judgements of the split ``name``; raises :class:`SettingsError` if there is no such split."""
-    if name not in collection.splits and collection.splits:
-        what = f"there is no split '{name:.80}'"
-        raise SettingsError("UNKNOWN_SPLIT", what, nearest(name, collection.splits))
+def named_split(collection: Collection, name: str, option: str) -> Qrels:
+    """The judgements of the split ``name``, which this ``option`` names.
+
+    Raises
+    ------
+    SettingsError : there is no such split.
+    """
+    if name not in collection.splits:
+        without = (
+            "the collection has no such split" if collection.n_queries else "this is a corpus without queries"
+        )
+        fix = nearest(name, collection.splits) if collection.splits else "import it with judgements"
+        raise SettingsError("UNKNOWN_SPLIT", f"{option} = {name!r:.80}, and {without}", fix)
     return collection.qrels(name)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardneg.negatives.pool import blocks, matches
-from hardneg.records import Int32, Int64, offsets_of, owners, spans, take_spans
+from hardneg.records import Int32, Int64, offsets_of, owners, pair_keys, spans, take_spans
 
 BLOCK = 1 << 19  # entries sorted together
 KEYS = 1 << 16  # the same of short numbers, whose temporaries then stay in the processor's cache
@@ -41,6 +41,11 @@ class Lists(Protocol):
     def passage_rows(self) -> Int32:
         """Passage row of each entry [n]."""
         ...
+
+
+def keys_of(lists: Lists) -> Int64:
+    """One number [n] for the query and the passage of each entry."""
+    return pair_keys(lists.query_rows[owners(lists.offsets)], lists.passage_rows)
 
 
 Times = Callable[[Int64], NDArray[np.integer]]  # entries of a list [m] -> the time of each

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hardneg.data.collection import Collection
+from hardneg.diagnostics.encounters import keys_of
 from hardneg.experiment.layout import informative_of, run_of
 from hardneg.experiment.snapshot import State
 from hardneg.keyed_random import UInt64
@@ -30,14 +30,9 @@ def informative_share(pool: NegativePool, run: Run, positives: Positives, text_k
     """
     now = candidates(run, positives, source="query", episode=pool.episode, depth=DEPTH, text_keys=text_keys)
     lengths = spans(pool.offsets)
-    found = np.isin(pairs_of(pool), pairs_of(now))
+    found = np.isin(keys_of(pool), keys_of(now))
     hits = np.bincount(owners(pool.offsets)[found], minlength=len(lengths))
     return float((hits[lengths > 0] / lengths[lengths > 0]).mean())
-
-
-def pairs_of(pool: NegativePool) -> NDArray[np.int64]:
-    """One number for each (query, negative) pair of a pool [P]."""
-    return pool.query_rows[owners(pool.offsets)].astype(np.int64) << 32 | pool.passage_rows
 
 
 def share_of_state(state: State, run: Run, positives: Positives, collection: Collection) -> float | None:

@@ -25,7 +25,7 @@ from hardneg.models.cross_encoder import CrossEncoder
 from hardneg.models.rankers import load_ranker, save_ranker
 from hardneg.process.distributed import by_leader, is_leader
 from hardneg.process.progress import track
-from hardneg.records import Float32, Int32, Qrels, Run, Side, owners, spans
+from hardneg.records import Float32, Int32, Qrels, Run, Side, owners, pair_keys, spans
 from hardneg.search.rerank import PairScorer, rerank
 from hardneg.search.retriever import Timed, untimed
 from hardneg.search.runs import KIND, load_run, save_run
@@ -259,8 +259,3 @@ class Grades:
             return np.zeros(len(wanted), np.float32)
         at = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
         return np.where(self.keys[at] == wanted, np.maximum(self.grades[at], 0), 0).astype(np.float32)
-
-
-def pair_keys(query_rows: Int32, passage_rows: Int32) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """One number [n] for each pair of rows."""
-    return query_rows.astype(np.int64) << 32 | passage_rows

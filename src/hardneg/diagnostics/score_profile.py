@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg.diagnostics.encounters import Lists
+from hardneg.diagnostics.encounters import Lists, keys_of
 from hardneg.records import Float32, Int32, Int64, Positives, Run, owners, spans, take_spans
 
 Float64 = NDArray[np.float64]
@@ -93,15 +93,10 @@ def _irrelevant(run: Run, positives: Positives | None, depth: int) -> tuple[Int6
         return owners(first.offsets), first.passage_rows
     first = run.cut(depth + int(spans(positives.offsets).max(initial=0)))
     owner = owners(first.offsets)
-    keep = ~np.isin(_pairs(first), _pairs(positives))
+    keep = ~np.isin(keys_of(first), keys_of(positives))
     before = np.concatenate([[0], np.cumsum(keep)])
     keep &= before[1:] - before[first.offsets[owner]] <= depth
     return owner[keep], first.passage_rows[keep]
-
-
-def _pairs(lists: Lists) -> Int64:
-    """One number for each query and passage [n]."""
-    return lists.query_rows[owners(lists.offsets)].astype(np.int64) << 32 | lists.passage_rows
 
 
 def in_batch_share(near: Lists, positives: Positives) -> float:

@@ -16,7 +16,7 @@ from hardneg.experiment.snapshot import Snapshot
 from hardneg.negatives.candidates import Contains
 from hardneg.negatives.labels import answers_of, with_answers
 from hardneg.process.distributed import by_leader
-from hardneg.records import Float32, Int64, Positives, Qrels, Run, owners, spans
+from hardneg.records import Float32, Int64, Positives, Qrels, Run, owners, pair_keys, spans
 from hardneg.storage.artifacts import is_published, publish, read_manifest
 
 Bool = NDArray[np.bool_]
@@ -94,7 +94,7 @@ def sharpness(
 def labelled(run: Run, judged: Positives, contains: Contains | None) -> tuple[Positives, Bool]:
     """The positives of each query of a run, and which of its hits [n] are none, as training labels them."""
     owner, known = owners(run.offsets), owners(judged.offsets)
-    others = ~np.isin(owner << 32 | run.passage_rows, known << 32 | judged.passage_rows)
+    others = ~np.isin(pair_keys(owner, run.passage_rows), pair_keys(known, judged.passage_rows))
     if contains is None:
         return judged, others
     others &= ~contains(run.query_rows[owner], run.passage_rows)

@@ -21,7 +21,7 @@ from hardneg.evaluation.matching import Bool, Mode, match_pairs, request
 from hardneg.evaluation.measures import Evaluation, Measure, evaluate, joined, success
 from hardneg.process.progress import track
 from hardneg.process.threads import usable_threads
-from hardneg.records import Int32, Int64, Qrels, Run, offsets_of, owners, spans
+from hardneg.records import Int32, Int64, Qrels, Run, offsets_of, owners, pair_keys, spans
 from hardneg.storage.artifacts import digest_json, is_published, load_array, open_artifact, publish
 
 KIND = "answers"
@@ -53,7 +53,7 @@ class AnswerCache:
         """Whether each passage [n] contains an answer of its query [n]; False for rows outside the collection."""
         asked = (query_rows < self.collection.n_queries) & (passage_rows < self.collection.n_passages)
         asked[asked] = self.answered[query_rows[asked]]
-        pairs = query_rows[asked].astype(np.int64) << 32 | passage_rows[asked]
+        pairs = pair_keys(query_rows[asked], passage_rows[asked])
         if not self._knows(pairs).all():
             self._read()
             missing = np.unique(pairs[~self._knows(pairs)])

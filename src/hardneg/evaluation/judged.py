@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg.records import Float32, Int32, Int64, Qrels, Run, offsets_of, owners, spans, take_spans
+from hardneg.records import Float32, Int32, Int64, Qrels, Run, offsets_of, owners, pair_keys, spans, take_spans
 
 _BLOCK = 1 << 18  # hits looked at together: the temporaries stay in the processor's cache
 _PAIRS = 1 << 22  # comparisons held in memory together
@@ -93,7 +93,7 @@ class _Judgements:
     @classmethod
     def of(cls, qrels: Qrels) -> _Judgements:
         query = owners(qrels.offsets)
-        keys = _keys(query, qrels.passage_rows)
+        keys = pair_keys(query, qrels.passage_rows)
         index = np.argsort(keys, kind="stable")
         bits = (_FLAGS * len(keys) // len(qrels)).bit_length()
         bits = max(1, min(bits, (_MAX_FLAGS // len(qrels)).bit_length()))
@@ -110,15 +110,11 @@ class _Judgements:
         slots += _hash(passages, self.bits)
         hits = np.flatnonzero(self.flags.take(slots, mode="clip"))  # without a second pass that checks bounds
         local = np.searchsorted(offsets, hits, side="right") - 1
-        keys = _keys(queries[local], passages[hits])
+        keys = pair_keys(queries[local], passages[hits])
         at = np.searchsorted(self.keys, keys)
         known = at < len(self.keys)
         known[known] = self.keys[at[known]] == keys[known]
         return hits[known], local[known], self.index[at[known]]
-
-
-def _keys(query: Int64, passages: Int32) -> Int64:
-    return (query << 32) | passages
 
 
 def _hash(passages: Int32, bits: int) -> NDArray[np.uint32]:

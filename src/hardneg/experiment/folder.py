@@ -37,6 +37,7 @@ from hardneg.storage.artifacts import (
     write_json,
 )
 from hardneg.storage.disk import append_lines, sweep_below
+from hardneg.storage.lease import holder_of
 from hardneg.storage.safe_read import as_written
 
 FORMAT = 3  # of an experiment; 2: metrics and checkpoints name their model; 3: its splits, base and states
@@ -200,6 +201,12 @@ def join_experiment(
             write_settings(path, record)
         keep_judgements(path, data)
         yield Experiment(path, cache or layout.cache)
+
+
+def executed_by(path: Path) -> list[str]:
+    """The processes that execute an experiment now, in any role, as their locks name them; none: nobody does."""
+    places = (path, *Layout(path).roles_taken())
+    return list(dict.fromkeys(name for place in places if (name := holder_of(place))))
 
 
 def record_of(

@@ -52,10 +52,6 @@ class EpisodeFolder:
         """The model that the next episode builds on."""
         return self.path / "model"
 
-    def model_of(self, name: str) -> Path:
-        """A model that is trained beside the retriever, by its name in training (``ranker``)."""
-        return self.path / "models" / name
-
     @property
     def negatives(self) -> Path:
         """The pool of the episode, or the folder of its versions (:meth:`version`)."""

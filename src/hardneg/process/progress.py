@@ -252,6 +252,11 @@ def describe(done: int, total: int, first: int, seconds: float, unit: str) -> st
     return text.replace("  ", " ").replace(" ,", ",")
 
 
+def size_text(count: float) -> str:
+    """A number of bytes as a person reads it, such as ``1.5 GiB``."""
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{max(count / 2**20, 0.1):.1f} MiB"
+
+
 def clock(seconds: float) -> str:
     """A number of seconds as a person reads it, such as ``2m05s``."""
     minutes, rest = divmod(round(seconds), 60)

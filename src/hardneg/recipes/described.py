@@ -1,7 +1,8 @@
 """Every setting and every preset of the recipes for people, without torch and without the settings' classes.
 
 Types, defaults and bounds come from ``presets/described.json``, which is made of the classes (``make reference``);
-a test compares them. What the settings mean stands in :mod:`~hardneg.recipes.meanings`.
+a test compares them. What the settings mean stands in :mod:`~hardneg.recipes.meanings`, in which
+order they are shown in :mod:`~hardneg.recipes.headings`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from pydantic_core import PydanticUndefined
 
 from hardneg.config import Settings, is_operational, nearest, read_preset
 from hardneg.errors import SettingsError
-from hardneg.recipes.meanings import GROUPS, meaning_of
+from hardneg.recipes.headings import GROUPS
+from hardneg.recipes.meanings import meaning_of
 
 TABLE = "described.json"  # beside the presets
 

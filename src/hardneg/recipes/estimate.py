@@ -17,7 +17,7 @@ from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.cross_encoder import CrossEncoder
 from hardneg.negatives.mining import training_depth
 from hardneg.process.hardware import Precision
-from hardneg.process.progress import clock
+from hardneg.process.progress import clock, size_text
 from hardneg.recipes.microbenchmarks import (
     TIMED_TOKENS,
     encode_seconds,
@@ -220,13 +220,8 @@ def describe_work(
         plan["bytes"] = {"disk": seeds * disk, "memory": memory}
         facts |= {f"time to {stage}": clock(value) for stage, value in seconds.items()}
         facts["time in all, about"] = clock(plan["seconds"]["total"])
-        facts |= {f"{name}, about": size(value) for name, value in plan["bytes"].items()}
+        facts |= {f"{name}, about": size_text(value) for name, value in plan["bytes"].items()}
     return plan
-
-
-def size(count: float) -> str:
-    """Bytes as a person reads them."""
-    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{max(count / 2**20, 0.1):.1f} MiB"
 
 
 def take_sample(work: CostModel, encoder: BiEncoder) -> Sample:

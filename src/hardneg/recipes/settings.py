@@ -18,7 +18,7 @@ from hardneg.experiment.layout import LAST_MODEL, MODEL
 from hardneg.models.encoder_settings import EncoderSettings
 from hardneg.negatives.candidates import Filters
 from hardneg.recipes.catalogue import RecipeFacts
-from hardneg.search.retriever import Encoding
+from hardneg.search.encoding import Encoding
 from hardneg.training.objectives import DistillName, GroupLoss, TaughtLoss, distilled
 from hardneg.training.optim import Optimizers, Schedule, linear, optimizers
 

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from hardneg.diagnostics.audit_page import labelling
+from hardneg.report.drawing import Drawn, draw
 from hardneg.report.explorer import explorer_data
 from hardneg.report.facts_audit import suspected_queries, suspects_of
 from hardneg.report.facts_results import judged_queries
-from hardneg.report.figures import FIGURES, Drawn, draw
+from hardneg.report.figures import FIGURES
 from hardneg.report.opened import FAULTS, Opened
 from hardneg.report.page import Page, explorer_html, html_of
 from hardneg.report.scripts import asset
@@ -50,10 +51,10 @@ class Report:
         """The verdict on the experiment."""
         opened = self.opened
         queries = opened.told(lambda: judged_queries(opened), None)
-        among, running = opened.dev_passages, opened.told(lambda: so_far(opened), "")
-        return opened.told(
-            lambda: verdict(opened.results, queries=queries, running=running, dev_passages=among), UNREADABLE
-        )
+        running = opened.told(lambda: so_far(opened), "")
+        known: Any = {"queries": queries, "running": running, "dev_passages": opened.dev_passages}
+        at_work = bool(opened.executed_by)
+        return opened.told(lambda: verdict(opened.results, at_work=at_work, **known), UNREADABLE)
 
     @property
     def notes(self) -> list[str]:
@@ -226,18 +227,22 @@ def draw_pictures(spec: dict[str, Any], place: Path) -> None:
 def about(opened: Opened) -> list[str]:
     """What kind of experiment it is, of which collection, and where it lies."""
     recipe = opened.settings.get("recipe", "experiment")
-    told = [recipe, "finished" if opened.finished else "not finished"]
+    told = [recipe, "finished" if opened.finished else "being executed" if opened.executed_by else "not finished"]
     if (data := opened.data) is not None:
         told += [f"{len(data.train):,} training queries", f"{data.collection.n_passages:,} passages"]
     return [*told, str(opened.path)]
 
 
 def so_far(opened: Opened) -> str:
-    """A sentence on an experiment without results."""
+    """A sentence on an experiment without results: who executes it, if somebody does, and how far it is."""
+    stands = (
+        f"is being executed by {' and '.join(opened.executed_by)}" if opened.executed_by else "is not finished"
+    )
     if not opened.states and not opened.metrics:
-        return "This experiment has not measured anything yet."
+        begins = f"{stands} and " if opened.executed_by else ""
+        return f"This experiment {begins}has not measured anything yet."
     last = opened.metrics[-1] if opened.metrics else None
     at = f"; the last logged step is {last['step']:,} of episode {last['episode']}" if last else ""
     names = ", ".join(one.name for one in opened.states[-1:])
     seen = f"the last state measured is {names}" if names else "no state was measured"
-    return f"This experiment is not finished: {seen}{at}."
+    return f"This experiment {stands}: {seen}{at}."

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from hardneg.data.training_data import TrainingData
 from hardneg.errors import ArtifactError, HardnegError
-from hardneg.experiment.folder import FORMAT, read_settings
+from hardneg.experiment.folder import FORMAT, executed_by, read_settings
 from hardneg.experiment.layout import Layout, run_of
 from hardneg.experiment.metrics import Metrics
 from hardneg.experiment.names import FINAL, LAST, STARTED, UNTRAINED, Asked, Kind, few_of_dev
@@ -111,6 +111,11 @@ class Opened:
         """Dev was judged among so many passages of BM25 for each query, and the positives; None: among all."""
         given = self.settings.get("result_settings", {}).get("dev_passages")
         return few_of_dev(self.results, given if isinstance(given, int) else None)
+
+    @cached_property
+    def executed_by(self) -> list[str]:
+        """The processes that execute the experiment now; none: nobody does."""
+        return executed_by(self.path)
 
     @property
     def finished(self) -> bool:
@@ -282,11 +287,3 @@ def _record(
     known: Kind = "untrained-as-trained" if kind == STARTED else kind
     made = None if name in (UNTRAINED, STARTED) else episode
     return StateRecord(name, known, episode=made, step=step, runs=layout.relative(runs), asked=asked)
-
-
-def measures_of(results: Mapping[str, Any]) -> list[str]:
-    """The names of the measures in results, the deciding one first."""
-    for split in ("test", "dev"):
-        for values in results.get(split, {}).values():
-            return list(values)
-    return []

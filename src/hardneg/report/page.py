@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from hardneg.report.figures import SECTIONS, Drawn
+from hardneg.report.drawing import Drawn
+from hardneg.report.figures import SECTIONS
 from hardneg.report.scripts import asset, libraries
 from hardneg.report.table import Table
 from hardneg.report.verdict import Verdict

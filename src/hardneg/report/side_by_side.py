@@ -12,9 +12,9 @@ import numpy as np
 from hardneg.evaluation.measures import Evaluation
 from hardneg.evaluation.significance import bootstrap_interval, holm, randomization_test
 from hardneg.experiment.names import BM25, FINAL, UNTRAINED, shown
+from hardneg.report.drawing import Figure
 from hardneg.report.facts_results import loss_table, measured_table
 from hardneg.report.facts_time import overlap_by_step_table, ranking_by_step_table
-from hardneg.report.figures import Figure
 from hardneg.report.measured import evaluations, means_of
 from hardneg.report.opened import Opened
 from hardneg.report.shapes import PERCENT, Chart, lines

@@ -26,7 +26,12 @@ class Verdict:
 
 
 def verdict(
-    results: Mapping[str, Any], *, queries: int | None = None, running: str = "", dev_passages: int | None = None
+    results: Mapping[str, Any],
+    *,
+    queries: int | None = None,
+    running: str = "",
+    at_work: bool = False,
+    dev_passages: int | None = None,
 ) -> Verdict:
     """Judge results by the first measure of the split that people look at.
 
@@ -34,15 +39,19 @@ def verdict(
     ----------
     results : content of ``results.json``; empty if there is none.
     queries : of that split; None if they are not known.
-    running : what is known of an experiment without results.
+    running : what is known of an experiment without results; at_work: whether a process executes it now.
     dev_passages : dev was judged among so many passages of BM25 for each query alone; None: among all.
     """
     if "seeds" in results:
         return _of_seeds(results, dev_passages)
     rows = results.get("comparisons", [])
     if not rows:
-        known = running if not results else "Nothing was measured: the experiment has no dev and no test split."
-        return Verdict("open", known, (), ("Run the same command again to go on.",) if not results else ())
+        if results:
+            return Verdict("open", "Nothing was measured: the experiment has no dev and no test split.", (), ())
+        next_step = (
+            "Ask again later, when it has measured more." if at_work else "Run the same command again to go on."
+        )
+        return Verdict("open", running, (), (next_step,))
     measure, split = rows[0]["measure"], results["compared_on"]
     first = [row for row in rows if row["measure"] == measure and row["a"] == FINAL]
     first.sort(key=lambda row: row["b"] != reranked_by(results))  # of a ranker, what it re-ranks tells most

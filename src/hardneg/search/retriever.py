@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import functools
 import threading
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -22,13 +20,12 @@ from hardneg.errors import ArtifactError
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.tokenizing import texts_digest, token_store
 from hardneg.process.distributed import apart, barrier, by_leader, has_others, member
-from hardneg.process.hardware import Precision
-from hardneg.process.memory import require
-from hardneg.process.progress import Tick, silent, track
+from hardneg.process.progress import track
 from hardneg.records import Float32, Int32, Int64, Run, Side, VectorsByRow, owners, take_spans
-from hardneg.search.ann import traits
 from hardneg.search.embedding_store import VERSION
-from hardneg.search.embeddings import Dtype, Embeddings, discard, encode_store, encoding_memory
+from hardneg.search.embeddings import Embeddings, discard
+from hardneg.search.encoding import Encoding, encode_side
+from hardneg.search.locked import one_at_a_time, opened_once
 from hardneg.search.parts import SharedIndex
 from hardneg.search.retrieve import Index, StoredIndex, dot_products, index_run
 from hardneg.search.runs import KIND, load_run, save_run
@@ -37,102 +34,11 @@ from hardneg.storage.artifacts import digest_json, is_current, is_published, rea
 
 AT_ONCE = 256  # queries that are encoded together where not all are
 Timed = Callable[..., contextlib.AbstractContextManager[Any]]
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 def untimed(stage: str, **facts: Any) -> contextlib.AbstractContextManager[Any]:
     """Run a block without measuring its time."""
     return contextlib.nullcontext({})
-
-
-@dataclasses.dataclass(frozen=True)
-class Encoding:
-    """How a model's embeddings are made; all of it decides their bits."""
-
-    token_budget: int = 16384
-    dtype: Dtype = "float16"
-    precision: Precision = "float32"
-
-
-def encode_side(
-    encoder: BiEncoder,
-    collection: Collection,
-    store: TokenStore | SomeTokens,
-    path: Path,
-    *,
-    side: Side,
-    encoding: Encoding,
-    shard: tuple[int, int],
-    counted: Tick = silent,
-) -> Embeddings | None:
-    """Encode one side of a collection, whose tokens are in ``store``, into embeddings at ``path``.
-
-    Shards that are there already are kept.
-
-    Parameters
-    ----------
-    counted : is told (tokens encoded so far, all of them) besides; what was encoded before is in neither.
-    shard : (i, n): this process makes shards i, i + n, ...; None comes back while others have some to make.
-
-    Raises
-    ------
-    ResourceError : a batch does not fit into the memory that may be used; and what ``encode_store`` raises.
-    """
-    require(encoding_memory(encoder, encoding.token_budget, len(store)), "encoding", encoder.device.type)
-    ids, texts = (collection.query_ids, "queries") if side == "query" else (collection.passage_ids, "passages")
-    with encoder.inference(encoding.precision), track(f"encoding {texts}", "tokens", kind="encode") as tick:
-
-        def progress(done: int, total: int) -> None:
-            counted(done, total)
-            tick(done, total)
-
-        return encode_store(
-            encoder,
-            store,
-            path,
-            side=side,
-            budget=encoding.token_budget,
-            dtype=encoding.dtype,
-            shard=shard,
-            name=lambda row: ids[store.document(row)],
-            facts=traits(encoder, side),
-            progress=progress,
-        )
-
-
-# ---------------------------------------------------------------- one thread at a time
-
-
-def one_at_a_time(
-    method: Callable[Concatenate[Any, P], T],
-) -> Callable[Concatenate[Any, P], T]:
-    """Let one thread at a time into a method of a :class:`Retriever`, which may call others of the same one."""
-
-    @functools.wraps(method)
-    def call(self: Retriever, *args: P.args, **kwargs: P.kwargs) -> T:
-        with self.lock:
-            return method(self, *args, **kwargs)
-
-    return call
-
-
-class opened_once(cached_property[T]):  # noqa: N801  # it stands where ``cached_property`` would
-    """A property of a :class:`Retriever` that is computed once, by one thread, and kept.
-
-    One process that works while the others of its group wait keeps nothing: all of them open the embeddings
-    together later, and whoever had them already would not come.
-    """
-
-    def __get__(self, instance: Any, owner: type[Any] | None = None) -> Any:
-        if instance is None:
-            return self
-        with instance.lock:
-            kept = self.attrname in instance.__dict__
-            found = super().__get__(instance, owner)
-            if not kept and apart():
-                instance.__dict__.pop(self.attrname, None)
-            return found
 
 
 # ---------------------------------------------------------------- a model over a collection

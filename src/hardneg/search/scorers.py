@@ -12,8 +12,9 @@ from hardneg.models.loading import open_encoder
 from hardneg.models.rankers import open_ranker
 from hardneg.models.source import ModelSource
 from hardneg.models.tokenizing import pair_store
+from hardneg.search.encoding import Encoding
 from hardneg.search.rerank import RankerScorer, RetrieverScorer
-from hardneg.search.retriever import Encoding, Retriever
+from hardneg.search.retriever import Retriever
 
 ModelScorer = RankerScorer | RetrieverScorer
 
