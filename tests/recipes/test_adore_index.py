@@ -19,7 +19,7 @@ from hardneg.models.loading import load_encoder
 from hardneg.recipes.adore.query_batches import retrieved_lists
 from hardneg.recipes.adore.recipe import RECIPE
 from hardneg.records import Positives, offsets_of
-from hardneg.search import retriever as snapshot
+from hardneg.search import encoding
 from hardneg.search.ann import FILE, KIND
 from hardneg.storage.artifacts import publish, read_manifest
 from worlds.tiny_world import one_thread, tiny_model  # noqa: F401
@@ -242,7 +242,7 @@ def idle(world, tmp_path):
         out, options = tmp_path / "run.trec", {"cache": tmp_path / "own", "device": "cpu"}
         hn.search_split(world.collection, out, model=world.calm, k=5, **options)
 
-    with uncalled(snapshot, "encode_store", control=search):
+    with uncalled(encoding, "encode_store", control=search):
         yield
 
 

@@ -17,7 +17,7 @@ from hardneg.models.saving import save_encoder
 from hardneg.models.tokenizing import token_store
 from hardneg.negatives.mining import QueryScores, mine_candidates
 from hardneg.records import TextTemplate, offsets_of
-from hardneg.search import retrieve, retriever
+from hardneg.search import encoding, retrieve
 from hardneg.search.ann import FaissIndex
 from hardneg.search.ann_building import build_index
 from hardneg.search.encoding import Encoding
@@ -229,7 +229,7 @@ def test_shards_made_apart_serve_a_search(world, tmp_path, monkeypatch):
     ours, place = str(tmp_path / "model"), tmp_path / "emb"
     options = {"token_budget": 512, "cache": tmp_path / "cache", "device": "cpu"}
     with monkeypatch.context() as patch:
-        patch.setattr(retriever, "encode_store", partial(retriever.encode_store, shard_rows=64))
+        patch.setattr(encoding, "encode_store", partial(encoding.encode_store, shard_rows=64))
         parts = [hn.encode(collection, ours, place, shard=f"{i}/2", **options) for i in (0, 1)]
     assert [part["complete"] for part in parts] == [False, True]
     assert parts[-1]["vectors"] > 1.5 * collection.n_passages
