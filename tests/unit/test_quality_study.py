@@ -294,12 +294,13 @@ def test_every_contender_of_ours_is_a_valid_experiment(quality):
             assert isinstance(settings, recipe_named(stage.recipe).settings)
 
 
-def test_the_kept_page_is_that_of_the_kept_outcomes(quality, tmp_path):
+@pytest.mark.parametrize("name", ["quality", "quality-256"])
+def test_the_kept_page_is_that_of_the_kept_outcomes(quality, tmp_path, name):
     """What is committed is what the command makes."""
     cells, page = quality("cells"), quality("page")
-    there = (ROOT / "docs/studies/quality.md").read_text()
+    there = (ROOT / f"docs/studies/{name}.md").read_text()
     (tmp_path / "page.md").write_text(there)
-    page.write(tmp_path / "page.md", cells.read_kept(ROOT / "docs/studies/quality.jsonl").values())
+    page.write(tmp_path / "page.md", cells.read_kept(ROOT / f"docs/studies/{name}.jsonl").values())
     assert (tmp_path / "page.md").read_text() == there
     assert there.startswith(page.HEADING)
 
