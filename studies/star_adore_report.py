@@ -188,12 +188,13 @@ def grid_cell(study: Study, trained: str, name: str, over: str, split: str) -> s
 
 def sizes_table(study: Study, chosen: Namespace) -> str:
     """Bytes of the indexes, and how well they find what exact search finds."""
+    heads = ["codes", "bytes", "of them codes", "smaller than float16", "R@10", "R@100", "ADORE's training, s"]
     lines: list[Sequence[object]] = []
     for codes in chosen.codes:
         outcome = study.outcome(f"pq-{codes}")
         facts = {} if outcome is None else outcome.facts.get("index", {})
         if not facts:
-            lines.append([codes, *[NOT_RUN] * 5])
+            lines.append([codes, *[NOT_RUN] * (len(heads) - 1)])
             continue
         exact = facts["rows"] * facts["dim"] * 2
         took = study.seconds(f"pq-{codes}")
@@ -203,7 +204,6 @@ def sizes_table(study: Study, chosen: Namespace) -> str:
         ]
         found = [f"{facts['recall'][k]:.3f}" for k in ("R@10", "R@100")]
         lines.append([codes, *size, f"{exact / facts['bytes']:.1f}×", *found, f"{took.get('train', 0.0):.0f}"])
-    heads = ["codes", "bytes", "of them codes", "smaller than float16", "R@10", "R@100", "ADORE's training, s"]
     return table(heads, lines)
 
 

@@ -75,7 +75,7 @@ def test_distillation_without_a_teacher_is_refused_at_once(run_states, world, ra
         frozen_inputs(settings_of("ance-tele", distill="kl", episodes=2), source, scored)
 
 
-@pytest.mark.parametrize("mixtures", [["file", "bm25"], ["file+random"], ["in_batch", "file"], ["in_batch"]])
+@pytest.mark.parametrize("mixtures", [["file", "bm25"], ["file+random"], ["in_batch", "file"]])
 def test_mixtures_that_nobody_scored_are_refused_before_training(run_states, world, ranker, tmp_path, mixtures):
     recipe, settings, place = RUNS["warmup"]
     guide = open_guide(ModelSource.at(ranker, device="cpu"), world.collection, tmp_path)

@@ -11,6 +11,7 @@ from hardneg.data.training_data import choose_splits
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
 from hardneg.models.saving import save_encoder
+from hardneg.process.progress import size_text
 from hardneg.recipes import estimate
 from hardneg.recipes import microbenchmarks as timing
 from hardneg.recipes.estimate import (
@@ -21,7 +22,6 @@ from hardneg.recipes.estimate import (
     describe_work,
     disk_bytes,
     sample_side,
-    size,
     take_sample,
     time_stages,
     tokens_of_step,
@@ -276,4 +276,4 @@ def test_seconds_are_of_one_call_after_a_warm_up():
 
 @pytest.mark.parametrize(("count", "shown"), [(0, "0.1 MiB"), (3 * 2**20, "3.0 MiB"), (5 * 2**29, "2.5 GiB")])
 def test_sizes_for_people(count, shown):
-    assert size(count) == shown
+    assert size_text(count) == shown

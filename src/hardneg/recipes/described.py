@@ -31,7 +31,7 @@ PRESETS: dict[str, dict[str, str]] = {
         "msmarco": "The paper's settings for MS MARCO passages.",
         "nq": "The paper's settings for Natural Questions.",
         "triviaqa": "The paper's settings for TriviaQA.",
-        "demo": MINUTES + " An episode in the batch, and one with mined negatives.",
+        "demo": "Minutes on two CPU cores: an episode in the batch, and one with mined negatives.",
     },
     "warmup": {
         "finetune": OWN_DATA + " In-batch negatives alone: the baseline.",
