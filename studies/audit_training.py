@@ -21,7 +21,7 @@ from hardneg.data.collection import Collection
 from hardneg.diagnostics.audit import Pairs
 from hardneg.evaluation.significance import holm
 from hardneg.negatives.pool import NegativePool, save_pool
-from hardneg.records import Positives, owners, spans
+from hardneg.records import Positives, owners, pair_keys, spans
 from hardneg.storage.artifacts import is_published
 
 MEASURE = "RR@10"
@@ -85,8 +85,8 @@ def prepare(searched: Searched, chosen: Namespace, suspected: Callable[[Pairs], 
 
 def without(pool: NegativePool, pairs: Pairs) -> NegativePool:
     """A pool without the entries of these pairs."""
-    keys = pairs.query_rows.astype(np.int64) << 32 | pairs.passage_rows
-    every = pool.query_rows[owners(pool.offsets)].astype(np.int64) << 32 | pool.passage_rows
+    keys = pair_keys(pairs.query_rows, pairs.passage_rows)
+    every = pair_keys(pool.query_rows[owners(pool.offsets)], pool.passage_rows)
     return pool.keep(~np.isin(every, keys))
 
 
