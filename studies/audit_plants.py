@@ -26,7 +26,7 @@ from hardneg.models.source import ModelSource
 from hardneg.negatives.mix import union
 from hardneg.negatives.pool import SOURCES, NegativePool, empty_pool
 from hardneg.negatives.sources import sample_source
-from hardneg.records import Int32, Positives, Run, offsets_of, owners, spans
+from hardneg.records import Int32, Positives, Run, offsets_of, owners, pair_keys, spans
 from hardneg.search.bm25 import bm25_run
 from hardneg.search.retriever import Retriever
 from hardneg.search.runs import load_run, save_run
@@ -212,8 +212,8 @@ def with_planted(pool: NegativePool, held: Positives) -> NegativePool:
 
 def is_held(held: Positives, query_rows: Int32, passage_rows: Int32) -> Bool:
     """Whether each pair [n] was held out."""
-    known = held.query_rows[owners(held.offsets)].astype(np.int64) << 32 | held.passage_rows
-    return np.isin(query_rows.astype(np.int64) << 32 | passage_rows, known)
+    known = pair_keys(held.query_rows[owners(held.offsets)], held.passage_rows)
+    return np.isin(pair_keys(query_rows, passage_rows), known)
 
 
 # ---------------------------------------------------------------- a collection of a part

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hardneg.evaluation.judged import locate
 from hardneg.evaluation.significance import bootstrap_interval, holm, paired_t_test, randomization_test
-from hardneg.records import Int32, Int64, Qrels, Run, owners
+from hardneg.records import Int32, Int64, Qrels, Run, owners, pair_keys
 
 _NONE = -1  # fills the ranks after a list has ended
 
@@ -108,10 +108,10 @@ def first_disagreement(a: Run, b: Run, queries: Int32, qrels: Qrels, depth: int 
 
 def _grades(qrels: Qrels, queries: Int32, passages: Int32) -> Int32:
     """The grades of ``passages`` [Q, m] for ``queries`` [Q]; -1 if unjudged."""
-    keys = (owners(qrels.offsets) << 32) | qrels.passage_rows
+    keys = pair_keys(owners(qrels.offsets), qrels.passage_rows)
     order = np.argsort(keys, kind="stable")
     place = locate(qrels.query_rows, queries)[:, None]
-    wanted = (place << 32) | np.maximum(passages, 0)
+    wanted = pair_keys(place, np.maximum(passages, 0))
     at = np.searchsorted(keys, wanted, sorter=order)
     found = (passages != _NONE) & (place >= 0) & (at < len(keys))
     found[found] = keys[order[at[found]]] == wanted[found]
