@@ -73,6 +73,10 @@ class Keywords(Options, total=False):
     """Texts are cut after so many characters first. 0: they are not."""
     search_query_length: int | None
     """Length of queries in search and on test, where it differs from training. None: `query_length`."""
+    train_passage_length: int | None
+    """Passages are cut after so many tokens in training steps, and nowhere else: mining, dev, test and search
+    read `passage_length`. None: `passage_length`.
+    """
     reinit_layers: int
     """The top layers of the transformer, this many, begin with random weights instead of the model's own."""
     reinit_seed: int

@@ -90,7 +90,7 @@ def open_start(task: Task, *, compare_texts: bool) -> Start:
         untrained=base if came is None else load,
         own=own,
         own_settings=came or encoder.settings,
-        lengths=lengths_of(encoder, came or encoder.settings),
+        lengths=lengths_of(encoder, came or encoder.settings, settings.train_passage_length),
         changes=overridden(settings, model, encoder),
         device=encoder.device.type,
         stages=shown_stages(task, encoder, own),

@@ -127,6 +127,7 @@ def evaluation_plan(task: Task, start: Start) -> EvaluationPlan:
         settings=settings.result_values(),
         base_model=source.hub_name,
         own=start.own_settings,
+        in_steps=settings.train_passage_length,
         how="" if start.own is None else start.own.how,
         dev_passages=settings.dev_passages,
         bm25_lists=settings.bm25_lists if settings.examine == "all" else 0,

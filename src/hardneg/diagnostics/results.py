@@ -60,6 +60,7 @@ class EvaluationPlan:
     keep : which state is the result: the last one, or the best on dev.
     about, settings, base_model : description, settings and base model (its name on the hub) in the model card.
     own : the settings of the model as it came, whose lengths are set beside those in force; None: of a ranker.
+    in_steps : tokens of a passage in training steps, where search reads more; None: both read the same.
     how : how the model that training starts from differs from the model as it came; "": it does not.
     """
 
@@ -72,6 +73,7 @@ class EvaluationPlan:
     settings: Mapping[str, Any] = field(default_factory=dict)
     base_model: str | None = None
     own: EncoderSettings | None = None
+    in_steps: int | None = None
     how: str = ""
     dev_passages: int | None = None
     bm25_lists: int = 0
@@ -141,7 +143,7 @@ def evaluate_states(
         of = {"passages": len(among), "of": data.collection.n_passages}
         results["dev_among"] = {"first": plan.dev_passages, **of}
     if plan.own is not None:
-        results["lengths"] = what_is_cut(last, plan.own)
+        results["lengths"] = what_is_cut(last, plan.own, plan.in_steps)
     write_runs(experiment.layout.trec_runs, seen, data.collection)
     draw_curve(experiment, results, plan.measures[0], records, model=handling.model)
     handling.save(
@@ -253,10 +255,10 @@ def results_of(seen: Seen, choice: Choice, plan: EvaluationPlan) -> dict[str, An
     return results | {"kept": choice.as_json()} | ({"index": index} if index else {})
 
 
-def what_is_cut(state: Snapshot, own: EncoderSettings) -> dict[str, Any]:
+def what_is_cut(state: Snapshot, own: EncoderSettings, in_steps: int | None) -> dict[str, Any]:
     """What ``results.json`` says of lengths, by side: those that training cut at, as the token stores counted."""
-    lengths = lengths_of(state.encoder, own)
-    return {one.template.side: one.count_cut(state.collection, state.cache).as_json() for one in lengths}
+    cuts = [one.count_cut(state.collection, state.cache) for one in lengths_of(state.encoder, own, in_steps)]
+    return {cut.name: cut.as_json() for cut in cuts}
 
 
 def entropies(records: Mapping[str, StateRecord], layout: Layout) -> dict[str, Any]:

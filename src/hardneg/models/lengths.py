@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from hardneg.data.collection import Collection
 from hardneg.data.tokens import cut_texts
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.encoder_settings import EncoderSettings
-from hardneg.models.tokenizing import store_of
+from hardneg.models.tokenizing import shorter, store_of
 from hardneg.records import Int64, Side, TextTemplate
 
 SIDES: tuple[Side, Side] = ("passage", "query")
@@ -31,6 +31,7 @@ class Cut:
     texts, cut : the number of texts, and the number of those that are cut.
     chunks : the number of sequences of ``length`` that a text may have.
     exact : whether all texts were counted; else ``cut`` is an estimate from ``drawn`` of them.
+    in_steps : whether training steps alone cut there.
     """
 
     side: Side
@@ -41,6 +42,7 @@ class Cut:
     chunks: int = 1
     exact: bool = True
     drawn: int = 0
+    in_steps: bool = False
 
     def __str__(self) -> str:
         """One line for people, such as ``passages: 37 % of 15,775 are cut at 64 tokens (the model takes 256)``."""
@@ -49,7 +51,13 @@ class Cut:
     @property
     def plural(self) -> str:
         """The word for the texts: queries or passages."""
-        return "queries" if self.side == "query" else "passages"
+        word = "queries" if self.side == "query" else "passages"
+        return f"{word} in training steps" if self.in_steps else word
+
+    @property
+    def name(self) -> str:
+        """What ``results.json`` calls the texts: ``query``, ``passage`` or ``passage in steps``."""
+        return f"{self.side} in steps" if self.in_steps else self.side
 
     @property
     def told(self) -> str:
@@ -82,11 +90,13 @@ class Length:
     Attributes
     ----------
     own : tokens that the model takes as it came.
+    in_steps : whether training steps alone cut there.
     """
 
     template: TextTemplate
     tokenizer: Tokenizer
     own: int
+    in_steps: bool = False
 
     def count_cut(self, collection: Collection, cache: Path) -> Cut:
         """The number of texts that training cuts, as their token store says; it is made on first use.
@@ -111,19 +121,27 @@ class Length:
         template, n = self.template, count(collection, self.template.side)
         exact = of is None or of == n
         total = cut if of is None else round(n * cut / max(of, 1))
-        return Cut(template.side, template.max_length, self.own, n, total, template.chunks, exact, of or 0)
+        return Cut(
+            template.side, template.max_length, self.own, n, total, template.chunks, exact, of or 0, self.in_steps
+        )
 
 
-def lengths_of(encoder: BiEncoder, own: EncoderSettings) -> list[Length]:
+def lengths_of(encoder: BiEncoder, own: EncoderSettings, in_steps: int | None = None) -> list[Length]:
     """The lengths of passages and of queries that an encoder trains at.
 
     Parameters
     ----------
     own : the settings of the model as it came.
+    in_steps : tokens of a passage in training steps, where search reads more; None: both read the same.
     """
-    return [
+    lengths = [
         Length(encoder.template(side), encoder.tokenizer(side), own.template(side).max_length) for side in SIDES
     ]
+    passages = lengths[0]
+    template = shorter(passages.template, in_steps)
+    if template == passages.template:
+        return lengths
+    return [*lengths, replace(passages, template=template, in_steps=True)]
 
 
 def count(collection: Collection, side: Side) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -16,14 +17,26 @@ from hardneg.records import Side, TextTemplate
 
 
 def token_store(
-    encoder: BiEncoder, collection: Collection, cache: Path, side: Side, *, searching: bool = False
+    encoder: BiEncoder,
+    collection: Collection,
+    cache: Path,
+    side: Side,
+    *,
+    searching: bool = False,
+    most: int | None = None,
 ) -> TokenStore:
     """The token store of one side, made on first use for each tokenizer and template.
 
-    Training and search share it, except for queries where ``searching`` takes longer ones.
+    Training and search share it, except for queries where ``searching`` takes longer ones, and for passages of
+    which training steps read ``most`` tokens only.
     """
     template = encoder.search_template(side) if searching else encoder.template(side)
-    return store_of(template, encoder.tokenizer(side), collection, cache)
+    return store_of(shorter(template, most), encoder.tokenizer(side), collection, cache)
+
+
+def shorter(template: TextTemplate, most: int | None) -> TextTemplate:
+    """The template with texts of at most so many tokens; None: as it is."""
+    return template if most is None else replace(template, max_length=min(template.max_length, most))
 
 
 def pair_store(tower: Tower, template: PairTemplate, collection: Collection, cache: Path) -> PairStore:

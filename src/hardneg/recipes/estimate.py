@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, NamedTuple, get_args
 
@@ -15,6 +15,7 @@ from hardneg.data.tokens import token_batch
 from hardneg.data.training_data import TrainingData
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.cross_encoder import CrossEncoder
+from hardneg.models.tokenizing import shorter
 from hardneg.negatives.mining import training_depth
 from hardneg.process.hardware import Precision
 from hardneg.process.progress import clock, size_text
@@ -93,6 +94,7 @@ class CostModel:
     token_budget: int
     store_dtype: str
     precision: Precision
+    passage_length: int | None = None  # tokens of a passage in steps, at most; None: as many as in search
     encoded: tuple[float, float] | None = None  # how often queries are, and the corpus; None: both for all states
     mined: int = 0  # how often the training queries are searched besides
     pools: int | None = None  # that are kept; None: one an episode
@@ -148,6 +150,7 @@ def work_of(
         token_budget=settings.token_budget,
         store_dtype=settings.store_dtype,
         precision=settings.precision,
+        passage_length=settings.train_passage_length,
         passed=passed,
         examined=not judged,
         mined_pools=mined or len(episodes),
@@ -182,6 +185,12 @@ class Sample:
     passages: TokenBatch
     seconds: float  # to tokenise them
     chunks: float = 1.0  # sequences of a passage
+    read: TokenBatch | None = None  # the passages as training steps read them; None: as search does
+
+    @property
+    def in_steps(self) -> Sample:
+        """The sample as training steps read it."""
+        return self if self.read is None else replace(self, passages=self.read, read=None)
 
     def tokens(self, queries: float, passages: float) -> float:
         """The tokens of this number of queries and passages."""
@@ -228,18 +237,20 @@ def take_sample(work: CostModel, encoder: BiEncoder) -> Sample:
     """Tokenise evenly spread texts of both sides."""
     begun = time.perf_counter()
     queries, passages = sample_side(work, encoder, "query"), sample_side(work, encoder, "passage")
-    chunks = len(passages) / min(work.data.collection.n_passages, SAMPLE)
-    return Sample(queries, passages, time.perf_counter() - begun, chunks)
+    chunks, seconds = len(passages) / min(work.data.collection.n_passages, SAMPLE), time.perf_counter() - begun
+    most = work.passage_length
+    read = None if most is None else sample_side(work, encoder, "passage", most)
+    return Sample(queries, passages, seconds, chunks, read)
 
 
-def sample_side(work: CostModel, encoder: BiEncoder, side: Side) -> TokenBatch:
-    """Evenly spread texts of one side."""
+def sample_side(work: CostModel, encoder: BiEncoder, side: Side, most: int | None = None) -> TokenBatch:
+    """Evenly spread texts of one side, of at most so many tokens each where ``most`` is given."""
     collection = work.data.collection
     n = collection.n_queries if side == "query" else collection.n_passages
     rows = np.unique(np.linspace(0, n - 1, min(n, SAMPLE)).astype(np.int64))
     texts = (collection.query_texts if side == "query" else collection.texts).take(rows)
     titles = [] if side == "query" else collection.titles.take(rows)
-    return token_batch(texts, titles, encoder.template(side), encoder.tokenizer(side))
+    return token_batch(texts, titles, shorter(encoder.template(side), most), encoder.tokenizer(side))
 
 
 def describe_counts(work: CostModel, sample: Sample, seeds: int) -> dict[str, Any]:
@@ -384,7 +395,7 @@ def time_training(work: CostModel, encoder: BiEncoder, sample: Sample) -> tuple[
     whole = tokens_of_step(widest(work), work.micro_queries, sample, work)
     micro = min(whole, work.chunk_tokens or whole)
     passes = 4 / 3 if micro < whole else 1.0
-    tokens = sample.queries if work.query_side else sample.passages
+    tokens = sample.queries if work.query_side else sample.in_steps.passages
     cost = training_cost(encoder, spread(tokens, int(min(micro, TIMED_TOKENS))), side, work.precision)
     seconds = sum(
         one.steps * (cost.update + passes * cost.token * tokens_of_step(one, None, sample, work))
@@ -395,6 +406,7 @@ def time_training(work: CostModel, encoder: BiEncoder, sample: Sample) -> tuple[
 
 def tokens_of_step(episode: Episode, queries: int | None, sample: Sample, work: CostModel) -> float:
     """Tokens of a step, or of so many of its queries; a passage drawn twice is encoded once, if at all."""
+    sample = sample.in_steps
     count = min(queries or episode.queries_per_step, queries_of_step(episode))
     if work.query_side:
         return sample.tokens(count, 0)

@@ -106,6 +106,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "passage_prompt",
         "query_length",
         "passage_length",
+        "train_passage_length",
         "search_query_length",
         "max_length",
         "ranker_max_length",

@@ -306,6 +306,11 @@ MEANINGS: dict[str, Meaning] = {
     "passage_prompt": Meaning("Text put before every passage.", "text"),
     "query_length": Meaning("Queries are cut after so many tokens, special ones included.", "tokens"),
     "passage_length": Meaning("Passages are cut after so many tokens, special ones included.", "tokens"),
+    "train_passage_length": Meaning(
+        "Passages are cut after so many tokens in training steps, and nowhere else: mining, dev, test and search "
+        "read `passage_length`. None: `passage_length`.",
+        "tokens",
+    ),
     "search_query_length": Meaning(
         "Length of queries in search and on test, where it differs from training. None: `query_length`.", "tokens"
     ),

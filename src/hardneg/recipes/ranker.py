@@ -52,7 +52,17 @@ from hardneg.training.stage import steps_made
 
 RANKER = "ranker"  # the model's name in metrics and checkpoints
 EPISODE = 1
-OF_ENCODERS = ("towers", "pooling", "head", "normalize", "dim", "prompts", "search_query_length", "dev_passages")
+OF_ENCODERS = (
+    "towers",
+    "pooling",
+    "head",
+    "normalize",
+    "dim",
+    "prompts",
+    "search_query_length",
+    "train_passage_length",
+    "dev_passages",
+)
 
 States = RankedState | Snapshot | ArchivedState
 

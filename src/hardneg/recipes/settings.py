@@ -72,6 +72,7 @@ class TrainingSettings(Settings):
     chunks: int | None = Field(None, ge=1, le=64)  # of a document; above 1 its best one scores (MaxP)
     max_characters: int | None = Field(None, ge=0)
     search_query_length: int | None = Field(None, ge=3, le=8192)
+    train_passage_length: int | None = Field(None, ge=3, le=8192)  # in steps alone; search reads passage_length
     reinit_layers: int = Field(0, ge=0)  # top layers of the pretrained transformer that begin anew
     reinit_seed: int = Field(0, ge=0)
 
@@ -147,6 +148,11 @@ class TrainingSettings(Settings):
         if chunks > 1 and self.dev_passages is not None:
             what = f"dev_passages = {self.dev_passages} with chunks = {chunks}, of which the best counts"
             raise SettingsError("BAD_SETTING", what, "leave dev_passages out")
+        if chunks > 1 and self.train_passage_length is not None:
+            what = (
+                f"train_passage_length = {self.train_passage_length} with chunks = {chunks}, which it would shift"
+            )
+            raise SettingsError("BAD_SETTING", what, "leave train_passage_length out")
 
     def check_dev(self, dev: bool) -> None:
         """Refuse what measures on dev where there is no dev split; raises :class:`SettingsError`."""
@@ -277,12 +283,17 @@ class TrainingSettings(Settings):
 
     @property
     def of_objective(self) -> dict[str, Any]:
-        """What :func:`~hardneg.training.objectives.group_objective` takes of the settings."""
+        """What the objectives of all models take of the settings."""
         return {
             "precision": self.precision,
             "cache_tokens": self.chunk_tokens,
             "mask_known_positives": self.mask_known_positives,
         }
+
+    @property
+    def of_retriever(self) -> dict[str, Any]:
+        """What the objectives of a retriever take of the settings."""
+        return {**self.of_objective, "passage_length": self.train_passage_length}
 
     def schedule_over(self, horizon: int) -> Schedule:
         """The learning rate of every step: it rises for the warm-up, and falls to 0 at ``horizon`` steps."""

@@ -220,7 +220,7 @@ class TrainingRun(Generic[S]):
             self.experiment.cache,
             frozen.taught(loss, encoder.settings.scale) if frozen is not None and taught else loss,
             in_batch=in_batch,
-            **self.settings.of_objective,
+            **self.settings.of_retriever,
             **beside,
         )
 

@@ -48,6 +48,7 @@ def group_objective(
     precision: Precision = "float32",
     cache_tokens: int | None = None,
     mask_known_positives: bool = True,
+    passage_length: int | None = None,
     mask: Callable[[GroupBatch], Bool] | None = None,
     teacher: Callable[[Int32, Int32], Float32] | None = None,
 ) -> Objective:
@@ -61,11 +62,12 @@ def group_objective(
     cache_tokens : tokens of a chunk of the gradient cache; None: no gradient cache.
     mask_known_positives : True: a known positive of a query is never its negative. False: it may be one, as in the
         published code.
+    passage_length : tokens of a passage in steps, at most; None: as many as in search.
     mask : more columns [b, b * (1 + N)] that are no negatives, as :class:`~hardneg.training.guide_mask.GuideMask`.
     teacher : scores pairs of rows [n]; ``loss`` then takes its scores of each query's own group too.
     """
     queries = token_store(encoder, data.collection, cache, "query")
-    passages = token_store(encoder, data.collection, cache, "passage")
+    passages = token_store(encoder, data.collection, cache, "passage", most=passage_length)
     known = KnownPositives(data.known, data.collection.text_keys) if mask_known_positives else None
 
     def objective(batch: GroupBatch) -> StepOutput:

@@ -104,6 +104,7 @@ def adversarial_objective(
     precision: Precision = "float32",
     cache_tokens: int | None = None,
     mask_known_positives: bool = True,
+    passage_length: int | None = None,
 ) -> Objective:
     """Make the objective of a retriever that learns from a ranker as this is at the step (AR2, Section 3.2).
 
@@ -117,13 +118,14 @@ def adversarial_objective(
     loss : :func:`hardneg.adversarial.retriever_losses` with its options.
     budget : tokens that the ranker scores at once.
     precision, cache_tokens, mask_known_positives : as in :func:`ranker_objective`, of the retriever.
+    passage_length : tokens of a passage in the retriever's steps, at most; None: as many as in search.
 
     Raises
     ------
     SettingsError : a query may leave no room for its passage in a pair.
     """
     queries = token_store(encoder, data.collection, cache, "query")
-    passages = token_store(encoder, data.collection, cache, "passage")
+    passages = token_store(encoder, data.collection, cache, "passage", most=passage_length)
     pairs = pair_store(ranker.tower, ranker.template, data.collection, cache)
     known = KnownPositives(data.known, data.collection.text_keys) if mask_known_positives else None
 

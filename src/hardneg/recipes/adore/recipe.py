@@ -70,6 +70,9 @@ class Adore(TrainingSettings):
         if self.dev_passages is not None:
             what = f"dev_passages = {self.dev_passages}, and adore encodes the passages once for all states"
             raise SettingsError("BAD_SETTING", what, "leave it out")
+        if self.train_passage_length is not None:
+            what = f"train_passage_length = {self.train_passage_length}, and no step of adore reads a passage"
+            raise SettingsError("BAD_SETTING", what, "leave it out")
         if self.gradient_cache:
             what = "gradient_cache = true, and no query of adore meets another's passages"
             raise SettingsError("BAD_SETTING", what, "set micro_queries: its gradient is that of the whole step")

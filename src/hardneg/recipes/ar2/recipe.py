@@ -253,7 +253,7 @@ def retriever_trainee(training: TrainingRun[Ar2], encoder: BiEncoder, ranker: Cr
         training.experiment.cache,
         loss,
         budget=settings.token_budget,
-        **settings.of_objective,
+        **settings.of_retriever,
     )
     return training.trainee(
         encoder,
