@@ -27,10 +27,18 @@ from hardneg.data.checks import (
     encoded_id,
     encoded_text,
     grades_of,
+    is_plain,
     plain_passages,
 )
 from hardneg.data.languages import ENGLISH
-from hardneg.data.record_source import JudgementRecord, PassageRecord, QueryRecord, Source
+from hardneg.data.record_source import (
+    JudgementRecord,
+    PassageBlock,
+    PassagePart,
+    PassageRecord,
+    QueryRecord,
+    Source,
+)
 from hardneg.data.text import (
     IdColumn,
     TextColumn,
@@ -45,7 +53,7 @@ from hardneg.data.text import (
 )
 from hardneg.errors import InputError
 from hardneg.keyed_random import UInt64
-from hardneg.process.progress import counted
+from hardneg.process.progress import counted, track
 from hardneg.records import Int32, Int64, Qrels, offsets_of, take_spans
 from hardneg.storage.artifacts import Draft
 
@@ -68,7 +76,7 @@ def build(source: Source, draft: Draft, rules: Rules) -> None:
     """Stream ``source`` into ``draft``; raises :class:`InputError` at the first record that is wrong."""
     policy = ImportPolicy(rules)
     source.ignored.clear()
-    n_passages = write_passages(source.passages(), draft, policy)
+    n_passages = write_passages(source.passage_parts(), draft, policy)
     n_queries, members = write_queries(source.queries(), draft, policy, none=source.corpus_alone)
     splits = write_qrels(source.judgements(), members, draft, policy)
     draft.facts |= {"passages": n_passages, "queries": n_queries, "splits": splits}
@@ -82,9 +90,9 @@ def build(source: Source, draft: Draft, rules: Rules) -> None:
 # ---------------------------------------------------------------- passages
 
 
-def write_passages(records: Iterator[PassageRecord], draft: Draft, policy: ImportPolicy) -> int:
+def write_passages(parts: Iterator[PassagePart], draft: Draft, policy: ImportPolicy) -> int:
     """Write the passages in source order; returns their number."""
-    hashes, keys, places = stream_passages(records, draft, policy)
+    hashes, keys, places = stream_passages(parts, draft, policy)
     column = TextColumn.open(draft.path, PASSAGE_IDS)
     first = first_rows(column, hashes)
     again = first != np.arange(len(first))
@@ -100,7 +108,7 @@ def write_passages(records: Iterator[PassageRecord], draft: Draft, policy: Impor
 
 
 def stream_passages(
-    records: Iterator[PassageRecord], draft: Draft, policy: ImportPolicy
+    parts: Iterator[PassagePart], draft: Draft, policy: ImportPolicy
 ) -> tuple[UInt64, UInt64, SourceLines]:
     """Write passages as they arrive; returns the hashes [n] of their ids and texts, and their places."""
     id_hashes, text_hashes, places = bytearray(), bytearray(), SourceLines()
@@ -108,18 +116,33 @@ def stream_passages(
         TextColumnWriter(draft, PASSAGE_IDS) as ids,
         TextColumnWriter(draft, TITLES) as titles,
         TextColumnWriter(draft, TEXTS) as texts,
+        track("importing", "passages") as tick,
     ):
-        for block in blocks(counted(records, "importing", "passages")):
-            found = plain_passages(block) or examined_passages(block, policy)
+        for found in checked_passages(parts, policy, places):
             for column, data in zip((ids, titles, texts), found, strict=True):
                 column.extend(data)
             id_hashes += hash_each(found.ids)
             text_hashes += hash_each(found.texts)
-            places.extend([record.path for record in block], [record.line for record in block])
+            tick(len(ids), 0)
         check_room(len(ids), "passages")
     if not id_hashes:
         raise InputError("EMPTY_CORPUS", "the corpus has no passage", "give one that has")
     return as_hashes(id_hashes), as_hashes(text_hashes), places
+
+
+def checked_passages(
+    parts: Iterator[PassagePart], policy: ImportPolicy, places: SourceLines
+) -> Iterator[PlainPassages]:
+    """The passages of all parts, checked; their ``places`` are added."""
+    for part in parts:
+        if isinstance(part, PassageBlock) and is_plain(part):
+            places.run(part.path, part.line, len(part.ids))
+            yield PlainPassages(*part[:3])
+            continue
+        for block in blocks(part.records() if isinstance(part, PassageBlock) else part):
+            found = plain_passages(block) or examined_passages(block, policy)
+            places.extend([record.path for record in block], [record.line for record in block])
+            yield found
 
 
 def blocks(records: Iterator[PassageRecord]) -> Iterator[list[PassageRecord]]:

@@ -26,6 +26,25 @@ class PassageRecord(NamedTuple):
     line: int | None = None
 
 
+class PassageBlock(NamedTuple):
+    """Passages of consecutive lines of a file, as UTF-8 without a NUL; a title may be empty."""
+
+    ids: list[bytes]
+    titles: list[bytes]
+    texts: list[bytes]
+    path: Path
+    line: int  # of the first
+
+    def records(self) -> Iterator[PassageRecord]:
+        """The same passages, one by one."""
+        columns = zip(self.ids, self.titles, self.texts, strict=True)
+        for line, (id_, title, text) in enumerate(columns, self.line):
+            yield PassageRecord(id_.decode(), title.decode(), text.decode(), self.path, line)
+
+
+PassagePart = PassageBlock | Iterator[PassageRecord]
+
+
 class QueryRecord(NamedTuple):
     """One query, with its text and answers.
 
@@ -82,6 +101,7 @@ class Source:
     negatives : a function that yields the negatives that the source gives beside; None: this format has none.
     language : of the passages; it decides how BM25 makes terms of them.
     corpus_alone : whether there may be no queries, so that the collection can be encoded and searched only.
+    parts : a function that yields what ``passages`` does, many at a time where that is faster; None: it is not.
     """
 
     format: str
@@ -93,6 +113,11 @@ class Source:
     negatives: Callable[[], Iterator[GivenRecord]] | None = None
     corpus_alone: bool = False
     language: str = ENGLISH
+    parts: Callable[[], Iterator[PassagePart]] | None = None
+
+    def passage_parts(self) -> Iterator[PassagePart]:
+        """All passages in source order, in blocks or one by one, as is faster."""
+        return iter([self.passages()]) if self.parts is None else self.parts()
 
 
 def file_digests(folder: Path, files: Iterable[Path]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def hash_bytes(data: bytes) -> bytes:
 
 def hash_each(data: Iterable[bytes]) -> bytes:
     """The hashes of some strings of bytes, behind one another."""
-    return b"".join([blake2b(one, digest_size=8).digest() for one in data])
+    return b"".join(map(blake2b.digest, map(partial(blake2b, digest_size=8), data)))
 
 
 def hash_strings(strings: Sequence[str]) -> UInt64:

@@ -7,12 +7,21 @@ Models", 2021. Each file in ``qrels`` is a split. A query that no qrels file nam
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from hardneg.data.formats.folders import find_file, find_splits
-from hardneg.data.formats.lines import grade_of, id_of, read_columns, read_objects, text_of
-from hardneg.data.record_source import JudgementRecord, PassageRecord, QueryRecord, Source, file_digests
+from hardneg.data.formats.lines import Fields, grade_of, id_of, objects_of, read_columns, read_objects, text_of
+from hardneg.data.formats.moulds import read_alike
+from hardneg.data.record_source import (
+    JudgementRecord,
+    PassageBlock,
+    PassagePart,
+    PassageRecord,
+    QueryRecord,
+    Source,
+    file_digests,
+)
 from hardneg.errors import InputError
 
 HEADER = ("query-id", "corpus-id", "score")
@@ -29,16 +38,28 @@ def records(folder: Path) -> Source:
     ignored: Counter[str] = Counter()
     return Source(
         "beir",
-        lambda: _passages(corpus, ignored),
+        lambda: _records(read_objects(corpus), corpus, ignored),
         lambda: _queries(queries, ignored),
         lambda: _judgements(splits),
         file_digests(folder, [corpus, queries, *splits.values()]),
         ignored,
+        parts=lambda: _parts(corpus, ignored),
     )
 
 
-def _passages(path: Path, ignored: Counter[str]) -> Iterator[PassageRecord]:
-    for line, fields in read_objects(path):
+def _parts(path: Path, ignored: Counter[str]) -> Iterator[PassagePart]:
+    for line, block, lines in read_alike(path):
+        columns = lines and lines.columns({"_id": None, "title": b"", "text": None})
+        if lines and columns:
+            ids, titles, texts = columns
+            yield PassageBlock(ids, titles, texts, path, line)
+            ignored.update(dict.fromkeys(lines.fields.keys() - USED, lines.n))
+        else:
+            yield _records(objects_of(path, block, line), path, ignored)
+
+
+def _records(objects: Iterable[tuple[int, Fields]], path: Path, ignored: Counter[str]) -> Iterator[PassageRecord]:
+    for line, fields in objects:
         id_, title, text = fields.get("_id"), fields.get("title"), fields.get("text")
         if isinstance(title, str) and isinstance(id_, str) and isinstance(text, str):
             yield PassageRecord(id_, title, text, path, line)
