@@ -6,10 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hardneg.data import helper
 from hardneg.data.formats import beir, lines, moulds
 from hardneg.data.formats.moulds import Mould
+from hardneg.data.helper import ready_parts
 from hardneg.data.importing import import_collection
-from hardneg.data.record_source import PassageBlock
+from hardneg.data.record_source import PassageLines, PassageRecord
 from hardneg.errors import HardnegError
 from hardneg.storage.artifacts import read_manifest
 
@@ -66,11 +68,24 @@ def drained(records, source):
     return found, None, dict(source.ignored)
 
 
-def one_by_one(source, kinds=None):
-    for part in source.passage_parts():
-        if kinds is not None:
-            kinds.append(type(part) is PassageBlock)
-        yield from part.records() if isinstance(part, PassageBlock) else part
+def one_by_one(source, kinds):
+    for part, found in ready_parts(source.passage_parts()):
+        kinds.append(found is not None)
+        if found is None:
+            yield from part.records() if isinstance(part, PassageLines) else part
+            continue
+        columns = [
+            [text.decode() for text in split(joined, np.frombuffer(lengths, np.int64))]
+            for joined, lengths in zip(found.joined, found.lengths, strict=True)
+        ]
+        part.ignored.update(dict.fromkeys(found.ignored, found.n))
+        for number, fields in enumerate(zip(*columns, strict=True), part.line):
+            yield PassageRecord(*fields, part.path, number)
+
+
+def split(joined, lengths):
+    ends = np.cumsum(lengths)
+    return [joined[end - length : end] for end, length in zip(ends.tolist(), lengths.tolist(), strict=True)]
 
 
 def same(folder, data):
@@ -173,8 +188,10 @@ def test_lines_that_are_wrong_together_are_not_right(tmp_path):
             assert mould.fit(data) is None
 
 
-def test_long_lines_are_left_to_the_slow_reader(tmp_path, monkeypatch):
+@pytest.mark.parametrize("most", [40, 1 << 20])
+def test_long_lines_are_left_to_the_slow_reader(tmp_path, monkeypatch, most):
     monkeypatch.setattr(moulds, "MOST", 40)
+    monkeypatch.setattr(helper, "MOST", most)
     assert not any(same(tmp_path, line(0, "ascii", {})))
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -27,13 +28,14 @@ from hardneg.data.checks import (
     encoded_id,
     encoded_text,
     grades_of,
-    is_plain,
     plain_passages,
 )
+from hardneg.data.helper import ready_parts
 from hardneg.data.languages import ENGLISH
+from hardneg.data.ready import ReadyBlock, ready_block
 from hardneg.data.record_source import (
     JudgementRecord,
-    PassageBlock,
+    PassageLines,
     PassagePart,
     PassageRecord,
     QueryRecord,
@@ -47,7 +49,6 @@ from hardneg.data.text import (
     byte_ranks,
     first_rows,
     hash_bytes,
-    hash_each,
     rewrite,
     write_id_table,
 )
@@ -116,13 +117,14 @@ def stream_passages(
         TextColumnWriter(draft, PASSAGE_IDS) as ids,
         TextColumnWriter(draft, TITLES) as titles,
         TextColumnWriter(draft, TEXTS) as texts,
+        closing(checked_passages(parts, policy, places)) as checked,
         track("importing", "passages") as tick,
     ):
-        for found in checked_passages(parts, policy, places):
-            for column, data in zip((ids, titles, texts), found, strict=True):
-                column.extend(data)
-            id_hashes += hash_each(found.ids)
-            text_hashes += hash_each(found.texts)
+        for found in checked:
+            for column, joined, lengths in zip((ids, titles, texts), found.joined, found.lengths, strict=True):
+                column.append(joined, lengths)
+            id_hashes += found.id_hashes
+            text_hashes += found.text_hashes
             tick(len(ids), 0)
         check_room(len(ids), "passages")
     if not id_hashes:
@@ -132,17 +134,19 @@ def stream_passages(
 
 def checked_passages(
     parts: Iterator[PassagePart], policy: ImportPolicy, places: SourceLines
-) -> Iterator[PlainPassages]:
+) -> Generator[ReadyBlock, None, None]:
     """The passages of all parts, checked; their ``places`` are added."""
-    for part in parts:
-        if isinstance(part, PassageBlock) and is_plain(part):
-            places.run(part.path, part.line, len(part.ids))
-            yield PlainPassages(*part[:3])
-            continue
-        for block in blocks(part.records() if isinstance(part, PassageBlock) else part):
-            found = plain_passages(block) or examined_passages(block, policy)
-            places.extend([record.path for record in block], [record.line for record in block])
-            yield found
+    with closing(ready_parts(parts)) as ready:
+        for part, found in ready:
+            if found is not None and isinstance(part, PassageLines):
+                places.run(part.path, part.line, found.n)
+                part.ignored.update(dict.fromkeys(found.ignored, found.n))
+                yield found
+                continue
+            for block in blocks(part.records() if isinstance(part, PassageLines) else part):
+                plain = plain_passages(block) or examined_passages(block, policy)
+                places.extend([record.path for record in block], [record.line for record in block])
+                yield ready_block(plain)
 
 
 def blocks(records: Iterator[PassageRecord]) -> Iterator[list[PassageRecord]]:

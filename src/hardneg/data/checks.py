@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg.data.record_source import JudgementRecord, PassageBlock, PassageRecord, QueryRecord
+from hardneg.data.record_source import JudgementRecord, PassageRecord, QueryRecord
 from hardneg.errors import InputError
 from hardneg.records import Int32
 
@@ -169,7 +169,7 @@ def plain_passages(block: Sequence[PassageRecord]) -> PlainPassages | None:
     return None if any(b"\0" in b"".join(column) for column in found) else found
 
 
-def is_plain(block: PassageBlock) -> bool:
+def is_plain(block: PlainPassages) -> bool:
     """Whether nothing is wrong in a block of passages: no id and no text is blank."""
     if not all(block.ids) or not all(block.texts):
         return False

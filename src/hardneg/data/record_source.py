@@ -26,23 +26,28 @@ class PassageRecord(NamedTuple):
     line: int | None = None
 
 
-class PassageBlock(NamedTuple):
-    """Passages of consecutive lines of a file, as UTF-8 without a NUL; a title may be empty."""
+@dataclass(frozen=True)
+class PassageLines:
+    """Passages on consecutive lines of JSON, not yet read.
 
-    ids: list[bytes]
-    titles: list[bytes]
-    texts: list[bytes]
+    Parameters
+    ----------
+    line : the number of the first.
+    data : the lines, as UTF-8 if nothing is wrong, without the last line break.
+    fields : the names of the fields of id, title and text, with the string of one that may be missing.
+    records : a function that reads them one by one.
+    ignored : where other fields are counted.
+    """
+
     path: Path
-    line: int  # of the first
-
-    def records(self) -> Iterator[PassageRecord]:
-        """The same passages, one by one."""
-        columns = zip(self.ids, self.titles, self.texts, strict=True)
-        for line, (id_, title, text) in enumerate(columns, self.line):
-            yield PassageRecord(id_.decode(), title.decode(), text.decode(), self.path, line)
+    line: int
+    data: bytes
+    fields: Mapping[str, bytes | None]
+    records: Callable[[], Iterator[PassageRecord]]
+    ignored: Counter[str]
 
 
-PassagePart = PassageBlock | Iterator[PassageRecord]
+PassagePart = PassageLines | Iterator[PassageRecord]
 
 
 class QueryRecord(NamedTuple):

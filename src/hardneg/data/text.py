@@ -130,10 +130,10 @@ class TextColumnWriter:
         self.stream.write(data)
         self.lengths.append(len(data))
 
-    def extend(self, data: Sequence[bytes]) -> None:
-        """Append strings, given as UTF-8."""
-        self.stream.write(b"".join(data))
-        self.lengths.extend(map(len, data))
+    def append(self, joined: bytes, lengths: bytes) -> None:
+        """Append strings, given as UTF-8 behind one another, with their lengths as int64."""
+        self.stream.write(joined)
+        self.lengths.frombytes(lengths)
 
 
 def rewrite(draft: Draft, name: str, rows: NDArray[np.integer]) -> None:

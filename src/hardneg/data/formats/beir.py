@@ -8,14 +8,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 from hardneg.data.formats.folders import find_file, find_splits
-from hardneg.data.formats.lines import Fields, grade_of, id_of, objects_of, read_columns, read_objects, text_of
-from hardneg.data.formats.moulds import read_alike
+from hardneg.data.formats.lines import (
+    Fields,
+    empty_file,
+    grade_of,
+    id_of,
+    objects_of,
+    read_blocks,
+    read_columns,
+    read_objects,
+    text_of,
+)
 from hardneg.data.record_source import (
     JudgementRecord,
-    PassageBlock,
+    PassageLines,
     PassagePart,
     PassageRecord,
     QueryRecord,
@@ -25,7 +35,8 @@ from hardneg.data.record_source import (
 from hardneg.errors import InputError
 
 HEADER = ("query-id", "corpus-id", "score")
-USED = frozenset({"_id", "title", "text"})
+FIELDS = {"_id": None, "title": b"", "text": None}
+USED = frozenset(FIELDS)
 SPLITS = r"(?P<split>[^.].*)\.tsv"
 
 
@@ -48,14 +59,12 @@ def records(folder: Path) -> Source:
 
 
 def _parts(path: Path, ignored: Counter[str]) -> Iterator[PassagePart]:
-    for line, block, lines in read_alike(path):
-        columns = lines and lines.columns({"_id": None, "title": b"", "text": None})
-        if lines and columns:
-            ids, titles, texts = columns
-            yield PassageBlock(ids, titles, texts, path, line)
-            ignored.update(dict.fromkeys(lines.fields.keys() - USED, lines.n))
-        else:
-            yield _records(objects_of(path, block, line), path, ignored)
+    number = 0
+    for number, block in read_blocks(path):
+        records = partial(_records, objects_of(path, block, number), path, ignored)
+        yield PassageLines(path, number, block, FIELDS, records, ignored)
+    if number == 0:
+        raise empty_file(path)
 
 
 def _records(objects: Iterable[tuple[int, Fields]], path: Path, ignored: Counter[str]) -> Iterator[PassageRecord]:

@@ -12,16 +12,14 @@ none to another value.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg.data.formats.lines import empty_file, read_blocks
 from hardneg.records import Int64
 
 MOST = 1 << 20  # bytes of a block: more, where a line is long, is left to the reader of single lines
@@ -31,20 +29,21 @@ QUOTE, BACKSLASH, BLANK = 0x22, 0x5C, 0x20
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"(?P<name>[ \t\r]*:)?')
 
 
-def read_alike(path: Path) -> Iterator[tuple[int, bytes, AlikeLines | None]]:
-    """The blocks of a JSON Lines file, each with the number of its first line, and as lines that are alike.
+class Moulds:
+    """The mould of each block of lines; most have that of the one before."""
 
-    None stands for lines that are not.
-    """
-    number, mould = 0, None
-    for number, block in read_blocks(path):
-        lines = mould.fit(block) if mould else None
-        if lines is None and len(block) <= MOST:
-            mould = Mould.of(block.partition(b"\n")[0])
-            lines = mould.fit(block) if mould else None
-        yield number, block, lines
-    if number == 0:
-        raise empty_file(path)
+    def __init__(self) -> None:
+        self.last: Mould | None = None
+
+    def lines(self, block: bytes) -> AlikeLines | None:
+        """The lines of a block; None where they are not alike."""
+        if len(block) > MOST:
+            return None
+        lines = self.last.fit(block) if self.last else None
+        if lines is None:
+            self.last = Mould.of(block.partition(b"\n")[0])
+            lines = self.last.fit(block) if self.last else None
+        return lines
 
 
 @dataclass(frozen=True)
@@ -170,7 +169,7 @@ class Mould:
     def fit(self, block: bytes) -> AlikeLines | None:
         """The lines of a block; None if one of them is another than the mould's."""
         first, last = self.pieces[0], self.pieces[-1]
-        if len(block) > MOST or not block.startswith(first) or not block.endswith(last):
+        if not block.startswith(first) or not block.endswith(last):
             return None
         data = np.frombuffer(block, np.uint8)
         quotes = unescaped_quotes(data)
