@@ -23,7 +23,7 @@ from hardneg.data.ready import BlockReader, ReadyBlock
 from hardneg.data.record_source import PassageLines, PassagePart
 from hardneg.process.threads import usable_cpus
 
-ALONE = 128  # blocks that are read before a helper is started: it takes some tenths of a second to come
+ALONE = 64  # blocks that are read before a helper is started: it takes some tenths of a second to come
 ROOM = 1 << 20  # bytes of a pipe
 WAITING = 2  # blocks that a helper has
 HEAD = 8  # bytes of a message's length
@@ -100,7 +100,7 @@ class Helper:
             return False
         message = marshal.dumps((part.data, dict(part.fields)))
         size = len(message) + HEAD
-        if sum(self.sent) + size > ROOM // 2:  # a pipe's pages may be filled in part only
+        if sum(self.sent) + size > ROOM // 4 * 3:  # the last page of a message may be filled in part only
             return False
         try:
             stdin = (self.process or self._start()).stdin
