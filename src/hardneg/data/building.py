@@ -125,6 +125,7 @@ def stream_passages(
                 column.append(joined, lengths)
             id_hashes += found.id_hashes
             text_hashes += found.text_hashes
+            del found, joined
             tick(len(ids), 0)
         check_room(len(ids), "passages")
     if not id_hashes:
@@ -142,6 +143,7 @@ def checked_passages(
                 places.run(part.path, part.line, found.n)
                 part.ignored.update(dict.fromkeys(found.ignored, found.n))
                 yield found
+                del part, found  # or they would be held while the next ones are read
                 continue
             for block in blocks(part.records() if isinstance(part, PassageLines) else part):
                 plain = plain_passages(block) or examined_passages(block, policy)

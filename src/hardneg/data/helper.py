@@ -80,6 +80,7 @@ class _Reading:
                 except (OSError, EOFError):
                     block = self.reader.read(part.data, part.fields)
             yield part, block
+            del part, block  # or they would be held while the next ones are read
 
     def close(self) -> None:
         """End the helper."""
