@@ -413,7 +413,7 @@ TWO_MODELS = {"--passage-model", "--prompts"}  # not for a ranker, which reads b
 OWN = {  # beside the options that all recipes have
     "ance-tele": {"--start-episode", "--pool", "--filter-by", "--teacher", *REINIT},
     "warmup": {"--pool", "--filter-by", "--teacher", *REINIT},
-    "ance": {"--role", "--filter-by", "--teacher", *REINIT},
+    "ance": {"--role", "--trainer-devices", "--inferencer-devices", "--filter-by", "--teacher", *REINIT},
     "star": {"--pool", "--filter-by", "--teacher", *REINIT},
     "adore": {"--index"},
     "ranker": {"--pool", "--retriever", "--filter-by", *REINIT},

@@ -20,7 +20,7 @@ from hardneg.experiment.provenance import remember_collection
 from hardneg.experiment.tensorboard import tensorboard_writer
 from hardneg.models.cross_encoder import CrossEncoder
 from hardneg.models.loading import open_encoder
-from hardneg.process.distributed import by_leader, is_leader
+from hardneg.process.distributed import by_leader, is_leader, world_size
 from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import clock, is_shown, note, say
 from hardneg.process.stages import Planned, following
@@ -48,7 +48,7 @@ def train_ranker(task: Task) -> dict[str, Any]:
             return by_leader(lambda: dict(experiment.results))
         training = TrainingRun(settings, data, experiment, frozen_of(task, experiment.cache))
         if is_leader():
-            say_what_differs(experiment, ranker.device.type)
+            say_what_differs(experiment, ranker.device.type, world_size())
         base = partial(fresh_ranker, source, settings)
         first = [ranker]  # training starts with the one that is open; the next is read again
         with (

@@ -214,13 +214,25 @@ def run(
     show_result(results, as_json, lambda found: ending_text(found, out))
 
 
-def role() -> None:
-    """Run one role of an experiment; the supervisor describes it on standard input."""
+def role() -> int:
+    """Run one role of an experiment; the supervisor describes it on standard input.
+
+    Returns
+    -------
+    The exit status.
+    """
     import sys
 
     begin(resumable=True)
-    from hardneg.api.recipes import recipe_named
-    from hardneg.recipes.ance.roles import read_job, take_role
+    from hardneg.recipes.ance.jobs import lead, read_job
 
     job = read_job(sys.stdin)
-    take_role(recipe_named(job.recipe), job)
+    if job.processes > 1:
+        return lead(job)
+    from hardneg.api.recipes import recipe_named
+    from hardneg.process.distributed import group
+    from hardneg.recipes.ance.roles import take_role
+
+    with group():
+        take_role(recipe_named(job.recipe), job)
+    return 0
