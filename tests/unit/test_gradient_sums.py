@@ -8,15 +8,20 @@ import torch
 import torch.distributed as dist  # before processes are forked: it takes seconds
 from torch import nn
 
+from hardneg.losses import contrastive
+from hardneg.models.loading import load_encoder
+from hardneg.models.tokenizing import token_store
 from hardneg.process import distributed
 from hardneg.process.distributed import member
 from hardneg.process.signals import stop_flag
 from hardneg.training import gradient_sums, loop
+from hardneg.training.batches import GroupBatch, group_scores
 from hardneg.training.gradient_norms import source_norms
 from hardneg.training.gradient_sums import GradientSums, add_gradients, buckets_of
 from hardneg.training.loop import NotFinite, StepOutput, train_steps
 from hardneg.training.optim import adamw
 from processes import in_group
+from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 SMALL = 200  # bytes of a bucket
 
@@ -343,6 +348,55 @@ def test_a_step_has_one_collective_beside_its_gradient_which_also_says_whether_t
             assert float(step.grad_norm) == pytest.approx(np.sqrt(3 * 6.0**2 + 4.0**2))  # of both processes
         assert calls == ["all_reduce", "all_reduce"] * 4
         assert stops == [0, 0, 15, 0]
+
+    in_group(2, work, tmp_path / "log")
+
+
+def trained(calm, *, tied, cache_tokens=None):
+    """The weights of a bi-encoder after three steps, and what each sent."""
+    torch.set_num_threads(1)
+    encoder, cache = load_encoder(calm.model, normalize=True), calm.root / "cache"
+    encoder = encoder if tied else encoder.untied()
+    stores = [token_store(encoder, calm.collection, cache, side) for side in ("query", "passage")]
+
+    def batches(step):
+        draw = np.random.default_rng(step)
+        passages = draw.integers(0, 120, (6, 3)).astype(np.int32)
+        return GroupBatch(draw.permutation(60)[:6].astype(np.int32), passages, 6)
+
+    def objective(batch):
+        scores = group_scores(encoder, batch, *stores, "float32", cache_tokens=cache_tokens)
+        masked = torch.zeros(scores.shape, dtype=torch.bool)
+        losses = contrastive(scores, torch.from_numpy(batch.targets()), masked, scale=5.0)
+        return StepOutput(losses.sum() / batch.step_queries, once=cache_tokens is None)
+
+    optimizer = torch.optim.SGD(encoder.parameters(), fused=True)  # AdamW would amplify rounding
+    calls, sent = [], []
+    collectives(calls)
+    for _ in train_steps(encoder, objective, batches, optimizer, lambda step: 0.1, start=0, stop=3, seed=0):
+        sent.append(list(calls))
+        calls.clear()
+    return torch.cat([p.detach().reshape(-1) for p in encoder.parameters()]), sent
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_bi_encoder_trains_as_by_one_process_and_a_step_sends_vectors_gradients_and_one_message(
+    calm, tmp_path, monkeypatch, tied
+):
+    expected, _ = trained(calm, tied=tied)
+    start = load_encoder(calm.model, normalize=True)
+    start = start if tied else start.untied()
+    assert (torch.cat([p.detach().reshape(-1) for p in start.parameters()]) - expected).abs().max() > 1e-3
+    monkeypatch.setattr(gradient_sums, "BUCKET", 30_000)
+    buckets = len(buckets_of(list(start.parameters())))
+    assert buckets > 2
+
+    def work(rank):
+        found, sent = trained(calm, tied=tied)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+        assert sent == [["all_gather"] * (1 if tied else 2) + ["all_reduce"] * (buckets + 1)] * 3
+        cached, sent = trained(calm, tied=tied, cache_tokens=40)
+        torch.testing.assert_close(cached, expected, rtol=1e-5, atol=1e-5)
 
     in_group(2, work, tmp_path / "log")
 
