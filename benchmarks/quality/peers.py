@@ -8,8 +8,8 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,14 @@ class Way:
     loss : ``mnrl`` (in-batch), ``cached`` (the same with larger batches), ``gist`` (guide: the frozen start).
     mining : what ``mine_hard_negatives`` is told; None: nothing is mined.
     rounds : how often it is asked; each time the training goes on for an equal part of the steps.
+    cut : tokens of a text in training steps, where dev and the model that is saved read more; None: both the same.
     """
 
     loss: str = "mnrl"
     batch: int = 32
     mining: Mapping[str, Any] | None = None
     rounds: int = 1
+    cut: int | None = None
 
 
 MARGIN = {"relative_margin": 0.05, "num_negatives": 4, "output_format": "n-tuple"}
@@ -44,6 +46,7 @@ CONTENDERS: dict[str, Way] = {
     "st-mined-defaults": Way(mining={}),
     "st-mined-twice": Way(mining=MARGIN, rounds=2),
     "st-gist": Way("gist"),
+    "st-in-batch-cut": Way(cut=64),
 }
 
 
@@ -76,6 +79,7 @@ class Peer:
             self.model = SentenceTransformer(order["base"], device=order["device"])
             self.model.model_card_data.generate_widget_examples = False  # they cost time, and serve nobody here
             self.start = copy.deepcopy(self.model.state_dict())
+            self.whole = self.model.max_seq_length
             self.pairs, self.corpus, self.dev = texts_of(order["data"])
             among = pool_of(order["data"], order["dev_passages"], self.corpus)
             self.evaluator = evaluator_of(among, self.dev)
@@ -147,7 +151,8 @@ class Peer:
             loss=self._loss(point),
             callbacks=[looking(self, made, more, steps, looks, best)],
         )
-        trainer.train()
+        with self._reading(self.way.cut):
+            trainer.train()
 
     def _loss(self, point: Point) -> Any:
         from sentence_transformers import losses
@@ -187,9 +192,19 @@ class Peer:
         self.clock.note(state=name, dev=value)
 
     def _measure(self) -> float:
-        with self._precision():
+        with self._precision(), self._reading(self.whole):
             found = self.evaluator(self.model)
         return float(next(value for name, value in found.items() if name.endswith("ndcg@10")))
+
+    @contextmanager
+    def _reading(self, length: int | None) -> Iterator[None]:
+        """Cut texts at so many tokens within the block; None: as the model does."""
+        own = self.model.max_seq_length
+        self.model.max_seq_length = length or own
+        try:
+            yield
+        finally:
+            self.model.max_seq_length = own
 
     def _precision(self) -> Any:
         import torch

@@ -199,7 +199,9 @@ def test_the_graph_sees_what_commands_do():
         ("recipes.warmup", "mixture_pool"),
     ):
         assert (f"hardneg.{module}", name) in train
-    assert ("hardneg.models.pretrained", "find_weights") not in GRAPH.reached(("hardneg.cli.commands", "evaluate"))
+    assert ("hardneg.models.pretrained", "find_weights") not in GRAPH.reached(
+        ("hardneg.cli.evaluating", "evaluate")
+    )
 
 
 def test_advice_that_a_command_cannot_follow_is_found(monkeypatch):

@@ -11,12 +11,13 @@ from hardneg import __version__
 from hardneg.cli import (
     auditing,
     choosing,
-    commands,
     completing,
     diagnosing,
+    evaluating,
     exchange,
     indexing,
     maintenance,
+    mining,
     ranking,
     retrieval,
     scoring,
@@ -29,7 +30,7 @@ from hardneg.recipes.catalogue import CATALOGUE, RecipeFacts
 Entry = tuple[str, Callable[..., None], tuple[str, ...]]  # a name, a command, and the lines of its example
 COMMANDS: dict[str, tuple[Entry, ...]] = {  # in the order of work, under the headings of help
     "Prepare": (
-        ("import", commands.import_command, ("hardneg import beir:scifact --to scifact-collection",)),
+        ("import", exchange.import_command, ("hardneg import beir:scifact --to scifact-collection",)),
         ("doctor", maintenance.doctor, ("hardneg doctor my-data --model M",)),
     ),
     "Search": (
@@ -54,12 +55,12 @@ COMMANDS: dict[str, tuple[Entry, ...]] = {  # in the order of work, under the he
     "Mine": (
         (
             "mine",
-            commands.mine,
+            mining.mine,
             ("hardneg mine --data DATA --model M --sources query,lookahead --count 30", "--out POOL"),
         ),
         ("score", scoring.score, ("hardneg score POOL --ranker M --data DATA --out SCORED",)),
         ("audit", auditing.audit, ("hardneg audit EXP --page suspects.html",)),
-        ("inspect", commands.inspect, ("hardneg inspect EXP --random 2",)),
+        ("inspect", mining.inspect, ("hardneg inspect EXP --random 2",)),
         (
             "export",
             exchange.export,
@@ -73,10 +74,10 @@ COMMANDS: dict[str, tuple[Entry, ...]] = {  # in the order of work, under the he
     "See": (
         (
             "evaluate",
-            commands.evaluate,
+            evaluating.evaluate,
             ("hardneg evaluate test.trec.gz --data DATA --split test", '--measures "RR@10 R@1000"'),
         ),
-        ("compare", commands.compare, ("hardneg compare bm25.trec tele.trec --data DATA --split test",)),
+        ("compare", evaluating.compare, ("hardneg compare bm25.trec tele.trec --data DATA --split test",)),
         ("show", diagnosing.show_command, ("hardneg show EXP",)),
         ("diagnose", diagnosing.diagnose, ("hardneg diagnose EXP",)),
     ),

@@ -1,9 +1,11 @@
-"""``hardneg export``: writes negatives for other tools."""
+"""``hardneg import`` and ``export``: collections that come in, negatives that go out to other tools."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any
+
+import typer
 
 from hardneg.cli.options import (
     AllowBin,
@@ -18,6 +20,60 @@ from hardneg.cli.options import (
     option,
     show_result,
 )
+from hardneg.errors import Faults, SettingsError
+
+
+def import_command(
+    source: Annotated[str, typer.Argument(help="[FORMAT:]PLACE, such as beir:FOLDER.", metavar="SOURCE")],
+    to: Annotated[Path | None, option(help="The folder of the canonical collection.", metavar="DIR")] = None,
+    format: Annotated[
+        str, option(help="pairs, corpus, beir, qa, msmarco, dpr, tevatron, trec, ...", metavar="FORMAT")
+    ] = "auto",
+    language: Annotated[
+        str | None,
+        option(help="Language of the passages, for BM25: german, de, zh, ... (default: English).", metavar="NAME"),
+    ] = None,
+    negatives: Annotated[
+        Path | None, option(help="Keep the negatives that the source gives in this pool.", metavar="DIR")
+    ] = None,
+    check: Annotated[bool, option("--check", help="Write nothing, and tell all faults with counts.")] = False,
+    allow_empty: Annotated[bool, option("--allow-empty", help="Keep empty texts, and count them.")] = False,
+    allow_unjudged: Annotated[
+        bool, option("--allow-unjudged", help="Drop judgements of unknown ids, and count them.")
+    ] = False,
+    on_duplicate: Annotated[
+        str, option(help="What to do with equal ids; first keeps the first.", metavar="error|first")
+    ] = "error",
+    as_json: JsonOption = False,
+) -> None:
+    """Read a collection of any format into the canonical form, or --check it."""
+    if to is None and not check:
+        raise SettingsError("USAGE", "Missing option '--to'", "give the new folder, or --check to write nothing")
+    if to is not None and check:
+        raise SettingsError("USAGE", "--to and --check do not go together", "leave one of them out")
+    begin()
+    from hardneg.api.inputs import one_of
+    from hardneg.cli.tables import facts_table
+
+    rules: dict[str, Any] = {
+        "format": format,
+        "allow_empty": allow_empty,
+        "allow_unjudged": allow_unjudged,
+        "on_duplicate": one_of("--on-duplicate", on_duplicate, ("error", "first")),
+    }
+    if to is not None:
+        from hardneg.api.convert import convert
+
+        facts = convert(source, to, language=language, negatives=negatives, **rules)
+        show_result(facts, as_json, facts_table)
+        return
+
+    from hardneg.data.checking import check_import
+
+    found = check_import(source, language=language, **rules)
+    show_result(found.as_json(), as_json, lambda facts: facts_table({**facts, "lines": None}))
+    if found.faults:
+        raise Faults(found.faults)
 
 
 def export(

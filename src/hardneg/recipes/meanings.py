@@ -77,7 +77,9 @@ MEANINGS: dict[str, Meaning] = {
         " passages of the step alone, so that the model that mines first has seen the training queries."
     ),
     "first_epochs": Meaning("Length of a first episode in the batch.", "passes over the training queries"),
-    "first_steps": Meaning("The same in steps. It wins over `first_epochs`.", "optimiser steps"),
+    "first_steps": Meaning(
+        "Length of the first episode in the batch, in steps. It wins over `first_epochs`.", "optimiser steps"
+    ),
     "first_queries": Meaning(
         "Queries of a step of a first episode in the batch. None: `queries_per_step`.", "training queries"
     ),

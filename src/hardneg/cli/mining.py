@@ -1,0 +1,122 @@
+"""``hardneg mine`` and ``inspect``: pools of negatives, made and looked at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from hardneg.cli.options import (
+    AbsoluteMargin,
+    CacheOption,
+    DataOption,
+    JsonOption,
+    JudgementsOption,
+    LabelsOption,
+    Machine,
+    MaxScore,
+    MaybeModel,
+    OwnData,
+    PoolArgument,
+    Reading,
+    RelativeMargin,
+    SeedOption,
+    TopOption,
+    begin,
+    option,
+    show_result,
+    with_shared,
+)
+
+
+@with_shared
+def mine(
+    data: DataOption,
+    out: Annotated[Path, option(help="The pool's folder.", metavar="POOL")],
+    model: MaybeModel = None,
+    *,
+    reading: Reading,
+    split: Annotated[str, option(help="Split whose queries get negatives.", metavar="SPLIT")] = "train",
+    sources: Annotated[
+        str, option(help="Any of random, bm25, query, lookahead and file, with commas.", metavar="LIST")
+    ] = "query,lookahead",
+    depth: Annotated[int, option(min=1, help="Number of hits of a run to mine from.")] = 200,
+    count: Annotated[
+        int,
+        option(
+            min=1,
+            help="Negatives to keep of each source for a query; query and lookahead have twice as many together,"
+            " split by --beta.",
+        ),
+    ] = 30,
+    previous: Annotated[Path | None, option(help="The pool before, for momentum.", metavar="POOL")] = None,
+    file: Annotated[
+        Path | None, option(help="Run, pool or JSON that the source `file` reads.", metavar="FILE")
+    ] = None,
+    alpha: Annotated[float, option(help="Share of momentum, below 1.", metavar="SHARE")] = 0.5,
+    beta: Annotated[float, option(help="Share of lookahead in the new part, below 1.", metavar="SHARE")] = 0.5,
+    rank_from: Annotated[int, option(min=1, help="First rank to mine.")] = 1,
+    rank_to: Annotated[int | None, option(min=1, help="Last rank to mine.")] = None,
+    max_score: MaxScore = None,
+    absolute_margin: AbsoluteMargin = None,
+    relative_margin: RelativeMargin = None,
+    top: TopOption = None,
+    filter_by: Annotated[
+        str | None,
+        option(help="Apply the score bounds to this model's scores (default: the miner's).", metavar="MODEL"),
+    ] = None,
+    labels: LabelsOption = "qrels",
+    judgements: JudgementsOption = None,
+    seed: SeedOption = 42,
+    machine: Machine,
+    as_json: JsonOption = False,
+) -> None:
+    """Mine negatives once, for any trainer."""
+    begin(resumable=True, code=reading.pop("allow_code"))
+    from hardneg.api.inspect import pool_stats
+    from hardneg.api.mine import labels_named
+    from hardneg.api.mine import mine as execute
+    from hardneg.cli.tables import facts_table
+    from hardneg.negatives.candidates import Filters
+    from hardneg.process.distributed import group, is_leader
+
+    machine.tune()
+    arguments: dict[str, Any] = dict(
+        **reading,
+        split=split,
+        sources=[name.strip() for name in sources.split(",") if name.strip()],
+        depth=depth,
+        count=count,
+        previous=previous,
+        file=file,
+        alpha=alpha,
+        beta=beta,
+        filters=Filters(rank_from, rank_to, max_score, absolute_margin, relative_margin, top),
+        filter_by=filter_by,
+        labels=labels_named(labels),
+        judgements=judgements,
+        seed=seed,
+        **machine.places,
+    )
+    with group():
+        pool = execute(data, model, out, **arguments)
+        if is_leader():
+            show_result({"pool": str(out), **pool_stats(pool)}, as_json, facts_table)
+
+
+def inspect(
+    path: PoolArgument,
+    data: OwnData = None,
+    query: Annotated[str | None, option(help="Show the query with this id.", metavar="ID")] = None,
+    random: Annotated[int, option(min=1, help="Show so many queries, drawn by --seed.", metavar="N")] = 1,
+    most: Annotated[int, option(min=1, help="Negatives to show for a query.")] = 20,
+    seed: SeedOption = 0,
+    cache: CacheOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show queries with their positives and negatives."""
+    begin()
+    from hardneg.api.inspect import inspect as execute
+    from hardneg.cli.tables import inspection_text
+
+    found = execute(path, data, query_id=query, random=random, seed=seed, cache=cache)
+    show_result(found, as_json, lambda found: "\n\n".join(inspection_text(one, most) for one in found))
