@@ -210,7 +210,7 @@ class AnceTeleKeywords(Keywords, total=False):
     first_epochs: float
     """Length of a first episode in the batch."""
     first_steps: int | None
-    """The same in steps. It wins over `first_epochs`."""
+    """Length of the first episode in the batch, in steps. It wins over `first_epochs`."""
     in_batch: bool
     """Whether the passages of a step's other queries are negatives too."""
     count: int
