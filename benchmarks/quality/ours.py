@@ -30,7 +30,7 @@ class Stage:
 TELE = 1.5  # of two episodes the first makes half of a schedule
 CONTENDERS: dict[str, tuple[Stage, ...]] = {
     "hardneg-warmup": (Stage("warmup"),),
-    "hardneg-warmup-whole": (Stage("warmup", {"train_passage_length": None}),),
+    "hardneg-warmup-cut": (Stage("warmup", {"train_passage_length": 64}),),
     "hardneg-star": (Stage("star"),),
     "hardneg-ance": (Stage("ance"),),
     "hardneg-tele": (Stage("ance-tele", schedules=TELE),),
