@@ -127,7 +127,7 @@ class AnceTele(GroupSettings):
 
     def horizon(self, queries: int) -> int:
         """Steps of the learning-rate schedule, which early stops do not shorten."""
-        return self.steps or self.bounded(math.ceil(self.epochs * math.ceil(queries / self.queries_per_step)))
+        return self.steps or self.steps_in(self.epochs, queries)
 
     def stop(self, horizon: int) -> int:
         """Steps of an episode before the last."""
@@ -137,7 +137,7 @@ class AnceTele(GroupSettings):
         """The episode of this number, for so many queries; only the last one, and one in the batch, run whole."""
         if not self.has_negatives(episode):
             size = self.first_queries or self.queries_per_step
-            steps = self.first_steps or self.bounded(math.ceil(self.first_epochs * math.ceil(queries / size)))
+            steps = self.first_steps or self.steps_in(self.first_epochs, queries, size)
             return Episode(episode, queries, steps, size, 1, steps)
         horizon, width = self.horizon(queries), self.passages_per_query(episode)
         steps = horizon if episode == self.episodes else self.stop(horizon)

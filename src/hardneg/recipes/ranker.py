@@ -9,7 +9,6 @@ same runs, BM25's or the retriever's, which are measured as they are besides.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -96,7 +95,7 @@ class RankerTraining(MiningSettings):
 
     def horizon(self, queries: int) -> int:
         """Steps of the schedule."""
-        return self.steps or self.bounded(math.ceil(self.epochs * math.ceil(queries / self.queries_per_step)))
+        return self.steps or self.steps_in(self.epochs, queries)
 
     def episode_of(self, queries: int) -> Episode:
         """What training does with so many queries."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -191,8 +192,14 @@ class TrainingSettings(Settings):
         """The name of the state after so many steps of an episode."""
         return f"step-{step}"
 
-    def bounded(self, steps: int) -> int:
-        """The steps that epochs give, within ``min_steps`` and ``max_steps``."""
+    def steps_in(self, epochs: float, queries: int, size: int | None = None) -> int:
+        """The steps of so many passes over the queries, within ``min_steps`` and ``max_steps``.
+
+        Parameters
+        ----------
+        size : queries of a step; None: ``queries_per_step``.
+        """
+        steps = math.ceil(epochs * math.ceil(queries / (size or self.queries_per_step)))
         enough = max(steps, self.min_steps or 1)
         return min(enough, self.max_steps or enough)
 

@@ -6,7 +6,6 @@ other queries' positives and hard negatives of the step serve as random negative
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Annotated, Literal
@@ -46,7 +45,7 @@ class Star(GroupSettings):
 
     def horizon(self, queries: int) -> int:
         """Steps of the schedule."""
-        return self.steps or self.bounded(math.ceil(self.epochs * math.ceil(queries / self.queries_per_step)))
+        return self.steps or self.steps_in(self.epochs, queries)
 
     def episode_of(self, queries: int) -> Episode:
         """The one episode of training on so many queries."""

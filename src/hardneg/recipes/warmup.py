@@ -9,7 +9,6 @@ trained one after the other: X -> Y. What ANCE's tables call Rand is ``in_batch`
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Literal
@@ -77,7 +76,7 @@ class Warmup(GroupSettings):
         """Steps of a mixture's schedule."""
         if self.steps:
             return per_episode(self.steps, episode)
-        return self.bounded(math.ceil(self.epochs * math.ceil(queries / self.queries_per_step)))
+        return self.steps_in(self.epochs, queries)
 
     def episode_of(self, queries: int, episode: int) -> Episode:
         """The episode that trains on a mixture, for so many queries."""

@@ -7,7 +7,6 @@ here or built before, the lists and the vectors are those of the index, as at in
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Literal
@@ -104,7 +103,7 @@ class Adore(TrainingSettings):
 
     def horizon(self, queries: int) -> int:
         """Steps of the schedule, all of which are made."""
-        return self.steps or self.bounded(math.ceil(self.epochs * math.ceil(queries / self.queries_per_step)))
+        return self.steps or self.steps_in(self.epochs, queries)
 
     def episode_of(self, data: TrainingData) -> Episode:
         """What training on these queries does: a query's list is as long as its source allows."""

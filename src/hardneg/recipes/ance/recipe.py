@@ -103,7 +103,7 @@ class Ance(GroupSettings):
         """The settings with ``epochs`` turned into steps between refreshes."""
         if self.epochs is None:
             return self
-        steps = self.bounded(math.ceil(self.epochs * math.ceil(queries / self.queries_per_step)))
+        steps = self.steps_in(self.epochs, queries)
         return self.model_copy(update={"refresh_every": math.ceil(steps / (self.refreshes + 1))})
 
     def check(self) -> None:

@@ -105,17 +105,14 @@ class Ar2(MiningSettings):
 
     def for_data(self, queries: int) -> Ar2:
         """The settings with epochs turned into steps."""
-
-        def steps(epochs: float, size: int) -> int:
-            return self.bounded(math.ceil(epochs * math.ceil(queries / size)))
-
         found: dict[str, int] = {}
         if self.epochs is not None:
-            own = math.ceil(steps(self.epochs, self.queries_per_step) / self.iterations)
+            own = math.ceil(self.steps_in(self.epochs, queries) / self.iterations)
             turns = max(round(own * self.ranker_steps / self.retriever_steps), 1)
             found |= {"retriever_steps": own, "ranker_steps": turns}
         if self.first_ranker_epochs is not None:
-            found["first_ranker_steps"] = steps(self.first_ranker_epochs, self.first_ranker_queries_per_step)
+            size = self.first_ranker_queries_per_step
+            found["first_ranker_steps"] = self.steps_in(self.first_ranker_epochs, queries, size)
         return self.model_copy(update=found) if found else self
 
     # ------------------------------------------------------------ turns
