@@ -35,10 +35,17 @@ def settings_of(recipe: str, *layers: Any, **values: Any) -> TrainingSettings:
 
 @checked
 def plan(
-    recipe: str, data: Data, model: Place, out: Place | None = None, *, estimate: bool = False, **options: Any
+    recipe: str,
+    data: Data,
+    model: Place,
+    out: Place | None = None,
+    *,
+    estimate: bool = False,
+    devices: str | int = 1,
+    **options: Any,
 ) -> dict[str, Any]:
     """What a recipe would do, by all that :func:`train` takes; see :func:`~hardneg.api.train.plan`."""
-    return training.plan(recipe_named(recipe), data, model, out, estimate=estimate, **options)
+    return training.plan(recipe_named(recipe), data, model, out, estimate=estimate, devices=devices, **options)
 
 
 @checked

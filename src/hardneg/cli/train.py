@@ -15,6 +15,7 @@ from hardneg.cli.options import (
     AllowCode,
     Assignments,
     ConfigOption,
+    DevicesOption,
     DevSplit,
     DryRun,
     Estimate,
@@ -162,6 +163,7 @@ def run(
     seeds: SeedsOption = 1,
     dry_run: DryRun = False,
     estimate: Estimate = False,
+    devices: DevicesOption = "1",
     *,
     machine: Machine,
     as_json: JsonOption = False,
@@ -204,8 +206,8 @@ def run(
         **machine.places,
         **arguments,
     }
-    if dry_run or estimate:
-        plan = recipes.plan(recipe, data, model, out, estimate=estimate, **common)
+    if dry_run or estimate or devices != "1":
+        plan = recipes.plan(recipe, data, model, out, estimate=estimate, devices=devices, **common)
         show_result(plan, as_json, estimate_text if estimate else settings_text)
         return
     results = recipes.train(recipe, data, model, out, **common)
