@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -29,8 +30,17 @@ from hardneg.data.checks import (
     grades_of,
     plain_passages,
 )
+from hardneg.data.helper import ready_parts
 from hardneg.data.languages import ENGLISH
-from hardneg.data.record_source import JudgementRecord, PassageRecord, QueryRecord, Source
+from hardneg.data.ready import ReadyBlock, ready_block
+from hardneg.data.record_source import (
+    JudgementRecord,
+    PassageLines,
+    PassagePart,
+    PassageRecord,
+    QueryRecord,
+    Source,
+)
 from hardneg.data.text import (
     IdColumn,
     TextColumn,
@@ -39,13 +49,12 @@ from hardneg.data.text import (
     byte_ranks,
     first_rows,
     hash_bytes,
-    hash_each,
     rewrite,
     write_id_table,
 )
 from hardneg.errors import InputError
 from hardneg.keyed_random import UInt64
-from hardneg.process.progress import counted
+from hardneg.process.progress import counted, track
 from hardneg.records import Int32, Int64, Qrels, offsets_of, take_spans
 from hardneg.storage.artifacts import Draft
 
@@ -68,7 +77,7 @@ def build(source: Source, draft: Draft, rules: Rules) -> None:
     """Stream ``source`` into ``draft``; raises :class:`InputError` at the first record that is wrong."""
     policy = ImportPolicy(rules)
     source.ignored.clear()
-    n_passages = write_passages(source.passages(), draft, policy)
+    n_passages = write_passages(source.passage_parts(), draft, policy)
     n_queries, members = write_queries(source.queries(), draft, policy, none=source.corpus_alone)
     splits = write_qrels(source.judgements(), members, draft, policy)
     draft.facts |= {"passages": n_passages, "queries": n_queries, "splits": splits}
@@ -82,9 +91,9 @@ def build(source: Source, draft: Draft, rules: Rules) -> None:
 # ---------------------------------------------------------------- passages
 
 
-def write_passages(records: Iterator[PassageRecord], draft: Draft, policy: ImportPolicy) -> int:
+def write_passages(parts: Iterator[PassagePart], draft: Draft, policy: ImportPolicy) -> int:
     """Write the passages in source order; returns their number."""
-    hashes, keys, places = stream_passages(records, draft, policy)
+    hashes, keys, places = stream_passages(parts, draft, policy)
     column = TextColumn.open(draft.path, PASSAGE_IDS)
     first = first_rows(column, hashes)
     again = first != np.arange(len(first))
@@ -100,7 +109,7 @@ def write_passages(records: Iterator[PassageRecord], draft: Draft, policy: Impor
 
 
 def stream_passages(
-    records: Iterator[PassageRecord], draft: Draft, policy: ImportPolicy
+    parts: Iterator[PassagePart], draft: Draft, policy: ImportPolicy
 ) -> tuple[UInt64, UInt64, SourceLines]:
     """Write passages as they arrive; returns the hashes [n] of their ids and texts, and their places."""
     id_hashes, text_hashes, places = bytearray(), bytearray(), SourceLines()
@@ -108,18 +117,36 @@ def stream_passages(
         TextColumnWriter(draft, PASSAGE_IDS) as ids,
         TextColumnWriter(draft, TITLES) as titles,
         TextColumnWriter(draft, TEXTS) as texts,
+        closing(checked_passages(parts, policy, places)) as checked,
+        track("importing", "passages") as tick,
     ):
-        for block in blocks(counted(records, "importing", "passages")):
-            found = plain_passages(block) or examined_passages(block, policy)
-            for column, data in zip((ids, titles, texts), found, strict=True):
-                column.extend(data)
-            id_hashes += hash_each(found.ids)
-            text_hashes += hash_each(found.texts)
-            places.extend([record.path for record in block], [record.line for record in block])
+        for found in checked:
+            for column, joined, lengths in zip((ids, titles, texts), found.joined, found.lengths, strict=True):
+                column.append(joined, lengths)
+            id_hashes += found.id_hashes
+            text_hashes += found.text_hashes
+            tick(len(ids), 0)
         check_room(len(ids), "passages")
     if not id_hashes:
         raise InputError("EMPTY_CORPUS", "the corpus has no passage", "give one that has")
     return as_hashes(id_hashes), as_hashes(text_hashes), places
+
+
+def checked_passages(
+    parts: Iterator[PassagePart], policy: ImportPolicy, places: SourceLines
+) -> Generator[ReadyBlock, None, None]:
+    """The passages of all parts, checked; their ``places`` are added."""
+    with closing(ready_parts(parts)) as ready:
+        for part, found in ready:
+            if found is not None and isinstance(part, PassageLines):
+                places.run(part.path, part.line, found.n)
+                part.ignored.update(dict.fromkeys(found.ignored, found.n))
+                yield found
+                continue
+            for block in blocks(part.records() if isinstance(part, PassageLines) else part):
+                plain = plain_passages(block) or examined_passages(block, policy)
+                places.extend([record.path for record in block], [record.line for record in block])
+                yield ready_block(plain)
 
 
 def blocks(records: Iterator[PassageRecord]) -> Iterator[list[PassageRecord]]:

@@ -86,6 +86,11 @@ class SourceLines:
             self.add(paths[0], lines[0])
             self.lines.extend(lines[1:])  # type: ignore[arg-type]
 
+    def run(self, path: Path, first: int, n: int) -> None:
+        """Store the next ``n`` records, of consecutive lines of a file that begin at ``first``."""
+        self.add(path, first)
+        self.lines.extend(range(first + 1, first + n))
+
     def of(self, row: int) -> tuple[Path | None, int | None]:
         """The file and line of a record; None where it has none."""
         file = int(np.searchsorted(self.starts, row, side="right")) - 1
@@ -162,6 +167,16 @@ def plain_passages(block: Sequence[PassageRecord]) -> PlainPassages | None:
     if blank or any(map(str.isspace, ids)) or any(map(str.isspace, texts)):
         return None
     return None if any(b"\0" in b"".join(column) for column in found) else found
+
+
+def is_plain(block: PlainPassages) -> bool:
+    """Whether nothing is wrong in a block of passages: no id and no text is blank."""
+    if not all(block.ids) or not all(block.texts):
+        return False
+    # A blank string begins with a control character, a blank, or a byte beyond ASCII.
+    return not any(
+        text.decode().isspace() for texts in (block.ids, block.texts) for text in texts if not 32 < text[0] < 128
+    )
 
 
 def check_room(n: int, kind: str) -> None:

@@ -26,6 +26,30 @@ class PassageRecord(NamedTuple):
     line: int | None = None
 
 
+@dataclass(frozen=True)
+class PassageLines:
+    """Passages on consecutive lines of JSON, not yet read.
+
+    Parameters
+    ----------
+    line : the number of the first.
+    data : the lines, as UTF-8 if nothing is wrong, without the last line break.
+    fields : the names of the fields of id, title and text, with the string of one that may be missing.
+    records : a function that reads them one by one.
+    ignored : where other fields are counted.
+    """
+
+    path: Path
+    line: int
+    data: bytes
+    fields: Mapping[str, bytes | None]
+    records: Callable[[], Iterator[PassageRecord]]
+    ignored: Counter[str]
+
+
+PassagePart = PassageLines | Iterator[PassageRecord]
+
+
 class QueryRecord(NamedTuple):
     """One query, with its text and answers.
 
@@ -82,6 +106,7 @@ class Source:
     negatives : a function that yields the negatives that the source gives beside; None: this format has none.
     language : of the passages; it decides how BM25 makes terms of them.
     corpus_alone : whether there may be no queries, so that the collection can be encoded and searched only.
+    parts : a function that yields what ``passages`` does, many at a time where that is faster; None: it is not.
     """
 
     format: str
@@ -93,6 +118,11 @@ class Source:
     negatives: Callable[[], Iterator[GivenRecord]] | None = None
     corpus_alone: bool = False
     language: str = ENGLISH
+    parts: Callable[[], Iterator[PassagePart]] | None = None
+
+    def passage_parts(self) -> Iterator[PassagePart]:
+        """All passages in source order, in blocks or one by one, as is faster."""
+        return iter([self.passages()]) if self.parts is None else self.parts()
 
 
 def file_digests(folder: Path, files: Iterable[Path]) -> dict[str, str]:

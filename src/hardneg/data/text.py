@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def hash_bytes(data: bytes) -> bytes:
 
 def hash_each(data: Iterable[bytes]) -> bytes:
     """The hashes of some strings of bytes, behind one another."""
-    return b"".join([blake2b(one, digest_size=8).digest() for one in data])
+    return b"".join(map(blake2b.digest, map(partial(blake2b, digest_size=8), data)))
 
 
 def hash_strings(strings: Sequence[str]) -> UInt64:
@@ -129,10 +130,10 @@ class TextColumnWriter:
         self.stream.write(data)
         self.lengths.append(len(data))
 
-    def extend(self, data: Sequence[bytes]) -> None:
-        """Append strings, given as UTF-8."""
-        self.stream.write(b"".join(data))
-        self.lengths.extend(map(len, data))
+    def append(self, joined: bytes, lengths: bytes) -> None:
+        """Append strings, given as UTF-8 behind one another, with their lengths as int64."""
+        self.stream.write(joined)
+        self.lengths.frombytes(lengths)
 
 
 def rewrite(draft: Draft, name: str, rows: NDArray[np.integer]) -> None:

@@ -7,16 +7,36 @@ Models", 2021. Each file in ``qrels`` is a split. A query that no qrels file nam
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 from hardneg.data.formats.folders import find_file, find_splits
-from hardneg.data.formats.lines import grade_of, id_of, read_columns, read_objects, text_of
-from hardneg.data.record_source import JudgementRecord, PassageRecord, QueryRecord, Source, file_digests
+from hardneg.data.formats.lines import (
+    Fields,
+    empty_file,
+    grade_of,
+    id_of,
+    objects_of,
+    read_blocks,
+    read_columns,
+    read_objects,
+    text_of,
+)
+from hardneg.data.record_source import (
+    JudgementRecord,
+    PassageLines,
+    PassagePart,
+    PassageRecord,
+    QueryRecord,
+    Source,
+    file_digests,
+)
 from hardneg.errors import InputError
 
 HEADER = ("query-id", "corpus-id", "score")
-USED = frozenset({"_id", "title", "text"})
+FIELDS = {"_id": None, "title": b"", "text": None}
+USED = frozenset(FIELDS)
 SPLITS = r"(?P<split>[^.].*)\.tsv"
 
 
@@ -29,16 +49,26 @@ def records(folder: Path) -> Source:
     ignored: Counter[str] = Counter()
     return Source(
         "beir",
-        lambda: _passages(corpus, ignored),
+        lambda: _records(read_objects(corpus), corpus, ignored),
         lambda: _queries(queries, ignored),
         lambda: _judgements(splits),
         file_digests(folder, [corpus, queries, *splits.values()]),
         ignored,
+        parts=lambda: _parts(corpus, ignored),
     )
 
 
-def _passages(path: Path, ignored: Counter[str]) -> Iterator[PassageRecord]:
-    for line, fields in read_objects(path):
+def _parts(path: Path, ignored: Counter[str]) -> Iterator[PassagePart]:
+    number = 0
+    for number, block in read_blocks(path):
+        records = partial(_records, objects_of(path, block, number), path, ignored)
+        yield PassageLines(path, number, block, FIELDS, records, ignored)
+    if number == 0:
+        raise empty_file(path)
+
+
+def _records(objects: Iterable[tuple[int, Fields]], path: Path, ignored: Counter[str]) -> Iterator[PassageRecord]:
+    for line, fields in objects:
         id_, title, text = fields.get("_id"), fields.get("title"), fields.get("text")
         if isinstance(title, str) and isinstance(id_, str) and isinstance(text, str):
             yield PassageRecord(id_, title, text, path, line)

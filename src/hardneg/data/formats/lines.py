@@ -86,15 +86,18 @@ def _expand(path: Path, raw: BinaryIO) -> Iterator[bytes]:
             yield chunk
 
 
-def _whole_lines(path: Path) -> Iterator[bytes]:
-    """The bytes of a file in pieces that end where a line does, without the last line break of each."""
+def read_blocks(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The bytes of a file in pieces of whole lines, each with the number of its first line (from 1).
+
+    The last line break of a piece and a byte-order mark are left out.
+    """
     held: list[bytes] = []
     size, line = 0, 1
     for chunk in read_chunks(path):
         whole, found, rest = chunk.rpartition(b"\n")
         if found:
             block = b"".join([*held, whole])
-            yield block
+            yield line, _begun(path, block) if line == 1 else block
             line += block.count(b"\n") + 1
             held, size = [], 0
         if rest:
@@ -109,7 +112,8 @@ def _whole_lines(path: Path) -> Iterator[bytes]:
                 line=line,
             )
     if held:
-        yield b"".join(held)
+        block = b"".join(held)
+        yield line, _begun(path, block) if line == 1 else block
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -117,17 +121,9 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
     Lines are decoded together where nothing is wrong with any of them, else each by itself, to name the fault.
     """
-    number = 1
-    for block in _whole_lines(path):
-        if number == 1:
-            block = _begun(path, block)
+    for number, block in read_blocks(path):
         lines = _decoded(block)
-        if lines is None:
-            yield from _each_line(path, block, number)
-            number += block.count(b"\n") + 1
-        else:
-            yield from enumerate(lines, number)
-            number += len(lines)
+        yield from _each_line(path, block, number) if lines is None else enumerate(lines, number)
 
 
 def _begun(path: Path, block: bytes) -> bytes:
@@ -137,15 +133,6 @@ def _begun(path: Path, block: bytes) -> bytes:
         what = "this is UTF-16, or no text at all"
         raise InputError("BAD_UTF8", what, "convert the file to UTF-8", path=path, line=1)
     return block.removeprefix(BOM)
-
-
-def _byte_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Each line of a file as bytes, as they are, with its number (from 1)."""
-    number = 1
-    for block in _whole_lines(path):
-        lines = (_begun(path, block) if number == 1 else block).split(b"\n")
-        yield from enumerate(lines, number)
-        number += len(lines)
 
 
 def _decoded(block: bytes) -> list[str] | None:
@@ -253,15 +240,23 @@ def grade_of(text: str, path: Path, line: int) -> int:
 
 
 def read_objects(path: Path) -> Iterator[tuple[int, Fields]]:
-    """The object on each line of a JSON Lines file, with its line number.
+    """The object on each line of a JSON Lines file, with its line number."""
+    number = 0
+    for number, block in read_blocks(path):
+        yield from objects_of(path, block, number)
+    if number == 0:
+        raise empty_file(path)
+
+
+def objects_of(path: Path, block: bytes, first: int) -> Iterator[tuple[int, Fields]]:
+    """The object on each line of a block, with its line number; the block's is ``first``.
 
     What pydantic's faster reader refuses is read by Python's, which says what is wrong, or takes it after all:
     half of a surrogate pair, and deep nesting.
     """
     from pydantic_core import from_json
 
-    number = 0
-    for number, data in _byte_lines(path):
+    for number, data in enumerate(block.split(b"\n"), first):
         try:
             value = from_json(data, cache_strings="keys")
         except ValueError:
@@ -273,8 +268,6 @@ def read_objects(path: Path) -> Iterator[tuple[int, Fields]]:
             refuse(InputError("BAD_JSON", what, "write one object a line", path=path, line=number))
             continue
         yield number, value
-    if number == 0:
-        raise empty_file(path)
 
 
 def _decoded_json(path: Path, data: bytes, number: int) -> Any:
