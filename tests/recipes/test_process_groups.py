@@ -1,16 +1,20 @@
 """Several processes where a step searches the corpus (ADORE), and where each role of ANCE is a group."""
 
+import contextlib
 import json
 import os
 import signal
 import time
 
 import numpy as np
+import psutil
 import pytest
 import torch.distributed  # before processes are forked: it takes seconds
 from safetensors.numpy import load_file
 
 import hardneg as hn
+from faults.forked import fork
+from hardneg import cli
 from hardneg.storage.artifacts import is_published, read_manifest
 from processes import DIE, DIE_RANK, command_of, finish, forked, started, wait
 from worlds.tiny_world import COMMON
@@ -177,6 +181,74 @@ def test_several_processes_do_not_watch_over_roles(calm, tmp_path):
     assert len(lines) == 2
     assert all(line.startswith("ONE_PROCESS: ance has roles here") and "--role trainer" in line for line in lines)
     assert not (tmp_path / "exp").exists()
+
+
+# ---------------------------------------------------------------- both groups by one command
+
+
+class Command:
+    """``hardneg train`` that starts a group for each role, in a process of its own."""
+
+    def __init__(self, arguments, log, trainer, inferencer):
+        counts = [f"--trainer-devices={trainer}", f"--inferencer-devices={inferencer}"]
+        self.log = log
+        with open(log, "a") as stream:
+            whole = [*arguments, *counts, "--device=cpu", "--threads=1", "--json"]
+            self.pid, _ = fork(lambda: cli.run(whole), stderr=stream.fileno())
+
+    def until(self, ready):
+        """Wait for something while it works; returns that."""
+        end = time.monotonic() + 240
+        while not (found := ready()):
+            assert os.waitpid(self.pid, os.WNOHANG) == (0, 0), self.log.read_text()
+            assert time.monotonic() < end, self.log.read_text()
+            time.sleep(0.05)
+        return found
+
+    def members(self, role):
+        """The processes of a role's group that are there now, by their rank."""
+        found = {}
+        for one in psutil.Process(self.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error, KeyError, ValueError):  # it ends, or begins
+                told = one.environ()
+                if json.loads(told["HARDNEG_JOB"])["role"] == role:
+                    found[int(told["RANK"])] = one.pid
+        return found
+
+
+def is_held(place):
+    return (place / ".lock").exists() and "process" in (place / ".lock").read_text()
+
+
+def test_one_command_starts_both_groups_stops_all_and_resumes(calm, each_alone, tmp_path):
+    arguments, exp = ance(calm, tmp_path / "exp"), tmp_path / "exp"
+    command = Command(arguments, tmp_path / "log", 2, 1)
+    command.until(lambda: is_published(exp / "versions/v0000") and len(command.members("trainer")) == 2)
+    children = psutil.Process(command.pid).children(recursive=True)
+    os.kill(command.pid, signal.SIGINT)
+    assert wait(command.pid) == 75, command.log.read_text()
+    assert psutil.wait_procs(children, timeout=5)[1] == []
+    assert "Traceback" not in command.log.read_text()
+    assert not (exp / "results.json").exists()
+    command = Command(arguments, tmp_path / "log", 2, 1)
+    assert wait(command.pid) == 0, command.log.read_text()
+    check_equal(exp, each_alone)
+    assert "devices" not in (exp / "settings.json").read_text()
+    assert hn.verify(exp)["whole"]
+
+
+def test_one_command_starts_those_who_mine_again_where_one_is_lost(calm, each_alone, tmp_path):
+    exp = tmp_path / "exp"
+    command = Command(ance(calm, exp), tmp_path / "log", 1, 2)
+    command.until(lambda: is_held(exp / "roles/inferencer") and is_held(exp / "roles/trainer"))
+    os.kill(command.members("inferencer")[1], signal.SIGKILL)
+    assert wait(command.pid) == 0, command.log.read_text()
+    check_equal(exp, each_alone)
+    said = command.log.read_text()
+    assert "inferencer: process 1 of 2 was ended by SIGKILL" in said
+    assert "the inferencer was stopped (by SIGKILL); it is started again" in said
+    assert "the trainer was stopped" not in said
+    assert "Traceback" not in said
 
 
 def said(folder):

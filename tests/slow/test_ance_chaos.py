@@ -22,7 +22,7 @@ from hardneg.models.source import ModelSource
 from hardneg.negatives.pool import load_pool
 from hardneg.negatives.scores import lowest_positive
 from hardneg.process.signals import stop_flag
-from hardneg.recipes.ance import roles, supervision
+from hardneg.recipes.ance import jobs, supervision
 from hardneg.records import owners
 from hardneg.storage.artifacts import read_manifest
 from worlds.tiny_world import tiny_collection, tiny_model
@@ -208,7 +208,7 @@ def die_at(number, role):
 
         return call
 
-    read = roles.read_job
+    read = jobs.read_job
 
     def reading(stream):
         job = read(stream)
@@ -219,7 +219,7 @@ def die_at(number, role):
                 setattr(os, name, counting(getattr(os, name)))
         return job
 
-    roles.read_job = reading
+    jobs.read_job = reading
 
 
 @pytest.mark.parametrize("share", range(SHARES))
@@ -239,7 +239,7 @@ def test_killed_at_a_publish_step_nothing_torn_is_used(world, undisturbed, tmp_p
 
 def test_async_never_waits_for_a_dead_inferencer_but_beyond_max_staleness(world, tmp_path, monkeypatch):
     def hopeless():
-        read = roles.read_job
+        read = jobs.read_job
 
         def reading(stream):
             job = read(stream)
@@ -248,7 +248,7 @@ def test_async_never_waits_for_a_dead_inferencer_but_beyond_max_staleness(world,
                 os.kill(os.getpid(), signal.SIGKILL)
             return job
 
-        roles.read_job = reading
+        jobs.read_job = reading
 
     # it lives for the first version only
     first = Supervisor(world, tmp_path / "free", mode="async", refreshes=1, refresh_every=4)

@@ -200,7 +200,7 @@ def cases(world, new):
                 "split": "train",
             },
         ),
-        "plan": (hn.plan, {"recipe": "ance", **training_of, "estimate": False, "settings": None, "config": None}),
+        "plan": (hn.plan, {"recipe": "ance", **training_of, "estimate": False, "devices": 1, "settings": None}),
         "pool_stats": (hn.pool_stats, {"pool": world.pool}),
         "open_reranker": (
             hn.open_reranker,

@@ -389,7 +389,13 @@ def test_every_option_of_training_is_passed_on(hardneg, monkeypatch, process, tm
     }
     options |= {"threads": 2, "max-ram": "3G", "max-vram": "2G", "allow-code": "abc"}
     usual = {option.flag for option in USUAL}  # see test_cli_settings
-    assert left_out("train ance-tele", options) - usual <= {"--help", "--dry-run", "--estimate", "--json"}
+    assert left_out("train ance-tele", options) - usual <= {
+        "--help",
+        "--dry-run",
+        "--estimate",
+        "--devices",
+        "--json",
+    }
     words = [word for one in ("alpha=0.25", "relative_margin=0.1", "distill=kl") for word in ("--set", one)]
     status, out, _ = hardneg("train", "ance-tele", *written(options), *words)
     assert status == 0
@@ -413,7 +419,7 @@ TWO_MODELS = {"--passage-model", "--prompts"}  # not for a ranker, which reads b
 OWN = {  # beside the options that all recipes have
     "ance-tele": {"--start-episode", "--pool", "--filter-by", "--teacher", *REINIT},
     "warmup": {"--pool", "--filter-by", "--teacher", *REINIT},
-    "ance": {"--role", "--filter-by", "--teacher", *REINIT},
+    "ance": {"--role", "--trainer-devices", "--inferencer-devices", "--filter-by", "--teacher", *REINIT},
     "star": {"--pool", "--filter-by", "--teacher", *REINIT},
     "adore": {"--index"},
     "ranker": {"--pool", "--retriever", "--filter-by", *REINIT},

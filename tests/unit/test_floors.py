@@ -32,6 +32,7 @@ COLLECTIVES = {
     "together",
     "collect",
     "exchange",
+    "begin_sum",
     "add_gradients",
 }
 HOMES = [facts.home.removeprefix("hardneg.") for facts in CATALOGUE]

@@ -96,11 +96,11 @@ def options_of(function):
 
 
 def test_plan_and_train_have_one_signature():
-    assert options_of(hn.plan).keys() - options_of(hn.train).keys() == {"estimate"}
+    assert options_of(hn.plan).keys() - options_of(hn.train).keys() == {"estimate", "devices"}
     kinds = {name: one.kind for name, one in inspect.signature(hn.train).parameters.items()}
-    assert {name: one.kind for name, one in inspect.signature(hn.plan).parameters.items()} == kinds | {
-        "estimate": inspect.Parameter.KEYWORD_ONLY
-    }
+    assert {
+        name: one.kind for name, one in inspect.signature(hn.plan).parameters.items()
+    } == kinds | dict.fromkeys(("estimate", "devices"), inspect.Parameter.KEYWORD_ONLY)
 
 
 @pytest.mark.parametrize(

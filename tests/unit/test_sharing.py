@@ -3,20 +3,16 @@
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist  # before processes are forked: it takes seconds
 
 from hardneg.losses import contrastive
 from hardneg.models.loading import load_encoder
 from hardneg.models.tokenizing import token_store
 from hardneg.process import distributed
-from hardneg.process.distributed import add_gradients, any_of, by_leader, is_leader, leader_first, member
-from hardneg.process.signals import stop_flag
+from hardneg.process.distributed import any_of, by_leader, is_leader, leader_first, member
 from hardneg.training import batches, sharing
 from hardneg.training.batches import GroupBatch, group_scores, masked_columns
-from hardneg.training.loop import StepOutput, dropout_seed, train_steps
-from hardneg.training.optim import adamw
+from hardneg.training.loop import dropout_seed
 from hardneg.training.sharing import deal, gather, shared
-from processes import in_group
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 
@@ -59,9 +55,6 @@ def test_alone_nothing_is_exchanged():
     assert by_leader(lambda x: x, 5) == 5
     assert any_of([0, 3]) == [0, 3]
     assert leader_first(lambda x: x + 1, 2) == 3
-    p = torch.nn.Parameter(torch.ones(2))
-    add_gradients([p])
-    assert p.grad is None
 
     def encode(tokens, side):
         raise AssertionError
@@ -170,65 +163,3 @@ def test_gradients_of_all_processes_add_up_to_that_of_one(
     norm = np.sqrt(sum(float(g.double().square().sum()) for g in expected.values()))
     for name, gradient in expected.items():
         assert float((total[name] - gradient).norm()) <= 2e-6 * norm + 1e-7, name
-
-
-def test_sums_come_in_pieces_and_skip_what_nobody_trains(monkeypatch):
-    sent = []
-    monkeypatch.setattr(distributed, "_members", 2)
-    monkeypatch.setattr(distributed, "BUCKET", 5)
-    monkeypatch.setattr(distributed, "any_of", lambda flags: [15, 1, 1, 0, 1])  # the other one has the second
-
-    def add_up(tensors):
-        sent.append([x.numel() for x in tensors])
-        for x in tensors:
-            x.mul_(2)
-
-    monkeypatch.setattr(distributed, "add_up", add_up)
-    parameters = [torch.nn.Parameter(torch.zeros(n)) for n in (3, 4, 1, 2)]
-    parameters[0].grad, parameters[3].grad = torch.ones(3), torch.ones(2)
-    assert add_gradients(parameters) == 15  # and was asked to stop
-    assert sent == [[3, 4], [2]]
-    grads = [None if p.grad is None else p.grad.tolist() for p in parameters]
-    assert grads == [[2, 2, 2], [0, 0, 0, 0], None, [2, 2]]
-
-
-class Batch:
-    """One query, one micro-batch."""
-
-    query_rows = (0,)
-
-    def micro(self):
-        return [self]
-
-
-def test_a_step_has_one_collective_beside_its_gradient_which_also_says_whether_to_stop(tmp_path):
-    def work(rank):
-        calls = []
-        for name in ("all_reduce", "all_gather", "gather", "broadcast", "broadcast_object_list"):
-            real = getattr(dist, name)
-            setattr(
-                dist,
-                name,
-                lambda *args, name=name, real=real, **more: (calls.append(name), real(*args, **more))[1],
-            )
-        torch.manual_seed(0)
-        model, x = torch.nn.Linear(3, 1), torch.full((2, 3), float(rank + 1))
-        heard = {2: 15} if rank == 1 else {}
-
-        def batches(step):
-            stop_flag.heard = heard.get(step)
-            return Batch()
-
-        def objective(part):
-            return StepOutput(model(x).sum())
-
-        stops = []
-        for step in train_steps(
-            model, objective, batches, adamw(model), lambda step: 1e-3, start=0, stop=4, seed=0
-        ):
-            stops.append(step.stop)
-            assert float(step.grad_norm) == pytest.approx(np.sqrt(3 * 6.0**2 + 4.0**2))  # of both processes
-        assert calls == ["all_reduce", "all_reduce"] * 4
-        assert stops == [0, 0, 15, 0]
-
-    in_group(2, work, tmp_path / "log")

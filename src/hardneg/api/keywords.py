@@ -32,6 +32,8 @@ class Options(TypedDict, total=False):
     cache: Place | None
     device: str | None
     role: str | None
+    trainer_devices: int | None
+    inferencer_devices: int | None
     retriever: Place | None
     on_step: Told | None
     on_state: Told | None

@@ -31,8 +31,9 @@ from hardneg.experiment.observers import Told
 from hardneg.models.source import ModelSource
 from hardneg.negatives.pool import NegativePool, load_pool
 from hardneg.process.distributed import world_size
+from hardneg.process.launch import is_launched
 from hardneg.process.progress import note
-from hardneg.process.threads import pick_device
+from hardneg.process.threads import pick_device, visible_devices
 from hardneg.recipes.settings import Recipe, TrainingSettings
 from hardneg.records import spans
 from hardneg.search.ann import open_index
@@ -75,6 +76,7 @@ class Task:
     given: Given
     cache: Path | None
     role: str | None
+    groups: Mapping[str, int]  # processes of each role; empty: one each
     retriever: str | None
     observers: tuple[Told | None, Told | None]  # of steps, and of states
     split_seed: int  # every seed holds out the same queries
@@ -124,6 +126,8 @@ def prepare(
     cache: Place | None = None,
     device: str | None = None,
     role: str | None = None,
+    trainer_devices: int | None = None,
+    inferencer_devices: int | None = None,
     retriever: Place | None = None,
     on_step: Told | None = None,
     on_state: Told | None = None,
@@ -154,6 +158,8 @@ def prepare(
     cache : where derived stores live; default ``out/cache``.
     role : be one role of a recipe that has several (``trainer``, ``inferencer``), beside other processes or
         machines on the same files; without it one process starts and watches them all.
+    trainer_devices, inferencer_devices : so many processes train, and so many mine, each on a CUDA device of its
+        own or all on the CPU; one if only the other is given. Losses are those of one process each.
     retriever : of ``ranker``: the model that ranks first and mines; without it BM25 does.
     on_step, on_state : functions that are told of each step and of each state that was measured, see
         :class:`~hardneg.experiment.observers.Observers`.
@@ -176,6 +182,8 @@ def prepare(
     chosen = recipe_settings(recipe, preset, config, device=device, out=place, **layers)
     chosen = chosen.with_index(index_folder is not None).with_frozen(filter_by is not None, teacher is not None)
     check_processes(recipe, chosen, role)
+    counts = {"trainer": trainer_devices, "inferencer": inferencer_devices}
+    groups = role_groups(recipe, chosen, role, counts, pick_device(device))
     check_told(chosen, on_step)
     check_retriever(recipe, retriever)
     if place is not None:
@@ -193,7 +201,9 @@ def prepare(
     check_given(given.pool, parts, path_of(negatives))
     first = None if retriever is None else str(retriever)
     told = on_step, on_state
-    return Task(recipe, chosen, parts, splits, source, place, count, given, stores, role, first, told, seed)
+    return Task(
+        recipe, chosen, parts, splits, source, place, count, given, stores, role, groups, first, told, seed
+    )
 
 
 def arguments_by_name() -> dict[str, str]:
@@ -255,8 +265,49 @@ def check_processes(recipe: Recipe, settings: TrainingSettings, role: str | None
     """Refuse several processes that are to watch over roles: these are groups of processes themselves."""
     if world_size() > 1 and settings.roles and role is None:
         what = f"{recipe.name} has roles here, watched over by one process, and {world_size()} were started"
-        fix = f"start each by a torchrun of its own (--role {', --role '.join(settings.roles)}), this without"
+        each = f"each by a torchrun of its own (--role {', --role '.join(settings.roles)})"
+        fix = f"start one, without torchrun, with trainer_devices and inferencer_devices; or {each}"
         raise SettingsError("ONE_PROCESS", what, fix)
+
+
+def role_groups(
+    recipe: Recipe, settings: TrainingSettings, role: str | None, counts: Mapping[str, int | None], device: str
+) -> dict[str, int]:
+    """The number of processes of each role, from those that were given; {} where none was.
+
+    Raises
+    ------
+    SettingsError : there are no roles here, or something else starts them, or there are too few devices.
+    """
+    given = {f"{name}_devices": count for name, count in counts.items() if count is not None}
+    if not given:
+        return {}
+    for name, count in given.items():
+        at_least(name, count)
+    asked = ", ".join(f"{name} = {count}" for name, count in given.items())
+    if not settings.roles:
+        mode = f" with mode = {settings.mode}" if hasattr(settings, "mode") else ""
+        what, fix = f"{asked}, and {recipe.name}{mode} mines and trains in turn", "leave it out"
+        raise SettingsError("BAD_SETTING", what, f"{fix}, or set mode = async" if mode else fix)
+    if role is not None:
+        what = f"{asked} with role = {role}, which is one group by itself"
+        raise SettingsError("BAD_SETTING", what, "give torchrun that number, or leave the role out")
+    if is_launched():
+        what = f"{asked}, and this process was started by torchrun"
+        raise SettingsError("ONE_PROCESS", what, "start it without: it starts a torchrun for each role")
+    check_devices(asked, sum(count or 1 for count in counts.values()), device)
+    return {name: count or 1 for name, count in counts.items()}
+
+
+def check_devices(asked: str, needed: int, device: str) -> None:
+    """Refuse groups of more processes than there are CUDA devices, and those on one named device."""
+    if device.startswith("cuda:"):
+        what = f"{asked} on the device {device} alone"
+        raise SettingsError("BAD_SETTING", what, "say which ones by CUDA_VISIBLE_DEVICES, or leave it out")
+    found = len(visible_devices()) if device == "cuda" else needed
+    if found < needed:
+        what = f"{asked} make {needed} processes, and of CUDA devices there are {found} here"
+        raise SettingsError("NO_DEVICE", what, "ask for fewer, or for the device cpu")
 
 
 def check_told(settings: TrainingSettings, on_step: Told | None) -> None:

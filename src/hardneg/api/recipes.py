@@ -35,10 +35,17 @@ def settings_of(recipe: str, *layers: Any, **values: Any) -> TrainingSettings:
 
 @checked
 def plan(
-    recipe: str, data: Data, model: Place, out: Place | None = None, *, estimate: bool = False, **options: Any
+    recipe: str,
+    data: Data,
+    model: Place,
+    out: Place | None = None,
+    *,
+    estimate: bool = False,
+    devices: str | int = 1,
+    **options: Any,
 ) -> dict[str, Any]:
     """What a recipe would do, by all that :func:`train` takes; see :func:`~hardneg.api.train.plan`."""
-    return training.plan(recipe_named(recipe), data, model, out, estimate=estimate, **options)
+    return training.plan(recipe_named(recipe), data, model, out, estimate=estimate, devices=devices, **options)
 
 
 @checked
@@ -68,7 +75,8 @@ def train(recipe: str, data: Data, model: Place, out: Place, **options: Any) -> 
         - ``index_folder`` (``adore``), ``ranker`` (``ar2``), ``retriever`` (``ranker``): what it begins with;
         - ``passage_model``: a second model, for the passages; ``allow_bin``: read its weights from a pickle;
         - ``cache``: where token stores and vectors live; ``device``: ``cpu``, ``cuda``, ``cuda:1``;
-        - ``role``: be one process of ``ance`` beside others;
+        - ``role``: be one process of ``ance`` beside others; ``trainer_devices``, ``inferencer_devices``: so many
+          train there, and so many mine;
         - ``on_step``, ``on_state``: functions that are told of each step's record and of each measured state;
         - ``progress``: show how far it is, or do not; by default a notebook does.
 

@@ -23,7 +23,8 @@ from hardneg.process.distributed import by_leader, is_leader, world_size
 from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import is_shown, say
 from hardneg.process.stages import Planned
-from hardneg.recipes.ance.roles import Job, jobs_of, take_role
+from hardneg.recipes.ance.jobs import Job, jobs_of
+from hardneg.recipes.ance.roles import take_role
 from hardneg.recipes.estimate import take_sample
 from hardneg.recipes.frozen import frozen_inputs
 from hardneg.recipes.stages import stages_of
@@ -48,6 +49,7 @@ class Start:
     lengths : at which texts are cut.
     changes : what differs from the model as it came, a line each.
     device : that of the model: ``cpu`` or ``cuda``.
+    processes : how many train together; of roles that are groups ``trainer + inferencer``.
     stages : what training does, in order, where progress is shown.
     """
 
@@ -60,6 +62,7 @@ class Start:
     lengths: Sequence[Length]
     changes: Sequence[str]
     device: str
+    processes: int | str = 1
     stages: Sequence[Planned] = ()
 
 
@@ -93,6 +96,7 @@ def open_start(task: Task, *, compare_texts: bool) -> Start:
         lengths=lengths_of(encoder, came or encoder.settings, settings.train_passage_length),
         changes=overridden(settings, model, encoder),
         device=encoder.device.type,
+        processes=" + ".join(map(str, task.groups.values())) or world_size(),
         stages=shown_stages(task, encoder, own),
     )
 
@@ -142,7 +146,7 @@ def role_jobs(task: Task, inputs: Mapping[str, str], roles: Sequence[str]) -> li
         cache=None if task.cache is None else str(task.cache.absolute()),
         supervised=task.role is None,
     )
-    return jobs_of(job, roles)
+    return jobs_of(job, roles, task.groups)
 
 
 def be_role(task: Task, role: str) -> None:
@@ -157,15 +161,15 @@ def say_start(start: Start, experiment: Experiment, collection: Collection) -> N
     """Say what differs from an execution before and from the model as it came, and about how much lengths cut."""
     if not is_leader():
         return
-    say_what_differs(experiment, start.device)
+    say_what_differs(experiment, start.device, start.processes)
     for line in start.changes:
         say(line)
     say("; ".join(str(length.sample_cut(collection)) for length in start.lengths))
 
 
-def say_what_differs(experiment: Experiment, device: str) -> None:
+def say_what_differs(experiment: Experiment, device: str, processes: int | str) -> None:
     """A line where an experiment goes on elsewhere than it began: its last bits may differ, and nothing else."""
-    where = {"threads": torch.get_num_threads(), "processes": world_size(), "device": device}
+    where = {"threads": torch.get_num_threads(), "processes": processes, "device": device}
     changed = [f"{name} {then} before, {now} now" for name, (then, now) in experiment.begin(where).items()]
     if changed:
         what = f"{experiment.path}: {', '.join(changed)}; figures will agree, but for rounding, and bytes will not"

@@ -16,6 +16,7 @@ from hardneg.diagnostics.results import EvaluationPlan, evaluate_states, is_meas
 from hardneg.diagnostics.search_state import bm25_judged
 from hardneg.diagnostics.seeds import pool_seeds
 from hardneg.diagnostics.timeline import draw_timeline
+from hardneg.errors import SettingsError
 from hardneg.experiment.folder import open_experiment
 from hardneg.experiment.observers import Observers
 from hardneg.experiment.provenance import remember_collection
@@ -30,6 +31,7 @@ from hardneg.recipes.ance.supervision import team
 from hardneg.recipes.estimate import describe_work
 from hardneg.recipes.frozen import frozen_models
 from hardneg.recipes.frozen_cost import frozen_work
+from hardneg.recipes.many_devices import parse_devices
 from hardneg.recipes.settings import Recipe
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.recipes.untrained import from_own
@@ -141,6 +143,7 @@ def plan(
     out: Place | None = None,
     *,
     estimate: bool = False,
+    devices: str | int = 1,
     **options: Any,
 ) -> dict[str, Any]:
     """Check everything that training needs, and say what it would do; nothing is trained.
@@ -150,6 +153,7 @@ def plan(
     Parameters
     ----------
     estimate : also how long it would take here, and how much memory, timed on a sample.
+    devices : the estimate is for so many devices like this one: 8, or ``2x8`` for eight on each of two machines.
     options : and all others as :func:`prepare` describes them: what training takes.
 
     Returns
@@ -160,15 +164,18 @@ def plan(
     ------
     As :func:`~hardneg.api.recipes.train`.
     """
+    many = parse_devices(str(devices))
+    if many.count > 1 and not estimate:
+        raise SettingsError("USAGE", f"devices = {devices} without an estimate", "ask for one, too: --estimate")
     task = prepare(recipe, data, model, out, **options)
     if recipe.trains == "ranker":
-        return plan_ranker(task, measure=estimate)
+        return plan_ranker(task, measure=estimate, devices=many)
     start = with_ranker(open_start(task, compare_texts=False), task)
     encoder = start.base()
     ranker = {"ranker": start.given["ranker"]} if "ranker" in start.given else {}
     work = recipe.plan(task.settings, task.data, encoder, **ranker)
     frozen = frozen_work(task.settings, work, task.source, task.given.pool, start.inputs.get("teacher"))
-    work = dataclasses.replace(work, beside=[*work.beside, *frozen])
+    work = dataclasses.replace(work, beside=[*work.beside, *frozen], devices=many)
     planned = describe_work(work, encoder, seeds=task.seeds, measure=estimate, own=start.own)
     cuts = [length.sample_cut(task.data.collection, LOOKED_AT) for length in start.lengths]
     planned["facts"] |= {f"cut {cut.plural}": cut.told for cut in cuts}

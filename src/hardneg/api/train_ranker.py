@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,14 @@ from hardneg.experiment.provenance import remember_collection
 from hardneg.experiment.tensorboard import tensorboard_writer
 from hardneg.models.cross_encoder import CrossEncoder
 from hardneg.models.loading import open_encoder
-from hardneg.process.distributed import by_leader, is_leader
+from hardneg.process.distributed import by_leader, is_leader, world_size
 from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import clock, is_shown, note, say
 from hardneg.process.stages import Planned, following
-from hardneg.recipes.estimate import add_beside
+from hardneg.recipes.estimate import add_beside, add_exchange
 from hardneg.recipes.frozen import FrozenModels, frozen_inputs, frozen_models
 from hardneg.recipes.frozen_cost import frozen_work
+from hardneg.recipes.many_devices import Devices
 from hardneg.recipes.microbenchmarks import ranking_seconds
 from hardneg.recipes.ranker import RANKER, RankerTraining, RankerWork, fresh_ranker
 from hardneg.recipes.starting_model import starting_encoder
@@ -48,7 +50,7 @@ def train_ranker(task: Task) -> dict[str, Any]:
             return by_leader(lambda: dict(experiment.results))
         training = TrainingRun(settings, data, experiment, frozen_of(task, experiment.cache))
         if is_leader():
-            say_what_differs(experiment, ranker.device.type)
+            say_what_differs(experiment, ranker.device.type, world_size())
         base = partial(fresh_ranker, source, settings)
         first = [ranker]  # training starts with the one that is open; the next is read again
         with (
@@ -133,8 +135,8 @@ def ranker_plan(task: Task) -> EvaluationPlan:
 # ---------------------------------------------------------------- what it would do
 
 
-def plan_ranker(task: Task, *, measure: bool) -> dict[str, Any]:
-    """What training a ranker would do; with ``measure`` also how long, timed on a sample here."""
+def plan_ranker(task: Task, *, measure: bool, devices: Devices) -> dict[str, Any]:
+    """What training a ranker would do; with ``measure`` also how long, on such devices, timed on a sample here."""
     settings = ranker_settings(task)
     ranker = open_ranker_start(task)[0]
     work: RankerWork = task.recipe.plan(settings, task.data, ranker)
@@ -148,17 +150,19 @@ def plan_ranker(task: Task, *, measure: bool) -> dict[str, Any]:
         "optimiser steps": work.episode.steps,
         **({"seeds": task.seeds} if task.seeds > 1 else {}),
     }
-    cost = work.with_mining(settings, max(len(settings.sources), 1))
+    cost = replace(work.with_mining(settings, max(len(settings.sources), 1)), devices=devices)
     beside = frozen_work(settings, cost, task.source, task.given.pool, None)
     facts |= {name: count for one in beside for name, count in one.facts.items()}
     plan: dict[str, Any] = {"episodes": [work.episode.as_json()], "facts": facts}
     if measure:
         trained, scored = ranking_seconds(ranker, task.data, settings.precision)
-        seconds = {"train": trained * work.trained, "measure": scored * work.scored}
+        seconds = {"train": devices.share(trained * work.trained), "measure": scored * work.scored}
+        add_exchange(seconds, cost, work.episode.steps, 4 * sum(p.numel() for p in ranker.parameters()))
         for one in beside:
             add_beside(seconds, cost, one)
         seconds = {stage: task.seeds * value for stage, value in seconds.items()}
         plan["seconds"] = seconds | {"total": sum(seconds.values())}
         facts |= {f"time to {stage}": clock(value) for stage, value in seconds.items()}
         facts["time in all, about"] = clock(plan["seconds"]["total"])
+        facts |= devices.facts
     return {"settings": settings.model_dump(mode="json"), **plan}

@@ -162,6 +162,12 @@ PeopleOption = Annotated[
 ]
 DryRun = Annotated[bool, option("--dry-run", help="Check everything, print the settings, and stop.", panel="Run")]
 Estimate = Annotated[bool, option("--estimate", help="Print time, disk and memory, and stop.", panel="Run")]
+DevicesOption = Annotated[
+    str,
+    option(
+        help="Estimate for so many devices like this one: 8, or 2x8 on two machines.", metavar="N", panel="Run"
+    ),
+]
 
 
 # ---------------------------------------------------------------- options that several commands share

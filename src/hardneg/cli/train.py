@@ -15,6 +15,7 @@ from hardneg.cli.options import (
     AllowCode,
     Assignments,
     ConfigOption,
+    DevicesOption,
     DevSplit,
     DryRun,
     Estimate,
@@ -162,6 +163,7 @@ def run(
     seeds: SeedsOption = 1,
     dry_run: DryRun = False,
     estimate: Estimate = False,
+    devices: DevicesOption = "1",
     *,
     machine: Machine,
     as_json: JsonOption = False,
@@ -204,8 +206,8 @@ def run(
         **machine.places,
         **arguments,
     }
-    if dry_run or estimate:
-        plan = recipes.plan(recipe, data, model, out, estimate=estimate, **common)
+    if dry_run or estimate or devices != "1":
+        plan = recipes.plan(recipe, data, model, out, estimate=estimate, devices=devices, **common)
         show_result(plan, as_json, estimate_text if estimate else settings_text)
         return
     results = recipes.train(recipe, data, model, out, **common)
@@ -214,13 +216,25 @@ def run(
     show_result(results, as_json, lambda found: ending_text(found, out))
 
 
-def role() -> None:
-    """Run one role of an experiment; the supervisor describes it on standard input."""
+def role() -> int:
+    """Run one role of an experiment; the supervisor describes it on standard input.
+
+    Returns
+    -------
+    The exit status.
+    """
     import sys
 
     begin(resumable=True)
-    from hardneg.api.recipes import recipe_named
-    from hardneg.recipes.ance.roles import read_job, take_role
+    from hardneg.recipes.ance.jobs import lead, read_job
 
     job = read_job(sys.stdin)
-    take_role(recipe_named(job.recipe), job)
+    if job.processes > 1:
+        return lead(job)
+    from hardneg.api.recipes import recipe_named
+    from hardneg.process.distributed import group
+    from hardneg.recipes.ance.roles import take_role
+
+    with group():
+        take_role(recipe_named(job.recipe), job)
+    return 0

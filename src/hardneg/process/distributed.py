@@ -23,12 +23,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = [
-    "add_gradients",
-    "add_up",
     "agreed",
     "any_of",
     "apart",
     "barrier",
+    "begin_sum",
     "by_consensus",
     "by_leader",
     "collect",
@@ -55,7 +54,6 @@ PATIENCE = timedelta(days=7)  # the others wait while rank 0 searches; who is go
 LINGER_SECONDS = 5.0
 TICK_SECONDS = 0.05
 ARRIVED = "hardneg/arrived"
-BUCKET = 1 << 24  # numbers of a gradient that are summed at once
 
 _members = 1  # processes of the open group; 1 where there is none
 _astray = False  # whether rank 0 left an errand before its end: the others are still in it, and hear nothing
@@ -326,7 +324,7 @@ def agreed(found: int) -> Iterator[None]:
 
     Parameters
     ----------
-    found : the signal that one of them was sent (0: none), as :func:`add_gradients` told all.
+    found : the signal that one of them was sent (0: none), as all were told of it.
     """
     if _members == 1:
         yield
@@ -372,41 +370,18 @@ def collect(own: Tensor, *, everywhere: bool) -> list[Tensor]:
     return parts or []
 
 
-def add_gradients(parameters: Sequence[Tensor]) -> int:
-    """Put the sum over all processes in place of each parameter's gradient, in a few large pieces.
+def begin_sum(own: Tensor) -> Callable[[], None]:
+    """Begin to put the sum over all processes in place of ``own``, and return what waits until it is there.
 
-    A parameter without a gradient on every process keeps none: it is not trained. Whether a process was asked to
-    stop travels with what says so.
-
-    Returns
-    -------
-    The signal that one of the processes was sent, the same on all; 0: none was.
+    Work goes on meanwhile, but must leave ``own`` alone. All processes begin the same sums, in the same order.
     """
-    if _members == 1:
-        return 0
-    import torch
-
-    found, *used = any_of([stop_flag.heard or 0, *(int(p.grad is not None) for p in parameters)])
-    trained = [p for p, some in zip(parameters, used, strict=True) if some]
-    for p in trained:
-        p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-    bucket: list[Tensor] = []
-    for number, p in enumerate(trained, 1):
-        assert p.grad is not None
-        bucket.append(p.grad)
-        if number == len(trained) or sum(g.numel() for g in bucket) >= BUCKET:
-            add_up(bucket)
-            bucket = []
-    return found
-
-
-def add_up(tensors: Sequence[Tensor]) -> None:
-    """Put the sum over all processes in place of these tensors, all at once."""
-    import torch
     import torch.distributed as dist
 
-    flat = torch.cat([x.reshape(-1) for x in tensors])
     with peers():
-        dist.all_reduce(flat)
-    sums = flat.split([x.numel() for x in tensors])
-    torch._foreach_copy_(list(tensors), [total.view_as(x) for total, x in zip(sums, tensors, strict=True)])
+        work = dist.all_reduce(own, async_op=True)
+
+    def wait() -> None:
+        with peers():
+            work.wait()
+
+    return wait

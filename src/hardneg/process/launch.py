@@ -11,6 +11,11 @@ import socket
 from hardneg.errors import SettingsError
 
 
+def is_launched() -> bool:
+    """Whether a launcher started this process, even if alone."""
+    return "RANK" in os.environ
+
+
 def rank() -> int:
     """The number of this process, as ``torchrun`` sets it; 0 when alone."""
     return _told("RANK", 0)

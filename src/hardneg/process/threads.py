@@ -132,13 +132,24 @@ def pick_device(device: str | None = None) -> str:
     ------
     SettingsError : there is no such device here.
     """
-    import torch
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a driver too old for this torch is as good as none
-        cuda = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    cuda = _cuda_devices()
     known = ["cpu", *["cuda"][:cuda], *(f"cuda:{i}" for i in range(cuda))]
     if device is not None and device not in known:
         raise SettingsError("NO_DEVICE", f"there is no device {device!r:.40} here", f"use {', '.join(known)}")
     several = cuda > 1 and local_size() > 1
     return device or (f"cuda:{local_rank() % cuda}" if several else known[min(cuda, 1)])
+
+
+def visible_devices() -> list[str]:
+    """The CUDA devices of this process, each by the name that ``CUDA_VISIBLE_DEVICES`` has for it."""
+    count, named = _cuda_devices(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = list(map(str, range(count))) if named is None else [name.strip() for name in named.split(",")]
+    return names[:count]
+
+
+def _cuda_devices() -> int:
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a driver too old for this torch is as good as none
+        return torch.cuda.device_count() if torch.cuda.is_available() else 0

@@ -52,6 +52,10 @@ START_EPISODE = RecipeOption(
     "start_episode", int, "Begin with this episode; it needs --pool.", least=1, is_setting=True
 )
 ROLE = RecipeOption("role", str, "Be only one of trainer and inferencer, beside others.", metavar="ROLE")
+TRAINERS = RecipeOption("trainer_devices", int, "Let so many processes train, each on its own device.", least=1)
+INFERENCERS = RecipeOption(
+    "inferencer_devices", int, "Let so many processes mine, each on its own device.", least=1
+)
 INDEX = RecipeOption(
     "index_folder", Path, "An index that `hardneg index` built of this model.", flag="--index", metavar="INDEX"
 )
@@ -153,7 +157,7 @@ ANCE = RecipeFacts(
     "ance",
     "ANCE: negatives mined again and again while it trains.",
     ("hardneg train ance --data DATA --model warm/model --preset passage", "--out EXP"),
-    options=(ROLE, *FROZEN),
+    options=(ROLE, TRAINERS, INFERENCERS, *FROZEN),
     hint="They are mined between steps, or beside training: --set mode=sync, async or async-fixed.",
     module="ance.recipe",
 )

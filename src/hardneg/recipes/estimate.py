@@ -19,6 +19,7 @@ from hardneg.models.tokenizing import shorter
 from hardneg.negatives.mining import training_depth
 from hardneg.process.hardware import Precision
 from hardneg.process.progress import clock, size_text
+from hardneg.recipes.many_devices import ALONE, Devices
 from hardneg.recipes.microbenchmarks import (
     TIMED_TOKENS,
     encode_seconds,
@@ -106,6 +107,7 @@ class CostModel:
     mined_pools: int = 0  # pools that are made, kept or not
     compared: int = 0  # candidates of a training query in one of them, which a guide would compare
     beside: Sequence[Beside] = ()
+    devices: Devices = ALONE  # that the time is for
     order: Sequence[str] = ()  # kinds of its stages; empty: each episode measures, mines and trains
 
     @property
@@ -206,6 +208,8 @@ def describe_work(
     ----------
     own : the model as it came, where it is measured besides what training starts from.
 
+    With several ``work.devices`` time and memory are those of several like this one; disk is what it is.
+
     Returns
     -------
     ``episodes``: a table of each; ``facts``: for people; with ``measure`` also ``seconds`` by stage, ``total`` and
@@ -230,6 +234,7 @@ def describe_work(
         facts |= {f"time to {stage}": clock(value) for stage, value in seconds.items()}
         facts["time in all, about"] = clock(plan["seconds"]["total"])
         facts |= {f"{name}, about": size_text(value) for name, value in plan["bytes"].items()}
+        facts |= work.devices.facts
     return plan
 
 
@@ -298,6 +303,12 @@ def weights_of(work: CostModel, encoder: BiEncoder) -> tuple[int, int]:
     return model, 3 * model
 
 
+def trained_bytes(work: CostModel, encoder: BiEncoder) -> float:
+    """Bytes of the gradient of all trained parameters; a checkpoint has two moments of each besides the model."""
+    model, checkpoint = weights_of(work, encoder)
+    return (checkpoint - model) / 2
+
+
 def widest(work: CostModel) -> Episode:
     """The episode that trains on most passages of a query."""
     return max(work.episodes, key=lambda one: one.passages_per_query)
@@ -319,13 +330,28 @@ def time_stages(work: CostModel, encoder: BiEncoder, sample: Sample) -> tuple[di
     a_search = indexed * search_seconds(encoder.dim, indexed, k, work.store_dtype)
     seconds = {
         "tokenise": sample.seconds * texts / (len(sample.queries) + len(sample.passages) / sample.chunks),
-        "encode": tokens * encode_seconds(encoder, sample.passages, work.token_budget, work.precision),
-        "search": searched * a_search,
+        "encode": work.devices.share(tokens)
+        * encode_seconds(encoder, sample.passages, work.token_budget, work.precision),
+        "search": shared_search(work, searched * a_search),
     }
     seconds["train"], memory = time_training(work, encoder, sample)
-    seconds["train"] += sum(one.steps * queries_of_step(one) for one in work.episodes) * a_search * work.query_side
+    visits = sum(one.steps * queries_of_step(one) for one in work.episodes) * work.query_side
+    seconds["train"] += shared_search(work, visits * a_search)
+    add_exchange(seconds, work, sum(one.steps for one in work.episodes), trained_bytes(work, encoder))
     seconds["save and verify"] = stored_bytes(work, encoder) / DISK_RATE
     return seconds, memory + weights_of(work, encoder)[0] + work.index  # what mines stays beside what trains
+
+
+def shared_search(work: CostModel, seconds: float) -> float:
+    """Seconds of a search that takes one device so long; an index of faiss is searched by one process alone."""
+    return seconds if work.index else work.devices.share(seconds)
+
+
+def add_exchange(seconds: dict[str, float], work: CostModel, steps: int, size: float) -> None:
+    """Add what it takes several devices to sum so many bytes of gradients in each step."""
+    if work.devices.count > 1:
+        before = seconds.get("exchange gradients", 0.0)
+        seconds["exchange gradients"] = before + steps * work.devices.exchange_seconds(size)
 
 
 class Bytes(NamedTuple):
@@ -355,7 +381,8 @@ def add_beside(seconds: dict[str, float], work: CostModel, one: Beside) -> Bytes
         seconds[f"score by {one.name}"] = one.scored * scored
     if not one.steps:
         return Bytes(0.0, weights)
-    seconds[f"train {one.name}"] = one.trained * trained
+    seconds[f"train {one.name}"] = work.devices.share(one.trained * trained)
+    add_exchange(seconds, work, one.steps, weights)
     checkpoints = math.ceil(one.steps / work.checkpoint_every)
     seconds["save and verify"] += (6 * one.models + 2 * 3 * checkpoints) * weights / DISK_RATE
     return Bytes((one.models + 3 * min(checkpoints, 2)) * weights, 4 * weights)
@@ -365,7 +392,7 @@ def whole_encoding(work: CostModel, encoder: BiEncoder, sample: Sample, sides: S
     """Seconds to encode all texts of these sides once."""
     texts = {"query": work.data.collection.n_queries, "passage": work.data.collection.n_passages}
     tokens = sample.tokens(*(texts[side] if side in sides else 0 for side in ("query", "passage")))
-    return tokens * encode_seconds(encoder, sample.passages, work.token_budget, work.precision)
+    return work.devices.share(tokens) * encode_seconds(encoder, sample.passages, work.token_budget, work.precision)
 
 
 def add_own(seconds: dict[str, float], work: CostModel, own: Own) -> None:
@@ -375,7 +402,8 @@ def add_own(seconds: dict[str, float], work: CostModel, own: Own) -> None:
     seconds["encode"] += whole_encoding(work, encoder, sample, own.sides)
     indexed = round(sample.chunks * collection.n_passages)
     judged = judged_queries(work.data)
-    seconds["search"] += judged * indexed * search_seconds(encoder.dim, indexed, JUDGED, work.store_dtype)
+    a_search = indexed * search_seconds(encoder.dim, indexed, JUDGED, work.store_dtype)
+    seconds["search"] += shared_search(work, judged * a_search)
 
 
 def stored_bytes(work: CostModel, encoder: BiEncoder) -> float:
@@ -389,16 +417,18 @@ def time_training(work: CostModel, encoder: BiEncoder, sample: Sample) -> tuple[
     """Seconds of all optimiser steps, and bytes of memory at their largest.
 
     Micro-batches of more than ``TIMED_TOKENS`` tokens are timed on a part of them. The gradient cache adds a
-    forward pass, half of what a backward one takes.
+    forward pass, half of what a backward one takes. Several devices divide a step by texts; each makes the update.
     """
     side: Side = "query" if work.query_side else "passage"
-    whole = tokens_of_step(widest(work), work.micro_queries, sample, work)
+    text = sample.tokens(1, 0) if work.query_side else sample.in_steps.tokens(0, 1)
+    whole = work.devices.share(tokens_of_step(widest(work), work.micro_queries, sample, work), text)
     micro = min(whole, work.chunk_tokens or whole)
     passes = 4 / 3 if micro < whole else 1.0
     tokens = sample.queries if work.query_side else sample.in_steps.passages
     cost = training_cost(encoder, spread(tokens, int(min(micro, TIMED_TOKENS))), side, work.precision)
     seconds = sum(
-        one.steps * (cost.update + passes * cost.token * tokens_of_step(one, None, sample, work))
+        one.steps
+        * (cost.update + passes * cost.token * work.devices.share(tokens_of_step(one, None, sample, work), text))
         for one in work.episodes
     )
     return seconds, cost.before + cost.grown * max(micro / TIMED_TOKENS, 1.0)

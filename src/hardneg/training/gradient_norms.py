@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from hardneg.process.distributed import add_gradients
+from hardneg.training.gradient_sums import GradientSums, add_gradients
 
 LAYER = re.compile(r"\.layers?\.(\d+)\.")
 THIRDS = ("bottom", "middle", "top")
@@ -66,7 +66,7 @@ def source_norms(
         for p in trained:
             p.grad = None
         scores.backward(by_score * pairs, retain_graph=True)
-        add_gradients(trained)
+        add_gradients(GradientSums(trained))
         if (value := norm([p.grad for p in trained if p.grad is not None])) is not None:
             found[f"grad_norm_{source}"] = value
     for p, gradient in zip(trained, before, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,8 @@ from torch import Tensor, nn
 
 from hardneg import keyed_random
 from hardneg.errors import NumericError
-from hardneg.process.distributed import add_gradients, member
+from hardneg.process.distributed import member
+from hardneg.training.gradient_sums import GradientSums, add_gradients
 from hardneg.training.optim import Schedule
 
 RING = 64  # the queries of so many batches are remembered, to name them if a loss is not finite
@@ -24,6 +26,7 @@ class StepOutput:
 
     loss: Tensor  # sum over the micro-batch's queries, divided by the queries of the whole step
     facts: dict[str, Tensor] = field(default_factory=dict)
+    once: bool = False  # whether the backward pass is sure to accumulate each parameter's gradient only once
 
 
 class Batch(Protocol):
@@ -91,22 +94,29 @@ def train_steps(
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     guard = Guard(check_every)
     model.train()
-    for index in range(start, stop):
-        batch = batches(index)
-        torch.manual_seed(dropout_seed(seed, index))
-        loss, facts = backward(objective, batch)
-        asked_to_stop = add_gradients(parameters)
-        facts |= probe(index)
-        grad_norm = nn.utils.clip_grad_norm_(parameters, clip, foreach=True)
-        rate = schedule(index)
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        guard.watch(index, batch, optimizer, torch.isfinite(loss) & torch.isfinite(grad_norm))
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        if index + 1 == stop or guard.is_due():
-            guard.read()
-        yield Step(index, loss, rate, grad_norm, len(batch.query_rows), facts, guard.read, asked_to_stop)
+    with GradientSums(in_order(model, parameters)) as sums:
+        for index in range(start, stop):
+            batch = batches(index)
+            torch.manual_seed(dropout_seed(seed, index))
+            loss, facts = backward(objective, batch, sums.early)
+            asked_to_stop = add_gradients(sums)
+            facts |= probe(index)
+            grad_norm = nn.utils.clip_grad_norm_(parameters, clip, foreach=True)
+            rate = schedule(index)
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            guard.watch(index, batch, optimizer, torch.isfinite(loss) & torch.isfinite(grad_norm))
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            if index + 1 == stop or guard.is_due():
+                guard.read()
+            yield Step(index, loss, rate, grad_norm, len(batch.query_rows), facts, guard.read, asked_to_stop)
+
+
+def in_order(model: nn.Module, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """The parameters in the order in which the model names them, which is about that of their use."""
+    places = {id(p): place for place, p in enumerate(model.parameters())}
+    return sorted(parameters, key=lambda p: places.get(id(p), -1))
 
 
 def dropout_seed(seed: int, step: int) -> int:
@@ -115,13 +125,25 @@ def dropout_seed(seed: int, step: int) -> int:
     return keyed_random.key(seed, "dropout", step, *([process] if process else [])) >> 1
 
 
-def backward(objective: Objective, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-    """Accumulate the gradient of all micro-batches; returns the sums of their losses (detached) and facts."""
+def backward(
+    objective: Objective,
+    batch: Batch,
+    early: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Accumulate the gradient of all micro-batches; returns the sums of their losses (detached) and facts.
+
+    Parameters
+    ----------
+    early : the block in which gradients are added up while the last backward pass runs. A pass that may give a
+        parameter several gradients, as that of the gradient cache does, runs outside: they are added up later.
+    """
     total: Tensor | None = None
     facts: dict[str, Tensor] = {}
-    for part in batch.micro():
+    parts = batch.micro()
+    for number, part in enumerate(parts, 1):
         output = objective(part)
-        output.loss.backward()
+        with early() if output.once and number == len(parts) else contextlib.nullcontext():
+            output.loss.backward()
         total = output.loss.detach() if total is None else total + output.loss.detach()
         for name, value in output.facts.items():
             facts[name] = facts[name] + value if name in facts else value

@@ -78,11 +78,12 @@ def group_objective(
         losses = loss(scores, upload(batch.targets(), scores.device), masked, *taught)
         total = losses.sum() / batch.step_queries
         if batch.sources is None:
-            return StepOutput(total)
+            return StepOutput(total, once=cache_tokens is None)
         columns = {name: upload(pairs, scores.device) for name, pairs in source_columns(batch).items()}
         if not in_batch:
             del columns["in_batch"]
-        return StepOutput(total, source_norms(total, scores, encoder.parameters(), columns))
+        norms = source_norms(total, scores, encoder.parameters(), columns)
+        return StepOutput(total, norms, once=cache_tokens is None)
 
     return objective
 

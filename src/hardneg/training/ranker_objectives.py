@@ -86,9 +86,10 @@ def ranker_objective(
         losses = loss(scores, upload(own_mask(batch, known), scores.device))
         total = losses.sum() / batch.step_queries
         if batch.sources is None:
-            return StepOutput(total)
+            return StepOutput(total, once=cache_tokens is None)
         columns = {name: upload(places, scores.device) for name, places in own_sources(batch).items()}
-        return StepOutput(total, source_norms(total, scores, ranker.parameters(), columns))
+        norms = source_norms(total, scores, ranker.parameters(), columns)
+        return StepOutput(total, norms, once=cache_tokens is None)
 
     return objective
 
@@ -138,9 +139,10 @@ def adversarial_objective(
         total, against, towards, width = (part.sum() / batch.step_queries for part in (*losses, spread))
         facts = {"adversarial": against.detach(), "distillation": towards.detach(), "entropy": width}
         if batch.sources is None:
-            return StepOutput(total, facts)
+            return StepOutput(total, facts, once=cache_tokens is None)
         columns = {name: upload(places, scores.device) for name, places in own_sources(batch).items()}
-        return StepOutput(total, facts | source_norms(total, scores, encoder.parameters(), columns))
+        norms = source_norms(total, scores, encoder.parameters(), columns)
+        return StepOutput(total, facts | norms, once=cache_tokens is None)
 
     return objective
 

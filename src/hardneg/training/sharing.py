@@ -20,7 +20,7 @@ def shared(encode: Encode) -> Encode:
 
     Every process gets all vectors, in order, and computes the same loss. Its gradient is complete for the
     sequences that it encoded, so the backward pass needs no exchange. At the end
-    :func:`hardneg.process.distributed.add_gradients` adds up the gradients of all processes.
+    :mod:`hardneg.training.gradient_sums` adds up the gradients of all processes.
     """
     own, size = member()
     if size == 1:

@@ -264,7 +264,7 @@ def list_objective(settings: Adore, encoder: BiEncoder, queries: TokenStore, ret
             cut=settings.cut,
             weighted=settings.weighted,
         )
-        return StepOutput(losses.sum() / batch.step_queries)
+        return StepOutput(losses.sum() / batch.step_queries, once=True)
 
     return objective
 

@@ -20,8 +20,8 @@ from hardneg.errors import BusyError, Interrupted, PeerError
 from hardneg.experiment.folder import Experiment
 from hardneg.process.progress import note
 from hardneg.process.signals import stop_flag
+from hardneg.recipes.ance.jobs import Job
 from hardneg.recipes.ance.refreshing import heartbeat_of
-from hardneg.recipes.ance.roles import Job
 from hardneg.recipes.settings import TrainingSettings
 
 log = logging.getLogger(__name__)
@@ -30,12 +30,13 @@ BEGIN_SECONDS = 120.0  # to load everything, before the first sign of life
 STOP_SECONDS = 30.0  # for a role to stop at a signal; then it is killed
 # Stopped, or somebody has the role: an orphan of an earlier supervisor, which is about to end.
 PASSING = (Interrupted.status, BusyError.status)
+REST = ("STOPPED:", "PEER_LOST:")  # what the others of a group say when one of them has failed
 RETRIES = 5  # restarts in a row without a new version
 BACKOFF = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 
 class Worker:
-    """A role in a process of its own, restarted when it is killed or hangs.
+    """A role in a process of its own, restarted when it is killed or hangs; of a group, the one that leads it.
 
     Parameters
     ----------
@@ -56,6 +57,7 @@ class Worker:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
+            env={**os.environ, **self.job.environment},
             start_new_session=True,  # Ctrl-C comes to the supervisor, which passes it on
         )
         assert self.process.stdin
@@ -66,7 +68,7 @@ class Worker:
             self.process.stdin.write(json.dumps(told) + "\n")
             self.process.stdin.flush()
         self.last, self.since = self.beat.read(), time.monotonic()
-        self.begun = False
+        self.begun, self.former = False, process_of(self.last)
 
     def _forward(self, stream: IO[str]) -> None:
         """Show what the role says, with its name before it."""
@@ -88,8 +90,8 @@ class Worker:
         if status == 0:
             return False
         if status > 0 and status not in PASSING:  # a fault of its own, told already
-            last = self.tail[-1] if self.tail else ""
-            raise RoleFailed(f"the {self.job.role} ended with exit status {status} ({last:.200})", status)
+            what = f"the {self.job.role} ended with exit status {status} ({self._fault():.200})"
+            raise RoleFailed(what, status)
         if self.failures >= RETRIES:
             what = f"the {self.job.role} ended {RETRIES + 1} times in a row ({describe_end(status)})"
             raise RoleFailed(what, status if status > 0 else PeerError.status)
@@ -100,6 +102,11 @@ class Worker:
         self._start()
         return True
 
+    def _fault(self) -> str:
+        """The line of its fault: the last one, but for those of the rest of a group."""
+        said = [line for line in self.tail if not line.startswith(REST)] or self.tail
+        return said[-1] if said else ""
+
     def _wait(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
@@ -109,7 +116,7 @@ class Worker:
     def _watch_beat(self) -> None:
         """Kill a role that has fallen silent."""
         if (now := self.beat.read()) != self.last:
-            self.begun = self.begun or now.startswith(f"{self.process.pid} ")
+            self.begun = self.begun or process_of(now) != self.former
             self.last, self.since = now, time.monotonic()
         elif time.monotonic() - self.since > self.silent_seconds + (0 if self.begun else BEGIN_SECONDS):
             log.warning("the %s gave no sign of life for %.0f s and is killed", self.job.role, self.silent_seconds)
@@ -133,6 +140,11 @@ class Worker:
         if self.process.stdin:
             with contextlib.suppress(BrokenPipeError):
                 self.process.stdin.close()
+
+
+def process_of(beat: str) -> str:
+    """The process that gave a sign of life."""
+    return beat.partition(" ")[0]
 
 
 class RoleFailed(PeerError):

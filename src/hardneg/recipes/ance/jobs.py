@@ -1,0 +1,135 @@
+"""What a role of an experiment is told, and how: one process a role, or a group of them.
+
+A role reads its job from one line of JSON on its standard input, which then stays open. If the input ends, the
+process that started the role is gone; then the role stops at the next place where nothing is lost. If the job is
+for a group, this process starts the others, leads them and computes nothing. They find the job in the environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO, Any
+
+from hardneg.errors import Interrupted, PeerError
+from hardneg.process.memory import limit_of
+from hardneg.process.threads import visible_devices
+from hardneg.process.torchrun import end_as, run_group
+
+ORPHAN_SECONDS = 6.0  # to stop where nothing is lost when whoever started the role is gone; then it ends
+PR_SET_PDEATHSIG = 1  # of Linux's prctl.h
+JOB = "HARDNEG_JOB"  # environment of the processes of a group
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """All that a role must know, ready for JSON."""
+
+    recipe: str
+    role: str
+    out: str
+    data: str
+    source: Mapping[str, Any]  # of the models
+    settings: Mapping[str, Any]
+    splits: Mapping[str, str]
+    split_seed: int  # of the queries that are held out
+    inputs: Mapping[str, str]
+    cache: str | None
+    supervised: bool  # somebody restarts the other roles: wait for them however long it takes
+    threads: int | None = None  # of each process
+    max_ram: str | None = None
+    max_vram: str | None = None
+    processes: int = 1  # that work together as this role
+    devices: str | None = None  # the CUDA devices that they see; None: all that this process sees
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What its processes find in the environment, besides all that this one does."""
+        seen = {} if self.devices is None else {"CUDA_VISIBLE_DEVICES": self.devices}
+        return seen | ({"OMP_NUM_THREADS": str(self.threads)} if self.processes > 1 else {})
+
+
+def jobs_of(job: Job, roles: Sequence[str], groups: Mapping[str, int]) -> list[Job]:
+    """The job of each of these roles, which share the threads, the memory and the CUDA devices of this process.
+
+    Parameters
+    ----------
+    groups : the number of processes of a role; 1 where none is said. If there are devices enough, each process
+        gets one of its own, the first role's the first ones; without a group two roles may share one.
+    """
+    import torch
+
+    counts = [groups.get(role, 1) for role in roles]
+    total, device = max(sum(counts), 1), job.source["device"]
+    names = visible_devices() if device == "cuda" else []
+    several = len(names) >= total > 1
+    ram, vram = limit_of("cpu"), limit_of("cuda")
+    return [
+        dataclasses.replace(
+            job,
+            role=role,
+            threads=max(torch.get_num_threads() // total, 1),
+            max_ram=None if ram is None else str(ram // total),
+            max_vram=None if vram is None else str(vram if several else vram // total),
+            processes=count,
+            devices=",".join(part) if several else None,
+        )
+        for role, count, part in zip(roles, counts, parts_of(names, counts), strict=True)
+    ]
+
+
+def parts_of(names: Sequence[str], counts: Sequence[int]) -> Iterator[Sequence[str]]:
+    """So many of the names for each in turn."""
+    begin = 0
+    for count in counts:
+        yield names[begin : begin + count]
+        begin += count
+
+
+# ---------------------------------------------------------------- in the role
+
+
+def read_job(stream: IO[str]) -> Job:
+    """Read the job, and stop when whoever gave it is gone.
+
+    Parameters
+    ----------
+    stream : the standard input: its end asks the process to stop. A process of a group has the job from the one
+        that leads it, and dies with that.
+    """
+    given = os.environ.pop(JOB, None)
+    told = json.loads(stream.readline() if given is None else given)
+    die_with_parent()
+    if os.getppid() != told.pop("parent"):  # it died before the system could be told
+        raise PeerError("ORPHANED", "the supervisor is gone", "run the same command again")
+    if given is None:
+        threading.Thread(target=_stop_at_end, args=(stream,), daemon=True).start()
+    return Job(**told)
+
+
+def lead(job: Job) -> int:
+    """Start the group of a role and wait for its end; this process ends as the first of them did that failed."""
+    one = dataclasses.replace(job, processes=1)
+    os.environ[JOB] = json.dumps(dataclasses.asdict(one) | {"parent": os.getpid()})
+    return end_as(run_group(["role"], job.processes))
+
+
+def die_with_parent() -> None:
+    """Let the system kill this process when its parent dies, even if it is stopped; what is published is whole."""
+    with contextlib.suppress(OSError, AttributeError):  # only Linux does; elsewhere the stream's end must do
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _stop_at_end(stream: IO[str]) -> None:
+    """Stop this process when the stream ends; at the latest after ``ORPHAN_SECONDS``."""
+    stream.read()
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(ORPHAN_SECONDS)
+    os._exit(Interrupted.status)

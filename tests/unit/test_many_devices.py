@@ -1,0 +1,114 @@
+"""Estimates for several devices: what is divided, what is not, and what they send each other, by hand."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from test_estimate import work_of
+
+from hardneg.data.training_data import choose_splits
+from hardneg.errors import SettingsError
+from hardneg.models.loading import load_encoder
+from hardneg.recipes import microbenchmarks as timing
+from hardneg.recipes.estimate import describe_work, take_sample, time_stages, tokens_of_step
+from hardneg.recipes.many_devices import BETWEEN, WITHIN, Devices, parse_devices
+from hardneg.recipes.microbenchmarks import spread
+from hardneg.recipes.settings import Episode
+from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
+
+
+@pytest.mark.parametrize(("text", "machines", "each"), [("1", 1, 1), ("8", 1, 8), ("2x8", 2, 8), ("1x3", 1, 3)])
+def test_devices_are_named_by_a_number_or_by_two(text, machines, each):
+    assert parse_devices(text) == Devices(machines, each)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0", "x", "8x", "x8", "-1", "2x0", "1.5", "2x8x4", "cuda", "٣", "9" * 30, "True"]
+)
+def test_what_is_no_number_of_devices_is_refused(text):
+    with pytest.raises(SettingsError) as raised:
+        parse_devices(text)
+    assert (raised.value.code, raised.value.status) == ("BAD_DEVICES", 2)
+
+
+def test_gradients_take_the_time_of_a_ring():
+    assert Devices(1, 1).exchange_seconds(WITHIN) == 0
+    assert Devices(1, 2).exchange_seconds(WITHIN) == 1  # each sends a half, twice
+    assert Devices(1, 8).exchange_seconds(WITHIN) == pytest.approx(2 * 7 / 8)
+    assert Devices(2, 4).exchange_seconds(BETWEEN) == pytest.approx(2 * 7 / 8)
+
+
+def test_nothing_is_divided_into_less_than_a_piece():
+    assert Devices(1, 4).share(100.0) == 25
+    assert Devices(1, 4).share(100.0, 40.0) == 40
+    assert Devices(1, 4).share(30.0, 40.0) == 30
+    assert Devices().share(100.0, 40.0) == 100
+
+
+@pytest.fixture
+def counted(world, monkeypatch):
+    """Whatever is timed takes a second, so that what is left are counts."""
+    monkeypatch.setattr(timing, "seconds_of", lambda work: (work(), 1.0)[1])
+    return choose_splits(world.collection), load_encoder(world.model)
+
+
+def stages(counted, devices, **changes):
+    data, encoder = counted
+    work = work_of(data, episodes=[Episode(1, 60, 16, 8, 5)], devices=devices, **changes)
+    return time_stages(work, encoder, replace(take_sample(work, encoder), seconds=7.0))[0]
+
+
+def test_steps_encoding_and_search_are_divided_and_the_rest_is_not(counted):
+    one, four = (stages(counted, Devices(1, count)) for count in (1, 4))
+    for stage in ("encode", "search"):
+        assert four[stage] == pytest.approx(one[stage] / 4), stage
+    for stage in ("tokenise", "save and verify"):
+        assert four[stage] == one[stage], stage
+    data, encoder = counted
+    sample = take_sample(work_of(data), encoder)
+    step = tokens_of_step(Episode(1, 60, 16, 8, 5), None, sample, work_of(data)) / 4
+    timed = float(spread(sample.passages, int(step)).lengths.sum())
+    assert four["train"] == pytest.approx(16 * (1 + step / timed))  # each makes the whole update
+    size = 4 * sum(p.numel() for p in encoder.parameters())
+    assert four["exchange gradients"] == pytest.approx(16 * 2 * 3 / 4 * size / WITHIN)
+    assert "exchange gradients" not in one
+
+
+def test_a_text_is_the_least_that_a_device_has_of_a_step(counted):
+    many, more = (stages(counted, Devices(1, count))["train"] for count in (500, 5000))
+    assert many == more
+    assert many > 16
+
+
+def test_an_index_of_faiss_is_searched_by_one(counted):
+    found = [stages(counted, devices, index=1000)["search"] for devices in (Devices(), Devices(1, 4))]
+    assert found[0] == found[1]
+
+
+def test_what_is_assumed_is_said(counted):
+    data, encoder = counted
+    facts = describe_work(work_of(data, devices=Devices(2, 8)), encoder, seeds=1, measure=True)["facts"]
+    assert facts["devices"].startswith("16 on 2 machines, each as fast as this one")
+    assert "gradients pass at 1.25 GB/s" in facts["assumed"]
+    assert "time to exchange gradients" in facts
+    alone = describe_work(work_of(data), encoder, seeds=1, measure=True)["facts"]
+    assert not {"devices", "assumed", "time to exchange gradients"} & set(alone)
+
+
+@pytest.mark.parametrize("recipe", ["warmup", "ranker"])
+def test_the_command_estimates_for_several(world, hardneg, tmp_path, recipe):
+    command = ["train", recipe, "--data", world.collection.path, "--model", world.model, "--out", tmp_path / "exp"]
+    command += ["--device", "cpu", "--json", "--devices", "2x4"]
+    status, out, said = hardneg(*command, "--estimate")
+    assert status == 0, said
+    plan = json.loads(out)
+    assert plan["seconds"]["exchange gradients"] > 0
+    assert plan["facts"]["devices"].startswith("8 on 2 machines")
+    for words, line in (
+        (command, "USAGE: devices = 2x4 without an estimate"),
+        ([*command[:-1], "x"], "BAD_DEVICES"),
+    ):
+        status, _, said = hardneg(*words)
+        assert (status, said.count("\n")) == (2, 1), said
+        assert line in said
+    assert not (tmp_path / "exp").exists()

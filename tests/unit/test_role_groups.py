@@ -1,0 +1,183 @@
+"""Groups of processes as roles: who may have them, what each is told, and how one that leads a group ends."""
+
+import json
+import signal
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import hardneg as hn
+from faults.forked import fork
+from hardneg.api import prepare
+from hardneg.api.recipes import RECIPES
+from hardneg.errors import SettingsError
+from hardneg.process import threads
+from hardneg.process.memory import limit_memory
+from hardneg.process.torchrun import end_as
+from hardneg.recipes.ance import jobs, supervision
+from hardneg.recipes.ance.jobs import Job, jobs_of
+from processes import wait
+
+ROLES = ("trainer", "inferencer")
+
+
+def groups(recipe="ance", *, role=None, trainer=2, inferencer=None, device="cpu", **changes):
+    settings = hn.settings_of(recipe, **({"mode": "async"} if recipe == "ance" else {}) | changes)
+    counts = dict(zip(ROLES, (trainer, inferencer), strict=True))
+    return prepare.role_groups(RECIPES[recipe], settings, role, counts, device)
+
+
+def test_a_group_that_is_not_counted_is_one_process():
+    assert groups(trainer=6, inferencer=2) == {"trainer": 6, "inferencer": 2}
+    assert groups() == {"trainer": 2, "inferencer": 1}
+    assert groups(trainer=None, inferencer=3, mode="async-fixed") == {"trainer": 1, "inferencer": 3}
+    assert groups(trainer=None) == {}
+    assert groups("star", trainer=None) == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"recipe": "star"}, "BAD_SETTING: trainer_devices = 2, and star mines and trains in turn; leave it out"),
+        (
+            {"mode": "sync"},
+            "BAD_SETTING: trainer_devices = 2, and ance with mode = sync mines and trains in turn; leave it out, "
+            "or set mode = async",
+        ),
+        (
+            {"role": "trainer"},
+            "BAD_SETTING: trainer_devices = 2 with role = trainer, which is one group by itself; "
+            "give torchrun that number, or leave the role out",
+        ),
+        ({"inferencer": 0}, "BAD_SETTING: inferencer_devices = 0; give 1 or more"),
+        (
+            {"inferencer": 2, "device": "cuda"},
+            "NO_DEVICE: trainer_devices = 2, inferencer_devices = 2 make 4 processes, and of CUDA devices "
+            "there are 3 here; ask for fewer, or for the device cpu",
+        ),
+        (
+            {"device": "cuda:1"},
+            "BAD_SETTING: trainer_devices = 2 on the device cuda:1 alone; say which ones by CUDA_VISIBLE_DEVICES, "
+            "or leave it out",
+        ),
+    ],
+)
+def test_groups_that_cannot_be_are_refused_in_a_line(monkeypatch, given, line):
+    monkeypatch.setattr(prepare, "visible_devices", lambda: ["0", "1", "5"])
+    with pytest.raises(SettingsError) as refused:
+        groups(**given)
+    assert str(refused.value) == line
+
+
+def test_torchrun_starts_no_groups(monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(SettingsError) as refused:
+        groups()
+    assert str(refused.value).startswith("ONE_PROCESS: trainer_devices = 2, and this process was started by torch")
+
+
+def test_a_command_and_a_function_take_them(hardneg, tmp_path, monkeypatch):
+    from hardneg.api import recipes
+
+    seen = []
+    monkeypatch.setattr(recipes, "train", lambda *given, **named: seen.append(named) or {})
+    place = ["--data", "d", "--model", "m", "--out", tmp_path / "e"]
+    assert hardneg("train", "ance", *place, "--trainer-devices", 6, "--inferencer-devices", 2)[0] == 0
+    assert (seen[0]["trainer_devices"], seen[0]["inferencer_devices"]) == (6, 2)
+    assert hardneg("train", "star", *place, "--trainer-devices", 6)[0] == 2
+
+
+# ---------------------------------------------------------------- what each is told
+
+
+def job(device="cpu", **told):
+    empty = {"settings": {}, "splits": {}, "inputs": {}, "cache": None, "split_seed": 0, "supervised": True}
+    return Job("ance", "", "exp", "data", {"device": device, "allow_code": []}, **empty | told)
+
+
+@pytest.fixture
+def devices(monkeypatch):
+    def seen(*names):
+        monkeypatch.setattr(jobs, "visible_devices", lambda: list(names))
+
+    yield seen
+    limit_memory()
+
+
+def test_each_process_of_a_group_has_a_device_of_its_own(devices):
+    devices("0", "1", "2", "5", "GPU-7", "8")
+    limit_memory("8G", "6G")
+    trainer, inferencer = jobs_of(job("cuda"), ROLES, {"trainer": 3, "inferencer": 2})
+    assert (trainer.processes, trainer.devices) == (3, "0,1,2")
+    assert (inferencer.processes, inferencer.devices) == (2, "5,GPU-7")
+    assert trainer.environment["CUDA_VISIBLE_DEVICES"] == "0,1,2"
+    assert int(trainer.max_ram) == 8 * 2**30 // 5
+    assert int(trainer.max_vram) == 6 * 2**30
+
+
+def test_two_roles_share_a_device_and_have_one_each_where_there_are_two(devices):
+    limit_memory(None, "6G")
+    devices("0")
+    assert [(one.devices, one.max_vram) for one in jobs_of(job("cuda"), ROLES, {})] == [(None, str(3 * 2**30))] * 2
+    devices("3", "1")
+    assert [one.devices for one in jobs_of(job("cuda"), ROLES, {})] == ["3", "1"]
+    assert [one.devices for one in jobs_of(job("cuda"), ["trainer"], {})] == [None]
+    assert [one.devices for one in jobs_of(job("cpu"), ROLES, {})] == [None, None]
+
+
+def test_processes_share_the_threads(monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
+    trainer, inferencer = jobs_of(job(), ROLES, {"trainer": 2, "inferencer": 1})
+    assert (trainer.threads, inferencer.threads) == (2, 2)
+    assert (trainer.environment, inferencer.environment) == ({"OMP_NUM_THREADS": "2"}, {})
+    assert [one.threads for one in jobs_of(job(), ROLES, {})] == [3, 3]
+
+
+def test_devices_keep_the_names_that_they_have_here(monkeypatch):
+    monkeypatch.setattr(threads, "_cuda_devices", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert threads.visible_devices() == ["0", "1"]
+    monkeypatch.setenv(
+        "CUDA_VISIBLE_DEVICES", "GPU-3, 7,-1,2"
+    )  # what follows one that is not there does not count
+    assert threads.visible_devices() == ["GPU-3", "7"]
+
+
+def test_the_job_of_a_group_reaches_its_processes(monkeypatch):
+    monkeypatch.setattr(jobs, "run_group", lambda arguments, processes: arguments != ["role"] or processes != 3)
+    monkeypatch.setattr(jobs.os, "getppid", jobs.os.getpid)  # as if that process were this one's parent
+    monkeypatch.setattr(jobs, "die_with_parent", lambda: None)
+    monkeypatch.setenv(jobs.JOB, "")
+    assert jobs.lead(job(processes=3, threads=2)) == 0
+    assert jobs.read_job(sys.stdin) == job(processes=1, threads=2)
+    assert jobs.JOB not in jobs.os.environ
+
+
+# ---------------------------------------------------------------- how it ends
+
+
+@pytest.mark.parametrize("status", [0, 3, -signal.SIGKILL, -signal.SIGTERM])
+def test_the_one_that_leads_ends_as_the_one_that_failed(status):
+    assert wait(fork(lambda: end_as(status))[0]) == status
+
+
+def test_the_fault_of_a_group_is_told_by_the_one_that_has_it():
+    worker = object.__new__(supervision.Worker)
+    worker.job, worker.process = job(), SimpleNamespace(poll=lambda: 3)
+    worker.tail = ["text", "a.tsv:3: BAD_LINE: two columns; give three", "STOPPED: stopped by SIGTERM; resume"]
+    with pytest.raises(supervision.RoleFailed, match=r"exit status 3 \(a.tsv:3: BAD_LINE"):
+        worker.is_busy()
+    worker.tail = ["PEER_LOST: another is gone"]
+    with pytest.raises(supervision.RoleFailed, match=r"exit status 3 \(PEER_LOST"):
+        worker.is_busy()
+
+
+def test_a_sign_of_life_of_any_new_process_says_that_a_role_has_begun():
+    assert supervision.process_of("12 7 host") == "12" != supervision.process_of("123 1 host")
+    assert supervision.process_of("") == ""
+
+
+def test_a_job_is_json():
+    assert Job(**json.loads(json.dumps(job(devices="0,1").__dict__))) == job(devices="0,1")
