@@ -150,4 +150,4 @@ def _work(collection):
     """As much of a plan's work as a sample asks for."""
     from types import SimpleNamespace
 
-    return SimpleNamespace(data=SimpleNamespace(collection=collection))
+    return SimpleNamespace(data=SimpleNamespace(collection=collection), passage_length=None)
