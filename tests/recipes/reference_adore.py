@@ -6,9 +6,31 @@ import numpy as np
 import torch
 from reference_tele import SlowEncoder
 
+TIE = 1e-4  # scores of about 60 that differ by less come in another order when other instructions add them up
+
+
+def settled(order, scores, seen):
+    """The order that was seen, if it is this one up to passages whose scores rounding cannot tell apart.
+
+    Parameters
+    ----------
+    order : all rows, best first.
+    scores : the score of each row.
+    seen : the first rows as they were seen; None: nothing was.
+    """
+    if seen is None or len(set(seen)) < len(seen):
+        return order
+    if any(abs(scores[a] - scores[b]) > TIE for a, b in zip(order, seen, strict=False)):
+        return order
+    return [*seen, *(row for row in order if row not in set(seen))]
+
 
 class SlowAdore:
-    """The query encoder trained on exact lists, one query and one pair at a time."""
+    """The query encoder trained on exact lists, one query and one pair at a time.
+
+    ``seen`` and ``ranked_then`` tell how the tool ordered what the queries of a step retrieved, and what they were
+    given, best first. Of passages that tie but for rounding its order is taken (:func:`settled`).
+    """
 
     def __init__(self, world, train, *, measure="RR", weighted=True, depth=12, cut=10, encoders=None):
         self.query, fixed = encoders or (SlowEncoder(world.calm), SlowEncoder(world.calm))
@@ -20,33 +42,36 @@ class SlowAdore:
         self.collection, self.train_set = collection, train
         self.measure, self.weighted, self.depth, self.cut = measure, weighted, depth, cut
         self.moments, self.made, self.lists = {}, 0, []
+        self.seen, self.ranked_then = {}, {}
 
     def known(self, query):
         return self.train_set.of(int(np.flatnonzero(self.train_set.query_rows == query)[0])).tolist()
 
-    def ranked(self, vector, rows=None):
+    def ranked(self, vector, rows=None, seen=None):
         """These passages, or all of them, best first."""
         rows = np.arange(len(self.passages)) if rows is None else np.array(rows)
         scores = (self.passages[rows].double() @ vector.detach().double()).float()
-        return rows[torch.argsort(-scores, stable=True).numpy()].tolist()
+        order = rows[torch.argsort(-scores, stable=True).numpy()].tolist()
+        return settled(order, dict(zip(rows.tolist(), scores.tolist(), strict=True)), seen)
 
-    def negatives(self, query):
+    def negatives(self, query, seen=None):
         """What the query retrieves now, without its positives and their copies."""
-        with torch.no_grad():
-            order = self.ranked(self.query.encode(self.collection.query_texts.take([query])[0]))
         texts = {self.texts[row] for row in self.known(query)}
-        return [row for row in order if self.texts[row] not in texts][: self.depth]
+        others = [row for row, text in enumerate(self.texts) if text not in texts]
+        with torch.no_grad():
+            vector = self.query.encode(self.collection.query_texts.take([query])[0])
+        return self.ranked(vector, others, seen)[: self.depth]
 
     def loss(self, query, given=None):
         """Of the list that the query retrieves, or of its positives and what is given, as it ranks them now."""
         known = self.known(query)
         vector = self.query.encode(self.collection.query_texts.take([query])[0])
-        rows = self.ranked(vector)[: self.depth]
+        rows = self.ranked(vector, seen=self.seen.get(query))[: self.depth]
         self.lists.append(rows)
         ranks = list(range(1, self.depth + 1))
         texts = {self.texts[row] for row in known}
         if given is not None:
-            rows = self.ranked(vector, known + given)
+            rows = self.ranked(vector, known + given, self.ranked_then.get(query))
             ranks = list(range(1, len(rows) + 1))
         elif not set(rows) & set(known):
             ranks += [self.depth + j for j in range(1, len(known) + 1)]

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from reference_adore import SlowAdore
+from reference_adore import TIE, SlowAdore, settled
 from reference_tele import SlowEncoder
 from safetensors.torch import load_file
 
@@ -18,6 +18,7 @@ from hardneg.data.training_data import choose_splits
 from hardneg.errors import Faults
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.loading import load_encoder
+from hardneg.recipes.adore import lists, recipe
 from hardneg.recipes.adore.fixed_negatives import FixedNegatives
 from hardneg.recipes.adore.lists import Retrieval, ranked
 from hardneg.recipes.adore.recipe import RECIPE
@@ -35,20 +36,51 @@ def train(world):
     return choose_splits(world.collection, dev="none").train
 
 
+@pytest.fixture
+def orders(monkeypatch):
+    """Of every step, in order: what its queries retrieved, and how what they were given was ranked; best first."""
+    retrieved, given = [], []
+    search, rank = lists.search_in_step, recipe.ranks_of
+
+    def search_in_step(*arguments):
+        scores, rows = search(*arguments)
+        retrieved.append(rows.tolist())
+        return scores, rows
+
+    def ranks_of(of, scores, valid):
+        ranks = rank(of, scores, valid)
+        order = torch.where(valid, ranks, len(of.rows[0]) + 1).argsort(dim=1).numpy()
+        rows = [one[at][:count] for one, at, count in zip(of.rows, order, valid.sum(1).tolist(), strict=True)]
+        given.append([row.tolist() for row in rows])
+        return ranks
+
+    monkeypatch.setattr(lists, "search_in_step", search_in_step)
+    monkeypatch.setattr(recipe, "ranks_of", ranks_of)
+    return retrieved, given
+
+
+def follow(slow, queries, orders, step):
+    """Let the slow one settle its ties as the tool did in a step."""
+    retrieved, given = orders
+    slow.seen = dict(zip(queries, retrieved[step], strict=True))
+    slow.ranked_then = dict(zip(queries, given[step], strict=True))
+
+
 @pytest.mark.parametrize(("measure", "weighted"), [("RR", True), ("nDCG", True), ("RR", False)])
-def test_steps_equal_a_slow_reimplementation(run_states, world, train, watched_batches, measure, weighted):
+def test_steps_equal_a_slow_reimplementation(run_states, world, train, watched_batches, orders, measure, weighted):
     done = run_states(RECIPE, **SMALL, measure=measure, weighted=weighted)
     slow = SlowAdore(world, train, measure=measure, weighted=weighted)
-    for row, queries, rate in zip(done.metrics, watched_batches, RATES, strict=True):
+    for step, (row, queries, rate) in enumerate(zip(done.metrics, watched_batches, RATES, strict=True)):
+        follow(slow, queries, orders, step)
         loss, norm = slow.train(queries, rate)
         assert row["lr"] == pytest.approx(rate)
         assert row["loss"] == pytest.approx(loss, abs=1e-4)
         assert row["grad_norm"] == pytest.approx(norm, rel=2e-3)
-        lists = np.array(slow.lists[-len(queries) :], np.int32)
+        found = np.array(slow.lists[-len(queries) :], np.int32)
         # a stale embedding, of the step before, would retrieve other lists
-        assert row["retrieved"] == hashlib.sha256(lists.tobytes()).hexdigest()[:16]
+        assert row["retrieved"] == hashlib.sha256(found.tobytes()).hexdigest()[:16]
         assert row["overlap"] == 1.0
-        assert_ranked(row, lists, [slow.known(query) for query in queries])
+        assert_ranked(row, found, [slow.known(query) for query in queries])
     assert len({row["retrieved"] for row in done.metrics}) == len(done.metrics)
 
 
@@ -57,7 +89,17 @@ def test_the_rate_rises_and_falls_over_the_whole_schedule(run_states):
     assert [row["lr"] for row in done.metrics] == pytest.approx([2e-3, 4e-3, 4e-3, 3e-3, 2e-3, 1e-3])
 
 
-def test_a_stale_embedding_is_noticed(run_states, world, train, monkeypatch, watched_batches):
+def test_only_what_rounding_can_swap_is_settled_as_it_was_seen():
+    scores = {1: 9.0, 2: 8.0 + TIE / 2, 3: 8.0, 4: 7.0 + TIE / 2, 5: 7.0}
+    order = [1, 2, 3, 4, 5]
+    assert settled(order, scores, None) == order
+    assert settled(order, scores, [1, 3, 2]) == [1, 3, 2, 4, 5]
+    assert settled(order, scores, [1, 2, 3, 5]) == [1, 2, 3, 5, 4]
+    for wrong in ([2, 1, 3], [1, 2, 4], [1, 3, 3], [1, 2, 3, 1]):
+        assert settled(order, scores, wrong) == order
+
+
+def test_a_stale_embedding_is_noticed(run_states, world, train, monkeypatch, watched_batches, orders):
     real, before = Retrieval.lists, []
 
     def stale(self, batch, vectors):
@@ -67,10 +109,11 @@ def test_a_stale_embedding_is_noticed(run_states, world, train, monkeypatch, wat
     monkeypatch.setattr(Retrieval, "lists", stale)
     done = run_states(RECIPE, **SMALL)
     slow, same = SlowAdore(world, train), []
-    for row, queries, rate in zip(done.metrics, watched_batches, RATES, strict=True):
+    for step, (row, queries, rate) in enumerate(zip(done.metrics, watched_batches, RATES, strict=True)):
+        follow(slow, queries, orders, step)
         slow.train(queries, rate)
-        lists = np.array(slow.lists[-len(queries) :], np.int32)
-        same.append(row["retrieved"] == hashlib.sha256(lists.tobytes()).hexdigest()[:16])
+        found = np.array(slow.lists[-len(queries) :], np.int32)
+        same.append(row["retrieved"] == hashlib.sha256(found.tobytes()).hexdigest()[:16])
     assert same[0]
     assert not all(same[1:])
 
@@ -129,11 +172,12 @@ def negatives_of(step):
 
 
 @pytest.mark.parametrize("negatives", ["static", "random"])
-def test_the_other_arms_equal_a_slow_reimplementation(run_states, world, train, watched_lists, negatives):
+def test_the_other_arms_equal_a_slow_reimplementation(run_states, world, train, watched_lists, orders, negatives):
     done = run_states(RECIPE, **SMALL, negatives=negatives)
     slow = SlowAdore(world, train)
-    for row, step, rate in zip(done.metrics, watched_lists, RATES, strict=True):
+    for number, (row, step, rate) in enumerate(zip(done.metrics, watched_lists, RATES, strict=True)):
         queries, given = step[0], negatives_of(step)
+        follow(slow, queries, orders, number)
         assert [positives for positives, _ in step[1]] == [slow.known(query) for query in queries]
         loss, norm = slow.train(queries, rate, given)
         assert row["loss"] == pytest.approx(loss, abs=1e-4)
@@ -175,14 +219,15 @@ def test_static_negatives_are_what_was_retrieved_at_the_last_refresh(
     settings = SMALL | {"steps": 8, "learning_rate": 1e-2, "measure_every": 4, "refresh_every": every}
     done = run_states(RECIPE, **settings, negatives="static")
     slow = SlowAdore(world, train)
-    before = {query: slow.negatives(query) for query in train.query_rows.tolist()}
-    slow.query = SlowEncoder(done.path / "states/4/model/query")
-    later = {query: slow.negatives(query) for query in train.query_rows.tolist()}
-    assert sum(before[query] != later[query] for query in before) > 30  # or this could not fail
+    later = SlowAdore(world, train)
+    later.query = SlowEncoder(done.path / "states/4/model/query")
+    rows = train.query_rows.tolist()
+    assert sum(slow.negatives(query) != later.negatives(query) for query in rows) > 30  # or this could not fail
     assert len(watched_lists) == 8
     for number, step in enumerate(watched_lists):
-        expected = later if every and number >= every else before
-        assert negatives_of(step) == [expected[query] for query in step[0]]
+        then = later if every and number >= every else slow
+        for query, negatives in zip(step[0], negatives_of(step), strict=True):
+            assert negatives == then.negatives(query, negatives)
 
 
 def test_random_negatives_are_uniform_and_no_positives(run_states, train, watched_lists, world):

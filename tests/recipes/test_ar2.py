@@ -33,6 +33,7 @@ from worlds.tiny_world import COMMON, one_thread  # noqa: F401
 
 LONGEST = 24
 SMALL = {
+    "seed": 8,  # with 7, a negative is drawn or not by two passages that tie but for rounding
     "iterations": 2,
     "retriever_steps": 4,
     "ranker_steps": 3,
@@ -47,9 +48,9 @@ SMALL = {
 
 # Losses of all steps, recorded from this code once the slow re-implementation had given the same.
 RECORDED = {
-    "first ranker": [1.37158, 1.37501, 1.35648, 1.31549, 1.32742],
-    "ranker": [1.33636, 1.23863, 1.17678, 1.41709, 1.55358, 1.41954],
-    "retriever": [1.03247, 1.00289, 0.97174, 0.98831, 1.08442, 1.10643, 1.14302, 1.07468],
+    "first ranker": [1.40497, 1.35296, 1.34058, 1.30714, 1.35584],
+    "ranker": [1.3172, 1.17942, 1.31293, 1.64728, 1.56236, 1.43609],
+    "retriever": [1.09468, 1.02158, 0.9578, 0.95462, 1.05865, 1.07365, 1.11886, 1.14465],
 }
 
 
@@ -255,8 +256,11 @@ def test_a_pipeline_is_the_rankers_order_of_the_retrievers_hits(measured, world)
     expected = rerank(first, RankerScorer(ranker, store), 10)
     again = run_of_state(out, one, "test")
     assert np.array_equal(np.sort(again.cut(10).passage_rows), np.sort(first.cut(10).passage_rows))
-    assert np.array_equal(again.passage_rows, expected.passage_rows)
     np.testing.assert_allclose(again.scores, expected.scores, atol=1e-5)
+    for start, end in zip(again.offsets[:-1], again.offsets[1:], strict=True):
+        scores = dict(zip(expected.passage_rows[start:end].tolist(), expected.scores[start:end], strict=True))
+        theirs = [scores.pop(row) for row in again.passage_rows[start:end].tolist()]  # each passage once
+        np.testing.assert_allclose(theirs, expected.scores[start:end], atol=1e-5)  # in order, but for rounding
 
 
 def test_the_entropy_is_that_of_the_positive_and_the_first_other_hits(measured, world):
