@@ -10,6 +10,8 @@ import pytest
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Threads that wait sleep: beside other programs, spinning ones made these tests ten times as slow.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("HARDNEG_REPORT", "0")  # what trains here is looked at by tests, not by people
 
 ALONE = os.environ.get("HARDNEG_TEST_SHARED") == "0"  # as if nothing lay beside the project
