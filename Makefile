@@ -45,7 +45,7 @@ test: install
 	OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m "not slow" -n 2
 
 # What computes in the machine's best precision, once more in the other: bfloat16 is emulated where nothing multiplies it.
-OTHER ?= bfloat16
+OTHER ?= $(shell grep -qE 'amx_bf16|avx512_bf16' /proc/cpuinfo && echo float32 || echo bfloat16)
 FLOWS := $(addprefix tests/unit/test_,api.py api_retrieval.py cli.py cli_answers.py snapshot.py retriever.py search_length.py \
 	documents.py ann.py embeddings.py bi_encoder.py cross_encoder.py integrations.py export.py verify.py) \
 	$(addprefix tests/recipes/test_,adore_index.py adore_search.py clean.py ance_tele_experiment.py)

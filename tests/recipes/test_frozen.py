@@ -120,8 +120,11 @@ def test_live_and_stored_scores_teach_the_same(run_states, world, ranker, tmp_pa
     assert stored.losses(1)[0] == pytest.approx(live.losses(1)[0], rel=1e-4)
 
 
-def test_the_first_step_is_that_of_a_slow_loop(run_states, world, ranker, tmp_path):
-    """KL alone, at the first step: the model has not moved, so its scores are those of its own search."""
+def test_the_first_step_is_that_of_a_slow_loop(run_states, world, ranker, tmp_path, in_float32):
+    """KL alone, at the first step: the model has not moved, so its scores are those of its own search.
+
+    The tiny world trains in float32; the loop would score in the machine's default, which may be bfloat16.
+    """
     settings = {"steps": 1}
     found = run_states(
         star.RECIPE,

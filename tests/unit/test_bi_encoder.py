@@ -161,14 +161,19 @@ def test_best_precision_follows_the_hardware(monkeypatch):
     for capability, expected in (((7, 0), "float32"), ((8, 0), "bfloat16")):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, capability=capability: capability)
         assert best_precision("cuda") == expected
-    for flags, expected in (({"avx512f", "amx_bf16"}, "bfloat16"), ({"avx512f"}, "float32")):
-        monkeypatch.setattr(hardware, "cpu_flags", lambda flags=flags: flags)
+    for flag, expected in (("amx_bf16", "bfloat16"), ("avx512_bf16", "bfloat16"), ("avx512_vnni", "float32")):
+        monkeypatch.setattr(hardware, "cpu_flags", lambda flag=flag: {"avx512f", flag})
         assert best_precision("cpu") == expected
 
 
 @pytest.mark.parametrize(
     ("precision", "flags", "warnings"),
-    [("bfloat16", {"avx512f"}, 1), ("bfloat16", {"amx_bf16"}, 0), ("float32", {"avx512f"}, 0)],
+    [
+        ("bfloat16", {"avx512f"}, 1),
+        ("bfloat16", {"amx_bf16"}, 0),
+        ("bfloat16", {"avx512_bf16"}, 0),
+        ("float32", {"avx512f"}, 0),
+    ],
 )
 def test_emulated_bfloat16_is_warned_of(precision, flags, warnings, monkeypatch, caplog):
     monkeypatch.setattr(hardware, "cpu_flags", lambda: flags)

@@ -103,9 +103,10 @@ def test_the_flow_of_commands(run, world, tmp_path, precision):
     whole_flow(run, world, tmp_path, precision)
 
 
-def test_the_flow_where_the_processor_has_amx(run, world, tmp_path, monkeypatch):
+@pytest.mark.parametrize("flag", ["amx_bf16", "avx512_bf16"])
+def test_the_flow_where_the_processor_multiplies_bfloat16(run, world, tmp_path, monkeypatch, flag):
     monkeypatch.delenv("HARDNEG_PRECISION", raising=False)
-    monkeypatch.setattr(hardware, "cpu_flags", lambda: {"avx512f", "amx_bf16"})
+    monkeypatch.setattr(hardware, "cpu_flags", lambda: {"avx512f", flag})
     whole_flow(run, world, tmp_path, "bfloat16")
 
 

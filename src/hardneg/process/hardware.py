@@ -19,6 +19,7 @@ Precision = Literal["float32", "bfloat16"]
 
 VARIABLE = "HARDNEG_PRECISION"
 BYTE_INSTRUCTIONS = {"avx512_vnni", "avx_vnni", "amx_int8"}
+BFLOAT16_INSTRUCTIONS = {"avx512_bf16", "amx_bf16"}
 LARGEST = 127  # of a signed byte
 
 
@@ -40,11 +41,11 @@ def has_half_kernels(device: torch.device) -> bool:
 
 
 def multiplies_bfloat16(device: torch.device | str) -> bool:
-    """Whether a device's hardware multiplies bfloat16: CUDA from Ampere on, processors with AMX."""
+    """Whether a device's hardware multiplies bfloat16: CUDA from Ampere on; AMX or AVX-512 BF16 on a CPU."""
     import torch
 
     device = torch.device(device)
-    return has_half_kernels(device) or (device.type == "cpu" and "amx_bf16" in cpu_flags())
+    return has_half_kernels(device) or (device.type == "cpu" and bool(cpu_flags() & BFLOAT16_INSTRUCTIONS))
 
 
 def has_byte_kernels() -> bool:

@@ -46,7 +46,8 @@ class ExactIndex:
         they are as large as is of use, or as the process's memory limit allows.
     device : where the products run; passages that lie elsewhere are copied there chunk by chunk.
     precision : of the products that propose, without effect on a result; "auto" takes the fastest: "bfloat16" only
-        where hardware multiplies it (AMX; CUDA from Ampere on), and there "float16" for vectors stored so on CUDA;
+        where hardware multiplies it (AMX, AVX-512 BF16; CUDA from Ampere on), and there "float16" for vectors
+        stored so on CUDA;
         "int8" on processors that multiply bytes, once what is searched repays keeping all passages in bytes, too.
     max_norm : the largest norm of a passage, where it is known; otherwise the passages are read once for it.
 
