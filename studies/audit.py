@@ -3,86 +3,28 @@
 Known positives lose their judgement and are planted among mined negatives of BM25 and the model
 (:mod:`audit_plants`); what is planted is drawn anew for each draw. The page tells precision and recall of each
 signal from its threshold on, and of the ranking by its length. With ``--train`` a model is trained with and
-without the planted ones (:mod:`audit_training`). The outcomes that ``--kept`` names make the page again; a draw or
+without the planted ones (:mod:`audit_training`); with ``--signals`` also signals are measured that need a training
+(:mod:`audit_signals`). The outcomes that ``--kept`` names make the page again; a draw or
 an experiment that stands there is not made again.
 """
 
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-from audit_plants import DEPTH, Bool, Searched, is_held, search, with_planted
+import audit_signals
+from audit_figures import figures, told_figures
+from audit_plants import DEPTH, Searched, is_held, search, with_planted
 from audit_training import MEASURE, common_of, folder_of, prepare, steps_of, study_of, told
-from harness import Study, begin, called, command_line, insert, keep, say, table
+from harness import Study, begin, called, command_line, insert, keep, say
 from outcomes import Outcome
 
 from hardneg.api.inputs import collection_of
 from hardneg.data.collection import Collection
 from hardneg.diagnostics.audit import Audit, Pairs, StateRun, audit_pairs
 from hardneg.models.source import ModelSource
-
-LENGTHS = (30, 100, 200, 500, 1000, 2000)
-GRID = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.63, 1.0)
-TOGETHER, ANY = "all together", "any of them"
-
-
-# ---------------------------------------------------------------- figures of a draw
-
-
-def figures(found: Audit, truth: Bool) -> dict[str, Any]:
-    """Precision and recall of each signal by its threshold, and of the rankings by their length.
-
-    Parameters
-    ----------
-    truth : [n] whether each pair was planted.
-    """
-    orders = {TOGETHER: found.order()}
-    orders |= {one.name: np.argsort(-np.nan_to_num(one.strength), kind="stable") for one in found.signals}
-    fires = {one.name: one.fires for one in found.signals} | {ANY: found.fired > 0}
-    return {
-        "queries": len(found.pairs.pool),
-        "pairs": len(truth),
-        "planted": int(truth.sum()),
-        "thresholds": {one.name: one.threshold for one in found.signals},
-        "signals": {name: precision_recall(some, truth) for name, some in fires.items()},
-        "grid": {
-            one.name: {str(value): precision_recall(one.values >= value, truth) for value in GRID}
-            for one in found.signals
-        },
-        "ranking": {name: ranked(truth[order]) for name, order in orders.items()},
-    }
-
-
-def ranked(truth: Bool) -> dict[str, Any]:
-    """How many are planted among the first so many, and the average precision."""
-    hits = np.cumsum(truth)
-    precision = hits[truth] / (np.flatnonzero(truth) + 1)
-    at = {str(length): int(hits[length - 1]) for length in LENGTHS if length <= len(hits)}
-    return {"hits": at, "average precision": float(precision.mean()) if len(precision) else 0.0}
-
-
-def precision_recall(fires: Bool, truth: Bool) -> dict[str, float]:
-    """The pairs that are named, the share of them that was planted, and the share of the planted."""
-    hits = int((fires & truth).sum())
-    return {
-        "named": int(fires.sum()),
-        "precision": hits / max(int(fires.sum()), 1),
-        "recall": hits / max(int(truth.sum()), 1),
-    }
-
-
-def lowest(grids: Sequence[Mapping[str, Mapping[str, float]]], share: float) -> float | None:
-    """The lowest value of the grid from which on at least ``share`` of what is named is planted, in the mean."""
-    for value in GRID:
-        found = [grid[str(value)] for grid in grids]
-        if all(one["named"] for one in found) and np.mean([one["precision"] for one in found]) >= share:
-            return value
-    return None
-
 
 # ---------------------------------------------------------------- a study of one collection
 
@@ -173,64 +115,21 @@ def train(study: Study, chosen: Namespace, work: Work) -> Study:
     return trained
 
 
-# ---------------------------------------------------------------- tables
-
-
-def told_figures(chosen: Namespace, found: Sequence[Mapping[str, Any]]) -> str:
-    """The tables of a collection: means over the draws, with the lowest and the highest."""
-    if not found:
-        return f"{chosen.name}: not run."
-    one = found[0]
-    head = (
-        f"{chosen.name}: {one['planted']:,} planted among {one['pairs']:,} negatives of {one['queries']:,} queries"
-    )
-    head += f" ({one['planted'] / one['pairs']:.3f}), {len(found)} draws. Mean [lowest, highest] of the draws:"
-    tables = [signals_table(found), ranking_table(found, precision), ranking_table(found, recall)]
-    return "\n\n".join([head, *tables, halves(found)])
-
-
-def signals_table(found: Sequence[Mapping[str, Any]]) -> str:
-    """Precision and recall of each signal from its threshold on."""
-    rows = []
-    for name in found[0]["signals"]:
-        figures = {key: [one["signals"][name][key] for one in found] for key in ("named", "precision", "recall")}
-        cells = (f"{np.mean(figures['named']):,.0f}", spread(figures["precision"]), spread(figures["recall"]))
-        rows.append((name, found[0]["thresholds"].get(name, ""), *cells))
-    return table(("signal", "from", "named", "precision", "recall"), rows)
-
-
-def halves(found: Sequence[Mapping[str, Any]]) -> str:
-    """The lowest threshold of each signal from which on half of what it names is planted."""
-    limits = {name: lowest([one["grid"][name] for one in found], 0.5) for name in found[0]["grid"]}
-    told = ", ".join(f"{name} {'none' if value is None else value}" for name, value in limits.items())
-    return f"The lowest threshold from which on half of the named are planted: {told}."
-
-
-def precision(one: Mapping[str, Any], name: str, length: str) -> float:
-    """The share of the first so many that is planted."""
-    return one["ranking"][name]["hits"][length] / int(length)
-
-
-def recall(one: Mapping[str, Any], name: str, length: str) -> float:
-    """The share of the planted that is among the first so many."""
-    return one["ranking"][name]["hits"][length] / one["planted"]
-
-
-def ranking_table(found: Sequence[Mapping[str, Any]], of: Callable[[Mapping[str, Any], str, str], float]) -> str:
-    """Precision or recall of the first so many of each ranking."""
-    lengths = [*found[0]["ranking"][TOGETHER]["hits"]]
-    rows = [
-        (name, *(spread([of(one, name, length) for one in found]) for length in lengths))
-        for name in found[0]["ranking"]
-    ]
-    return table((f"{of.__name__} of the first", *lengths), rows)
-
-
-def spread(values: Sequence[float]) -> str:
-    """The mean with the lowest and the highest, where they differ."""
-    mean = f"{np.mean(values):.2f}"
-    low, high = f"{min(values):.2f}", f"{max(values):.2f}"
-    return mean if low == high else f"{mean} [{low}, {high}]"
+def listen(study: Study, chosen: Namespace, work: Work) -> list[dict[str, Any]]:
+    """The figures of every draw of the signals that need a training; those that are kept are not made again."""
+    found = []
+    for number in range(chosen.signal_draws):
+        name, settings = f"signals-{number}", settings_of(chosen) | audit_signals.settings_of(chosen)
+        kept = study.kept.get((chosen.name, name))
+        if kept is None or kept.settings != settings:
+            if chosen.only_report:
+                continue
+            facts = audit_signals.draw(chosen, number, work.searched)
+            kept = Outcome(name, settings, {}, chosen.threads, facts=facts, collection=work.collection.digest)
+            say(f"{chosen.name}, {name}: done")
+        study.add(kept)
+        found.append(kept.facts)
+    return found
 
 
 # ---------------------------------------------------------------- the command
@@ -246,6 +145,17 @@ def options(parser: ArgumentParser) -> None:
     parser.add_argument("--depth", type=int, default=200, help="candidates that they are drawn from")
     parser.add_argument("--query-length", type=int, default=32)
     parser.add_argument("--passage-length", type=int, default=64)
+    parser.add_argument("--signals", action="store_true", help="train a ranker and states, and ask them too")
+    parser.add_argument("--signal-draws", type=int, default=3)
+    parser.add_argument(
+        "--signal-queries", type=int, default=400, help="of train; half of them with a planted one"
+    )
+    parser.add_argument("--signal-count", type=int, default=5, help="negatives of each query and source")
+    parser.add_argument("--signal-steps", type=int, default=60, help="of each training")
+    parser.add_argument("--signal-batch", type=int, default=8, help="queries of a step")
+    parser.add_argument("--signal-negatives", type=int, default=2, help="of a query in a step of the retriever")
+    parser.add_argument("--signal-dev", type=int, default=100, help="queries that say what was learned")
+    parser.add_argument("--ranker-rate", type=float, default=5e-5)
     parser.add_argument("--train", action="store_true", help="train with, without, and with the audit's filter")
     parser.add_argument("--cells", type=int, help="train so many of the missing experiments, and no more")
     parser.add_argument("--seeds", type=int, default=3)
@@ -265,7 +175,9 @@ def execute(chosen: Namespace) -> str:
     """Examine what the command line names, keep the outcomes, and return the tables."""
     chosen.name = called(chosen.data).rpartition(":")[2]
     study, work = begin(chosen, {}), Work(chosen)
-    parts = [told_figures(chosen, examine(study, chosen, work))]
+    parts = [told_figures(chosen.name, examine(study, chosen, work))]
+    if chosen.signals:
+        parts.append(audit_signals.told(chosen, listen(study, chosen, work)))
     keep(study, chosen)
     if chosen.train:
         trained = train(study, chosen, work)

@@ -3,11 +3,13 @@
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import hardneg as hn
+from hardneg.api.audit import open_world
 from hardneg.api.reopen import experiment_data
 from hardneg.data.collection import Collection
 from hardneg.diagnostics.audit_page import audit_page, audit_section
@@ -15,6 +17,8 @@ from hardneg.errors import ArtifactError, InputError, SettingsError
 from hardneg.experiment.layout import Layout
 from hardneg.negatives.pool import SOURCES, load_pool, save_pool
 from hardneg.records import spans
+from hardneg.report.lists import part_of
+from hardneg.search.runs import load_run, save_run
 from hardneg.storage.artifacts import read_manifest
 from worlds.tiny_world import one_thread  # noqa: F401
 
@@ -85,13 +89,28 @@ def test_an_experiment_is_audited_with_all_its_states(trained, world, tmp_path):
     json.dumps(found, allow_nan=False)
 
 
-def test_a_state_counts_only_if_it_was_searched_for_the_training_queries(trained):
-    seen = max(one["signals"]["retriever"] for one in hn.audit(trained, most=10_000)["suspects"])
-    assert seen <= 3  # untrained, episode 1, final
+def test_a_state_counts_only_if_it_was_searched_for_the_training_queries(trained, world, tmp_path):
+    copied = Path(shutil.copytree(trained, tmp_path / "exp"))
+    states = open_world(copied, world.collection, None).states()
+    assert [(one.name, one.episode) for one in states] == [("untrained", 0), ("episode-1", 1), ("final", 2)]
+    shutil.rmtree(copied / "episodes/2/runs/query")
+    assert [one.name for one in open_world(copied, world.collection, None).states()] == ["untrained", "final"]
 
 
-def test_a_pool_alone_has_texts_and_a_model_adds_ranks(trained, world):
-    pool = trained / "episodes/1/negatives"
+def test_the_lists_of_bm25_that_training_kept_are_taken_unless_it_is_asked(trained, world, tmp_path):
+    copied = Path(shutil.copytree(trained, tmp_path / "exp"))
+    asked = {one["signal"]: one["pairs"] for one in hn.audit(copied, most=1)["signals"]}
+    kept = hn.audit(copied, bm25=False, most=1)
+    assert {one["signal"]: one["pairs"] for one in kept["signals"]} == asked
+    assert "both" not in kept["left_out"]
+    place = copied / "bm25/runs/query"
+    run = load_run(place)
+    save_run(part_of(run, run.query_rows[1:]), place, inputs={}, settings={})
+    assert hn.audit(copied, bm25=False, most=1)["left_out"]["both"] == "BM25 is not asked"
+
+
+def test_a_pool_alone_has_texts_and_a_model_adds_ranks(trained, world, tmp_path):
+    pool = shutil.copytree(trained / "episodes/1/negatives", tmp_path / "pool")
     alone = hn.audit(pool, world.collection, thresholds={"text": 0.01})
     assert alone["pairs"] > 0
     with_ranker = hn.audit(

@@ -7,7 +7,6 @@ from hardneg.diagnostics.audit import (
     KINDS,
     Pairs,
     StateRun,
-    above,
     audit_pairs,
     by_both,
     by_ranker,
@@ -15,6 +14,7 @@ from hardneg.diagnostics.audit import (
     likeness,
     places,
     shingles,
+    standing,
     suspicion,
 )
 from worlds.tiny_records import pool_of, run_of
@@ -89,7 +89,9 @@ def test_a_negative_is_above_when_it_stands_before_every_positive():
     pool = pool_of([[1, 2, 3], [1, 2], [5]], [[8, 9], [7], []])
     run = run_of([[1, 9, 2, 8], [2, 4], [5]])
     # 3 is not found; 7 is not found, so it stands below 2; the third query has no positive to be above of
-    assert above(run, Pairs.of(pool)).tolist() == [True, False, False, False, True, True]
+    near, high = standing(run, Pairs.of(pool))
+    assert high.tolist() == [True, False, False, False, True, True]
+    assert near.tolist() == [1, 0.5, 0, 0, 1, 1]
 
 
 def test_states_count_those_that_rank_a_negative_too_high():

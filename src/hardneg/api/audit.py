@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
+import numpy as np
+
 from hardneg.api.inputs import (
     Data,
     Place,
@@ -35,6 +37,7 @@ from hardneg.errors import ArtifactError, HardnegError, SettingsError
 from hardneg.evaluation.answers import AnswerCache
 from hardneg.experiment.folder import kept_judgements, read_settings
 from hardneg.experiment.layout import Layout, run_of
+from hardneg.experiment.names import BM25
 from hardneg.experiment.provenance import collection_within
 from hardneg.experiment.states import read_states
 from hardneg.negatives.pool import SOURCES, NegativePool, load_pool
@@ -77,7 +80,8 @@ def audit(
     data : without it, the collection of the experiment, from where that remembers it to be.
     model : searches the queries of the pool as the newest state; a pool of no experiment has none otherwise.
     ranker : what scores pairs, a cross-encoder or a bi-encoder; without it, the scores that the pool has.
-    bm25 : search the queries of the pool with BM25 too, which takes long for very many.
+    bm25 : search the queries of the pool with BM25 too, which takes long for very many. Without it, the lists of
+        BM25 that the experiment kept are taken, if it kept those of all queries of the pool.
     judgements : what people judged already, a file as the page saves it: such pairs are left out.
     thresholds : signal -> the value from which on it fires.
     most : pairs to return and to write.
@@ -165,6 +169,19 @@ class World:
                     log.warning("%s; the audit leaves this state out", fault)
         return [one for one in found.values() if one.run.collection == self.collection.digest]
 
+    def kept_bm25(self) -> Run | None:
+        """The lists of BM25 that the experiment kept; None where there are none of some query of the pool."""
+        place = None if self.experiment is None else run_of(Layout(self.experiment).runs_of(BM25), QUERY)
+        if place is None or not is_published(place):
+            return None
+        try:
+            run = load_run(place)
+        except ArtifactError as fault:
+            log.warning("%s; the audit leaves these lists out", fault)
+            return None
+        all_there = bool(np.isin(self.pool.query_rows, run.query_rows).all())
+        return run if all_there and run.collection == self.collection.digest else None
+
 
 def _runs_of(layout: Layout) -> Iterator[tuple[str, int, Path]]:
     """Name, episode and runs of every state: of a finished experiment as it says, else as its folders stand."""
@@ -224,10 +241,12 @@ def evidence(
     if not states:
         for name in ("retriever", "learned", "both"):
             found.left_out[name] = "no runs of the training queries are kept, and no model is given"
-    elif not bm25:
-        found.left_out["both"] = "BM25 is not asked"
-    else:
+    elif bm25:
         found.given["bm25"] = bm25_run(collection, world.pool.query_rows, DEPTH, world.cache)
+    elif (kept := world.kept_bm25()) is not None:
+        found.given["bm25"] = kept
+    else:
+        found.left_out["both"] = "BM25 is not asked"
     return found
 
 

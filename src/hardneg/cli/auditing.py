@@ -33,7 +33,9 @@ def audit(
     ranker: Annotated[
         str | None, option(help="A ranker, whose scores are one more signal.", metavar="MODEL")
     ] = None,
-    bm25: Annotated[bool, option("--bm25/--no-bm25", help="Ask BM25 too, for one of the signals.")] = True,
+    bm25: Annotated[
+        bool, option("--bm25/--no-bm25", help="Search with BM25 too, or take the lists that training kept.")
+    ] = True,
     judgements: JudgementsOption = None,
     threshold: Annotated[
         list[str] | None,

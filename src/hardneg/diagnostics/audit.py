@@ -177,10 +177,14 @@ def places(run: Run, query_rows: Int32, passage_rows: Int32) -> Int64:
     return found
 
 
-def above(run: Run, pairs: Pairs) -> Bool:
+def above(run: Run, pairs: Pairs, mine: Int64) -> Bool:
     """Whether each negative [n] stands in the run above all positives of its query.
 
     Positives that the run has not found stand below all that it has.
+
+    Parameters
+    ----------
+    mine : the place [n] of each negative in the run, as :func:`places` gives it.
     """
     positives = pairs.pool.positives
     owner = owners(positives.offsets)
@@ -188,7 +192,6 @@ def above(run: Run, pairs: Pairs) -> Bool:
     of_positives[of_positives == 0] = np.iinfo(np.int64).max
     best = np.full(len(positives), np.iinfo(np.int64).max)
     np.minimum.at(best, owner, of_positives)
-    mine = places(run, pairs.query_rows, pairs.passage_rows)
     return (mine > 0) & (mine < best[pairs.positions])
 
 
@@ -292,8 +295,8 @@ def by_states(pairs: Pairs, states: Sequence[StateRun]) -> dict[str, Said]:
     """
     seen, near, learned, trained = (np.zeros(len(pairs), np.float32) for _ in range(4))
     for state in states:
-        place = nearness(state.run, pairs)
-        high = place * above(state.run, pairs)
+        place, is_above = standing(state.run, pairs)
+        high = place * is_above
         after = (state.episode >= pairs.episodes) & (state.episode > 0)
         near += place / len(states)
         seen += high / len(states)
@@ -307,18 +310,24 @@ def by_states(pairs: Pairs, states: Sequence[StateRun]) -> dict[str, Said]:
 
 def by_both(pairs: Pairs, bm25: Run, newest: Run) -> Said:
     """The signal ``both``: the smaller nearness of two runs; 0 unless both rank it above all positives."""
-    nearer = np.minimum(nearness(bm25, pairs), nearness(newest, pairs))
-    return nearer * (above(bm25, pairs) & above(newest, pairs)), nearer
+    (one, one_above), (other, other_above) = standing(bm25, pairs), standing(newest, pairs)
+    nearer = np.minimum(one, other)
+    return nearer * (one_above & other_above), nearer
 
 
-def nearness(run: Run, pairs: Pairs) -> Float32:
+def nearness(found: Int64) -> Float32:
     """How near the top of its query's list each negative [n] stands: 1 / log2(1 + place); 0 if it is not there.
 
     The discount of nDCG: a step matters the less, the further down it is. Places 1 to 4 have 0.43 or more, places
     up to 15 have 0.25 or more.
     """
-    found = places(run, pairs.query_rows, pairs.passage_rows)
     return np.where(found > 0, 1 / np.log2(1 + np.maximum(found, 1)), 0).astype(np.float32)
+
+
+def standing(run: Run, pairs: Pairs) -> tuple[Float32, Bool]:
+    """The nearness [n] of each negative, and whether it stands above all positives [n]; the run is read once."""
+    mine = places(run, pairs.query_rows, pairs.passage_rows)
+    return nearness(mine), above(run, pairs, mine)
 
 
 # ---------------------------------------------------------------- all signals together
