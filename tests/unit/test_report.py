@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import sys
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -14,11 +15,11 @@ import pytest
 import hardneg as hn
 from hardneg.api.diagnose import compare_opened, opened_at, report_training
 from hardneg.diagnostics.seeds import pool_seeds
-from hardneg.errors import HardnegError
+from hardneg.errors import HardnegError, SettingsError
 from hardneg.experiment.folder import write_settings
 from hardneg.experiment.layout import Layout
 from hardneg.negatives.candidates import candidates
-from hardneg.negatives.pool import matches
+from hardneg.negatives.pool import ENTRY_ARRAYS, SOURCES, load_pool, matches, save_pool
 from hardneg.report import explorer, page, scripts
 from hardneg.report.drawing import draw
 from hardneg.report.explorer import explorer_data
@@ -30,6 +31,7 @@ from hardneg.report.opened import states_so_far
 from hardneg.report.table import Table
 from hardneg.report.verdict import verdict
 from hardneg.search.runs import load_run, save_run
+from hardneg.storage.artifacts import read_manifest
 from hardneg.storage.lease import lease
 from worlds.tiny_world import SETTINGS
 
@@ -198,7 +200,7 @@ def test_every_figure_of_a_finished_experiment_has_facts(trained):
     assert missing <= {"gradients"}
     others = {name for name, one in drawn.items() if not one.meant}
     assert {"static_and_dynamic", "async_gap", "iterations", "disagreement", "reranking"} <= others
-    assert drawn["audit_signals"].table.column("signal")
+    assert drawn["audit_signals"].table.column("signal") == ["text", "retriever", "both", "learned"]
     assert opened.notes == []
     assert {figure.section for figure in FIGURES} <= set(SECTIONS)
     told = json.loads((trained / "results.json").read_text())
@@ -340,6 +342,26 @@ def test_a_damaged_pool_is_one_line(copied):
     assert set(drawn["momentum"].table.column("pool")) == {"episode 1", "episode 3", "episode 4"}
 
 
+def test_a_pool_without_provenance_is_drawn(copied):
+    for episode in (1, 2, 3, 4):
+        place = copied / f"episodes/{episode}/negatives"
+        pool, inputs = load_pool(place), read_manifest(place).inputs
+        n = len(pool.passage_rows)
+        blank = {"sources": np.full(n, SOURCES.index("file"), np.uint8), "ranks": np.zeros(n, np.int32)}
+        blank |= {"scores": np.full(n, np.nan, np.float32), "anchors": np.full(n, -1, np.int32)}
+        bare = replace(pool, **{name: np.array(getattr(pool, name)) for name in ENTRY_ARRAYS} | blank)
+        shutil.rmtree(place)
+        save_pool(bare, place, settings={}, inputs=inputs)
+    opened, drawn = drawn_of(copied)
+    report = make(opened, ["hardneg"])
+    told = [entry for one in report.explorer["queries"] if one["split"] == "train" for entry in one["negatives"]]
+    assert {entry[1].removeprefix("momentum, ") for entry in told} == {"file"}
+    assert {(entry[3], entry[4]) for entry in told} == {(None, None)}  # rank and score when mined
+    assert set(drawn["audit_sources"].table.column("source")) == {"file"}
+    assert drawn["composition_of_pools"].table is not None
+    assert opened.notes == []
+
+
 def test_what_was_not_examined_is_said_in_a_line(copied):
     told = json.loads((copied / "results.json").read_text())
     kept = {name: value for name, value in told.items() if name not in ("forgetting", "informative")}
@@ -435,6 +457,19 @@ def test_every_chart_stands_beside_its_numbers(report, trained):
             assert (trained / "figures" / f"{name}.{kind}").stat().st_size > 50
     assert (trained / "figures/results.png").read_bytes().startswith(b"\x89PNG")
     assert hn.verify(trained)["leftovers"] == []
+
+
+def test_a_figure_is_a_chart_and_a_frame(report):
+    pandas = pytest.importorskip("pandas")
+    chart, frame = report.figure("results")
+    assert chart.to_dict()["mark"] or chart.to_dict()["layer"]
+    assert isinstance(frame, pandas.DataFrame)
+    assert frame["state"].tolist() == report.tables["results"].column("state")
+    assert report.figure("settings")[0] is None
+    with pytest.raises(SettingsError, match="there is no figure 'result'; did you mean 'results'"):
+        report.figure("result")
+    with pytest.raises(SettingsError, match="the figure 'async_gap' is empty: Negatives were not refreshed"):
+        report.figure("async_gap")
 
 
 def test_the_command_line_makes_the_report(report, trained, capsys):
@@ -542,6 +577,10 @@ def test_experiments_stand_side_by_side(trained, copied):
     assert set(tests.column("p")) == {1.0}
     assert report.verdict.kind == "unsure"
     assert set(report.tables["measured"].column("experiment")) == set(report.several.names)
+    alone, first = make(opened_at(trained), ["hardneg"]).tables, report.several.names[0]
+    for name, column in (("forgetting", "forgotten"), ("cost_summary", "training s"), ("cost_summary", "steps")):
+        assert set(report.tables[name].column("experiment")) == set(report.several.names)
+        assert report.tables[name].where(experiment=first).column(column) == alone[name].column(column)
 
 
 def test_seeds_of_one_experiment_have_a_report_each_and_one_together(trained, tmp_path):

@@ -48,7 +48,8 @@ def diagnose(
 
     Returns
     -------
-    The report, which a notebook displays; ``charts`` and ``tables`` hold its figures by name.
+    The report, which a notebook displays; ``charts`` and ``tables`` hold its figures by name, and ``figure(name)``
+    gives a chart with its numbers as a ``pandas.DataFrame``.
 
     Raises
     ------
@@ -163,7 +164,7 @@ def opened_at(folder: Path, data: Data | None = None, cache: Place | None = None
 
 
 def audited(opened: Opened) -> Opened:
-    """The opened experiment with what an audit of its last pool finds, without BM25 and without a model.
+    """The opened experiment with what an audit of its last pool finds, without a model; of BM25 the kept lists.
 
     A very large pool is left to ``hardneg audit``.
     """

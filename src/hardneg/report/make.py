@@ -10,7 +10,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from hardneg.config import nearest
 from hardneg.diagnostics.audit_page import labelling
+from hardneg.errors import SettingsError
 from hardneg.report.drawing import Drawn, draw
 from hardneg.report.explorer import explorer_data
 from hardneg.report.facts_audit import suspected_queries, suspects_of
@@ -70,6 +72,15 @@ class Report:
     def charts(self) -> dict[str, Any]:
         """Each figure's chart by name, of Altair."""
         return {one.figure.name: one.chart() for one in self.drawn if one.table is not None and one.figure.chart}
+
+    def figure(self, name: str) -> tuple[Any, Any]:
+        """The chart of a figure, None if it has none, and its numbers as a ``pandas.DataFrame``.
+
+        Raises
+        ------
+        SettingsError : no figure is called so, or there is nothing to draw; the text says why.
+        """
+        return figure_of(self.drawn, name)
 
     @cached_property
     def html(self) -> bytes:
@@ -152,6 +163,15 @@ class Comparison:
         """Each figure's chart by name, of Altair."""
         return {one.figure.name: one.chart() for one in self.drawn if one.table is not None and one.figure.chart}
 
+    def figure(self, name: str) -> tuple[Any, Any]:
+        """The chart of a figure, None if it has none, and its numbers as a ``pandas.DataFrame``.
+
+        Raises
+        ------
+        SettingsError : no figure is called so, or there is nothing to draw; the text says why.
+        """
+        return figure_of(self.drawn, name)
+
     @cached_property
     def html(self) -> bytes:
         """The page itself, as UTF-8 HTML."""
@@ -164,6 +184,17 @@ class Comparison:
     def _repr_html_(self) -> str:
         """The page in a frame, as notebooks display it."""
         return framed(self.html)
+
+
+def figure_of(drawn: Sequence[Drawn], name: str) -> tuple[Any, Any]:
+    """The chart and the numbers of the figure that is called so; see :meth:`Report.figure`."""
+    found = {one.figure.name: one for one in drawn}
+    if name not in found:
+        raise SettingsError("BAD_SETTING", f"there is no figure '{name:.60}'", nearest(name, tuple(found)))
+    one = found[name]
+    if one.table is None:
+        raise SettingsError("BAD_SETTING", f"the figure '{name}' is empty: {one.missing}", "choose another one")
+    return one.chart(), one.table.frame()
 
 
 def framed(html: bytes) -> str:

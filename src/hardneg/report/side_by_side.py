@@ -13,7 +13,8 @@ from hardneg.evaluation.measures import Evaluation
 from hardneg.evaluation.significance import bootstrap_interval, holm, randomization_test
 from hardneg.experiment.names import BM25, FINAL, UNTRAINED, shown
 from hardneg.report.drawing import Figure
-from hardneg.report.facts_results import loss_table, measured_table
+from hardneg.report.facts_forgetting import forgetting_table as forgotten_and_learned
+from hardneg.report.facts_results import cost_summary_table, loss_table, measured_table
 from hardneg.report.facts_time import overlap_by_step_table, ranking_by_step_table
 from hardneg.report.measured import evaluations, means_of
 from hardneg.report.opened import Opened
@@ -172,6 +173,17 @@ def _joined(several: Several, make: Any, columns: tuple[str, ...]) -> Table:
     return Table.of(rows)
 
 
+def forgetting_table(several: Several) -> Table:
+    """Shares of training queries forgotten and learned from state to state, of all experiments."""
+    return _joined(several, forgotten_and_learned, ("from", "to", "forgotten", "learned", "MRR@100 then"))
+
+
+def costs_table(several: Several) -> Table:
+    """What each experiment cost, a row for each."""
+    names = ("training s", "refreshing s", "refreshes", "working s", "steps", "tokens encoded", "peak MiB")
+    return _joined(several, cost_summary_table, names)
+
+
 def verdict_of(several: Several) -> Verdict:
     """Which experiment does best, and whether that can be told from chance."""
     try:
@@ -278,10 +290,27 @@ FIGURES: tuple[Figure[Several], ...] = (
         rankings_table,
         errors_chart,
     ),
+    Figure(
+        "forgetting",
+        "Forgetting",
+        "Forgotten and learned",
+        "Training queries whose MRR@100 fell, or rose, from one state to the next.",
+        forgetting_table,
+    ),
+    Figure(
+        "cost_summary",
+        "Cost",
+        "Cost of the whole",
+        "Seconds of training, of refreshing negatives, and of both (STAR, Table 4; ANCE, Table 5). They compare"
+        " only experiments that ran on one machine, beside nothing else.",
+        costs_table,
+    ),
 )
 SECTIONS: tuple[str, ...] = (
     "Settings that differ",
     "Results",
     "Learning curve",
     "Static and dynamic negatives",
+    "Forgetting",
+    "Cost",
 )
