@@ -290,6 +290,8 @@ def test_settings_show_the_values_of_a_preset(hardneg):
     assert (status, err) == (0, "")
     row = next(row for row in json.loads(out) if row["name"] == "queries_per_step")
     assert (row["default"], row["preset"], row["unit"], row["result"]) == (8, 32, "queries", True)
+    row = next(row for row in json.loads(out) if row["name"] == "precision")
+    assert (row["default"], row["preset"]) == ("fastest", "fastest")  # the machine decides, not the class
     status, out, _ = hardneg("settings", "star", "--preset", "finetune")
     assert max(map(len, out.splitlines())) <= 100
     assert "queries; --batch-size" in " ".join(out.split())

@@ -133,8 +133,8 @@ class Keywords(Options, total=False):
     seed: int
     """Seed of every random draw."""
     precision: Literal["float32", "bfloat16"]
-    """Number format of encoding and training. The default is the fastest one of the machine; a resumed experiment
-    keeps its own.
+    """Number format of encoding and training. The default is the fastest one of the machine: `bfloat16` where the
+    hardware multiplies it. A resumed experiment keeps its own.
     """
     token_budget: int
     """Tokens of a batch when texts are encoded."""

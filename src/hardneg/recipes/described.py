@@ -23,6 +23,7 @@ from hardneg.recipes.meanings import meaning_of
 TABLE = "described.json"  # beside the presets
 
 
+BY_MACHINE = {"precision": "fastest"}  # what training takes where nothing is set; not a value
 MINUTES = "Minutes on two CPU cores: to see that everything works."
 OWN_DATA = "For your own data; keeps the best state on dev."
 PRESETS: dict[str, dict[str, str]] = {
@@ -102,7 +103,7 @@ def facts_of(settings: type[Settings]) -> dict[str, dict[str, Any]]:
     return {
         name: {
             "values": values_of(schema[name]),
-            "default": None if field.default is PydanticUndefined else field.default,
+            "default": BY_MACHINE.get(name, None if field.default is PydanticUndefined else field.default),
             "needed": field.is_required(),
             "result": not is_operational(settings, name),
         }
