@@ -21,6 +21,7 @@ import hardneg
 from hardneg.api.recipes import RECIPES
 from hardneg.cli import app
 from hardneg.config import is_operational, read_presets
+from hardneg.recipes.described import BY_MACHINE
 from hardneg.recipes.headings import GROUPS
 from hardneg.recipes.meanings import Meaning, meaning_of
 from hardneg.recipes.settings import Recipe, TrainingSettings
@@ -82,6 +83,8 @@ VERBS: dict[str, tuple[str, ...]] = {
 def default_of(recipe: Recipe, name: str) -> Any:
     """Find the default of a setting; ``...`` where it has none."""
     field = recipe.settings.model_fields[name]
+    if name in BY_MACHINE:
+        return BY_MACHINE[name]
     return ... if field.is_required() else field.get_default(call_default_factory=True)
 
 

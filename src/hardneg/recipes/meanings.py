@@ -360,8 +360,8 @@ MEANINGS: dict[str, Meaning] = {
     # machine
     "seed": Meaning("Seed of every random draw.", "integer"),
     "precision": Meaning(
-        "Number format of encoding and training. The default is the fastest one of the machine: `bfloat16` where the"
-        " hardware multiplies it. A resumed experiment keeps its own."
+        "Number format of encoding and training. The default is the fastest one of the machine: `bfloat16` where"
+        " the hardware multiplies it. A resumed experiment keeps its own."
     ),
     "micro_queries": Meaning(
         "A step is computed in parts of this many queries, to save memory. In-batch negatives stay in a part.",
