@@ -26,6 +26,7 @@ SCRIPTS = (
         "train",
         "iteration",
         "pairs",
+        "crowded",
         "mine",
         "diagnostics",
     ),

@@ -12,7 +12,7 @@ import pytest
 import hardneg
 from hardneg.errors import SettingsError
 from hardneg.process import cpu, threads
-from hardneg.process.cpu import reuse_memory, wait_asleep_if_crowded
+from hardneg.process.cpu import reuse_memory, spin_briefly
 from hardneg.process.threads import pick_device
 
 FAULTS = """
@@ -49,23 +49,23 @@ def test_an_unknown_device_is_refused_by_name():
         pick_device("gpu")
 
 
-def test_threads_sleep_only_where_others_run(monkeypatch):
+def test_threads_spin_briefly_and_not_at_all_where_others_run(monkeypatch):
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(cpu, "_others_run", lambda: False)
-    assert not wait_asleep_if_crowded()
-    assert "GOMP_SPINCOUNT" not in threads.os.environ
-    monkeypatch.setattr(cpu, "_others_run", lambda: True)
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")  # what the user says
-    assert not wait_asleep_if_crowded()
+    assert spin_briefly() is None
     monkeypatch.delenv("OMP_WAIT_POLICY")
     monkeypatch.setitem(sys.modules, "torch", object())  # too late
-    assert not wait_asleep_if_crowded()
+    assert spin_briefly() is None
     monkeypatch.delitem(sys.modules, "torch")
-    assert wait_asleep_if_crowded()
-    assert threads.os.environ["GOMP_SPINCOUNT"] == "0"
-    monkeypatch.delenv("GOMP_SPINCOUNT")
+    assert "GOMP_SPINCOUNT" not in threads.os.environ
+    for others, looks in ((True, 0), (False, cpu.BRIEF)):
+        monkeypatch.setattr(cpu, "_others_run", lambda others=others: others)
+        assert spin_briefly() == looks
+        assert threads.os.environ["GOMP_SPINCOUNT"] == str(looks)
+        assert spin_briefly() is None  # the environment says it now
+        monkeypatch.delenv("GOMP_SPINCOUNT")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux says what runs")
@@ -78,14 +78,18 @@ def test_others_that_run_are_seen():
             other.kill()
 
 
-def test_commands_do_it_before_torch_is_loaded():
-    program = """
+@pytest.mark.parametrize(
+    "first",
+    ["from hardneg.cli.options import begin; begin()", "import hardneg; hardneg.doctor"],
+    ids=["command", "library"],
+)
+def test_it_is_done_before_torch_is_loaded(first):
+    program = f"""
 import sys
 from hardneg.process import cpu
-cpu._others_run = lambda: True
-from hardneg.cli.options import begin
-begin()
-assert cpu.os.environ["GOMP_SPINCOUNT"] == "0"
+cpu._others_run = lambda: False
+{first}
+assert cpu.os.environ["GOMP_SPINCOUNT"] == str(cpu.BRIEF)
 assert "torch" not in sys.modules
 """
     told = {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}  # left as it is where the environment says it

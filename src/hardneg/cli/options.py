@@ -268,11 +268,11 @@ def begin(*, resumable: bool = False, code: list[str] | None = None) -> None:
     ``code``: revisions at which models may run their own code.
     """
     from hardneg.process import progress
-    from hardneg.process.cpu import wait_asleep_if_crowded
+    from hardneg.process.cpu import spin_briefly
     from hardneg.process.distributed import rank
     from hardneg.process.signals import stop_flag
 
-    wait_asleep_if_crowded()
+    spin_briefly()
     if rank() == 0:
         progress.turn_on()
     if resumable:

@@ -1,7 +1,7 @@
 """What is done for speed on the CPU alone: what it is, where and why. Whoever needs to know asks here.
 
-- Threads sleep while they wait: in commands that start where other programs run. OpenMP's threads spin, each for a
-  time slice, where a processor is taken (:func:`wait_asleep_if_crowded`).
+- Threads sleep when they have waited for some microseconds: in commands, and from Python where torch is not loaded
+  yet. OpenMP's threads spin, each for a time slice, where a processor is taken (:func:`spin_briefly`).
 - Number of threads: in commands and roles (:func:`tune`); from Python where nobody has said it
   (:func:`obey_limits`). torch does not see a container's quota, nor how many processes share a machine.
 - The allocator keeps blocks: in commands and roles, with glibc (:func:`reuse_memory`). Mapping an encoder's large
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 KEEP_BYTES = 1 << 30
+BRIEF = 2000  # looks of a waiting thread before it sleeps, some 30 microseconds
 
 _obeyed = False
 
@@ -47,17 +48,18 @@ def tune(threads: int | None = None) -> int:
 
 
 def obey_limits() -> None:
-    """Let torch take no more threads than a command would, once a process, where nobody has said how many.
+    """Let torch take no more threads than a command would, and let them spin as briefly, once a process.
 
-    Callers from Python need it; commands call :func:`tune`. Before torch is loaded the environment says it, for
-    OpenMP and for child processes. Afterwards torch is told, if it has the number that it takes by itself: any
-    other is the user's. What torch is told later stays as it is. One case cannot be told apart: a user asked for
-    just that number before the first use of hardneg.
+    Callers from Python need it; commands call :func:`tune`. What somebody has said is left alone. Before torch is
+    loaded the environment says it, for OpenMP and for child processes. Afterwards torch is told the number of
+    threads, if it has the one that it takes by itself: any other is the user's. What torch is told later stays as
+    it is. One case cannot be told apart: a user asked for just that number before the first use of hardneg.
     """
     global _obeyed
     if _obeyed:
         return
     _obeyed = True
+    spin_briefly()
     limit, torch = default_threads(), sys.modules.get("torch")
     if torch is None and limit < max(usual_threads()):
         os.environ["OMP_NUM_THREADS"] = str(limit)
@@ -66,18 +68,20 @@ def obey_limits() -> None:
         torch.set_num_threads(limit)
 
 
-def wait_asleep_if_crowded() -> bool:
-    """Let threads sleep while they wait for one another, where other programs run; returns whether they do.
+def spin_briefly() -> int | None:
+    """Let threads soon sleep while they wait for one another; returns how often they look before, None: as it was.
 
-    OpenMP's threads spin. A search has thousands of short parallel parts, and while one of its threads waits for a
-    processor, the others spin for a whole time slice, in every part: "While other programs run" in
-    docs/benchmarks.md has figures. What the environment says is left alone, and nothing can be done once torch is
-    loaded.
+    OpenMP's threads look 300,000 times and more. If another program takes a processor, whoever waits for the
+    thread that stood there spins for a whole time slice, in each of thousands of short parallel parts: "While
+    other programs run" in docs/benchmarks.md has figures. ``BRIEF`` looks cost nothing on a quiet machine; where
+    others run already, threads sleep at once. What the environment says is left alone, and nothing can be done
+    once torch is loaded.
     """
-    if {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys() or "torch" in sys.modules or not _others_run():
-        return False
-    os.environ["GOMP_SPINCOUNT"] = "0"
-    return True
+    if {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys() or "torch" in sys.modules:
+        return None
+    looks = 0 if _others_run() else BRIEF
+    os.environ["GOMP_SPINCOUNT"] = str(looks)
+    return looks
 
 
 def _others_run(samples: int = 5) -> bool:

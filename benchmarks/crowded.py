@@ -1,0 +1,95 @@
+"""Training steps on two threads while other programs run: what it costs that threads wait for one another.
+
+The others begin when a run begins, so hardneg did not see them at its start. *OpenMP's own spinning* is the same
+training with what OpenMP does where nobody tells it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from contest import Arrays, Contest, Run, main
+from material import LENGTH
+
+TRAIN = {"queries": 8, "passages": 4, "steps": 3, "length": LENGTH}
+NICED = TRAIN | {"others": 4, "nice": 10}  # as two programs of two threads each
+EQUAL = TRAIN | {"others": 2, "nice": 0}
+GOAL = 0.4  # beside others a step takes at most 2.5 times as long
+
+
+@contextlib.contextmanager
+def others(count: int, nice: int) -> Iterator[None]:
+    """So many programs are busy in the block."""
+    command = ["nice", "-n", str(nice), sys.executable, "-c", "while True: pass"]
+    busy = [subprocess.Popen(command) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
+def training(size: Mapping[str, Any], *, spin: int | None, crowd: bool) -> Run:
+    """Training steps whose waiting threads look ``spin`` times before they sleep; None: as OpenMP has it."""
+    assert "torch" not in sys.modules  # OpenMP reads the variable when it is loaded
+    os.environ.pop("OMP_WAIT_POLICY", None)
+    os.environ.pop("GOMP_SPINCOUNT", None)
+    if spin is not None:
+        os.environ["GOMP_SPINCOUNT"] = str(spin)
+    import train
+
+    steps = train.hardneg(size)
+
+    def run() -> Arrays:
+        with others(size["others"] if crowd else 0, size["nice"]):
+            found = steps()
+        assert not callable(found)
+        return found
+
+    return run
+
+
+def hardneg(size: Mapping[str, Any]) -> Run:
+    from hardneg.process.cpu import BRIEF
+
+    return training(size, spin=BRIEF, crowd=True)
+
+
+def alone(size: Mapping[str, Any]) -> Run:
+    from hardneg.process.cpu import BRIEF
+
+    return training(size, spin=BRIEF, crowd=False)
+
+
+def spinning(size: Mapping[str, Any]) -> Run:
+    return training(size, spin=None, crowd=True)
+
+
+def spinning_alone(size: Mapping[str, Any]) -> Run:
+    return training(size, spin=None, crowd=False)
+
+
+def contests() -> list[Contest]:
+    from train import gate
+
+    contenders = {
+        "hardneg": "crowded:hardneg",
+        "hardneg, nobody else": "crowded:alone",
+        "OpenMP's own spinning": "crowded:spinning",
+        "OpenMP's own spinning, nobody else": "crowded:spinning_alone",
+    }
+    goals = {"hardneg, nobody else": GOAL}
+    return [
+        Contest(name, contenders, size, gate, (size["steps"], "steps/s"), repeats=3, goals=goals)
+        for name, size in (("crowded-niced", NICED), ("crowded-equal", EQUAL))
+    ]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(contests()))
