@@ -14,7 +14,7 @@ import hardneg as hn
 from calls import spied
 from hardneg.api import train
 from hardneg.api.inputs import check_file, check_folder, check_free, check_new, one_of
-from hardneg.api.prepare import check_experiment
+from hardneg.api.prepare import check_experiment, prepare
 from hardneg.api.recipes import RECIPES
 from hardneg.errors import ArtifactError, BusyError, Faults, InputError, SettingsError
 from hardneg.negatives.pool import load_pool
@@ -303,3 +303,24 @@ def test_an_experiment_in_use_is_found_at_once(tmp_path):
     with lease(tmp_path), pytest.raises(BusyError):
         check_free(tmp_path)
     check_free(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "number", "name", "value"),
+    [
+        ("warmup", 2, "negatives", [2]),
+        ("warmup", [1, 3], "negatives", [1, 3]),
+        ("star", 2, "negatives_per_query", 2),
+        ("ance-tele", 2, "passages_reference", [3]),
+    ],
+)
+def test_a_number_of_negatives_is_no_pool(world, recipe, number, name, value):
+    more = {"mixtures": ["bm25", "bm25"]} if recipe == "warmup" else {}
+    task = prepare(RECIPES[recipe], *world, None, negatives=number, **more)
+    assert getattr(task.settings, name) == value
+    assert task.given.pool is None
+
+
+def test_a_number_of_negatives_where_there_are_none_is_refused(world):
+    with pytest.raises(Faults, match="BAD_SETTING: adore has no --negatives"):
+        prepare(RECIPES["adore"], *world, None, negatives=2)

@@ -115,7 +115,7 @@ def prepare(
     settings: TrainingSettings | None = None,
     splits: Splits = DEFAULT_SPLITS,
     seeds: int = 1,
-    negatives: Place | None = None,
+    negatives: Place | int | list[int] | None = None,
     index_folder: Place | None = None,
     filter_by: Place | None = None,
     teacher: Place | None = None,
@@ -143,7 +143,8 @@ def prepare(
     preset, config, settings, values : see :func:`recipe_settings`; ``values`` are settings by name.
     splits : which splits train, steer and judge; one line says which were chosen.
     seeds : executions with seeds seed, seed + 1, ..., each in ``out/seed-<s>``, pooled in ``out/results.json``.
-    negatives : a pool to train the first episode with, instead of mining.
+    negatives : a pool to train the first episode with, instead of mining; or a number: how many negatives a query
+        has in a step, as ``--negatives`` says it.
     index_folder : what :func:`~hardneg.api.index.index` built over the embeddings of this model, for
         ``adore`` to train for, and to search the trained model with. It is not copied, for it may be large:
         ``settings.json``, ``results.json`` and the model's manifest name it by its digest, by which it is known
@@ -179,6 +180,8 @@ def prepare(
     stores = None if cache is None else cache_at(cache)
     values |= {"filter_by": "given"} if filter_by is not None else {}
     layers: Any = {"settings": settings, "beside": arguments_by_name(), **values}
+    if isinstance(negatives, int | list):
+        layers["usual"], negatives = {"n_negatives": negatives}, None
     chosen = recipe_settings(recipe, preset, config, device=device, out=place, **layers)
     chosen = chosen.with_index(index_folder is not None).with_frozen(filter_by is not None, teacher is not None)
     check_processes(recipe, chosen, role)

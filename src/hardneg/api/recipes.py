@@ -70,7 +70,8 @@ def train(recipe: str, data: Data, model: Place, out: Place, **options: Any) -> 
 
         - ``splits`` (``hn.Splits``): which splits train, choose the best state, and judge it;
         - ``seeds``: so many experiments, of which the figures are pooled;
-        - ``negatives``: a pool to train on first, which ``hn.mine`` made; ``judgements``: labels of people;
+        - ``negatives``: a pool to train on first, which ``hn.mine`` made, or a number: negatives of a query in a
+          step; ``judgements``: labels of people;
         - ``filter_by``, ``teacher``: frozen models that filter negatives, or whose scores are distilled;
         - ``index_folder`` (``adore``), ``ranker`` (``ar2``), ``retriever`` (``ranker``): what it begins with;
         - ``passage_model``: a second model, for the passages; ``allow_bin``: read its weights from a pickle;
