@@ -324,3 +324,16 @@ def test_a_number_of_negatives_is_no_pool(world, recipe, number, name, value):
 def test_a_number_of_negatives_where_there_are_none_is_refused(world):
     with pytest.raises(Faults, match="BAD_SETTING: adore has no --negatives"):
         prepare(RECIPES["adore"], *world, None, negatives=2)
+
+
+def test_a_single_passage_or_a_single_query_is_said(tmp_path, world):
+    texts = [("p1", "", "one text"), ("p2", "", "another text")]
+    one = hn.Collection.from_lists(texts[:1], {"q1": "a", "q2": "b"}, {"train": {"q1": ["p1"], "q2": ["p1"]}})
+    with pytest.raises(InputError, match="NO_NEGATIVES: the collection has a single passage"):
+        prepare(RECIPES["warmup"], one, world[1], None, mixtures=["in_batch"])
+    two = hn.Collection.from_lists(texts, {"q1": "a"}, {"train": {"q1": ["p1"]}})
+    with pytest.raises(SettingsError, match=r"keep|dev"):  # a preset that chooses by dev has none to choose by
+        prepare(RECIPES["warmup"], two, world[1], None, preset="finetune")
+    task = prepare(RECIPES["warmup"], two, world[1], None, mixtures=["in_batch"])
+    assert task.data.dev is None
+    assert "dev none: a single training query leaves none to hold out" in task.data.chosen

@@ -99,7 +99,10 @@ def test_the_verdict_says_among_what_dev_was_judged():
     told["dev"] = told["test"]
     found = verdict(told, dev_passages=100)
     assert found.sentence.startswith("On dev (among BM25's first 100), the final model is better")
-    assert any("Measure among all passages" in line for line in found.advice)
+    assert any("--set dev_passages=none" in line for line in found.advice)
+    beside = told | {"comparisons": [comparison(-0.2, 0.001, against="bm25"), *told["comparisons"]]}
+    assert verdict(beside, dev_passages=100) == found  # BM25 chose the passages: no comparison with it is fair
+    assert "BM25" in verdict(beside).sentence + "".join(verdict(beside).details)
     assert verdict(told).sentence.startswith("On dev, the final model")
     spread = {"RR@10": {"mean": 0.5, "std": 0.01, "values": [0.5]}}
     assert (

@@ -223,6 +223,9 @@ def path_of(place: Place | None) -> Path | None:
 def open_splits(settings: TrainingSettings, collection: Collection, splits: Splits) -> TrainingData:
     """What trains and judges, labelled; it has all that the settings measure by."""
     check_answers(settings.judging, collection)
+    if collection.n_passages < 2:
+        what = "the collection has a single passage, so no query has a negative"
+        raise InputError("NO_NEGATIVES", what, "give the texts that answer other questions, too")
     data = settings.data_of(collection, splits, seed=settings.seed)
     settings.check_dev(data.dev is not None)
     note(data.chosen)

@@ -9,7 +9,7 @@ from typing import Any
 from hardneg.cli.colour import Style, painted
 from hardneg.cli.tables import forgetting_table, pooled_table, states_table
 from hardneg.experiment.layout import Layout
-from hardneg.experiment.names import FINAL, UNTRAINED, few_of_dev, shown
+from hardneg.experiment.names import UNTRAINED, few_of_dev, shown
 from hardneg.process.progress import size_text
 
 SURE = 0.05  # of p, as in reports
@@ -19,24 +19,19 @@ COLOURS: dict[str, Style] = {"beats": "green", "loses to": "red"}
 
 def ending_text(results: Mapping[str, Any], out: Path, queries: int | None = None) -> str:
     """The end of training, to read."""
-    from hardneg.report.verdict import split_of, verdict
+    from hardneg.report.verdict import first_rows, split_of, verdict
 
     among = few_of_dev(results, None)
     judged = verdict(results, queries=queries, dev_passages=among)
     if "seeds" in results:
         return f"{judged.sentence}\n\n{pooled_table(results, out)}\n{where(out)}"
-    split = split_of(results["compared_on"], among) if first_rows(results) else ""
-    first = [comparison_line(row, split) for row in first_rows(results)] or [judged.sentence]
+    rows = first_rows(results, among)
+    split = split_of(results["compared_on"], among) if rows else ""
+    first = [comparison_line(row, split) for row in rows] or [judged.sentence]
     kept = [f"best state: {kept_text(results['kept'])}"] if results.get("kept", {}).get("of") else []
     kept = [line.replace("(dev ", f"({split_of('dev', among)} ", 1) for line in kept]
     kept += [f"next: {judged.advice[0]}"] if judged.advice else []
     return "\n\n".join(["\n".join([*first, *kept]), *tables(results), places(results, out)])
-
-
-def first_rows(results: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The tests of the final state by the measure that decides."""
-    rows = results.get("comparisons", [])
-    return [row for row in rows if row["a"] == FINAL and row["measure"] == rows[0]["measure"]]
 
 
 def comparison_line(row: Mapping[str, Any], split: str) -> str:

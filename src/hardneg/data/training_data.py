@@ -199,6 +199,8 @@ def choose_splits(
             training, developing = hold_out(training, collection.query_ids, seed=seed)
             held_out = len(developing)
             dev_said = f"{held_out:,} training queries are held out{dev_said} (--dev none to keep them)"
+            if not held_out:
+                developing, dev_said = None, "none: a single training query leaves none to hold out"
         else:
             developing = collection.qrels(dev_name)
     names = ChosenSplits(train, dev_name, None if testing is None else test, held_out, seed)

