@@ -24,6 +24,7 @@ class Stage:
     recipe: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     share: float = 1.0
+    preset: str = "finetune"
     schedules: float = 1.0  # steps that are made by steps of the schedule: episodes make more
 
 
@@ -31,6 +32,7 @@ TELE = 1.5  # of two episodes the first makes half of a schedule
 CONTENDERS: dict[str, tuple[Stage, ...]] = {
     "hardneg-warmup": (Stage("warmup"),),
     "hardneg-warmup-cut": (Stage("warmup", {"train_passage_length": 64}),),
+    "hardneg-warmup-bm25": (Stage("warmup", preset="finetune-bm25"),),
     "hardneg-star": (Stage("star"),),
     "hardneg-ance": (Stage("ance"),),
     "hardneg-tele": (Stage("ance-tele", schedules=TELE),),
@@ -89,7 +91,7 @@ class Ours:
             self.order["data"],
             model,
             out,
-            preset="finetune",
+            preset=stage.preset,
             splits=Splits(test="none"),
             cache=self.folder / "cache",
             learning_rate=point.rate,
