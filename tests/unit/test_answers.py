@@ -372,3 +372,13 @@ def test_a_split_without_judgements_is_scored_by_answers_alone(collection, tmp_p
     found = evaluate_with_answers(run_of({0: [0], 4: [1]}), bare, measures, **options)
     assert found.means == {"Answer@1": 0.5}
     assert json.dumps(found.as_json())
+
+
+def test_tokens_of_plain_text_are_those_of_any_text():
+    """ASCII has a way of its own, which finds what the general expression finds."""
+    every = [chr(code) for code in range(128)]
+    texts = [a + b for a in every for b in every] + ["It's 3.5% of A_b-C, (x)\t[y]\r\n", ""]
+    for text in texts:
+        assert text.isascii()
+        assert matching.tokens_of(text) == [token.lower() for token in matching.TOKEN.findall(text)]
+    assert matching.tokens_of("A_b 1") == ["a", "_", "b", "1"]

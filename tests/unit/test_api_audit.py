@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import hardneg as hn
-from hardneg.api.audit import open_world
+from hardneg.api.audit import Sampling, open_world
 from hardneg.api.reopen import experiment_data
 from hardneg.data.collection import Collection
 from hardneg.diagnostics.audit_page import audit_page, audit_section
 from hardneg.errors import ArtifactError, InputError, SettingsError
 from hardneg.experiment.layout import Layout
-from hardneg.negatives.pool import SOURCES, load_pool, save_pool
+from hardneg.negatives.pool import SOURCES, NegativePool, load_pool, save_pool
 from hardneg.records import spans
 from hardneg.report.lists import part_of
 from hardneg.search.runs import load_run, save_run
@@ -280,6 +280,46 @@ def test_the_page_loads_nothing_and_labels_are_reached_by_keyboard():
     assert all(f"<kbd>{key}</kbd>" in page for key in "prnujkx")
     empty = facts() | {"suspects": []}
     assert "No signal fires" in audit_section(empty)
+
+
+# ---------------------------------------------------------------- a sample of a large pool
+
+
+def pool_with(*counts):
+    """A pool of queries 10, 11, … with so many entries each."""
+    rows = np.arange(10, 10 + len(counts), dtype=np.int32)
+    n, one = sum(counts), np.zeros(len(counts) + 1, np.int64)
+    entries = {"passage_rows": np.int32, "ranks": np.int32, "scores": np.float32, "episodes": np.int32}
+    arrays = {name: np.zeros(n, kind) for name, kind in (entries | {"anchors": np.int32}).items()}
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    none = np.zeros(0, np.int32)
+    return NegativePool(rows, one, none, offsets, sources=np.zeros(n, np.uint8), episode=1, **arrays)
+
+
+def test_a_small_pool_is_audited_whole_and_of_a_large_one_as_much_as_fits():
+    pool = pool_with(*[5] * 40)
+    assert Sampling(most=200, about=50).of(pool) is None
+    some = Sampling(most=199, about=50).of(pool)
+    assert len(some) == 10  # ten queries of five entries are fifty
+    assert some.tolist() == sorted(set(some.tolist()))
+    assert Sampling(most=199, about=54).of(pool).tolist() == some.tolist()
+    assert Sampling(most=199, about=50, seed=1).of(pool).tolist() != some.tolist()
+    assert len(Sampling(most=199, about=3).of(pool)) == 1  # one query, however large it is
+
+
+def test_which_queries_are_drawn_depends_on_their_rows_and_not_on_the_others():
+    pool = pool_with(*[5] * 40)
+    some = set(pool.query_rows[Sampling(most=1, about=50).of(pool)].tolist())
+    half = pool.select(np.arange(0, 40, 2))
+    of_half = set(half.query_rows[Sampling(most=1, about=50).of(half)].tolist())
+    assert some & set(half.query_rows.tolist()) <= of_half
+
+
+def test_queries_are_drawn_from_those_that_bm25_searched():
+    pool, searched = pool_with(*[5] * 40), np.array([12, 30, 31, 49, 99], np.int32)
+    assert pool.query_rows[Sampling(most=1, about=50).of(pool, searched)].tolist() == [12, 30, 31, 49]
+    assert set(pool.query_rows[Sampling(most=1, about=10).of(pool, searched)]) < {12, 30, 31, 49}
+    assert len(Sampling(most=1, about=50).of(pool, np.array([99], np.int32))) == 10  # none of the pool's
 
 
 # ---------------------------------------------------------------- judgements in train, mine and evaluate

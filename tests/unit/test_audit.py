@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from hardneg.diagnostics import audit as audit_module
 from hardneg.diagnostics.audit import (
     KINDS,
     Pairs,
@@ -13,10 +14,12 @@ from hardneg.diagnostics.audit import (
     by_states,
     likeness,
     places,
-    shingles,
+    runs_of,
     standing,
     suspicion,
 )
+from hardneg.evaluation.matching import tokens_of
+from hardneg.negatives.pool import blocks
 from worlds.tiny_records import pool_of, run_of
 
 NAN = float("nan")
@@ -32,13 +35,27 @@ def test_each_pair_of_a_pool_counts_once():
 # ---------------------------------------------------------------- texts
 
 
-def test_shingles_by_hand():
-    assert shingles("One two, three") == {("one", "two", ","), ("two", ",", "three")}
-    assert shingles("One two") == {("one", "two")}
-    assert shingles(" \n") == frozenset()
+def test_runs_of_three_words_by_hand():
+    one_two, two_three = runs_of("one two ,"), runs_of("two , THREE")
+    assert len(one_two) == len(two_three) == 1
+    assert runs_of("One two, three").tolist() == sorted([*one_two.tolist(), *two_three.tolist()])
+    assert runs_of("a b c a b c a").tolist() == sorted(set(runs_of("a b c a b").tolist()))
+    short = [runs_of(text).tolist() for text in ("one", "one two", "two one", "one two three")]
+    assert [len(numbers) for numbers in short] == [1, 1, 1, 1]
+    assert len({numbers[0] for numbers in short}) == 4
+    assert runs_of(" \n").tolist() == []
 
 
-def test_likeness_equals_a_loop_over_pairs():
+def shingles(text):
+    """The runs of three words of a text, as they are defined."""
+    words = tokens_of(text)
+    return {tuple(words[i : i + 3]) for i in range(max(len(words) - 2, 1))} - {()}
+
+
+@pytest.mark.parametrize("held", [64, 1 << 14])  # several blocks, as of very many passages, and one
+def test_likeness_equals_a_loop_over_pairs(monkeypatch, held):
+    monkeypatch.setattr(audit_module, "HELD", held)
+    monkeypatch.setattr(audit_module, "blocks", lambda offsets: blocks(offsets, 20))
     draw = np.random.default_rng(5)
     texts = [" ".join(draw.choice(list("abc"), draw.integers(0, 12))) for _ in range(40)]
     lists = [draw.choice(40, draw.integers(0, 9), replace=False).tolist() for _ in range(30)]

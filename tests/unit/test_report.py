@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 import hardneg as hn
+from hardneg.api import diagnose as diagnosing
+from hardneg.api.audit import Sampling
 from hardneg.api.diagnose import compare_opened, opened_at, report_training
 from hardneg.diagnostics.seeds import pool_seeds
 from hardneg.errors import HardnegError, SettingsError
@@ -195,6 +197,31 @@ def test_suspected_false_negatives_are_labelled_on_the_page(trained):
     assert suspects
     assert page.count('class="pair"') == min(len(suspects), 50)
     assert "Save judgements.tsv" in page
+
+
+def test_a_large_pool_is_audited_at_random_queries_and_the_page_says_so(trained, monkeypatch):
+    whole = opened_at(trained)
+    pool = list(whole.pools.values())[-1]
+    n = len(pool.passage_rows)
+    assert whole.kept["audit"]["queries"] == whole.kept["audit"]["of_queries"] == len(pool)
+    assert "drawn at random. All counts" not in hn.diagnose(trained, save=False).html.decode()
+    monkeypatch.setattr(diagnosing, "AUDITED", Sampling(most=n - 1, about=n // 2))
+    report = hn.diagnose(trained, save=False)
+    row = report.tables["audited"].records()[0]
+    assert 0 < row["queries audited"] < row["of queries"] == len(pool)
+    assert row["of entries"] == n
+    assert row["negatives audited"] <= n // 2
+    assert row["share"] == row["suspected"] / row["negatives audited"]
+    said = f"so {row['queries audited']:,} of its {len(pool):,} queries were audited, drawn at random."
+    assert said in report.html.decode()
+    found = report.opened.kept["audit"]
+    some = pool.select(Sampling(most=n - 1, about=n // 2).of(pool))
+    asked = set(whole.data_here.collection.query_ids.take(some.query_rows))
+    assert {one["query_id"] for one in found["suspects"]} <= asked
+    alone = {(one["query_id"], one["passage_id"]): one["signals"] for one in whole.kept["audit"]["suspects"]}
+    assert found["suspects"]
+    for one in found["suspects"]:  # what is known of a pair does not depend on which others are looked at
+        assert alone[one["query_id"], one["passage_id"]] == one["signals"]
 
 
 def test_every_figure_of_a_finished_experiment_has_facts(trained):

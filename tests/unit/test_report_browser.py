@@ -1,10 +1,16 @@
 """The report in a real browser: charts drawn, no error, the explorer by keyboard, and no text does harm."""
 
+import json
 import shutil
 
+import numpy as np
 import pytest
 
 import hardneg as hn
+from hardneg.data.judgements import read_judgements
+from hardneg.experiment.layout import Layout
+from hardneg.negatives.pool import load_pool
+from hardneg.records import spans
 from worlds.tiny_world import SETTINGS
 
 pytest.importorskip("altair", reason="the report's packages are not installed")
@@ -21,15 +27,23 @@ PATIENCE = 180_000  # milliseconds; machines may be busy
 SCRIPT = "</script><script>window.harmed = 1</script><img src=x onerror='window.harmed = 1'>"
 BIDI = "first \u202e second \u2066 third"
 HUGE = "word" * 250_000
+TRAINED = SETTINGS | {"store_dtype": "float32", "episodes": 4}
+FEW = {"episodes": 1, "steps": 4, "passages_reference": [4]}
 
 
 @pytest.fixture(scope="module")
-def place(world, tmp_path_factory):
-    """The page of an experiment, in which some texts are hostile."""
+def trained(world, tmp_path_factory):
+    """A trained experiment with its report."""
     out = tmp_path_factory.mktemp("browser") / "exp"
-    settings = SETTINGS | {"store_dtype": "float32", "episodes": 4}
-    hn.train_ance_tele(world.collection, world.model, out, device="cpu", measure_every=2, **settings)
-    report = hn.diagnose(out, pictures=False, save=False)
+    hn.train_ance_tele(world.collection, world.model, out, device="cpu", measure_every=2, **TRAINED)
+    hn.diagnose(out, pictures=False)
+    return out
+
+
+@pytest.fixture(scope="module")
+def place(trained, tmp_path_factory):
+    """The page of an experiment, in which some texts are hostile."""
+    report = hn.diagnose(trained, pictures=False, save=False)
     data = report.explorer
     data["queries"][0].update(id="hostile", text=f"{SCRIPT} {BIDI}")
     data["queries"][1].update(id="huge", text=HUGE)
@@ -53,16 +67,16 @@ def opened(browser, place, request):
     """A function that opens the page, without a network, and keeps what its console says."""
     contexts = []
 
-    def open_page(width, scheme="light"):
+    def open_page(width, scheme="light", file=place):
         size = {"width": width, "height": 900}
-        context = browser.new_context(viewport=size, color_scheme=scheme, offline=True)
+        context = browser.new_context(viewport=size, color_scheme=scheme, offline=True, accept_downloads=True)
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(PATIENCE)
         page.said = []
         page.on("console", lambda message: page.said.append((message.type, message.text)))
         page.on("pageerror", lambda fault: page.said.append(("error", str(fault))))
-        page.goto(f"file://{place}", timeout=PATIENCE)
+        page.goto(f"file://{file}", timeout=PATIENCE)
         page.wait_for_selector("html.charts-drawn.explorer-ready", state="attached")
         return page
 
@@ -126,3 +140,67 @@ def test_hostile_texts_do_no_harm(opened):
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280
     assert page.evaluate("window.harmed") is None
     assert page.said == []
+
+
+def labelled(page, file):
+    """Label the first pairs of the report by keyboard alone, and save the labels: the pairs in their order."""
+    page.focus("details.label > summary")
+    page.keyboard.press("Enter")  # open the list
+    pairs = page.locator(".audit .pair")
+    named = [
+        (pairs.nth(i).get_attribute("data-query"), pairs.nth(i).get_attribute("data-passage")) for i in (0, 1)
+    ]
+    page.focus(".audit .pair")
+    page.keyboard.press("r")
+    page.keyboard.press("p")
+    assert page.inner_text(".audit .count") == f"2 of {pairs.count()} labelled"
+    page.focus(".audit .save")
+    with page.expect_download() as saved:
+        page.keyboard.press("Enter")
+    assert saved.value.suggested_filename == "judgements.tsv"
+    saved.value.save_as(file)
+    return named
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_labels_of_the_report_are_obeyed_by_train_mine_and_evaluate(
+    opened, hardneg, trained, world, tmp_path, width
+):
+    page, file = opened(width, file=trained / "report.html"), tmp_path / "judgements.tsv"
+    named = labelled(page, file)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.said == []
+    assert {pair: label for pair, (label, _) in read_judgements(file).pairs.items()} == {
+        named[0]: "relevant",
+        named[1]: "positive",
+    }
+    data, model = world.collection, world.model
+    given = ["--data", data.path, "--model", model, "--device", "cpu", "--judgements", file]
+
+    def run(*arguments):
+        """Run a command; what it writes."""
+        status, out, err = hardneg(*arguments)
+        assert status == 0, err
+        return out
+
+    def negatives(place):
+        """Every pair of a query and a negative of a pool, by ids."""
+        pool = load_pool(place)
+        of_query = data.query_ids.take(np.repeat(pool.query_rows, spans(pool.offsets)))
+        return set(zip(of_query, data.passage_ids.take(pool.passage_rows), strict=True))
+
+    assert set(named) <= negatives(Layout(trained).episode(TRAINED["episodes"]).negatives)
+    run("mine", *given, "--sources", "query,random", "--depth", "50", "--count", "50", "--out", tmp_path / "pool")
+    assert len(negatives(tmp_path / "pool")) > 1000
+    assert not negatives(tmp_path / "pool") & set(named)
+    sets = [part for name, value in (TRAINED | FEW).items() for part in ("--set", f"{name}={value}")]
+    run("train", "ance-tele", *given, *sets, "--out", tmp_path / "exp")
+    pools = list(Layout(tmp_path / "exp").pools())
+    assert pools
+    assert not any(negatives(pool) & set(named) for pool in pools)
+    lists = tmp_path / "run.trec"
+    lists.write_text("".join(f"{query} Q0 {passage} 1 1.0 x\n" for query, passage in dict(named).items()))
+    known = ["evaluate", lists, "--data", data.path, "--split", "train", "--measures", "RR@10", "--json"]
+    before, after = (json.loads(run(*known, *more)) for more in ((), ("--judgements", file)))
+    assert before["measures"]["RR@10"] == 0
+    assert after["measures"]["RR@10"] * after["queries"] == pytest.approx(len(dict(named)))

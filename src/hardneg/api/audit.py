@@ -6,13 +6,15 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
+from numpy.typing import NDArray
 
+from hardneg import keyed_random
 from hardneg.api.inputs import (
     Data,
     Place,
@@ -41,7 +43,7 @@ from hardneg.experiment.names import BM25
 from hardneg.experiment.provenance import collection_within
 from hardneg.experiment.states import read_states
 from hardneg.negatives.pool import SOURCES, NegativePool, load_pool
-from hardneg.records import Float32, Int32, Run
+from hardneg.records import Float32, Int32, Run, spans
 from hardneg.search.bm25 import bm25_run
 from hardneg.search.runs import load_run
 from hardneg.storage.artifacts import is_published, publish_file
@@ -111,21 +113,99 @@ def audit(
     )
     world = open_world(Path(path), data, cache)
     known = judgements_of(judgements, world.collection) or world.judgements
-    pairs = unjudged(Pairs.of(world.pool), known)
     gathered = evidence(world, model=model, ranker=ranker, bm25=bm25, reading=reading)
-    found = audit_pairs(pairs, thresholds=thresholds, **gathered.given)
-    order = found.ranking()
-    judged = len(Pairs.of(world.pool)) - len(pairs) if known else 0
-    facts: dict[str, Any] = {"pool": str(world.place), "queries": len(world.pool), "pairs": len(pairs)}
-    facts |= {"suspected": len(order), "judged": judged, "signals": found.counts()}
-    facts |= {"left_out": gathered.left_out, "sources": found.sources()}
-    facts |= {"suspects": suspects(world.collection, found, order[:most].tolist())}
+    facts = facts_of(world, gathered, known, thresholds=thresholds, most=most)
     if out is not None:
-        write_table(Path(out), facts["suspects"], [one.name for one in found.signals])
+        write_table(Path(out), facts["suspects"], [one["signal"] for one in facts["signals"]])
     if page is not None:
         with publish_file(Path(page)) as stream:
             stream.write(audit_page(facts))
     return facts
+
+
+def facts_of(
+    world: World,
+    gathered: Evidence,
+    known: Judgements | None,
+    *,
+    thresholds: Mapping[str, float] | None = None,
+    most: int = 200,
+) -> dict[str, Any]:
+    """What an audit of the pool finds, as :func:`audit` returns it.
+
+    Parameters
+    ----------
+    known : what people judged: such pairs are left out.
+    """
+    every = Pairs.of(world.pool)
+    pairs = unjudged(every, known)
+    found = audit_pairs(pairs, thresholds=thresholds, **gathered.given)
+    order = found.ranking()
+    facts: dict[str, Any] = {"pool": str(world.place), "queries": len(world.pool), "pairs": len(pairs)}
+    facts |= {"suspected": len(order), "judged": len(every) - len(pairs), "signals": found.counts()}
+    facts |= {"left_out": gathered.left_out, "sources": found.sources()}
+    return facts | {"suspects": suspects(world.collection, found, order[:most].tolist())}
+
+
+def audit_last_pool(
+    experiment: Path, pool: NegativePool, collection: Collection, cache: Path, *, sample: Sampling
+) -> dict[str, Any]:
+    """Audit the last pool of an experiment for its report: without a model, and of BM25 the lists that it kept.
+
+    Of a pool with very many negatives only those of queries drawn at random are looked at, so that time and memory
+    do not grow with the pool.
+
+    Parameters
+    ----------
+    pool : the last one of the experiment, which its caller has open.
+    collection : the one that the pool was mined from.
+
+    Returns
+    -------
+    What :func:`audit` returns. ``queries`` and ``pairs`` count what was looked at; ``of_queries`` and
+    ``of_entries`` count the queries and the entries of the whole pool.
+    """
+    place = last_pool(experiment)
+    whole = World(place, pool, collection, cache, experiment)
+    kept = whole.bm25_lists()
+    part = sample.of(pool, None if kept is None else kept.query_rows)
+    world = whole if part is None else replace(whole, pool=pool.select(part))
+    gathered = evidence(world, model=None, ranker=None, bm25=False, reading={})
+    facts = facts_of(world, gathered, world.judgements)
+    return facts | {"of_queries": len(pool), "of_entries": len(pool.passage_rows)}
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Which queries of a pool are audited: all, or where that is too much, some drawn at random.
+
+    Attributes
+    ----------
+    most : entries of a pool that is audited whole.
+    about : entries of the queries that are drawn from a larger one; at least one query is drawn.
+    seed : the queries are drawn by a keyed hash of their rows, so the same ones come again.
+    """
+
+    most: int = 1_000_000
+    about: int = 200_000
+    seed: int = 0
+
+    def of(self, pool: NegativePool, better: Int32 | None = None) -> NDArray[np.int64] | None:
+        """The positions [n] of the queries that are drawn, ascending; None: the whole pool is audited.
+
+        Parameters
+        ----------
+        better : rows of queries, themselves drawn at random, of which more is known; the others are left out if
+            the pool has any of these.
+        """
+        if len(pool.passage_rows) <= self.most:
+            return None
+        known = np.flatnonzero(np.isin(pool.query_rows, [] if better is None else better))
+        some = known if len(known) else np.arange(len(pool))
+        words = keyed_random.hash64(keyed_random.key(self.seed, "report/audit"), pool.query_rows[some])
+        drawn = some[np.argsort(words, kind="stable")]
+        entries = np.cumsum(spans(pool.offsets)[drawn])
+        return np.sort(drawn[: max(int(np.searchsorted(entries, self.about, "right")), 1)])
 
 
 def check_threshold(name: str, value: float) -> None:
@@ -171,6 +251,11 @@ class World:
 
     def kept_bm25(self) -> Run | None:
         """The lists of BM25 that the experiment kept; None where there are none of some query of the pool."""
+        run = self.bm25_lists()
+        return run if run is not None and np.isin(self.pool.query_rows, run.query_rows).all() else None
+
+    def bm25_lists(self) -> Run | None:
+        """The lists of BM25 that the experiment kept, often of some queries; None where there are none."""
         place = None if self.experiment is None else run_of(Layout(self.experiment).runs_of(BM25), QUERY)
         if place is None or not is_published(place):
             return None
@@ -179,8 +264,7 @@ class World:
         except ArtifactError as fault:
             log.warning("%s; the audit leaves these lists out", fault)
             return None
-        all_there = bool(np.isin(self.pool.query_rows, run.query_rows).all())
-        return run if all_there and run.collection == self.collection.digest else None
+        return run if run.collection == self.collection.digest else None
 
 
 def _runs_of(layout: Layout) -> Iterator[tuple[str, int, Path]]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from hardneg.api.audit import audit
+from hardneg.api.audit import Sampling, audit_last_pool
 from hardneg.api.inputs import Data, Place
 from hardneg.api.reopen import experiment_data
 from hardneg.arguments import checked
@@ -22,7 +23,7 @@ from hardneg.report.shapes import altair
 
 log = logging.getLogger(__name__)
 
-MOST_AUDITED = 1_000_000  # entries of a pool; that of a larger one reads too many texts for a report
+AUDITED = Sampling()  # all texts of a very large pool are too many to read for a report
 
 
 @checked
@@ -166,12 +167,12 @@ def opened_at(folder: Path, data: Data | None = None, cache: Place | None = None
 def audited(opened: Opened) -> Opened:
     """The opened experiment with what an audit of its last pool finds, without a model; of BM25 the kept lists.
 
-    A very large pool is left to ``hardneg audit``.
+    Of a very large pool, only queries drawn at random are audited; ``hardneg audit`` looks at all.
     """
-    last = list(opened.pools.values())[-1:]
-    if opened.data is not None and last and len(last[0].passage_rows) <= MOST_AUDITED:
-        collection = opened.data.collection
-        found = opened.told(lambda: audit(opened.path, collection, bm25=False, cache=opened.layout.cache), None)
+    if (data := opened.data) is not None and opened.pools:
+        pool, cache = list(opened.pools.values())[-1], opened.layout.cache
+        find = partial(audit_last_pool, opened.path, pool, data.collection, cache, sample=AUDITED)
+        found = opened.told(find, None)
         if found is not None:
             opened.kept[AUDIT] = found
     return opened

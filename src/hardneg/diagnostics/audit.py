@@ -24,8 +24,9 @@ Float64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 Texts = Callable[[int], str]  # passage row -> its text
 
-WORDS = 3  # of a shingle
-HELD = 1 << 14  # passages whose shingles are held at a time
+WORDS = 3  # of a run
+FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)  # odd: of each place
+HELD = 1 << 14  # passages whose runs are held at a time
 NOTHING = np.zeros(0, np.int64)
 
 
@@ -89,12 +90,20 @@ class Pairs:
 # ---------------------------------------------------------------- texts
 
 
-def shingles(text: str, width: int = WORDS) -> frozenset[tuple[str, ...]]:
-    """The runs of ``width`` words of a text, lower-cased; a shorter text is one run, an empty one has none."""
-    words = tokens_of(text)
-    if len(words) <= width:
-        return frozenset({tuple(words)} if words else ())
-    return frozenset(zip(*(words[i:] for i in range(width)), strict=False))
+def runs_of(text: str) -> Int64:
+    """The distinct runs of three words of a text, lower-cased, as numbers of 64 bits [n], each once.
+
+    A text of fewer words is one run, an empty one has none. Like texts have like numbers only in one process.
+    """
+    words = np.fromiter(map(hash, tokens_of(text)), np.int64).view(np.uint64)
+    if not len(words):
+        return NOTHING
+    count = max(len(words) - WORDS + 1, 1)
+    found = words[:count] * FACTORS[0]
+    for place in range(1, min(len(words), WORDS)):
+        found += words[place : place + count] * FACTORS[place]
+    found.sort()
+    return found[np.append(True, found[1:] != found[:-1])].view(np.int64)
 
 
 def likeness(pairs: Pairs, text_of: Texts) -> Float32:
@@ -104,16 +113,12 @@ def likeness(pairs: Pairs, text_of: Texts) -> Float32:
     containment of documents", 1997). It is exact, without MinHash: that finds like texts among all passages, and
     here the pairs are given. Runs are compared by hashes of 64 bits.
     """
-    known = lru_cache(HELD)(lambda row: hashed(shingles(text_of(row))))
+    known = lru_cache(HELD)(lambda row: runs_of(text_of(row)))
     values, offsets = np.zeros(len(pairs), np.float32), pairs.offsets
-    for start, stop in blocks(offsets):
+    few = len(np.unique(pairs.passage_rows)) + len(np.unique(pairs.pool.positive_rows)) <= HELD
+    for start, stop in [(0, len(pairs.pool))] if few else blocks(offsets):  # each block numbers its texts anew
         values[offsets[start] : offsets[stop]] = _likeness(pairs, start, stop, known)
     return values
-
-
-def hashed(runs: frozenset[tuple[str, ...]]) -> Int64:
-    """A number of 64 bits for each run of words, in no order."""
-    return np.fromiter(map(hash, runs), np.int64, len(runs))
 
 
 def _likeness(pairs: Pairs, start: int, stop: int, known: Callable[[int], Int64]) -> Float64:
@@ -345,14 +350,15 @@ class Audit:
         """How many signals fire for each pair [n]."""
         return np.sum([np.zeros(len(self.pairs), bool), *(one.fires for one in self.signals)], axis=0)
 
-    @property
+    @cached_property
     def suspicion(self) -> Float64:
         """How suspected each pair [n] is, see :func:`suspicion`."""
         return suspicion([one.strength for one in self.signals], len(self.pairs))
 
     def ranking(self) -> Int64:
         """The pairs that any signal fires for, the most suspected first; equal ones in the pool's order."""
-        return self.order()[self.fired[self.order()] > 0]
+        order = self.order()
+        return order[self.fired[order] > 0]
 
     def order(self) -> Int64:
         """All pairs [n], the most suspected first; equal ones in the pool's order."""

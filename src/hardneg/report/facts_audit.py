@@ -16,11 +16,38 @@ LABELLED = 50  # pairs on the page, to label
 def found_by(opened: Opened) -> Mapping[str, Any]:
     """What the audit found; raises :class:`NotRecorded` if there was none."""
     if AUDIT not in opened.kept:
-        raise NotRecorded(
-            "No audit was made: it needs a pool and the collection; a large pool is left to hardneg audit."
-        )
+        raise NotRecorded("No audit was made: it needs a pool and the collection.")
     facts: Mapping[str, Any] = opened.kept[AUDIT]
     return facts
+
+
+def audited_table(opened: Opened) -> Table:
+    """How much of the last pool was audited, and how much of that is suspected: one row."""
+    found = found_by(opened)
+    return Table.of(
+        [
+            {
+                "queries audited": found["queries"],
+                "of queries": found["of_queries"],
+                "negatives audited": found["pairs"],
+                "of entries": found["of_entries"],
+                "judged before": found["judged"],
+                "suspected": found["suspected"],
+                "share": found["suspected"] / max(found["pairs"], 1),
+            }
+        ]
+    )
+
+
+def sampled_sentence(opened: Opened) -> str:
+    """What a page says where only some queries were audited; "" where all were, or none."""
+    found = opened.kept.get(AUDIT, {})
+    if not found or found["queries"] == found["of_queries"]:
+        return ""
+    return (
+        f"This pool is large, so {found['queries']:,} of its {found['of_queries']:,} queries were audited, drawn"
+        " at random. All counts here are of these queries. hardneg audit looks at all of them."
+    )
 
 
 def signals_table(opened: Opened) -> Table:

@@ -376,6 +376,14 @@ FIGURES: tuple[Figure[Opened], ...] = (
         texts=("text", "positive"),
     ),
     Figure(
+        "audited",
+        "False negatives",
+        "What was audited",
+        "The negatives of the last pool, each pair of a query and a passage once. Of a pool with more than a"
+        " million entries, only queries drawn at random are audited.",
+        audit.audited_table,
+    ),
+    Figure(
         "audit_signals",
         "False negatives",
         "Signals",

@@ -15,7 +15,7 @@ from hardneg.diagnostics.audit_page import labelling
 from hardneg.errors import SettingsError
 from hardneg.report.drawing import Drawn, draw
 from hardneg.report.explorer import explorer_data
-from hardneg.report.facts_audit import suspected_queries, suspects_of
+from hardneg.report.facts_audit import sampled_sentence, suspected_queries, suspects_of
 from hardneg.report.facts_results import judged_queries
 from hardneg.report.figures import FIGURES
 from hardneg.report.opened import FAULTS, Opened
@@ -101,6 +101,7 @@ class Report:
                 blocks=self._blocks,
                 scripts=(asset("explorer.js"),) if found else (),
                 data=(("explorer-data", found),) if found else (),
+                leads={"False negatives": sampled_sentence(self.opened)},
             )
         )
 

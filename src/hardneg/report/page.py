@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
@@ -43,6 +43,7 @@ class Page:
     command : what makes the page again.
     sections : names of the sections, in their order.
     blocks : more HTML by section, which stands after the section's figures.
+    leads : by section, a sentence that stands before the section's figures.
     scripts : more scripts, which run after the charts are drawn; data go into ``data``.
     data : by id, JSON for scripts.
     """
@@ -57,6 +58,7 @@ class Page:
     sections: Sequence[str] = SECTIONS
     scripts: Sequence[str] = ()
     data: tuple[tuple[str, Any], ...] = ()
+    leads: Mapping[str, str] = field(default_factory=dict)
 
 
 def html_of(page: Page) -> bytes:
@@ -231,7 +233,8 @@ def _has(section: str, page: Page) -> bool:
 
 def _section(name: str, page: Page) -> str:
     figures = [one for one in page.drawn if one.figure.section == name and one.meant]
-    inner = "".join(map(figure_html, figures)) + page.blocks.get(name, "") + missing_html(figures)
+    lead = f"<p>{text(page.leads[name])}</p>" if page.leads.get(name) else ""
+    inner = lead + "".join(map(figure_html, figures)) + page.blocks.get(name, "") + missing_html(figures)
     place = anchor(name)
     head = f'<h2 id="{place}-title">{text(name)}</h2>'
     return f'<section id="{place}" aria-labelledby="{place}-title">{head}{inner}</section>'
