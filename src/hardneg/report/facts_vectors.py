@@ -9,7 +9,6 @@ import numpy as np
 from hardneg.diagnostics.geometry import alignment, mean_cosine, norm_drift, uniformity
 from hardneg.diagnostics.sampled_vectors import FOLDER, KIND, SampledVectors, load_sample
 from hardneg.diagnostics.score_profile import corpus_means, score_profile
-from hardneg.diagnostics.tsne import tsne
 from hardneg.experiment.names import shown
 from hardneg.report.facts_scores import GEOMETRY, LEVELS
 from hardneg.report.lists import part_of
@@ -104,7 +103,12 @@ def map_table(opened: Opened) -> Table:
 
 
 def _mapped(opened: Opened, state: str, one: SampledVectors) -> list[dict[str, Any]]:
-    """The points of one state; raises where there are too few."""
+    """The points of one state; raises where scikit-learn is missing or there are too few."""
+    try:
+        from sklearn.manifold import TSNE
+        from threadpoolctl import threadpool_limits
+    except ImportError as missing:
+        raise NotRecorded("The map needs scikit-learn: pip install 'hardneg[report]'.") from missing
     some = slice(0, MAPPED_QUERIES)
     negatives = one.negatives[some]
     owner = np.repeat(np.arange(len(negatives)), (negatives >= 0).sum(axis=1))
@@ -116,7 +120,9 @@ def _mapped(opened: Opened, state: str, one: SampledVectors) -> list[dict[str, A
     classes = ["query"] * count + ["positive"] * count + ["negative"] * len(hard)
     queries = [*range(count), *range(count), *owner.tolist()]
     perplexity = min(NEIGHBOURS, (len(vectors) - 1) / 3)
-    points = tsne(vectors, perplexity=perplexity, seed=SEED)
+    tsne = TSNE(metric="cosine", init="random", random_state=SEED, perplexity=perplexity, max_iter=500)
+    with threadpool_limits(1):  # so few points are slower on several threads, and their sums would differ
+        points = tsne.fit_transform(vectors)
     ids = opened.data.collection.query_ids if opened.data is not None else None
     return [
         {
