@@ -427,7 +427,9 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "cost",
         "Time and cost",
         "Time by stage",
-        "Seconds of all stages; those of two processes may overlap, and one stage may lie inside another.",
+        "Seconds of all stages; those of two processes may overlap, and one stage may lie inside another."
+        " Tokens of `train` are those that steps encode, without padding. The first peak of memory is the stage's"
+        " own; the second counts from the start of the process.",
         results.cost_table,
         charts.cost_chart,
     ),

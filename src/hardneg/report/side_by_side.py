@@ -180,7 +180,8 @@ def forgetting_table(several: Several) -> Table:
 
 def costs_table(several: Several) -> Table:
     """What each experiment cost, a row for each."""
-    names = ("training s", "refreshing s", "refreshes", "working s", "steps", "tokens encoded", "peak MiB")
+    names = ("training s", "refreshing s", "refreshes", "working s", "steps", "tokens encoded")
+    names += ("tokens trained", "peak MiB")
     return _joined(several, cost_summary_table, names)
 
 
