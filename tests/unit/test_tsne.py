@@ -74,6 +74,13 @@ def test_clouds_stay_together_and_the_same_map_comes_again():
     assert np.abs(places - tsne(vectors, perplexity=15.0, seed=1)).max() > 0.1
 
 
+def test_far_and_near_neighbours_together_overflow_nothing():
+    points = np.array([[0.0], [1e-9], [2e-9], [3e-9], [1e3], [1e3 + 1], [5e3], [9e3]])
+    found = affinities(squared_distances(points), perplexity=2.0)
+    assert np.isfinite(found).all()
+    assert found.sum() == pytest.approx(1)
+
+
 def test_equal_vectors_have_a_map_of_finite_places():
     assert np.isfinite(tsne(np.ones((12, 3)), perplexity=3.0, seed=0)).all()
 

@@ -69,9 +69,10 @@ def affinities(distances: Float64, perplexity: float) -> Float64:
     n, wanted = len(distances), np.log(perplexity)
     low, high, sharpness = np.zeros(n), np.full(n, np.inf), np.ones(n)
     others = ~np.eye(n, dtype=bool)
-    nearest = np.where(others, distances, np.inf).min(axis=1, keepdims=True)
+    farther = np.where(others, distances, np.inf)
+    farther = farther - farther.min(axis=1, keepdims=True)  # than the nearest, so that no weight is too small
     for _ in range(HALVINGS):
-        weights = np.exp(-(distances - nearest) * sharpness[:, None]) * others
+        weights = np.exp(-farther * sharpness[:, None])
         shares = weights / weights.sum(axis=1, keepdims=True)
         entropy = -(shares * np.log(np.maximum(shares, LEAST))).sum(axis=1)
         if np.all(np.abs(entropy - wanted) < CLOSE):
