@@ -33,10 +33,11 @@ def tsne(vectors: Vectors, *, perplexity: float, seed: int, rounds: int = ROUNDS
     """
     wanted = affinities(squared_distances(directions(vectors)), perplexity).astype(np.float32)
     n = len(vectors)
-    places = np.random.default_rng(seed).normal(0.0, SPREAD, (n, 2)).astype(np.float32)
+    places: Floats = np.random.default_rng(seed).normal(0.0, SPREAD, (n, 2)).astype(np.float32)
     pulled = wanted * np.float32(FACTOR)
     rate = max(n / FACTOR / 4, 50.0)  # Belkina et al., Nature Communications 10, 5415 (2019)
-    moved, gains = np.zeros_like(places), np.ones_like(places)
+    moved: Floats = np.zeros_like(places)
+    gains: Floats = np.ones_like(places)
     for step in range(rounds):
         early = step < EXAGGERATED
         if step == EXAGGERATED:  # another slope begins, on which the old speed says nothing

@@ -122,7 +122,7 @@ def measured_table(opened: Opened) -> Table:
     if not states:
         raise NotRecorded("No state was measured on dev or test.")
     measure = next(iter(next(iter(states.values()))))
-    begins = _begins(opened)
+    begins = begins_of(opened)
     rows = [
         {
             "step": begins.get(record.episode or 0, 0) + max(record.step, 0),
@@ -141,7 +141,7 @@ def measured_table(opened: Opened) -> Table:
     return Table.of(rows)
 
 
-def _begins(opened: Opened) -> dict[int, int]:
+def begins_of(opened: Opened) -> dict[int, int]:
     """Steps made before each episode."""
     try:
         curve = curve_of(opened)

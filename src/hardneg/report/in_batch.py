@@ -27,9 +27,10 @@ def in_batch(opened: Opened) -> Beside | None:
     The state is one of the experiment itself, or the model that it starts from, if an experiment with in-batch
     negatives alone made that.
     """
-    rows, split = opened.results.get("comparisons"), opened.results.get("compared_on")
+    rows = opened.results.get("comparisons")
     if not rows:
         return None
+    split = str(opened.results["compared_on"])
     found = {name: of[split] for name, of in evaluations(opened).items() if split in of}
     state = state_within(opened)
     called = f"{state}, which in-batch negatives alone trained"
