@@ -1,5 +1,6 @@
 """ANCE-Tele: losses against recorded values and a slow re-implementation, pools against slow loops."""
 
+import json
 import math
 from itertools import pairwise
 
@@ -30,6 +31,30 @@ def train(world):
 def test_the_losses_of_every_step(whole):
     for episode, recorded in enumerate(RECORDED, 1):
         assert whole.losses(episode) == pytest.approx(recorded, abs=1e-4)
+
+
+def words_of(world, side, row):
+    """The tokens of a text: its words, since the tiny tokenizer knows them all, and the special ones."""
+    data = world.collection
+    if side == "query":
+        return len(data.query_texts[row].split()) + 2
+    title, text = data.titles[row], data.texts[row]
+    return len(text.split()) + 2 + (len(title.split()) + 1 if title else 0)
+
+
+@pytest.mark.parametrize("changes", [{}, {"micro_queries": 3}, {"gradient_cache": True, "cache_tokens": 60}])
+def test_the_tokens_of_steps_are_in_the_timing_and_nowhere_else(train_only, world, changes):
+    run = train_only(**changes)
+    rows = [json.loads(line) for line in (run.path / "timing.jsonl").read_text().splitlines()]
+    trained = [row for row in rows if row["stage"] == "train"]
+    expected = 0
+    for batch in run.batches:
+        expected += sum(words_of(world, "query", row) for row in batch.query_rows.tolist())
+        expected += sum(words_of(world, "passage", row) for row in set(batch.passage_rows.ravel().tolist()))
+    assert sum(row["steps"] for row in trained) == sum(STEPS.values()) == len(run.metrics)
+    assert sum(row["tokens"] for row in trained) == expected
+    assert all(row["own_peak_mib"] <= row["peak_mib"] for row in rows)
+    assert not any("tokens" in row for row in run.metrics)  # metrics have a digest, which cost must not change
 
 
 def parts_of(batch):

@@ -12,11 +12,20 @@ ROWS = [
         "begun": 0.0,
         "seconds": 2.0,
         "peak_mib": 10,
+        "own_peak_mib": 8,
         "side": "query",
         "tokens": 100,
         "cached": False,
     },
-    {"stage": "encode", "begun": 2.0, "seconds": 4.0, "peak_mib": 30, "side": "passage", "tokens": 500},
+    {
+        "stage": "encode",
+        "begun": 2.0,
+        "seconds": 4.0,
+        "peak_mib": 30,
+        "own_peak_mib": 22,
+        "side": "passage",
+        "tokens": 500,
+    },
     {
         "stage": "encode",
         "begun": 6.0,
@@ -37,6 +46,8 @@ def test_stages_by_hand():
     encode, mine, train, wait = costs(ROWS)
     assert (encode.of, encode.times, encode.cached) == (("encode",), 3, 1)
     assert (encode.seconds, encode.tokens, encode.peak_mib) == (6.0, 600, 30)
+    assert encode.own_peak_mib == 22  # the third row is of an older hardneg
+    assert train.own_peak_mib is None
     assert encode.tokens_per_second == 100
     assert encode.seconds_per_step is None
     assert (train.steps, train.seconds_per_step, train.peak_mib) == (10, 0.6, 25)
@@ -61,9 +72,22 @@ def test_summary_by_hand():
         "working": 14.0,  # 0 to 12, and 100 to 102
         "steps": 10,
         "tokens": 600,
+        "trained_tokens": None,  # the steps did not say
         "peak_mib": 30,
     }
     assert summary([]).peak_mib is None
+
+
+def test_tokens_of_training_stand_apart_from_those_of_vectors():
+    trained = [row | ({"tokens": 40} if row["stage"] == "train" else {}) for row in ROWS]
+    found = summary(trained)
+    assert (found.tokens, found.trained_tokens) == (600, 80)
+    (train,) = [cost for cost in costs(trained) if cost.of == ("train",)]
+    assert (train.tokens, train.tokens_per_second) == (80, 80 / 6)
+    older = [{**row} for row in trained]
+    del older[5]["tokens"]
+    assert summary(older).trained_tokens is None  # a sum without some steps would be wrong
+    assert summary([]).trained_tokens == 0
 
 
 def test_covered_equals_a_loop():

@@ -110,6 +110,31 @@ def test_each_device_has_its_own_limit(monkeypatch):
         require(4 << 30, "a thing", "cuda")
 
 
+def test_the_peak_within_a_block_is_its_own():
+    program = """
+import time
+from hardneg.process.memory import PeakWatch, peak_memory
+MIB = 1 << 20
+first = PeakWatch()
+whole = PeakWatch()
+held = b"1" * (400 * MIB)
+highest = first.end()
+assert highest >= 400 * MIB  # nothing was higher before, so it is exact
+del held
+begun = PeakWatch()
+held = b"1" * (100 * MIB)
+time.sleep(0.3)
+del held
+later = begun.end()
+assert whole.end() >= highest  # a watch around others sees all of it
+print(highest // MIB, later // MIB, peak_memory() // MIB)
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    highest, later, process = map(int, run.stdout.split())
+    assert process >= highest  # the system's own record was not reset
+    assert 100 <= later < highest - 100
+
+
 def test_the_peak_of_a_search_stays_under_its_limit():
     program = """
 import re, sys, numpy as np, torch

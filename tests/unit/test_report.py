@@ -22,7 +22,7 @@ from hardneg.experiment.folder import write_settings
 from hardneg.experiment.layout import Layout
 from hardneg.negatives.candidates import candidates
 from hardneg.negatives.pool import ENTRY_ARRAYS, SOURCES, load_pool, matches, save_pool
-from hardneg.report import explorer, page, scripts
+from hardneg.report import explorer, facts_time, page, scripts
 from hardneg.report.drawing import draw
 from hardneg.report.explorer import explorer_data
 from hardneg.report.figures import FIGURES, SECTIONS
@@ -229,7 +229,7 @@ def test_every_figure_of_a_finished_experiment_has_facts(trained):
     missing = {name for name, one in drawn.items() if one.table is None and one.meant}
     assert missing <= {"gradients"}
     others = {name for name, one in drawn.items() if not one.meant}
-    assert {"static_and_dynamic", "async_gap", "iterations", "disagreement", "reranking"} <= others
+    assert {"async_gap", "iterations", "disagreement", "reranking"} <= others
     assert drawn["audit_signals"].table.column("signal") == ["text", "retriever", "both", "learned"]
     assert opened.notes == []
     assert {figure.section for figure in FIGURES} <= set(SECTIONS)
@@ -592,8 +592,66 @@ def test_static_and_dynamic_negatives_lie_over_one_another(copied, trained):
     report = compare_opened([make(opened_at(place), ["hardneg"]) for place in (copied, copied.parent / "static")])
     for name in ("static_and_dynamic", "ranks_by_step", "errors_by_step"):
         assert set(report.tables[name].column("experiment")) == {"copy", "static"}
-    alone = compare_opened([make(opened_at(trained), ["hardneg"])] * 2)
-    assert not any(one.meant for one in alone.drawn if one.figure.name == "static_and_dynamic")
+
+
+def test_static_negatives_are_compared_with_what_states_retrieve(trained, monkeypatch):
+    opened, drawn = drawn_of(trained)
+    table = drawn["static_and_dynamic"].table
+    states = opened.trained_states
+    for name, group in (("episode 1", states[:2]), ("episode 3", states[2:4])):
+        pool = opened.pools[name]
+        expected = []
+        for state in group:
+            run = opened.run(state, "query")
+            lists = without_positives(opened, run, pool.query_rows)
+            now = {
+                query: set(lists.passage_rows[a:b].tolist())
+                for query, (a, b) in zip(lists.query_rows.tolist(), pairwise(lists.offsets.tolist()), strict=True)
+            }
+            shares = [
+                np.mean([passage in now[query] for passage in pool.passage_rows[a:b].tolist()])
+                for query, (a, b) in zip(pool.query_rows.tolist(), pairwise(pool.offsets.tolist()), strict=True)
+                if b > a
+            ]
+            expected.append(np.mean(shares))
+        assert table.where(negatives=name).column("overlap") == pytest.approx(expected)
+    steps = drawn["learning_curve"].table.column("step")
+    assert max(table.column("step")) == steps[-1]
+    assert table.where(negatives="episode 1").column("step")[0] == 0
+    monkeypatch.setattr(facts_time, "SAMPLED", 5)
+    few = draw(drawn["static_and_dynamic"].figure, opened_at(trained)).table
+    assert few.column("step") == table.column("step")
+    assert few.column("overlap") != table.column("overlap")
+
+
+def test_ranks_and_errors_of_training_queries_are_those_of_the_states(trained):
+    opened, drawn = drawn_of(trained)
+    table, steps = drawn["ranks_by_step"].table, drawn["static_and_dynamic"].table.column("step")
+    assert table.column("step") == sorted(set(steps))
+    by_state = drawn["training_errors"].table
+    assert table.column("errors") == pytest.approx(by_state.column(by_state.columns[2]))
+    known = opened.data_here.train
+    for state, found in zip(opened.trained_states, table.column("RR@10"), strict=True):
+        run = opened.run(state, "query")
+        ranks = []
+        for i, query in enumerate(known.query_rows.tolist()):
+            at = run.query_rows.tolist().index(query)
+            hits = run.passage_rows[run.offsets[at] : run.offsets[at + 1]].tolist()[:10]
+            places = [hits.index(one) + 1 for one in known.of(i).tolist() if one in hits]
+            ranks.append(1 / min(places) if places else 0.0)
+        assert found == pytest.approx(np.mean(ranks))
+
+
+def test_where_training_queries_were_not_searched_the_page_says_so(copied):
+    results = json.loads((copied / "results.json").read_text())
+    opened = opened_at(copied)
+    opened.__dict__["results"] = results | {"examined": "judged"}
+    for state in opened.trained_states:
+        shutil.rmtree(copied / state.runs / "query", ignore_errors=True)
+    (figure,) = [one for one in FIGURES if one.name == "static_and_dynamic"]
+    found = draw(figure, opened)
+    assert found.meant
+    assert "examine = judged" in found.missing
 
 
 def test_experiments_stand_side_by_side(trained, copied):

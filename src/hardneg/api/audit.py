@@ -187,7 +187,7 @@ class Sampling:
     """
 
     most: int = 1_000_000
-    about: int = 200_000
+    about: int = 100_000
     seed: int = 0
 
     def of(self, pool: NegativePool, better: Int32 | None = None) -> NDArray[np.int64] | None:

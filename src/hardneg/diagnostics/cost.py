@@ -13,6 +13,7 @@ from typing import Any
 Row = Mapping[str, Any]
 
 REFRESH = ("index", "encode", "search", "mine")  # the stages that renew vectors, lists and negatives
+PEAKS = ("peak_mib", "own_peak_mib")  # since the process's start, and within the row's own work
 MACHINE = "begin"  # the rows that say where an execution runs
 
 
@@ -30,6 +31,7 @@ class Cost:
     steps: int
     queries: int
     peak_mib: int | None  # largest peak of a process, which counts from the process's start; None if unknown
+    own_peak_mib: int | None  # largest peak while such a row's work ran; None if no row knows it
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -63,7 +65,7 @@ def costs(rows: Iterable[Row], by: Sequence[str] = ("stage",)) -> list[Cost]:
 
 
 def _cost(kind: tuple[Any, ...], rows: Sequence[Row]) -> Cost:
-    peaks = [row["peak_mib"] for row in rows if row.get("peak_mib") is not None]
+    peaks, own = ([row[name] for row in rows if row.get(name) is not None] for name in PEAKS)
     return Cost(
         of=kind,
         times=len(rows),
@@ -73,6 +75,7 @@ def _cost(kind: tuple[Any, ...], rows: Sequence[Row]) -> Cost:
         steps=_total(rows, "steps"),
         queries=_total(rows, "queries"),
         peak_mib=max(peaks, default=None),
+        own_peak_mib=max(own, default=None),
     )
 
 
@@ -90,7 +93,8 @@ class Summary:
     waiting: float  # training that waited for negatives
     working: float  # from begin to end of all stages; what ran at once counts once, and pauses do not count
     steps: int
-    tokens: int  # encoded for vectors; tokens of training are not in the rows
+    tokens: int  # encoded for vectors
+    trained_tokens: int | None  # of all training steps; None: an older hardneg did not count some of them
     peak_mib: int | None  # largest peak of a process
 
     def as_json(self) -> dict[str, Any]:
@@ -109,6 +113,8 @@ def summary(rows: Iterable[Row]) -> Summary:
     stages = {cost.of[0]: cost for cost in costs(kept)}
     all_ = _cost((), kept)
     none = _cost((), [])
+    trained = [row for row in kept if row["stage"] == "train"]
+    known = all("tokens" in row for row in trained if row.get("steps"))
     refresh = [(row["begun"], row["seconds"]) for row in kept if row["stage"] in REFRESH and "begun" in row]
     return Summary(
         training=stages.get("train", none).seconds,
@@ -117,7 +123,8 @@ def summary(rows: Iterable[Row]) -> Summary:
         waiting=stages.get("wait", none).seconds,
         working=covered([(row["begun"], row["seconds"]) for row in kept if "begun" in row]),
         steps=all_.steps,
-        tokens=all_.tokens,
+        tokens=all_.tokens - _total(trained, "tokens"),
+        trained_tokens=_total(trained, "tokens") if known else None,
         peak_mib=all_.peak_mib,
     )
 

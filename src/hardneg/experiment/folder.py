@@ -28,7 +28,7 @@ from hardneg.experiment.results_manifest import check_seal, is_sealed, seal, wri
 from hardneg.experiment.states import StateRecord
 from hardneg.models.source import ModelSource
 from hardneg.process.distributed import is_leader
-from hardneg.process.memory import peak_memory
+from hardneg.process.memory import PeakWatch, peak_memory
 from hardneg.storage.artifacts import (
     digest_json,
     lease,
@@ -73,15 +73,16 @@ class Experiment:
     def timed(self, stage: str, **facts: Any) -> Iterator[dict[str, Any]]:
         """Measure the time of a block and write it to ``timing.jsonl``, together with the yielded facts.
 
-        The row has the peak of memory of this process since its start.
+        The row has the peak of memory of this process since its start, and its peak within the block.
         """
-        when, begun = time.time(), time.perf_counter()
+        when, begun, watch = time.time(), time.perf_counter(), PeakWatch()
         try:
             yield facts
         finally:
             seconds = round(time.perf_counter() - begun, 4)
             times = {"stage": stage, "begun": round(when, 3), "seconds": seconds}
-            row = {**times, "peak_mib": peak_memory() >> 20, **facts}
+            peaks = {"peak_mib": peak_memory() >> 20, "own_peak_mib": watch.end() >> 20}
+            row = {**times, **peaks, **facts}
             if is_leader():
                 append_lines(self.layout.timing, json.dumps(row).encode() + b"\n")
 

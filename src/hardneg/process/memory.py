@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 import resource
+import threading
 
 import psutil
 
@@ -12,6 +13,8 @@ from hardneg.errors import ResourceError, SettingsError
 
 UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+
+LOOK_SECONDS = 0.05
 
 _limits: dict[str, int] = {}  # by type of device
 
@@ -80,6 +83,34 @@ def require(needed: int, what: str, device: str = "cpu") -> None:
 def peak_memory() -> int:
     """The most bytes that this process took so far, mapped files included."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+class PeakWatch:
+    """Watches the memory that this process holds, mapped files included, from now until :meth:`end`.
+
+    The peak is exact where it is the highest that the process ever had. Otherwise a thread looks twenty times a
+    second, and may miss a shorter peak. The system's own record of the peak is not reset, for others read it too.
+    Several may watch at once.
+    """
+
+    def __init__(self) -> None:
+        self.process, self.before = psutil.Process(), peak_memory()
+        self.seen = self.process.memory_info().rss
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self._watch, name="peak of memory", daemon=True)
+        self.thread.start()
+
+    def _watch(self) -> None:
+        while not self.ended.wait(LOOK_SECONDS):
+            self.seen = max(self.seen, self.process.memory_info().rss)
+
+    def end(self) -> int:
+        """Stop watching; returns the peak in bytes."""
+        self.ended.set()
+        self.thread.join()
+        after = peak_memory()
+        seen = int(max(self.seen, self.process.memory_info().rss))
+        return after if after > self.before else min(seen, after)  # the system's record may lag by a little
 
 
 def own_memory() -> int:

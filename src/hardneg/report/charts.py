@@ -328,8 +328,9 @@ def gap_chart(table: Table) -> Chart:
 
 
 def overlap_by_step_chart(table: Table) -> Chart:
-    """The overlap of static with dynamic negatives by step."""
-    return lines(table, x="step", y="overlap", title="share of the first hits", form=PERCENT)
+    """The overlap of static with dynamic negatives by step; a line for each pool, where there are pools."""
+    by = "negatives" if "negatives" in table.columns else None
+    return lines(table, x="step", y="overlap", by=by, title="share of the first hits", form=PERCENT)
 
 
 def ranks_by_step_chart(table: Table) -> Chart:

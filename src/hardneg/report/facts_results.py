@@ -122,7 +122,7 @@ def measured_table(opened: Opened) -> Table:
     if not states:
         raise NotRecorded("No state was measured on dev or test.")
     measure = next(iter(next(iter(states.values()))))
-    begins = _begins(opened)
+    begins = begins_of(opened)
     rows = [
         {
             "step": begins.get(record.episode or 0, 0) + max(record.step, 0),
@@ -141,7 +141,7 @@ def measured_table(opened: Opened) -> Table:
     return Table.of(rows)
 
 
-def _begins(opened: Opened) -> dict[int, int]:
+def begins_of(opened: Opened) -> dict[int, int]:
     """Steps made before each episode."""
     try:
         curve = curve_of(opened)
@@ -175,7 +175,8 @@ def cost_table(opened: Opened) -> Table:
             "tokens/s": None if cost.tokens_per_second is None else round(cost.tokens_per_second),
             "steps": cost.steps or None,
             "s/step": cost.seconds_per_step,
-            "peak MiB": cost.peak_mib,
+            "peak MiB": cost.own_peak_mib,
+            "peak MiB of the process so far": cost.peak_mib,
         }
         for cost in sorted(found, key=lambda cost: -cost.seconds)
     )
@@ -196,6 +197,7 @@ def cost_summary_table(opened: Opened) -> Table:
                 "working s": round(found.working, 1),
                 "steps": found.steps,
                 "tokens encoded": found.tokens,
+                "tokens trained": found.trained_tokens,
                 "peak MiB": found.peak_mib,
             }
         ]

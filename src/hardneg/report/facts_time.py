@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from hardneg import keyed_random
+from hardneg.diagnostics.counted_errors import errors_in_lists, most_errors
 from hardneg.diagnostics.curves import smooth
+from hardneg.diagnostics.encounters import keys_of
+from hardneg.diagnostics.forgetting import reciprocal_ranks_of
 from hardneg.diagnostics.timeline import TRAINER
 from hardneg.experiment.layout import versions_in
-from hardneg.report.opened import Opened
+from hardneg.experiment.states import StateRecord
+from hardneg.negatives.pool import NegativePool, matches
+from hardneg.records import owners, spans
+from hardneg.report.facts_results import begins_of
+from hardneg.report.lists import without_positives
+from hardneg.report.measured import training_hits
+from hardneg.report.opened import Opened, name_of_pool
 from hardneg.report.table import NotMeant, NotRecorded, Table
 from hardneg.storage.artifacts import is_published, read_manifest
 
 LONGEST = 400  # bars, and points of a line
 WINDOWS = 40  # of a moving mean, one after the other
 INSIDE = ("begin",)
+BY_STEP = ("step", "RR@10", "mean RR@10", "errors", "mean errors")
+SAMPLED, SEED = 2_000, 0  # queries whose negatives are looked up in lists
 
 
 def timeline_table(opened: Opened) -> Table:
@@ -58,21 +72,95 @@ def gap_table(opened: Opened) -> Table:
 
 
 def overlap_by_step_table(opened: Opened) -> Table:
-    """The share of each step's negatives that its queries retrieve at that step (STAR, Figure 4a)."""
+    """The share of training negatives that their queries retrieve, by step (STAR, Figure 4a).
+
+    A recipe that retrieves at every step notes it there. Of another one, the negatives of each pool are looked up
+    in the lists of the states in which training on them began and ended.
+    """
     rows = [(row["step"], row["overlap"]) for row in opened.metrics if row.get("overlap") is not None]
-    if not rows:
-        raise NotMeant("Negatives were not retrieved anew at every step (ADORE does so), so this is not known.")
-    return Table(("step", "overlap"), tuple(rows[:: max(len(rows) // LONGEST, 1)]))
+    if rows:
+        return Table(("step", "overlap"), tuple(rows[:: max(len(rows) // LONGEST, 1)]))
+    states = _searched(opened)
+    begins = begins_of(opened)
+    found: dict[tuple[str, int], float] = {}
+    for before, after in pairwise(states):
+        pool = opened.pool_at(after.pool)
+        if pool is None or after.pool is None or not len(pool.passage_rows):
+            continue
+        name = name_of_pool(after.pool)
+        for state in (before, after):
+            if (place := (name, step_of(state, begins))) not in found:
+                found[place] = retrieved_share(opened, pool, state)
+    if not found:
+        raise NotMeant("Training had no negatives of its own, so none can be compared with what is retrieved.")
+    values = [(step, share, name) for (name, step), share in found.items() if share == share]  # no NaN
+    return Table(("step", "overlap", "negatives"), tuple(values))
+
+
+def _searched(opened: Opened) -> list[StateRecord]:
+    """The states with lists of the training queries, in the order of training; raises if there are under two."""
+    found = [one for one in opened.trained_states if opened.has_run(one, "query")]
+    if opened.trains_ranker:
+        raise NotMeant("A ranker retrieves nothing.")
+    if len(found) < 2:
+        judged = opened.results.get("examined") == "judged"
+        raise NotRecorded(
+            "States were searched for dev and test alone (examine = judged), and steps did not retrieve, so this"
+            " is not known."
+            if judged
+            else "It takes the lists of the training queries in two states, which are not there."
+        )
+    return found
+
+
+def step_of(state: StateRecord, begins: Mapping[int, int]) -> int:
+    """The steps made before a state, counted on over the episodes."""
+    return begins.get(state.episode or 0, 0) + max(state.step, 0)
+
+
+def retrieved_share(opened: Opened, pool: NegativePool, state: StateRecord) -> float:
+    """The mean over sampled queries of the share of their negatives that stand in their list at mining depth.
+
+    NaN if no sampled query has a negative. Positives do not count in the list.
+    """
+    rows = pool.query_rows[spans(pool.offsets) > 0]
+    words = keyed_random.hash64(keyed_random.key(SEED, "report/overlap"), rows)
+    some = np.sort(rows[np.argsort(words, kind="stable")[:SAMPLED]])
+    run = opened.run(state, "query")
+    if run is None or not len(some):
+        return float("nan")
+    part = pool.select(matches(pool.query_rows, some)[0])
+    found = np.isin(keys_of(part), keys_of(without_positives(opened, run, some)))
+    hits = np.bincount(owners(part.offsets)[found], minlength=len(part))
+    return float((hits / spans(part.offsets)).mean())
 
 
 def ranking_by_step_table(opened: Opened) -> Table:
-    """How the queries of each step ranked their positives before it, with moving means (STAR, Figure 4b)."""
+    """How training queries rank their positives, by step (STAR, Figure 4b).
+
+    A recipe that retrieves at every step notes it of the step's queries, before the step; moving means stand
+    beside. Of another one, all training queries count in each state that searched them.
+    """
     rows = [row for row in opened.metrics if row.get("train_rr_10") is not None]
     if not rows:
-        raise NotMeant("Training queries were not searched at every step (ADORE does so), so this is not known.")
+        return _ranking_by_state(opened)
     width = max(len(rows) // WINDOWS, 1)
     ranks, errors = (np.array([row[name] for row in rows], float) for name in ("train_rr_10", "train_errors"))
     columns = (ranks, smooth(ranks, width), errors, smooth(errors, width))
     found = [(row["step"], *values) for row, *values in zip(rows, *(one.tolist() for one in columns), strict=True)]
-    names = ("step", "RR@10", "mean RR@10", "errors", "mean errors")
-    return Table(names, tuple(found[:: max(len(found) // LONGEST, 1)]))
+    return Table(BY_STEP, tuple(found[:: max(len(found) // LONGEST, 1)]))
+
+
+def _ranking_by_state(opened: Opened) -> Table:
+    """Mean RR@10 and errors of all training queries in each state; their K is that of the shortest list."""
+    _searched(opened)
+    hits, begins = training_hits(opened), begins_of(opened)
+    k = min(map(most_errors, hits.values()))
+    rows = []
+    for state in opened.trained_states:
+        if state.name in hits:
+            known = spans(hits[state.name].qrels.offsets) > 0
+            rank = float(reciprocal_ranks_of(hits[state.name], 10)[known].mean())
+            errors = float(errors_in_lists(hits[state.name], k)[known].mean())
+            rows.append((step_of(state, begins), rank, rank, errors, errors))
+    return Table(BY_STEP, tuple(rows))

@@ -222,7 +222,9 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "static_and_dynamic",
         "Negatives",
         "Static and dynamic negatives",
-        "How many of the negatives of each step its queries retrieve at that step (STAR, Figure 4a).",
+        "How many of the training negatives their queries retrieve (STAR, Figure 4a): `adore` notes it at every"
+        " step. Of other recipes it is known in the states in which training on a pool began and ended, of at most"
+        " 2,000 queries drawn at random, in their lists at mining depth.",
         time.overlap_by_step_table,
         charts.overlap_by_step_chart,
     ),
@@ -230,7 +232,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "ranks_by_step",
         "Pairwise errors",
         "Ranks of training queries, step by step",
-        "How high the queries of each step rank their positives before the step: a moving mean (STAR, Figure 4b)."
+        "How high training queries rank their positives (STAR, Figure 4b): with `adore` those of each step before"
+        " the step, as a moving mean; with other recipes all of them, in each state."
         " `hardneg diagnose` of several experiments lays static, dynamic and random negatives over one another.",
         time.ranking_by_step_table,
         charts.ranks_by_step_chart,
@@ -239,8 +242,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "errors_by_step",
         "Pairwise errors",
         "Errors of training queries, step by step",
-        "Passages in the retrieved list that stand above a positive, before the step: a moving mean (STAR, Eq. 5"
-        " and Figure 4). A positive that the list does not reach counts every other passage of it.",
+        "Passages in the retrieved list that stand above a positive, of the same queries as the figure before"
+        " (STAR, Eq. 5 and Figure 4). A positive that the list does not reach counts every other passage of it.",
         time.ranking_by_step_table,
         charts.errors_by_step_chart,
     ),
@@ -427,7 +430,9 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "cost",
         "Time and cost",
         "Time by stage",
-        "Seconds of all stages; those of two processes may overlap, and one stage may lie inside another.",
+        "Seconds of all stages; those of two processes may overlap, and one stage may lie inside another."
+        " Tokens of `train` are those that steps encode, without padding. The first peak of memory is the stage's"
+        " own; the second counts from the start of the process.",
         results.cost_table,
         charts.cost_chart,
     ),

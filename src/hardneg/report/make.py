@@ -18,6 +18,7 @@ from hardneg.report.explorer import explorer_data
 from hardneg.report.facts_audit import sampled_sentence, suspected_queries, suspects_of
 from hardneg.report.facts_results import judged_queries
 from hardneg.report.figures import FIGURES
+from hardneg.report.in_batch import in_batch
 from hardneg.report.opened import FAULTS, Opened
 from hardneg.report.page import Page, explorer_html, html_of
 from hardneg.report.scripts import asset
@@ -55,8 +56,8 @@ class Report:
         queries = opened.told(lambda: judged_queries(opened), None)
         running = opened.told(lambda: so_far(opened), "")
         known: Any = {"queries": queries, "running": running, "dev_passages": opened.dev_passages}
-        at_work = bool(opened.executed_by)
-        return opened.told(lambda: verdict(opened.results, at_work=at_work, **known), UNREADABLE)
+        known |= {"at_work": bool(opened.executed_by), "in_batch": opened.told(lambda: in_batch(opened), None)}
+        return opened.told(lambda: verdict(opened.results, **known), UNREADABLE)
 
     @property
     def notes(self) -> list[str]:

@@ -177,6 +177,10 @@ class Opened:
             return None
         return self.told(lambda: load_run(place), None)
 
+    def has_run(self, state: StateRecord, name: str) -> bool:
+        """Whether a state has a published run ``name``; it may be damaged still."""
+        return state.runs is not None and is_published(run_of(self.layout / state.runs, name))
+
     @cached_property
     def pools(self) -> dict[str, NegativePool]:
         """The negatives of every episode or version, by name, in the order of training."""

@@ -180,8 +180,8 @@ def forgetting_table(several: Several) -> Table:
 
 def costs_table(several: Several) -> Table:
     """What each experiment cost, a row for each."""
-    names = ("training s", "refreshing s", "refreshes", "working s", "steps", "tokens encoded", "peak MiB")
-    return _joined(several, cost_summary_table, names)
+    times = ("training s", "refreshing s", "refreshes", "working s")
+    return _joined(several, cost_summary_table, (*times, "steps", "tokens encoded", "tokens trained", "peak MiB"))
 
 
 def verdict_of(several: Several) -> Verdict:
@@ -278,7 +278,8 @@ FIGURES: tuple[Figure[Several], ...] = (
         "ranks_by_step",
         "Static and dynamic negatives",
         "Ranks of training queries",
-        "How high the queries of each step rank their positives before it: a moving mean (STAR, Figure 4b).",
+        "How high training queries rank their positives (STAR, Figure 4b): with `adore` those of each step, as a"
+        " moving mean; with other recipes all of them, in each state.",
         rankings_table,
         ranks_chart,
     ),
@@ -286,7 +287,7 @@ FIGURES: tuple[Figure[Several], ...] = (
         "errors_by_step",
         "Static and dynamic negatives",
         "Errors of training queries",
-        "Passages above a positive in the list that a query retrieves before the step: a moving mean.",
+        "Passages above a positive in the list that a query retrieves: of the same queries as the figure before.",
         rankings_table,
         errors_chart,
     ),

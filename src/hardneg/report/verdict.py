@@ -25,6 +25,20 @@ class Verdict:
     advice: tuple[str, ...]  # what to do next, the most useful first
 
 
+@dataclass(frozen=True)
+class Beside:
+    """A paired test of the final model against a state that ``results.json`` need not compare it with.
+
+    Attributes
+    ----------
+    name : what a person calls the state.
+    row : the test, as a row of ``comparisons``; ``b`` is the state's name in the results.
+    """
+
+    name: str
+    row: Mapping[str, Any]
+
+
 def verdict(
     results: Mapping[str, Any],
     *,
@@ -32,6 +46,7 @@ def verdict(
     running: str = "",
     at_work: bool = False,
     dev_passages: int | None = None,
+    in_batch: Beside | None = None,
 ) -> Verdict:
     """Judge results by the first measure of the split that people look at.
 
@@ -40,6 +55,7 @@ def verdict(
     results : content of ``results.json``; empty if there is none.
     queries : of that split; None if they are not known.
     running : what is known of an experiment without results; at_work: whether a process executes it now.
+    in_batch : the test against a state that in-batch negatives alone trained; None: there is no such state.
     dev_passages : dev was judged among so many passages of BM25 for each query alone; None: among all.
     """
     if "seeds" in results:
@@ -56,9 +72,13 @@ def verdict(
     first = first_rows(results, dev_passages)
     first.sort(key=lambda row: row["b"] != reranked_by(results))  # of a ranker, what it re-ranks tells most
     who = "the final ranker" if reranked_by(results) else "the final model"
-    told = [_sentence(row, results[split], split_of(split, dev_passages), who) for row in first]
-    kind = _kind(first[0])
-    return Verdict(kind, told[0], tuple(told[1:]), tuple(_advice(results, first, queries, dev_passages)))
+    beside = [] if in_batch is None else [in_batch.row]
+    others = [row for row in first[1:] if in_batch is None or row["b"] != in_batch.row["b"]]
+    named = {} if in_batch is None else {in_batch.row["b"]: in_batch.name}
+    rows = [first[0], *[row for row in beside if row["b"] != first[0]["b"]], *others]
+    told = [_sentence(row, results[split], split_of(split, dev_passages), who, named) for row in rows]
+    advice = [*_of_in_batch(in_batch), *_advice(results, first, queries, dev_passages)]
+    return Verdict(_kind(first[0]), told[0], tuple(told[1:]), tuple(advice))
 
 
 def first_rows(results: Mapping[str, Any], dev_passages: int | None) -> list[Mapping[str, Any]]:
@@ -89,8 +109,10 @@ def _kind(row: Mapping[str, Any]) -> str:
     return "better" if row["difference"] > 0 else "worse"
 
 
-def _sentence(row: Mapping[str, Any], means: Mapping[str, Any], split: str, who: str) -> str:
-    measure, other = row["measure"], NAMES.get(row["b"], row["b"])
+def _sentence(
+    row: Mapping[str, Any], means: Mapping[str, Any], split: str, who: str, named: Mapping[str, str]
+) -> str:
+    measure, other = row["measure"], {**NAMES, **named}.get(row["b"], row["b"])
     word = {
         "better": "is better than",
         "worse": "is worse than",
@@ -144,6 +166,16 @@ def _advice(
         )
     found.append("Look through the negatives for passages that are relevant and not judged (hardneg audit).")
     return found
+
+
+def _of_in_batch(found: Beside | None) -> list[str]:
+    """What to do where negatives of the corpus brought nothing over those of the batch."""
+    if found is None or _kind(found.row) == "better":
+        return []
+    return [
+        "Try more negatives, filters on their scores, or more steps: mined negatives brought nothing that can be"
+        " told from chance over those of the batch."
+    ]
 
 
 def _of_training(row: Mapping[str, Any], kept: Mapping[str, Any]) -> list[str]:

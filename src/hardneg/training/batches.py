@@ -21,6 +21,7 @@ from hardneg.negatives.groups import draw_groups, epoch_order, usable
 from hardneg.negatives.pool import SOURCES, NegativePool
 from hardneg.process.hardware import Precision
 from hardneg.records import Int32, Int64, Positives, Side, TokenBatch, offsets_of, owners
+from hardneg.training.counted_tokens import counted
 from hardneg.training.gradient_cache import cached
 from hardneg.training.sharing import shared
 
@@ -271,7 +272,7 @@ def group_scores(
 
     rows, place = batch.distinct()
     tokens, chunks = passages.read_documents(rows)
-    by = shared(cached(encode, cache_tokens) if cache_tokens else encode)
+    by = counted(shared(cached(encode, cache_tokens) if cache_tokens else encode))
     q, p = encoder.encode_pair(queries.read(batch.query_rows), tokens, by)
     scores = q @ p.T
     if chunks is not None:

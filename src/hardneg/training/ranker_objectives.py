@@ -37,6 +37,7 @@ from hardneg.negatives.pool import SOURCES
 from hardneg.process.hardware import Precision
 from hardneg.records import Int64, Side, TokenBatch
 from hardneg.training.batches import Bool, GroupBatch, KnownPositives, best_chunks, group_scores
+from hardneg.training.counted_tokens import counted
 from hardneg.training.gradient_cache import cached
 from hardneg.training.gradient_norms import source_norms
 from hardneg.training.loop import Objective, StepOutput
@@ -175,7 +176,7 @@ def ranker_scores(
         with torch.autocast(ranker.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
             return ranker.score(tokens)[:, None]
 
-    return _scores(batch, pairs, shared(cached(score, cache_tokens) if cache_tokens else score))
+    return _scores(batch, pairs, counted(shared(cached(score, cache_tokens) if cache_tokens else score)))
 
 
 def frozen_scores(

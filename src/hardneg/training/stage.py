@@ -24,6 +24,7 @@ from hardneg.process.progress import track
 from hardneg.storage.artifacts import is_current, read_manifest
 from hardneg.training.batches import PROBE_EVERY
 from hardneg.training.checkpoint import keep_newest, latest_checkpoint, restore, save_checkpoint
+from hardneg.training.counted_tokens import tokens_trained
 from hardneg.training.gradient_norms import layer_norms, layers_of
 from hardneg.training.loop import Batch, NotFinite, Objective, Step, train_steps
 from hardneg.training.optim import Optimizers, Schedule, adamw
@@ -195,7 +196,7 @@ class Stage:
         if self.finished or self.made[name] >= until:
             return
         trainee, first = self.trainees[name], self.made[name]
-        total = max([until, *trainee.kept.values()])
+        total, tokens = max([until, *trainee.kept.values()]), tokens_trained()
         with (
             self.timed("train", episode=self.episode, model=name, first_step=first) as facts,
             track(f"training{self._called(name)}, episode {self.episode}", "steps", kind=kind_of(name)) as tick,
@@ -207,7 +208,7 @@ class Stage:
                     if self.made[name] % self.checkpoint_every == 0 or (checkpoint and self.made[name] == until):
                         self.save()
                     self._keep(trainee)
-                    facts["steps"] = self.made[name] - first
+                    facts |= {"steps": self.made[name] - first, "tokens": tokens_trained() - tokens}
                     with agreed(step.stop):
                         tick(self.made[name], total)
                 self._settle()

@@ -38,6 +38,7 @@ from hardneg.records import Side, TokenBatch
 from hardneg.search.ann_building import DEFAULTS, choose, code_bytes
 from hardneg.search.retrieve import Index
 from hardneg.training.batches import KnownPositives
+from hardneg.training.counted_tokens import counted
 from hardneg.training.loop import Objective, StepOutput
 from hardneg.training.sharing import shared
 from hardneg.training.stage import steps_made
@@ -250,7 +251,7 @@ def list_objective(settings: Adore, encoder: BiEncoder, queries: TokenStore, ret
             return encoder.encode(tokens, side)
 
     def objective(batch: QueryBatch) -> StepOutput:
-        vectors = shared(encode)(queries.read(batch.query_rows), "query")
+        vectors = counted(shared(encode))(queries.read(batch.query_rows), "query")
         lists = retrieval.lists(batch, vectors.detach())
         scores = retrieval.scores(vectors.float(), lists) * encoder.settings.scale
         valid, positive = upload(lists.valid, scores.device), upload(lists.positive, scores.device)

@@ -1,0 +1,91 @@
+"""The state that in-batch negatives alone trained, which a verdict compares the final model with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hardneg.diagnostics.summary import compare_states
+from hardneg.errors import HardnegError
+from hardneg.experiment.folder import BASE, read_settings
+from hardneg.experiment.layout import Layout
+from hardneg.experiment.names import FINAL, UNTRAINED
+from hardneg.report.measured import evaluations
+from hardneg.report.opened import Opened
+from hardneg.report.verdict import Beside
+from hardneg.storage.artifacts import is_published, read_manifest
+
+IN_BATCH = "in_batch"  # as settings of recipes name it
+SEED, PERMUTATIONS = 0, 100_000  # of tests
+
+
+def in_batch(opened: Opened) -> Beside | None:
+    """The test against the in-batch state of an experiment, by the measure of the verdict; None: it has none.
+
+    The state is one of the experiment itself, or the model that it starts from, if an experiment with in-batch
+    negatives alone made that.
+    """
+    rows = opened.results.get("comparisons")
+    if not rows:
+        return None
+    split = str(opened.results["compared_on"])
+    found = {name: of[split] for name, of in evaluations(opened).items() if split in of}
+    state = state_within(opened)
+    called = f"{state}, which in-batch negatives alone trained"
+    if state is None and started_in_batch(opened):
+        state, called = UNTRAINED, "the model it started from, which in-batch negatives alone trained"
+    measure = rows[0]["measure"]
+    if state is None or not {state, FINAL} <= set(found) or opened.results.get("kept", {}).get("state") == state:
+        return None
+    known = {"a": FINAL, "b": state, "measure": measure}
+    for row in rows:  # the tests of the experiment itself
+        if all(row[name] == value for name, value in known.items()):
+            return Beside(called, row)
+    of_one = {name: replace(found[name], values={measure: found[name].values[measure]}) for name in (FINAL, state)}
+    return Beside(called, compare_states(of_one, [(FINAL, state)], seed=SEED, permutations=PERMUTATIONS)[0])
+
+
+def state_within(opened: Opened) -> str | None:
+    """The name of the last state of training that in-batch negatives alone trained; None if there is none."""
+    settings = opened.settings.get("settings", {})
+    episodes = in_batch_episodes(str(opened.settings.get("recipe")), settings)
+    states = [one for one in opened.states if one.kind == "episode" and one.of is None]
+    return next((one.name for one in reversed(states) if one.episode in episodes), None)
+
+
+def in_batch_episodes(recipe: str, settings: Mapping[str, Any]) -> set[int]:
+    """The numbers of the episodes after which a model has seen in-batch negatives alone."""
+    if recipe == "ance-tele":
+        return {int(settings.get("start_episode", 1))} if settings.get("first") == IN_BATCH else set()
+    if recipe != "warmup":
+        return set()
+    numbers = set()
+    for number, mixture in enumerate(settings.get("mixtures", []), 1):
+        if mixture != IN_BATCH:
+            break
+        numbers.add(number)
+    return numbers
+
+
+def started_in_batch(opened: Opened) -> bool:
+    """Whether an experiment with in-batch negatives alone made the model that this one starts from.
+
+    It is asked where that model lies, if it lies in the folder of its experiment still, and is the same.
+    """
+    place = opened.settings.get(BASE, {}).get("model")
+    if not isinstance(place, str) or not is_published(model := Path(place), "model"):
+        return False
+    before = Layout(model.parent)
+    started = opened.state(UNTRAINED)
+    if not before.settings.is_file() or model.name != before.model.name or started is None:
+        return False
+    try:
+        made, settings = read_manifest(model).facts.get("digest"), read_settings(before.path)
+    except HardnegError:
+        return False
+    known = settings.get("settings", {})
+    alone = in_batch_episodes(str(settings.get("recipe")), known)
+    every = known.get("episodes", len(known.get("mixtures", [])))
+    return made == started.digest and 0 < len(alone) == every

@@ -1,0 +1,123 @@
+"""The verdict against the state that in-batch negatives alone trained: which state that is, and what is said."""
+
+import json
+import shutil
+
+import pytest
+
+import hardneg as hn
+from hardneg.api.diagnose import opened_at
+from hardneg.experiment.folder import write_settings
+from hardneg.report.in_batch import in_batch, in_batch_episodes, started_in_batch, state_within
+from hardneg.report.verdict import Beside, verdict
+from worlds.tiny_world import COMMON, SETTINGS, one_thread  # noqa: F401
+
+
+def row(difference, p, against):
+    low, high = difference - 0.1, difference + 0.1
+    known = {"a": "final", "b": against, "measure": "RR@10", "difference": difference}
+    return known | {"interval": [low, high], "p": p, "p_holm": p}
+
+
+def told(*rows):
+    means = {name: {"RR@10": 0.5} for name in ("final", "untrained", "bm25", "episode-1")}
+    return {"test": means, "compared_on": "test", "comparisons": list(rows)}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "settings", "episodes"),
+    [
+        ("ance-tele", {"first": "in_batch"}, {1}),
+        ("ance-tele", {"first": "in_batch", "start_episode": 2}, {2}),
+        ("ance-tele", {"first": "mined"}, set()),
+        ("warmup", {"mixtures": ["in_batch"]}, {1}),
+        ("warmup", {"mixtures": ["in_batch", "in_batch", "bm25", "in_batch"]}, {1, 2}),
+        ("warmup", {"mixtures": ["bm25", "in_batch"]}, set()),  # the second model has seen BM25's negatives
+        ("warmup", {"mixtures": ["bm25+in_batch"]}, set()),
+        ("star", {}, set()),
+    ],
+)
+def test_which_episodes_are_in_the_batch_alone(recipe, settings, episodes):
+    assert in_batch_episodes(recipe, settings) == episodes
+
+
+def test_the_verdict_says_how_the_final_model_does_against_the_in_batch_state():
+    results = told(row(0.2, 0.001, "untrained"), row(0.1, 0.01, "bm25"))
+    without = verdict(results)
+    found = verdict(results, in_batch=Beside("episode-1, in the batch", row(0.05, 0.02, "episode-1")))
+    assert found.sentence == without.sentence
+    assert found.details[0].startswith("On test, the final model is better than episode-1, in the batch: RR@10")
+    assert "difference +0.050, 95 % interval -0.050 to +0.150, p = 0.020" in found.details[0]
+    assert found.details[1:] == without.details
+    assert found.advice == without.advice
+    unsure = verdict(results, in_batch=Beside("it", row(0.05, 0.4, "episode-1")))
+    assert "cannot be told apart from it" in unsure.details[0]
+    assert "brought nothing that can be told from chance" in unsure.advice[0]
+
+
+def test_a_start_in_the_batch_is_named_in_the_sentence_and_told_once():
+    first = row(0.2, 0.001, "untrained")
+    found = verdict(told(first, row(0.1, 0.01, "bm25")), in_batch=Beside("the model it started from", first))
+    assert "is better than the model it started from: RR@10" in found.sentence
+    assert len(found.details) == 1
+    assert "BM25" in found.details[0]
+
+
+@pytest.fixture(scope="module")
+def trained(world, tmp_path_factory):
+    """An experiment whose first of two episodes is in the batch."""
+    out = tmp_path_factory.mktemp("two") / "tele"
+    settings = SETTINGS | {"store_dtype": "float32", "episodes": 2, "first": "in_batch", "keep": "last"}
+    hn.train_ance_tele(world.collection, world.model, out, device="cpu", **settings)
+    return out
+
+
+def test_an_experiment_with_an_in_batch_episode_is_compared_with_its_state(trained):
+    opened = opened_at(trained)
+    assert state_within(opened) == "episode-1"
+    found = in_batch(opened)
+    results = json.loads((trained / "results.json").read_text())
+    test = results["test"]
+    assert (found.row["a"], found.row["b"], found.row["measure"]) == ("final", "episode-1", "RR@10")
+    assert found.row["difference"] == pytest.approx(test["final"]["RR@10"] - test["episode-1"]["RR@10"])
+    low, high = found.row["interval"]
+    assert low <= found.row["difference"] <= high
+    assert 0 < found.row["p"] <= 1
+    page = hn.diagnose(trained, save=False)
+    assert any("episode-1, which in-batch negatives alone trained" in line for line in page.verdict.details)
+
+
+def test_without_the_collection_or_where_that_state_is_kept_nothing_is_compared(trained, tmp_path):
+    copied = shutil.copytree(trained, tmp_path / "copy")
+    (copied / "places.json").unlink()
+    assert in_batch(opened_at(copied)) is None
+    opened = opened_at(trained)
+    opened.__dict__["results"] = opened.results | {"kept": {"state": "episode-1"}}
+    assert in_batch(opened) is None
+
+
+def test_a_model_of_an_in_batch_experiment_is_known_as_the_start(world, tmp_path):
+    few = {name: COMMON[name] for name in ("queries_per_step", "precision", "store_dtype")} | {"steps": [2]}
+    warm, mined = tmp_path / "warm", tmp_path / "mined"
+    hn.train_warmup(world.collection, world.model, warm, device="cpu", mixtures=["in_batch"], **few)
+    options = SETTINGS | {"store_dtype": "float32", "episodes": 1, "steps": 2}
+    hn.train_ance_tele(world.collection, str(warm / "model"), mined, device="cpu", **options)
+    opened = opened_at(mined)
+    assert state_within(opened) is None
+    assert started_in_batch(opened)
+    found = in_batch(opened)
+    assert found.row == opened.results["comparisons"][0]
+    assert found.row["b"] == "untrained"
+    assert (
+        "the model it started from, which in-batch negatives alone trained"
+        in verdict(opened.results, in_batch=found).sentence
+    )
+    other = opened_at(mined)
+    record = json.loads((warm / "settings.json").read_text())
+    record["settings"]["mixtures"] = ["bm25"]
+    for name in ("digest", "hardneg"):
+        record.pop(name, None)
+    write_settings(warm, record)
+    assert not started_in_batch(other)
+    shutil.rmtree(warm)
+    assert in_batch(opened_at(mined)) is None
