@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import socket
+import subprocess
 import sys
 from dataclasses import replace
 from itertools import pairwise
@@ -443,6 +444,19 @@ def report(trained):
     pytest.importorskip("altair")
     pytest.importorskip("vl_convert")
     return hn.diagnose(trained)
+
+
+def test_a_report_is_made_without_torch_and_scikit_learn(trained):
+    """They take longer to import than the report of a small experiment to make."""
+    program = """
+import sys
+import hardneg as hn
+assert hn.diagnose(sys.argv[1], pictures=False, save=False).html
+heavy = ("torch", "transformers", "sklearn", "scipy", "pandas", "matplotlib")
+print([name for name in heavy if name in sys.modules])
+"""
+    run = subprocess.run([sys.executable, "-c", program, trained], capture_output=True, text=True, check=True)
+    assert run.stdout == "[]\n"
 
 
 def test_the_bundle_of_scripts_is_made_once_and_again_where_it_is_damaged(tmp_path, monkeypatch):
