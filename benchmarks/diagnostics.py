@@ -18,6 +18,14 @@ from contest import Arrays, Contest, Run, main
 
 SIZE = {"queries": 20_000, "episodes": 5, "depth": 200, "negatives": 180, "passages": 8_841_823}
 FULL = {**SIZE, "queries": 100_000}
+DEMO = {
+    "queries": 6_483,
+    "episodes": 2,
+    "depth": 200,
+    "negatives": 60,
+    "passages": 8_327,
+    "dim": 384,
+}  # as the demo
 NEAR = 601  # passages that a query's lists are drawn from; prime, so that every step visits all of them
 
 
@@ -227,7 +235,7 @@ def hardneg_all(size: Mapping[str, Any]) -> Run:
 
 
 def hardneg_report(size: Mapping[str, Any]) -> Run:
-    """The whole report of an experiment of this size, without pictures and without a map of vectors."""
+    """The whole report of an experiment of this size; with vectors (``dim``) it has their map, and pictures."""
     import shutil
     import tempfile
     from pathlib import Path
@@ -247,7 +255,7 @@ def hardneg_report(size: Mapping[str, Any]) -> Run:
 
     def run() -> Arrays:
         report = make(audited(Opened(Layout(folder / "exp"), data)), ["hardneg", "diagnose", "exp"])
-        write_report(report, pictures=False)
+        write_report(report, pictures="dim" in size)
         assert len(report.html) < 10_000_000
         return {"figures": np.array(len(report.tables)), "page": np.array(len(report.html))}
 
@@ -281,6 +289,7 @@ def contest(name: str, contenders: Mapping[str, str], size: Mapping[str, Any], l
 
 
 PER_QUERY = SIZE["episodes"] * (SIZE["depth"] + SIZE["negatives"]) + SIZE["depth"]
+PER_DEMO = DEMO["episodes"] * (DEMO["depth"] + DEMO["negatives"]) + DEMO["depth"]
 CONTESTS = (
     contest(
         "composition",
@@ -301,6 +310,14 @@ CONTESTS = (
     contest("full", {"hardneg": "hardneg_all"}, FULL, PER_QUERY, repeats=1, rate=FULL["queries"] * PER_QUERY / 60),
     contest(
         "report", {"hardneg": "hardneg_report"}, FULL, PER_QUERY, repeats=1, rate=FULL["queries"] * PER_QUERY / 60
+    ),
+    contest(
+        "demo-report",
+        {"hardneg": "hardneg_report"},
+        DEMO,
+        PER_DEMO,
+        repeats=3,
+        rate=DEMO["queries"] * PER_DEMO / 10,
     ),
 )
 

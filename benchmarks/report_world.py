@@ -81,7 +81,7 @@ def write(folder: Path, size: Mapping[str, Any], given: Any) -> Any:
     from hardneg.experiment.states import StateRecord, states_text
     from hardneg.records import Positives, Qrels
 
-    layout, last = Layout(folder), size["episodes"]
+    layout, last, dev = Layout(folder), size["episodes"], min(DEV, size["queries"])
     folder.mkdir(parents=True)
     save(given.bm25, run_of(layout.runs_of("bm25"), "query"))
     records = [StateRecord("bm25", "bm25", asked="judged")]
@@ -92,7 +92,9 @@ def write(folder: Path, size: Mapping[str, Any], given: Any) -> Any:
         run, near = lists[at % last]
         save(run, run_of(runs, "query"))
         save(near, run_of(runs, "lookahead"))
-        save(run, run_of(runs, "dev"), DEV)
+        save(run, run_of(runs, "dev"), dev)
+        if size.get("dim"):
+            save_vectors(runs, size, at)
         pool = layout.relative(layout.episode(at).negatives) if at else None
         kind: Any = "episode" if 0 < at < last else name
         records.append(
@@ -112,7 +114,7 @@ def write(folder: Path, size: Mapping[str, Any], given: Any) -> Any:
         {"format": FORMAT, "recipe": "ance-tele", "inputs": {}, "result_settings": known, "settings": known},
     )
     collection: Any = Generated(size["passages"], size["queries"], folder / "keys.npy")
-    judged = Qrels(rows[:DEV], offsets[: DEV + 1], near[:DEV], np.ones(DEV, np.int32))
+    judged = Qrels(rows[:dev], offsets[: dev + 1], near[:dev], np.ones(dev, np.int32))
     return TrainingData(collection, Positives(rows, offsets, near), dev=judged, test=None)
 
 
@@ -142,6 +144,20 @@ def save_negatives(pool: Any, path: Path, offsets: np.ndarray, positives: np.nda
         collection=DIGEST,
     )
     save_pool(whole, path, settings={}, inputs={})
+
+
+def save_vectors(runs: Path, size: Mapping[str, Any], state: int) -> None:
+    """Publish the vectors of a few queries and their passages beside a state's runs, for the map."""
+    from hardneg.diagnostics.sampled_vectors import FOLDER, NEGATIVES, QUERIES, SampledVectors, save_sample
+
+    rng = np.random.default_rng(state)
+    rows, _, near = positives_of(size)
+    some = np.sort(rng.choice(size["queries"], QUERIES, replace=False))
+    negatives = rng.integers(0, size["passages"], (QUERIES, NEGATIVES)).astype(np.int32)
+    passages = np.unique(np.concatenate([near[some], negatives.ravel()])).astype(np.int32)
+    vectors = (rng.standard_normal((n, size["dim"])).astype(np.float16) for n in (QUERIES, len(passages)))
+    queries, others = vectors
+    save_sample(SampledVectors(rows[some], queries, passages, others, near[some], negatives), runs / FOLDER, {})
 
 
 def rows_of(episodes: int) -> list[dict[str, Any]]:

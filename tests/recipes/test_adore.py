@@ -1,6 +1,7 @@
 """ADORE: steps against a slow re-implementation, what they retrieve against search, and what must not change."""
 
 import hashlib
+import json
 from collections import Counter
 from functools import partial
 
@@ -64,6 +65,14 @@ def follow(slow, queries, orders, step):
     retrieved, given = orders
     slow.seen = dict(zip(queries, retrieved[step], strict=True))
     slow.ranked_then = dict(zip(queries, given[step], strict=True))
+
+
+def test_the_tokens_of_its_steps_are_those_of_queries(run_states, world, watched_batches):
+    done = run_states(RECIPE, **SMALL)
+    rows = [json.loads(line) for line in (done.path / "timing.jsonl").read_text().splitlines()]
+    texts = world.collection.query_texts
+    expected = sum(len(texts[row].split()) + 2 for batch in watched_batches for row in batch)
+    assert sum(row["tokens"] for row in rows if row["stage"] == "train") == expected > 0
 
 
 @pytest.mark.parametrize(("measure", "weighted"), [("RR", True), ("nDCG", True), ("RR", False)])

@@ -1,5 +1,6 @@
 """A ranker from start to results: its steps against plain PyTorch, its states by hand, resuming."""
 
+import json
 from functools import partial
 
 import numpy as np
@@ -61,6 +62,19 @@ def execute(world, tmp_path_factory):
 @pytest.fixture(scope="module")
 def whole(execute):
     return execute()
+
+
+def test_the_tokens_of_its_steps_are_those_of_pairs(whole, world):
+    rows = [json.loads(line) for line in (whole.path / "timing.jsonl").read_text().splitlines()]
+    found = sum(row["tokens"] for row in rows if row["stage"] == "train")
+    texts, data = 0, world.collection
+    for batch in whole.batches:
+        for query, passages in zip(batch.query_rows.tolist(), batch.passage_rows.tolist(), strict=True):
+            for passage in set(passages):
+                title = data.titles[passage]
+                words = len(data.texts[passage].split()) + (len(title.split()) + 1 if title else 0)
+                texts += min(len(data.query_texts[query].split()) + words + 3, 24)
+    assert found == texts
 
 
 def plain_losses(world, done, tmp_path, loss):

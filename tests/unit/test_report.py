@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import socket
+import subprocess
 import sys
 from dataclasses import replace
 from itertools import pairwise
@@ -101,7 +102,7 @@ def test_the_verdict_says_among_what_dev_was_judged():
     told["dev"] = told["test"]
     found = verdict(told, dev_passages=100)
     assert found.sentence.startswith("On dev (among BM25's first 100), the final model is better")
-    assert any("--set dev_passages=none" in line for line in found.advice)
+    assert any("dev_passages = none" in line for line in found.advice)
     beside = told | {"comparisons": [comparison(-0.2, 0.001, against="bm25"), *told["comparisons"]]}
     assert verdict(beside, dev_passages=100) == found  # BM25 chose the passages: no comparison with it is fair
     assert "BM25" in verdict(beside).sentence + "".join(verdict(beside).details)
@@ -446,6 +447,19 @@ def report(trained):
     pytest.importorskip("altair")
     pytest.importorskip("vl_convert")
     return hn.diagnose(trained)
+
+
+def test_a_report_is_made_without_torch_and_scikit_learn(trained):
+    """They take longer to import than the report of a small experiment to make."""
+    program = """
+import sys
+import hardneg as hn
+assert hn.diagnose(sys.argv[1], pictures=False, save=False).html
+heavy = ("torch", "transformers", "sklearn", "scipy", "pandas", "matplotlib")
+print([name for name in heavy if name in sys.modules])
+"""
+    run = subprocess.run([sys.executable, "-c", program, trained], capture_output=True, text=True, check=True)
+    assert run.stdout == "[]\n"
 
 
 def test_the_bundle_of_scripts_is_made_once_and_again_where_it_is_damaged(tmp_path, monkeypatch):

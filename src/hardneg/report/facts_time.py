@@ -29,7 +29,7 @@ LONGEST = 400  # bars, and points of a line
 WINDOWS = 40  # of a moving mean, one after the other
 INSIDE = ("begin",)
 BY_STEP = ("step", "RR@10", "mean RR@10", "errors", "mean errors")
-SAMPLED, SEED = 2_000, 0  # queries whose negatives are looked up in lists
+SAMPLED, SEED = 1_000, 0  # queries whose negatives are looked up in lists
 
 
 def timeline_table(opened: Opened) -> Table:

@@ -224,7 +224,7 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "Static and dynamic negatives",
         "How many of the training negatives their queries retrieve (STAR, Figure 4a): `adore` notes it at every"
         " step. Of other recipes it is known in the states in which training on a pool began and ended, of at most"
-        " 2,000 queries drawn at random, in their lists at mining depth.",
+        " 1,000 queries drawn at random, in their lists at mining depth.",
         time.overlap_by_step_table,
         charts.overlap_by_step_chart,
     ),

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hardneg.diagnostics.summary import compare_states
 from hardneg.errors import HardnegError
+from hardneg.evaluation.significance import bootstrap_interval, randomization_test
 from hardneg.experiment.folder import BASE, read_settings
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.names import FINAL, UNTRAINED
@@ -43,8 +42,12 @@ def in_batch(opened: Opened) -> Beside | None:
     for row in rows:  # the tests of the experiment itself
         if all(row[name] == value for name, value in known.items()):
             return Beside(called, row)
-    of_one = {name: replace(found[name], values={measure: found[name].values[measure]}) for name in (FINAL, state)}
-    return Beside(called, compare_states(of_one, [(FINAL, state)], seed=SEED, permutations=PERMUTATIONS)[0])
+    values, others = found[FINAL].of(measure), found[state].of(measure)
+    low, high = bootstrap_interval(values - others, seed=SEED)
+    p = randomization_test(values, others, permutations=PERMUTATIONS, seed=SEED)
+    return Beside(
+        called, {**known, "difference": float((values - others).mean()), "interval": [low, high], "p": p}
+    )
 
 
 def state_within(opened: Opened) -> str | None:

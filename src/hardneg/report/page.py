@@ -170,6 +170,7 @@ def spec_of(drawn: Drawn) -> dict[str, Any]:
     elif "hconcat" not in spec and "vconcat" not in spec:
         spec["width"] = "container"
         spec["autosize"] = {"type": "fit-x", "contains": "padding"}
+        spec["padding"] = {"left": 5, "top": 5, "right": 28, "bottom": 5}  # the number of the longest bar fits
     return spec
 
 

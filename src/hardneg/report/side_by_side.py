@@ -234,12 +234,12 @@ def losses_chart(table: Table) -> Chart:
 
 def overlaps_chart(table: Table) -> Chart:
     """The overlap of static with dynamic negatives by step, a line for each experiment."""
-    return lines(table, x="step", y="overlap", by="experiment", title="share of the first hits", form=PERCENT)
+    return lines(table, x="step", y="overlap", by="experiment", title="share that is retrieved", form=PERCENT)
 
 
 def ranks_chart(table: Table) -> Chart:
     """The reciprocal rank of the queries of each step, a line for each experiment."""
-    return lines(table, x="step", y="mean RR@10", by="experiment", zero=False, title="RR@10 of the step's queries")
+    return lines(table, x="step", y="mean RR@10", by="experiment", zero=False, title="RR@10 of training queries")
 
 
 def errors_chart(table: Table) -> Chart:

@@ -155,7 +155,7 @@ def _advice(
         found.append(f"Measure on more queries: {queries:,} tell only large differences from chance.")
     if dev_passages and results.get("compared_on") == "dev":
         found.append(
-            "Give a test split, or train with --set dev_passages=none: dev was judged among the positives and the"
+            "Give a test split, or train with dev_passages = none: dev was judged among the positives and the"
             f" first {dev_passages:,} passages that BM25 finds for each query, so its figures are too high."
         )
     steps = results.get("forgetting") or []
