@@ -83,8 +83,12 @@ def require(needed: int, what: str, device: str = "cpu") -> None:
 
 
 def peak_memory() -> int:
-    """The most bytes that this process took so far, mapped files included."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """The most bytes that this process took so far, mapped files included.
+
+    The system keeps two records, and either may lag behind the other by some pages: the higher one counts. One of
+    them has the peak of the parent of a new process, too; :func:`highest` has not.
+    """
+    return max(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, highest())
 
 
 class PeakWatch:
@@ -112,16 +116,18 @@ class PeakWatch:
         self.thread.join()
         after = highest()
         seen = int(max(self.seen, self.process.memory_info().rss))
-        return after if after > self.before else min(seen, after)  # the system's record may lag by a little
+        if after > self.before:
+            return after
+        return min(seen, after) if after else seen  # the system's record may lag by a little
 
 
 def highest() -> int:
-    """The most bytes of this program so far; in :func:`peak_memory` a new process has its parent's, too."""
+    """The most bytes of this program so far, mapped files included; 0 where the system does not tell."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) << 10
-    return peak_memory()
+    return 0
 
 
 def own_memory() -> int:
