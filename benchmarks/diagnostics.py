@@ -244,7 +244,6 @@ def hardneg_report(size: Mapping[str, Any]) -> Run:
 
     from hardneg.api.diagnose import audited
     from hardneg.experiment.layout import Layout
-    from hardneg.report.make import make
     from hardneg.report.make import write as write_report
     from hardneg.report.opened import Opened
 
@@ -254,8 +253,8 @@ def hardneg_report(size: Mapping[str, Any]) -> Run:
     material_is_gone()
 
     def run() -> Arrays:
-        report = make(audited(Opened(Layout(folder / "exp"), data)), ["hardneg", "diagnose", "exp"])
-        write_report(report, pictures="dim" in size)
+        opened = audited(Opened(Layout(folder / "exp"), data))
+        report = write_report(opened, ["hardneg", "diagnose", "exp"], pictures="dim" in size)
         assert len(report.html) < 10_000_000
         return {"figures": np.array(len(report.tables)), "page": np.array(len(report.html))}
 

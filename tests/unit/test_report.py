@@ -722,7 +722,7 @@ def test_training_tells_how_to_get_the_report_where_its_packages_are_missing(tra
 def test_a_fault_of_the_report_leaves_training_alone(trained, monkeypatch, caplog):
     pytest.importorskip("altair")
     monkeypatch.setenv("HARDNEG_REPORT", "1")
-    monkeypatch.setattr("hardneg.api.diagnose.make", lambda *_: 1 / 0)
+    monkeypatch.setattr("hardneg.api.diagnose.write", lambda *_: 1 / 0)
     report_training(trained, opened_at(trained).data)
     assert "hardneg diagnose" in caplog.text
 

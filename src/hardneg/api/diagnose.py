@@ -61,10 +61,8 @@ def diagnose(
     if parts := seeds_of(folder):
         return _diagnose_seeds(folder, parts, data, save=save, pictures=pictures, cache=cache)
     opened = opened_at(folder, data, cache)
-    report = make(opened, command_of(folder, data))
-    if save:
-        write(report, pictures=pictures)
-    return report
+    command = command_of(folder, data)
+    return write(opened, command, pictures=pictures) if save else make(opened, command)
 
 
 def _diagnose_seeds(
@@ -74,7 +72,7 @@ def _diagnose_seeds(
     opened = [opened_at(part, data, cache) for part in parts]
     for part, one in zip(parts, opened, strict=True):
         if save:
-            write(make(one, command_of(part, data)), pictures=pictures)
+            write(one, command_of(part, data), pictures=pictures)
     together = make_comparison(opened, command_of(folder, data), Opened(Layout(folder)).results)
     if save:
         write_comparison(together, Layout(folder).report)
@@ -144,7 +142,7 @@ def report_training(folder: Path, data: TrainingData) -> None:
     try:
         altair()
         opened = audited(Opened(Layout(folder), data))
-        write(make(opened, command_of(folder, None)))
+        write(opened, command_of(folder, None))
         say(f"report: {opened.layout.report}")
     except SettingsError as missing:
         say(f"no report is drawn: {missing.what}; {missing.fix}, then hardneg diagnose {folder}")

@@ -21,6 +21,7 @@ from hardneg.report.figures import FIGURES
 from hardneg.report.in_batch import in_batch
 from hardneg.report.opened import FAULTS, Opened
 from hardneg.report.page import Page, explorer_html, html_of
+from hardneg.report.pictures import Painter
 from hardneg.report.scripts import asset
 from hardneg.report.shapes import altair
 from hardneg.report.side_by_side import FIGURES as TOGETHER
@@ -29,7 +30,6 @@ from hardneg.report.table import NotRecorded
 from hardneg.report.verdict import Verdict, verdict
 from hardneg.storage.artifacts import publish_file
 
-SCALE = 2.0  # of PNG pictures
 UNREADABLE = Verdict("open", "The results of this experiment cannot be read, so there is no verdict.", (), ())
 
 
@@ -219,42 +219,38 @@ def make_comparison(
     return Comparison(several, drawn, shlex.join(command), pooled or {})
 
 
-def make(opened: Opened, command: Sequence[str]) -> Report:
-    """Draw all figures of an experiment; ``command`` is what makes the report again."""
-    drawn = tuple(draw(figure, opened) for figure in FIGURES)
-    return Report(opened, drawn, shlex.join(command))
+def make(opened: Opened, command: Sequence[str], painter: Painter | None = None) -> Report:
+    """Draw all figures of an experiment; ``command`` is what makes the report again.
+
+    Parameters
+    ----------
+    painter : draws each chart as a picture as soon as it is there.
+    """
+    drawn = []
+    for figure in FIGURES:
+        drawn.append(one := draw(figure, opened))
+        if painter is not None and one.spec:
+            painter.add(opened.layout.figures / figure.name, one.spec)
+    return Report(opened, tuple(drawn), shlex.join(command))
 
 
-def write(report: Report, *, pictures: bool = True) -> None:
-    """Publish the page, each figure's numbers as CSV, and (``pictures``) each chart as PNG and SVG."""
-    layout = report.opened.layout
-    with publish_file(layout.report) as stream:
-        stream.write(report.html)
-    for name, table in report.tables.items():
-        with publish_file(layout.figures / f"{name}.csv") as stream:
-            stream.write(table.csv())
-    if pictures:
-        for one in report.drawn:
-            if one.spec:
-                draw_pictures(one.spec, layout.figures / one.figure.name)
+def write(opened: Opened, command: Sequence[str], *, pictures: bool = True) -> Report:
+    """Make a report, and publish its page, each figure's numbers as CSV, and (``pictures``) each chart as PNG and SVG."""
+    with Painter() as painter:
+        report = make(opened, command, painter if pictures else None)
+        with publish_file(opened.layout.report) as stream:
+            stream.write(report.html)
+        for name, table in report.tables.items():
+            with publish_file(opened.layout.figures / f"{name}.csv") as stream:
+                stream.write(table.csv())
+        painter.finish()
+    return report
 
 
 def write_comparison(report: Comparison, path: Path) -> None:
     """Publish the page of several experiments at ``path``."""
     with publish_file(path) as stream:
         stream.write(report.html)
-
-
-def draw_pictures(spec: dict[str, Any], place: Path) -> None:
-    """Draw a chart as ``place``.png and ``place``.svg, on white."""
-    import vl_convert
-
-    spec = {**spec, "config": {**spec.get("config", {}), "background": "white"}}
-    svg = vl_convert.vegalite_to_svg(spec)  # compiled once; the PNG is drawn from it
-    with publish_file(place.with_name(f"{place.name}.svg")) as stream:
-        stream.write(svg.encode())
-    with publish_file(place.with_name(f"{place.name}.png")) as stream:
-        stream.write(vl_convert.svg_to_png(svg, scale=SCALE))
 
 
 def about(opened: Opened) -> list[str]:

@@ -1,0 +1,89 @@
+"""Charts drawn by a second process: the same pictures, and none missing whatever happens to it."""
+
+import time
+
+import pytest
+
+pytest.importorskip("vl_convert")
+
+from hardneg.report import pictures
+from hardneg.report.pictures import Painter, draw
+
+
+def chart(number):
+    """A chart of a bar or two."""
+    values = [{"a": i, "b": i * number} for i in range(2)]
+    encoding = {"x": {"field": "a", "type": "ordinal"}, "y": {"field": "b", "type": "quantitative"}}
+    return {"data": {"values": values}, "mark": "bar", "encoding": encoding}
+
+
+@pytest.fixture
+def expected(tmp_path):
+    """The pictures as this process draws them, by name."""
+    place = tmp_path / "here"
+    for number in range(3):
+        draw(place / f"c{number}", chart(number))
+    return {one.name: one.read_bytes() for one in place.iterdir()}
+
+
+def drawn(folder):
+    return {one.name: one.read_bytes() for one in folder.iterdir()} if folder.exists() else {}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_both_processes_draw_the_same(tmp_path, expected, monkeypatch, threads):
+    monkeypatch.setattr(pictures, "usable_threads", lambda: threads)
+    with Painter() as painter:
+        for number in range(3):
+            painter.add(tmp_path / "out" / f"c{number}", chart(number))
+        assert (painter.process is None) == (threads == 1)
+        painter.finish()
+    assert len(expected) == 6
+    assert drawn(tmp_path / "out") == expected
+
+
+def test_the_second_process_draws_all(tmp_path, expected, monkeypatch):
+    monkeypatch.setattr(pictures, "usable_threads", lambda: 2)
+    monkeypatch.setattr(pictures, "draw", None)
+    with Painter() as painter:
+        for number in range(3):
+            painter.add(tmp_path / f"c{number}", chart(number))
+        painter.finish()
+    assert {name: (tmp_path / name).read_bytes() for name in expected} == expected
+
+
+@pytest.mark.parametrize("when", ["before", "between", "at the end"])
+def test_a_second_process_that_is_killed_is_not_missed(tmp_path, expected, monkeypatch, when):
+    monkeypatch.setattr(pictures, "usable_threads", lambda: 2)
+    with Painter() as painter:
+        painter.add(tmp_path / "out" / "c0", chart(0))
+        if when == "before":
+            painter.process.kill()
+            painter.process.wait()
+        painter.add(tmp_path / "out" / "c1", chart(1))
+        if when == "between":
+            painter.process.kill()
+        painter.add(tmp_path / "out" / "c2", chart(2))
+        if when == "at the end":
+            painter.process.kill()
+        painter.finish()
+    assert drawn(tmp_path / "out") == expected
+
+
+def test_a_place_that_cannot_be_written_fails_as_without_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(pictures, "usable_threads", lambda: 2)
+    (tmp_path / "file").write_text("in the way")
+    with Painter() as painter, pytest.raises(Exception, match="file"):
+        painter.add(tmp_path / "file" / "c0", chart(0))
+        painter.finish()
+
+
+def test_a_fault_in_the_block_ends_the_second_process(tmp_path, monkeypatch):
+    monkeypatch.setattr(pictures, "usable_threads", lambda: 2)
+    begun = time.monotonic()
+    with pytest.raises(RuntimeError), Painter() as painter:
+        for number in range(200):
+            painter.add(tmp_path / f"c{number}", chart(number))
+        raise RuntimeError
+    assert painter.process.returncode < 0
+    assert time.monotonic() - begun < 20
