@@ -73,17 +73,24 @@ def test_a_second_process_that_is_killed_is_not_missed(tmp_path, expected, monke
 def test_a_place_that_cannot_be_written_fails_as_without_it(tmp_path, monkeypatch):
     monkeypatch.setattr(pictures, "usable_threads", lambda: 2)
     (tmp_path / "file").write_text("in the way")
-    with Painter() as painter, pytest.raises(Exception, match="file"):
+    with Painter() as painter:
         painter.add(tmp_path / "file" / "c0", chart(0))
-        painter.finish()
+        with pytest.raises(Exception, match="file"):
+            painter.finish()
 
 
 def test_a_fault_in_the_block_ends_the_second_process(tmp_path, monkeypatch):
     monkeypatch.setattr(pictures, "usable_threads", lambda: 2)
     begun = time.monotonic()
-    with pytest.raises(RuntimeError), Painter() as painter:
-        for number in range(200):
-            painter.add(tmp_path / f"c{number}", chart(number))
-        raise RuntimeError
+
+    def fail(painter):
+        with painter:
+            for number in range(200):
+                painter.add(tmp_path / f"c{number}", chart(number))
+            raise RuntimeError
+
+    painter = Painter()
+    with pytest.raises(RuntimeError):
+        fail(painter)
     assert painter.process.returncode < 0
     assert time.monotonic() - begun < 20

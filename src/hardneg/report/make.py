@@ -235,7 +235,12 @@ def make(opened: Opened, command: Sequence[str], painter: Painter | None = None)
 
 
 def write(opened: Opened, command: Sequence[str], *, pictures: bool = True) -> Report:
-    """Make a report, and publish its page, each figure's numbers as CSV, and (``pictures``) each chart as PNG and SVG."""
+    """Make a report, and publish its page and each figure's numbers as CSV.
+
+    Parameters
+    ----------
+    pictures : publish each chart as PNG and SVG, too.
+    """
     with Painter() as painter:
         report = make(opened, command, painter if pictures else None)
         with publish_file(opened.layout.report) as stream:

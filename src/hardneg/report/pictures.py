@@ -14,7 +14,6 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from hardneg.process.threads import usable_threads
@@ -29,7 +28,7 @@ Spec = dict[str, Any]  # a chart in the language of Vega-Lite
 class Painter:
     """Draws charts as ``place``.png and ``place``.svg, while this process goes on where that helps.
 
-    The pictures are there when :meth:`finish` has returned. A block that is left without it ends the other process.
+    The pictures are there when :meth:`finish` has returned. The end of the block ends the other process.
     """
 
     charts: list[tuple[Path, Spec]] = field(default_factory=list)
