@@ -54,9 +54,7 @@ class Painter:
     def __enter__(self) -> Painter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, at: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.process is not None:
             self.process.kill()
         self.sender.shutdown(cancel_futures=True)
