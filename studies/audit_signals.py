@@ -11,6 +11,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ from audit_figures import TOGETHER, figures, halves, precision, ranking_table, r
 from audit_plants import Bool, Searched, drawn, is_held, joined, moved, published, with_planted
 from harness import Step, Study, table
 
-from hardneg.api.audit import World, evidence
+from hardneg.api.audit import World, evidence, mean_leads
 from hardneg.data.collection import Collection
 from hardneg.diagnostics.audit import Audit, Pairs, StateRun, audit_pairs
+from hardneg.experiment.margins import Margins
 from hardneg.models.loading import open_encoder
 from hardneg.models.saving import save_encoder
 from hardneg.models.source import ModelSource
@@ -141,9 +143,10 @@ def listen(folder: Path, collection: Path, cache: Path) -> Told:
     worlds = [World(folder / POOL, pool, opened, cache, folder / name) for name in (FIRST, SECOND)]
     given = evidence(worlds[0], model=None, ranker=folder / RANKER, bm25=True, reading={"device": "cpu"}).given
     states = [*worlds[0].states(), *worlds[1].states()[-1:]]  # what the second begins with is the first's last
-    pairs = Pairs.of(pool)
-    every = audit_pairs(pairs, **given | {"states": states})
-    plain = {name: value for name, value in given.items() if name != "score"}
+    pairs, drawn_in = Pairs.of(pool), [one.margins() for one in worlds]
+    margins = Margins(*(np.concatenate(some) for some in zip(*drawn_in, strict=True)))
+    every = audit_pairs(pairs, **given | {"states": states, "leads": partial(mean_leads, margins)})
+    plain = {name: value for name, value in given.items() if name not in ("score", "leads")}
     before = audit_pairs(pairs, **plain | {"states": states[:1]})
     return Told(states, every, before, pairs.sources == PLANTED)
 

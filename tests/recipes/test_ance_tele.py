@@ -11,6 +11,7 @@ from recorded import RECORDED
 from reference_tele import SlowEncoder, SlowTele
 
 from hardneg.data.training_data import choose_splits
+from hardneg.experiment.margins import read_margins
 from hardneg.negatives.facts import entries_of
 from hardneg.negatives.pool import load_pool
 from reference_candidates import slow_candidates
@@ -55,6 +56,25 @@ def test_the_tokens_of_steps_are_in_the_timing_and_nowhere_else(train_only, worl
     assert sum(row["tokens"] for row in trained) == expected
     assert all(row["own_peak_mib"] <= row["peak_mib"] for row in rows)
     assert not any("tokens" in row for row in run.metrics)  # metrics have a digest, which cost must not change
+
+
+@pytest.mark.parametrize("changes", [{}, {"micro_queries": 3}, {"gradient_cache": True, "cache_tokens": 60}])
+def test_the_margins_are_those_of_a_slow_loop(train_only, world, changes):
+    run = train_only(episodes=1, steps=1, stop_step=1, warmup=0.5, pair_margins=1000, **changes)
+    found = read_margins(run.path / "margins.tsv")
+    encoder, collection, wanted = SlowEncoder(world.calm), world.collection, []
+    for batch in run.batches:
+        for query, passages in zip(batch.query_rows.tolist(), batch.passage_rows.tolist(), strict=True):
+            one = encoder.encode(collection.query_texts[query])
+            titles, texts = collection.titles.take(passages), collection.texts.take(passages)
+            scores = [
+                (one @ encoder.encode(*filter(None, pair))).item() for pair in zip(titles, texts, strict=True)
+            ]
+            wanted += [(query, row, scores[0] - score) for row, score in zip(passages, scores, strict=True)][1:]
+    assert len(wanted) == 24
+    assert found.query_rows.tolist() == [query for query, _, _ in wanted]
+    assert found.passage_rows.tolist() == [passage for _, passage, _ in wanted]
+    assert found.margins.tolist() == pytest.approx([margin for _, _, margin in wanted], abs=2e-4)
 
 
 def parts_of(batch):

@@ -43,14 +43,14 @@ def pools_of(path):
     return {folder.relative_to(path): arrays_of(folder) for folder in found}
 
 
-def check_equal_training(path, one):
+def check_equal_training(path, one, rel=1e-4):
     """Losses and norms of every step, pools, and final weights."""
     found, expected = metrics_of(path), metrics_of(one)
     assert len(found) == len(expected)
     for row, other in zip(found, expected, strict=True):
         assert row.keys() == other.keys()
         assert row.pop("model") == other.pop("model")
-        assert row == pytest.approx(other, rel=1e-4, abs=2e-5)
+        assert row == pytest.approx(other, rel=rel, abs=2e-5)
     pools, others = pools_of(path), pools_of(one)
     assert pools.keys() == others.keys() != set()
     for path_of_pool, pool in pools.items():
@@ -162,7 +162,8 @@ def alone(world, tmp_path_factory):
 @pytest.mark.parametrize("recipe", OTHERS)
 def test_every_recipe_trains_as_by_one_process(world, alone, tmp_path, recipe):
     finish(2, short(world, recipe, tmp_path / "exp"), tmp_path / "log")
-    check_equal_training(tmp_path / "exp", alone(recipe))
+    # Of small losses, the order in which gradients are added up shows: the last step of warmup has one of 0.3.
+    check_equal_training(tmp_path / "exp", alone(recipe), rel=5e-4 if recipe == "warmup" else 1e-4)
 
 
 @pytest.fixture(scope="module")

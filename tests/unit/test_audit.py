@@ -114,29 +114,29 @@ def test_a_negative_is_above_when_it_stands_before_every_positive():
 
 
 def test_states_count_those_that_rank_a_negative_too_high():
-    pool = pool_of([[1, 2]], [[9]], episode=2, episodes=[1, 2])
+    pool = pool_of([[1, 2]], [[9]])
     states = [
-        StateRun("untrained", run_of([[1, 2, 9]]), 0),
-        StateRun("episode-1", run_of([[1, 2, 9]]), 1),
-        StateRun("final", run_of([[1, 9, 2]]), 2),
+        StateRun("untrained", run_of([[1, 2, 9]])),
+        StateRun("episode-1", run_of([[1, 2, 9]])),
+        StateRun("final", run_of([[1, 9, 2]])),
     ]
-    found = by_states(Pairs.of(pool), states)
-    values, strength = found["retriever"]
+    values, strength = by_states(Pairs.of(pool), states)
     assert values.tolist() == pytest.approx([1, 2 / np.log2(3) / 3])
     assert strength.tolist() == pytest.approx([1, (2 / np.log2(3) + 1 / 2) / 3])
-    assert found["learned"][0].tolist() == [1, 0]  # 2 is trained on in episode 2, whose state has it below
-    assert list(by_states(Pairs.of(pool), states[:1])) == ["retriever"]
-    assert by_states(Pairs.of(pool), []) == {}
 
 
-def test_a_pair_was_trained_on_since_its_earliest_entry():
-    pool = pool_of([[1, 2, 1]], [[9]], episode=3, episodes=[3, 3, 1])  # momentum keeps what episode 1 drew
-    pairs = Pairs.of(pool)
-    assert (pairs.episodes.tolist(), pairs.keep(np.array([True, False])).episodes.tolist()) == ([1, 3], [1])
-    states = [StateRun(f"episode-{k}", run_of([[1, 2, 9]]), k) for k in (0, 1, 2, 3)]
-    assert by_states(pairs, states)["learned"][0].tolist() == pytest.approx([1, 1 / np.log2(3)])
-    late = [states[0], StateRun("episode-1", run_of([[9, 1, 2]]), 1), *states[2:]]  # 1 was learned for a while
-    assert by_states(pairs, late)["learned"][0].tolist() == pytest.approx([2 / 3, 1 / np.log2(3)])
+def test_learned_names_what_training_could_not_push_down():
+    pool = pool_of([[1, 2, 3], [4]], [[9], [8]])
+    leads = {(0, 1): -2.0, (0, 2): 0.25, (1, 4): -0.5}  # no step drew 3
+
+    def of(query_rows, passage_rows):
+        pairs = zip(query_rows.tolist(), passage_rows.tolist(), strict=True)
+        return np.array([leads.get(pair, np.nan) for pair in pairs], np.float32)
+
+    found = audit_pairs(Pairs.of(pool), leads=of)
+    assert [one.name for one in found.signals] == ["learned"]
+    assert found.ranking().tolist() == [1]
+    assert found.order().tolist() == [1, 3, 0, 2]
 
 
 def test_both_asks_bm25_and_the_newest_state():
@@ -200,7 +200,7 @@ def test_suspicion_knows_no_scale_and_grows_with_strength():
 def test_an_audit_ranks_counts_and_leaves_out_what_is_not_known():
     pool = pool_of([[1, 2, 3], [4]], [[9], [8]], source=np.array([3, 2, 3, 2]))
     texts = dict.fromkeys(range(10), "p q r s") | {9: "a b c", 1: "x y z", 2: "a b c", 8: "u v w"}
-    states = [StateRun(name, run_of([[3, 1, 9, 2], [8]]), 0) for name in ("untrained", "episode-1")]
+    states = [StateRun(name, run_of([[3, 1, 9, 2], [8]])) for name in ("untrained", "episode-1")]
     assert (KINDS["retriever"].threshold, KINDS["text"].threshold) == (0.4, 0.3)
     found = audit_pairs(Pairs.of(pool), text_of=texts.__getitem__, states=states)
     assert [one.name for one in found.signals] == ["text", "retriever"]

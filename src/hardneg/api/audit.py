@@ -39,6 +39,7 @@ from hardneg.errors import ArtifactError, HardnegError, SettingsError
 from hardneg.evaluation.answers import AnswerCache
 from hardneg.experiment.folder import kept_judgements, read_settings
 from hardneg.experiment.layout import Layout, run_of
+from hardneg.experiment.margins import NONE, Margins, mean_margins, read_margins
 from hardneg.experiment.names import BM25
 from hardneg.experiment.provenance import collection_within
 from hardneg.experiment.states import read_states
@@ -240,14 +241,22 @@ class World:
         if self.experiment is None:
             return []
         found = {}
-        for name, episode, runs in _runs_of(Layout(self.experiment)):
+        for name, runs in _runs_of(Layout(self.experiment)):
             place = run_of(runs, QUERY)
             if is_published(place):
                 try:
-                    found[name] = StateRun(name, load_run(place), episode)
+                    found[name] = StateRun(name, load_run(place))
                 except ArtifactError as fault:
                     log.warning("%s; the audit leaves this state out", fault)
         return [one for one in found.values() if one.run.collection == self.collection.digest]
+
+    def margins(self) -> Margins:
+        """The margins that the experiment kept of its training; none where it kept none."""
+        try:
+            return read_margins(Path() if self.experiment is None else Layout(self.experiment).margins)
+        except ArtifactError as fault:
+            log.warning("%s; the audit leaves them out", fault)
+            return NONE
 
     def kept_bm25(self) -> Run | None:
         """The lists of BM25 that the experiment kept; None where there are none of some query of the pool."""
@@ -267,16 +276,15 @@ class World:
         return run if run.collection == self.collection.digest else None
 
 
-def _runs_of(layout: Layout) -> Iterator[tuple[str, int, Path]]:
-    """Name, episode and runs of every state: of a finished experiment as it says, else as its folders stand."""
+def _runs_of(layout: Layout) -> Iterator[tuple[str, Path]]:
+    """Name and runs of every state: of a finished experiment as it says, else as its folders stand."""
     if layout.states.is_file():
         for state in read_states(layout.path):
             if state.runs is not None and state.of is None:
-                yield state.name, state.episode or 0, layout / state.runs
+                yield state.name, layout / state.runs
         return
     for episode in layout.episodes():
-        number = int(episode.path.name)
-        yield f"before episode {number}", number - 1, episode.runs
+        yield f"before episode {int(episode.path.name)}", episode.runs
 
 
 def open_world(path: Path, data: Data | None, cache: Place | None) -> World:
@@ -322,8 +330,13 @@ def evidence(
     if model is not None:
         states.append(StateRun(str(model), model_run(world, model, reading)))
     found.given["states"] = states
+    margins = world.margins()
+    if len(margins.margins):
+        found.given["leads"] = partial(mean_leads, margins)
+    else:
+        found.left_out["learned"] = "no margins of training are kept"
     if not states:
-        for name in ("retriever", "learned", "both"):
+        for name in ("retriever", "both"):
             found.left_out[name] = "no runs of the training queries are kept, and no model is given"
     elif bm25:
         found.given["bm25"] = bm25_run(collection, world.pool.query_rows, DEPTH, world.cache)
@@ -332,6 +345,11 @@ def evidence(
     else:
         found.left_out["both"] = "BM25 is not asked"
     return found
+
+
+def mean_leads(found: Margins, query_rows: Int32, passage_rows: Int32) -> Float32:
+    """By how much each passage [n] led its query's positive, in the mean of the steps that drew the pair."""
+    return -mean_margins(found, query_rows, passage_rows)
 
 
 def answer_mode(world: World) -> Any:

@@ -144,6 +144,10 @@ class Keywords(Options, total=False):
     """With `examine=all`: of at most so many training queries, drawn at random, the lists of BM25 are kept. The
     report then says which negatives BM25 would have found first. 0 keeps none.
     """
+    pair_margins: int
+    """Of at most so many training queries, drawn at random, each step's margins are kept: by how much it scored
+    the positive above each negative. The audit suspects negatives whose margin stays low. 0 keeps none.
+    """
     measures: str
     """Measures of dev and test. The first one decides which state is kept."""
     checkpoint_every: int

@@ -37,26 +37,23 @@ class Pairs:
     pool: NegativePool
     entries: Int64  # [n] the first entry of each pair in the pool
     counts: Int64  # [n] how often the pool has the pair
-    episodes: Int32  # [n] the earliest episode that drew the pair: momentum may keep it behind a newer entry
 
     @classmethod
     def of(cls, pool: NegativePool) -> Pairs:
         """The pairs of a pool, in its order."""
-        found = [(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int32))]
+        found = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
         for start, stop in blocks(pool.offsets):
             low, high = pool.offsets[start], pool.offsets[stop]
             keys = owners(pool.offsets[start : stop + 1]) << 31 | pool.passage_rows[low:high]
-            _, first, which, count = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
-            earliest = np.full(len(first), np.iinfo(np.int32).max, np.int32)
-            np.minimum.at(earliest, which, pool.episodes[low:high])
+            _, first, count = np.unique(keys, return_index=True, return_counts=True)
             order = np.argsort(first, kind="stable")
-            found.append((low + first[order], count[order], earliest[order]))
-        entries, counts, episodes = (np.concatenate(some) for some in zip(*found, strict=True))
-        return cls(pool, entries, counts, episodes)
+            found.append((low + first[order], count[order]))
+        entries, counts = (np.concatenate(some) for some in zip(*found, strict=True))
+        return cls(pool, entries, counts)
 
     def keep(self, mask: Bool) -> Pairs:
         """The pairs where ``mask`` [n] is true."""
-        return Pairs(self.pool, self.entries[mask], self.counts[mask], self.episodes[mask])
+        return Pairs(self.pool, self.entries[mask], self.counts[mask])
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -217,7 +214,7 @@ KINDS: Mapping[str, Kind] = {
     "ranker": Kind("a ranker scores it no lower than any positive (by so much)", 0.0),
     "retriever": Kind("the states rank it above all positives, near the top (mean nearness)", 0.4),
     "both": Kind("BM25 and the newest state rank it above all positives, near the top (smaller nearness)", 0.25),
-    "learned": Kind("states trained on it rank it above all positives, near the top (mean nearness)", 0.4),
+    "learned": Kind("the steps that drew it scored it no lower than the positive (mean lead in logits)", 0.0),
 }
 
 
@@ -244,16 +241,10 @@ class Signal:
 
 @dataclass(frozen=True)
 class StateRun:
-    """What a state of the model retrieves for the queries of a pool.
-
-    Attributes
-    ----------
-    episode : the episode whose training made the state; 0 before any training.
-    """
+    """What a state of the model retrieves for the queries of a pool."""
 
     name: str
     run: Run
-    episode: int = 0
 
 
 Said = tuple[Float32, Float32]  # values and strength of a signal
@@ -289,28 +280,19 @@ def leads(scores: Float32, positions: Int64, of_positives: Float32, owner: Int64
     return np.asarray(scores - best[positions])
 
 
-def by_states(pairs: Pairs, states: Sequence[StateRun]) -> dict[str, Said]:
-    """The signals ``retriever`` and ``learned``: how near the top the states rank each negative.
+def by_states(pairs: Pairs, states: Sequence[StateRun]) -> Said:
+    """The signal ``retriever``: how near the top the states rank each negative.
 
     The value is the mean :func:`nearness` over the states, where a state that ranks the negative below a positive
     counts 0. So one state must rank it high, or several, and the value is the same for any number of states.
-    ``retriever`` takes all states, and orders pairs by the mean nearness alone. ``learned`` takes those that were
-    trained on the negative, which stays above the positive although the loss pushed it down. No record has the
-    loss of a single pair, and this is what the loss leaves. A signal without a state is left out.
+    Pairs are ordered by the mean nearness alone.
     """
-    seen, near, learned, trained = (np.zeros(len(pairs), np.float32) for _ in range(4))
+    seen, near = np.zeros(len(pairs), np.float32), np.zeros(len(pairs), np.float32)
     for state in states:
         place, is_above = standing(state.run, pairs)
-        high = place * is_above
-        after = (state.episode >= pairs.episodes) & (state.episode > 0)
         near += place / len(states)
-        seen += high / len(states)
-        learned += high * after
-        trained += after
-    found = {"retriever": (seen, near)} if states else {}
-    return found | (
-        {"learned": twice((learned / np.maximum(trained, 1)).astype(np.float32))} if trained.any() else {}
-    )
+        seen += place * is_above / len(states)
+    return seen, near
 
 
 def by_both(pairs: Pairs, bm25: Run, newest: Run) -> Said:
@@ -415,6 +397,7 @@ def audit_pairs(
     answers: Callable[[Int32, Int32], Bool] | None = None,
     score: Callable[[Int32, Int32], Float32] | None = None,
     states: Sequence[StateRun] = (),
+    leads: Callable[[Int32, Int32], Float32] | None = None,
     bm25: Run | None = None,
     thresholds: Mapping[str, float] | None = None,
 ) -> Audit:
@@ -426,6 +409,8 @@ def audit_pairs(
     answers : queries [n], passages [n] -> whether each passage contains an answer of its query.
     score : queries [n], passages [n] -> the ranker's score of each pair; None: those that the pool keeps, if any.
     states : in the order of training; the last is the newest.
+    leads : queries [n], passages [n] -> by how much each passage led its query's positive in the steps that were
+        trained on the pair, in logits, in the mean; NaN where no step was.
     bm25 : the run of BM25 for the queries of the pool.
     thresholds : signal -> the value from which on it fires, in place of that of :data:`KINDS`.
     """
@@ -438,7 +423,10 @@ def audit_pairs(
         said["ranker"] = twice(by_ranker(pairs, score))
     elif pairs.pool.ranker_scores is not None and pairs.pool.positive_scores is not None:
         said["ranker"] = twice(by_kept_scores(pairs, pairs.pool.ranker_scores, pairs.pool.positive_scores))
-    said |= by_states(pairs, states)
+    if states:
+        said["retriever"] = by_states(pairs, states)
+    if leads is not None:
+        said["learned"] = twice(leads(pairs.query_rows, pairs.passage_rows))
     if bm25 is not None and states:
         said["both"] = by_both(pairs, bm25, states[-1].run)
     limits = {name: kind.threshold for name, kind in KINDS.items()} | dict(thresholds or {})

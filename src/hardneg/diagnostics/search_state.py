@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from hardneg import keyed_random
 from hardneg.data.training_data import TrainingData
 from hardneg.diagnostics.judge import Judge
 from hardneg.diagnostics.pairwise_errors import errors_of_state
 from hardneg.diagnostics.sampled_vectors import FOLDER, KIND, SampledVectors, hardest, sampled, save_sample
+from hardneg.experiment.margins import report_queries
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.negatives.labels import current_positives
 from hardneg.negatives.mining import training_depth
@@ -22,8 +22,6 @@ from hardneg.search.bm25 import bm25_run
 from hardneg.search.runs import KIND as RUN
 from hardneg.search.runs import save_run
 from hardneg.storage.artifacts import digest_json, is_current
-
-SEED = 0  # of the training queries whose lists of BM25 are kept
 
 
 def search_state(state: State, judge: Judge, *, depth: int) -> tuple[dict[str, Run], dict[str, dict[str, Any]]]:
@@ -107,8 +105,7 @@ def keep_bm25_lists(judge: Judge, path: Path, *, queries: int, depth: int) -> No
     depth : how far down training queries are mined.
     """
     data = judge.data
-    words = keyed_random.hash64(keyed_random.key(SEED, "composition/bm25"), data.train.query_rows)
-    rows = np.sort(data.train.query_rows[np.argsort(words, kind="stable")[:queries]])
+    rows = report_queries(data.train.query_rows, queries)
     k = training_depth(data.collection, data.train, depth)
     inputs = {"collection": data.collection.digest, "queries": digest_json([rows.tolist(), k])}
     if len(rows) and not is_current(path, RUN, inputs):

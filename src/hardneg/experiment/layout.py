@@ -18,6 +18,7 @@ RESULTS = "results.json"
 JUDGEMENTS = "judgements.tsv"
 SEAL = "seal.json"
 METRICS = "metrics.jsonl"
+MARGINS = "margins.tsv"
 STATES = "states.jsonl"
 VERSION_LOG = "versions.jsonl"  # from which step on each version of the negatives was in force
 TIMING = "timing.jsonl"
@@ -137,6 +138,11 @@ class Layout:
     def metrics(self) -> Path:
         """A row for every logged step."""
         return self.path / METRICS
+
+    @property
+    def margins(self) -> Path:
+        """A line for every negative that a step was trained with."""
+        return self.path / MARGINS
 
     @property
     def states(self) -> Path:

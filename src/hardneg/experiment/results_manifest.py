@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hardneg.errors import ArtifactError
-from hardneg.experiment.layout import JUDGEMENTS, METRICS, PASSING, RESULTS, STATES, VERSION_LOG, Layout
+from hardneg.experiment.layout import JUDGEMENTS, MARGINS, METRICS, PASSING, RESULTS, STATES, VERSION_LOG, Layout
 from hardneg.experiment.states import StateRecord, states_text
 from hardneg.storage.artifacts import (
     Manifest,
@@ -23,7 +23,7 @@ from hardneg.storage.artifacts import (
 )
 
 KIND = "experiment"
-SEALED = (RESULTS, METRICS, STATES, VERSION_LOG, JUDGEMENTS)  # the files that a seal covers, if they exist
+SEALED = (RESULTS, METRICS, MARGINS, STATES, VERSION_LOG, JUDGEMENTS)  # what a seal covers, where it is there
 
 
 def write_results(folder: Path, results: Mapping[str, Any], states: Sequence[StateRecord] = ()) -> None:

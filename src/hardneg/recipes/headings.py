@@ -124,6 +124,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "patience",
         "examine",
         "bm25_lists",
+        "pair_margins",
         "rerank",
         "rerank_depth",
     ),

@@ -380,6 +380,11 @@ MEANINGS: dict[str, Meaning] = {
         " report then says which negatives BM25 would have found first. 0 keeps none.",
         "queries",
     ),
+    "pair_margins": Meaning(
+        "Of at most so many training queries, drawn at random, each step's margins are kept: by how much it scored"
+        " the positive above each negative. The audit suspects negatives whose margin stays low. 0 keeps none.",
+        "queries",
+    ),
     "tensorboard": Meaning("Whether metrics are written for TensorBoard, too."),
     "silent_seconds": Meaning("A process that says nothing for so long counts as dead.", "seconds"),
 }

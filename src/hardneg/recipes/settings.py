@@ -121,6 +121,7 @@ class TrainingSettings(Settings):
 
     # how, not what
     bm25_lists: int = operational(10_000, ge=0)  # of so many training queries are kept, for composition; 0: none
+    pair_margins: int = operational(10_000, ge=0)  # of so many training queries are kept, for the audit; 0: none
     measures: str = operational("RR@10 nDCG@10 Success@1 Success@5 Success@20 R@100")
     checkpoint_every: int = operational(200, ge=1)
     tensorboard: bool = operational(False)  # write the metrics there too; needs the extra of this name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -11,6 +12,7 @@ from torch import nn
 
 from hardneg.data.training_data import TrainingData
 from hardneg.experiment.folder import Experiment
+from hardneg.experiment.margins import MarginLog, report_queries
 from hardneg.experiment.names import UNTRAINED, Kind
 from hardneg.experiment.snapshot import ArchivedState, Snapshot
 from hardneg.models.bi_encoder import BiEncoder
@@ -74,6 +76,12 @@ class TrainingRun(Generic[S]):
     def inputs(self) -> dict[str, str]:
         """Digests of the data, as inputs of everything that is made from them."""
         return {"collection": self.data.collection.digest, "splits": self.data.digest}
+
+    @cached_property
+    def margins(self) -> MarginLog:
+        """Where the margins of training groups are kept."""
+        rows = report_queries(self.data.train.query_rows, self.settings.pair_margins)
+        return MarginLog(self.experiment.layout.margins, rows)
 
     # ------------------------------------------------------------ states
 
@@ -220,6 +228,7 @@ class TrainingRun(Generic[S]):
             self.experiment.cache,
             frozen.taught(loss, encoder.settings.scale) if frozen is not None and taught else loss,
             in_batch=in_batch,
+            see=self.margins.see,
             **self.settings.of_retriever,
             **beside,
         )
@@ -255,6 +264,7 @@ class TrainingRun(Generic[S]):
             models=models,
             optimizer=settings.make_optimizer,
             clip=settings.clip,
+            margins=self.margins if name == RETRIEVER else None,
             **more,
         )
 

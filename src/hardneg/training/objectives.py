@@ -51,6 +51,7 @@ def group_objective(
     passage_length: int | None = None,
     mask: Callable[[GroupBatch], Bool] | None = None,
     teacher: Callable[[Int32, Int32], Float32] | None = None,
+    see: Callable[[Int32, Int32, Tensor], None] | None = None,
 ) -> Objective:
     """Make the objective that is the mean of ``loss`` over a step's queries.
 
@@ -65,6 +66,7 @@ def group_objective(
     passage_length : tokens of a passage in steps, at most; None: as many as in search.
     mask : more columns [b, b * (1 + N)] that are no negatives, as :class:`~hardneg.training.guide_mask.GuideMask`.
     teacher : scores pairs of rows [n]; ``loss`` then takes its scores of each query's own group too.
+    see : is told the query rows [b], the rows of their own negatives [b, N] and the :func:`margins` of each part.
     """
     queries = token_store(encoder, data.collection, cache, "query")
     passages = token_store(encoder, data.collection, cache, "passage", most=passage_length)
@@ -75,7 +77,11 @@ def group_objective(
         left = masked_columns(batch, known, in_batch=in_batch)
         masked = upload(left if mask is None else left | mask(batch), scores.device)
         taught = () if teacher is None else (upload(teacher_scores(batch, teacher), scores.device),)
-        losses = loss(scores, upload(batch.targets(), scores.device), masked, *taught)
+        targets = upload(batch.targets(), scores.device)
+        losses = loss(scores, targets, masked, *taught)
+        if see is not None:
+            found = margins(scores.detach(), targets, masked, encoder.settings.scale)
+            see(batch.query_rows, batch.passage_rows[:, 1:], found)
         total = losses.sum() / batch.step_queries
         if batch.sources is None:
             return StepOutput(total, once=cache_tokens is None)
@@ -86,6 +92,19 @@ def group_objective(
         return StepOutput(total, norms, once=cache_tokens is None)
 
     return objective
+
+
+def margins(scores: Tensor, targets: Tensor, masked: Tensor, scale: float) -> Tensor:
+    """By how many logits [b, N] the positive of each query is above its own negatives; NaN where one is masked.
+
+    Parameters
+    ----------
+    scores, masked : [b, b * (1 + N)], of all groups; a query's own begins with its positive.
+    targets : [b] the columns of the positives.
+    """
+    columns = targets[:, None] + torch.arange(scores.shape[1] // len(targets), device=scores.device)[None, :]
+    own = scores.gather(1, columns)
+    return (scale * (own[:, :1] - own[:, 1:])).masked_fill(masked.gather(1, columns)[:, 1:], torch.nan)
 
 
 def teacher_scores(batch: GroupBatch, teacher: Callable[[Int32, Int32], Float32]) -> Float32:

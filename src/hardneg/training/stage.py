@@ -52,6 +52,24 @@ class Rows(Protocol):
         ...
 
 
+class Margins(Protocol):
+    """Where a stage keeps the margins of its groups; an experiment's ``MarginLog`` has this form."""
+
+    at: tuple[int, int]  # episode and step, from 1, of what is seen next
+
+    def flush(self) -> None:
+        """Write what was seen to the disk."""
+        ...
+
+    def truncate(self, episode: int, step: int, *, sha256: str | None = None) -> None:
+        """Drop the margins of an episode's later steps."""
+        ...
+
+    def digest(self) -> str:
+        """SHA-256 of all margins."""
+        ...
+
+
 @dataclass(frozen=True)
 class Trainee:
     """A model of a stage, and how it is trained.
@@ -68,6 +86,7 @@ class Trainee:
     intermediate : folder -> number of steps, for states on the way; they are not saved if training ends earlier.
     facts : what else the metrics say of a step.
     kind : of the folders that ``save`` publishes.
+    margins : what its objective tells the margins of its groups; None: it tells nobody.
     """
 
     name: str
@@ -82,6 +101,7 @@ class Trainee:
     clip: float = 1.0
     facts: Callable[[int], Mapping[str, Any]] = lambda step: {}
     kind: str = "model"
+    margins: Margins | None = None
 
     @property
     def kept(self) -> dict[Path, int]:
@@ -247,14 +267,20 @@ class Stage:
         if found:
             self.made = restore(found, self._models, self.optimizers)
             self.saved = dict(self.made)
-        known = read_manifest(found).facts["metrics"] if found else None
-        self.rows.truncate(self.episode, self.made, sha256=known)
+        facts = read_manifest(found).facts if found else {}
+        self.rows.truncate(self.episode, self.made, sha256=facts.get("metrics"))
+        for name, margins in self._margins.items():
+            margins.truncate(self.episode, self.made[name], sha256=facts.get("margins", {}).get(name))
         for trainee in self.trainees.values():  # if killed between the checkpoint and the model of one step
             self._keep(trainee)
 
     @property
     def _models(self) -> dict[str, nn.Module]:
         return {name: trainee.model for name, trainee in self.trainees.items()}
+
+    @property
+    def _margins(self) -> dict[str, Margins]:
+        return {name: one.margins for name, one in self.trainees.items() if one.margins is not None}
 
     # ------------------------------------------------------------ what a step does
 
@@ -279,6 +305,8 @@ class Stage:
         batch = trainee.batches(step)
         if Stage.watch is not None:
             Stage.watch(trainee.name, step, batch)
+        if trainee.margins is not None:
+            trainee.margins.at = (self.episode, step + 1)
         return batch
 
     def _add(self, trainee: Trainee, step: Step) -> None:
@@ -293,6 +321,8 @@ class Stage:
         for _, step in self.log[-1:]:
             step.confirm()
         self.rows.append([self._row(*entry) for entry in self.log])
+        for margins in self._margins.values():
+            margins.flush()
         self.log.clear()
 
     def _row(self, trainee: Trainee, step: Step) -> dict[str, Any]:
@@ -321,7 +351,10 @@ class Stage:
                 self._models,
                 self.optimizers,
                 inputs=self.inputs,
-                facts={"metrics": self.rows.digest()},
+                facts={
+                    "metrics": self.rows.digest(),
+                    "margins": {name: margins.digest() for name, margins in self._margins.items()},
+                },
             )
         )
         self.saved = dict(self.made)
