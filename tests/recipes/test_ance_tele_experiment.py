@@ -164,7 +164,11 @@ def test_two_episodes_extended_to_three_are_three(execute, whole, tmp_path):
     assert {name: times_of(path / name) for name in untouched} == before
     found, expected = files_of(path), files_of(whole.path)
     assert found.keys() == expected.keys()
-    assert {name for name in found if found[name] != expected[name]} == {"metrics.jsonl", "margins.tsv", "seal.json"}
+    assert {name for name in found if found[name] != expected[name]} == {
+        "metrics.jsonl",
+        "margins.tsv",
+        "seal.json",
+    }
     assert long.results == whole.results
     steps = [(row["episode"], row["step"]) for row in long.metrics]
     assert steps == [(i, step) for i, n in ((1, 4), (2, 12), (3, 12)) for step in range(1, n + 1)]

@@ -14,6 +14,7 @@ from hardneg.data.training_data import choose_splits
 from hardneg.diagnostics.judge import Judge
 from hardneg.errors import ArtifactError, Faults, SettingsError
 from hardneg.evaluation.measures import parse_measures
+from hardneg.experiment.names import few_of_dev
 from hardneg.models.loading import load_encoder
 from hardneg.recipes import measured_states, training_run
 from hardneg.recipes.measured_states import DevEvaluator
@@ -279,6 +280,48 @@ def test_the_passages_that_judge_dev_are_those_of_bm25_and_the_positives(world, 
     positives = data.dev.positives().passage_rows.tolist()
     assert found["dev"].tolist() == sorted({*run.passage_rows.tolist(), *positives})
     assert Judge(data, parse_measures("RR@10"), tmp_path).judged_among == {}
+
+
+def test_where_dev_would_need_half_of_the_passages_it_is_judged_among_all(train, world, tmp_path, monkeypatch):
+    data = choose_splits(collection_of(world.collection), train="train", dev="dev", test="test")
+    some = len(Judge(data, parse_measures("RR@10"), tmp_path, dev_passages=2).judged_among["dev"])
+    share = some / data.collection.n_passages
+    monkeypatch.setattr("hardneg.diagnostics.judge.MOST", share + 1e-9)
+    assert Judge(data, parse_measures("RR@10"), tmp_path, dev_passages=2).judged_among
+    monkeypatch.setattr("hardneg.diagnostics.judge.MOST", share)
+    assert Judge(data, parse_measures("RR@10"), tmp_path, dev_passages=2).judged_among == {}
+    monkeypatch.setattr("hardneg.diagnostics.judge.MOST", 0.5)
+    said = []
+    monkeypatch.setattr("hardneg.diagnostics.results.note", said.append)
+    results, _ = train("warmup", "many", measure_every=2, keep="best", dev_passages=100)
+    assert results["dev_among"] == {"first": 100, "passages": 120, "of": 120}
+    assert few_of_dev(results, 100) is None
+    assert not any("judged among" in line for line in said)
+
+
+def test_training_says_among_which_passages_dev_is_judged(train, monkeypatch):
+    said = []
+    monkeypatch.setattr("hardneg.diagnostics.results.note", said.append)
+    results, _ = train("warmup", "few", measure_every=2, keep="best", dev_passages=1)
+    passages = results["dev_among"]["passages"]
+    assert f"dev is judged among {passages} of 120 passages" in said[0]
+
+
+def test_an_experiment_is_evaluated_on_the_queries_that_it_held_out(train, world, tmp_path):
+    whole = collection_of(world.collection)
+    judged = whole.qrels("train").positives()
+    ids, names = whole.passage_ids.take, whole.query_ids.take(judged.query_rows)
+    qrels = {name: list(ids(judged.of(i))) for i, name in enumerate(names)}
+    texts = dict(zip(names, whole.query_texts.take(judged.query_rows), strict=True))
+    passages = zip(whole.passage_ids, whole.titles, whole.texts, strict=True)
+    collection = hn.Collection.from_lists(list(passages), texts, {"train": qrels}, to=tmp_path / "alone")
+    out = tmp_path / "exp"
+    options = {"cache": tmp_path / "cache", "device": "cpu", **SMALL, **ALL["warmup"]}
+    results = hn.train("warmup", collection.path, world.calm, out, **options)
+    found = hn.evaluate(out, split="dev", measures="RR@10")
+    assert found["measures"]["RR@10"] == pytest.approx(results["dev"]["final"]["RR@10"])
+    with pytest.raises(ArtifactError, match=r"NO_RUN: .* on split 'test'; give --split dev, or "):
+        hn.evaluate(out)
 
 
 def test_dev_passages_are_refused_where_they_would_be_ignored(train):

@@ -296,6 +296,12 @@ def test_a_place_that_refuses_is_found_before_any_computing():
             work()
 
 
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a file system in which nobody makes files")
+def test_a_place_of_the_system_is_named_itself():
+    with pytest.raises(ResourceError, match=r"^/proc/pool: NOT_WRITABLE: "):
+        check_writable(Path("/proc/pool"))
+
+
 def test_a_place_below_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("mine")
     below = tmp_path / "file/pool"

@@ -179,6 +179,12 @@ def test_changed_inputs_are_refused_with_both_digests(tmp_path):
     assert (code, "model: 'abad1dea' -> None" in line) == ("INPUT_CHANGED", True)
 
 
+def test_of_a_digest_the_beginning_is_told(tmp_path):
+    start(tmp_path / "exp", inputs={"collection": "0a" * 32})
+    _, line = refused(tmp_path / "exp", inputs={"collection": "0b" * 32})
+    assert "collection: '0a0a0a0a0a0a…' -> '0b0b0b0b0b0b…';" in line
+
+
 def test_another_recipe_is_refused(tmp_path):
     start(tmp_path / "exp")
     code, line = refused(tmp_path / "exp", recipe="other")

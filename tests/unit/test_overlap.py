@@ -88,3 +88,13 @@ def test_a_packed_run_is_named_too(tmp_path, collection):
     path.write_bytes(gzip.compress(b"dev-1 Q0 p1 1 1.0 made\n"))
     with pytest.raises(InputError, match=r"a.trec.gz: NO_OVERLAP"):
         hn.evaluate(path, data=collection)
+
+
+@pytest.mark.parametrize("way", ["data", "qrels"])
+def test_a_run_without_any_judged_passage_is_told(tmp_path, collection, hardneg, way):
+    run = tmp_path / "a.trec"
+    other = "p" if way == "data" else "other"  # a collection refuses ids that it does not have
+    run.write_text("".join(f"test-{i} Q0 {other}{9 - i} 1 1.0 made\n" for i in range(QUERIES)))
+    _, out, err = hardneg("evaluate", run, *judging(tmp_path, collection, way), "--measures", "RR@10")
+    assert "0.0000" in out
+    assert ("it holds no passage that" in err) == (way == "qrels")

@@ -24,6 +24,7 @@ from hardneg.api.inputs import (
     run_place,
 )
 from hardneg.api.outcomes import Compared, Evaluated, by_ids
+from hardneg.api.reopen import experiment_data
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.data.formats.arrays import write_records
@@ -91,6 +92,10 @@ def evaluate(
         runs[0], judged, parsed, collection=collection, cache=cache_at(cache), id_rank=None
     )
     check_overlap(named(run), evaluation, judged_by(split, qrels))
+    if not np.isin(runs[0].passage_rows, judged.passage_rows).any():
+        log.warning(
+            "%s: it holds no passage that %s names; are the ids the same?", named(run), judged_by(split, qrels)
+        )
     if per_query is not None:
         write_per_query(Path(per_query), evaluation, queries)
     return Evaluated(evaluation.as_json())
@@ -244,11 +249,31 @@ class Pair:
             }
 
 
+def experiments_of(paths: Sequence[AnyRun]) -> list[Path]:
+    """Those of these places that are experiments."""
+    places = [Path(path) for path in paths if isinstance(path, str | Path)]
+    return [path for path in places if path.is_dir() and is_experiment(Layout(path))]
+
+
 def collection_of_experiment(paths: Sequence[AnyRun]) -> Collection | None:
     """The collection of the first of these places that is an experiment; None: none is."""
-    places = [Path(path) for path in paths if isinstance(path, str | Path)]
-    found = [path for path in places if path.is_dir() and is_experiment(Layout(path))]
+    found = experiments_of(paths)
     return collection_within(found[0]) if found else None
+
+
+def judged_split(collection: Collection, split: str, paths: Sequence[AnyRun]) -> Qrels:
+    """The judgements of a split; ``dev`` may be what the first experiment held out of its training queries.
+
+    Raises
+    ------
+    SettingsError : the collection has no such split, and nothing was held out.
+    """
+    found = experiments_of(paths)
+    if split == "dev" and split not in collection.splits and found:
+        data = experiment_data(found[0], collection)
+        if data.held_out and data.dev is not None:
+            return data.dev
+    return named_split(collection, split, "--split")
 
 
 def opened_run(run: AnyRun, split: str, collection: Collection | None) -> Path | Scored:
@@ -286,7 +311,7 @@ def open_runs(
     assert data is not None
     collection = collection_of(data, cache)
     places = [opened_run(path, split, collection) for path in paths]
-    judged = named_split(collection, split, "--split")
+    judged = judged_split(collection, split, paths)
     runs, queries, passages = read_runs(
         places, collection.query_ids, collection.passage_ids, collection=collection.digest
     )

@@ -99,9 +99,10 @@ def run_place(place: Place, split: str) -> Path:
     model_place(layout.path)
     found = trec_run(layout.trec_runs, FINAL, split)
     if not found.is_file():
-        there = ", ".join(sorted(one.name for one in layout.trec_runs.glob(f"{FINAL}.*"))) or "none"
-        what = f"this experiment has no run of its final model on split '{split}' ({there})"
-        raise ArtifactError("NO_RUN", what, "give --split, or search with the experiment", path=layout.path)
+        there = sorted(one.name.split(".")[1] for one in layout.trec_runs.glob(f"{FINAL}.*.trec.gz"))
+        what = f"this experiment has no run of its final model on split '{split}'"
+        fix = f"{f'give --split {there[0]}, or ' if there else ''}search with the experiment"
+        raise ArtifactError("NO_RUN", what, fix, path=layout.path)
     return found
 
 

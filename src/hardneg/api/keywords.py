@@ -112,7 +112,9 @@ class Keywords(Options, total=False):
     schedule.
     """
     dev_passages: int | None
-    """Dev is judged among this many first passages of BM25 and the positives. None: among all passages."""
+    """Dev is judged among this many first passages of BM25 and the positives, if these are less than half of all.
+    None: among all passages.
+    """
     keep: Literal["best", "last"]
     """Which state `model/` holds: the `last`, or the `best` on dev."""
     patience: int | None

@@ -161,6 +161,9 @@ def say_start(start: Start, experiment: Experiment, collection: Collection) -> N
     """Say what differs from an execution before and from the model as it came, and about how much lengths cut."""
     if not is_leader():
         return
+    if rows := experiment.metrics.read():
+        step, episode = rows[-1]["step"], rows[-1]["episode"]
+        say(f"{experiment.path}: goes on where it ended, which was about step {step:,} of episode {episode}")
     say_what_differs(experiment, start.device, start.processes)
     for line in start.changes:
         say(line)

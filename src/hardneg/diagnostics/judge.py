@@ -17,6 +17,8 @@ from hardneg.negatives.labels import answers_of, relevant
 from hardneg.records import Int32, Positives, Run
 from hardneg.search.bm25 import bm25_run
 
+MOST = 0.5  # of the passages: dev is judged among fewer, or among all
+
 
 def evaluation_depth(measures: Sequence[Measure]) -> int:
     """How deep dev and test queries are searched for these measures."""
@@ -33,7 +35,7 @@ class Judge:
     measures : by which dev and test are scored; the first one decides.
     cache : the folder of the cache of answers, and of BM25's index where ``dev_passages`` asks for it.
     dev_passages : judge dev among the first so many passages that BM25 finds for each of its queries, and their
-        positives; None: among all passages.
+        positives; None, or where these are half of the passages or more: among all.
 
     Raises
     ------
@@ -60,12 +62,16 @@ class Judge:
 
     @cached_property
     def judged_among(self) -> Mapping[str, Int32]:
-        """The rows of the passages among which a split is judged, by split; a split without them: among all."""
+        """The rows of the passages among which a split is judged, by split; a split without them: among all.
+
+        To leave out a small part of the passages saves little, and figures among all of them are true ones.
+        """
         if self.dev_passages is None or self.data.dev is None:
             return {}
         run = bm25_run(self.data.collection, self.data.dev.query_rows, self.dev_passages, self.cache)
         found = self.data.dev.positives().passage_rows
-        return {"dev": np.union1d(run.passage_rows, found).astype(np.int32)}
+        rows = np.union1d(run.passage_rows, found).astype(np.int32)
+        return {"dev": rows} if len(rows) < MOST * self.data.collection.n_passages else {}
 
     def evaluate(self, runs: Mapping[str, Run]) -> dict[str, Evaluation]:
         """The evaluation of each split that judges and has a run, in the order of :attr:`TrainingData.judged`."""

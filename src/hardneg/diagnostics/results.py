@@ -139,9 +139,10 @@ def evaluate_states(
     records = {name: one.record for name, one in seen.items()}
     results = results_of(seen, choice, plan) | dict(handling.besides(seen, judge))
     results |= entropies(records, experiment.layout)
-    if (among := judge.judged_among.get("dev")) is not None:
-        of = {"passages": len(among), "of": data.collection.n_passages}
-        results["dev_among"] = {"first": plan.dev_passages, **of}
+    if judge.dev_passages is not None and data.dev is not None:
+        whole = data.collection.n_passages
+        passages = len(judge.judged_among["dev"]) if judge.judged_among else whole
+        results["dev_among"] = {"first": judge.dev_passages, "passages": passages, "of": whole}
     if plan.own is not None:
         results["lengths"] = what_is_cut(last, plan.own, plan.in_steps)
     write_runs(experiment.layout.trec_runs, seen, data.collection)
@@ -174,6 +175,7 @@ def measure_all(
     if is_leader():
         baseline = Measured(StateRecord(BM25, "bm25", asked="judged"), bm25(judge))
         seen[BM25] = with_figures(baseline, judge)
+        note_among(judge)
         note_state(seen[BM25], plan.measures[0])
     for state in states:
         if state.kind not in BESIDES:
@@ -193,6 +195,15 @@ def told(one: Measured) -> dict[str, Any]:
     place = one.place if one.place is not None and one.place.is_dir() else None
     where = {"kind": one.record.kind, "episode": one.record.episode, "step": one.record.step, "path": place}
     return {**where, "measures": {split: dict(found.means) for split, found in one.evaluations.items()}}
+
+
+def note_among(judge: Judge) -> None:
+    """Say among which passages dev is judged, if not among all."""
+    if (rows := judge.judged_among.get("dev")) is not None:
+        note(
+            f"dev is judged among {len(rows):,} of {judge.data.collection.n_passages:,} passages: the positives,"
+            f" and BM25's first {judge.dev_passages:,} for each query; so its figures are too high"
+        )
 
 
 def note_state(one: Measured, measure: Measure) -> None:

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import json
 import logging
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -40,6 +41,7 @@ from hardneg.storage.disk import append_lines, sweep_below
 from hardneg.storage.lease import holder_of
 from hardneg.storage.safe_read import as_written
 
+DIGEST = re.compile("[0-9a-f]{64}")
 FORMAT = 3  # of an experiment; 2: metrics and checkpoints name their model; 3: its splits, base and states
 SPLITS, BASE = "splits", "base_model"  # of settings.json: what was trained and judged on, and from which model
 SHOWN = 8  # settings that a message names
@@ -251,9 +253,16 @@ def check_same(old: Mapping[str, Any], new: Mapping[str, Any], grows: Sequence[s
         more = f"; and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
         what = "this experiment was started with other settings: " + "; ".join(changed[:SHOWN]) + more
         raise ArtifactError("SETTINGS_CHANGED", what, "use the old settings, or give a new folder", path=path)
-    if changed := differences(dict(old["inputs"]), dict(new["inputs"])):
+    if changed := differences(
+        *({name: brief(value) for name, value in one["inputs"].items()} for one in (old, new))
+    ):
         raise other_inputs(changed, path)
     return bool(grown)
+
+
+def brief(value: str) -> str:
+    """A value for people: the beginning of a digest, all of anything else."""
+    return f"{value[:12]}…" if DIGEST.fullmatch(value) else value
 
 
 def check_format(record: Mapping[str, Any], path: Path) -> None:
@@ -290,7 +299,7 @@ def splits_of(record: Mapping[str, Any], path: Path) -> ChosenSplits:
 def other_inputs(changed: Sequence[str], path: Path) -> ArtifactError:
     """The fault of an experiment that was started from other inputs; ``changed`` names them."""
     what = "this experiment was started from something else: " + "; ".join(changed)
-    return ArtifactError("INPUT_CHANGED", what, "restore the input, or give a new folder", path=path)
+    return ArtifactError("INPUT_CHANGED", what, "restore it, or give a new folder with --out", path=path)
 
 
 def write_settings(path: Path, record: Mapping[str, Any]) -> None:

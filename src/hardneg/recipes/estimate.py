@@ -13,6 +13,7 @@ import numpy as np
 
 from hardneg.data.tokens import token_batch
 from hardneg.data.training_data import TrainingData
+from hardneg.diagnostics.judge import MOST
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.cross_encoder import CrossEncoder
 from hardneg.models.tokenizing import shorter
@@ -169,7 +170,8 @@ def corpora(settings: TrainingSettings, data: TrainingData, *, states: int, pass
     """
     if settings.dev_passages is None or data.dev is None:
         return states + passed
-    among = min(1.0, settings.dev_passages * len(data.dev) / max(data.collection.n_passages, 1))
+    among = settings.dev_passages * len(data.dev) / max(data.collection.n_passages, 1)  # at most
+    among = among if among < MOST else 1.0
     whole = states if data.test is not None else min(mined, states)
     return whole + (states - whole + passed) * among
 

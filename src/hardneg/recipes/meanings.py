@@ -335,7 +335,8 @@ MEANINGS: dict[str, Meaning] = {
         "optimiser steps or share",
     ),
     "dev_passages": Meaning(
-        "Dev is judged among this many first passages of BM25 and the positives. None: among all passages.",
+        "Dev is judged among this many first passages of BM25 and the positives, if these are less than half of"
+        " all. None: among all passages.",
         "passages",
     ),
     "keep": Meaning("Which state `model/` holds: the `last`, or the `best` on dev."),

@@ -7,6 +7,7 @@ from these stand three that must never disturb what they serve: the log, the hea
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import logging
@@ -214,8 +215,12 @@ def append_lines(path: Path, data: bytes) -> None:
 def check_writable(path: Path) -> None:
     """Refuse a place where nothing can be written, before anything is computed for it."""
     folder = existing_parent(path)
-    with disk_faults(path), tempfile.TemporaryFile(dir=folder) as probe:  # gone whatever happens
-        probe.write(b"x")
+    with disk_faults(path):
+        try:
+            with tempfile.TemporaryFile(dir=folder) as probe:  # gone whatever happens
+                probe.write(b"x")
+        except FileNotFoundError as fault:  # as in /proc, where nobody makes files
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM)) from fault
 
 
 # ---------------------------------------------------------------- temporaries
