@@ -136,7 +136,7 @@ def test_learned_names_what_training_could_not_push_down():
     found = audit_pairs(Pairs.of(pool), leads=of)
     assert [one.name for one in found.signals] == ["learned"]
     assert found.ranking().tolist() == [1]
-    assert found.order().tolist() == [1, 3, 0, 2]
+    assert found.order().tolist() == [1, 2, 3, 0]  # of 3 nothing is known
 
 
 def test_both_asks_bm25_and_the_newest_state():
@@ -178,8 +178,8 @@ def test_scores_that_a_ranker_left_in_the_pool_serve_too():
 
 def test_suspicion_by_hand():
     strengths = [np.array(one, np.float32) for one in ([0.9, 0.0, 0.5, NAN], [2, 3, 2, 0])]
-    # shares of pairs at least as strong: 1/4, 3/4, 2/4, 4/4; and 3/4, 1/4, 3/4, 4/4
-    wanted = -np.log([1 / 4 * 3 / 4, 3 / 4 * 1 / 4, 2 / 4 * 3 / 4, 1])
+    # shares of pairs at least as strong: 1/3, 3/3, 2/3 of those that are known; and 3/4, 1/4, 3/4, 4/4
+    wanted = -np.log([1 / 3 * 3 / 4, 1 * 1 / 4, 2 / 3 * 3 / 4, 1 / np.e])
     assert suspicion(strengths, 4).tolist() == pytest.approx(wanted.tolist())
     assert suspicion([], 2).tolist() == [0, 0]
     assert suspicion([np.zeros(0, np.float32)], 0).tolist() == []

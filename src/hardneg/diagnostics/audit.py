@@ -372,15 +372,18 @@ class Audit:
 def suspicion(strengths: Sequence[Float32], count: int) -> Float64:
     """How suspected each pair [n] is: the sum over the signals of -ln p, Fisher's way to combine tests.
 
-    p is the share of all pairs for which the signal is at least as strong as for this one. So no signal needs a
-    weight or a scale: what counts is how rare such a strength is. A signal that is as strong for every pair adds
-    nothing, and what is not known (NaN) stands lowest. The signals are not independent, so the sum orders pairs
+    p is the share of the pairs for which the signal is at least as strong as for this one, of those for which it is
+    known. So no signal needs a weight or a scale: what counts is how rare such a strength is. A signal that is as
+    strong for every pair adds nothing. Where it is not known (NaN) it adds 1, which is the mean of -ln p over evenly
+    spread p: this speaks neither for nor against a pair. The signals are not independent, so the sum orders pairs
     and is no probability (Fisher, "Statistical Methods for Research Workers", 4th edition, 1932, Section 21.1).
     """
     total = np.zeros(count)
     for strength in strengths:
-        known = np.nan_to_num(strength.astype(np.float64), nan=-np.inf, posinf=np.inf, neginf=-np.inf)
-        total -= np.log(1 - np.searchsorted(np.sort(known), known) / max(count, 1))
+        known = ~np.isnan(strength)
+        values = strength[known].astype(np.float64)
+        total[known] -= np.log(1 - np.searchsorted(np.sort(values), values) / max(len(values), 1))
+        total[~known] += known.any()
     return total
 
 
