@@ -28,7 +28,9 @@ def figures(found: Audit, truth: Bool) -> dict[str, Any]:
     truth : [n] whether each pair was planted.
     """
     orders = {TOGETHER: found.order()}
-    orders |= {one.name: np.argsort(-np.nan_to_num(one.strength), kind="stable") for one in found.signals}
+    orders |= {
+        one.name: np.argsort(-np.nan_to_num(one.strength, nan=-np.inf), kind="stable") for one in found.signals
+    }
     fires = {one.name: one.fires for one in found.signals} | {ANY: found.fired > 0}
     return {
         "queries": len(found.pairs.pool),

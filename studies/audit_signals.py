@@ -19,6 +19,7 @@ import numpy as np
 from audit_figures import TOGETHER, figures, halves, precision, ranking_table, recall, signals_table, spread
 from audit_plants import Bool, Searched, drawn, is_held, joined, moved, published, with_planted
 from harness import Step, Study, table
+from sklearn.metrics import roc_auc_score
 
 from hardneg.api.audit import World, evidence, mean_leads
 from hardneg.data.collection import Collection
@@ -168,7 +169,18 @@ def facts_of(told: Told) -> dict[str, Any]:
     before = figures(told.before, told.truth)["ranking"]
     changed = (TOGETHER, "retriever", "both")
     facts["ranking"] |= {f"{name}, {BEFORE}": before[name] for name in changed if name in before}
-    return facts
+    return facts | {"drawn": drawn_pairs(told)}
+
+
+def drawn_pairs(told: Told) -> dict[str, Any]:
+    """Of the pairs that a step drew: how many, and how well each signal tells plants from others."""
+    signals = {one.name: one.strength for one in told.every.signals}
+    drawn = ~np.isnan(signals["learned"]) if "learned" in signals else np.zeros(len(told.truth), bool)
+    truth = told.truth[drawn]
+    areas = {}
+    if 0 < truth.sum() < len(truth):
+        areas = {name: float(roc_auc_score(truth, np.nan_to_num(one[drawn]))) for name, one in signals.items()}
+    return {"pairs": int(drawn.sum()), "planted": int(truth.sum()), "areas": areas}
 
 
 def learned(study: Study) -> dict[str, float]:
@@ -198,7 +210,21 @@ def told(chosen: Namespace, found: Sequence[Mapping[str, Any]]) -> str:
     head += f" {one['planted']:,} planted among {one['pairs']:,} negatives of {one['queries']:,} queries"
     head += f" ({one['planted'] / one['pairs']:.3f}), {len(found)} draw{'s' * (len(found) > 1)}."
     parts = [signals_table(found), ranking_table(found, precision), ranking_table(found, recall), halves(found)]
-    return "\n\n".join([head, *parts, dev_table(chosen, found)])
+    return "\n\n".join([head, *parts, drawn_table(found), dev_table(chosen, found)])
+
+
+def drawn_table(found: Sequence[Mapping[str, Any]]) -> str:
+    """How well each signal tells plants from others among the pairs that a step drew."""
+    of = [one["drawn"] for one in found]
+    pairs, planted = (spread_of_counts([one[name] for one in of]) for name in ("pairs", "planted"))
+    names = [name for name in found[0]["signals"] if all(name in one["areas"] for one in of)]
+    rows = [(name, spread([one["areas"][name] for one in of])) for name in names]
+    return table((f"the {pairs} pairs that a step drew, {planted} of them planted", "area under ROC"), rows)
+
+
+def spread_of_counts(values: Sequence[int]) -> str:
+    """The counts of the draws."""
+    return " and ".join(f"{value:,}" for value in values)
 
 
 def dev_table(chosen: Namespace, found: Sequence[Mapping[str, Any]]) -> str:
