@@ -372,10 +372,11 @@ class Audit:
 def suspicion(strengths: Sequence[Float32], count: int) -> Float64:
     """How suspected each pair [n] is: the sum over the signals of -ln p, Fisher's way to combine tests.
 
-    Of the pairs for which a signal is known, p is the share for which it is at least as strong as for this one. So no
-    signal needs a weight or a scale: what counts is how rare such a strength is. A signal that is as strong for every
-    pair adds nothing. Where it is not known (NaN) it adds 1, the mean of -ln p over evenly spread p, which speaks
-    neither for nor against the pair. The signals are not independent, so the sum orders pairs and is no probability (Fisher, "Statistical Methods for Research Workers", 4th edition, 1932, Section 21.1).
+    Of the pairs for which a signal is known, p is the share for which it is at least as strong as for this one. So
+    no signal needs a weight or a scale: what counts is how rare such a strength is. A signal that is as strong for
+    every pair adds nothing. Where it is not known (NaN) it adds 1, the mean of -ln p over evenly spread p, which
+    speaks neither for nor against the pair. The signals are not independent, so the sum orders pairs and is no
+    probability (Fisher, "Statistical Methods for Research Workers", 4th edition, 1932, Section 21.1).
     """
     total = np.zeros(count)
     for strength in strengths:
