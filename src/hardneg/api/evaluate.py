@@ -250,7 +250,7 @@ class Pair:
 
 
 def experiments_of(paths: Sequence[AnyRun]) -> list[Path]:
-    """Those of these places that are experiments."""
+    """Choose the places that are experiments."""
     places = [Path(path) for path in paths if isinstance(path, str | Path)]
     return [path for path in places if path.is_dir() and is_experiment(Layout(path))]
 
