@@ -23,6 +23,7 @@ from hardneg.diagnostics.encounters import (
     sorted_keys,
 )
 from hardneg.negatives.pool import SOURCES, NegativePool
+from hardneg.process.ahead import ahead
 from hardneg.records import Int64, Positives
 
 Float64 = NDArray[np.float64]
@@ -126,7 +127,7 @@ def _by_first(lists: Sequence[Lists], block: int) -> Int64:
     n = len(lists)
     together = np.zeros(1 << n if n <= MASKED else 0, np.int64)  # pairs by the lists that have them
     counts = np.zeros(n * n, np.int64)
-    for part in sorted_keys(lists, queries_of(lists), block=block, guarded=False):
+    for part in ahead(sorted_keys(lists, queries_of(lists), block=block, guarded=False)):
         found = part.lists() if n <= MASKED else None
         if found is not None:
             together += np.bincount(found, minlength=len(together))
@@ -154,7 +155,7 @@ def _members(sets: Int64, n: int) -> list[NDArray[np.bool_]]:
 def _count(met: Sequence[DatedLists], times: int, block: int) -> Int64:
     """The entries [lists, times] by the time at which their query first met the passage."""
     counts = np.zeros(len(met) * times, np.int64)
-    for part in encounters(met, queries_of([one.lists for one in met]), times=times, block=block):
+    for part in ahead(encounters(met, queries_of([one.lists for one in met]), times=times, block=block)):
         counts += np.bincount(part.lists * times + part.first(), minlength=len(counts))
     return counts.reshape(len(met), times)
 
@@ -248,7 +249,7 @@ def new_negatives(
     met += [DatedLists(near[name], 1 + i) for i, name in enumerate(names[:-1]) if name in near]
     met += [DatedLists(one, count + 2 + i) for i, one in enumerate(candidates.values())]
     totals = np.zeros((3, count), np.int64)
-    for part in encounters(met, queries_of([one.lists for one in met]), times=2 * count + 2, block=block):
+    for part in ahead(encounters(met, queries_of([one.lists for one in met]), times=2 * count + 2, block=block)):
         totals += _new(part, count)
     return [
         NewNegatives(name, all_, new, close if i and names[i - 1] in near else None)
