@@ -217,5 +217,5 @@ def test_the_page_is_what_its_kept_outcomes_say(study, tmp_path, name):
     text = study.execute(study.command_line("", study.options).parse_args([*given, *more]))
     assert text in (pages / "audit.md").read_text()
     assert ("| planted − clean |" in text) == ("--train" in more)
-    assert ("| learned | 0 |" in text) == ("--signals" in more)
+    assert ("| learned | 0.0 |" in text) == ("--signals" in more)
     assert "not run" not in text
