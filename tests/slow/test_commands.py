@@ -44,7 +44,8 @@ def settings(values):
 def start(*arguments, **options):
     """A running command."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    # float32: sharded encoding must equal the experiment's own bit for bit, which bfloat16 does not promise
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HARDNEG_PRECISION": "float32"}
     return subprocess.Popen([PROGRAM, *map(str, arguments)], env=environment, **pipes)
 
 

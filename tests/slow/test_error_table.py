@@ -201,7 +201,7 @@ def test_another_input_or_another_setting_is_refused_and_what_is_there_unharmed(
     other = changed_model(world, tmp_path / "other", LayerNorm__bias=lambda bias: bias + 1)
     status, fault = refused(*train(tmp_path / "exp", model=other))
     assert (status, fault["code"]) == (4, "INPUT_CHANGED")
-    assert len(set(re.findall(r"'([0-9a-f]{64})'", fault[0]))) == 2
+    assert len(set(re.findall(r"'([0-9a-f]{12}…)'", fault[0]))) == 2
     status, fault = refused(*train(tmp_path / "exp", epizodes=2))
     assert (status, fault["code"]) == (2, "UNKNOWN_SETTING")
     assert tree(tmp_path / "exp") == before

@@ -100,22 +100,21 @@ class PeakWatch:
     """
 
     def __init__(self) -> None:
-        self.process, self.before = psutil.Process(), highest()
-        self.seen = self.process.memory_info().rss
+        self.before, self.seen = highest(), held_now()
         self.ended = threading.Event()
         self.thread = threading.Thread(target=self._watch, name="peak of memory", daemon=True)
         self.thread.start()
 
     def _watch(self) -> None:
         while not self.ended.wait(LOOK_SECONDS):
-            self.seen = max(self.seen, self.process.memory_info().rss)
+            self.seen = max(self.seen, held_now())
 
     def end(self) -> int:
         """Stop watching; returns the peak in bytes."""
         self.ended.set()
         self.thread.join()
         after = highest()
-        seen = int(max(self.seen, self.process.memory_info().rss))
+        seen = max(self.seen, held_now())
         if after > self.before:
             return after
         return min(seen, after) if after else seen  # the system's record may lag by a little
@@ -123,11 +122,22 @@ class PeakWatch:
 
 def highest() -> int:
     """The most bytes of this program so far, mapped files included; 0 where the system does not tell."""
+    return _of_status("VmHWM:") or 0
+
+
+def held_now() -> int:
+    """The bytes of this process, mapped files included."""
+    found = _of_status("VmRSS:")
+    return int(psutil.Process().memory_info().rss) if found is None else found
+
+
+def _of_status(name: str) -> int | None:
+    """A number of bytes that Linux tells of this process; None where there is none."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
+            if line.startswith(name):
                 return int(line.split()[1]) << 10
-    return 0
+    return None
 
 
 def own_memory() -> int:
