@@ -128,9 +128,14 @@ def test_new_negatives_by_hand():
 
 
 @pytest.mark.parametrize("block", [1, 1 << 19])
-def test_new_negatives_equal_a_loop(block):
+@pytest.mark.parametrize("many", [5, 14, 15, 31])
+@pytest.mark.parametrize("repeats", [False, True])
+def test_new_negatives_equal_a_loop(block, many, repeats):
     rng = np.random.default_rng(7)
-    candidates, near = ([random_lists(rng) for _ in range(5)] for _ in range(2))
+    longest = 20 if many == 5 else 4  # so that the later episodes have new ones, too
+    candidates, near = (
+        [random_lists(rng, longest=longest, repeats=repeats) for _ in range(many)] for _ in range(2)
+    )
     bm25, known = random_lists(rng), {row: rng.choice(60, 2).tolist() for row in range(35)}
     seen = {(row, p) for row, passages in bm25.items() for p in passages}
     wanted = []
@@ -148,6 +153,7 @@ def test_new_negatives_equal_a_loop(block):
         block=block,
     )
     assert [(one.episode, one.candidates, one.new, one.near) for one in found] == wanted
+    assert all(one.new for one in found)
 
 
 def test_large_corpora_need_longer_numbers_and_compose_alike():

@@ -6,7 +6,8 @@ Teleportation Negatives", EMNLP 2022.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,19 +17,19 @@ from numpy.typing import NDArray
 from hardneg.diagnostics.encounters import (
     BLOCK,
     DatedLists,
-    Encounters,
+    Keys,
     Lists,
     encounters,
     queries_of,
     sorted_keys,
 )
 from hardneg.negatives.pool import SOURCES, NegativePool
-from hardneg.process.ahead import ahead
 from hardneg.records import Int64, Positives
 
 Float64 = NDArray[np.float64]
 
 SORTED = 1 << 17  # entries sorted together
+WINDOW = 14  # episodes whose sets of times fit into 32 bits, with two times of what was before
 MASKED = 16  # up to so many lists, the sets of lists that share a passage are counted
 OTHER = "other"  # the encounter of pool entries that none of the lists before the pool has
 MOVING = ("query", "lookahead", "dynamic")  # sources that give other passages in each episode
@@ -127,7 +128,7 @@ def _by_first(lists: Sequence[Lists], block: int) -> Int64:
     n = len(lists)
     together = np.zeros(1 << n if n <= MASKED else 0, np.int64)  # pairs by the lists that have them
     counts = np.zeros(n * n, np.int64)
-    for part in ahead(sorted_keys(lists, queries_of(lists), block=block, guarded=False)):
+    for part in sorted_keys(lists, queries_of(lists), block=block, guarded=False):
         found = part.lists() if n <= MASKED else None
         if found is not None:
             together += np.bincount(found, minlength=len(together))
@@ -155,14 +156,9 @@ def _members(sets: Int64, n: int) -> list[NDArray[np.bool_]]:
 def _count(met: Sequence[DatedLists], times: int, block: int) -> Int64:
     """The entries [lists, times] by the time at which their query first met the passage."""
     counts = np.zeros(len(met) * times, np.int64)
-    for part in ahead(encounters(met, queries_of([one.lists for one in met]), times=times, block=block)):
+    for part in encounters(met, queries_of([one.lists for one in met]), times=times, block=block):
         counts += np.bincount(part.lists * times + part.first(), minlength=len(counts))
     return counts.reshape(len(met), times)
-
-
-def _nothing() -> Positives:
-    empty = np.zeros(0, np.int32)
-    return Positives(empty, np.zeros(1, np.int64), empty)
 
 
 def _carried(lists: Lists) -> int:
@@ -229,7 +225,7 @@ def new_negatives(
     *,
     before: Sequence[Lists] = (),
     positives: Positives | None = None,
-    block: int = BLOCK,
+    block: int = SORTED,
 ) -> list[NewNegatives]:
     """How many candidates each episode sees first, and how many of them were near d+ in the episode before.
 
@@ -243,45 +239,54 @@ def new_negatives(
     before : lists that training met before the first episode, such as BM25's.
     positives : D+(q); a positive of its query is no candidate.
     """
-    names, known = list(candidates), _nothing() if positives is None else positives
-    count = len(names)
-    met = [DatedLists(known, 0), *(DatedLists(one, count + 1) for one in before)]
-    met += [DatedLists(near[name], 1 + i) for i, name in enumerate(names[:-1]) if name in near]
-    met += [DatedLists(one, count + 2 + i) for i, one in enumerate(candidates.values())]
-    totals = np.zeros((3, count), np.int64)
-    for part in ahead(encounters(met, queries_of([one.lists for one in met]), times=2 * count + 2, block=block)):
-        totals += _new(part, count)
-    return [
-        NewNegatives(name, all_, new, close if i and names[i - 1] in near else None)
-        for i, (name, (all_, new, close)) in enumerate(zip(names, totals.T.tolist(), strict=True))
-    ]
+    known = [] if positives is None else [positives]
+    spans = [slice(at, at + WINDOW) for at in range(0, len(candidates), WINDOW)]
+    return [one for span in spans for one in _new_of(candidates, near, [*before], known, span, block)]
 
 
-def _new(part: Encounters, count: int) -> Int64:
-    """Candidates, new candidates, and new candidates near d+ [3, count] of a block of queries."""
-    part = part.distinct()
-    part = part.where(part.first() != 0)
-    seen = part.times > count
-    first = seen.copy()
-    first[1:] &= part.begins[1:] | ~seen[:-1]
-    first &= part.times >= count + 2
-    pairs, episodes = part.pairs[first], part.times[first] - count - 2
-    all_ = part.times[part.times >= count + 2] - count - 2
-    close = _holds(part, pairs, episodes)  # the time of ANN(d+) of the episode before
-    return np.stack([np.bincount(of, minlength=count) for of in (all_, episodes, episodes[close])])
+def _new_of(
+    candidates: Mapping[str, Lists],
+    near: Mapping[str, Lists],
+    before: Sequence[Lists],
+    positives: Sequence[Lists],
+    span: slice,
+    block: int,
+) -> list[NewNegatives]:
+    """The new negatives of some episodes.
 
-
-def _holds(part: Encounters, pairs: Int64, times: Int64) -> NDArray[np.bool_]:
-    """Whether each pair [m] was met at this time [m]."""
-    order = np.searchsorted(part.pairs, pairs, "left")
-    found = np.zeros(len(pairs), bool)
-    left = np.flatnonzero(times > 0)
-    while len(left):  # a pair has few times, so each step looks at one of them
-        at = order[left]
-        inside = at < len(part.pairs)
-        left, at = left[inside], at[inside]
-        same = part.pairs[at] == pairs[left]
-        found[left[same & (part.times[at] == times[left])]] = True
-        left = left[same & (part.times[at] < times[left])]
-        order[left] += 1
+    A set of times says all of a pair: 0 for a positive, 1 for what was met before these episodes, and for each of
+    them, i, 2 + 2i for ANN(d+) of the episode before and 3 + 2i for its candidates.
+    """
+    names = list(candidates)
+    met = [(0, one) for one in positives]
+    met += [(1, one) for one in [*before, *(candidates[name] for name in names[: span.start])]]
+    for i, at in enumerate(range(*span.indices(len(names)))):
+        met += [(2 + 2 * i, near[names[at - 1]])] if at and names[at - 1] in near else []
+        met += [(3 + 2 * i, candidates[names[at]])]
+    lists = [one for _, one in met]
+    parts = sorted_keys(lists, queries_of(lists), times=[time for time, _ in met], block=block, guarded=False)
+    sets, counts = _distinct_sets(parts)
+    is_candidate = [(sets & 1 == 0) & _has(sets, 3 + 2 * i) for i in range(len(names[span]))]
+    found, seen = [], _has(sets, 1)
+    for i, (name, mine) in enumerate(zip(names[span], is_candidate, strict=True)):
+        new, at = mine & ~seen, span.start + i
+        close = int(counts[new & _has(sets, 2 + 2 * i)].sum()) if at and names[at - 1] in near else None
+        found.append(NewNegatives(name, int(counts[mine].sum()), int(counts[new].sum()), close))
+        seen = seen | mine
     return found
+
+
+def _has(sets: NDArray[np.integer], time: int) -> NDArray[np.bool_]:
+    """Which of these sets of times [m] have this time."""
+    return (sets >> time & 1).astype(bool)
+
+
+def _distinct_sets(parts: Iterator[Keys]) -> tuple[Int64, Int64]:
+    """The sets of times [m] at which queries met passages, and how many pairs have each set [m]."""
+    counted: Counter[int] = Counter()
+    for part in parts:
+        found = part.lists()
+        sets = part.distinct().lists() if found is None else found
+        assert sets is not None  # nothing is there twice
+        counted.update(dict(zip(*(one.tolist() for one in np.unique(sets, return_counts=True)), strict=True)))
+    return np.array([*counted], np.int64), np.array([*counted.values()], np.int64)

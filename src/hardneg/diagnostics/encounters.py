@@ -8,7 +8,7 @@ at a time. So the memory needed grows neither with the number of queries nor wit
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -21,7 +21,7 @@ BLOCK = 1 << 19  # entries sorted together
 KEYS = 1 << 16  # the same of short numbers, whose temporaries then stay in the processor's cache
 PASSAGE_BITS = 31  # of a pair of a query and a passage
 _BITS = 63
-_SHORT = 28  # bits of a passage and a time, so that 16 queries or more fit into 32 bits
+_SHORT = 29  # bits of a passage and a time, so that 8 queries or more fit into 32 bits
 
 
 class Lists(Protocol):
@@ -67,28 +67,13 @@ class Encounters:
     times: Int64  # [n]
     lists: Int64  # [n] position among the lists
 
-    @property
-    def begins(self) -> NDArray[np.bool_]:
-        """Whether each entry [n] is the first of its query and passage."""
-        return changes(self.pairs)
-
     def first(self) -> Int64:
         """The time [n] at which the query first met the passage of each entry."""
-        starts = np.flatnonzero(self.begins)
+        starts = np.flatnonzero(changes(self.pairs))
         return np.repeat(self.times[starts], np.diff(starts, append=len(self.pairs)))
 
-    def distinct(self) -> Encounters:
-        """The entries of which none has query, passage and time of the one before."""
-        return self.where(self.begins | changes(self.times))
 
-    def where(self, mask: NDArray[np.bool_]) -> Encounters:
-        """The entries where ``mask`` [n] is true."""
-        if mask.all():
-            return self
-        return Encounters(self.pairs[mask], self.times[mask], self.lists[mask])
-
-
-def changes(values: Int64) -> NDArray[np.bool_]:
+def changes(values: NDArray[np.integer]) -> NDArray[np.bool_]:
     """Whether each value [n] is the first or differs from the one before."""
     begins = np.ones(len(values), bool)
     np.not_equal(values[1:], values[:-1], out=begins[1:])
@@ -171,9 +156,9 @@ class Keys:
         return np.repeat(times[starts], np.diff(starts, append=len(times)))
 
     def lists(self) -> NDArray[np.uint32] | None:
-        """For each query and passage a number [m] whose bit i says whether list i has it.
+        """For each query and passage a number [m] whose bit i says whether it was met at time i.
 
-        None where a list has a passage of a query twice. There must be at most 32 lists.
+        None where a query met a passage twice at a time. All times must lie below 32.
         """
         differences = self.keys[1:] ^ self.keys[:-1]
         if not len(self.keys):
@@ -187,6 +172,10 @@ class Keys:
         ends = sums[np.append(starts[1:], len(sums)) - 1]
         ends[1:] -= ends[:-1].copy()
         return ends
+
+    def distinct(self) -> Keys:
+        """These numbers without repeats of a query, a passage and a time."""
+        return replace(self, keys=self.keys[changes(self.keys)])
 
     def _starts(self, differences: NDArray[np.unsignedinteger]) -> Int64:
         """Where the entries of each query and passage begin, given the bits in which neighbours differ."""
@@ -204,20 +193,27 @@ class Keys:
 
 
 def sorted_keys(
-    lists: Sequence[Lists], query_rows: Int32, *, block: int = KEYS, guarded: bool = True
+    lists: Sequence[Lists],
+    query_rows: Int32,
+    *,
+    times: Sequence[int] | None = None,
+    block: int = KEYS,
+    guarded: bool = True,
 ) -> Iterator[Keys]:
-    """All entries of these lists, the i-th of which is met at time i, for one block of queries after another.
+    """All entries of these lists, for one block of queries after another.
 
     Numbers of 32 bits are sorted where a few queries fit into them, and of 64 bits elsewhere.
 
     Parameters
     ----------
     query_rows : [Q] distinct; the entries of other queries are left out.
+    times : when the entries of each list are met, from 0; None: those of list i at time i.
     block : about so many entries are held together; a query is never divided.
     guarded : leave a bit between the times and the passages free; see :class:`Keys`.
     """
-    aligned = [_Aligned.of(DatedLists(one, time), query_rows) for time, one in enumerate(lists)]
-    time_bits = len(lists).bit_length() + guarded
+    moments = range(len(lists)) if times is None else times
+    aligned = [_Aligned.of(DatedLists(one, time), query_rows) for time, one in zip(moments, lists, strict=True)]
+    time_bits = max(moments, default=0).bit_length() + guarded
     passage_bits = max((int(one.passage_rows.max(initial=0)) for one in lists), default=0).bit_length()
     kind: type[np.unsignedinteger] = np.uint32 if time_bits + passage_bits <= _SHORT else np.uint64
     most = 1 << (np.iinfo(kind).bits - time_bits - passage_bits)
@@ -225,7 +221,7 @@ def sorted_keys(
     for start, stop in _ranges(total, block, most):
         keys, filled = np.empty(total[stop] - total[start], kind), 0
         heads = np.left_shift(np.arange(stop - start).astype(kind), kind(time_bits + passage_bits))
-        for time, one in enumerate(aligned):
+        for time, one in zip(moments, aligned, strict=True):
             passages = one.passages(start, stop).view(np.uint32)
             part = keys[filled : filled + len(passages)]
             np.left_shift(passages, kind(time_bits), out=part)
@@ -251,6 +247,7 @@ class _Aligned:
     """Lists in the order of the queries that are asked for."""
 
     met: DatedLists
+    passage_rows: Int32  # of the lists: a plain array, because each slice of a mapped one costs microseconds
     found: Int64 | None  # [m] the lists of the queries, query by query; None: list i is that of query i
     by_query: Int64  # [Q + 1] which of ``found`` belong to each query
     lengths: Int64  # [Q] entries of each query
@@ -259,12 +256,13 @@ class _Aligned:
     @classmethod
     def of(cls, met: DatedLists, query_rows: Int32) -> _Aligned:
         lists = met.lists
+        rows = np.asarray(lists.passage_rows)
         if np.array_equal(lists.query_rows, query_rows):
             lengths = spans(lists.offsets)
-            return cls(met, None, np.zeros(0, np.int64), lengths, _is_constant(lengths))
+            return cls(met, rows, None, np.zeros(0, np.int64), lengths, _is_constant(lengths))
         found, by_query = matches(lists.query_rows, query_rows)
         lengths = spans(offsets_of(spans(lists.offsets)[found])[by_query])
-        return cls(met, found, by_query, lengths, _is_constant(lengths))
+        return cls(met, rows, found, by_query, lengths, _is_constant(lengths))
 
     def index(self, start: int, stop: int) -> Int64 | slice:
         """Where the entries of the queries ``start`` to ``stop`` stand in the lists, query by query."""
@@ -275,17 +273,16 @@ class _Aligned:
 
     def passages(self, start: int, stop: int) -> Int32:
         """The passage rows of the entries of the queries ``start`` to ``stop``."""
-        return self.met.lists.passage_rows[self.index(start, stop)]
+        return self.passage_rows[self.index(start, stop)]
 
     def entries(self, start: int, stop: int) -> tuple[Int64, Int32, NDArray[np.integer] | int]:
         """Owner (from 0), passage row and time of the entries of the queries ``start`` to ``stop``."""
-        lists, when = self.met.lists, self.met.time
-        index = self.index(start, stop)
+        when, index = self.met.time, self.index(start, stop)
         owner = owners(offsets_of(self.lengths[start:stop]))
         if callable(when):
             of = np.arange(index.start, index.stop) if isinstance(index, slice) else index
-            return owner, lists.passage_rows[index], when(of)
-        return owner, lists.passage_rows[index], when
+            return owner, self.passage_rows[index], when(of)
+        return owner, self.passage_rows[index], when
 
 
 def _is_constant(lengths: Int64) -> bool:

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardneg.diagnostics.encounters import KEYS, Keys, Lists, queries_of, sorted_keys
-from hardneg.process.ahead import ahead
 from hardneg.records import Int32, Int64
 
 CLASSES = ("A", "B")
@@ -77,7 +76,7 @@ def swing(lists: Mapping[str, Lists], *, new: bool = False, block: int = KEYS) -
     query_rows = queries_of(list(lists.values()))
     starts = max(len(lists) - PERIOD, 0)
     entered, left, returned = (np.zeros((len(query_rows), starts), np.int32) for _ in range(3))
-    for part in ahead(sorted_keys(list(lists.values()), query_rows, block=block)):
+    for part in sorted_keys(list(lists.values()), query_rows, block=block):
         moves, queries = _moves(part, new)[:, :starts], slice(part.start, part.stop)
         entered[queries] = moves[..., STAYS:].sum(axis=2)
         left[queries] = moves[..., RETURNS:].sum(axis=2)

@@ -7,7 +7,7 @@ from typing import Any
 
 from hardneg.diagnostics.composition import composition, composition_of_pools, new_negatives
 from hardneg.diagnostics.score_profile import in_batch_share
-from hardneg.diagnostics.swing import swing, swing_cases
+from hardneg.diagnostics.swing import Swing, swing, swing_cases
 from hardneg.experiment.names import shown
 from hardneg.report.lists import RowLists, bm25_lists, mined_lists, rows_of_pool
 from hardneg.report.opened import Opened
@@ -117,10 +117,18 @@ def swing_table(opened: Opened) -> Table:
     query = mined_lists(opened)
     if len(query) < FEWEST_FOR_SWING:
         raise NotRecorded("Swing needs three episodes or more: in, out, and in again.")
-    rows = [{"of": "candidates", **row} for row in swing(query).rows()]
+    rows = [{"of": "candidates", **row} for row in swung(opened).rows()]
     if len(opened.pools) >= FEWEST_FOR_SWING:
         rows += [{"of": "pools (drawn by chance)", **row} for row in swing(opened.pools).rows()]
     return Table.of(rows)
+
+
+def swung(opened: Opened) -> Swing:
+    """The swing of the candidates."""
+    if "swing" not in opened.kept:
+        opened.kept["swing"] = swing(mined_lists(opened))
+    found: Swing = opened.kept["swing"]
+    return found
 
 
 def swing_cases_table(opened: Opened) -> Table:
@@ -130,7 +138,7 @@ def swing_cases_table(opened: Opened) -> Table:
         raise NotRecorded("Swing needs three episodes or more: in, out, and in again.")
     collection = opened.data_here.collection
     cases = [
-        case for row in swing(query).clearest(CASES) for case in islice(swing_cases(query, int(row)), PASSAGES)
+        case for row in swung(opened).clearest(CASES) for case in islice(swing_cases(query, int(row)), PASSAGES)
     ]
     return Table.of(
         {
