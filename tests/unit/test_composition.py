@@ -1,9 +1,12 @@
 """Composition by first encounter and new negatives near a positive: by hand, and against loops."""
 
+from itertools import chain
+
 import numpy as np
 import pytest
 
 from hardneg.diagnostics.composition import composition, composition_of_pools, new_negatives
+from hardneg.diagnostics.encounters import sorted_keys
 from hardneg.negatives.pool import SOURCES
 from hardneg.records import Positives
 from worlds.tiny_records import pool_of, positives_of, run_of
@@ -181,3 +184,37 @@ def test_sets_of_lists_and_single_entries_count_alike(monkeypatch, many, repeats
     monkeypatch.setattr("hardneg.diagnostics.composition.MASKED", 0)
     np.testing.assert_array_equal(found, composition(lists, pools={"1"}, block=200).entries)
     assert found.sum() == sum(len(one.passage_rows) for one in lists.values())
+
+
+@pytest.mark.parametrize("loose", [0.0, 1.5, 1e9])
+@pytest.mark.parametrize("corpus", [60, 2**30, 2**31 - 1])
+def test_rows_and_one_sort_give_the_same_numbers(monkeypatch, loose, corpus):
+    monkeypatch.setattr("hardneg.diagnostics.encounters.LOOSE", loose)
+    rng = np.random.default_rng(8)
+    lists = [
+        run_of({row: [corpus - 1 - p for p in of] for row, of in random_lists(rng, repeats=True).items()})
+        for _ in range(5)
+    ]
+    rows = np.arange(40, dtype=np.int32)
+    wanted = sorted(
+        (int(row), int(p), time)
+        for time, one in enumerate(lists)
+        for row, start, stop in zip(one.query_rows, one.offsets, one.offsets[1:], strict=False)
+        for p in one.passage_rows[start:stop]
+    )
+    entries = [
+        (part.start, key >> part.time_bits & (1 << part.passage_bits) - 1, key % (1 << part.time_bits))
+        for part in sorted_keys(lists, rows, block=1, numbered=False)
+        for key in part.keys.tolist()
+    ]
+    assert entries == wanted
+    sets = [part.distinct().lists().tolist() for part in sorted_keys(lists, rows, block=200, numbered=False)]
+    pairs = dict.fromkeys((row, p) for row, p, _ in wanted)
+    assert [*chain(*sets)] == [sum({1 << t for row, p, t in wanted if (row, p) == pair}) for pair in pairs]
+    found = []
+    for part in sorted_keys(lists, rows, block=200):
+        assert np.all(part.keys[1:] >= part.keys[:-1])
+        for key in part.keys.tolist():
+            query, passage = divmod(key >> part.time_bits, 1 << part.passage_bits)
+            found.append((part.start + query, passage, key % (1 << part.time_bits)))
+    assert found == wanted

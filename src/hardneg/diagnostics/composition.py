@@ -128,7 +128,7 @@ def _by_first(lists: Sequence[Lists], block: int) -> Int64:
     n = len(lists)
     together = np.zeros(1 << n if n <= MASKED else 0, np.int64)  # pairs by the lists that have them
     counts = np.zeros(n * n, np.int64)
-    for part in sorted_keys(lists, queries_of(lists), block=block, guarded=False):
+    for part in sorted_keys(lists, queries_of(lists), block=block, numbered=False):
         found = part.lists() if n <= MASKED else None
         if found is not None:
             together += np.bincount(found, minlength=len(together))
@@ -264,7 +264,7 @@ def _new_of(
         met += [(2 + 2 * i, near[names[at - 1]])] if at and names[at - 1] in near else []
         met += [(3 + 2 * i, candidates[names[at]])]
     lists = [one for _, one in met]
-    parts = sorted_keys(lists, queries_of(lists), times=[time for time, _ in met], block=block, guarded=False)
+    parts = sorted_keys(lists, queries_of(lists), times=[time for time, _ in met], block=block, numbered=False)
     sets, counts = _distinct_sets(parts)
     is_candidate = [(sets & 1 == 0) & _has(sets, 3 + 2 * i) for i in range(len(names[span]))]
     found, seen = [], _has(sets, 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from hardneg.records import Int32, Int64, offsets_of, owners, pair_keys, spans, 
 BLOCK = 1 << 19  # entries sorted together
 KEYS = 1 << 16  # the same of short numbers, whose temporaries then stay in the processor's cache
 PASSAGE_BITS = 31  # of a pair of a query and a passage
+LOOSE = 1.5  # as many cells as entries, or more, are too many for rows
 _BITS = 63
 _SHORT = 29  # bits of a passage and a time, so that 8 queries or more fit into 32 bits
 
@@ -130,8 +131,8 @@ class Keys:
     """The entries of some queries in lists that are met one after another, as sorted numbers.
 
     A number is made of the query (from 0), the passage and the time, so two neighbours are of the same query and
-    passage exactly where no bit above those of the time differs. If it is ``guarded``, the highest bit of a time
-    is 0, and then this is so exactly where they differ by less than ``1 << time_bits - 1``.
+    passage exactly where no bit above those of the time differs. If it is guarded, the highest bit of a time is 0,
+    and then this is so exactly where they differ by less than ``1 << time_bits - 1``.
     """
 
     start: int  # the first query
@@ -160,21 +161,20 @@ class Keys:
 
         None where a query met a passage twice at a time. All times must lie below 32.
         """
-        differences = self.keys[1:] ^ self.keys[:-1]
-        if not len(self.keys):
+        keys, kind = self.keys, self.keys.dtype.type
+        if not len(keys):
             return np.zeros(0, np.uint32)
+        differences = keys[1:] ^ keys[:-1]
         if not differences.all():
             return None
-        starts = self._starts(differences)
-        times = self.keys & self.keys.dtype.type((1 << self.time_bits) - 1)
-        bits = np.left_shift(np.uint32(1), times.astype(np.uint32, copy=False))
-        sums = np.cumsum(bits, dtype=np.uint32)  # it may wrap: differences do not see it
-        ends = sums[np.append(starts[1:], len(sums)) - 1]
-        ends[1:] -= ends[:-1].copy()
-        return ends
+        ends = np.flatnonzero(np.append(differences >= kind(1 << self.time_bits), True))
+        bits = (keys & kind((1 << self.time_bits) - 1)).astype(np.uint32, copy=False)
+        np.left_shift(np.uint32(1), bits, out=bits)
+        sums = np.cumsum(bits, dtype=np.uint32)[ends]  # it may wrap: differences do not see it
+        return np.diff(sums, prepend=np.uint32(0))
 
     def distinct(self) -> Keys:
-        """These numbers without repeats of a query, a passage and a time."""
+        """The numbers that are left when each query, passage and time is kept once."""
         return replace(self, keys=self.keys[changes(self.keys)])
 
     def _starts(self, differences: NDArray[np.unsignedinteger]) -> Int64:
@@ -198,7 +198,7 @@ def sorted_keys(
     *,
     times: Sequence[int] | None = None,
     block: int = KEYS,
-    guarded: bool = True,
+    numbered: bool = True,
 ) -> Iterator[Keys]:
     """All entries of these lists, for one block of queries after another.
 
@@ -209,30 +209,87 @@ def sorted_keys(
     query_rows : [Q] distinct; the entries of other queries are left out.
     times : when the entries of each list are met, from 0; None: those of list i at time i.
     block : about so many entries are held together; a query is never divided.
-    guarded : leave a bit between the times and the passages free; see :class:`Keys`.
+    numbered : the numbers tell the query, and are guarded; False: they only tell neighbours of different queries
+        apart, so that blocks can be longer.
     """
     moments = range(len(lists)) if times is None else times
     aligned = [_Aligned.of(DatedLists(one, time), query_rows) for time, one in zip(moments, lists, strict=True)]
-    time_bits = max(moments, default=0).bit_length() + guarded
+    time_bits = max(moments, default=0).bit_length() + numbered
     passage_bits = max((int(one.passage_rows.max(initial=0)) for one in lists), default=0).bit_length()
     kind: type[np.unsignedinteger] = np.uint32 if time_bits + passage_bits <= _SHORT else np.uint64
     most = 1 << (np.iinfo(kind).bits - time_bits - passage_bits)
     total = offsets_of(sum((one.lengths for one in aligned), np.zeros(len(query_rows), np.int64)))
-    for start, stop in _ranges(total, block, most):
-        keys, filled = np.empty(total[stop] - total[start], kind), 0
-        heads = np.left_shift(np.arange(stop - start).astype(kind), kind(time_bits + passage_bits))
-        for time, one in zip(moments, aligned, strict=True):
-            passages = one.passages(start, stop).view(np.uint32)
-            part = keys[filled : filled + len(passages)]
-            np.left_shift(passages, kind(time_bits), out=part)
-            if one.equal:  # mostly: then nothing need be repeated
-                rows = part.reshape(len(heads), -1)
-                np.bitwise_or(rows, (heads | kind(time))[:, None], out=rows)
-            else:
-                part |= np.repeat(heads | kind(time), one.lengths[start:stop])
-            filled += len(part)
-        keys.sort()
-        yield Keys(start, stop, keys, time_bits, passage_bits)
+
+    def keys_between(start: int, stop: int, in_rows: bool) -> Keys:
+        heads = (np.arange(stop - start) % most).astype(kind) << kind(time_bits + passage_bits)
+        parts = [
+            _Part(
+                one.passages(start, stop).view(np.uint32),
+                one.lengths[start:stop],
+                heads | kind(time),
+                kind(time_bits),
+            )
+            for time, one in zip(moments, aligned, strict=True)
+        ]
+        lengths = spans(total[start : stop + 1])
+        keys = _sorted_rows(parts, lengths) if in_rows else _sorted(parts, int(lengths.sum()))
+        return Keys(start, stop, keys, time_bits, passage_bits)
+
+    for start, stop in blocks(total, block):
+        cells = (stop - start) * sum(one.longest(start, stop) for one in aligned)
+        in_rows = cells <= LOOSE * (total[stop] - total[start])
+        step = max(stop - start, 1) if in_rows and not numbered else most
+        for begin in range(start, max(stop, start + 1), step):
+            yield keys_between(begin, min(begin + step, stop), in_rows)
+
+
+class _Part(NamedTuple):
+    """The entries of some queries in one of the lists, query by query."""
+
+    passages: NDArray[np.uint32]  # [n]
+    lengths: Int64  # [q] entries of each query
+    heads: NDArray[np.unsignedinteger]  # [q] the query and the time, in their bits
+    shift: np.unsignedinteger  # of passages
+
+    def write(self, keys: NDArray[np.unsignedinteger]) -> None:
+        """Write the numbers of all entries [n]."""
+        np.left_shift(self.passages, self.shift, out=keys)
+        keys |= np.repeat(self.heads, self.lengths)
+
+    def write_rows(self, cells: NDArray[np.unsignedinteger]) -> None:
+        """Write the numbers of each query's entries into its row; where it has too few, the highest number."""
+        if len(self.passages) == cells.size:  # mostly: then nothing need be repeated
+            np.left_shift(self.passages.reshape(cells.shape), self.shift, out=cells)
+            np.bitwise_or(cells, self.heads[:, None], out=cells)
+            return
+        keys = np.empty(len(self.passages), cells.dtype)
+        self.write(keys)
+        cells.fill(np.iinfo(cells.dtype).max)
+        cells[np.arange(cells.shape[1]) < self.lengths[:, None]] = keys
+
+
+def _sorted(parts: Sequence[_Part], total: int) -> NDArray[np.unsignedinteger]:
+    """The numbers of some queries' entries, ascending, of which there are ``total``."""
+    keys, filled = np.empty(total, parts[0].heads.dtype), 0
+    for part in parts:
+        part.write(keys[filled : filled + len(part.passages)])
+        filled += len(part.passages)
+    keys.sort()
+    return keys
+
+
+def _sorted_rows(parts: Sequence[_Part], lengths: Int64) -> NDArray[np.unsignedinteger]:
+    """The numbers of some queries' entries, query by query, ascending; each has so many ``lengths`` [q].
+
+    Each query is a row that is sorted apart, which is several times as fast as all at once.
+    """
+    widths = [int(part.lengths.max(initial=0)) for part in parts]
+    rows, filled = np.empty((len(lengths), sum(widths)), parts[0].heads.dtype), 0
+    for part, width in zip(parts, widths, strict=True):
+        part.write_rows(rows[:, filled : filled + width])
+        filled += width
+    rows.sort(axis=1)
+    return rows.ravel() if rows.size == lengths.sum() else rows[np.arange(rows.shape[1]) < lengths[:, None]]
 
 
 def _ranges(offsets: Int64, block: int, most: int) -> Iterator[tuple[int, int]]:
@@ -251,7 +308,6 @@ class _Aligned:
     found: Int64 | None  # [m] the lists of the queries, query by query; None: list i is that of query i
     by_query: Int64  # [Q + 1] which of ``found`` belong to each query
     lengths: Int64  # [Q] entries of each query
-    equal: bool  # whether all queries have as many
 
     @classmethod
     def of(cls, met: DatedLists, query_rows: Int32) -> _Aligned:
@@ -259,10 +315,14 @@ class _Aligned:
         rows = np.asarray(lists.passage_rows)
         if np.array_equal(lists.query_rows, query_rows):
             lengths = spans(lists.offsets)
-            return cls(met, rows, None, np.zeros(0, np.int64), lengths, _is_constant(lengths))
+            return cls(met, rows, None, np.zeros(0, np.int64), lengths)
         found, by_query = matches(lists.query_rows, query_rows)
         lengths = spans(offsets_of(spans(lists.offsets)[found])[by_query])
-        return cls(met, rows, found, by_query, lengths, _is_constant(lengths))
+        return cls(met, rows, found, by_query, lengths)
+
+    def longest(self, start: int, stop: int) -> int:
+        """The most entries that one of the queries ``start`` to ``stop`` has."""
+        return int(self.lengths[start:stop].max(initial=0))
 
     def index(self, start: int, stop: int) -> Int64 | slice:
         """Where the entries of the queries ``start`` to ``stop`` stand in the lists, query by query."""
@@ -283,7 +343,3 @@ class _Aligned:
             of = np.arange(index.start, index.stop) if isinstance(index, slice) else index
             return owner, self.passage_rows[index], when(of)
         return owner, self.passage_rows[index], when
-
-
-def _is_constant(lengths: Int64) -> bool:
-    return bool(len(lengths) and (lengths == lengths[0]).all())
