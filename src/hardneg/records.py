@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hardneg.shown import Shown
+from hardneg.shown import Shown, counted
 
 Unit = Literal["passage", "chunk", "document"]
 Side = Literal["query", "passage"]
@@ -72,7 +72,7 @@ class Run(Shown):
 
     def line(self) -> str:
         """How many queries and hits there are."""
-        return f"Run of {len(self):,} queries, {len(self.scores):,} {self.unit} hits"
+        return f"Run of {counted(len(self), 'query')}, {len(self.scores):,} {self.unit} hits"
 
     def columns(self, most: int | None = None) -> dict[str, NDArray[Any]]:
         """A row for each hit: the rows of its query and passage, its rank from 1, and its score."""

@@ -67,6 +67,12 @@ def cell(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:200]}…"
 
 
+def counted(n: int, one: str, several: str = "") -> str:
+    """A number with the word for one thing or for several; without ``several``, that has an s more."""
+    plural = several or (f"{one[:-1]}ies" if one.endswith("y") else f"{one}s")
+    return f"{n:,} {one if n == 1 else plural}"
+
+
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Rows as columns; a value that a row lacks is None."""
     names = dict.fromkeys(name for row in rows for name in row)

@@ -67,10 +67,10 @@ def test_only_what_works_is_listed(hardneg):
     assert re.findall(r"^  ([\w-]+)  ", out[out.index("Commands:") : out.index("Options:")], re.M) == [*RECIPES]
 
 
-@pytest.mark.parametrize("arguments", [[], ["train"]])
-def test_without_a_command_there_is_help(hardneg, arguments):
+@pytest.mark.parametrize(("arguments", "expected"), [([], 0), (["train"], 2)])
+def test_without_a_command_there_is_help(hardneg, arguments, expected):
     status, out, err = hardneg(*arguments)
-    assert (status, err) == (0, "")
+    assert (status, err) == (expected, "")
     assert out.startswith("Usage: hardneg")
 
 
@@ -252,6 +252,8 @@ def test_json_stands_alone_on_stdout(hardneg, world, tmp_path):
     assert (status, err) == (0, "")
     facts = json.loads(out)
     assert (facts["run"], facts["queries"]) == (str(run), 16)
+    err = hardneg("search", "--data", collection.path, "--bm25", "--k", 5, "--out", run)[2]
+    assert f"{run} is there already and will be replaced" in err
     status, out, _ = hardneg("evaluate", run, "--data", collection.path, "--measures", "RR@10 R@5", "--json")
     found = json.loads(out)
     assert list(found) == ["measures", "queries", "missing", "unjudged"]

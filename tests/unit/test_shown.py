@@ -10,7 +10,7 @@ import hardneg as hn
 from hardneg.api.outcomes import Compared, Evaluated, Hits, Results, Scores
 from hardneg.errors import ArtifactError, InputError, SettingsError
 from hardneg.records import Run
-from hardneg.shown import Shown, frame, html_table
+from hardneg.shown import Shown, counted, frame, html_table
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 RESULTS = {
@@ -72,6 +72,16 @@ def test_values_of_a_table_are_escaped_and_cut():
     for text in ("&lt;script&gt;", "<td></td>", "0.1235", "12,345", ">7<", "x" * 200 + "…<"):
         assert text in page
     assert html_table("", {"n": range(30)}).count("<tr>") == 22
+
+
+def test_one_thing_and_several():
+    assert [counted(n, "training query") for n in (0, 1, 2)] == [
+        "0 training queries",
+        "1 training query",
+        "2 training queries",
+    ]
+    assert [counted(n, "passage") for n in (1, 1000)] == ["1 passage", "1,000 passages"]
+    assert counted(2, "axis", "axes") == "2 axes"
 
 
 def test_a_column_that_lacks_values_stays_whole(monkeypatch):

@@ -14,6 +14,7 @@ from hardneg.data.examination import LOOKED_AT, draw, examine_collection, quanti
 from hardneg.data.training_data import choose_splits
 from hardneg.models.source import ModelSource
 from hardneg.records import Side
+from hardneg.shown import counted
 
 SIDES: tuple[Side, Side] = ("passage", "query")
 FEW = 300  # training queries below which results differ by chance
@@ -105,12 +106,13 @@ def training_facts(collection: Collection, trainable: Mapping[str, int]) -> dict
 def sentences(facts: Mapping[str, Any]) -> Iterator[str]:
     """Everything that was found, a sentence each."""
     sizes = facts["sizes"]
-    yield f"The collection has {sizes['passages']:,} passages and {sizes['queries']:,} queries."
+    yield f"The collection has {counted(sizes['passages'], 'passage')} and {counted(sizes['queries'], 'query')}."
     for name, split in facts["splits"].items():
         lacking = split["without_positives"]
+        queries, positives = counted(split["queries"], "query"), counted(split["positives"], "positive")
         yield (
-            f"Split '{name}' has {split['queries']:,} queries with {split['positives']:,} positives; "
-            f"{lacking:,} queries have none."
+            f"Split '{name}' has {queries} with {positives}; "
+            f"{lacking:,} of them {'has' if lacking == 1 else 'have'} none."
         )
         by_number = ", ".join(f"{count:,} with {n}" for n, count in split["queries_by_positives"].items())
         yield f"Queries of '{name}' by the number of their positives: {by_number}."
@@ -171,11 +173,6 @@ def advice(facts: Mapping[str, Any]) -> Iterator[str]:
     yield from recipe_advice(facts)
 
 
-def counted(n: int, one: str, several: str) -> str:
-    """A number with the word for one thing or for several."""
-    return f"{n:,} {one if n == 1 else several}"
-
-
 def language_advice(language: Mapping[str, str]) -> Iterator[str]:
     """Advice to import the collection in another language."""
     found = language["looks_like"]
@@ -190,7 +187,7 @@ def leak_advice(facts: Mapping[str, Any]) -> Iterator[str]:
         if both:
             one, other = leak["splits"]
             yield (
-                f"'{other}' shares {counted(both, 'query', 'queries')} with '{one}', such as "
+                f"'{other}' shares {counted(both, 'query')} with '{one}', such as "
                 f"{leak['example']!r:.80}: remove them from one of the two, or results on '{other}' are too good."
             )
     copies = facts["copies"]
@@ -229,7 +226,7 @@ def split_advice(facts: Mapping[str, Any], trainable: Mapping[str, int]) -> Iter
         yield "There is no test split: nothing will be measured on test."
     for name, split in facts["splits"].items():
         if split["without_positives"]:
-            lacking = counted(split["without_positives"], "query", "queries")
+            lacking = counted(split["without_positives"], "query")
             yield f"Without a positive, {lacking} of '{name}' cannot be trained on or measured by judgements."
 
 
@@ -240,8 +237,8 @@ def beginning(training: Mapping[str, Any]) -> str:
     passes = f"{training['passes']:.2g}" if training["passes"] < 10 else f"{training['passes']:,.0f}"
     fewer = ", which is much: fewer steps, such as --epochs 10, may do" if training["passes"] > MANY_PASSES else ""
     return (
-        f"Begin with `hardneg train {recipe} --preset {preset}{split}`: {training['steps']:,} steps of "
-        f"{min(training['queries_per_step'], training['queries'])} queries, {passes} passes over "
+        f"Begin with `hardneg train {recipe} --preset {preset}{split}`: {counted(training['steps'], 'step')} of "
+        f"{counted(min(training['queries_per_step'], training['queries']), 'query')}, {passes} passes over "
         f"{training['queries']:,} training queries{fewer}."
     )
 

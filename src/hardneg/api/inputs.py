@@ -16,6 +16,7 @@ from hardneg.experiment.layout import Layout, trec_run
 from hardneg.experiment.names import FINAL
 from hardneg.models.source import ModelSource
 from hardneg.process.distributed import rank
+from hardneg.process.progress import note
 from hardneg.records import Run
 from hardneg.storage.artifacts import SettingsClash, cache_root, check_writable, is_published, lease
 from hardneg.storage.lease import holding as holding
@@ -176,10 +177,12 @@ def check_folder(out: Path) -> None:
 
 
 def check_file(out: Path) -> None:
-    """Refuse a place where no file can be written."""
+    """Refuse a place where no file can be written; say that a file which is there will be replaced."""
     if out.is_dir():
         raise SettingsError("NOT_A_FILE", "this is a folder", "give the path of a file", path=out)
     check_folder(out.absolute().parent)
+    if out.exists():
+        note(f"{out} is there already and will be replaced")
 
 
 def check_new(out: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from hardneg.data.ids import IdSpace
 from hardneg.records import Run
-from hardneg.shown import Columns, Shown, columns_of
+from hardneg.shown import Columns, Shown, columns_of, counted
 
 SPLITS = ("test", "dev")
 
@@ -44,7 +44,7 @@ class Evaluated(Shown, dict[str, Any]):
     def line(self) -> str:
         """The measures, and the number of queries."""
         told = ", ".join(f"{name} {value:.4f}" for name, value in self["measures"].items())
-        return f"{told} ({self['queries']:,} queries)"
+        return f"{told} ({counted(self['queries'], 'query')})"
 
     def columns(self, most: int | None = None) -> Columns:
         """The measures and their means."""
@@ -85,7 +85,7 @@ class Scores(Shown, dict[str, dict[str, float]]):
 
     def line(self) -> str:
         """How many queries and hits there are."""
-        return f"run of {len(self):,} queries, {sum(map(len, self.values())):,} hits"
+        return f"run of {counted(len(self), 'query')}, {sum(map(len, self.values())):,} hits"
 
     def columns(self, most: int | None = None) -> Columns:
         """The query, the passage, its rank and its score."""

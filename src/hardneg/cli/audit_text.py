@@ -9,6 +9,7 @@ from typing import Any
 
 from hardneg.cli.tables import plain, table
 from hardneg.errors import SettingsError
+from hardneg.shown import counted
 
 WIDTH, LINES = 54, 6  # of a text: characters of a line, and lines
 
@@ -25,9 +26,10 @@ def threshold_of(given: str) -> tuple[str, float]:
 
 def audit_text(found: Mapping[str, Any], most: int) -> str:
     """What the signals say of a pool, and its most suspected pairs."""
-    counted = f"{found['queries']:,} queries, {found['pairs']:,} negatives, {found['suspected']:,} suspected"
-    counted += f" ({found['judged']:,} more are judged)" if found["judged"] else ""
-    parts = [f"{found['pool']}: {counted}"]
+    queries, pairs = counted(found["queries"], "query"), counted(found["pairs"], "negative")
+    of = f"{queries}, {pairs}, {found['suspected']:,} suspected"
+    of += f" ({found['judged']:,} more are judged)" if found["judged"] else ""
+    parts = [f"{found['pool']}: {of}"]
     if found["signals"]:
         rows = [
             (one["signal"], one["threshold"], one["pairs"], one["queries"], one["meaning"])

@@ -14,6 +14,7 @@ from typing import Any
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.names import shown
 from hardneg.process.progress import size_text
+from hardneg.shown import counted
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
@@ -61,7 +62,7 @@ def one_line(value: Any) -> str:
 def evaluation_table(result: Mapping[str, Any]) -> str:
     """Measures, and the counts that say over what."""
     rows = [(name, value) for name, value in result["measures"].items()]
-    counts = f"{result['queries']:,} queries"
+    counts = counted(result["queries"], "query")
     if result["missing"]:
         counts += f"; {result['missing']:,} of them are not in the run and score 0"
     if result["unjudged"]:
@@ -202,8 +203,8 @@ def toml(value: Any) -> str:
 def plan_lines(plan: Mapping[str, Any]) -> list[str]:
     """A line for each episode, and the facts."""
     episodes = [
-        f"episode {row['episode']}: {cell(row['queries'])} queries, {cell(row['steps'])} steps of "
-        f"{cell(row['queries_per_step'])} queries, {cell(row['passages_per_query'])} passages a query"
+        f"episode {row['episode']}: {counted(row['queries'], 'query')}, {counted(row['steps'], 'step')} of "
+        f"{counted(row['queries_per_step'], 'query')}, {counted(row['passages_per_query'], 'passage')} a query"
         for row in plan["episodes"]
     ]
     return [*episodes, *facts_table(plan["facts"]).splitlines()]

@@ -68,6 +68,7 @@ def train(context: typer.Context) -> None:
     """
     if context.invoked_subcommand is None:
         show(context.get_help())
+        raise typer.Exit(SettingsError.status)  # a script that forgot the recipe must not go on
 
 
 def command_of(facts: RecipeFacts) -> Callable[..., None]:

@@ -57,7 +57,7 @@ class Kind:
         fault = self.first
         if self.whole:
             return fault
-        named = ", ".join(map(str, self.lines)) + (", …" if self.count > len(self.lines) else "")
+        named = ", ".join(map(str, sorted(self.lines))) + (", …" if self.count > len(self.lines) else "")
         more = f"{self.count:,} such faults" + (f", lines {named}" if self.lines else "")
         what = f"{fault.what} ({more})"
         return InputError(fault.code, what, fault.fix, path=fault.path, line=fault.line)

@@ -38,7 +38,7 @@ from hardneg.data.text import IdColumn, TextColumn, hash_strings
 from hardneg.errors import SettingsError
 from hardneg.keyed_random import UInt64
 from hardneg.records import Int64, Qrels
-from hardneg.shown import Shown
+from hardneg.shown import Shown, counted
 from hardneg.storage.artifacts import (
     FORMAT_VERSION,
     Manifest,
@@ -159,7 +159,8 @@ class Collection(Shown):
     def line(self) -> str:
         """How many passages, queries and splits there are."""
         splits = ", ".join(self.splits) or "none"
-        return f"Collection of {self.n_passages:,} passages, {self.n_queries:,} queries (splits: {splits})"
+        passages, queries = counted(self.n_passages, "passage"), counted(self.n_queries, "query")
+        return f"Collection of {passages}, {queries} (splits: {splits})"
 
     def columns(self, most: int | None = None) -> dict[str, list[str]]:
         """The ids, titles and texts of the passages, in the order of rows."""

@@ -16,6 +16,7 @@ from hardneg.data.collection import Collection, hold_out
 from hardneg.data.judgements import Judgements
 from hardneg.errors import InputError, SettingsError
 from hardneg.records import Positives, Qrels, spans
+from hardneg.shown import counted
 from hardneg.storage.artifacts import digest_json
 
 NONE = "none"
@@ -198,13 +199,14 @@ def choose_splits(
         if dev_name is None:
             training, developing = hold_out(training, collection.query_ids, seed=seed)
             held_out = len(developing)
-            dev_said = f"{held_out:,} training queries are held out{dev_said} (--dev none to keep them)"
+            kept_back = f"{counted(held_out, 'training query')} {'is' if held_out == 1 else 'are'} held out"
+            dev_said = f"{kept_back}{dev_said} (--dev none to keep them)"
             if not held_out:
                 developing, dev_said = None, "none: a single training query leaves none to hold out"
         else:
             developing = collection.qrels(dev_name)
     names = ChosenSplits(train, dev_name, None if testing is None else test, held_out, seed)
-    chosen = f"splits: train '{train}' ({len(training):,} queries); dev {dev_said}; test {test_said}"
+    chosen = f"splits: train '{train}' ({counted(len(training), 'query')}); dev {dev_said}; test {test_said}"
     positives = training.positives()
     return TrainingData(collection, positives, developing, testing, held_out, chosen=chosen, names=names)
 

@@ -9,6 +9,7 @@ from typing import Any
 from hardneg.data.training_data import TrainingData
 from hardneg.diagnostics.choice import sentence, warning
 from hardneg.experiment.names import FINAL, few_of_dev, shown
+from hardneg.shown import counted
 
 
 def model_card(about: str, data: TrainingData, results: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
@@ -17,8 +18,8 @@ def model_card(about: str, data: TrainingData, results: Mapping[str, Any], setti
     lines = [
         about,
         "",
-        f"Training data: {len(data.train):,} queries over {collection.n_passages:,} passages (collection "
-        f"`{collection.digest[:12]}`).",
+        f"Training data: {counted(len(data.train), 'query')} over {counted(collection.n_passages, 'passage')}"
+        f" (collection `{collection.digest[:12]}`).",
     ]
     if index := results.get("index"):
         lines += ["", f"Trained to be searched through the `{index['kind']}` index `{index['digest'][:12]}`."]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from hardneg.arguments import checked
 from hardneg.errors import ArtifactError
 from hardneg.records import Float32, Int32, Int64, Positives, offsets_of, owners, spans, take_spans
-from hardneg.shown import Shown
+from hardneg.shown import Shown, counted
 from hardneg.storage import artifacts
 
 SOURCES = (
@@ -87,7 +87,8 @@ class NegativePool(Shown):
         told = ", ".join(
             f"{count:,} {name}" for name, count in zip(SOURCES, counts.tolist(), strict=True) if count
         )
-        return f"NegativePool of {len(self):,} queries, {len(self.passage_rows):,} negatives ({told or 'none'})"
+        queries, negatives = counted(len(self), "query"), counted(len(self.passage_rows), "negative")
+        return f"NegativePool of {queries}, {negatives} ({told or 'none'})"
 
     def columns(self, most: int | None = None) -> dict[str, Any]:
         """A row for each negative: the rows of its query and passage, its source, rank, score and episode."""

@@ -28,6 +28,7 @@ from hardneg.report.side_by_side import FIGURES as TOGETHER
 from hardneg.report.side_by_side import SECTIONS, Several, verdict_of
 from hardneg.report.table import NotRecorded
 from hardneg.report.verdict import Verdict, verdict
+from hardneg.shown import counted
 from hardneg.storage.artifacts import publish_file
 
 UNREADABLE = Verdict("open", "The results of this experiment cannot be read, so there is no verdict.", (), ())
@@ -263,7 +264,7 @@ def about(opened: Opened) -> list[str]:
     recipe = opened.settings.get("recipe", "experiment")
     told = [recipe, "finished" if opened.finished else "being executed" if opened.executed_by else "not finished"]
     if (data := opened.data) is not None:
-        told += [f"{len(data.train):,} training queries", f"{data.collection.n_passages:,} passages"]
+        told += [counted(len(data.train), "training query"), counted(data.collection.n_passages, "passage")]
     return [*told, str(opened.path)]
 
 

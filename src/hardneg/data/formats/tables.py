@@ -109,9 +109,10 @@ def _read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 def _bad_quoting(path: Path, line: int, fault: Exception) -> InputError:
     unclosed = "limit" in str(fault) or "end of data" in str(fault)
-    what = f"a quoted column of more than {MAX_FIELD:,} characters, or a quote that is never closed"
+    what = f"a column of more than {MAX_FIELD:,} characters, or a quote that is never closed"
     what = what if unclosed else f"the quoted columns cannot be read ({fault})"
-    return InputError("BAD_QUOTING", what, "close the quote, and double those within", path=path, line=line)
+    fix = "close the quote and double those within, or divide the text"
+    return InputError("BAD_QUOTING", what, fix, path=path, line=line)
 
 
 def _named(path: Path, rows: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, Fields]]:
