@@ -332,9 +332,7 @@ def test_a_huge_field_passes_and_a_quote_that_never_closes_does_not(tmp_path):
     place = write(tmp_path / "a.csv", table([{"query": "q", "positive": big}]))
     assert list(imported(place, tmp_path / "c").texts) == [big]
     place = write(place, 'query,positive\n"a' + ("b" * 99 + "\n") * 200_000)
-    assert fault(place, tmp_path).startswith(
-        "a.csv:2: BAD_QUOTING: a column of more than 16,777,216 characters"
-    )
+    assert fault(place, tmp_path).startswith("a.csv:2: BAD_QUOTING: a column of more than 16,777,216 characters")
 
 
 def test_columns_and_rows_of_a_blank_file(tmp_path):

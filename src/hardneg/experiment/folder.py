@@ -29,7 +29,7 @@ from hardneg.experiment.results_manifest import check_seal, is_sealed, seal, wri
 from hardneg.experiment.states import StateRecord
 from hardneg.models.source import ModelSource
 from hardneg.process.distributed import is_leader
-from hardneg.process.memory import PeakWatch, peak_memory
+from hardneg.process.memory import PeakWatch, hand_back, peak_memory
 from hardneg.storage.artifacts import (
     digest_json,
     lease,
@@ -77,6 +77,7 @@ class Experiment:
 
         The row has the peak of memory of this process since its start, and its peak within the block.
         """
+        hand_back()  # what the stage before left would stay beside what this one takes
         when, begun, watch = time.time(), time.perf_counter(), PeakWatch()
         try:
             yield facts

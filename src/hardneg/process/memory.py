@@ -142,12 +142,12 @@ def _of_status(name: str) -> int | None:
 
 def own_memory() -> int:
     """The bytes that only this process holds: no pages of files, no shared memory."""
-    _trim()
+    hand_back()
     held = psutil.Process().memory_info()  # psutil's USS would count files that nobody else maps
     return int(held.rss - held.shared)
 
 
-def _trim() -> None:
+def hand_back() -> None:
     """Hand the allocator's freed blocks back to the system, so that they are not counted as held."""
     try:
         ctypes.CDLL("libc.so.6").malloc_trim(0)
