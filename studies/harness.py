@@ -103,8 +103,8 @@ class Study:
             arguments += [option, str(self.folder / place_within)]
         settings = self.common | step.settings
         for name, value in settings.items():
-            arguments += ["--set", f"{name}={json.dumps(value)}"]
-        return [*arguments, "--cache", str(self.cache(place)), "--threads", str(self.threads)]
+            arguments += ["--set", f"{name}={'none' if value is None else json.dumps(value)}"]
+        return [*arguments, *step.words, "--cache", str(self.cache(place)), "--threads", str(self.threads)]
 
     @property
     def source(self) -> Source:

@@ -1,5 +1,6 @@
 """A ranker from start to results: its steps against plain PyTorch, its states by hand, resuming."""
 
+import itertools
 import json
 from functools import partial
 
@@ -21,6 +22,7 @@ from hardneg.models.rankers import load_ranker, new_ranker, save_ranker
 from hardneg.models.source import ModelSource
 from hardneg.models.tokenizing import pair_store
 from hardneg.negatives.pool import SOURCES, load_pool
+from hardneg.recipes.ranker import FirstRuns
 from hardneg.search.bm25 import bm25_run
 from hardneg.search.rerank import RankerScorer, rerank
 from worlds.tiny_world import COMMON, one_thread  # noqa: F401
@@ -208,6 +210,25 @@ def test_a_retriever_ranks_first_and_mines(execute, world):
     kinds = {item["kind"] for item in hn.clean(done.path, delete=True)["items"]}
     assert "superseded embeddings" in kinds  # the retriever's
     assert "checkpoints" in kinds
+
+
+@pytest.mark.parametrize(
+    ("retriever", "pool", "expected"),
+    [(None, False, ["bm25", "random"]), ("M", False, ["query", "random"]), ("M", True, ["random"])],
+)
+def test_first_is_the_pool_or_what_ranks_first(retriever, pool, expected):
+    first = FirstRuns.__new__(FirstRuns)
+    first.state = retriever
+    assert first.named(["first", "random"], pool=pool) == expected
+    assert first.named(["first", "bm25", "query"], pool=False) == ["bm25", "query"][:: -1 if retriever else 1]
+
+
+def test_the_preset_mixes_random_passages_in(execute):
+    done = execute(preset="finetune", depth=10, steps=2)
+    pool = load_pool(done.path / "episodes/1/negatives", n_passages=120)
+    assert {SOURCES[code] for code in np.unique(pool.sources)} == {"bm25", "random"}
+    of_queries = [set(pool.sources[a:b].tolist()) for a, b in itertools.pairwise(pool.offsets.tolist())]
+    assert all(len(of) == 2 for of in of_queries)
 
 
 def test_a_ranker_is_trained_further(execute, whole):

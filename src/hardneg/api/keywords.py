@@ -476,9 +476,9 @@ class RankerTrainingKeywords(Keywords, total=False):
     """A mined passage is a negative only if its score is at least this share below the positive's."""
     top: int | None
     """Of what the bounds leave, only so many with the highest scores are kept."""
-    sources: list[Literal["bm25", "query", "random"]]
-    """Where negatives come from: `bm25`, `query` (what `--retriever` retrieves), `random`. None: whatever ranks
-    first.
+    sources: list[Literal["first", "bm25", "query", "random"]]
+    """Where negatives come from: `first` (the pool of `--pool`, else what ranks first: `--retriever`, else BM25),
+    `bm25`, `query` (what `--retriever` retrieves), `random`. None: `first`.
     """
     negatives_per_query: int
     """Mined negatives of a query in a step."""

@@ -85,7 +85,8 @@ PRESETS: dict[str, dict[str, str]] = {
         "demo": MINUTES,
     },
     "ranker": {
-        "finetune": OWN_DATA,
+        "finetune": OWN_DATA + " From an encoder.",
+        "finetune-ranker": OWN_DATA + " From a ranker.",
         "demo": MINUTES,
     },
 }

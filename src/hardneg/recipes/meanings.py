@@ -153,8 +153,8 @@ MEANINGS: dict[str, Meaning] = {
         ZHAN,
     ),
     "sources": Meaning(
-        "Where negatives come from: `bm25`, `query` (what `--retriever` retrieves), `random`. None: whatever ranks"
-        " first.",
+        "Where negatives come from: `first` (the pool of `--pool`, else what ranks first: `--retriever`, else BM25),"
+        " `bm25`, `query` (what `--retriever` retrieves), `random`. None: `first`.",
         "list of sources",
     ),
     "negatives_per_query": Meaning("Mined negatives of a query in a step.", "passages"),

@@ -51,6 +51,7 @@ from hardneg.training.stage import steps_made
 
 RANKER = "ranker"  # the model's name in metrics and checkpoints
 EPISODE = 1
+FIRST_HITS = "first"  # as a source: the given pool, else what ranks first
 OF_ENCODERS = (
     "towers",
     "pooling",
@@ -69,7 +70,7 @@ States = RankedState | Snapshot | ArchivedState
 class RankerTraining(MiningSettings):
     """Settings of the recipe."""
 
-    sources: list[Literal["bm25", "query", "random"]] = Field([])  # none: what ranks first; with a pool that alone
+    sources: list[Literal["first", "bm25", "query", "random"]] = Field([])  # none: first
     negatives_per_query: int = Field(7, ge=1)
     count: int = Field(100, ge=1)  # of each source, kept to draw from
     loss: RankerLossName = "cross_entropy"
@@ -153,8 +154,13 @@ class FirstRuns:
 
     @property
     def source(self) -> Literal["bm25", "query"]:
-        """Where negatives come from, unless settings say."""
+        """What ranks first, as a source of negatives."""
         return "bm25" if self.state is None else "query"
+
+    def named(self, sources: Sequence[str], *, pool: bool) -> list[str]:
+        """The sources by their own names, each once; a pool takes the place of ``first``, if one is given."""
+        known = [one for one in sources if not (pool and one == FIRST_HITS)]
+        return list(dict.fromkeys(self.source if one == FIRST_HITS else one for one in known))
 
     def run(self, split: str, depth: int) -> Run:
         """The run of a split that judges, at least ``depth`` hits deep."""
@@ -203,7 +209,7 @@ def train_ranker(
 
     Parameters
     ----------
-    given : a pool to train on; sources that the settings name are joined to it.
+    given : a pool to train on, in place of the source ``first``; other sources are joined to it.
     retriever : ranks first, and mines ``query`` negatives; None: BM25 ranks first.
     """
     settings, layout = training.settings, training.experiment.layout
@@ -213,7 +219,7 @@ def train_ranker(
     ranker = base()
     of_state = partial(ranked_state, training, first)
     yield of_state(ranker, UNTRAINED, layout.episode(EPISODE).runs, kind="untrained")
-    sources = settings.sources or ([] if given is not None else [first.source])
+    sources = first.named(settings.sources or [FIRST_HITS], pool=given is not None)
     if "query" in sources and first.state is None:
         what = "sources have query, and no retriever is given to mine with"
         raise SettingsError("NO_MODEL", what, "give --retriever, or sources = bm25")

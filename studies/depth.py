@@ -1,0 +1,152 @@
+"""How deep hard negatives should be mined: 20 or 200 first hits, with and without a margin, after a pass in the batch.
+
+All go on from one model that learnt from negatives of its batch, with as many steps and a learning rate of their own.
+Judged on dev, whole: presets are chosen by it, and test is not looked at.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+
+from harness import Step, Study, arguments, difference, paired, table
+from questions import tell
+
+from hardneg.evaluation.significance import holm
+
+MEASURES = ("RR@10", "nDCG@10", "R@100")
+STATE = "final"
+START = "start"
+CONTROL = "in-batch"
+TITLES = {
+    START: "in-batch, where all begin",
+    CONTROL: "more steps in the batch",
+    "star-200": "STAR, first 200",
+    "star-20": "STAR, first 20",
+    "star-20-margin": "STAR, first 20, margin",
+    "tele-200": "ANCE-Tele, first 200",
+    "tele-20-margin": "ANCE-Tele, first 20, margin",
+}
+MARGIN = 0.05
+
+
+def options(parser: ArgumentParser) -> None:
+    """Options of this study."""
+    parser.add_argument("--steps", type=int, default=150, help="of 32 queries, of each continuation")
+    parser.add_argument("--first-steps", type=int, default=160, help="of 32 queries, of the model where all begin")
+    parser.add_argument("--rate", type=float, default=3e-5)
+    parser.add_argument("--precision", default="float32")
+    parser.add_argument("--seeds", type=lambda text: [int(one) for one in text.split(",")], default=[1])
+    parser.add_argument("--arms", type=lambda text: text.split(","), default=list(TITLES), help="which, by name")
+
+
+def common_of(chosen: Namespace) -> dict[str, object]:
+    """What all share; the last state counts, and dev is searched in all passages."""
+    return {
+        "learning_rate": chosen.rate,
+        "precision": chosen.precision,
+        "measure_every": None,
+        "dev_passages": None,
+        "keep": "last",
+        "measures": " ".join(MEASURES),
+    }
+
+
+def steps(chosen: Namespace) -> list[Step]:
+    """The experiments of each seed; a step of hard negatives has half the queries and twice the passages of each."""
+    asked = {START} | set(chosen.arms)
+    return [step for seed in chosen.seeds for name, step in experiments(chosen, seed).items() if name in asked]
+
+
+def experiments(chosen: Namespace, seed: int) -> dict[str, Step]:
+    """All experiments of a seed, by arm."""
+    start = named(START, seed)
+    deep, near = {"depth": 200}, {"depth": 20}
+    margin = near | {"relative_margin": MARGIN}
+
+    def arm(name: str, recipe: str, **settings: object) -> Step:
+        model = None if name == START else start
+        return Step(
+            named(name, seed),
+            recipe,
+            {"seed": seed, **settings},
+            model,
+            "finetune",
+            words=("--test", "none"),
+        )
+
+    more = {"min_steps": chosen.steps, "max_steps": chosen.steps}
+    first = {"min_steps": chosen.first_steps, "max_steps": chosen.first_steps}
+    tele = more | {"episodes": 1, "first": "mined"}
+    return {
+        START: arm(START, "warmup", **first),
+        CONTROL: arm(CONTROL, "warmup", **more),
+        "star-200": arm("star-200", "star", **more, **deep),
+        "star-20": arm("star-20", "star", **more, **near, relative_margin=None),
+        "star-20-margin": arm("star-20-margin", "star", **more, **margin),
+        "tele-200": arm("tele-200", "ance-tele", **tele, **deep, count=30),
+        "tele-20-margin": arm("tele-20-margin", "ance-tele", **tele, **margin, count=10),
+    }
+
+
+def named(arm: str, seed: int) -> str:
+    """The name of an experiment."""
+    return f"{arm}-seed-{seed}"
+
+
+def report(study: Study, chosen: Namespace) -> str:
+    """Everything that is written by machine."""
+    found = study.outcomes()
+    done = {
+        arm: [found[name] for seed in chosen.seeds if (name := named(arm, seed)) in found] for arm in TITLES
+    }
+    return "\n".join([states(done), "", tests(done)])
+
+
+def states(done: dict[str, list]) -> str:
+    """Measures on dev by arm, the mean over seeds; passages that training read, and seconds."""
+    lines = []
+    for arm, seeds in done.items():
+        means = [[one.mean("dev", STATE, measure) for one in seeds] for measure in MEASURES]
+        cells = [f"{sum(of) / len(of):.4f}" if of else "not run" for of in means]
+        seconds = [one.seconds.get("train", 0.0) for one in seeds]
+        lines.append([TITLES[arm], str(len(seeds)), *cells, f"{sum(seconds) / max(1, len(seconds)):.0f}"])
+    if start := done[START]:
+        cells = [f"{start[0].mean('dev', 'untrained', measure) or 0:.4f}" for measure in MEASURES]
+        lines.insert(0, ["untrained", "", *cells, ""])
+    return table(["dev", "seeds", *MEASURES, "seconds of training"], lines)
+
+
+def tests(done: dict[str, list]) -> str:
+    """Each arm against as many more steps in the batch, Holm over the table."""
+    lines: list[list[str]] = []
+    found: list[float] = []
+    for arm in TITLES:
+        if arm in (START, CONTROL) or not done[arm] or len(done[arm]) != len(done[CONTROL]):
+            continue
+        cells = []
+        for measure in MEASURES[:2]:
+            x, y = (averaged(done[one], measure) for one in (arm, CONTROL))
+            one = paired(x, y)
+            cells.append(f"{difference(one)}, p {{{len(found)}:.2g}}")
+            found.append(one["p"])
+        lines.append([f"{TITLES[arm]} − {TITLES[CONTROL]}", *cells])
+    corrected = holm(found)
+    rows = [[title, *(cell.format(*corrected) for cell in cells)] for title, *cells in lines]
+    return table(["dev, values of a query averaged over seeds", *MEASURES[:2]], rows)
+
+
+def averaged(seeds: Sequence, measure: str):
+    """A measure of every dev query, the mean over seeds."""
+    values = [one.values("dev", STATE, measure) for one in seeds]
+    return sum(values) / len(values)
+
+
+def main(chosen: Namespace) -> None:
+    """The study, as chosen on the command line."""
+    planned = steps(chosen)
+    tell(chosen, common_of(chosen), planned, MEASURES, lambda study: report(study, chosen), "depth")
+
+
+if __name__ == "__main__":
+    main(arguments(__doc__ or "", options))
