@@ -58,6 +58,7 @@ OURS: dict[str, Ours] = {  # by the foreign name, in small letters with undersco
     **dict.fromkeys(("gradient_accumulation_steps", "mini_batch_size", "micro_batch_size"), MICRO),
     **dict.fromkeys(("max_grad_norm", "grad_clip", "gradient_clip", "gradient_clip_val"), Ours(("clip",))),
     **dict.fromkeys(("grad_cache", "use_grad_cache", "cached"), Ours(("gradient_cache",))),
+    **dict.fromkeys(("gradient_checkpointing", "activation_checkpointing"), Ours(("recompute_layers",))),
     **dict.fromkeys(("gc_p_chunk_size", "gc_q_chunk_size"), Ours(("cache_tokens",), note="it counts tokens")),
     **dict.fromkeys(("fp16", "bf16", "amp", "mixed_precision", "torch_dtype", "dtype"), PRECISION),
     **dict.fromkeys(("random_seed", "random_state"), SEED),

@@ -53,6 +53,7 @@ def work_of(data, **changes):
         "in_batch": True,
         "micro_queries": None,
         "chunk_tokens": None,
+        "recompute": False,
         "checkpoint_every": 5,
         "token_budget": 512,
         "store_dtype": "float16",

@@ -101,6 +101,8 @@ class Keywords(Options, total=False):
     """Whether a step is computed in chunks that keep all in-batch negatives, to save memory."""
     cache_tokens: int
     """Tokens of a chunk of the gradient cache."""
+    recompute_layers: bool
+    """Whether the backward pass computes each layer again, instead of keeping what it computed, to save memory."""
     mask_known_positives: bool
     """Whether a passage that is a positive of the query, or has the text of one, is left out of its negatives."""
     min_steps: int | None

@@ -16,6 +16,7 @@ from hardneg.data.training_data import TrainingData
 from hardneg.diagnostics.judge import MOST
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.models.cross_encoder import CrossEncoder
+from hardneg.models.recomputing import recompute_layers
 from hardneg.models.tokenizing import shorter
 from hardneg.negatives.mining import training_depth
 from hardneg.process.hardware import Precision
@@ -92,6 +93,7 @@ class CostModel:
     in_batch: bool
     micro_queries: int | None  # queries whose passages meet in one softmax; None: all of a step
     chunk_tokens: int | None  # of the gradient cache
+    recompute: bool  # layers, in the backward pass
     checkpoint_every: int
     token_budget: int
     store_dtype: str
@@ -149,6 +151,7 @@ def work_of(
         in_batch=in_batch,
         micro_queries=settings.micro_queries,
         chunk_tokens=settings.chunk_tokens,
+        recompute=settings.recompute_layers,
         checkpoint_every=settings.checkpoint_every,
         token_budget=settings.token_budget,
         store_dtype=settings.store_dtype,
@@ -427,6 +430,8 @@ def time_training(work: CostModel, encoder: BiEncoder, sample: Sample) -> tuple[
     micro = min(whole, work.chunk_tokens or whole)
     passes = 4 / 3 if micro < whole else 1.0
     tokens = sample.queries if work.query_side else sample.in_steps.passages
+    if work.recompute:
+        recompute_layers(encoder)
     cost = training_cost(encoder, spread(tokens, int(min(micro, TIMED_TOKENS))), side, work.precision)
     seconds = sum(
         one.steps

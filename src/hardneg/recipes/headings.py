@@ -136,6 +136,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "ranker_micro_queries",
         "gradient_cache",
         "cache_tokens",
+        "recompute_layers",
         "token_budget",
         "store_dtype",
         "checkpoint_every",

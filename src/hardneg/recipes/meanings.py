@@ -373,6 +373,11 @@ MEANINGS: dict[str, Meaning] = {
         "Whether a step is computed in chunks that keep all in-batch negatives, to save memory.", "", CACHE
     ),
     "cache_tokens": Meaning("Tokens of a chunk of the gradient cache.", "tokens", CACHE),
+    "recompute_layers": Meaning(
+        "Whether the backward pass computes each layer again, instead of keeping what it computed, to save memory.",
+        "",
+        "Chen et al., 2016",
+    ),
     "token_budget": Meaning("Tokens of a batch when texts are encoded.", "tokens"),
     "store_dtype": Meaning("Number format of stored vectors."),
     "checkpoint_every": Meaning("Steps between two checkpoints.", "optimiser steps"),

@@ -87,6 +87,7 @@ class TrainingSettings(Settings):
     micro_queries: int | None = Field(None, ge=1)  # queries of a micro-batch, for accumulation
     gradient_cache: bool = False  # instead: the whole step at once, through the memory of one chunk
     cache_tokens: int = Field(4096, ge=16)  # of a chunk
+    recompute_layers: bool = operational(False)  # in the backward pass, instead of keeping what they computed
     mask_known_positives: bool = True
     min_steps: int | None = Field(
         None, ge=1

@@ -16,6 +16,7 @@ from hardneg.experiment.margins import MarginLog, report_queries
 from hardneg.experiment.names import UNTRAINED, Kind
 from hardneg.experiment.snapshot import ArchivedState, Snapshot
 from hardneg.models.bi_encoder import BiEncoder
+from hardneg.models.recomputing import recompute_layers
 from hardneg.models.saving import save_encoder
 from hardneg.negatives.candidates import ALL, Contains
 from hardneg.negatives.labels import answers_of, with_pool_positives
@@ -254,6 +255,8 @@ class TrainingRun(Generic[S]):
         more : ``intermediate``, ``facts`` and ``kind``, as :class:`~hardneg.training.stage.Trainee` takes them.
         """
         settings = self.settings
+        if settings.recompute_layers:
+            recompute_layers(model)
         return Trainee(
             name,
             model,
