@@ -1,7 +1,7 @@
-"""How deep hard negatives should be mined: 20 or 200 first hits, with and without a margin, after a pass in the batch.
+"""How deep hard negatives should be mined: among 20 or 200 first hits, with and without a margin.
 
-All go on from one model that learnt from negatives of its batch, with as many steps and a learning rate of their own.
-Judged on dev, whole: presets are chosen by it, and test is not looked at.
+All go on from one model that learnt from negatives of its batch, with as many steps. They are judged on the whole
+dev split: presets are chosen by this study, and test is not looked at.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 
+import numpy as np
 from harness import Step, Study, arguments, difference, paired, table
+from outcomes import Outcome, Values
 from questions import tell
 
 from hardneg.evaluation.significance import holm
@@ -53,7 +55,7 @@ def common_of(chosen: Namespace) -> dict[str, object]:
 
 
 def steps(chosen: Namespace) -> list[Step]:
-    """The experiments of each seed; a step of hard negatives has half the queries and twice the passages of each."""
+    """The experiments of each seed, those of the chosen arms."""
     asked = {START} | set(chosen.arms)
     return [step for seed in chosen.seeds for name, step in experiments(chosen, seed).items() if name in asked]
 
@@ -97,13 +99,11 @@ def named(arm: str, seed: int) -> str:
 def report(study: Study, chosen: Namespace) -> str:
     """Everything that is written by machine."""
     found = study.outcomes()
-    done = {
-        arm: [found[name] for seed in chosen.seeds if (name := named(arm, seed)) in found] for arm in TITLES
-    }
+    done = {arm: [found[name] for seed in chosen.seeds if (name := named(arm, seed)) in found] for arm in TITLES}
     return "\n".join([states(done), "", tests(done)])
 
 
-def states(done: dict[str, list]) -> str:
+def states(done: dict[str, list[Outcome]]) -> str:
     """Measures on dev by arm, the mean over seeds; passages that training read, and seconds."""
     lines = []
     for arm, seeds in done.items():
@@ -117,7 +117,7 @@ def states(done: dict[str, list]) -> str:
     return table(["dev", "seeds", *MEASURES, "seconds of training"], lines)
 
 
-def tests(done: dict[str, list]) -> str:
+def tests(done: dict[str, list[Outcome]]) -> str:
     """Each arm against as many more steps in the batch, Holm over the table."""
     lines: list[list[str]] = []
     found: list[float] = []
@@ -136,10 +136,10 @@ def tests(done: dict[str, list]) -> str:
     return table(["dev, values of a query averaged over seeds", *MEASURES[:2]], rows)
 
 
-def averaged(seeds: Sequence, measure: str):
+def averaged(seeds: Sequence[Outcome], measure: str) -> Values:
     """A measure of every dev query, the mean over seeds."""
     values = [one.values("dev", STATE, measure) for one in seeds]
-    return sum(values) / len(values)
+    return np.mean([one for one in values if one is not None], axis=0)
 
 
 def main(chosen: Namespace) -> None:

@@ -1,4 +1,4 @@
-"""Layers that are computed again in the backward pass: the same losses and gradients, bit for bit, in less memory."""
+"""Layers that the backward pass computes again: the same losses and gradients, bit for bit, in less memory."""
 
 from copy import deepcopy
 

@@ -102,7 +102,7 @@ class Keywords(Options, total=False):
     cache_tokens: int
     """Tokens of a chunk of the gradient cache."""
     recompute_layers: bool
-    """Whether the backward pass computes each layer again, instead of keeping what it computed, to save memory."""
+    """Whether the backward pass computes each layer again, instead of keeping it, to save memory."""
     mask_known_positives: bool
     """Whether a passage that is a positive of the query, or has the text of one, is left out of its negatives."""
     min_steps: int | None

@@ -153,8 +153,8 @@ MEANINGS: dict[str, Meaning] = {
         ZHAN,
     ),
     "sources": Meaning(
-        "Where negatives come from: `first` (the pool of `--pool`, else what ranks first: `--retriever`, else BM25),"
-        " `bm25`, `query` (what `--retriever` retrieves), `random`. None: `first`.",
+        "Where negatives come from: `first` (the pool of `--pool`, else what ranks first: `--retriever`, else"
+        " BM25), `bm25`, `query` (what `--retriever` retrieves), `random`. None: `first`.",
         "list of sources",
     ),
     "negatives_per_query": Meaning("Mined negatives of a query in a step.", "passages"),
@@ -374,7 +374,7 @@ MEANINGS: dict[str, Meaning] = {
     ),
     "cache_tokens": Meaning("Tokens of a chunk of the gradient cache.", "tokens", CACHE),
     "recompute_layers": Meaning(
-        "Whether the backward pass computes each layer again, instead of keeping what it computed, to save memory.",
+        "Whether the backward pass computes each layer again, instead of keeping it, to save memory.",
         "",
         "Chen et al., 2016",
     ),
