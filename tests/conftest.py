@@ -8,11 +8,17 @@ from pathlib import Path
 
 import pytest
 
+import unflushed.sitecustomize
+
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Threads that wait sleep: beside other programs, spinning ones made these tests ten times as slow.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("HARDNEG_REPORT", "0")  # what trains here is looked at by tests, not by people
+
+UNFLUSHED = str(Path(unflushed.sitecustomize.__file__).parent)
+PLACES = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place not in ("", UNFLUSHED)]
+os.environ["PYTHONPATH"] = os.pathsep.join([UNFLUSHED, *PLACES])
 
 ALONE = os.environ.get("HARDNEG_TEST_SHARED") == "0"  # as if nothing lay beside the project
 SHARED = Path(os.devnull if ALONE else Path(__file__).resolve().parents[2] / "shared" / "data")
@@ -42,11 +48,10 @@ def in_float32(monkeypatch):
 
 
 @pytest.fixture
-def no_flush(monkeypatch):
-    """Flushing to the disk is most of the time of a small collection."""
-    from hardneg.storage import disk
-
-    monkeypatch.setattr(disk, "sync", lambda path: None)
+def flushes(monkeypatch):
+    """For tests about flushing: here, and in processes that the test starts, the disk is waited for."""
+    monkeypatch.setattr(os, "fsync", os.fsync.real)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(PLACES))
 
 
 @pytest.fixture(scope="module")

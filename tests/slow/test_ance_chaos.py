@@ -27,7 +27,7 @@ from hardneg.records import owners
 from hardneg.storage.artifacts import read_manifest
 from worlds.tiny_world import tiny_collection, tiny_model
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("flushes")]
 
 EVENTS = int(os.environ.get("CHAOS_EVENTS", "30"))
 SEED = int(os.environ.get("CHAOS_SEED", "1"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("flushes")]
 
 TESTS = Path(__file__).parents[1]
 SAMPLE = 60

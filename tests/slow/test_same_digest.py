@@ -11,7 +11,7 @@ from formats import conventions
 from formats.conventions import Plain, otherwise, write
 from hardneg.data.importing import import_collection
 
-pytestmark = [pytest.mark.slow, pytest.mark.shared, pytest.mark.usefixtures("no_flush")]
+pytestmark = [pytest.mark.slow, pytest.mark.shared]
 
 
 def opened(folder, name):

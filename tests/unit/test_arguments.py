@@ -71,7 +71,7 @@ def world(world):
 
 
 @pytest.fixture(autouse=True)
-def quick(no_flush, monkeypatch, tmp_path):
+def quick(monkeypatch, tmp_path):
     """Training itself is looked at elsewhere, and so is the time that it takes."""
     monkeypatch.chdir(tmp_path)  # a text is a path there
     monkeypatch.setattr(training, "train_seeds", lambda *given: {})

@@ -29,6 +29,9 @@ from hardneg.storage.artifacts import (
     write_json,
 )
 
+pytestmark = pytest.mark.usefixtures("flushes")
+
+
 # ---------------------------------------------------------------- whole
 
 

@@ -13,6 +13,8 @@ from hardneg.storage.artifacts import (
     TEMPORARY,
 )
 
+pytestmark = pytest.mark.usefixtures("flushes")
+
 CRASH = """
 import os, sys
 from pathlib import Path

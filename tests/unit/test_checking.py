@@ -12,8 +12,6 @@ from hardneg.cli import run
 from hardneg.data.importing import import_collection
 from hardneg.errors import InputError
 
-pytestmark = pytest.mark.usefixtures("no_flush")
-
 
 def told(place, **options):
     """The kinds of faults of a check, without the folder."""

@@ -9,8 +9,6 @@ from hardneg.data.text import IdColumn, TextColumn, TextColumnWriter, as_hashes
 from hardneg.errors import ArtifactError, InputError, SettingsError
 from hardneg.storage import artifacts
 
-pytestmark = pytest.mark.usefixtures("no_flush")
-
 PASSAGES = [("p2", "Two", "second text"), ("p1", "", "first text"), ("p10", "Ten", "second text")]
 QUERIES = {"q2": "what is two", "q10": "what is ten", "Q": "asked by nobody"}
 QRELS = {"train": {"q2": {"p2": 2, "p1": 0}, "q10": ["p10"]}, "test": {"q2": ["p1"]}}

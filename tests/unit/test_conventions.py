@@ -13,8 +13,6 @@ from hardneg.data.formats import arrays, lines
 from hardneg.data.importing import detect, import_collection
 from hardneg.errors import InputError, SettingsError
 
-pytestmark = pytest.mark.usefixtures("no_flush")
-
 ODD = [
     ("p1", "A title", 'a lone " quote'),
     ("p2", '"Heroes"', '"quoted" at its start'),

@@ -18,6 +18,8 @@ from hardneg.storage.disk import TEMPORARY, append_lines, check_writable, publis
 from hardneg.storage.os_errors import disk_faults, require_space
 from hardneg.storage.safe_read import read_json
 
+pytestmark = pytest.mark.usefixtures("flushes")
+
 FAULTS = [
     (errno.ENOSPC, "DISK_FULL"),
     (errno.EDQUOT, "DISK_FULL"),

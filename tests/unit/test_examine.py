@@ -18,7 +18,6 @@ from hardneg.data.collection import Collection
 from hardneg.data.near_copies import WIDTH, near, plain, signatures
 from worlds.tiny_world import one_thread, tiny_model  # noqa: F401
 
-pytestmark = pytest.mark.usefixtures("no_flush")
 examine_module = sys.modules[hn.examine.__module__]
 LONG = "the quick brown fox jumps over the lazy dog and runs through the dark forest until the morning comes "
 

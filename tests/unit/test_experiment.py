@@ -15,6 +15,8 @@ from hardneg.errors import ArtifactError, BusyError, InputError, ResourceError
 from hardneg.experiment.folder import log_file, open_experiment
 from hardneg.storage.artifacts import digest_json, read_json, write_json
 
+pytestmark = pytest.mark.usefixtures("flushes")
+
 INPUTS = {"collection": "c0ffee", "model": "abad1dea"}
 
 

@@ -17,9 +17,6 @@ from hardneg.data.importing import import_collection, open_data
 from hardneg.errors import ArtifactError, InputError, ResourceError, SettingsError
 from hardneg.storage import artifacts
 
-pytestmark = pytest.mark.usefixtures("no_flush")
-
-
 CORPUS = [
     {"_id": "p1", "title": "A title", "text": 'a lone " quote'},
     {"_id": "p2", "title": "", "text": "naïve ☃"},

@@ -12,8 +12,6 @@ from hardneg.data.collection import Collection
 from hardneg.data.importing import import_collection, open_data
 from hardneg.errors import InputError, SettingsError
 
-pytestmark = pytest.mark.usefixtures("no_flush")
-
 PASSAGES = [("a", "T", "one"), ("b", "", "two"), ("c", "U", "three")]
 QUERIES = {"train": [("q1", "x", ["yes"])], "dev": [("q2", "y", [])]}
 QRELS = {"train": {"q1": {"b": 1}}, "dev": {"q2": {"c": 1, "a": 1}}}

@@ -14,8 +14,6 @@ from hardneg.errors import SettingsError
 from hardneg.search.analysers import bigrams, facts_of, splitter_of, stopwords_of, tokenizer_of, words
 from hardneg.search.bm25 import bm25_run, bm25_texts, open_bm25
 
-pytestmark = pytest.mark.usefixtures("no_flush")
-
 GERMAN = ["Die Häuser stehen am Fluss", "Der Hund bellt", "Das Haus und der Garten"]
 CHINESE = ["我爱北京天安门", "上海在中国的东部", "北京大学成立于1898年 PKU"]
 

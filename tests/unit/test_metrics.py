@@ -8,6 +8,8 @@ import pytest
 from hardneg.errors import ArtifactError, ResourceError
 from hardneg.experiment.metrics import Metrics
 
+pytestmark = pytest.mark.usefixtures("flushes")
+
 
 def rows_of(*places):
     return [

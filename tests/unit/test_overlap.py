@@ -8,8 +8,6 @@ import hardneg as hn
 from hardneg.data.collection import Collection
 from hardneg.errors import InputError
 
-pytestmark = pytest.mark.usefixtures("no_flush")
-
 QUERIES = 10
 
 

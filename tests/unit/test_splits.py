@@ -11,8 +11,6 @@ from hardneg.data.training_data import ChosenSplits, choose_splits, named_split,
 from hardneg.errors import HardnegError, InputError, SettingsError
 from worlds.tiny_world import SETTINGS, one_thread, tiny_collection, tiny_model  # noqa: F401
 
-pytestmark = pytest.mark.usefixtures("no_flush")
-
 BY_ANSWERS = frozenset({"answers"})
 PASSAGES = [(f"p{i}", f"text {i}") for i in range(40)]
 

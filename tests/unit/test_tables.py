@@ -13,8 +13,6 @@ from hardneg.data.formats.tables import read_rows
 from hardneg.data.importing import detect, find_source, import_collection, kind_of_file
 from hardneg.errors import HardnegError, InputError, SettingsError
 
-pytestmark = pytest.mark.usefixtures("no_flush")
-
 ROWS = [
     {"anchor": "what is it", "positive": 'a "quoted", thing', "negative": "something else"},
     {"anchor": "who is there", "positive": "naïve ☃ me", "negative": 'a "quoted", thing'},
