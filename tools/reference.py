@@ -47,7 +47,7 @@ VERBS: dict[str, tuple[str, ...]] = {
         "group_loss",
         "follow",
     ),
-    "Data": ("Collection", "Splits", "import_collection"),
+    "Data": ("open_collection", "Collection", "Splits", "import_collection"),
     "Search and serve": (
         "open_retriever",
         "open_reranker",

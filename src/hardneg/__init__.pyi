@@ -14,6 +14,7 @@ from hardneg.api.examine import examine as examine
 from hardneg.api.export import export_pool as export_pool
 from hardneg.api.index import index as index
 from hardneg.api.inputs import Data, Place
+from hardneg.api.inputs import open_collection as open_collection
 from hardneg.api.inspect import inspect as inspect
 from hardneg.api.inspect import pool_stats as pool_stats
 from hardneg.api.mine import mine as mine

@@ -202,6 +202,7 @@ def cases(world, new):
         ),
         "plan": (hn.plan, {"recipe": "ance", **training_of, "estimate": False, "devices": 1, "settings": None}),
         "pool_stats": (hn.pool_stats, {"pool": world.pool}),
+        "open_collection": (hn.open_collection, {"data": world.collection, "cache": world.cache}),
         "open_reranker": (
             hn.open_reranker,
             {

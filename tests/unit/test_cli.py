@@ -59,6 +59,22 @@ def test_every_option_says_what_it_is(hardneg, command):
         assert "." in said, option
 
 
+@pytest.mark.parametrize(
+    ("command", "usage"),
+    [
+        ("import", "[OPTIONS] SOURCE"),
+        ("doctor", "[OPTIONS] [DATA]"),
+        ("compare", "[OPTIONS] RUN..."),
+        ("show", "[OPTIONS] EXP..."),
+    ],
+)
+def test_usage_names_arguments_as_people_write_them(hardneg, command, usage):
+    out = hardneg(command, "--help")[1]
+    assert out.startswith(f"Usage: hardneg {command} {usage}\n")
+    name = usage.split()[-1]
+    assert re.search(rf"^Arguments:\n  {re.escape(name)}  [A-Z\[]", out, re.MULTILINE)  # no kind between them
+
+
 def test_only_what_works_is_listed(hardneg):
     out = hardneg("--help")[1]
     listed = re.findall(r"^  (\w+) ", out[out.index("Prepare:") : out.index("Options:")], re.MULTILINE)

@@ -254,3 +254,12 @@ def test_the_cache_lies_where_xdg_says(monkeypatch, tmp_path):
     assert cache_root() == tmp_path / "xdg/hardneg"
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     assert cache_root() == Path.home() / ".cache/hardneg"
+
+
+def test_a_last_state_that_is_kept_anyway_is_not_called_the_best(tmp_path):
+    kept = {"state": "last", "step": 3, "measure": "RR@10", "dev": 0.41, "of": {"untrained": 0.45, "last": 0.41}}
+    text = ending_text(RESULTS | {"kept": kept}, tmp_path)
+    assert "\nkept state: the last, step 3 (dev RR@10 0.4100, untrained 0.4500)\n" in text
+    assert "keep=last" not in text  # it is that already
+    better = kept | {"dev": 0.45, "of": {"untrained": 0.41, "last": 0.45}}
+    assert "\nbest state: the last, step 3 (" in ending_text(RESULTS | {"kept": better}, tmp_path)

@@ -293,6 +293,7 @@ def test_settings_show_the_values_of_a_preset(hardneg):
     row = next(row for row in json.loads(out) if row["name"] == "precision")
     assert (row["default"], row["preset"]) == ("fastest", "fastest")  # the machine decides, not the class
     status, out, _ = hardneg("settings", "star", "--preset", "finetune")
+    assert "\nModel (none: as the model itself says)\n" in out
     assert max(map(len, out.splitlines())) <= 100
     assert "queries; --batch-size" in " ".join(out.split())
     assert hardneg("settings", "str")[2].startswith(

@@ -353,3 +353,19 @@ def test_hold_out_sizes(tmp_path, n, most, expected):
     c = asked(tmp_path, n)
     train, dev = hold_out(c.qrels("train"), c.query_ids, seed=0, most=most)
     assert (len(train), len(dev)) == (n - expected, expected)
+
+
+def test_any_format_opens_and_a_file_that_is_no_folder_says_how(tmp_path):
+    import hardneg as hn
+
+    table = tmp_path / "pairs.csv"
+    table.write_text("anchor,positive\nwhat jumps,The fox jumps.\nwho sleeps,The dog sleeps.\n")
+    collection = hn.open_collection(str(table), cache=tmp_path / "cache")
+    assert (collection.n_passages, collection.n_queries) == (2, 2)
+    assert hn.open_collection(collection) is collection
+    assert hn.open_collection(collection.path).digest == collection.digest
+    for place in (table, tmp_path / "nothing"):
+        with pytest.raises(
+            ArtifactError, match=r"NO_MANIFEST: no folder .*; open other formats with hardneg.open_collection"
+        ):
+            Collection.open(place)

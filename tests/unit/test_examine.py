@@ -117,10 +117,10 @@ def test_advice_follows_from_what_was_found(tmp_path):
         "Many passages are copies.",
         "Many passages are nearly equal.",
         "There is no dev split: a tenth of the training queries",
-        "Without a positive, 1 query of 'train' cannot be trained on",
+        "1 query of 'train' has no positive: it is left out.",
         "2 training queries are few",
-        "`hardneg train warmup --preset finetune`: 300 steps of 2 queries, 300 passes over 2 training queries, "
-        "which is much: fewer steps, such as --epochs 10, may do.",
+        "`hardneg train warmup --preset finetune`: 300 steps of 2 queries, 300 passes over 2 training queries. "
+        "These are many passes: fewer may do, such as --epochs 10.",
     ):
         assert part in told
     assert "There is no test split" not in told
@@ -178,7 +178,7 @@ def test_a_corpus_alone_and_queries_without_judgements_are_told(tmp_path):
 def test_another_language_is_seen_and_advised(tmp_path, text, language):
     found = hn.examine(Collection.from_lists({"a": text}, to=tmp_path / "c"))
     advised = [line for line in found["advice"] if "--language" in line]
-    line = f"Import it by hardneg import --language {language}, so that BM25 finds the words of this language."
+    line = f"Import it with `hardneg import --language {language}`, so that BM25 finds the words of this language."
     assert advised == ([line] if language else [])
 
 

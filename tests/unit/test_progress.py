@@ -85,7 +85,7 @@ def test_items_of_unknown_number_are_counted(watch, capsys, monkeypatch):
             yield i
 
     assert list(progress.counted(items(), "importing", "passages")) == list(range(1150))
-    assert lines_of(capsys) == ["importing: 700 passages, 128.0/s", "importing: 1,150 passages, 128.0/s"]
+    assert lines_of(capsys) == ["importing: 700 passages, 128/s", "importing: 1,150 passages, 128/s"]
 
 
 def test_counting_is_a_place_to_stop(monkeypatch):
@@ -107,9 +107,9 @@ def test_short_work_says_nothing(watch, capsys):
 def test_slow_work_says_something_at_every_report(watch, capsys):
     work(watch, [(1, 4), (2, 4), (4, 4)], seconds=60)
     assert lines_of(capsys) == [
-        "encoding: 1/4 texts, 0/s, ? left",  # the first report has no rate yet
+        "encoding: 1/4 texts",  # the first report has no rate yet
         "encoding: 2/4 texts, 0.017/s, 2m00s left",
-        "encoding: 4/4 texts, 0.025/s, 0s left",
+        "encoding: 4/4 texts, 0.025/s",
     ]
 
 
@@ -125,7 +125,7 @@ def test_the_rate_of_resumed_work_counts_only_what_is_done_now(watch, capsys):
 @pytest.mark.usefixtures("reporting")
 def test_work_done_in_one_report_has_the_rate_of_all_of_it(watch, capsys):
     work(watch, [(80, 80)], seconds=8)
-    assert lines_of(capsys) == ["encoding: 80/80 texts, 10.0/s, 0s left"]
+    assert lines_of(capsys) == ["encoding: 80/80 texts, 10.0/s"]
 
 
 @pytest.mark.usefixtures("reporting")
@@ -156,8 +156,8 @@ def test_notes_are_plain_lines(capsys):
     [
         ((30, 100, 10, 10.0, "texts"), "30/100 texts, 2.0/s, 35s left"),
         ((30, 100, 10, 10.0, ""), "30/100, 2.0/s, 35s left"),
-        ((0, 100, 0, 10.0, "texts"), "0/100 texts, 0/s, ? left"),
-        ((8_841_823, 8_841_823, 0, 1.0, ""), "8,841,823/8,841,823, 8,841,823.0/s, 0s left"),
+        ((0, 100, 0, 10.0, "texts"), "0/100 texts"),
+        ((8_841_823, 8_841_823, 0, 1.0, ""), "8,841,823/8,841,823, 8,841,823/s"),
     ],
 )
 def test_how_far_work_is(arguments, text):

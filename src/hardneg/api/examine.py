@@ -134,12 +134,14 @@ def sentences(facts: Mapping[str, Any]) -> Iterator[str]:
 def copies_said(copies: Mapping[str, int]) -> Iterator[str]:
     """Sentences about passages and queries that are there more than once."""
     sampled = f"Of {copies['passages_compared']:,} passages that were compared"
-    yield f"{copies['passages_equal']:,} passages have the text of another one."
-    yield f"{sampled}, {copies['passages_nearly_equal']:,} are nearly equal to another one (MinHash, 80 % alike)."
+    equal, near = copies["passages_equal"], copies["passages_nearly_equal"]
+    yield f"{counted(equal, 'passage')} {'has' if equal == 1 else 'have'} the same text as another one."
+    yield f"{sampled}, {near:,} {'is' if near == 1 else 'are'} nearly equal to another one (MinHash, 80 % alike)."
     if copies["queries_compared"]:
+        equal = copies["queries_equal"]
         yield (
-            f"Of {copies['queries_compared']:,} queries, {copies['queries_equal']:,} are the same as another one "
-            "but for case and punctuation."
+            f"Of {copies['queries_compared']:,} queries, {equal:,} {'is' if equal == 1 else 'are'} the same as "
+            "another one but for case and punctuation."
         )
 
 
@@ -177,7 +179,7 @@ def language_advice(language: Mapping[str, str]) -> Iterator[str]:
     """Advice to import the collection in another language."""
     found = language["looks_like"]
     if found and found != language["of_the_collection"]:
-        yield f"Import it by hardneg import --language {found}, so that BM25 finds the words of this language."
+        yield f"Import it with `hardneg import --language {found}`, so that BM25 finds the words of this language."
 
 
 def leak_advice(facts: Mapping[str, Any]) -> Iterator[str]:
@@ -199,7 +201,7 @@ def leak_advice(facts: Mapping[str, Any]) -> Iterator[str]:
     if copies["passages_nearly_equal"] > 0.01 * copies["passages_compared"]:
         yield (
             "Many passages are nearly equal. Near copies of positives become false negatives: set a margin such "
-            "as --set relative_margin=0.05, and look at them by hardneg audit."
+            "as --set relative_margin=0.05, and look at them with `hardneg audit`."
         )
 
 
@@ -208,8 +210,9 @@ def length_advice(facts: Mapping[str, Any]) -> Iterator[str]:
     for name, tokens in facts.get("tokens", {}).items():
         if tokens["share"] > OFTEN_CUT and name == "passages":
             yield (
-                f"The model reads {tokens['tokens']:,} tokens of a passage and cuts {100 * tokens['share']:.0f} % "
-                "of them: split long passages before the import, or set --set chunks=4 for documents."
+                f"The model reads the first {tokens['tokens']:,} tokens of a passage, and "
+                f"{100 * tokens['share']:.0f} % of the passages are longer. Split them before the import, or let "
+                "the model read them in up to four chunks: --set chunks=4."
             )
         elif tokens["share"] > OFTEN_CUT:
             yield f"The model cuts {100 * tokens['share']:.0f} % of the queries: are they whole documents?"
@@ -226,8 +229,9 @@ def split_advice(facts: Mapping[str, Any], trainable: Mapping[str, int]) -> Iter
         yield "There is no test split: nothing will be measured on test."
     for name, split in facts["splits"].items():
         if split["without_positives"]:
-            lacking = counted(split["without_positives"], "query")
-            yield f"Without a positive, {lacking} of '{name}' cannot be trained on or measured by judgements."
+            lacking = split["without_positives"]
+            has, is_not = ("has", "it is") if lacking == 1 else ("have", "they are")
+            yield f"{counted(lacking, 'query')} of '{name}' {has} no positive: {is_not} left out."
 
 
 def beginning(training: Mapping[str, Any]) -> str:
@@ -235,7 +239,9 @@ def beginning(training: Mapping[str, Any]) -> str:
     recipe, preset = BEGIN
     split = "" if training["split"] == "train" else f" --train {training['split']}"
     passes = f"{training['passes']:.2g}" if training["passes"] < 10 else f"{training['passes']:,.0f}"
-    fewer = ", which is much: fewer steps, such as --epochs 10, may do" if training["passes"] > MANY_PASSES else ""
+    fewer = (
+        ". These are many passes: fewer may do, such as --epochs 10" if training["passes"] > MANY_PASSES else ""
+    )
     return (
         f"Begin with `hardneg train {recipe} --preset {preset}{split}`: {counted(training['steps'], 'step')} of "
         f"{counted(min(training['queries_per_step'], training['queries']), 'query')}, {passes} passes over "

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
+from hardneg.arguments import checked
 from hardneg.config import nearest
 from hardneg.data.collection import Collection
 from hardneg.data.importing import open_data
@@ -142,6 +143,22 @@ def cache_at(cache: Place | None) -> Path:
         return cache_root()
     check_folder(Path(cache))
     return Path(cache)
+
+
+@checked
+def open_collection(data: Data, *, cache: Place | None = None) -> Collection:
+    """Open a collection of any format: hardneg's own folder, a file of pairs, ``beir:FOLDER``, ``pydocs``, ...
+
+    What is not a folder that hardneg wrote is read once into the cache and opened from there later.
+
+    Raises
+    ------
+    InputError
+        A record is wrong; nothing is kept.
+    SettingsError
+        There is nothing at this place, or its format is not known.
+    """
+    return collection_of(data, cache_at(cache))
 
 
 def collection_of(data: Data, cache: Place | None = None) -> Collection:

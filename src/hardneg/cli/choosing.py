@@ -16,6 +16,7 @@ from hardneg.recipes.usual import USUAL
 
 MOST_COLUMNS, LONGEST_VALUE = 120, 12
 GAP = "  "
+NOTES = {"Model": " (none: as the model itself says)"}  # what a reader of the heading must know
 RecipeArgument = Annotated[str, typer.Argument(help="A recipe, such as star.", metavar="RECIPE")]
 
 
@@ -73,7 +74,7 @@ def settings_text(recipe: str, preset: str | None, rows: Sequence[Mapping[str, A
     for row, cell in zip(rows, cells, strict=True):
         if row["heading"] != heading:
             heading = row["heading"]
-            lines += ["", painted(heading, "bold")]
+            lines += ["", painted(heading, "bold") + NOTES.get(heading, "")]
         first = row_of(cell, widths)
         told = textwrap.wrap(meaning_text(row, flags.get(row["name"])), room)
         lines += [(" " * len(first) if i else first) + GAP + text for i, text in enumerate(told)]

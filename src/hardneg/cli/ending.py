@@ -9,7 +9,7 @@ from typing import Any
 from hardneg.cli.colour import Style, painted
 from hardneg.cli.tables import forgetting_table, pooled_table, states_table
 from hardneg.experiment.layout import Layout
-from hardneg.experiment.names import UNTRAINED, few_of_dev, shown
+from hardneg.experiment.names import LAST, UNTRAINED, few_of_dev, shown
 from hardneg.process.progress import size_text
 
 SURE = 0.05  # of p, as in reports
@@ -28,7 +28,7 @@ def ending_text(results: Mapping[str, Any], out: Path, queries: int | None = Non
     rows = first_rows(results, among)
     split = split_of(results["compared_on"], among) if rows else ""
     first = [comparison_line(row, split) for row in rows] or [judged.sentence]
-    kept = [f"best state: {kept_text(results['kept'])}"] if results.get("kept", {}).get("of") else []
+    kept = [kept_text(results["kept"])] if results.get("kept", {}).get("of") else []
     kept = [line.replace("(dev ", f"({split_of('dev', among)} ", 1) for line in kept]
     kept += [f"next: {judged.advice[0]}"] if judged.advice else []
     return "\n\n".join(["\n".join([*first, *kept]), *tables(results), places(results, out)])
@@ -50,10 +50,11 @@ def comparison_line(row: Mapping[str, Any], split: str) -> str:
 
 
 def kept_text(kept: Mapping[str, Any]) -> str:
-    """The state that was kept, with its value on dev."""
+    """The state that was kept, with its value on dev; it is not the best one where the last is kept anyway."""
+    role = "best state" if kept["dev"] >= max(kept["of"].values()) else "kept state"
     name = f"the last, step {kept['step']}" if kept["state"] == "last" else shown(kept["state"])
     before = "" if UNTRAINED not in kept["of"] else f", untrained {kept['of'][UNTRAINED]:.4f}"
-    return f"{name} (dev {kept['measure']} {kept['dev']:.4f}{before})"
+    return f"{role}: {name} (dev {kept['measure']} {kept['dev']:.4f}{before})"
 
 
 def tables(results: Mapping[str, Any]) -> list[str]:
@@ -81,7 +82,7 @@ def gains_of(results: Mapping[str, Any]) -> str:
 def places(results: Mapping[str, Any], out: Path) -> str:
     """Where the model is, what the experiment takes, and how to see more."""
     index = f"\nindex: {found['kind']} {found['digest'][:12]}" if (found := results.get("index")) else ""
-    best = len(results.get("kept", {}).get("of", {})) > 1
+    best = bool(results.get("kept", {}).get("of", {}).keys() - {UNTRAINED, LAST})
     return f"model: {Layout(out).model}{index}\n{where(out, best=best)}"
 
 

@@ -23,6 +23,11 @@ Row = tuple[str, str]
 class Command(TyperCommand):
     """A command whose help has its options in groups."""
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The words after the command's name: typer's own put brackets and braces around ours."""
+        arguments = (one for one in self.get_params(ctx) if one.param_type_name == "argument")
+        return ["[OPTIONS]", *(str(one.metavar) for one in arguments)]
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, and the options group by group."""
         write_parameters(self.get_params(ctx), ctx, formatter)
@@ -60,7 +65,8 @@ def write_parameters(parameters: Iterable[Any], context: Any, formatter: Any) ->
         panel = getattr(one, "rich_help_panel", None)
         panel = panel if isinstance(panel, str) else "Output" if one.name == "help" else OPTIONS
         heading = "Arguments" if one.param_type_name == "argument" else panel
-        groups.setdefault(heading, []).append(row)
+        shown = str(one.metavar) if heading == "Arguments" else row[0]  # typer adds the name of a type
+        groups.setdefault(heading, []).append((shown, row[1]))
     if groups.keys() <= {OPTIONS, "Output"}:  # few options need no groups
         groups = {OPTIONS: [row for rows in groups.values() for row in rows]}
     early = [heading for heading in groups if heading not in LAST]

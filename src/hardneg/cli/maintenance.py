@@ -52,7 +52,8 @@ def clean(
 ) -> None:
     """List what can be deleted; with --yes, delete it.
 
-    Of a finished experiment this is what it does not need any more; of the cache all, which is made again.
+    EXP lists what a finished experiment no longer needs. --cache lists the whole cache: what is needed of it
+    is made again.
     """
     begin(code=allow_code)
     from hardneg.api.clean import clean as execute

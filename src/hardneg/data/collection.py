@@ -35,7 +35,7 @@ from hardneg.data.checks import OnDuplicate, Rules
 from hardneg.data.languages import ENGLISH, language_named
 from hardneg.data.record_source import Judged, PassageLike, QueryLike, Source, source_from_lists
 from hardneg.data.text import IdColumn, TextColumn, hash_strings
-from hardneg.errors import SettingsError
+from hardneg.errors import ArtifactError, SettingsError
 from hardneg.keyed_random import UInt64
 from hardneg.records import Int64, Qrels
 from hardneg.shown import Shown, counted
@@ -88,8 +88,14 @@ class Collection(Shown):
     @classmethod
     @checked
     def open(cls, path: str | Path) -> Collection:
-        """Open a collection's folder, its files verified; raises :class:`hardneg.errors.ArtifactError`."""
+        """Open a collection's folder, its files verified; raises :class:`hardneg.errors.ArtifactError`.
+
+        :func:`hardneg.open_collection` opens other formats, too.
+        """
         path = Path(path)
+        if not path.is_dir():
+            what, advice = "no folder of a collection is here", "open other formats with hardneg.open_collection"
+            raise ArtifactError("NO_MANIFEST", what, advice, path=path)
         manifest = open_artifact(path, KIND)
         return cls(
             path=path,

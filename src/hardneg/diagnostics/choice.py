@@ -90,7 +90,7 @@ def warning(kept: Mapping[str, Any]) -> str | None:
         )
     return (
         f"THE TRAINED MODEL IS NOT BETTER THAN THE UNTRAINED ONE on dev ({kept['measure']} {kept['dev']:.4f},"
-        f" untrained {best:.4f}); keep = best would keep the best state"
+        f" untrained {best:.4f}); with --set keep=best, model/ would be the better one"
     )
 
 

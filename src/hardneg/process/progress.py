@@ -237,19 +237,24 @@ class Pace:
 
 def of_all(text: str, share: float, course: stages.Course, now: float) -> str:
     """The text of a piece of work, with its share and the time of all stages, where that is known."""
-    count, rate, here = text.rsplit(", ", 2)
+    count, *pace = text.split(", ")
     left = course.left()
-    time_left = here.replace(" left", " more") if left is None else stages.about(left, now - course.begun + left)
-    return f"{count}, {100 * share:.0f} %, {rate}, {time_left}"
+    if left is None:
+        pace = [part.replace(" left", " more") for part in pace]  # of this stage alone
+    else:
+        pace = [*pace[:1], stages.about(left, now - course.begun + left)]
+    return ", ".join((count, f"{100 * share:.0f} %", *pace))
 
 
 def describe(done: int, total: int, first: int, seconds: float, unit: str) -> str:
-    """The text ``done/total, rate, time left``, or ``done, rate`` where ``total`` is 0."""
+    """The text ``done/total, rate, time left``: no total where that is 0, and no rate before one is known."""
     rate = (done - first) / max(seconds, 1e-9)
-    left = clock((total - done) / rate) if rate > 0 else "?"
-    speed = f"{rate:,.1f}" if rate >= 1 else f"{rate:.2g}"
-    text = f"{done:,}/{total:,} {unit}, {speed}/s, {left} left" if total else f"{done:,} {unit}, {speed}/s"
-    return text.replace("  ", " ").replace(" ,", ",")
+    count = f"{done:,}/{total:,} {unit}".rstrip() if total else f"{done:,} {unit}".rstrip()
+    if rate <= 0:
+        return count
+    speed = f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}" if rate >= 1 else f"{rate:.2g}"
+    left = f", {clock((total - done) / rate)} left" if done < total else ""
+    return f"{count}, {speed}/s{left}"
 
 
 def size_text(count: float) -> str:
