@@ -30,7 +30,6 @@ from hardneg.report.figures import FIGURES, SECTIONS
 from hardneg.report.lists import part_of, without_positives
 from hardneg.report.make import about, make
 from hardneg.report.measured import training_ranks
-from hardneg.report.opened import states_so_far
 from hardneg.report.table import Table
 from hardneg.report.verdict import verdict
 from hardneg.search.runs import load_run, save_run
@@ -315,7 +314,27 @@ def test_errors_of_states_are_tested_in_pairs(trained):
 def test_states_of_an_unfinished_experiment_are_those_with_runs(copied):
     told = [one.name for one in opened_at(copied).states if one.kind != "bm25"]
     (copied / "states.jsonl").unlink()
-    assert [one.name for one in states_so_far(Layout(copied))] == told
+    assert [one.name for one in opened_at(copied).states] == told
+
+
+def test_an_experiment_without_results_has_the_figures_that_were_measured(copied, trained):
+    _, finished = drawn_of(trained)
+    for name in ("results.json", "states.jsonl", "seal.json"):
+        (copied / name).unlink()
+    _, drawn = drawn_of(copied)
+    at_the_end = {"comparisons"}
+    missing = {name for name, one in finished.items() if one.table is not None and drawn[name].table is None}
+    assert missing == at_the_end
+    same = (
+        "forgetting",
+        "trajectories",
+        "forgotten_queries",
+        "informative",
+        "overlap",
+        "pairwise_errors",
+        "swing",
+    )
+    assert [name for name in same if drawn[name].table != finished[name].table] == []
 
 
 def test_an_experiment_cut_short_has_a_report(copied):

@@ -8,10 +8,12 @@ from typing import Any
 from hardneg.diagnostics.composition import composition, composition_of_pools, new_negatives
 from hardneg.diagnostics.score_profile import in_batch_share
 from hardneg.diagnostics.swing import Swing, swing, swing_cases
+from hardneg.experiment.layout import informative_of
 from hardneg.experiment.names import shown
 from hardneg.report.lists import RowLists, bm25_lists, mined_lists, rows_of_pool
 from hardneg.report.opened import Opened
 from hardneg.report.table import NotRecorded, Table
+from hardneg.storage.artifacts import is_published, read_manifest
 
 NEAR = 100  # first candidates among which a negative is informative
 CASES, PASSAGES = 5, 3
@@ -154,7 +156,7 @@ def swing_cases_table(opened: Opened) -> Table:
 
 def informative_table(opened: Opened) -> Table:
     """Shares of negatives among a query's first 100: those trained on, and in-batch negatives."""
-    found = opened.results.get("informative") or {}
+    found = opened.results.get("informative") or kept_shares(opened)
     rows = [
         {"negatives": "trained on, after training on them", "state": shown(name), "share": share}
         for name, share in found.items()
@@ -165,3 +167,13 @@ def informative_table(opened: Opened) -> Table:
     if not rows:
         raise NotRecorded("Which negatives are still near is not recorded.")
     return Table.of(rows)
+
+
+def kept_shares(opened: Opened) -> dict[str, float]:
+    """The share of each state's training negatives that are still near, as it stands beside its runs."""
+    found: dict[str, float] = {}
+    for state in opened.trained_states:
+        place = informative_of(opened.layout / str(state.runs))
+        if is_published(place):
+            found[state.name] = float(read_manifest(place).facts["share"])
+    return found

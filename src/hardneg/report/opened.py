@@ -22,15 +22,16 @@ from hardneg.errors import ArtifactError, HardnegError
 from hardneg.experiment.folder import FORMAT, executed_by, read_settings
 from hardneg.experiment.layout import Layout, run_of
 from hardneg.experiment.metrics import Metrics
-from hardneg.experiment.names import FINAL, LAST, STARTED, UNTRAINED, Asked, Kind, few_of_dev
+from hardneg.experiment.names import FINAL, LAST, few_of_dev
 from hardneg.experiment.results_manifest import check_seal
+from hardneg.experiment.so_far import states_so_far
 from hardneg.experiment.states import StateRecord, read_states
 from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import NegativePool, load_pool
 from hardneg.records import Run
 from hardneg.report.table import NotRecorded
 from hardneg.search.runs import load_run
-from hardneg.storage.artifacts import is_published, read_json, read_manifest
+from hardneg.storage.artifacts import is_published, read_json
 
 Found = TypeVar("Found")
 
@@ -155,8 +156,11 @@ class Opened:
     def states(self) -> list[StateRecord]:
         """The states of the model in the order of training; of a running experiment those with runs so far."""
         if self.layout.states.is_file():
-            return self.told(lambda: read_states(self.path), []) or states_so_far(self.layout)
-        return states_so_far(self.layout)
+            return self.told(lambda: read_states(self.path), []) or self._states_so_far()
+        return self._states_so_far()
+
+    def _states_so_far(self) -> list[StateRecord]:
+        return self.told(lambda: states_so_far(self.layout, self.settings, self.metrics), [])
 
     def state(self, name: str) -> StateRecord | None:
         """The state called ``name``; None if there is none."""
@@ -248,46 +252,3 @@ def name_of_pool(relative: str) -> str:
     version = re.search(r"v(\d+)$", relative)
     parts = [] if episode is None else [f"episode {episode}"]
     return " ".join([*parts, f"version {int(version[1])}"] if version else parts) or relative
-
-
-# ---------------------------------------------------------------- states of an experiment without states.jsonl
-
-
-def states_so_far(layout: Layout) -> list[StateRecord]:
-    """The states whose runs an unfinished experiment has, in the order of training."""
-    found: list[tuple[tuple[float, float], StateRecord]] = []
-    episodes = sorted(int(folder.path.name) for folder in layout.episodes())
-    for number in episodes:
-        before = number - 1
-        name, kind = (UNTRAINED, UNTRAINED) if number == episodes[0] else (f"episode-{before}", "episode")
-        runs, made = layout.episode(number).runs, _steps_made(layout.episode(before).model)
-        found.append(((before, float("inf")), _record(layout, name, kind, runs, before, made)))
-    for episode, step in layout.measured_states():
-        name, runs = f"episode-{episode}-step-{step}", layout.state(step, episode).runs
-        found.append(((episode, step), _record(layout, name, "passing", runs, episode, step)))
-    for name, kind in ((UNTRAINED, UNTRAINED), (STARTED, STARTED), (LAST, "last"), (FINAL, "final")):
-        last = float("inf") if name in (LAST, FINAL) else -float("inf")
-        found.append(((last, last), _record(layout, name, kind, layout.runs_of(name))))
-    there = [
-        (key, one)
-        for key, one in found
-        if one.runs is not None and any((layout / one.runs).glob("*/manifest.json"))
-    ]
-    named: dict[str, StateRecord] = {}
-    for _, one in sorted(there, key=lambda pair: pair[0]):
-        named.setdefault(one.name, one)
-    return list(named.values())
-
-
-def _steps_made(model: Path) -> int:
-    """The optimiser steps that made a published model; 0 if it is not there."""
-    return int(read_manifest(model).inputs.get("step", 0)) if is_published(model) else 0
-
-
-def _record(
-    layout: Layout, name: str, kind: Any, runs: Path, episode: int | None = None, step: int = 0
-) -> StateRecord:
-    asked: Asked = "all" if is_published(run_of(runs, "query")) else "judged"
-    known: Kind = "untrained-as-trained" if kind == STARTED else kind
-    made = None if name in (UNTRAINED, STARTED) else episode
-    return StateRecord(name, known, episode=made, step=step, runs=layout.relative(runs), asked=asked)
