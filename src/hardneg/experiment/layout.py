@@ -76,6 +76,11 @@ class EpisodeFolder:
         """The runs that this pool was mined from."""
         return self.path / f"{RUNS}-v{number:04d}"
 
+    def mined_runs(self) -> list[tuple[int, Path]]:
+        """(number, place) of the runs of every pool that was mined within the episode, in order."""
+        found = [path for path in self.path.glob(f"{RUNS}-v*") if re.fullmatch(rf"{RUNS}-v\d+", path.name)]
+        return sorted((number_of(path), path) for path in found)
+
 
 @dataclass(frozen=True)
 class StateFolder:
@@ -266,6 +271,10 @@ class Layout:
             (int(parts[0]), int(parts[1])) for parts in found if len(parts) == 2 and all(map(str.isdigit, parts))
         )
 
+    def steps_of_states(self) -> list[int]:
+        """The step of every state on the way that is named by it alone, in order."""
+        return sorted(int(path.name) for path in self.path.glob("states/*") if path.name.isdigit())
+
     def runs_of(self, name: str) -> Path:
         """The runs of a state that belongs to no episode, such as ``final``."""
         return self.path / name / RUNS
@@ -346,6 +355,14 @@ def with_index(runs: Path, kind: str) -> Path:
 def reranked_runs(runs: Path, by: str) -> Path:
     """The runs of a state as a ranker of this name re-ranks them, beside its own."""
     return runs.with_name(f"{runs.name}-{by}")
+
+
+def runs_beside(runs: Path) -> list[tuple[str, Path]]:
+    """(kind of the index, or name of the ranker; place) of what others make of a state, beside its own runs."""
+    found = [
+        (path.name.removeprefix(f"{runs.name}-"), path) for path in sorted(runs.parent.glob(f"{runs.name}-*"))
+    ]
+    return [(by, path) for by, path in found if not re.match(r"v\d", by)]
 
 
 def errors_of(runs: Path, split: str) -> Path:

@@ -6,14 +6,13 @@ runs of each state: what has a published run was measured. Loads no torch.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hardneg.experiment.layout import Layout, run_of, version_in
-from hardneg.experiment.names import FINAL, LAST, RETRIEVED, STARTED, UNTRAINED, Kind
+from hardneg.experiment.layout import Layout, run_of, runs_beside, version_in
+from hardneg.experiment.names import FINAL, LAST, RETRIEVED, STARTED, UNTRAINED, Asked, Kind
 from hardneg.experiment.states import StateRecord
 from hardneg.storage.artifacts import is_published, read_manifest
 
@@ -122,15 +121,10 @@ class _Reader:
     def _iterations(self) -> Iterator[tuple[Order, StateRecord]]:
         """The retriever behind each refresh of its candidates (AR2)."""
         episode, turn = self.layout.episode(EPISODE), int(self.settings.get("retriever_steps", 0))
-        for path in episode.path.glob("runs-v[0-9]*"):
-            if found := re.fullmatch(r"runs-v(\d+)", path.name):
-                number = int(found[1])
-                facts: dict[str, Any] = {"episode": EPISODE, "step": number * turn}
-                facts["pool"] = episode.version(number - 1)
-                yield (
-                    (EPISODE, number * turn),
-                    self._record(f"iteration-{number}", "version", path, **facts),
-                )
+        for number, runs in episode.mined_runs():
+            facts: dict[str, Any] = {"episode": EPISODE, "step": number * turn}
+            facts["pool"] = episode.version(number - 1)
+            yield (EPISODE, number * turn), self._record(f"iteration-{number}", "version", runs, **facts)
 
     def _measured(self) -> Iterator[tuple[Order, StateRecord]]:
         """The states that were measured between two steps; those of ADORE bear the number of the step alone."""
@@ -139,12 +133,11 @@ class _Reader:
             facts: dict[str, Any] = {"episode": episode, "step": step, "model": state.model, "asked": "dev"}
             name = self._name_of_step(episode, step)
             yield (episode, step), self._record(name, "passing", state.runs, **facts)
-        for path in self.layout.path.glob("states/*"):
-            if path.name.isdigit():
-                step = int(path.name)
-                facts = {"episode": EPISODE, "step": step, "model": self.layout.state(step).model}
-                name = self._name_of_step(EPISODE, step)
-                yield (EPISODE, step), self._record(name, "passing", self.layout.state(step).runs, **facts)
+        for step in self.layout.steps_of_states():
+            state = self.layout.state(step)
+            facts = {"episode": EPISODE, "step": step, "model": state.model}
+            name = self._name_of_step(EPISODE, step)
+            yield (EPISODE, step), self._record(name, "passing", state.runs, **facts)
 
     def _name_of_step(self, episode: int, step: int) -> str:
         several = self.recipe == "ance-tele" or len(self.settings.get("mixtures") or []) > 1
@@ -172,14 +165,11 @@ class _Reader:
     def _through_others(self, base: StateRecord, runs: Path) -> Iterator[StateRecord]:
         """What an index retrieves with a state, or a ranker makes of its runs, beside these."""
         kind: Kind = "reranked" if self.recipe == GAME else "indexed"
-        for path in sorted(runs.parent.glob(f"{runs.name}-*")):
-            by = path.name.removeprefix(f"{runs.name}-")
-            if not re.match(r"v\d", by) and has_runs(path):
-                yield replace(
-                    self._record(f"{base.name}/{by}", kind, path, episode=base.episode, step=base.step),
-                    of=base.name,
-                    asked="all" if is_published(run_of(path, "query")) else "judged",
-                )
+        for by, path in runs_beside(runs):
+            if has_runs(path):
+                record = self._record(f"{base.name}/{by}", kind, path, episode=base.episode, step=base.step)
+                asked: Asked = "all" if is_published(run_of(path, "query")) else "judged"
+                yield replace(record, of=base.name, asked=asked)
 
     # ------------------------------------------------------------ records
 
