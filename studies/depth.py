@@ -1,7 +1,7 @@
 """How deep hard negatives should be mined: among 20 or 200 first hits, with and without a margin.
 
-All go on from one model that learnt from negatives of its batch, and read as many tokens. They are judged on the whole
-dev split: presets are chosen by this study, and test is not looked at.
+All go on from one model that learnt from negatives of its batch, and read as many tokens. They are judged on the
+whole dev split: presets are chosen by this study, and test is not looked at.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 
 import numpy as np
-from harness import Step, Study, arguments, difference, paired, table
+from harness import Step, Study, arguments, begin, called, difference, insert, keep, paired, say, table
 from outcomes import Outcome, Values
-from questions import tell
 
 from hardneg.evaluation.significance import holm
 
@@ -26,6 +25,7 @@ TITLES = {
     "star-200": "STAR, first 200",
     "star-20": "STAR, first 20",
     "star-20-margin": "STAR, first 20, margin",
+    "star-margin-20": "STAR, margin, then first 20",
     "tele-200": "ANCE-Tele, first 200",
     "tele-20-margin": "ANCE-Tele, first 20, margin",
 }
@@ -35,9 +35,7 @@ MARGIN = 0.05
 def options(parser: ArgumentParser) -> None:
     """Options of this study."""
     parser.add_argument("--steps", type=int, default=150, help="of 32 queries, that go on in the batch")
-    parser.add_argument(
-        "--hard-steps", type=int, default=80, help="of hard negatives: about as many tokens, with twice the passages"
-    )
+    parser.add_argument("--hard-steps", type=int, default=80, help="of hard negatives: about as many tokens")
     parser.add_argument("--first-steps", type=int, default=160, help="of 32 queries, of the model where all begin")
     parser.add_argument("--rate", type=float, default=3e-5)
     parser.add_argument("--precision", default="float32")
@@ -90,6 +88,7 @@ def experiments(chosen: Namespace, seed: int) -> dict[str, Step]:
         "star-200": arm("star-200", "star", **hard, **deep),
         "star-20": arm("star-20", "star", **hard, **near, relative_margin=None),
         "star-20-margin": arm("star-20-margin", "star", **hard, **margin),
+        "star-margin-20": arm("star-margin-20", "star", **hard, **margin | deep, top=20),
         "tele-200": arm("tele-200", "ance-tele", **tele, **deep, count=30),
         "tele-20-margin": arm("tele-20-margin", "ance-tele", **tele, **margin, count=10),
     }
@@ -103,7 +102,8 @@ def named(arm: str, seed: int) -> str:
 def report(study: Study, chosen: Namespace) -> str:
     """Everything that is written by machine."""
     found = study.outcomes()
-    done = {arm: [found[name] for seed in chosen.seeds if (name := named(arm, seed)) in found] for arm in TITLES}
+    arms = [arm for arm in TITLES if arm == START or arm in chosen.arms]
+    done = {arm: [found[name] for seed in chosen.seeds if (name := named(arm, seed)) in found] for arm in arms}
     return "\n".join([states(done), "", tests(done)])
 
 
@@ -111,8 +111,8 @@ def states(done: dict[str, list[Outcome]]) -> str:
     """Measures on dev by arm, the mean over seeds; passages that training read, and seconds."""
     lines = []
     for arm, seeds in done.items():
-        means = [[one.mean("dev", STATE, measure) for one in seeds] for measure in MEASURES]
-        cells = [f"{sum(of) / len(of):.4f}" if of else "not run" for of in means]
+        of_seeds = [[one.mean("dev", STATE, measure) or 0.0 for one in seeds] for measure in MEASURES]
+        cells = [f"{sum(of) / len(of):.4f}" if of else "not run" for of in of_seeds]
         seconds = [one.seconds.get("train", 0.0) for one in seeds]
         lines.append([TITLES[arm], str(len(seeds)), *cells, f"{sum(seconds) / max(1, len(seconds)):.0f}"])
     if start := done[START]:
@@ -125,8 +125,8 @@ def tests(done: dict[str, list[Outcome]]) -> str:
     """Each arm against as many more tokens in the batch, Holm over the table."""
     lines: list[list[str]] = []
     found: list[float] = []
-    for arm in TITLES:
-        if arm in (START, CONTROL) or not done[arm] or len(done[arm]) != len(done[CONTROL]):
+    for arm in done:
+        if arm in (START, CONTROL) or not done[arm] or len(done[arm]) != len(done.get(CONTROL, [])):
             continue
         cells = []
         for measure in MEASURES[:2]:
@@ -147,9 +147,19 @@ def averaged(seeds: Sequence[Outcome], measure: str) -> Values:
 
 
 def main(chosen: Namespace) -> None:
-    """The study, as chosen on the command line."""
+    """Run the missing experiments, keep their outcomes, write the tables of this collection."""
     planned = steps(chosen)
-    tell(chosen, common_of(chosen), planned, MEASURES, lambda study: report(study, chosen), "depth")
+    study = begin(chosen, common_of(chosen), *MEASURES).planning(planned)
+    if not chosen.only_report:
+        for step in planned:
+            study.execute(step)
+    keep(study, chosen)
+    name = called(study.data)
+    text = f"{called(study.model)} on {name}, {chosen.precision}.\n\n{report(study, chosen)}"
+    if chosen.report:
+        marks = f"<!-- tables of {name}: written by studies/depth.py -->\n", f"<!-- end of tables of {name} -->\n"
+        insert(chosen.report, text, *marks)
+    say(text)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ WORDS = {
         "--codes 4,8 --bits 4 --curve-steps 4 --measure-every 2 --refresh-every 2 "
         "--queries-per-step 4 --passage-length 16"
     ),
+    "depth": "--first-steps 2 --steps 2 --hard-steps 2 --rate 1e-3 --arms in-batch,star-20,tele-200",
     "first": "--steps 4 --stop-step 2 --queries-per-step 4 --passage-length 16",
     "openqa": "--steps 4 --stop-step 2 --queries-per-step 4 --passage-length 16",
     "ar2": (
@@ -28,7 +29,7 @@ WORDS = {
     ),
 }
 
-EXPERIMENTS = {"ance": 4, "star_adore": 13, "first": 2, "openqa": 1, "ar2": 10}
+EXPERIMENTS = {"ance": 4, "star_adore": 13, "depth": 4, "first": 2, "openqa": 1, "ar2": 10}
 PQ = {"subvectors": 4, "bits": 4}
 
 pytestmark = pytest.mark.slow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 # What a state is. episode: what the next episode mines with; version: behind a version of refreshed negatives;
 # passing: measured on the way; indexed: another state, as an index retrieves it; reranked: its runs, re-ranked;
@@ -24,8 +24,8 @@ Kind = Literal[
 Asked = Literal["all", "judged", "dev"]  # judged: dev and test, no training queries; dev: that alone
 
 BM25 = "bm25"
-FINAL = "final"  # the state in `model/`
-LAST = "last"  # the state after the last step, if another one is kept
+FINAL: Final = "final"  # the state in `model/`
+LAST: Final = "last"  # the state after the last step, if another one is kept
 UNTRAINED = "untrained"  # the model that the user gave, with its own settings
 RETRIEVED = "retriever"  # what a ranker that is trained re-ranks, as it is
 STARTED = "untrained-as-trained"  # the state that training starts from, if settings change the model

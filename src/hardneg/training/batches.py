@@ -27,6 +27,10 @@ from hardneg.training.sharing import shared
 
 log = logging.getLogger(__name__)
 
+MANY = 0.25  # of the training queries: if more are skipped, people are told what to do
+FEW_NEGATIVES = (
+    "mine deeper, or widen the bounds on scores; train a model that is new to search in the batch first"
+)
 PROBE_EVERY = 50  # every so many steps, the gradient is measured by source and by layer
 
 Bool = NDArray[np.bool_]
@@ -119,9 +123,10 @@ def trainable(pool: NegativePool, negatives: int) -> Int64:
     positions = usable(pool, negatives)
     if not len(positions):
         what = f"none of {len(pool)} training queries has a {'negative' if negatives else 'positive'}"
-        raise InputError("NO_NEGATIVES", what, "mine deeper, or look at the collection")
-    if len(positions) < len(pool):
-        log.warning("%d queries without negatives (or without a positive) are skipped", len(pool) - len(positions))
+        raise InputError("NO_NEGATIVES", what, FEW_NEGATIVES)
+    if skipped := len(pool) - len(positions):
+        told = "%d of %d training queries have no negative or no positive, and are skipped%s"
+        log.warning(told, skipped, len(pool), f"; {FEW_NEGATIVES}" if skipped > MANY * len(pool) else "")
     return positions
 
 
