@@ -217,7 +217,7 @@ def length_advice(facts: Mapping[str, Any]) -> Iterator[str]:
             yield (
                 f"The model reads the first {tokens['tokens']:,} tokens of a passage, and "
                 f"{100 * tokens['share']:.0f} % of the passages are longer. Split them before the import, or let "
-                "the model read them in up to four chunks: --set chunks=4."
+                "the model read them in up to four chunks: --set chunks=4 --set dev_passages=none."
             )
         elif tokens["share"] > OFTEN_CUT:
             yield f"The model cuts {100 * tokens['share']:.0f} % of the queries: are they whole documents?"
