@@ -350,7 +350,7 @@ def known_keys(settings: type[BaseModel], prefix: str = "") -> list[str]:
 def nearest(word: str, known: Sequence[str] | Mapping[str, Any]) -> str:
     """Advice for an unknown word: the nearest known one, or all known ones."""
     names = list(known)
-    close = difflib.get_close_matches(word, names, 1, 0.5)
+    close = difflib.get_close_matches(word, names, 1, 0.6)
     return f"did you mean '{close[0]}'?" if close else f"known are: {', '.join(sorted(names))}"
 
 

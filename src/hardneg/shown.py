@@ -73,6 +73,14 @@ def counted(n: int, one: str, several: str = "") -> str:
     return f"{n:,} {one if n == 1 else plural}"
 
 
+def json_kind(value: Any) -> str:
+    """What a value of JSON is, as a sentence names one: ``a list``, ``an object``, ``a number``."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else "a truth value"
+    names = {dict: "an object", list: "a list", str: "a text", int: "a number", float: "a number"}
+    return names.get(type(value), f"of the type {type(value).__name__}")
+
+
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Rows as columns; a value that a row lacks is None."""
     names = dict.fromkeys(name for row in rows for name in row)

@@ -160,7 +160,7 @@ def test_what_is_neither_pool_nor_experiment_is_told_by_what_it_is(hardneg, trai
     cases = {
         tmp_path / "folder": (2, "NO_POOL: this is neither a pool nor an experiment; it holds notes.txt; give"),
         tmp_path / "folder/notes.txt": (4, "WRONG_KIND: this is a file; give the folder of a pool"),
-        world.collection.path: (4, "WRONG_KIND: this is of the kind 'collection'; give the folder of a pool"),
+        world.collection.path: (4, "WRONG_KIND: this is a collection; give the folder of a pool"),
     }
     for place, (expected, said) in cases.items():
         status, out, err = hardneg("audit", str(place))

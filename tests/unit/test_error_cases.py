@@ -467,3 +467,43 @@ def test_a_pickle_in_place_of_an_array_is_never_run(refused, succeeds, collectio
     assert (status, fault["code"], fault["path"]) == (9, "UNSAFE_PICKLE", str(place))
     assert not (tmp_path / "mark").exists()
     succeeds("inspect", tmp_path / "pool", "--data", collection)
+
+
+@pytest.mark.parametrize("command", ["diagnose", "show"])
+def test_an_experiment_is_not_put_beside_itself(refused, tmp_path, command):
+    status, told = refused(command, tmp_path / "exp", tmp_path / "a/../exp")
+    assert status == 2
+    assert "BAD_SETTING: this experiment is given twice" in told[0]
+
+
+@pytest.mark.parametrize("words", [["--out", ""], ["--out="], ["--data", ""], ["--model="]])
+def test_an_option_without_a_value_is_not_taken_for_the_present_folder(refused, tmp_path, words):
+    given = {"--data": "data", "--model": "m", "--out": str(tmp_path / "new")}
+    given.pop(words[0].rstrip("="))
+    status, told = refused("train", "warmup", *(word for pair in given.items() for word in pair), *words)
+    flag = words[0].rstrip("=")
+    assert (status, told[0]) == (2, f"USAGE: the value of {flag} is empty; give one, or leave {flag} out")
+
+
+def test_a_folder_that_is_no_run_is_told_as_what_it_is(refused, tmp_path):
+    from hardneg.data.collection import Collection
+
+    Collection.from_lists({"p": "a text"}, {"q": "a query"}, {"test": {"q": ["p"]}}, to=tmp_path / "collection")
+    (tmp_path / "folder").mkdir()
+    for place, kind in (("collection", "a collection"), ("folder", "a folder")):
+        status, told = refused("evaluate", tmp_path / place, "--data", tmp_path / "collection")
+        assert (status, told[0]) == (
+            4,
+            f"{tmp_path / place}: WRONG_KIND: this is {kind}, not a run; "
+            "give a run file (hardneg search) or an experiment (hardneg train)",
+        )
+
+
+def test_the_present_run_is_not_replaced_by_its_own_reranking(refused, tmp_path):
+    (tmp_path / "run.trec").write_text("q Q0 p 1 1.0 t\n")
+    run = tmp_path / "run.trec"
+    status, told = refused("rerank", "--data", "x", "--run", run, "--ranker", "m", "--out", run)
+    assert (status, told[0]) == (
+        2,
+        f"{run}: EXISTS: this run is to be read, and would be lost; give another --out",
+    )

@@ -103,6 +103,8 @@ def test_languages_by_name_and_by_code(name, language):
 def test_other_names_are_refused_with_the_nearest(tmp_path):
     with pytest.raises(SettingsError, match=r"UNKNOWN_LANGUAGE: BM25 has no analyser for 'germn'; .*german"):
         language_named("germn")
+    with pytest.raises(SettingsError, match=r"'klingon'; known are: arabic, .* \(plain: words without stems\)"):
+        language_named("klingon")
     with pytest.raises(SettingsError, match="UNKNOWN_LANGUAGE"):
         built(GERMAN, tmp_path / "c", language="xx")
     (tmp_path / "c.csv").write_text("text\nein Haus\n")

@@ -140,6 +140,8 @@ def test_another_kind_or_version_is_refused_with_both_values(tmp_path):
     path = make(tmp_path / "pool")
     with pytest.raises(ArtifactError, match="WRONG_KIND: this is a pool, not a run; give the path of a run"):
         open_artifact(path, "run")
+    with pytest.raises(ArtifactError, match="this is a pool, not an index; give the path of an index"):
+        open_artifact(path, "index")
     assert not is_published(path, "run")
     later = Manifest(KIND, format_version=2)
     write_json(path / MANIFEST, later.as_json())

@@ -239,3 +239,18 @@ def test_a_split_that_is_not_there_is_told_with_what_named_it(tmp_path):
         open_splits(made, ChosenSplits("train", "dev", "gone"))
     with pytest.raises(SettingsError, match="--split = 'x', and this is a corpus without queries; import it with"):
         named_split(Collection.from_lists([("p", "one text")], to=tmp_path / "corpus"), "x", "--split")
+
+
+def test_a_split_with_two_uses_is_warned_of(tmp_path, caplog):
+    made = collection(tmp_path / "c", {"train": True, "dev": True, "test": True})
+    choose_splits(made)
+    assert caplog.messages == []
+    for use, said in (
+        ({"dev": "train"}, "dev is the split 'train' that is trained on"),
+        ({"test": "train"}, "test is the split 'train' that is trained on"),
+        ({"test": "dev"}, "test is 'dev', which dev chooses the best state on"),
+    ):
+        caplog.clear()
+        choose_splits(made, **{"dev": "dev", **use})
+        (line,) = caplog.messages
+        assert line.startswith(said)

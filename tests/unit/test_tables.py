@@ -292,7 +292,11 @@ TAUGHT = '{"query": "x", "pos": ["y"], "neg": ["n"], "pos_scores": %s, "neg_scor
         ("a.csv", "query,positive\n,x\n", "a.csv:2: EMPTY_TEXT"),
         ("a.tsv", "query\tpositive\nx\ty\tz\n", "a.tsv:2: WRONG_COLUMNS"),
         ("a.jsonl", '{"query": "x", "pos": 7}\n', "a.jsonl:1: WRONG_TYPE: the field 'pos' is 7"),
-        ("a.jsonl", '{"query": "x", "pos": {"text": "y"}}\n', "a.jsonl:1: WRONG_TYPE: the field 'pos' is a dict"),
+        (
+            "a.jsonl",
+            '{"query": "x", "pos": {"text": "y"}}\n',
+            "a.jsonl:1: WRONG_TYPE: the field 'pos' is an object",
+        ),
         ("a.jsonl", '{"query": null, "pos": "y"}\n', "a.jsonl:1: WRONG_TYPE: the field 'query' is null"),
         (
             "a.jsonl",
@@ -321,7 +325,7 @@ def test_parquet_of_mixed_types_names_the_row(tmp_path):
     rows = [{"query": "q", "positive": b"\xff", "negative": None}]
     parquet(tmp_path / "a.parquet", rows)
     assert fault(tmp_path / "a.parquet", tmp_path).startswith(
-        "a.parquet:1: WRONG_TYPE: the field 'positive' is a bytes"
+        "a.parquet:1: WRONG_TYPE: the field 'positive' is of the type bytes"
     )
 
 

@@ -122,7 +122,7 @@ def test_a_run_file_is_checked_against_its_manifest(tmp_path, name):
     for place in (path, tmp_path):
         assert faults(place) == [(str(path), "CORRUPT")]
     sidecar_of(path).unlink()
-    assert faults(path) == [(str(tmp_path), "NO_MANIFEST")]
+    assert faults(path) == [(str(path), "NO_MANIFEST")]
 
 
 def test_where_there_is_nothing_to_verify(tmp_path):

@@ -106,10 +106,11 @@ def compare_experiments(
     Raises
     ------
     InputError : there is no experiment at one of the places.
-    SettingsError : no experiment is given, or the packages that draw charts are not installed.
+    SettingsError : no experiment is given, or one twice, or the packages that draw charts are not installed.
     """
     if not len(experiments):
         raise SettingsError("BAD_SETTING", "no experiments are given", "give the folders of at least two")
+    check_distinct(experiments)
     opened = [opened_at(Path(one), data, cache) for one in experiments]
     given = ["--data", str(data)] if isinstance(data, (str, Path)) else []
     report = make_comparison(opened, ["hardneg", "diagnose", *map(str, experiments), *given])
@@ -118,10 +119,19 @@ def compare_experiments(
     return report
 
 
+def check_distinct(experiments: Sequence[Place]) -> None:
+    """Refuse an experiment that is given twice: it cannot be told from itself."""
+    places = [Path(one).resolve() for one in experiments]
+    for number, place in enumerate(places):
+        if place in places[:number]:
+            raise SettingsError("BAD_SETTING", "this experiment is given twice", "give each once", path=place)
+
+
 def open_reports(
     experiments: Sequence[Place], data: Data | None = None, cache: Place | None = None
 ) -> list[Report]:
     """The report of each experiment, for a terminal: no chart is drawn, and nothing is written."""
+    check_distinct(experiments)
     folders = [part for one in experiments for part in seeds_of(Path(one)) or [Path(one)]]
     return [make(opened_at(folder, data, cache), command_of(folder, data)) for folder in folders]
 

@@ -131,18 +131,23 @@ def sentences(facts: Mapping[str, Any]) -> Iterator[str]:
         yield f"The passages look like {found}; BM25 analyses them as {analysed}."
 
 
+def was(count: int) -> str:
+    """The verb of so many things."""
+    return "was" if count == 1 else "were"
+
+
 def copies_said(copies: Mapping[str, int]) -> Iterator[str]:
     """Sentences about passages and queries that are there more than once."""
-    sampled = f"Of {copies['passages_compared']:,} passages that were compared"
+    sampled = (
+        f"Of {counted(copies['passages_compared'], 'passage')} that {was(copies['passages_compared'])} compared"
+    )
     equal, near = copies["passages_equal"], copies["passages_nearly_equal"]
     yield f"{counted(equal, 'passage')} {'has' if equal == 1 else 'have'} the same text as another one."
     yield f"{sampled}, {near:,} {'is' if near == 1 else 'are'} nearly equal to another one (MinHash, 80 % alike)."
     if copies["queries_compared"]:
         equal = copies["queries_equal"]
-        yield (
-            f"Of {copies['queries_compared']:,} queries, {equal:,} {'is' if equal == 1 else 'are'} the same as "
-            "another one but for case and punctuation."
-        )
+        same = f"{equal:,} {'is' if equal == 1 else 'are'} the same as another one but for case and punctuation"
+        yield f"Of {counted(copies['queries_compared'], 'query')}, {same}."
 
 
 def leak_said(leak: Mapping[str, Any]) -> str:
@@ -212,7 +217,7 @@ def length_advice(facts: Mapping[str, Any]) -> Iterator[str]:
             yield (
                 f"The model reads the first {tokens['tokens']:,} tokens of a passage, and "
                 f"{100 * tokens['share']:.0f} % of the passages are longer. Split them before the import, or let "
-                "the model read them in up to four chunks: --set chunks=4."
+                "the model read them in up to four chunks: --set chunks=4 --set dev_passages=none."
             )
         elif tokens["share"] > OFTEN_CUT:
             yield f"The model cuts {100 * tokens['share']:.0f} % of the queries: are they whole documents?"
@@ -252,6 +257,9 @@ def beginning(training: Mapping[str, Any]) -> str:
 def recipe_advice(facts: Mapping[str, Any]) -> Iterator[str]:
     """Advice on the recipe to begin with, its steps, and the time that it takes."""
     queries = facts["training"]["queries"]
+    if facts["sizes"]["passages"] == 1:
+        yield "There is a single passage, so no query has a negative: give texts that answer other questions, too."
+        return
     if queries < FEW:
         yield (
             f"{queries:,} training queries are few: results may differ by chance. Compare with BM25 and with the "

@@ -19,8 +19,17 @@ from hardneg.models.source import ModelSource
 from hardneg.process.distributed import rank
 from hardneg.process.progress import note
 from hardneg.records import Run
-from hardneg.storage.artifacts import SettingsClash, cache_root, check_writable, is_published, lease
+from hardneg.storage.artifacts import (
+    MANIFEST,
+    SettingsClash,
+    cache_root,
+    check_writable,
+    is_published,
+    kind_named,
+    lease,
+)
 from hardneg.storage.lease import holding as holding
+from hardneg.storage.manifest import read_manifest
 
 Data = str | Path | Collection
 Place = str | Path
@@ -93,11 +102,16 @@ def run_place(place: Place, split: str) -> Path:
 
     Raises
     ------
-    ArtifactError : the experiment has no such run, or is one of several seeds.
+    ArtifactError : the experiment has no such run, or is one of several seeds; a folder is no experiment.
     """
     layout = Layout(Path(place))
-    if not layout.path.is_dir() or not is_experiment(layout):
+    if not layout.path.is_dir():
         return layout.path
+    if not is_experiment(layout):
+        manifest = layout.path / MANIFEST
+        kind = kind_named(read_manifest(layout.path).kind) if manifest.is_file() else "a folder"
+        fix = "give a run file (hardneg search) or an experiment (hardneg train)"
+        raise ArtifactError("WRONG_KIND", f"this is {kind}, not a run", fix, path=layout.path)
     model_place(layout.path)
     found = trec_run(layout.trec_runs, FINAL, split)
     if not found.is_file():

@@ -20,7 +20,7 @@ from hardneg.negatives.facts import entries_of, realized, stats
 from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import NegativePool, load_pool, scores_in
 from hardneg.records import Int64
-from hardneg.storage.artifacts import MANIFEST, is_published
+from hardneg.storage.artifacts import MANIFEST, is_published, kind_named
 from hardneg.storage.manifest import read_manifest
 
 
@@ -120,7 +120,7 @@ def no_pool(path: Path) -> HardnegError:
     if not path.is_dir():
         return ArtifactError("WRONG_KIND", "this is a file", fix, path=path)
     if (path / MANIFEST).is_file():
-        return ArtifactError("WRONG_KIND", f"this is of the kind '{read_manifest(path).kind}'", fix, path=path)
+        return ArtifactError("WRONG_KIND", f"this is {kind_named(read_manifest(path).kind)}", fix, path=path)
     names = sorted(one.name for one in path.iterdir())
     held = ", ".join(names[:5]) + (", …" if len(names) > 5 else "") or "nothing"
     return SettingsError("NO_POOL", f"this is neither a pool nor an experiment; it holds {held}", fix, path=path)

@@ -99,8 +99,8 @@ def fuse(
     at_least("k", k)
     tuning = check_tuning(runs, weights, data, tune, tuning_runs, measure)
     if out is not None:
-        check_file(Path(out))
         check_apart(out, [*runs, *tuning_runs])
+        check_file(Path(out))
     collection = None if data is None else collection_of(data, cache)
     given, queries, passages, id_rank = open_ranked([*runs, *tuning_runs], collection)
     facts: dict[str, Any] = {}
@@ -248,13 +248,14 @@ def rerank(
     cache: Place | None = None,
     **reading: Unpack[Reading],
 ) -> dict[str, Any]:
-    """Re-rank the first hits of each query of a run file by a model; write the run at ``out``, replacing it.
+    """Re-rank the first hits of each query of a run file by a model; write the run at ``out``.
 
     Parameters
     ----------
     run : TREC or MS MARCO, over the queries and passages of ``data``.
-    out : ``.gz`` by name. The first ``k`` hits have the ranker's scores, the others fall below them in their old
-        order (:func:`~hardneg.search.rerank.rerank`).
+    out : another file than ``run``, ``.gz`` by name; what is there is replaced. The first ``k`` hits have the
+        ranker's scores, the others fall below them in their old order
+        (:func:`~hardneg.search.rerank.rerank`).
     ranker : a model that scores pairs; see :func:`open_scorer`.
     k : how many hits of each query are re-ranked.
     embeddings : of a bi-encoder: the corpus as :func:`~hardneg.api.search.encode` embedded it; else it is embedded
@@ -268,12 +269,13 @@ def rerank(
 
     Raises
     ------
-    SettingsError : a setting is wrong, or the model cannot be read so.
+    SettingsError : a setting is wrong, or the model cannot be read so; ``out`` is ``run``.
     InputError : a malformed line of the run, or ids that the collection does not have.
     ArtifactError : the run is of another collection; embeddings are damaged or of another model.
     NumericError : the ranker gives a score that is no number.
     """
     at_least("k", k)
+    check_apart(out, [run])
     check_file(Path(out))
     collection = collection_of(data, cache)
     queries, passages = collection.query_ids, collection.passage_ids

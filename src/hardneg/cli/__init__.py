@@ -10,6 +10,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Sequence
+from itertools import pairwise
 from types import FrameType
 from typing import Any
 
@@ -19,7 +20,7 @@ from hardneg.cli.application import application
 from hardneg.cli.choosing import known_setting
 from hardneg.cli.colour import painted
 from hardneg.cli.completing import VARIABLE, prepare_completion
-from hardneg.errors import HardnegError
+from hardneg.errors import HardnegError, SettingsError
 from hardneg.foreign_names import option_advice
 from hardneg.process import progress
 from hardneg.process.system import check_system
@@ -31,6 +32,7 @@ QUIET = frozenset({"-q", "--quiet"})
 ANYWHERE = QUIET | {"--debug"}  # options that stand anywhere
 CODE = re.compile(r"(?<![A-Za-z_])([A-Z][A-Z_]+)(?=: )")  # of a fault
 POOL_BEFORE = "n_negatives"  # an option that took a pool once
+OPTION_ALONE = re.compile(r"--[a-z][\w-]*=")  # and nothing behind the =
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")  # torch's words for it
 
 
@@ -48,6 +50,8 @@ def run(arguments: Sequence[str]) -> int:
             prepare_completion()
         signal.signal(signal.SIGTERM, interrupt)
         check_system()
+        if flag := without_value(words):
+            raise SettingsError("USAGE", f"the value of {flag} is empty", f"give one, or leave {flag} out")
         status = app(args=words, prog_name="hardneg", standalone_mode=False)
         if status == INTERRUPTED:
             raise KeyboardInterrupt
@@ -66,6 +70,16 @@ def run(arguments: Sequence[str]) -> int:
 
             traceback.print_exc()
         return status
+
+
+def without_value(words: Sequence[str]) -> str:
+    """The first option with an empty value, as of a variable of the shell that is not set; "": there is none.
+
+    Of a path, typer would take it for the present folder. A blank --query has a fault of its own.
+    """
+    flags = (flag for flag, value in pairwise([*words, "x"]) if value == "" and flag.startswith("--"))
+    joined = (word[:-1] for word in words if OPTION_ALONE.fullmatch(word))
+    return next((flag for flag in (*flags, *joined) if flag != "--query"), "")
 
 
 def marked(line: str) -> str:

@@ -18,14 +18,16 @@ from hardneg.shown import counted
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Columns aligned by width: the first to the left, numbers to the right."""
+    """Columns aligned by width: the first to the left, numbers to the right, a last one of texts to the left."""
     cells = [[str(header) for header in headers], *[[cell(value) for value in row] for row in rows]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(headers))]
+    last = len(headers) - 1
+    left = {0} | ({last} if headers[last] == "" else set())  # a column without a heading has sentences
     lines = [
-        "  ".join(text.ljust(width) if i == 0 else text.rjust(width) for i, (text, width) in enumerate(pairs))
+        "  ".join(text.ljust(width) if i in left else text.rjust(width) for i, (text, width) in enumerate(pairs))
         for pairs in (list(zip(row, widths, strict=True)) for row in cells)
     ]
-    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+    return "\n".join([lines[0].rstrip(), "-" * len(lines[0]), *(line.rstrip() for line in lines[1:])])
 
 
 def cell(value: Any) -> str:

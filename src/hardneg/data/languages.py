@@ -63,6 +63,6 @@ def language_named(name: str) -> str:
     lowered = name.strip().lower().replace("_", "-")
     found = lowered if lowered in LANGUAGES else _BY_CODE.get(lowered) or _BY_CODE.get(lowered.split("-")[0])
     if found is None:
-        fix = f"{nearest(lowered, LANGUAGES)}, or plain for words without stems"
+        fix = f"{nearest(lowered, [one for one in LANGUAGES if one != PLAIN])} ({PLAIN}: words without stems)"
         raise SettingsError("UNKNOWN_LANGUAGE", f"BM25 has no analyser for {name!r:.60}", fix)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -18,6 +19,8 @@ from hardneg.errors import InputError, SettingsError
 from hardneg.records import Positives, Qrels, spans
 from hardneg.shown import counted
 from hardneg.storage.artifacts import digest_json
+
+log = logging.getLogger(__name__)
 
 NONE = "none"
 AUTO = "auto"
@@ -205,10 +208,23 @@ def choose_splits(
                 developing, dev_said = None, "none: a single training query leaves none to hold out"
         else:
             developing = collection.qrels(dev_name)
+    warn_of_same(train, dev_name, None if testing is None else test)
     names = ChosenSplits(train, dev_name, None if testing is None else test, held_out, seed)
     chosen = f"splits: train '{train}' ({counted(len(training), 'query')}); dev {dev_said}; test {test_said}"
     positives = training.positives()
     return TrainingData(collection, positives, developing, testing, held_out, chosen=chosen, names=names)
+
+
+def warn_of_same(train: str, dev: str | None, test: str | None) -> None:
+    """Warn where a split has two uses: what is measured on it is too good."""
+    if dev == train:
+        log.warning(
+            "dev is the split '%s' that is trained on, so its figures are too good; leave --dev out", train
+        )
+    if test == train:
+        log.warning("test is the split '%s' that is trained on, so its figures are too good", train)
+    elif test is not None and test == dev:
+        log.warning("test is '%s', which dev chooses the best state on: its figures may be too good", dev)
 
 
 def open_splits(collection: Collection, names: ChosenSplits) -> TrainingData:

@@ -20,6 +20,7 @@ from torch import Tensor
 from hardneg.errors import HardnegError, InputError, SettingsError, TrustError
 from hardneg.models import code
 from hardneg.models.source import PACKAGE, ModelSource
+from hardneg.shown import json_kind
 
 if TYPE_CHECKING:  # it takes seconds to import, and a search of what is known does without
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -137,7 +138,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
     """A JSON file of a model folder that holds an object; raises as :func:`read_json_file`."""
     content = read_json_file(path)
     if not isinstance(content, dict):
-        what = f"a {type(content).__name__} where an object is expected"
+        what = f"{json_kind(content)} where an object is expected"
         raise InputError("BAD_MODEL", what, "get the model folder again", path=path)
     return content
 

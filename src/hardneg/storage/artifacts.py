@@ -76,6 +76,22 @@ def is_published(path: Path, kind: str | None = None) -> bool:
     return kind is None or read_manifest(path).kind == kind
 
 
+NAMES_OF_KINDS = {
+    "negatives": "a pool of negatives",
+    "embeddings": "embeddings",
+    "embedding-shard": "a part of embeddings",
+    "index": "an index",
+    "bm25": "an index of BM25",
+    "answers": "a store of answers",
+    "experiment": "an experiment",
+}
+
+
+def kind_named(kind: str) -> str:
+    """The kind of an artefact as a sentence names one: ``a collection``, ``an index``."""
+    return NAMES_OF_KINDS.get(kind, f"a {kind}")
+
+
 def open_artifact(path: Path, kind: str) -> Manifest:
     """Open the manifest of a folder of this ``kind``, and verify the files that it names.
 
@@ -84,9 +100,8 @@ def open_artifact(path: Path, kind: str) -> Manifest:
     manifest = read_manifest(path)
     check_version(path, manifest)
     if manifest.kind != kind:
-        raise ArtifactError(
-            "WRONG_KIND", f"this is a {manifest.kind}, not a {kind}", f"give the path of a {kind}", path=path
-        )
+        what = f"this is {kind_named(manifest.kind)}, not {kind_named(kind)}"
+        raise ArtifactError("WRONG_KIND", what, f"give the path of {kind_named(kind)}", path=path)
     check_files(path, manifest, cached_digest)
     return manifest
 

@@ -22,6 +22,7 @@ from hardneg.data.formats.lines import (
     why_not_json,
 )
 from hardneg.errors import InputError
+from hardneg.shown import json_kind
 
 _DECODE = json.JSONDecoder().raw_decode
 _BLANKS = re.compile(r"[ \t\r\n]*")
@@ -112,7 +113,7 @@ def _read_array(path: Path) -> Iterator[tuple[int, Fields]]:
             raise empty_file(path)
         line, value = window.line, window.value()
         if not isinstance(value, dict):
-            raise window.fault(f"a {type(value).__name__} where an object is expected")
+            raise window.fault(f"{json_kind(value)} where an object is expected")
         yield line, value
         before = ","
     if window.next_mark() != end:

@@ -10,6 +10,8 @@ alone. A split ``validation`` is called ``dev``. If a message names a line, it m
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
@@ -33,6 +35,7 @@ from hardneg.data.formats.contexts import Place, answers_of, inline_passages, po
 from hardneg.data.formats.lines import Fields, grade_of, id_of, text_of
 from hardneg.data.record_source import JudgementRecord, PassageRecord, QueryRecord, Source, not_loaded
 from hardneg.errors import InputError, SettingsError
+from hardneg.process.progress import note
 
 CORPUS, QUERIES, QRELS = "corpus", "queries", ("default", "qrels")
 POSITIVES, NEGATIVES = "positive_passages", "negative_passages"
@@ -145,14 +148,29 @@ def package() -> Any:
     return datasets
 
 
+@contextlib.contextmanager
+def _without_retries() -> Iterator[None]:
+    """In the block, the hub's package does not tell each try that failed: a fault in the end says it once."""
+    logger = logging.getLogger("huggingface_hub")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+@_without_retries()
 def _configs(name: str) -> list[str]:
     datasets = package()
+    note(f"asking the Hugging Face hub for {name}")
     try:
         return list(datasets.get_dataset_config_names(name))
     except Exception as fault:  # the package raises many kinds: no such name, no network, no permission
         raise not_loaded(f"hf:{name}", fault) from fault
 
 
+@_without_retries()
 def _tables(name: str, config: str | None, inputs: dict[str, str]) -> dict[str, Table]:
     """The rows of a configuration by split, with the place that faults name; adds its digest to ``inputs``."""
     datasets = package()

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, cast
 
 from hardneg.data.formats.faults import refuse, unread
 from hardneg.errors import InputError, ResourceError
+from hardneg.shown import json_kind
 from hardneg.storage.disk import publish_file
 
 MAX_LINE = 64 << 20  # bytes
@@ -264,7 +265,7 @@ def objects_of(path: Path, block: bytes, first: int) -> Iterator[tuple[int, Fiel
             if value is REFUSED:
                 continue
         if not isinstance(value, dict):
-            what = f"a {type(value).__name__} where an object is expected"
+            what = f"{json_kind(value)} where an object is expected"
             refuse(InputError("BAD_JSON", what, "write one object a line", path=path, line=number))
             continue
         yield number, value
@@ -340,7 +341,7 @@ def _bad_field(fields: Fields, name: str, expected: str, path: Path, line: int) 
         what = f"the field {name!r} is missing (found: {', '.join(fields) or 'none':.80})"
         return InputError("MISSING_FIELD", what, f"give it as {expected}", path=path, line=line)
     value = fields[name]
-    found = f"a {type(value).__name__}" if isinstance(value, list | dict) else json.dumps(value, default=repr)[:60]
+    found = json_kind(value) if isinstance(value, list | dict) else json.dumps(value, default=repr)[:60]
     what = f"the field {name!r} is {found}, not {expected}"
     return InputError("WRONG_TYPE", what, "correct it", path=path, line=line)
 

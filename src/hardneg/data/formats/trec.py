@@ -227,6 +227,9 @@ def sidecar_of(path: Path) -> Path:
 def verify_run(path: Path, digest: Callable[[Path], str] = digest_file) -> Manifest:
     """Check a run against its sidecar, which it must have; raises :class:`ArtifactError`."""
     sidecar = sidecar_of(path)
+    if path.exists() and not sidecar.exists():
+        what = f"{sidecar.name}, which says what this file holds, is not beside it"
+        raise ArtifactError("NO_MANIFEST", what, "give a run that hardneg wrote", path=path)
     manifest = read_manifest_file(sidecar)
     if path.name not in manifest.files or "unit" not in manifest.facts:
         what = "this is not the manifest of that run"
