@@ -13,7 +13,7 @@ JOBS ?= 1
 DATA ?= pydocs
 OPTIONS ?=
 
-.PHONY: install demo test test-precision test-alone test-slow chaos fuzz crash flips lint bench bench-import
+.PHONY: install demo test test-precision test-alone test-slow test-beside chaos fuzz crash flips lint bench bench-import
 .PHONY: docs reference notebooks dist test-oldest
 .PHONY: study-ablation study-ance study-ar2 study-star-adore study-first study-openqa study-indexes study-quality clean
 
@@ -41,8 +41,13 @@ demo: $(VENV)/.base
 	$(BIN)/hardneg search --data pydocs --model $(DEMO)/model --cache $(DEMO)/cache \
 		--query "how to copy a whole directory tree"
 
+# As many processes as most machines have cores at least, of one thread each. Whoever has nothing left to do takes from
+# another's end, so that files mostly stay whole, with what their tests share.
+WORKERS ?= 2
+SHARED_OUT := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
 test: install
-	OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m "not slow" -n 2
+	$(SHARED_OUT) -m "not slow"
 
 # What computes in the machine's best precision, once more in the other: bfloat16 is emulated where nothing multiplies it.
 OTHER ?= $(shell grep -qE 'amx_bf16|avx512_bf16' /proc/cpuinfo && echo float32 || echo bfloat16)
@@ -51,17 +56,21 @@ FLOWS := $(addprefix tests/unit/test_,api.py api_retrieval.py cli.py cli_answers
 	$(addprefix tests/recipes/test_,adore_index.py adore_search.py clean.py ance_tele_experiment.py)
 
 test-precision: install
-	HARDNEG_PRECISION=$(OTHER) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n 2 $(FLOWS)
+	HARDNEG_PRECISION=$(OTHER) $(SHARED_OUT) -m "not slow" $(FLOWS)
 
-# What depends on the collections beside the project or on the number of threads, without those and on one.
+# What depends on the collections beside the project or on the number of threads, without those and on two.
 ALONE := $(addprefix tests/unit/test_,answers.py ann.py bm25.py formats.py measures.py memory.py mining.py \
 	pydocs.py threads.py tokens.py trec.py verify.py)
 
 test-alone: install
-	HARDNEG_TEST_SHARED=0 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" $(ALONE)
+	HARDNEG_TEST_SHARED=0 OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m "not slow" $(ALONE)
 
 test-slow: install
-	OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m slow -n 2
+	$(SHARED_OUT) -m slow
+
+# What .ci/run runs beside the slow tests, one after another: while one of them waits, another works.
+test-beside:
+	$(MAKE) --jobs=1 WORKERS=1 test-precision test-alone lint
 
 chaos: install
 	CHAOS_EVENTS=100 CHAOS_WHOLE=1 OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m slow -n 4 tests/slow/test_ance_chaos.py
