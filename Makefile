@@ -6,7 +6,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 TORCH_INDEX ?=
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+# Python compiles what is imported; pip would compile all of the 18,000 files that it installs.
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile -c constraints.txt
+TORCH = $(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0
 DEMO ?= demo
 STUDY ?=
 JOBS ?= 1
@@ -22,14 +24,17 @@ install: $(VENV)/.dev
 $(VENV)/.base: pyproject.toml constraints.txt
 	@echo "installing hardneg, the demo's encoder and what draws reports into $(VENV) (a few minutes the first time)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0
+	@$(TORCH)
 	@$(PIP) -e '.[demo,report]'
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.base
-	@echo "installing the test tools"
+# What the tests need holds what the demo needs: that is not installed before, and hardneg itself once.
+$(VENV)/.dev: pyproject.toml constraints.txt
+	@echo "installing hardneg, all extras and the test tools into $(VENV) (a few minutes the first time)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(TORCH)
 	@$(PIP) -e '.[dev]'
-	@touch $@
+	@touch $(VENV)/.base $@
 
 demo: $(VENV)/.base
 	@echo "demo 1/2: ANCE-Tele on the documentation of the installed Python packages: an episode in the batch and one with"
