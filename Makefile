@@ -52,7 +52,7 @@ WORKERS ?= 2
 SHARED_OUT := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 test: install
-	$(SHARED_OUT) -m "not slow"
+	$(SHARED_OUT) -m "not slow" --ignore tests/slow
 
 # What computes in the machine's best precision, once more in the other: bfloat16 is emulated where nothing multiplies it.
 OTHER ?= $(shell grep -qE 'amx_bf16|avx512_bf16' /proc/cpuinfo && echo float32 || echo bfloat16)
@@ -70,8 +70,11 @@ ALONE := $(addprefix tests/unit/test_,answers.py ann.py bm25.py formats.py measu
 test-alone: install
 	HARDNEG_TEST_SHARED=0 OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m "not slow" $(ALONE)
 
+# Only the files that have slow tests are imported; those of the longest, type checks and whole studies, come first.
+SLOW = $(shell grep -rl --include='test_*.py' 'mark\.slow' tests | sort -r)
+
 test-slow: install
-	$(SHARED_OUT) -m slow
+	$(SHARED_OUT) -m slow $(SLOW)
 
 # What .ci/run runs beside the slow tests, one after another: while one of them waits, another works.
 test-beside:
