@@ -6,14 +6,16 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 TORCH_INDEX ?=
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+# Python compiles what is imported; pip would compile all of the 18,000 files that it installs.
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile -c constraints.txt
+TORCH = $(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0
 DEMO ?= demo
 STUDY ?=
 JOBS ?= 1
 DATA ?= pydocs
 OPTIONS ?=
 
-.PHONY: install demo test test-precision test-alone test-slow chaos fuzz crash flips lint bench bench-import
+.PHONY: install demo test test-precision test-alone test-slow test-beside chaos fuzz crash flips lint bench bench-import
 .PHONY: docs reference notebooks dist test-oldest
 .PHONY: study-ablation study-ance study-ar2 study-star-adore study-depth study-first study-openqa study-indexes study-quality clean
 
@@ -22,14 +24,17 @@ install: $(VENV)/.dev
 $(VENV)/.base: pyproject.toml constraints.txt
 	@echo "installing hardneg, the demo's encoder and what draws reports into $(VENV) (a few minutes the first time)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0
+	@$(TORCH)
 	@$(PIP) -e '.[demo,report]'
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.base
-	@echo "installing the test tools"
+# What the tests need holds what the demo needs: that is not installed before, and hardneg itself once.
+$(VENV)/.dev: pyproject.toml constraints.txt
+	@echo "installing hardneg, all extras and the test tools into $(VENV) (a few minutes the first time)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(TORCH)
 	@$(PIP) -e '.[dev]'
-	@touch $@
+	@touch $(VENV)/.base $@
 
 demo: $(VENV)/.base
 	@echo "demo 1/2: ANCE-Tele on the documentation of the installed Python packages: an episode in the batch and one with"
@@ -41,8 +46,13 @@ demo: $(VENV)/.base
 	$(BIN)/hardneg search --data pydocs --model $(DEMO)/model --cache $(DEMO)/cache \
 		--query "how to copy a whole directory tree"
 
+# As many processes as most machines have cores at least, of one thread each. Whoever has nothing left to do takes from
+# another's end, so that files mostly stay whole, with what their tests share.
+WORKERS ?= 2
+SHARED_OUT := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
 test: install
-	OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m "not slow" -n 2
+	$(SHARED_OUT) -m "not slow" --ignore tests/slow
 
 # What computes in the machine's best precision, once more in the other: bfloat16 is emulated where nothing multiplies it.
 OTHER ?= $(shell grep -qE 'amx_bf16|avx512_bf16' /proc/cpuinfo && echo float32 || echo bfloat16)
@@ -51,17 +61,24 @@ FLOWS := $(addprefix tests/unit/test_,api.py api_retrieval.py cli.py cli_answers
 	$(addprefix tests/recipes/test_,adore_index.py adore_search.py clean.py ance_tele_experiment.py)
 
 test-precision: install
-	HARDNEG_PRECISION=$(OTHER) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n 2 $(FLOWS)
+	HARDNEG_PRECISION=$(OTHER) $(SHARED_OUT) -m "not slow" $(FLOWS)
 
-# What depends on the collections beside the project or on the number of threads, without those and on one.
+# What depends on the collections beside the project or on the number of threads, without those and on two.
 ALONE := $(addprefix tests/unit/test_,answers.py ann.py bm25.py formats.py measures.py memory.py mining.py \
 	pydocs.py threads.py tokens.py trec.py verify.py)
 
 test-alone: install
-	HARDNEG_TEST_SHARED=0 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" $(ALONE)
+	HARDNEG_TEST_SHARED=0 OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m "not slow" $(ALONE)
+
+# Only the files that have slow tests are imported; those of the longest, type checks and whole studies, come first.
+SLOW = $(shell grep -rl --include='test_*.py' 'mark\.slow' tests | sort -r)
 
 test-slow: install
-	OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m slow -n 2
+	$(SHARED_OUT) -m slow $(SLOW)
+
+# What .ci/run runs beside the slow tests, one after another: while one of them waits, another works.
+test-beside:
+	$(MAKE) --jobs=1 WORKERS=1 test-precision test-alone lint
 
 chaos: install
 	CHAOS_EVENTS=100 CHAOS_WHOLE=1 OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m slow -n 4 tests/slow/test_ance_chaos.py

@@ -76,13 +76,15 @@ class Server:
 
 
 _servers = {}  # by the process that they belong to: forks of this one start their own
+_starting = threading.Lock()
 
 
 def server():
     """The server of this process."""
-    if os.getpid() not in _servers:
-        _servers[os.getpid()] = Server()
-    return _servers[os.getpid()]
+    with _starting:
+        if os.getpid() not in _servers:
+            _servers[os.getpid()] = Server()
+        return _servers[os.getpid()]
 
 
 class Popen(subprocess.Popen):

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+import loaded
 from hardneg.negatives.pool import DTYPES, load_pool
 
 POOLS = {
@@ -36,7 +37,7 @@ mine(collection, model, out, cache=cache, device="cpu", **values)
 def start(world, place, cache, name):
     words = [place, world.collection.path, world.calm, cache, place / name, json.dumps(POOLS[name])]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HARDNEG_CACHE": str(place / "user")}
-    return subprocess.Popen(
+    return loaded.Popen(
         [sys.executable, "-c", MINE, *map(str, words)], stderr=subprocess.PIPE, text=True, env=environment
     )
 

@@ -19,6 +19,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import loaded
 from faults.injected import LINE, Payload
 from formats.samples import BEIR, files
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
@@ -46,15 +47,22 @@ def settings(**changed):
 
 
 def start(*arguments, before=None):
-    """``python -m hardneg`` in a process of its own."""
+    """``python -m hardneg`` in a process of its own; a new Python where something is to be done ``before``."""
     command = [sys.executable, "-m", "hardneg", *map(str, arguments)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    if before is None:
+        return loaded.Popen(command, env=environment, **pipes)
     return subprocess.Popen(command, env=environment, preexec_fn=before, **pipes)
 
 
 def finish(process, timeout=300):
-    out, err = process.communicate(timeout=timeout)
+    try:
+        out, err = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise
     return process.returncode, out, err
 
 
