@@ -1,4 +1,7 @@
-"""Every command through the installed command line, as a user meets it: files, streams, statuses, signals."""
+"""Every command through the command line, as a user meets it: files, streams, statuses, signals.
+
+Most are forked from a process that has imported everything; some begin as the installed program does.
+"""
 
 import json
 import os
@@ -16,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import loaded
 from faults.injected import LINE
 from hardneg.data.importing import open_data
 from worlds.tiny_world import tiny_collection, tiny_model
@@ -41,22 +45,27 @@ def settings(values):
     return [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
 
 
-def start(*arguments, **options):
+def start(*arguments, process=loaded.Popen, **options):
     """A running command."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
     # float32: sharded encoding must equal the experiment's own bit for bit, which bfloat16 does not promise
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HARDNEG_PRECISION": "float32"}
-    return subprocess.Popen([PROGRAM, *map(str, arguments)], env=environment, **pipes)
+    return process([PROGRAM, *map(str, arguments)], env=environment, **pipes)
 
 
 def finish(process, timeout=300):
     """Status, stdout and stderr of a command."""
-    out, err = process.communicate(timeout=timeout)
+    try:
+        out, err = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise
     return process.returncode, out, err
 
 
-def hardneg(*arguments):
-    return finish(start(*arguments))
+def hardneg(*arguments, **options):
+    return finish(start(*arguments, **options))
 
 
 def done(*arguments):
@@ -86,9 +95,10 @@ class World:
         made = tiny_collection(root / "made")
         self.model = tiny_model(root / "model", made)
         self.write_beir(made)
-        self.imported = hardneg("import", self.beir, "--to", self.collection, "--json")
+        self.imported = hardneg("import", self.beir, "--to", self.collection, "--json", process=subprocess.Popen)
         self.train = ["train", "ance-tele", "--data", self.collection, "--model", self.model, "--threads", 1]
-        self.trained = hardneg(*self.train, "--out", self.experiment, *settings(SETTINGS), "--json")
+        train = [*self.train, "--out", self.experiment, *settings(SETTINGS), "--json"]
+        self.trained = hardneg(*train, process=subprocess.Popen)
 
     def write_beir(self, made):
         (self.beir / "qrels").mkdir(parents=True)
