@@ -23,6 +23,7 @@ R = TypeVar("R")
 
 WORDS = {str: "a string", Path: "a path", int: "an integer", float: "a number", bool: "True or False"}
 WORDS |= {type(None): "None", dict: "a mapping"}
+CALLED = {"prepare": "train"}  # functions that check the arguments of public ones, by the name that users call
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
@@ -36,8 +37,11 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        given, hints = signature.bind(*args, **kwargs), known(function)
-        of = function.__qualname__
+        of = CALLED.get(function.__qualname__, function.__qualname__)
+        try:
+            given, hints = signature.bind(*args, **kwargs), known(function)
+        except TypeError as fault:
+            raise TypeError(f"{of}(): {fault}") from None
         faults: list[HardnegError] = []
         for name, value, hint in values_of(signature, given.arguments, hints):
             if not fits(value, hint):
@@ -159,6 +163,11 @@ def fits_inside(value: Any, origin: Any, inner: tuple[Any, ...]) -> bool:
     return True
 
 
+def bare(hint: Any) -> str:
+    """An annotation in words without its article: ``string``, ``{string: number}``."""
+    return expected(hint).removeprefix("a mapping ").removeprefix("a ").removeprefix("an ")
+
+
 def expected(hint: Any) -> str:
     """An annotation in words."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
@@ -167,8 +176,15 @@ def expected(hint: Any) -> str:
     if origin is Literal:
         return " or ".join(repr(one) for one in inner)
     if origin is not None and issubclass(origin, Mapping):
-        return f"a mapping of {expected(inner[1])} by {expected(inner[0])}"
+        return f"a mapping {{{bare(inner[0])}: {bare(inner[1])}}}"
     if origin is not None and issubclass(origin, Sequence):
-        return f"a list of which each is {expected(inner[0])}"
+        item = expected(inner[0])
+        return (
+            f"a list of {bare(inner[0])}s"
+            if inner[0] in (str, Path, int, float)
+            else f"a list; each item is {item}"
+        )
+    if origin is Callable:
+        return "a function"
     name = getattr(hint, "__name__", str(hint))
     return WORDS.get(hint) or ("an " if name[:1] in "AEIOU" else "a ") + name

@@ -1,6 +1,7 @@
 """Whatever is given to a public function from Python is taken, or refused in a line that says what to give."""
 
 import inspect
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TypedDict, Unpack
@@ -363,7 +364,7 @@ def test_lists_of_other_shapes_that_can_mean_one_thing_are_taken(tmp_path):
         ),
         (
             lambda w: hn.compare("a.trec", data=w.collection),
-            r"compare: runs is 'a.trec' \(str\); give a list of which",
+            r"compare: runs is 'a.trec' \(str\); give a list; each item is a string or a path",
         ),
         (
             lambda w: hn.mine(w.collection, None, "x", sources="bm25"),
@@ -373,7 +374,7 @@ def test_lists_of_other_shapes_that_can_mean_one_thing_are_taken(tmp_path):
         (lambda w: hn.train("ance", w.collection, 7, "x"), r"train: model is 7 \(int\); give a string or a path"),
         (
             lambda w: hn.train("ance", w.collection, "m", "x", seeds="2"),
-            r"prepare: seeds is '2' \(str\); give an integer",
+            r"train: seeds is '2' \(str\); give an integer",
         ),
         (lambda w: hn.Splits(train=["train"]), r"Splits: train is \['train'\] \(list\); give a string"),
         (lambda w: hn.verify("x", 7), r"verify: paths is 7 \(int\); give a string or a path"),
@@ -420,9 +421,11 @@ def test_a_checked_function_is_what_it_was():
     assert (held.__name__, held.__doc__) == ("some", "Words.")
     assert inspect.signature(held) == inspect.signature(some)
     assert held(1, "x", b=[2]) == 1
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match=r"some\(\): missing a required argument: 'a'"):
         held()
-    assert expected(list[int] | None) == "a list of which each is an integer"
+    assert expected(list[int] | None) == "a list of integers"
+    assert expected(Mapping[str, Mapping[str, float]]) == "a mapping {string: {string: number}}"
+    assert expected(Callable[[int], None] | None) == "a function"
 
 
 class Options(TypedDict, total=False):

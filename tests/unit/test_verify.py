@@ -12,7 +12,7 @@ from faults.injected import dead_pid, flip, settle
 from hardneg.api import doctor
 from hardneg.config import Settings
 from hardneg.data.formats.trec import sidecar_of, write_run
-from hardneg.errors import ArtifactError, InputError
+from hardneg.errors import ArtifactError, InputError, SettingsError
 from hardneg.experiment.folder import open_experiment
 from hardneg.experiment.layout import SEAL
 from hardneg.process import threads as runtime
@@ -240,3 +240,8 @@ def test_a_diagnosis_needs_no_healthy_machine(monkeypatch, tmp_path):
     assert found["processor"] == {"unknown": "IndexError: list index out of range"}
     assert found["versions"]["torch"] == "not installed"
     assert found["missing"]["dev"] == "pip install 'hardneg[dev]'"
+
+
+def test_nothing_to_verify_is_not_called_whole():
+    with pytest.raises(SettingsError, match="nothing is given to verify"):
+        hn.verify()

@@ -16,7 +16,7 @@ from hardneg.data.collection import Collection
 from hardneg.data.formats.trec import SIDECAR, verify_run
 from hardneg.data.tokens import KIND as TOKENS
 from hardneg.data.tokens import TokenStore
-from hardneg.errors import ArtifactError, HardnegError, InputError
+from hardneg.errors import ArtifactError, HardnegError, InputError, SettingsError
 from hardneg.experiment.folder import read_settings
 from hardneg.experiment.layout import METRICS, RESULTS, SEAL, SETTINGS, STATES, VERSION_LOG
 from hardneg.experiment.metrics import Metrics
@@ -80,6 +80,10 @@ def verify(*paths: Place) -> dict[str, Any]:
 
 def verify_places(paths: Sequence[Place]) -> tuple[dict[str, Any], list[HardnegError]]:
     """The report that :func:`verify` returns, and its faults as they were raised."""
+    if not paths:
+        raise SettingsError(
+            "BAD_SETTING", "nothing is given to verify", "give an artefact, a run or an experiment"
+        )
     checked: list[dict[str, Any]] = []
     found: list[HardnegError] = []
     everything = [(path, list(verifiable_at(path))) for path in map(Path, paths)]

@@ -265,7 +265,7 @@ def save_pool(pool: NegativePool, path: Path, *, settings: Mapping[str, Any], in
 
 
 @checked
-def load_pool(path: Path, *, n_passages: int | None = None, collection: str | None = None) -> NegativePool:
+def load_pool(path: str | Path, *, n_passages: int | None = None, collection: str | None = None) -> NegativePool:
     """Open a published pool, memory-mapped, and check all its invariants.
 
     Parameters

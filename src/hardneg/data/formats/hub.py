@@ -151,6 +151,7 @@ def package() -> Any:
 @contextlib.contextmanager
 def _without_retries() -> Iterator[None]:
     """In the block, the hub's package does not tell each try that failed: a fault in the end says it once."""
+    package()  # its import sets the level
     logger = logging.getLogger("huggingface_hub")
     before = logger.level
     logger.setLevel(logging.ERROR)
