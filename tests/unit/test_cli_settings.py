@@ -66,7 +66,7 @@ def test_a_number_of_negatives_leaves_the_positive_out():
 
 def test_epochs_win_over_the_steps_and_bounds_of_a_preset():
     preset = settings_of("star", "finetune")
-    assert preset.min_steps == 300
+    assert preset.min_steps == 100
     settings = settings_of("star", "finetune", usual={"epochs": 1.0})
     assert settings.horizon(64) == 2
     bounded = settings_of("star", "finetune", None, ["min_steps=5"], usual={"epochs": 1.0})

@@ -119,7 +119,7 @@ def test_advice_follows_from_what_was_found(tmp_path):
         "There is no dev split: a tenth of the training queries",
         "1 query of 'train' has no positive: it is left out.",
         "2 training queries are few",
-        "`hardneg train warmup --preset finetune`: 300 steps of 2 queries, 300 passes over 2 training queries. "
+        "`hardneg train warmup --preset finetune`: 100 steps of 2 queries, 100 passes over 2 training queries. "
         "These are many passes: fewer may do, such as --epochs 10.",
     ):
         assert part in told
@@ -147,9 +147,9 @@ def test_advice_names_the_split_that_can_be_trained_on(tmp_path):
         "split": "all",
         "queries": 18,
         "held_out": 2,
-        "steps": 300,
+        "steps": 100,
         "queries_per_step": 32,
-        "passes": 300,
+        "passes": 100,
     }
     assert "--preset finetune --train all`" in found["advice"][-1]
 
