@@ -217,9 +217,10 @@ def lines(
         field = {"field": escaped(by), "type": "nominal", "title": None, "sort": None}
         dashes = alt.Scale(domain=names, range=[list(dash) for dash in repeated(DASHES, len(names))])
         shapes = alt.Scale(domain=names, range=repeated(POINTS, len(names)))
-        line = line.encode(color=alt.Color(**field), strokeDash=alt.StrokeDash(**field, scale=dashes))
+        hues = alt.Scale(domain=names, range=repeated(COLOURS, len(names)))  # of one domain: one legend
+        line = line.encode(color=alt.Color(**field, scale=hues), strokeDash=alt.StrokeDash(**field, scale=dashes))
         points = base.mark_point(filled=True, size=50, opacity=1)
-        points = points.encode(color=alt.Color(**field), shape=alt.Shape(**field, scale=shapes))
+        points = points.encode(color=alt.Color(**field, scale=hues), shape=alt.Shape(**field, scale=shapes))
     return styled(line if len(table) > DENSE else alt.layer(line, points))
 
 
