@@ -21,15 +21,18 @@ from hardneg.diagnostics.seeds import pool_seeds
 from hardneg.errors import HardnegError, SettingsError
 from hardneg.experiment.folder import write_settings
 from hardneg.experiment.layout import Layout
+from hardneg.experiment.states import StateRecord
 from hardneg.negatives.candidates import candidates
 from hardneg.negatives.pool import ENTRY_ARRAYS, SOURCES, load_pool, matches, save_pool
 from hardneg.report import explorer, facts_time, page, scripts
 from hardneg.report.drawing import draw
 from hardneg.report.explorer import explorer_data
 from hardneg.report.figures import FIGURES, SECTIONS
-from hardneg.report.lists import part_of, without_positives
+from hardneg.report.lists import mined_pool, part_of, without_positives
 from hardneg.report.make import about, make
 from hardneg.report.measured import training_ranks
+from hardneg.report.opened import Opened
+from hardneg.report.shapes import grouped, kind_of, lines
 from hardneg.report.table import Table
 from hardneg.report.verdict import verdict
 from hardneg.search.runs import load_run, save_run
@@ -297,6 +300,49 @@ def test_bm25s_lists_of_some_queries_are_the_composition_of_these(copied):
     _, drawn = drawn_of(copied)
     table = drawn["composition"].table
     assert 0 < sum(table.where(list="episode 1 query").column("entries")) <= 20 * len(some)
+
+
+@pytest.mark.parametrize(
+    ("runs", "pools", "name"),
+    [
+        ("episodes/2/runs", ["episode 1", "episode 2"], "episode 2"),
+        ("episodes/3/runs", ["episode 1", "episode 2"], "episode 3"),  # not mined yet, or gone
+        ("episodes/0/runs", ["version 0", "version 1"], "version 0"),  # ANCE
+        ("episodes/1/runs", ["version 0", "version 1"], "version 1"),
+        ("episodes/1/runs", ["episode 1 version 0", "episode 1 version 1"], "episode 1 version 0"),  # AR2
+        ("episodes/1/runs-v0001", ["episode 1 version 0", "episode 1 version 1"], "episode 1 version 1"),
+        ("episodes/1/runs-v0002", [], "episode 1 version 2"),
+        ("states/40/runs", [], "step-40"),
+    ],
+)
+def test_candidates_have_the_name_of_the_pool_that_was_mined_from_them(tmp_path, runs, pools, name):
+    opened = Opened(Layout(tmp_path))
+    opened.__dict__["pools"] = dict.fromkeys(pools)
+    assert mined_pool(opened, StateRecord("step-40", "passing", runs=runs)) == name
+
+
+def test_what_was_met_first_has_a_number_and_a_source():
+    assert kind_of("episode 12 lookahead") == (12, "lookahead")
+    assert kind_of("episode 1 version 3 query") == (3, "query")
+    assert kind_of("version 0 query") == (0, "query")
+    assert [kind_of(name)[1] for name in ("BM25", "other", "random")] == ["BM25", "other", "random"]
+    assert kind_of("BM25") < kind_of("episode 1 query") < kind_of("other")
+
+
+def test_charts_tell_their_parts_apart_without_colour():
+    pytest.importorskip("altair")
+    rows = [{"step": step, "value": float(step), "of": f"line {i}"} for i in range(40) for step in (1, 2)]
+    chart = lines(Table.of(rows), x="step", y="value", by="of").to_dict()
+    line, point = (layer["encoding"] for layer in chart["layer"])
+    dashes, shapes = line["strokeDash"]["scale"], point["shape"]["scale"]
+    assert dashes["domain"] == shapes["domain"] == [f"line {i}" for i in range(40)]
+    looks = list(zip(map(tuple, dashes["range"]), shapes["range"], strict=True))
+    assert len(set(looks)) == 40
+    assert len({dash for dash, _ in looks[:10]}) == 10  # long lines have no points
+    table = Table.of([{"state": "one", "a": 1.0, "b": 2.0, "c": 3.0}])
+    bar = grouped(table, y="state", x=("a", "b", "c"), title="share").to_dict()["layer"][0]["encoding"]
+    fills = bar["fillOpacity"]["scale"]["range"]
+    assert all(before - after > 0.3 for before, after in pairwise(fills))
 
 
 def test_errors_of_states_are_tested_in_pairs(trained):

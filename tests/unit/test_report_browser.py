@@ -130,6 +130,19 @@ def test_every_table_is_reached_by_the_keyboard(opened):
     )
 
 
+def test_tables_print_whole(opened):
+    page = opened(794)  # A4
+    page.emulate_media(media="print")
+    page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    boxes = page.evaluate(
+        """() => [...document.querySelectorAll(".scroll")].filter((box) => box.offsetParent).map((box) =>
+        [box.scrollWidth - box.clientWidth, box.scrollHeight - box.clientHeight])"""
+    )
+    assert len(boxes) > 10
+    assert max(map(max, boxes)) <= 1
+    assert page.evaluate("document.documentElement.scrollWidth") <= 794
+
+
 def test_hostile_texts_do_no_harm(opened):
     page = opened(1280)
     page.fill("#explorer-find", "hostile")

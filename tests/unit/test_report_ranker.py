@@ -71,6 +71,11 @@ def test_every_figure_of_two_models_has_facts(ar2):
     assert grid["then the last ranker"] == told["test"]["final/ranker"]["RR@10"]
     entropy = drawn["entropy"].table.where(split="test").records()
     assert {row["state"]: row["entropy"] for row in entropy}["final"] == told["entropy"]["test"]["final"]
+    pools = ["episode 1 version 0", "episode 1 version 1"]
+    assert list(opened.pools) == pools
+    lists = [f"{name} {source}" for name in pools for source in ("query", "lookahead")]
+    assert list(dict.fromkeys(drawn["composition"].table.column("list"))) == lists
+    assert list(dict.fromkeys(drawn["composition_of_pools"].table.column("list"))) == pools
     for row in drawn["disagreement"].table.records():
         assert 0 <= row["pairs turned round"] <= 1
         assert row["the ranker is better"] + row["the retriever is better"] <= 1

@@ -255,6 +255,12 @@ class Layout:
         parts = Path(relative).parts
         return int(parts[1]) if len(parts) > 1 and parts[0] == "episodes" and parts[1].isdigit() else None
 
+    @staticmethod
+    def version_within(relative: str) -> int | None:
+        """The number of the version that runs, relative to the experiment, were made for; None: for none."""
+        found = re.search(r"-v(\d+)$", relative)
+        return int(found[1]) if found else None
+
     def episodes(self) -> list[EpisodeFolder]:
         """The episodes that have a folder, in order."""
         found = [path for path in self.path.glob("episodes/*") if path.name.isdigit()]

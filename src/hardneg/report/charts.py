@@ -34,11 +34,14 @@ MAP_WIDTH = 290  # of one state's map
 
 
 def borders(table: Table) -> list[dict[str, Any]]:
-    """Where each episode after the first begins, in the steps of a table; with its name."""
+    """Where each episode but the first begins, in the steps of a table; only the first of these is named."""
     first: dict[Any, Any] = {}
     for row in table.records():
         first.setdefault(row["episode"], row["step"])
-    return [{"at": step - 0.5, "name": f"episode {episode}"} for episode, step in [*first.items()][1:]]
+    return [
+        {"at": step - 0.5, "name": f"episode {episode}" if at == 0 else str(episode)}
+        for at, (episode, step) in enumerate([*first.items()][1:])
+    ]
 
 
 def border_layers(rows: Sequence[Any]) -> list[Chart]:
@@ -112,8 +115,9 @@ def reranking_chart(table: Table) -> Chart:
 
 def forgetting_chart(table: Table) -> Chart:
     """Training queries forgotten and learned from state to state."""
-    rows = [{**row, "to": f"{row['from']} → {row['to']}"} for row in table.records()]
-    return grouped(Table.of(rows), y="to", x=("forgotten", "learned"), title="share of training queries")
+    rows = [{**row, "to": f"{row['from']}: → {row['to']}"} for row in table.records()]
+    title = "share of training queries"
+    return grouped(Table.of(rows), y="to", x=("forgotten", "learned"), title=title, parted=True)
 
 
 def trajectories_chart(table: Table) -> Chart:
@@ -317,16 +321,19 @@ def mean_profile_chart(table: Table) -> Chart:
 
 
 def timeline_chart(table: Table) -> Chart:
-    """When trainer and inferencer worked."""
+    """When trainer and inferencer worked, a row for each stage."""
     alt = altair()
-    chart = alt.Chart(data_of(table)).encode(
+    rows = sorted(
+        ({**row, "row": f"{row['lane']}: {row['stage']}"} for row in table.records()), key=lambda row: row["row"]
+    )
+    chart = alt.Chart(of_rows(rows)).encode(
         x=alt.X("from:Q", title="seconds"),
         x2="to:Q",
-        y=alt.Y("lane:N", title=None),
-        color=alt.Color("stage:N", title=None),
+        y=alt.Y("row:N", title=None, sort=None, axis=alt.Axis(labelExpr=PARTED)),
+        color=alt.Color("lane:N", title=None, legend=None),
         tooltip=tips(table),
     )
-    return tall(styled(chart.mark_bar(stroke="#ffffff", strokeWidth=0.3)), table.column("lane"), 50)
+    return tall(styled(chart.mark_bar(height=16)), [row["row"] for row in rows], PARTED_STEP)
 
 
 def gap_chart(table: Table) -> Chart:

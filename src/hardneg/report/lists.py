@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardneg.errors import InputError
-from hardneg.experiment.layout import Layout, run_of
-from hardneg.experiment.names import BM25, FINAL, shown
+from hardneg.experiment.layout import Layout, run_of, version_in
+from hardneg.experiment.names import BM25, FINAL, LAST, shown
 from hardneg.experiment.states import StateRecord
 from hardneg.keyed_random import UInt64
 from hardneg.negatives.candidates import is_known
 from hardneg.negatives.pool import NegativePool, kept_offsets, matches
 from hardneg.records import Int32, Int64, Positives, Run, offsets_of, owners, spans, take_spans
-from hardneg.report.opened import Opened
+from hardneg.report.opened import Opened, name_of_pool
 from hardneg.report.table import NotRecorded
 from hardneg.search.runs import load_run
 from hardneg.storage.artifacts import is_published
@@ -48,14 +48,23 @@ class RowLists:
 
 
 def mined(opened: Opened) -> list[tuple[str, StateRecord]]:
-    """The states that negatives were mined with; each is named by the episode that its negatives are for."""
-    found = []
-    for state in opened.trained_states:
-        if state.name == FINAL or state.runs is None:
-            continue
-        episode = Layout.episode_within(state.runs)
-        found.append((shown(state.name) if episode is None else f"episode {episode}", state))
-    return found
+    """The states that negatives were mined with, each under the name of the pool that was mined from its lists."""
+    last = (LAST, FINAL)
+    states = [one for one in opened.trained_states if one.name not in last and one.runs is not None]
+    return [(mined_pool(opened, one), one) for one in states]
+
+
+def mined_pool(opened: Opened, state: StateRecord) -> str:
+    """The name of the pool that was mined from the lists of a state, also where that is gone; else the state's."""
+    layout, runs = opened.layout, str(state.runs)
+    number, version = Layout.episode_within(runs), Layout.version_within(runs)
+    if number is None:
+        return shown(state.name)
+    folder = layout.episode(number)
+    places = [folder.version(version or 0), version_in(layout.versions, number)]
+    names = [name_of_pool(layout.relative(place)) for place in places]
+    otherwise = names[0] if version else name_of_pool(layout.relative(folder.negatives))
+    return next((name for name in names if name in opened.pools), otherwise)
 
 
 def mined_lists(opened: Opened, name: str = "query") -> dict[str, RowLists]:

@@ -1,11 +1,12 @@
 """Shapes of charts that figures share: bars, dots, lines and shares, in the look that all have (Vega-Lite).
 
-A chart can be read without colour: lines differ in dash and points in shape, and values have tooltips. Colours lie
-in the middle between black and white, so they show on light and on dark pages.
+A chart can be read without colour: lines differ in dash, points in shape and bars in how full they are, and values
+have tooltips. Colours lie in the middle between black and white, so they show on light and on dark pages.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -25,6 +26,29 @@ FAINT = "#8a8a8a"
 DENSE = 150  # from so many points on, a line has no marks for them
 ROOM = 0.055  # the least share whose part of a bar has room for its name
 PERCENT = ".0%"
+DASHES = (
+    (1, 0),
+    (8, 3),
+    (2, 2),
+    (8, 3, 2, 3),
+    (14, 4),
+    (1, 4),
+    (5, 2, 1, 2, 1, 2),
+    (3, 6),
+    (14, 3, 2, 3, 2, 3),
+    (4, 1),
+)
+POINTS = (
+    "circle",
+    "square",
+    "triangle-up",
+    "diamond",
+    "cross",
+    "triangle-down",
+    "triangle-right",
+    "triangle-left",
+)
+FILLS = (1.0, 0.45, 0.1)  # of bars that stand together: full, pale, hollow
 PARTED = "split(datum.label, ': ')"  # a label of two parts in two lines, so that a narrow page cuts neither away
 PARTED_STEP = 34  # pixels of such a label
 FITS = "(datum.end - datum.begin) * width > 6.5 * length(datum.label)"  # pixels; a page may be narrow
@@ -187,16 +211,31 @@ def lines(
     up = alt.Y(field=escaped(y), type="quantitative", title=title or y, scale=scale, **axis)
     base = alt.Chart(data_of(table)).encode(x=across, y=up, tooltip=tips(table))
     line = base.mark_line(strokeWidth=2, color=COLOURS[0])
-    points = base.mark_point(filled=True, size=40, opacity=1, fill=COLOURS[0])
+    points = base.mark_point(filled=True, size=50, opacity=1, fill=COLOURS[0])
     if by is not None:
+        names = list(dict.fromkeys(table.column(by)))
         field = {"field": escaped(by), "type": "nominal", "title": None, "sort": None}
-        line = line.encode(color=alt.Color(**field), strokeDash=alt.StrokeDash(**field))
-        points = base.mark_point(filled=True, size=40, opacity=1).encode(fill=alt.Fill(**field, legend=None))
+        dashes = alt.Scale(domain=names, range=[list(dash) for dash in repeated(DASHES, len(names))])
+        shapes = alt.Scale(domain=names, range=repeated(POINTS, len(names)))
+        hues = alt.Scale(domain=names, range=repeated(COLOURS, len(names)))  # of one domain: one legend
+        line = line.encode(color=alt.Color(**field, scale=hues), strokeDash=alt.StrokeDash(**field, scale=dashes))
+        points = base.mark_point(filled=True, size=50, opacity=1)
+        points = points.encode(color=alt.Color(**field, scale=hues), shape=alt.Shape(**field, scale=shapes))
     return styled(line if len(table) > DENSE else alt.layer(line, points))
 
 
-def grouped(table: Table, *, y: str, x: Sequence[str], title: str, form: str = PERCENT) -> Chart:
-    """Bars of each value of ``y``, one below the other, for each of the columns ``x``; each bears its value."""
+def repeated(values: Sequence[Any], count: int) -> list[Any]:
+    """The first ``count`` of some values, which begin anew where there are more."""
+    return [values[i % len(values)] for i in range(count)]
+
+
+def grouped(
+    table: Table, *, y: str, x: Sequence[str], title: str, form: str = PERCENT, parted: bool = False
+) -> Chart:
+    """Bars of each value of ``y``, one below the other, for each of the columns ``x``; each bears its value.
+
+    The names of ``parted`` bars stand in two lines, broken at a colon.
+    """
     alt = altair()
     rows = [
         {"y": row[y], "what": name, "value": row[name]}
@@ -206,7 +245,7 @@ def grouped(table: Table, *, y: str, x: Sequence[str], title: str, form: str = P
     ]
     axis = {"axis": alt.Axis(format=form)} if form == PERCENT else {}
     chart = alt.Chart(of_rows(rows)).encode(
-        y=alt.Y("y:N", title=None, sort=None),
+        y=alt.Y("y:N", title=None, sort=None, **({"axis": alt.Axis(labelExpr=PARTED)} if parted else {})),
         yOffset=alt.YOffset("what:N", sort=None),
         x=alt.X("value:Q", title=title, **axis),
         tooltip=[
@@ -215,7 +254,14 @@ def grouped(table: Table, *, y: str, x: Sequence[str], title: str, form: str = P
             alt.Tooltip("value:Q", title=title, format=".4~f"),
         ],
     )
-    filled = chart.mark_bar().encode(color=alt.Color("what:N", title=None, sort=None))
+    field = {"shorthand": "what:O", "title": None, "sort": list(x)}  # ordinal: fills are in order
+    hues = alt.Scale(domain=list(x), range=repeated(COLOURS, len(x)))
+    fills = alt.Scale(domain=list(x), range=repeated(FILLS, len(x)))
+    filled = chart.mark_bar(strokeWidth=1.5).encode(
+        fill=alt.Fill(**field, scale=hues),
+        stroke=alt.Stroke(**field, scale=hues),
+        fillOpacity=alt.FillOpacity(**field, scale=fills),
+    )
     labels = chart.mark_text(align="left", dx=4, fontSize=11).encode(text=alt.Text("value:Q", format=form))
     return tall(styled(alt.layer(filled, labels)), [row["y"] for row in rows], 14 * len(x) + 12)
 
@@ -252,11 +298,13 @@ def in_time(names: Sequence[str]) -> list[str]:
 
 
 def kind_of(name: str) -> tuple[float, str]:
-    """The episode of a first encounter, such as ``"episode 2 query"``, and its source."""
-    word, _, rest = name.partition(" ")
-    number, _, source = rest.partition(" ")
-    if word == "episode" and number.isdigit():
-        return int(number), source
+    """The number of a first encounter and its source: (2, "query") of ``"episode 2 query"``.
+
+    Where negatives are mined again within an episode it is that of the version: ``"episode 1 version 2 query"``.
+    """
+    found = re.fullmatch(r"(?:episode (\d+) ?)?(?:version (\d+) ?)?(.*)", name)
+    if found and (number := found[2] or found[1]):
+        return int(number), found[3]
     return (float("inf") if name == "other" else -1.0), name
 
 
