@@ -64,7 +64,7 @@ def steps(chosen: Namespace) -> list[Step]:
 def experiments(chosen: Namespace, seed: int) -> dict[str, Step]:
     """All experiments of a seed, by arm."""
     start = named(START, seed)
-    deep, near = {"depth": 200}, {"depth": 20}
+    deep, near = ({"depth": depth, "relative_margin": None} for depth in (200, 20))
     margin = near | {"relative_margin": MARGIN}
 
     def arm(name: str, recipe: str, **settings: object) -> Step:
@@ -86,9 +86,9 @@ def experiments(chosen: Namespace, seed: int) -> dict[str, Step]:
         START: arm(START, "warmup", **first),
         CONTROL: arm(CONTROL, "warmup", **more),
         "star-200": arm("star-200", "star", **hard, **deep),
-        "star-20": arm("star-20", "star", **hard, **near, relative_margin=None),
+        "star-20": arm("star-20", "star", **hard, **near),
         "star-20-margin": arm("star-20-margin", "star", **hard, **margin),
-        "star-margin-20": arm("star-margin-20", "star", **hard, **margin | deep, top=20),
+        "star-margin-20": arm("star-margin-20", "star", **hard, **margin | {"depth": 200, "top": 20}),
         "tele-200": arm("tele-200", "ance-tele", **tele, **deep, count=30),
         "tele-20-margin": arm("tele-20-margin", "ance-tele", **tele, **margin, count=10),
     }
