@@ -25,6 +25,7 @@ from hardneg.experiment.states import StateRecord
 from hardneg.negatives.candidates import candidates
 from hardneg.negatives.pool import ENTRY_ARRAYS, SOURCES, load_pool, matches, save_pool
 from hardneg.report import explorer, facts_time, page, scripts
+from hardneg.report.charts import borders
 from hardneg.report.drawing import draw
 from hardneg.report.explorer import explorer_data
 from hardneg.report.figures import FIGURES, SECTIONS
@@ -343,6 +344,16 @@ def test_charts_tell_their_parts_apart_without_colour():
     bar = grouped(table, y="state", x=("a", "b", "c"), title="share").to_dict()["layer"][0]["encoding"]
     fills = bar["fillOpacity"]["scale"]["range"]
     assert all(before - after > 0.3 for before, after in pairwise(fills))
+
+
+def test_names_of_episodes_do_not_lie_on_each_other():
+    begins = {1: 1, 2: 301, 3: 309, 4: 330, 5: 400}  # of 1,000 steps; "episode 2" reaches to 409
+    rows = [{"episode": max(e for e, at in begins.items() if at <= step), "step": step} for step in range(1, 1001)]
+    found = borders(Table.of(rows))
+    assert [row["at"] for row in found] == [300.5, 308.5, 329.5, 399.5]
+    assert [row["name"] for row in found] == ["episode 2", "", "", ""]
+    far = [{"episode": 1 + step // 250, "step": step} for step in range(1000)]
+    assert [row["name"] for row in borders(Table.of(far))] == ["episode 2", "3", "4"]
 
 
 def test_errors_of_states_are_tested_in_pairs(trained):

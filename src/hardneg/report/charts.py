@@ -28,20 +28,26 @@ from hardneg.report.shapes import (
 )
 from hardneg.report.table import Table
 
+ROOM = 0.012  # of a picture's width, for a letter of an episode's name
 MAP_WIDTH = 290  # of one state's map
 
 # ---------------------------------------------------------------- curves
 
 
 def borders(table: Table) -> list[dict[str, Any]]:
-    """Where each episode but the first begins, in the steps of a table; only the first of these is named."""
+    """Where each episode but the first begins, in the steps of a table; names that would overlap are left out."""
     first: dict[Any, Any] = {}
     for row in table.records():
         first.setdefault(row["episode"], row["step"])
-    return [
-        {"at": step - 0.5, "name": f"episode {episode}" if at == 0 else str(episode)}
-        for at, (episode, step) in enumerate([*first.items()][1:])
-    ]
+    span = max((row["step"] for row in table.records()), default=0)
+    found: list[dict[str, Any]] = []
+    free = 0.0  # from here on there is room for a name
+    for episode, step in [*first.items()][1:]:
+        name = str(episode) if found else f"episode {episode}"
+        found.append({"at": step - 0.5, "name": name if step >= free else ""})
+        if step >= free:
+            free = step + span * ROOM * len(name)
+    return found
 
 
 def border_layers(rows: Sequence[Any]) -> list[Chart]:
