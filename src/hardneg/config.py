@@ -33,6 +33,7 @@ S = TypeVar("S", bound="Settings")
 
 WIDE = 80  # characters of a value that is shown: a digest in quotes has 66
 MOST = 64 << 10  # bytes of a settings file: reading takes the square of a key's length
+SHORT = 3  # letters of a word of which one wrong letter is much
 PARTED = {  # presets of earlier versions that are now two: random negatives of the batch, and of the corpus
     ("warmup", f"{before}random"): (f"{before}in-batch", f"{before}corpus-random")
     for before in ("bm25-", "bm25-to-", "bm25-to-bm25-")
@@ -350,7 +351,7 @@ def known_keys(settings: type[BaseModel], prefix: str = "") -> list[str]:
 def nearest(word: str, known: Sequence[str] | Mapping[str, Any]) -> str:
     """Advice for an unknown word: the nearest known one, or all known ones."""
     names = list(known)
-    close = difflib.get_close_matches(word, names, 1, 0.6)
+    close = difflib.get_close_matches(word, names, 1, 0.6 if len(word) > SHORT else 0.5)
     return f"did you mean '{close[0]}'?" if close else f"known are: {', '.join(sorted(names))}"
 
 

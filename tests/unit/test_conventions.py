@@ -254,7 +254,7 @@ ASKED = jsonl([{"qid": "q", "question": "x", "positive_ctxs": ["1"]}])
         ({"train__json": '[\n{"question": "a"}\n'}, "train.json:3: BAD_JSON: 'the end of the file' where"),
         ({"train__json": '[{"question": "a"}]\n[]'}, "train.json:2: BAD_JSON: more text after the array's end"),
         ({"train__json": '[\n\n{"question": nope}]'}, "train.json:3: BAD_JSON: not valid JSON (Expecting value)"),
-        ({"train__json": '[\n"text"]'}, "train.json:2: BAD_JSON: a str where an object is expected"),
+        ({"train__json": '[\n"text"]'}, "train.json:2: BAD_JSON: a text where an object is expected"),
         ({"train__json": "[" * 100_000}, "train.json:1: BAD_JSON"),
         ({"train__json": '[{"a": ' + "1" * 5000 + "}]"}, "train.json:1: BAD_JSON"),
         ({"train__json": b'[\n{"question": "\xe9"}]'}, "train.json:2: BAD_UTF8: not UTF-8 at byte 15 (0xe9)"),
