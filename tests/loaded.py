@@ -149,6 +149,17 @@ def run(command, *, timeout=None, check=False, capture_output=False, **options):
     return done
 
 
+def finish(process, timeout=300):
+    """Status, stdout and stderr of a process, which is killed if it takes too long."""
+    try:
+        out, err = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise
+    return process.returncode, out, err
+
+
 # ---------------------------------------------------------------- the server
 
 

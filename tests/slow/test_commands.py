@@ -22,6 +22,7 @@ import pytest
 import loaded
 from faults.injected import LINE
 from hardneg.data.importing import open_data
+from loaded import finish
 from worlds.tiny_world import tiny_collection, tiny_model
 
 pytestmark = pytest.mark.slow
@@ -51,17 +52,6 @@ def start(*arguments, process=loaded.Popen, **options):
     # float32: sharded encoding must equal the experiment's own bit for bit, which bfloat16 does not promise
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HARDNEG_PRECISION": "float32"}
     return process([PROGRAM, *map(str, arguments)], env=environment, **pipes)
-
-
-def finish(process, timeout=300):
-    """Status, stdout and stderr of a command."""
-    try:
-        out, err = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
-        raise
-    return process.returncode, out, err
 
 
 def hardneg(*arguments, **options):

@@ -22,6 +22,7 @@ from safetensors.torch import load_file, save_file
 import loaded
 from faults.injected import LINE, Payload
 from formats.samples import BEIR, files
+from loaded import finish
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 pytestmark = pytest.mark.slow
@@ -54,16 +55,6 @@ def start(*arguments, before=None):
     if before is None:
         return loaded.Popen(command, env=environment, **pipes)
     return subprocess.Popen(command, env=environment, preexec_fn=before, **pipes)
-
-
-def finish(process, timeout=300):
-    try:
-        out, err = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
-        raise
-    return process.returncode, out, err
 
 
 def only_line(err):

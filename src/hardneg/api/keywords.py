@@ -102,7 +102,7 @@ class Keywords(Options, total=False):
     cache_tokens: int
     """Tokens of a chunk of the gradient cache."""
     recompute_layers: bool
-    """Whether the backward pass computes each layer again, instead of keeping it, to save memory."""
+    """Whether the backward pass computes layers again, to save memory."""
     mask_known_positives: bool
     """Whether a passage that is a positive of the query, or has the text of one, is left out of its negatives."""
     min_steps: int | None
@@ -110,9 +110,7 @@ class Keywords(Options, total=False):
     max_steps: int | None
     """At most so many steps are made where `epochs` would give more. `steps` wins over it."""
     measure_every: int | float | None
-    """How often dev is measured during training: an integer in steps, a number below 1 as a share of the
-    schedule.
-    """
+    """How often dev is measured in training: an integer in steps, a number below 1 as a share of the schedule."""
     dev_passages: int | None
     """Dev is judged among this many first passages of BM25 and the positives, if these are less than half of all.
     None: among all passages.
@@ -479,8 +477,8 @@ class RankerTrainingKeywords(Keywords, total=False):
     top: int | None
     """Of what the bounds leave, only so many with the highest scores are kept."""
     sources: list[Literal["first", "bm25", "query", "random"]]
-    """Where negatives come from: `first` (the pool of `--pool`, else what ranks first: `--retriever`, else BM25),
-    `bm25`, `query` (what `--retriever` retrieves), `random`. None: `first`.
+    """Where negatives come from: `first` (`--pool`, else what ranks first), `bm25`, `query` (hits of
+    `--retriever`), `random`. None: `first`.
     """
     negatives_per_query: int
     """Mined negatives of a query in a step."""

@@ -153,8 +153,8 @@ MEANINGS: dict[str, Meaning] = {
         ZHAN,
     ),
     "sources": Meaning(
-        "Where negatives come from: `first` (the pool of `--pool`, else what ranks first: `--retriever`, else"
-        " BM25), `bm25`, `query` (what `--retriever` retrieves), `random`. None: `first`.",
+        "Where negatives come from: `first` (`--pool`, else what ranks first), `bm25`, `query` (hits of"
+        " `--retriever`), `random`. None: `first`.",
         "list of sources",
     ),
     "negatives_per_query": Meaning("Mined negatives of a query in a step.", "passages"),
@@ -330,8 +330,7 @@ MEANINGS: dict[str, Meaning] = {
         "Measures of dev and test. The first one decides which state is kept.", "list, such as RR@10"
     ),
     "measure_every": Meaning(
-        "How often dev is measured during training: an integer in steps, a number below 1 as a share of the"
-        " schedule.",
+        "How often dev is measured in training: an integer in steps, a number below 1 as a share of the schedule.",
         "optimiser steps or share",
     ),
     "dev_passages": Meaning(
@@ -374,7 +373,7 @@ MEANINGS: dict[str, Meaning] = {
     ),
     "cache_tokens": Meaning("Tokens of a chunk of the gradient cache.", "tokens", CACHE),
     "recompute_layers": Meaning(
-        "Whether the backward pass computes each layer again, instead of keeping it, to save memory.",
+        "Whether the backward pass computes layers again, to save memory.",
         "",
         "Chen et al., 2016",
     ),
