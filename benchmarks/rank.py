@@ -28,7 +28,7 @@ from material import MODEL, docs, passages, queries, some
 
 SIZE = {"queries": 4, "passages": 100, "length": 256}
 GOAL = 1.5
-TRAINING = {"queries": 8, "passages": 16, "steps": 1}
+TRAINING = {"queries": 8, "passages": 16, "steps": 1, "micro_queries": 2}
 LENGTHS = (512, 256, 128)  # tokens of a pair at most; 512 is what both take by default
 TRAINING_GOAL = 3.0
 CERTAIN = 100.0  # a label that softmax turns into 1, beside labels of 0
@@ -124,7 +124,8 @@ def products(size: Mapping[str, Any], *, backward: bool = False) -> Run:
     lengths = store.lengths(query_rows, passage_rows)
     config = ranker.tower.transformer.config
     h, wide, heads = config.hidden_size, config.intermediate_size, config.num_attention_heads
-    weights = [torch.randn(*shape) for shape in (*[(h, h)] * 4, (h, wide), (wide, h))]
+    kind = {"float32": torch.float32, "bfloat16": torch.bfloat16}[size.get("precision", "float32")]
+    weights = [torch.randn(*shape, dtype=kind) for shape in (*[(h, h)] * 4, (h, wide), (wide, h))]
     batches = [lay_out(-np.sort(-lengths[rows]), torch.device("cpu")) for rows in plan_batches(lengths, BUDGET)]
 
     def multiply(x: torch.Tensor, y: torch.Tensor) -> None:
@@ -135,14 +136,14 @@ def products(size: Mapping[str, Any], *, backward: bool = False) -> Run:
     @torch.no_grad()
     def run() -> dict[str, np.ndarray]:
         for layout in batches:
-            states = {width: torch.randn(len(layout.positions), width) for width in (h, wide)}
+            states = {width: torch.randn(len(layout.positions), width, dtype=kind) for width in (h, wide)}
             for _ in range(config.num_hidden_layers - 1):
                 for weight in weights:
                     multiply(states[len(weight)], weight)
                 for count, length in layout.groups:
-                    part = torch.ones(count * heads, length, h // heads)
+                    part = torch.ones(count * heads, length, h // heads, dtype=kind)
                     multiply(part, part.mT)
-                    multiply(torch.ones(count * heads, length, length), part)
+                    multiply(torch.ones(count * heads, length, length, dtype=kind), part)
             for weight in weights[:2]:
                 multiply(states[h], weight)
         return {}
@@ -183,13 +184,14 @@ def hardneg_training(size: Mapping[str, Any]) -> Run:
     b, width = size["queries"], size["passages"]
     rows = np.arange(b * width, dtype=np.int32).reshape(b, width)
     batch = GroupBatch(np.arange(b, dtype=np.int32), rows, b, size.get("micro_queries"))
+    precision = size.get("precision", "float32")
 
     def loss(part: GroupBatch) -> StepOutput:
-        scores = ranker_scores(ranker, part, store, "float32", cache_tokens=size.get("cache_tokens"))
+        scores = ranker_scores(ranker, part, store, precision, cache_tokens=size.get("cache_tokens"))
         losses = ranker_nll(scores, torch.from_numpy(own_mask(part, None)))
         return StepOutput(losses.sum() / part.step_queries)
 
-    first = {} if "unchecked" in size else train.check(ranker.eval(), lambda: loss(batch).loss)
+    first = {} if "unchecked" in size else checked(ranker.eval(), batch, loss)
     optimizer, done = adamw(ranker), 0
 
     def run() -> dict[str, np.ndarray]:
@@ -203,6 +205,20 @@ def hardneg_training(size: Mapping[str, Any]) -> Run:
         return first
 
     return run
+
+
+def checked(ranker: Any, batch: Any, loss: Any) -> dict[str, np.ndarray]:
+    """Loss and gradient norm of the first step, without dropout, one micro-batch after another."""
+    import torch
+
+    total = 0.0
+    for part in batch.micro():
+        value = loss(part).loss
+        value.backward()
+        total += float(value.detach())
+    norm = torch.nn.utils.get_total_norm([p.grad for p in ranker.parameters() if p.grad is not None])
+    ranker.zero_grad(set_to_none=True)
+    return {"loss": np.array(total), "norm": norm.numpy()}
 
 
 def memory_of_steps(size: Mapping[str, Any], queries: int, **options: int) -> Run:
@@ -290,6 +306,7 @@ def trainer_of_sentence_transformers(size: Mapping[str, Any], mini_batch_size: i
         per_device_train_batch_size=b,
         max_steps=size["steps"],
         learning_rate=RATE,
+        bf16=size.get("precision") == "bfloat16",
         use_cpu=True,
         save_strategy="no",
         logging_strategy="no",
@@ -315,17 +332,23 @@ def training_gate(found: dict[str, dict[str, np.ndarray]]) -> dict[str, float]:
 
 def training_contests() -> list[Contest]:
     """Pairs of real lengths, up to what both take by default; and shorter ones, where less is padded."""
-    contenders = {
-        "hardneg float32": "rank:hardneg_training",
-        "CrossEncoderTrainer": "rank:trainer_of_sentence_transformers",
-        "CrossEncoderTrainer, one batch": "rank:trainer_of_whole_batches",
-        "the products alone": "rank:products_of_training",
-    }
+    from hardneg.process.hardware import best_precision
+
+    precision = best_precision("cpu")
+    peer = f"CrossEncoderTrainer {precision}"
+    contenders = {f"hardneg {precision}": "rank:hardneg_training", peer: "rank:trainer_of_sentence_transformers"}
+    whole = {f"{peer}, one batch": "rank:trainer_of_whole_batches"}
+    bound = {"the products alone": "rank:products_of_training"}
+    size = {**TRAINING, "precision": precision}
     work = (float(TRAINING["queries"] * TRAINING["passages"] * TRAINING["steps"]), "pairs/s")
-    goals = {"CrossEncoderTrainer": TRAINING_GOAL}
     return [
         Contest(
-            f"rank-train-{length}", contenders, {**TRAINING, "length": length}, training_gate, work, goals=goals
+            f"rank-train-{length}",
+            contenders | (whole if length < max(LENGTHS) else {}) | bound,  # on paper one batch of the longest takes 30 GiB
+            {**size, "length": length},
+            training_gate,
+            work,
+            goals={peer: TRAINING_GOAL},
         )
         for length in LENGTHS
     ]

@@ -120,12 +120,17 @@ def warm_up(chosen: Namespace, seed: int) -> Step:
 
 
 def first_ranker(chosen: Namespace, seed: int) -> Step:
-    """D⁰: the encoder with a new head, trained on G⁰'s candidates, measured by what it makes of G⁰'s hits."""
+    """D⁰: the encoder with a new head, trained on G⁰'s hits and random passages, measured by what it makes of G⁰'s hits.
+
+    A new head learns from passages that have nothing to do with the query what G⁰'s hits alone do not show it.
+    """
     settings = {
-        "negatives_per_query": chosen.negatives,
-        "count": chosen.depth,
+        "sources": ["query", "random"],
+        "negatives_per_query": chosen.first_ranker_negatives,
+        "depth": chosen.first_ranker_depth,
+        "count": min(chosen.depth, chosen.first_ranker_depth),
         "steps": chosen.first_ranker_steps,
-        "queries_per_step": chosen.ranker_queries,
+        "queries_per_step": chosen.first_ranker_queries,
         "learning_rate": chosen.first_ranker_rate,
         "max_length": 32 + chosen.passage_length,
         "rerank": chosen.rerank_depth,
