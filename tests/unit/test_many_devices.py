@@ -11,7 +11,7 @@ from hardneg.errors import SettingsError
 from hardneg.models.loading import load_encoder
 from hardneg.recipes import microbenchmarks as timing
 from hardneg.recipes.estimate import describe_work, take_sample, time_stages, tokens_of_step
-from hardneg.recipes.many_devices import BETWEEN, WITHIN, Devices, parse_devices
+from hardneg.recipes.many_devices import BETWEEN, WITHIN, Devices, overlap, parse_devices
 from hardneg.recipes.microbenchmarks import spread
 from hardneg.recipes.settings import Episode
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
@@ -23,7 +23,56 @@ def test_devices_are_named_by_a_number_or_by_two(text, machines, each):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "0", "x", "8x", "x8", "-1", "2x0", "1.5", "2x8x4", "cuda", "٣", "9" * 30, "True"]
+    ("text", "devices"),
+    [
+        ("6+2", Devices(1, 6, 2)),
+        ("8@25", Devices(1, 8, 0, 25e9)),
+        ("2x8@0.5", Devices(2, 8, 0, 5e8)),
+        ("1+1@10", Devices(1, 1, 1, 1e10)),
+    ],
+)
+def test_a_group_that_mines_and_a_rate_stand_behind_the_number(text, devices):
+    assert parse_devices(text) == devices
+
+
+def test_a_given_rate_takes_the_place_of_the_assumed_ones():
+    assert Devices(1, 2, given=5e9).exchange_seconds(10e9) == 2
+    assert Devices(2, 1, given=5e9).exchange_seconds(10e9) == 2
+
+
+def test_two_groups_overlap_but_for_the_first_version_and_the_last_measurement():
+    stages = {"encode": 30.0, "search": 10.0, "train": 90.0, "exchange gradients": 10.0, "tokenise": 5.0}
+    assert overlap(stages, states=4, steps=50) == (20.0, 10.0, 5.0)  # two versions beside 100 seconds of training
+    assert overlap({**stages, "encode": 470.0}, states=4, steps=50) == (100.0, 120.0, 60.0)
+    assert overlap(stages, states=2, steps=50).seconds == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "6+",
+        "+2",
+        "6+0",
+        "2x3+2",
+        "8@",
+        "8@0",
+        "8@0.0",
+        "8@-1",
+        "8@x",
+        "",
+        "0",
+        "x",
+        "8x",
+        "x8",
+        "-1",
+        "2x0",
+        "1.5",
+        "2x8x4",
+        "cuda",
+        "٣",
+        "9" * 30,
+        "True",
+    ],
 )
 def test_what_is_no_number_of_devices_is_refused(text):
     with pytest.raises(SettingsError) as raised:
@@ -85,6 +134,27 @@ def test_an_index_of_faiss_is_searched_by_one(counted):
     assert found[0] == found[1]
 
 
+def test_a_group_that_mines_encodes_and_searches_beside_training(counted):
+    data, encoder = counted
+    one, groups = (
+        describe_work(
+            work_of(data, episodes=[Episode(1, 60, 16, 8, 5)], devices=devices), encoder, seeds=2, measure=True
+        )
+        for devices in (Devices(1, 3), Devices(1, 3, 2))
+    )
+    apart, alone = groups["seconds"], one["seconds"]
+    assert apart["train"] == alone["train"]
+    assert apart["encode"] == pytest.approx(alone["encode"] * 3 / 2)
+    assert apart["search"] == pytest.approx(alone["search"] * 3 / 2)
+    version = (apart["encode"] + apart["search"]) / 2 / 3  # two seeds of three states
+    stages = sum(value for stage, value in apart.items() if stage != "total")
+    beside = min(version, (apart["train"] + apart["exchange gradients"]) / 2)
+    assert apart["total"] == pytest.approx(stages - 2 * beside)
+    assert groups["facts"]["devices"].startswith("3 train and 2 mine")
+    assert "training steps" in groups["facts"]["a version of the negatives takes, about"]
+    assert "a version of the negatives takes, about" not in one["facts"]
+
+
 def test_what_is_assumed_is_said(counted):
     data, encoder = counted
     facts = describe_work(work_of(data, devices=Devices(2, 8)), encoder, seeds=1, measure=True)["facts"]
@@ -112,3 +182,24 @@ def test_the_command_estimates_for_several(world, hardneg, tmp_path, recipe):
         assert (status, said.count("\n")) == (2, 1), said
         assert line in said
     assert not (tmp_path / "exp").exists()
+
+
+def test_only_asynchronous_ance_has_a_group_that_mines(world, hardneg, tmp_path):
+    shared = [
+        "--data",
+        world.collection.path,
+        "--model",
+        world.model,
+        "--out",
+        tmp_path / "exp",
+        "--device",
+        "cpu",
+    ]
+    asked = [*shared, "--json", "--estimate", "--devices", "2+1"]
+    for words in (["warmup"], ["ranker"], ["ance"], ["ance", "--set", "mode=sync"]):
+        status, _, said = hardneg("train", *words, *asked)
+        assert status == 2
+        assert "BAD_DEVICES: devices = 2+1 has a group that mines" in said
+    status, out, said = hardneg("train", "ance", "--set", "mode=async", *asked)
+    assert status == 0, said
+    assert json.loads(out)["facts"]["devices"].startswith("2 train and 1 mine")

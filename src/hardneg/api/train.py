@@ -31,7 +31,7 @@ from hardneg.recipes.ance.supervision import team
 from hardneg.recipes.estimate import describe_work
 from hardneg.recipes.frozen import frozen_models
 from hardneg.recipes.frozen_cost import frozen_work
-from hardneg.recipes.many_devices import parse_devices
+from hardneg.recipes.many_devices import ALONE, parse_devices
 from hardneg.recipes.settings import Recipe
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.recipes.untrained import from_own
@@ -153,7 +153,9 @@ def plan(
     Parameters
     ----------
     estimate : also how long it would take here, and how much memory, timed on a sample.
-    devices : the estimate is for so many devices like this one: 8, or ``2x8`` for eight on each of two machines.
+    devices : the estimate is for so many devices like this one: 8; ``2x8`` for eight on each of two machines;
+        ``6+2`` for six that train and two that mine (``ance`` in its asynchronous modes); each with ``@25``
+        behind it where a device sends 25 GB a second to another one.
     options : and all others as :func:`prepare` describes them: what training takes.
 
     Returns
@@ -165,9 +167,14 @@ def plan(
     As :func:`~hardneg.api.recipes.train`.
     """
     many = parse_devices(str(devices))
-    if many.count > 1 and not estimate:
+    if many != ALONE and not estimate:
         raise SettingsError("USAGE", f"devices = {devices} without an estimate", "ask for one, too: --estimate")
     task = prepare(recipe, data, model, out, **options)
+    if many.mining and getattr(task.settings, "mode", "sync") == "sync":
+        what = f"devices = {devices} has a group that mines, which only ance has, if it is asynchronous"
+        raise SettingsError(
+            "BAD_DEVICES", what, f"write {many.count + many.mining}, or take ance with mode = async"
+        )
     if recipe.trains == "ranker":
         return plan_ranker(task, measure=estimate, devices=many)
     start = with_ranker(open_start(task, compare_texts=False), task)

@@ -165,7 +165,10 @@ Estimate = Annotated[bool, option("--estimate", help="Print time, disk and memor
 DevicesOption = Annotated[
     str,
     option(
-        help="Estimate for so many devices like this one: 8, or 2x8 on two machines.", metavar="N", panel="Run"
+        help="Estimate for so many devices like this one: 8; 2x8 on two machines; 6+2 where two only mine; 8@25 "
+        "where they exchange 25 GB/s.",
+        metavar="N",
+        panel="Run",
     ),
 ]
 

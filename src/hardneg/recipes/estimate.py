@@ -21,7 +21,7 @@ from hardneg.models.tokenizing import shorter
 from hardneg.negatives.mining import training_depth
 from hardneg.process.hardware import Precision
 from hardneg.process.progress import clock, size_text
-from hardneg.recipes.many_devices import ALONE, Devices
+from hardneg.recipes.many_devices import ALONE, Devices, overlap
 from hardneg.recipes.microbenchmarks import (
     TIMED_TOKENS,
     encode_seconds,
@@ -234,7 +234,12 @@ def describe_work(
             more = add_beside(stages, work, one)
             disk, memory = disk + more.disk, memory + more.memory
         seconds = {stage: seeds * value for stage, value in stages.items()}
-        plan["seconds"] = seconds | {"total": sum(seconds.values())}
+        total = sum(seconds.values())
+        if work.devices.mining:
+            both = overlap(stages, work.states, sum(one.steps for one in work.episodes))
+            total -= seeds * both.seconds
+            facts |= both.facts
+        plan["seconds"] = seconds | {"total": total}
         plan["bytes"] = {"disk": seeds * disk, "memory": memory}
         facts |= {f"time to {stage}": clock(value) for stage, value in seconds.items()}
         facts["time in all, about"] = clock(plan["seconds"]["total"])
@@ -335,7 +340,7 @@ def time_stages(work: CostModel, encoder: BiEncoder, sample: Sample) -> tuple[di
     a_search = indexed * search_seconds(encoder.dim, indexed, k, work.store_dtype)
     seconds = {
         "tokenise": sample.seconds * texts / (len(sample.queries) + len(sample.passages) / sample.chunks),
-        "encode": work.devices.share(tokens)
+        "encode": work.devices.miners.share(tokens)
         * encode_seconds(encoder, sample.passages, work.token_budget, work.precision),
         "search": shared_search(work, searched * a_search),
     }
@@ -349,7 +354,7 @@ def time_stages(work: CostModel, encoder: BiEncoder, sample: Sample) -> tuple[di
 
 def shared_search(work: CostModel, seconds: float) -> float:
     """Seconds of a search that takes one device so long; an index of faiss is searched by one process alone."""
-    return seconds if work.index else work.devices.share(seconds)
+    return seconds if work.index else work.devices.miners.share(seconds)
 
 
 def add_exchange(seconds: dict[str, float], work: CostModel, steps: int, size: float) -> None:
@@ -397,7 +402,9 @@ def whole_encoding(work: CostModel, encoder: BiEncoder, sample: Sample, sides: S
     """Seconds to encode all texts of these sides once."""
     texts = {"query": work.data.collection.n_queries, "passage": work.data.collection.n_passages}
     tokens = sample.tokens(*(texts[side] if side in sides else 0 for side in ("query", "passage")))
-    return work.devices.share(tokens) * encode_seconds(encoder, sample.passages, work.token_budget, work.precision)
+    return work.devices.miners.share(tokens) * encode_seconds(
+        encoder, sample.passages, work.token_budget, work.precision
+    )
 
 
 def add_own(seconds: dict[str, float], work: CostModel, own: Own) -> None:

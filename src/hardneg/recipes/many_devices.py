@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from hardneg.errors import SettingsError
+from hardneg.process.progress import clock
 
 WITHIN = 10e9  # bytes a second that a device sends to another one of its machine: assumed, as over PCIe
 BETWEEN = 1.25e9  # and to one of another machine: assumed, as over Ethernet of 10 Gbit/s
@@ -14,20 +17,38 @@ MOST = 100_000
 
 @dataclass(frozen=True)
 class Devices:
-    """Equal devices that train together, as many on each machine."""
+    """Equal devices that train together, as many on each machine.
+
+    Attributes
+    ----------
+    mining : devices that mine beside them, as a group of their own; 0: those that train do all.
+    given : bytes a second that a device sends to another one, where the user knows it; None: it is assumed.
+    """
 
     machines: int = 1
     each: int = 1  # devices of a machine
+    mining: int = 0
+    given: float | None = None
 
     @property
     def count(self) -> int:
-        """The number of devices in all."""
+        """The number of devices that train."""
         return self.machines * self.each
 
     @property
+    def miners(self) -> Devices:
+        """The devices that encode, search and mine: these, or the group that does nothing else."""
+        return replace(self, machines=1, each=self.mining, mining=0) if self.mining else self
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether one device does all."""
+        return self.count == 1 and not self.mining
+
+    @property
     def rate(self) -> float:
-        """Bytes a second that pass from one device to the next where that is slowest; assumed."""
-        return WITHIN if self.machines == 1 else BETWEEN
+        """Bytes a second that pass from one device to the next where that is slowest."""
+        return self.given or (WITHIN if self.machines == 1 else BETWEEN)
 
     def exchange_seconds(self, size: float) -> float:
         """Seconds in which ``size`` bytes of gradients are summed, if nothing else is done meanwhile.
@@ -43,32 +64,77 @@ class Devices:
     @property
     def facts(self) -> dict[str, str]:
         """The number of devices, and what the estimate takes for granted; nothing for one."""
-        if self.count == 1:
+        if self.is_alone:
             return {}
         machines = f" on {self.machines} machines" if self.machines > 1 else ""
+        train = f"{self.count} train and {self.mining} mine" if self.mining else f"{self.count}{machines}"
         assumed = (
             "steps, encoding and exact search are divided evenly; updates, tokenising, scores of pairs, faiss and "
             f"files are not; gradients pass at {self.rate / 1e9:g} GB/s, none of it while a backward pass runs"
         )
-        return {
-            "devices": f"{self.count}{machines}, each as fast as this one; memory is of one",
-            "assumed": assumed,
-        }
+        return {"devices": f"{train}, each as fast as this one; memory is of one", "assumed": assumed}
 
 
 ALONE = Devices()
+FORMS = re.compile(r"(?:([1-9][0-9]{0,5})x)?([1-9][0-9]{0,5})(?:\+([1-9][0-9]{0,5}))?(?:@([0-9]+(?:\.[0-9]+)?))?")
 
 
 def parse_devices(text: str) -> Devices:
-    """The devices that ``8`` or ``2x8`` (eight on each of two machines) names.
+    """The devices that a text names.
+
+    ``8``; ``2x8``, eight on each of two machines; ``6+2``, six that train and two that mine; each with ``@25``
+    behind it: a device sends 25 GB a second to another one.
 
     Raises
     ------
-    SettingsError : it is neither.
+    SettingsError : it is none of these.
     """
-    found = re.fullmatch(r"(?:([1-9][0-9]{0,5})x)?([1-9][0-9]{0,5})", text)
-    devices = Devices(int(found[1] or 1), int(found[2])) if found else None
-    if devices is None or devices.count > MOST:
+    found = FORMS.fullmatch(text) if text.isascii() else None
+    devices = None
+    if found:
+        machines, each, mining, rate = found.groups()
+        devices = Devices(int(machines or 1), int(each), int(mining or 0), float(rate) * 1e9 if rate else None)
+    if devices is None or devices.count + devices.mining > MOST or devices.given == 0:
         what = f"'{text:.40}' is no number of devices"
-        raise SettingsError("BAD_DEVICES", what, "write 8, or 2x8 for eight on each of two machines")
+        fix = "write 8; 2x8 for eight on each of two machines; 6+2 where two only mine; 8@25 for 25 GB/s"
+        raise SettingsError("BAD_DEVICES", what, fix)
+    if devices.mining and devices.machines > 1:
+        what = f"'{text:.40}' has several machines and a group that mines"
+        raise SettingsError("BAD_DEVICES", what, "write the number of all that train, as in 16+2")
     return devices
+
+
+class Overlap(NamedTuple):
+    """What two groups do at the same time.
+
+    Attributes
+    ----------
+    seconds : that are saved, for one group works while the other does.
+    version : seconds in which the group that mines makes a version of the negatives.
+    steps : that the other group makes meanwhile.
+    """
+
+    seconds: float
+    version: float
+    steps: float
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Them, for people."""
+        return {
+            "a version of the negatives takes, about": f"{clock(self.version)}, {self.steps:.0f} training steps"
+        }
+
+
+def overlap(seconds: Mapping[str, float], states: int, steps: int) -> Overlap:
+    """How far two groups work at the same time; beside the first version and the last measurement nobody trains.
+
+    Parameters
+    ----------
+    seconds : by stage, of all ``states``: the first version, one for each refresh, and the final measurement.
+    steps : of training in all.
+    """
+    training = seconds["train"] + seconds.get("exchange gradients", 0.0)
+    version = (seconds["encode"] + seconds["search"]) / states
+    beside = min(training, version * max(states - 2, 0))
+    return Overlap(beside, version, steps * version / training if training else 0.0)
