@@ -250,6 +250,38 @@ def test_varlen_gets_the_layout_and_the_scale(monkeypatch, most):
     assert max(map(len, calls)) == min(most, len(LENGTHS))
 
 
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("long", [1 << 18, 20 * 20])
+def test_half_precision_attends_within_its_rounding_by_products_and_by_the_kernel(monkeypatch, fused, long):
+    """Which of the two is faster depends on the processor; both are tried. Long sequences go to the kernel."""
+    by_kernel, kernel = [], torch.nn.functional.scaled_dot_product_attention
+
+    def counted(query, *others, **named):
+        by_kernel.append(query.shape[-2])
+        return kernel(query, *others, **named)
+
+    monkeypatch.setattr(packing, "fuses_half_attention", lambda device: fused)
+    monkeypatch.setattr(packing, "LONG", long)
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", counted)
+    layout = lay_out(LENGTHS, CPU)
+    q, k, v = torch.randn(3, LENGTHS.sum(), 2, 4, generator=torch.Generator().manual_seed(1)).bfloat16()
+    found = packing._by_length(q, k, v, layout, 0.5, 0.0)
+    spans = list(itertools.pairwise(offsets_of(LENGTHS).tolist()))
+    exact = torch.stack(
+        [
+            torch.cat(
+                [slow_attention(q[a:b, h].float(), k[a:b, h].float(), v[a:b, h].float(), 0.5) for a, b in spans]
+            )
+            for h in range(2)
+        ],
+        1,
+    )
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.float(), exact, atol=0.02, rtol=0.02)
+    expected = {64, 40, 17, 9, 3} if fused else {length for length in (64, 40) if length**2 > long}
+    assert set(by_kernel) == expected
+
+
 @pytest.mark.parametrize("most", [1, 2, 4])
 def test_no_more_sequences_are_attended_together_than_a_kernel_takes(models, ids, monkeypatch, most):
     """Above 65,535 CUDA's attention fails; with fewer at a time, states and gradients are the same."""

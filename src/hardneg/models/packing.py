@@ -21,12 +21,13 @@ from torch import Tensor, nn
 from hardneg.models.dropout import drop, use_fast_dropout
 from hardneg.models.first_token import FAMILIES as NARROWED
 from hardneg.models.first_token import FirstTokens
-from hardneg.process.hardware import has_half_kernels
+from hardneg.process.hardware import fuses_half_attention, has_half_kernels
 from hardneg.records import Int64, offsets_of
 
 ATTENTION = "hardneg_packed"
 WINDOW = 1 << 16  # sequences sorted together
 GROUP = 1 << 17  # attention weights of one head computed at once: they stay in the processor's cache
+LONG = 1 << 18  # attention weights of one head of a sequence; torch computes more of them in parts
 SEQUENCES = (1 << 16) - 1  # attended together at most: CUDA's grids take no more in that direction
 
 # The model types tested to run flat, and whether positions start behind the padding id.
@@ -278,12 +279,16 @@ def _by_length(
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, scaling: float, dropout: float) -> Tensor:
-    """Attention by plain products of matrices.
+    """Attention by plain products of matrices, or by torch's fused kernel where that is faster.
 
-    torch's fused kernel is as fast on the CPU only where nothing is differentiated.
+    On the CPU it is as fast only where nothing is differentiated, and in half precision only with AMX. It needs
+    less memory, so it computes what is too long for plain products.
     """
     if not dropout and not (torch.is_grad_enabled() and query.requires_grad):
-        return F.scaled_dot_product_attention(query, key, value, scale=scaling)
+        half = query.dtype in (torch.bfloat16, torch.float16)
+        if not half or query.shape[-2] ** 2 > LONG or fuses_half_attention(query.device):
+            return F.scaled_dot_product_attention(query, key, value, scale=scaling)
+        return torch.softmax((query * scaling) @ key.transpose(-2, -1), -1) @ value
     weights = torch.softmax((query * scaling) @ key.transpose(-2, -1), -1, dtype=torch.float32).to(query.dtype)
     if dropout:
         weights = drop(weights, dropout)
