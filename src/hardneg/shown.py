@@ -55,12 +55,17 @@ def html_table(caption: str, columns: Columns, most: int = MOST) -> str:
     return f"{top}<thead><tr>{head}</tr></thead><tbody>{body}{more}</tbody></table>"
 
 
+def decimals(value: float) -> str:
+    """A number with four decimals; one that these would round to nought, such as a p-value, by its size."""
+    return f"{value:.0e}" if 0 < abs(value) < 5e-5 else f"{value:.4f}"
+
+
 def cell(value: Any) -> str:
     """A value of a table as text."""
     if value is None:
         return ""
     if isinstance(value, float | np.floating):
-        return f"{value:.4f}"
+        return decimals(value)
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return f"{value:,}"
     text = str(value)

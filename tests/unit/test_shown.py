@@ -10,7 +10,7 @@ import hardneg as hn
 from hardneg.api.outcomes import Compared, Evaluated, Hits, Results, Scores
 from hardneg.errors import ArtifactError, InputError, SettingsError
 from hardneg.records import Run
-from hardneg.shown import Shown, counted, frame, html_table
+from hardneg.shown import Shown, counted, decimals, frame, html_table
 from worlds.tiny_world import one_thread, tiny_collection, tiny_model  # noqa: F401
 
 RESULTS = {
@@ -165,3 +165,11 @@ def test_a_searcher_stays_loaded_and_takes_many_texts(collection, tmp_path, monk
                 searcher.search(wrong)
     with pytest.raises(SettingsError, match="NO_MODEL"):
         hn.open_searcher(collection)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0.0000"), (1e-5, "1e-05"), (-2e-5, "-2e-05"), (5e-5, "0.0001"), (0.1489, "0.1489"), (-0.5, "-0.5000")],
+)
+def test_no_number_is_rounded_to_nought(value, text):
+    assert decimals(value) == text

@@ -14,7 +14,7 @@ from typing import Any
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.names import shown
 from hardneg.process.progress import size_text
-from hardneg.shown import counted
+from hardneg.shown import counted, decimals
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
@@ -33,7 +33,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 def cell(value: Any) -> str:
     """One value as a person reads it."""
     if isinstance(value, float):
-        return f"{value:.4f}"
+        return decimals(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return str(value)
