@@ -184,7 +184,7 @@ def test_other_measures_are_measured_without_training_again(world, trained):
     out, results = trained
     weights = (out / "model/model.safetensors").read_bytes()
     steps = (out / "metrics.jsonl").read_text()
-    again = hn.train_ance_tele(collection, model, out, device="cpu", **SMALL | {"measures": "AP"})
+    again = hn.train_ance_tele(collection, model, out, device="cpu", **SMALL | {"measures": ["AP"]})
     assert list(again["test"]["final"]) == ["AP"]
     assert (out / "model/model.safetensors").read_bytes() == weights
     assert (out / "metrics.jsonl").read_text() == steps

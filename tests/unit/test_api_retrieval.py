@@ -218,8 +218,21 @@ def test_runs_are_compared_pair_by_pair(run_files):
     assert (row["a"], row["b"]) == tuple(map(str, runs))
     assert row["difference"] == -0.25
     assert (row["wins"], row["ties"], row["losses"]) == (1, 0, 1)
-    assert row["overlap"] == pytest.approx((2 / 100 + 0 + 0) / 3)  # q1 has both hits in both, q2 and q9 are in one
+    assert row["overlap"] == pytest.approx((2 / 2 + 0 + 0) / 3)  # q1 has both hits in both, q2 and q9 are in one
     assert len(hn.compare([*runs, runs[0]], qrels=run_files / "qrels", measures="RR@10 R@10")) == 6
+
+
+def test_measures_may_be_a_list(run_files):
+    one, two, qrels = (run_files / name for name in ("one", "two", "qrels"))
+    text, names = "RR@10 R@1", ["RR@10", "R@1"]
+    assert hn.evaluate(one, qrels=qrels, measures=names) == hn.evaluate(one, qrels=qrels, measures=text)
+    assert hn.compare([one, two], qrels=qrels, measures=tuple(names)) == hn.compare(
+        [one, two], qrels=qrels, measures=text
+    )
+    with pytest.raises(
+        SettingsError, match=r"evaluate: measures is 10 \(int\); give a string or a list of strings"
+    ):
+        hn.evaluate(one, qrels=qrels, measures=10)
 
 
 def test_two_runs_are_compared_query_by_query(run_files):

@@ -117,6 +117,7 @@ def test_usage_is_one_line_and_no_box(hardneg, arguments, line):
         "search --data x --bm25 --k -1 --out r",
         "search --data x --bm25",
         "search --data x --bm25 --query q --out r",
+        "search --data x --bm25 --query q --split nope",
         "mine --data x --out p --count abc",
         "mine --data x --out p --depth 0",
         "mine --data x --out p --dept 3",

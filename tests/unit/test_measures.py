@@ -370,12 +370,30 @@ def test_overlap_by_hand_and_by_loop():
         run_of({0: [(3, 3.0), (2, 2.0)], 2: [(4, 1.0)]}),
     )
     assert overlap(a, b, depth=2) == pytest.approx((1 / 2 + 0 + 0) / 3)
+    assert overlap(a, b) == pytest.approx((2 / 3 + 0 + 0) / 3), "query 0: two of the longer list's three"
     first, second = random_case(1)[0], random_case(2)[0]
-    queries = {*first, *second}
-    expected = [
-        len({r for r, _ in first.get(q, [])[:7]} & {r for r, _ in second.get(q, [])[:7]}) / 7 for q in queries
-    ]
+    expected = []
+    for query in {*first, *second}:
+        one, two = ({row for row, _ in run.get(query, [])[:7]} for run in (first, second))
+        expected.append(len(one & two) / max(len(one), len(two)))
     assert overlap(run_of(first), run_of(second), depth=7) == pytest.approx(np.mean(expected))
+
+
+def test_a_run_overlaps_itself_wholly_however_short_it_is():
+    run = run_of({0: [(1, 3.0), (2, 2.0)], 1: [(4, 1.0)], 2: []})
+    assert overlap(run, run) == 1
+    assert overlap(run_of({2: []}), run_of({2: []})) == 0, "there is nothing to share"
+
+
+def test_measures_are_one_text_or_a_list():
+    wanted = parse_measures("RR@10 nDCG@10")
+    assert parse_measures("RR@10,nDCG@10") == parse_measures(["RR@10", "nDCG@10"]) == wanted
+    assert parse_measures(("RR@10 nDCG@10", "RR@10")) == wanted
+    with pytest.raises(SettingsError, match="UNKNOWN_MEASURE: no measure is called ''"):
+        parse_measures([])
+    with pytest.raises(Faults) as caught:
+        parse_measures(["RR@10", "RRR@10", "NDGC@10"])
+    assert len(caught.value.faults) == 2
 
 
 def test_first_disagreement():

@@ -6,7 +6,7 @@ import pytest
 
 from hardneg.api.recipes import RECIPES
 from hardneg.config import build, is_operational, read_preset, read_presets
-from hardneg.errors import SettingsError
+from hardneg.errors import HardnegError, SettingsError
 from hardneg.recipes.adore.recipe import Adore
 from hardneg.recipes.ance.recipe import Ance
 from hardneg.recipes.ance_tele import AnceTele
@@ -519,3 +519,13 @@ def episodes_of(settings, queries):
         steps = settings.horizon(queries)
         return [Episode(1, queries, steps, settings.queries_per_step, 1)]
     return [settings.for_data(queries).episode_of(queries)]
+
+
+def test_measures_may_be_a_list_and_are_kept_as_one_text():
+    """An experiment that was begun with the text goes on with the list, for both are the same setting."""
+    listed = build(Warmup, {"measures": ["RR@10", "nDCG@10"]})
+    assert listed == build(Warmup, {"measures": "RR@10 nDCG@10"})
+    assert [str(measure) for measure in listed.judging] == ["RR@10", "nDCG@10"]
+    assert str(Warmup(measures=["AP", "RR@10"]).steering) == "AP"
+    with pytest.raises(HardnegError, match="BAD_SETTING: measures = "):
+        build(Warmup, {"measures": [1]})

@@ -288,8 +288,13 @@ TAUGHT = '{"query": "x", "pos": ["y"], "neg": ["n"], "pos_scores": %s, "neg_scor
         ("a.csv", 'query,positive\nx,"y"z\n', "a.csv:2: BAD_QUOTING"),
         ("a.csv", b"query,positive\nx,caf\xe9\n", "a.csv:2: BAD_UTF8: not UTF-8 at byte 6 (0xe9)"),
         ("a.csv", "query,positive\n", "a.csv: EMPTY_FILE"),
-        ("a.csv", "query,positive\nx,\n", "a.csv:2: EMPTY_TEXT"),
-        ("a.csv", "query,positive\n,x\n", "a.csv:2: EMPTY_TEXT"),
+        ("a.csv", "query,positive\nx,\n", "a.csv:2: EMPTY_TEXT: the text of a passage is empty"),
+        ("a.csv", "query,positive\n,x\n", "a.csv:2: EMPTY_TEXT: the text of a query is empty"),
+        (
+            "a.jsonl",
+            '{"query": "x", "pos": ["y", " "]}\n',
+            "a.jsonl:1: EMPTY_TEXT: the text of a passage is empty",
+        ),
         ("a.tsv", "query\tpositive\nx\ty\tz\n", "a.tsv:2: WRONG_COLUMNS"),
         ("a.jsonl", '{"query": "x", "pos": 7}\n', "a.jsonl:1: WRONG_TYPE: the field 'pos' is 7"),
         (

@@ -51,7 +51,7 @@ def evaluate(
     split: str = "test",
     qrels: AnyQrels | None = None,
     judgements: Place | None = None,
-    measures: str = "RR@10 nDCG@10 R@100 R@1000",
+    measures: str | Sequence[str] = "RR@10 nDCG@10 R@100 R@1000",
     per_query: Place | None = None,
     cache: Place | None = None,
 ) -> Evaluated:
@@ -65,8 +65,8 @@ def evaluate(
     data : without it and ``qrels``, the collection of the first experiment among the runs.
     judgements : what people judged besides, a file as the audit's page saves it; it extends the judgements of the
         queries that have any: what they call relevant has grade 1, unless it has a higher one.
-    measures : in ir_measures notation, separated by blanks; ``Answer@20`` (or ``Answer(mode=regex)@20``) besides,
-        which needs a collection with answers.
+    measures : in ir_measures notation, a list or one text, separated by blanks; ``Answer@20`` (or
+        ``Answer(mode=regex)@20``) besides, which needs a collection with answers.
     per_query : where to write one JSON object a query: ``{"query_id": ..., "RR@10": ..., ...}``.
 
     Returns
@@ -175,7 +175,7 @@ def compare(
     data: Data | None = None,
     split: str = "test",
     qrels: AnyQrels | None = None,
-    measures: str = "RR@10 nDCG@10",
+    measures: str | Sequence[str] = "RR@10 nDCG@10",
     seed: int = 0,
     per_query: Place | None = None,
     cache: Place | None = None,
@@ -184,7 +184,7 @@ def compare(
 
     Parameters
     ----------
-    runs, qrels : as for :func:`evaluate`; what is no file is called ``run 1``, ``run 2``, ... by its place.
+    runs, qrels, measures : as for :func:`evaluate`; a run that is no file is called by its place: ``run 1``, ...
     per_query : where to write one JSON object a pair and query: ``{"query_id", "a", "b"}``, both values by measure
         (``"RR@10": [0.5, 1.0]``), and the first rank of the first 100 at which the two runs differ
         (``differ_at``, null where they do not) with the passages there (``hits``) and their ``grades`` (null where
@@ -194,8 +194,9 @@ def compare(
     -------
     For each measure and pair a row: ``a``, ``b``, ``measure``, ``difference`` (a - b) and its bootstrap
     ``interval`` (95 %), ``p`` of the two-sided randomisation test, ``p_holm`` (corrected over the pairs of a
-    measure), ``p_t`` of the paired t-test, ``wins``, ``ties`` and ``losses`` of a, and ``overlap``: the share of
-    the first 100 hits that the two runs have in common, mean over queries.
+    measure), ``p_t`` of the paired t-test, ``wins``, ``ties`` and ``losses`` of a, and ``overlap``: the number
+    of hits that the first 100 of both runs have in common, divided by the number of hits (at most 100) of the run
+    that has more; its mean over queries. A query that one run lacks counts as 0.
 
     Raises
     ------

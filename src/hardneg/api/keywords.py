@@ -150,7 +150,7 @@ class Keywords(Options, total=False):
     """Of at most so many training queries, drawn at random, each step's margins are kept: by how much it scored
     the positive above each negative. The audit suspects negatives whose margin stays low. 0 keeps none.
     """
-    measures: str
+    measures: str | list[str]
     """Measures of dev and test. The first one decides which state is kept."""
     checkpoint_every: int
     """Steps between two checkpoints."""

@@ -71,7 +71,10 @@ def import_command(
     from hardneg.data.checking import check_import
 
     found = check_import(source, language=language, **rules)
-    show_result(found.as_json(), as_json, lambda facts: facts_table({**facts, "lines": None}))
+    facts = found.as_json()
+    if not as_json:  # people read the faults below, on stderr
+        del facts["lines"]
+    show_result(facts, as_json, facts_table)
     if found.faults:
         raise Faults(found.faults)
 

@@ -72,7 +72,9 @@ def search(
     index: Annotated[
         Path | None, option(help="Search this index, which `hardneg index` made.", metavar="INDEX")
     ] = None,
-    split: Annotated[str, option(help="Split whose queries are searched.", metavar="SPLIT")] = "test",
+    split: Annotated[
+        str | None, option(help="Split whose queries are searched (default: test).", metavar="SPLIT")
+    ] = None,
     query: Annotated[str | None, option(help="Search this text and print the hits.", metavar="TEXT")] = None,
     k: Annotated[
         int | None, option("--k", min=1, help="Hits for each query (default: 1000; 5 with --query).")
@@ -90,6 +92,8 @@ def search(
     """Search the queries of a split, or one text."""
     if (query is None) == (out is None):
         raise typer.BadParameter("give --out RUN, or --query TEXT", param_hint="'--out'")
+    if query is not None and split is not None:
+        raise typer.BadParameter("a text is in no split: give --query or --split", param_hint="'--split'")
     lexical = bm25 and rerank_by is None
     begin(resumable=not lexical, code=reading.pop("allow_code"))
     from hardneg.api.search import search_split, search_text
@@ -115,6 +119,6 @@ def search(
         show_result(search_text(data, query, k=k or 5, **common), as_json, lambda hits: hits_text(query, hits))
     elif out is not None:
         with group():
-            found = search_split(data, out, split=split, k=k or 1000, **common)
+            found = search_split(data, out, split=split or "test", k=k or 1000, **common)
             if is_leader():
                 show_result(found, as_json, facts_table)

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hardneg.data.formats.contexts import text_id
 from hardneg.data.record_source import JudgementRecord, PassageRecord, QueryRecord
 from hardneg.errors import InputError
 from hardneg.records import Int32
@@ -142,7 +143,10 @@ def encoded_text(record: PassageRecord | QueryRecord, kind: str, policy: ImportP
     """Encode a text as UTF-8; raises a fault if it is blank and the rules do not allow that."""
     data = encoded(record.text, f"{kind} text", record)
     if not data or record.text.isspace():
-        what = f"the text of {kind} {record.id!r:.80} is empty"
+        made = record.id == text_id(
+            record.text
+        )  # of pairs, whose texts have no ids: a hash says nothing to a reader
+        what = f"the text of {f'a {kind}' if made else f'{kind} {record.id!r:.80}'} is empty"
         fix = "remove it, or keep empty texts by hardneg import --allow-empty"
         policy.empty(fault_of(record, "EMPTY_TEXT", what, fix), kind)
     return data

@@ -68,11 +68,17 @@ def compare_runs(
 
 
 def overlap(a: Run, b: Run, depth: int = 100) -> float:
-    """Mean over queries of |A∩B| / depth, for the first ``depth`` hits; a query that one run lacks counts as 0."""
+    """Mean over queries of |A∩B| / max(|A|, |B|), of the first ``depth`` hits A and B of the two runs.
+
+    A query that one run lacks counts as 0; one without a hit in either is left out.
+    """
     queries = np.union1d(a.query_rows, b.query_rows)
-    both = np.sort(np.hstack([top_rows(a, queries, depth), top_rows(b, queries, depth)]), axis=1)
-    shared = (both[:, 1:] == both[:, :-1]) & (both[:, 1:] != _NONE)
-    return float(shared.sum() / (max(len(queries), 1) * depth))
+    tops = [top_rows(run, queries, depth) for run in (a, b)]
+    longer = np.maximum(*[(top != _NONE).sum(axis=1) for top in tops])
+    both = np.sort(np.hstack(tops), axis=1)
+    shared = ((both[:, 1:] == both[:, :-1]) & (both[:, 1:] != _NONE)).sum(axis=1)
+    found = longer > 0
+    return float(np.mean(shared[found] / longer[found])) if found.any() else 0.0
 
 
 def top_rows(run: Run, queries: Int32, depth: int) -> Int32:

@@ -97,8 +97,14 @@ def _nearest(text: str) -> str:
     return f"did you mean {_ALIASES[near[0]]}@{cutoff[0] if cutoff else 10}?" if near else f"there are {names}"
 
 
-def parse_measures(text: str) -> tuple[Measure, ...]:
-    """Distinct measures from a list separated by blanks or commas; all faults are raised at once."""
+def parse_measures(given: str | Sequence[str]) -> tuple[Measure, ...]:
+    """Distinct measures from a text, separated by blanks or commas, or from a list of texts.
+
+    Raises
+    ------
+    SettingsError : a measure is wrong, or none is named (:class:`~hardneg.errors.Faults` if several are wrong).
+    """
+    text = given if isinstance(given, str) else " ".join(given)
     measures, faults = [], []
     for word in re.split(r"[\s,]+", text.strip()):
         try:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, field_validator
 
 from hardneg.config import Settings, operational
 from hardneg.data.collection import Collection
@@ -123,10 +123,16 @@ class TrainingSettings(Settings):
     # how, not what
     bm25_lists: int = operational(10_000, ge=0)  # of so many training queries are kept, for composition; 0: none
     pair_margins: int = operational(10_000, ge=0)  # of so many training queries are kept, for the audit; 0: none
-    measures: str = operational("RR@10 nDCG@10 Success@1 Success@5 Success@20 R@100")
+    measures: str | list[str] = operational("RR@10 nDCG@10 Success@1 Success@5 Success@20 R@100")
     checkpoint_every: int = operational(200, ge=1)
     tensorboard: bool = operational(False)  # write the metrics there too; needs the extra of this name
     silent_seconds: float = operational(300.0, gt=0)  # a peer process without a sign of life for so long is dead
+
+    @field_validator("measures")
+    @classmethod
+    def _one_text(cls, value: str | list[str]) -> str:
+        """Measures in a list are kept as one text, as they are where they were written so."""
+        return value if isinstance(value, str) else " ".join(value)
 
     def check(self) -> None:
         """Refuse what the fields alone cannot see to be wrong; raises :class:`SettingsError`."""
