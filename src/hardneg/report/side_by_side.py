@@ -159,6 +159,7 @@ def rankings_table(several: Several) -> Table:
 def _joined(several: Several, make: Any, columns: tuple[str, ...]) -> Table:
     rows: list[dict[str, Any]] = []
     others: NotMeant | None = None
+    missing: NotRecorded | None = None
     for name, one in zip(several.names, several.experiments, strict=True):
         try:
             rows += [
@@ -166,10 +167,10 @@ def _joined(several: Several, make: Any, columns: tuple[str, ...]) -> Table:
             ]
         except NotMeant as reason:
             others = reason
-        except NotRecorded:
-            continue
+        except NotRecorded as reason:
+            missing = reason
     if not rows:
-        raise others or NotRecorded("No experiment has logged this yet.")
+        raise others or missing or NotRecorded("No experiment has logged this.")
     return Table.of(rows)
 
 
