@@ -133,7 +133,7 @@ test-oldest:
 	$(PYTHON) -m venv build/oldest
 	$(PYTHON) tools/oldest.py > build/oldest.txt
 	build/oldest/bin/python -m pip --disable-pip-version-check install --quiet --only-binary :all: -c build/oldest.txt \
-		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) $$(sed 's/==.*//' build/oldest.txt) setuptools pytest
+		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) $$(sed 's/==.*//' build/oldest.txt) 'setuptools>=77' pytest
 	build/oldest/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --no-build-isolation -e .
 	OMP_NUM_THREADS=2 build/oldest/bin/python -m pytest -m "not slow" $(OLDEST)
 

@@ -62,8 +62,8 @@ def compare(
 ) -> None:
     """Compare runs or experiments by paired tests.
 
-    Every pair is tested by randomisation, with Holm's correction. Wins, ties and losses are counted, and the
-    hits that both have among their first 100.
+    Every pair is tested by randomisation, with Holm's correction. Wins, ties and losses are counted.
+    overlap@100 is the share of the first 100 hits that both have; where both lists are shorter, of the longer one.
     """
     from hardneg.api.evaluate import compare as execute
     from hardneg.cli.tables import comparison_table
