@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from hardneg.errors import ArtifactError, SettingsError
+from hardneg.negatives.candidates import Filters
 from hardneg.negatives.facts import entries_of, realized
 from hardneg.negatives.mix import quotas, teleport, union
 from hardneg.negatives.pool import blocks, concatenate
@@ -132,6 +133,14 @@ def test_extra_pools_join_whole_outside_alpha_and_beta():
     assert parts(pool) == {"query": 30, "lookahead": 30, "bm25": 30, "random": 30}
     later = teleport(*mined(2), pool, **HALF)
     assert parts(later) == {"query": 30, "lookahead": 30, "momentum": 60}
+
+
+@pytest.mark.parametrize("bounds", [{}, {"rank_from": 5}, {"max_score": -1e9}])
+def test_momentum_keeps_entries_that_no_list_ranked(bounds):
+    query, near = mined(2)
+    noise = random_source(query.positives, 9000, count=60, seed=42, episode=1)  # rank 0 and no score
+    pool = teleport(query, near, noise, **HALF, filters=Filters(**bounds))
+    assert parts(pool) == {"query": 30, "lookahead": 30, "momentum": 60}
 
 
 def test_momentum_is_drawn_from_the_old_pool_and_keeps_its_provenance():

@@ -108,8 +108,9 @@ def teleport(
     extra : pools of further sources, already drawn. All their entries are added; alpha and beta do not count them.
     dedup : keep only the first entry of each passage, in the pool's order.
     text_keys : uint64 [n_passages], equal for equal texts.
-    filters : the rank window and the highest score, applied to momentum too. Margins are not applied here: they
-        need the scores of the model that mined, and were applied when the entry was first drawn.
+    filters : the rank window and the highest score, applied to momentum too, but for entries without a rank: no
+        list gave them. Margins are not applied here: they need the scores of the model that mined, and were
+        applied when the entry was first drawn.
 
     If a source has too few entries, no other source fills the gap. The log tells the shortfall and the realised
     mix.
@@ -125,7 +126,8 @@ def teleport(
     if momentum is not None:
         carried = replace(momentum.align(query.positives), episode=query.episode, filtered={})
         old = without_known(carried, text_keys)
-        old = old.keep(filters.accept(old.ranks, old.scores))
+        unlisted = old.ranks == 0  # drawn at random, or given without ranks
+        old = old.keep(unlisted | filters.accept(old.ranks, old.scores))
     want = quotas(spans(old.offsets), size=size, alpha=alpha, beta=beta, mode=mode)
     parts = (
         ("query", query, want.query),

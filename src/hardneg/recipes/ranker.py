@@ -27,7 +27,7 @@ from hardneg.models.rankers import load_ranker, new_ranker, open_ranker, save_ra
 from hardneg.models.reinit import reinitialize
 from hardneg.models.source import ModelSource
 from hardneg.models.tokenizing import pair_store
-from hardneg.negatives.candidates import Contains
+from hardneg.negatives.candidates import Contains, without_answers
 from hardneg.negatives.imported_pool import import_pool
 from hardneg.negatives.labels import current_positives, with_pool_positives
 from hardneg.negatives.mining import Corpus, mine_candidates
@@ -246,7 +246,7 @@ def ranker_pool(
     positives = current_positives(corpus, data, settings.depth, contains)
     pools = [empty_pool(positives, EPISODE, collection.digest)]
     if given is not None:
-        pools.append(import_pool(given, positives, EPISODE, collection.text_keys, contains))
+        pools.append(without_answers(import_pool(given, positives, EPISODE, collection.text_keys), contains))
     pools += [
         mine_candidates(
             corpus,

@@ -20,7 +20,7 @@ from hardneg.data.training_data import TrainingData
 from hardneg.errors import SettingsError
 from hardneg.experiment.snapshot import State
 from hardneg.models.bi_encoder import BiEncoder
-from hardneg.negatives.candidates import Contains
+from hardneg.negatives.candidates import Contains, without_answers
 from hardneg.negatives.imported_pool import import_pool
 from hardneg.negatives.labels import current_positives
 from hardneg.negatives.mining import Corpus, mine_candidates
@@ -149,7 +149,7 @@ def mixture_pool(
     pools = [empty_pool(positives, episode, collection.digest)]
     if "file" in sources:
         assert given is not None  # see check_pool
-        ours = import_pool(given, positives, episode, collection.text_keys, contains)
+        ours = without_answers(import_pool(given, positives, episode, collection.text_keys), contains)
         pools.append(ours if training.guide is None else training.guide.filtered(ours, settings.filters))
     for source in (source for source in sources if source != "file"):
         pools.append(
