@@ -120,7 +120,7 @@ class Overlap(NamedTuple):
 
     @property
     def facts(self) -> dict[str, str]:
-        """Them, for people."""
+        """The age of the negatives when they come, for people."""
         return {
             "a version of the negatives takes, about": f"{clock(self.version)}, {self.steps:.0f} training steps"
         }
