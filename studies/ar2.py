@@ -151,8 +151,8 @@ def options(parser: ArgumentParser) -> None:
         ("warm-queries", 32, "of a step of G⁰"),
         ("first-ranker-steps", 400, "of D⁰"),
         ("first-ranker-queries", 16, "of a step of D⁰"),
-        ("first-ranker-negatives", 7, "of a query of D⁰, about half of them random"),
-        ("first-ranker-depth", 100, "hits of G⁰ from which the others are drawn"),
+        ("first-ranker-negatives", 7, "of a query of D⁰"),
+        ("first-ranker-depth", 100, "hits of G⁰ from which they are drawn"),
         ("iterations", 3, "of the game; also the refreshed negatives of ANCE, with the first"),
         ("retriever-steps", 40, "of an iteration; as many in all for every row"),
         ("ranker-steps", 20, "of an iteration"),
@@ -166,8 +166,10 @@ def options(parser: ArgumentParser) -> None:
         parser.add_argument(f"--{name}", type=positive, default=value, help=f"{what} (default: {value})")
     parser.add_argument("--sizes", type=sizes, default=[1, 3, 7, 15], help="numbers of negatives to compare")
     parser.add_argument("--rate", type=float, default=3e-5, help="learning rate of every retriever")
+    parser.add_argument("--warm-rate", type=float, help="of G⁰ (default: as every retriever)")
+    parser.add_argument("--reinit-layers", type=int, default=0, help="top layers that G⁰ and D⁰ draw anew")
     parser.add_argument("--ranker-rate", type=float, default=1e-5, help="of the ranker in the game")
-    parser.add_argument("--first-ranker-rate", type=float, default=2e-4, help="of D⁰")
+    parser.add_argument("--first-ranker-rate", type=float, default=1e-4, help="of D⁰")
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
 
 

@@ -115,17 +115,22 @@ def levels(steps: Iterable[Step]) -> list[list[Step]]:
 def warm_up(chosen: Namespace, seed: int) -> Step:
     """G⁰: a warm-up on BM25 and in-batch negatives, as DPR's (AR2, Section 4.2)."""
     settings = {"mixtures": ["bm25+in_batch"], "negatives": [1], "steps": [chosen.warm_steps]}
-    rate = {"learning_rate": chosen.rate, "queries_per_step": chosen.warm_queries, "seed": seed}
-    return Step(name_of(START, seed), "warmup", settings | rate)
+    rate = {
+        "learning_rate": chosen.warm_rate or chosen.rate,
+        "queries_per_step": chosen.warm_queries,
+        "seed": seed,
+    }
+    return Step(name_of(START, seed), "warmup", settings | rate | anew(chosen))
+
+
+def anew(chosen: Namespace) -> dict[str, object]:
+    """The layers of the encoder that G⁰ and D⁰ draw anew: the same weights for both, and for all seeds."""
+    return {"reinit_layers": chosen.reinit_layers} if chosen.reinit_layers else {}
 
 
 def first_ranker(chosen: Namespace, seed: int) -> Step:
-    """D⁰: the encoder with a new head, trained on G⁰'s hits and random passages, measured by what it makes of G⁰'s hits.
-
-    A new head learns from passages that have nothing to do with the query what G⁰'s hits alone do not show it.
-    """
+    """D⁰: the encoder with a new head, trained on G⁰'s candidates, measured by what it makes of G⁰'s hits."""
     settings = {
-        "sources": ["query", "random"],
         "negatives_per_query": chosen.first_ranker_negatives,
         "depth": chosen.first_ranker_depth,
         "count": min(chosen.depth, chosen.first_ranker_depth),
@@ -135,6 +140,7 @@ def first_ranker(chosen: Namespace, seed: int) -> Step:
         "max_length": 32 + chosen.passage_length,
         "rerank": chosen.rerank_depth,
         "seed": seed,
+        **anew(chosen),
     }
     return Step(
         name_of(FIRST_RANKER, seed),

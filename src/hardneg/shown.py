@@ -65,7 +65,7 @@ def cell(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, float | np.floating):
-        return decimals(value)
+        return decimals(float(value))
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return f"{value:,}"
     text = str(value)
