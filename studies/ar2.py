@@ -150,9 +150,6 @@ def options(parser: ArgumentParser) -> None:
         ("warm-steps", 120, "of G⁰"),
         ("warm-queries", 32, "of a step of G⁰"),
         ("first-ranker-steps", 400, "of D⁰"),
-        ("first-ranker-queries", 16, "of a step of D⁰"),
-        ("first-ranker-negatives", 7, "of a query of D⁰"),
-        ("first-ranker-depth", 100, "hits of G⁰ from which they are drawn"),
         ("iterations", 3, "of the game; also the refreshed negatives of ANCE, with the first"),
         ("retriever-steps", 40, "of an iteration; as many in all for every row"),
         ("ranker-steps", 20, "of an iteration"),
@@ -164,6 +161,10 @@ def options(parser: ArgumentParser) -> None:
         ("passage-length", 64, "tokens"),
     ):
         parser.add_argument(f"--{name}", type=positive, default=value, help=f"{what} (default: {value})")
+    for name, what in (("queries", "of a step"), ("negatives", "of a query"), ("depth", "hits that these are of")):
+        parser.add_argument(
+            f"--first-ranker-{name}", type=positive, help=f"{what} of D⁰ (default: as in the game)"
+        )
     parser.add_argument("--sizes", type=sizes, default=[1, 3, 7, 15], help="numbers of negatives to compare")
     parser.add_argument("--rate", type=float, default=3e-5, help="learning rate of every retriever")
     parser.add_argument("--warm-rate", type=float, help="of G⁰ (default: as every retriever)")

@@ -130,12 +130,12 @@ def anew(chosen: Namespace) -> dict[str, object]:
 
 def first_ranker(chosen: Namespace, seed: int) -> Step:
     """D⁰: the encoder with a new head, trained on G⁰'s candidates, measured by what it makes of G⁰'s hits."""
+    depth = chosen.first_ranker_depth or chosen.depth
     settings = {
-        "negatives_per_query": chosen.first_ranker_negatives,
-        "depth": chosen.first_ranker_depth,
-        "count": min(chosen.depth, chosen.first_ranker_depth),
+        "negatives_per_query": chosen.first_ranker_negatives or chosen.negatives,
+        "count": depth,
         "steps": chosen.first_ranker_steps,
-        "queries_per_step": chosen.first_ranker_queries,
+        "queries_per_step": chosen.first_ranker_queries or chosen.ranker_queries,
         "learning_rate": chosen.first_ranker_rate,
         "max_length": 32 + chosen.passage_length,
         "rerank": chosen.rerank_depth,
