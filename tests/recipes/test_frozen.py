@@ -16,11 +16,13 @@ from hardneg.negatives.scores import lowest_positive
 from hardneg.recipes import ance_tele, star, warmup
 from hardneg.recipes.ance import recipe as ance
 from hardneg.recipes.frozen import frozen_inputs
+from hardneg.recipes.ranker import RECIPE as RANKER
 from hardneg.records import owners
 from hardneg.storage.artifacts import read_manifest
 from worlds.tiny_world import COMMON, one_thread  # noqa: F401
 
 MARGIN = 0.001
+FIRST = "episodes/1/negatives"
 TELE = {"episodes": 2, "steps": 3, "stop_fraction": 0.5, "passages_reference": [3], "count": 6, "extra": ["bm25"]}
 RUNS = {
     "ance-tele": (ance_tele.RECIPE, TELE, "episodes/2/negatives"),
@@ -59,6 +61,16 @@ def test_a_guide_filters_given_negatives_too(run_states, ranker, name):
     given = load_pool(run_states(recipe, **settings).path / place)
     options = {"frozen": {"filter_by": ranker}, "filter_by": "given", "absolute_margin": MARGIN}
     pool = load_pool(run_states(recipe, given=given, **options, **settings).path / place)
+    assert (pool.ranker_scores <= lowest_positive(pool)[owners(pool.offsets)] - MARGIN + 1e-6).all()
+    assert 0 < len(pool.passage_rows) < len(given.passage_rows)
+
+
+def test_a_guide_filters_the_negatives_that_a_ranker_is_given(run_states, world, ranker):
+    given = load_pool(run_states(warmup.RECIPE, steps=[1], mixtures=["random"], count=8).path / FIRST)
+    settings = {"steps": 2, "negatives_per_query": 2, "max_length": 24, "rerank": 5}
+    options = {"frozen": {"filter_by": ranker}, "filter_by": "given", "absolute_margin": MARGIN}
+    start = new_ranker(ModelSource.at(world.calm), seed=3)
+    pool = load_pool(run_states(RANKER, base=start, given=given, **options, **settings).path / FIRST)
     assert (pool.ranker_scores <= lowest_positive(pool)[owners(pool.offsets)] - MARGIN + 1e-6).all()
     assert 0 < len(pool.passage_rows) < len(given.passage_rows)
 

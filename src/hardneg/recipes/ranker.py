@@ -246,7 +246,8 @@ def ranker_pool(
     positives = current_positives(corpus, data, settings.depth, contains)
     pools = [empty_pool(positives, EPISODE, collection.digest)]
     if given is not None:
-        pools.append(without_answers(import_pool(given, positives, EPISODE, collection.text_keys), contains))
+        ours = without_answers(import_pool(given, positives, EPISODE, collection.text_keys), contains)
+        pools.append(training.guided(ours))
     pools += [
         mine_candidates(
             corpus,

@@ -192,15 +192,18 @@ def verdict_of(several: Several) -> Verdict:
     except NotRecorded as reason:
         return Verdict("open", f"{len(several.names)} experiments side by side.", (str(reason),), ())
     split, measure = tests.rows[0][0], tests.rows[0][1]
+    rows = tests.where(split=split, measure=measure).records()
+    tested = {row[side] for row in rows for side in ("a", "b")}
     means = {
-        name: _mean(one, split, measure) for name, one in zip(several.names, several.experiments, strict=True)
+        name: _mean(one, split, measure)
+        for name, one in zip(several.names, several.experiments, strict=True)
+        if name in tested  # the others judge other queries, or another collection
     }
     known = {name: value for name, value in means.items() if value is not None}
     best = max(known, key=lambda name: known[name])
-    told = [_compared(row, best) for row in tests.where(measure=measure).records() if best in (row["a"], row["b"])]
-    sure = all(
-        row["p (Holm)"] <= 0.05 for row in tests.where(measure=measure).records() if best in (row["a"], row["b"])
-    )
+    of_best = [row for row in rows if best in (row["a"], row["b"])]
+    told = [_compared(row, best) for row in of_best]
+    sure = all(row["p (Holm)"] <= 0.05 for row in of_best)
     among = split_of(split, several.experiments[several.names.index(best)].dev_passages)
     sentence = f"On {among}, {best} does best: {measure} {known[best]:.3f}"
     others = ", ".join(f"{name} {value:.3f}" for name, value in known.items() if name != best)
