@@ -34,27 +34,31 @@ hours the missing cells take, `OPTIONS=--list` which they are, `OPTIONS="--only 
 
 ## Rules
 
-- **Clock.** From the start of a contender's process to its model: imports, tokens, mining, every measurement on
-  dev. `clock` of the last table says what is counted: seconds (`wall`), or the time that one processor worked for
-  the contender (`processor`, one thread), which others on the machine hardly bend. The test is not in it: one
-  search examines all models afterwards, once. A cell that took over 5 % more than its time is marked *over*.
-- **Equal.** Base model, training pairs, dev queries (`dev` of the last table, at most), corpus, the length at
-  which texts are cut, precision, threads. sentence-transformers gets titles and texts joined as hardneg joins
+A *contender* is a tool with a way to train; a *cell* is one training by a contender: a collection, a time, a seed.
+
+- **Clock.** It runs from the start of a contender's process to its model: imports, tokens, mining, and every
+  measurement on dev count. `clock` of the last table says what is counted: seconds (`wall`), or the time that one
+  processor worked for the contender (`processor`, one thread), which other programs hardly change. Searching the
+  test queries is not counted: all models are searched once, afterwards. A cell that took over 5 % more than its
+  time is marked *over*.
+- **Equal for all.** Base model, training pairs, dev queries (at most `dev` of the last table), corpus, the length
+  at which texts are cut, precision, threads. sentence-transformers gets titles and texts joined as hardneg joins
   them, its batch sampler without duplicates, weight decay, warm-up and clipping as hardneg's presets have them,
   and the best state on dev (nDCG@10). Dev is judged among the first `dev passages` that BM25 finds for each dev
   query and all positives, or the whole corpus; sentence-transformers gets these passages, made beforehand.
-  Contenders take turns; processors are not shared.
-- **Grid.** Rate {RATES} by scale (1 / temperature) {SCALES}, counted in the time. After a pace run of
-  {PACE_STEPS} steps half of what is left goes to the points, an equal share and a whole schedule each; the best
-  on dev gets the other half, begun anew. With equal shares the model that counts would have a quarter of the
-  time. Where a share is less than {LEAST} steps the first point gets all of it.
-- **Dev.** At most {LOOKS} measurements a run, in at most {LOOKING:.0%} of its time. The model before training
-  can be the result.
+  Contenders take turns and do not share processors.
+- **Grid.** Each contender may try the rates {RATES} with the scales (1 / temperature) {SCALES}; the time of that
+  counts. First it makes {PACE_STEPS} steps, the *pace run*, to learn how long a step takes. Half of the time that
+  is left is divided equally among the points of the grid, and each gets a whole schedule. The best point on dev
+  gets the other half, from the start. (With equal shares for all, the model that counts would have a quarter of
+  the time.) If a share is less than {LEAST} steps, the first point gets all of the time.
+- **Dev.** A run measures dev at most {LOOKS} times, in at most {LOOKING:.0%} of its time. The model before
+  training can be the result.
 - **Done once.** sentence-transformers' contenders mine the negatives of the starting model once for all points;
-  hardneg's commands share a cache, which is what they offer.
-- **Not ours to choose.** hardneg's contenders are `--preset finetune` of each recipe, with steps, rate, scale
-  and the number of measurements set by the rule. What `mine_hard_negatives` leaves out for want of negatives
-  stays out.
+  hardneg's commands share a cache, as any user can let them do.
+- **No tuning of ours.** hardneg's contenders are `--preset finetune` of each recipe, with steps, rate, scale
+  and the number of measurements set by these rules. Queries for which `mine_hard_negatives` finds too few
+  negatives are left out.
 - **Tests.** Values of a query are averaged over seeds. The best peer is the one with the highest mean on test,
   to our disadvantage. Interval: bootstrap over queries, 95 %; p: two-sided paired randomisation test; Holm over
   all tests of this page. An interval is of these trained models, not of the way of training.
