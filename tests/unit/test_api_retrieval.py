@@ -180,6 +180,8 @@ def test_bm25_finds_the_words(world):
         ({"model": "m", "bm25": True}, "TWO_SEARCHERS"),
         ({"bm25": True, "embeddings": "e"}, "TWO_SEARCHERS"),
         ({"bm25": True, "index": "i"}, "TWO_SEARCHERS"),
+        ({"bm25": True, "passage_model": "m"}, "BAD_SETTING"),
+        ({"bm25": True, "query_length": 8}, "BAD_SETTING"),
         ({"model": "m", "embeddings": "e", "index": "i"}, "TWO_SEARCHERS"),
         ({"bm25": True, "k": 0}, "BAD_SETTING"),
         ({"bm25": True, "split": "tset"}, "UNKNOWN_SPLIT"),

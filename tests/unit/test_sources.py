@@ -11,7 +11,7 @@ from hardneg.negatives.candidates import Filters, candidates
 from hardneg.negatives.pool import blocks, concatenate
 from hardneg.negatives.sources import draw_entries, random_source, sample_source
 from hardneg.records import Positives, Run, offsets_of
-from worlds.tiny_records import assert_same
+from worlds.tiny_records import assert_same, positives_of, run_of
 
 N_PASSAGES = 300
 
@@ -228,3 +228,12 @@ def test_random_is_uniform():
     shares = np.bincount(pool.passage_rows, minlength=8) / n_queries
     assert shares[0] == 0
     np.testing.assert_allclose(shares[1:], 3 / 7, atol=4 * np.sqrt(0.25 / n_queries))
+
+
+def test_what_contains_an_answer_takes_no_place_in_the_top():
+    run, positives = run_of([[1, 2, 3, 4]]), positives_of([[9]])
+    options = {"source": "query", "episode": 1, "depth": 3, "count": None, "seed": 0}
+    answers = lambda queries, passages: np.isin(passages, [1, 3])  # noqa: E731
+    pool = sample_source(run, positives, filters=Filters(top=1), contains=answers, **options)
+    assert pool.passage_rows.tolist() == [2]
+    assert pool.filtered == {"query": 0}

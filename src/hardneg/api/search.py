@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, Unpack, runtime_checkable
@@ -202,6 +202,8 @@ def hits_of(collection: Collection, run: Run) -> Hits:
 
 # ---------------------------------------------------------------- what searches
 
+OF_MODELS = ("passage_model", "prompts", "query_length", "passage_length")  # how the model that searches is read
+
 
 @runtime_checkable
 class OpenRetriever(Protocol):
@@ -267,6 +269,10 @@ class SearcherOptions:
         if self.bm25 and stored:
             what = "BM25 searches neither embeddings nor an index of them"
             raise SettingsError("TWO_SEARCHERS", what, "give --model instead of --bm25, or leave them out")
+        given: Mapping[str, Any] = dict(reading)
+        if self.bm25 and (idle := [name for name in OF_MODELS if given.get(name) is not None]):
+            what = f"{idle[0]} = {given[idle[0]]!s:.60} with BM25, which reads no model"
+            raise SettingsError("BAD_SETTING", what, "leave it out, or search with --model")
         if self.embeddings is not None and self.index is not None:
             what = "embeddings and an index cannot both be searched"
             raise SettingsError("TWO_SEARCHERS", what, "give either --embeddings or --index")

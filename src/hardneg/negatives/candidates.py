@@ -157,11 +157,12 @@ def candidates(
     positive_scores: Float32 | None = None,
     compared: Scored | None = None,
     anchors: Int32 | None = None,
+    contains: Contains | None = None,
 ) -> NegativePool:
     """All hits of a run that may be drawn as negatives, as a pool of the queries of ``positives``.
 
     Each list loses the positives D+(q) and passages with exactly their text, is cut to ``depth`` (None: not cut),
-    and is then filtered. A query without a list has no candidates.
+    loses what ``contains`` an answer, and is then filtered. A query without a list has no candidates.
 
     Parameters
     ----------
@@ -191,6 +192,9 @@ def candidates(
     ranks = (np.arange(len(rows)) - by_list[which] + 1).astype(np.int32)
 
     keep = _within(depth, ~is_known(positives, owner, rows, text_keys), by_list[which])
+    if contains is not None:  # before the bounds: what is no negative must not take a place in the top
+        at = np.flatnonzero(keep)
+        keep[at] = ~contains(positives.query_rows[owner[at]], rows[at])
     found = int(np.count_nonzero(keep))
     keep &= filters.accept(ranks, scores)
     if filters.margin or filters.top is not None:

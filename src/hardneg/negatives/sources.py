@@ -89,8 +89,8 @@ def sample_source(
             positive_scores=None if positive_scores is None else positive_scores[start:stop],
             compared=None if compared is None else _from(compared, start),
             anchors=None if anchors is None else anchors[block],
+            contains=contains,
         )
-        part = without_answers(part, contains)
         part = part if keep is None else keep(part)
         parts.append(part if count is None else draw_entries(part, count, seed=seed))
     pool = concatenate(parts)
