@@ -303,7 +303,8 @@ def methods_of(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the documented public methods and properties that a class itself defines."""
     for name, member in vars(value).items():
         inner = getattr(member, "__func__", getattr(member, "fget", member))
-        if not name.startswith("_") and callable(inner) and getattr(inner, "__doc__", None):
+        ours = not name.startswith(("_", "model_"))  # pydantic puts methods of its own into a class
+        if ours and callable(inner) and getattr(inner, "__doc__", None):
             yield name, inner
 
 

@@ -36,6 +36,7 @@ def page_of(page):
 def commands_of(text):
     """Every ``hardneg ...`` of a page, in code blocks or inline, as words."""
     joined = text.replace("\\\n", " ")
+    joined = re.sub(r"\$\{\w+:-([\w-]+)\}", r"\1", joined)  # what a script takes where nothing is given
     blocks = "\n".join(re.findall(r"^```(?:sh|bash)\n(.*?)^```", joined, re.MULTILINE | re.DOTALL))
     found = re.findall(r"^(?: *|.* -m )hardneg (.+)$", blocks, re.MULTILINE)
     found += re.findall(r"`hardneg ([a-z-][^`]*)`", re.sub(r"```.*?```", "", joined, flags=re.DOTALL))

@@ -41,9 +41,9 @@ class Item:
 def clean(experiment: Place, *, delete: bool = False) -> dict[str, Any]:
     """Find what an experiment need not keep, and ``delete`` it.
 
-    Never in it: what resuming, extending or ``inspect`` reads. Of an experiment that is not finished these are
-    only the temporaries of processes that died. Derived stores of a finished one are made again when they are
-    asked for; stores outside of its folder belong to nobody and are left alone.
+    It never lists what resuming, extending or ``inspect`` reads. In an experiment that is not finished it lists
+    only the temporary files of processes that died. Derived stores of a finished one are made again when they are
+    asked for. Stores outside of its folder are left alone.
 
     Returns
     -------

@@ -70,7 +70,7 @@ class Keywords(Options, total=False):
     passage_length: int | None
     """Passages are cut after so many tokens, special ones included."""
     chunks: int | None
-    """A document is cut into up to so many chunks, and its best chunk scores (MaxP)."""
+    """A document is cut into up to so many chunks, and the score of the best one counts (MaxP)."""
     max_characters: int | None
     """Texts are cut after so many characters first. 0: they are not."""
     search_query_length: int | None
@@ -80,7 +80,7 @@ class Keywords(Options, total=False):
     read `passage_length`. None: `passage_length`.
     """
     reinit_layers: int
-    """The top layers of the transformer, this many, begin with random weights instead of the model's own."""
+    """So many top layers of the transformer begin with random weights instead of the model's own."""
     reinit_seed: int
     """Seed of the random weights of `reinit_layers`."""
     optimizer: Literal["adamw", "lamb"]
@@ -112,7 +112,7 @@ class Keywords(Options, total=False):
     measure_every: int | float | None
     """How often dev is measured in training: an integer in steps, a number below 1 as a share of the schedule."""
     dev_passages: int | None
-    """Dev is judged among this many first passages of BM25 and the positives, if these are less than half of all.
+    """Dev is judged among the first so many hits of BM25 and the positives, if these are less than half of all.
     None: among all passages.
     """
     keep: Literal["best", "last"]
@@ -143,12 +143,12 @@ class Keywords(Options, total=False):
     store_dtype: Literal["float16", "float32"]
     """Number format of stored vectors."""
     bm25_lists: int
-    """With `examine=all`: of at most so many training queries, drawn at random, the lists of BM25 are kept. The
+    """With `examine=all`: BM25's ranked lists are kept for at most so many training queries, drawn at random. The
     report then says which negatives BM25 would have found first. 0 keeps none.
     """
     pair_margins: int
-    """Of at most so many training queries, drawn at random, each step's margins are kept: by how much it scored
-    the positive above each negative. The audit suspects negatives whose margin stays low. 0 keeps none.
+    """The margins of each step are kept for at most so many training queries, drawn at random: by how much it
+    scored the positive above each negative. The audit suspects negatives whose margin stays low. 0: none.
     """
     measures: str | list[str]
     """Measures of dev and test. The first one decides which state is kept."""
@@ -157,7 +157,7 @@ class Keywords(Options, total=False):
     tensorboard: bool
     """Whether metrics are written for TensorBoard, too."""
     silent_seconds: float
-    """A process that says nothing for so long counts as dead."""
+    """A process that gives no sign of life for so long counts as dead."""
 
 
 class AnceTeleKeywords(Keywords, total=False):
@@ -174,7 +174,7 @@ class AnceTeleKeywords(Keywords, total=False):
     guide_mask: bool
     """Whether a negative of a step is left out if the untrained model scores it above the positive."""
     guide_margin: float
-    """How far below the positive's score the mask begins; below 0: above it."""
+    """Negatives up to so far below the positive's score are masked, too; below 0: only those so far above it."""
     distill: Literal["kl", "margin_mse"] | None
     """How a teacher's scores are learnt: `kl`, divergence; `margin_mse`, differences of scores. None: not."""
     distill_weight: float
@@ -255,7 +255,7 @@ class WarmupKeywords(Keywords, total=False):
     guide_mask: bool
     """Whether a negative of a step is left out if the untrained model scores it above the positive."""
     guide_margin: float
-    """How far below the positive's score the mask begins; below 0: above it."""
+    """Negatives up to so far below the positive's score are masked, too; below 0: only those so far above it."""
     distill: Literal["kl", "margin_mse"] | None
     """How a teacher's scores are learnt: `kl`, divergence; `margin_mse`, differences of scores. None: not."""
     distill_weight: float
@@ -300,7 +300,7 @@ class AnceKeywords(Keywords, total=False):
     guide_mask: bool
     """Whether a negative of a step is left out if the untrained model scores it above the positive."""
     guide_margin: float
-    """How far below the positive's score the mask begins; below 0: above it."""
+    """Negatives up to so far below the positive's score are masked, too; below 0: only those so far above it."""
     distill: Literal["kl", "margin_mse"] | None
     """How a teacher's scores are learnt: `kl`, divergence; `margin_mse`, differences of scores. None: not."""
     distill_weight: float
@@ -340,7 +340,7 @@ class AnceKeywords(Keywords, total=False):
     max_staleness: int | None
     """Negatives may be at most this old when they are used (`mode = async`)."""
     stale: Literal["wait", "stop"]
-    """What happens when they are older: training will `wait`, or `stop`."""
+    """Whether training waits (`wait`) or ends (`stop`) when the negatives are older than `max_staleness`."""
     keep_versions: int | None
     """How many older versions of the negatives stay on the disk. None: all."""
 
@@ -359,7 +359,7 @@ class StarKeywords(Keywords, total=False):
     guide_mask: bool
     """Whether a negative of a step is left out if the untrained model scores it above the positive."""
     guide_margin: float
-    """How far below the positive's score the mask begins; below 0: above it."""
+    """Negatives up to so far below the positive's score are masked, too; below 0: only those so far above it."""
     distill: Literal["kl", "margin_mse"] | None
     """How a teacher's scores are learnt: `kl`, divergence; `margin_mse`, differences of scores. None: not."""
     distill_weight: float
@@ -487,7 +487,7 @@ class RankerTrainingKeywords(Keywords, total=False):
     loss: Literal["cross_entropy", "bce"]
     """`cross_entropy` over a query's passages, or `bce`, each passage by itself."""
     max_length: int | None
-    """Tokens of a query and a passage together. The passage is cut."""
+    """Tokens of a query and a passage together. Only the passage is cut."""
     epochs: float
     """How often training goes through all training queries. `steps` wins over it."""
     steps: int | None

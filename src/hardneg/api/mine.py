@@ -76,8 +76,8 @@ def mine(
     out : a new folder; a pool is never replaced.
     sources : of ``random``, ``bm25``, ``query`` (passages near the query), ``lookahead`` (passages near the
         positive) and ``file``.
-    depth : how far down a run one mines.
-    count : negatives a source and query; query and lookahead share the sum of theirs by ``beta``.
+    depth : from how many first hits of a run negatives are drawn.
+    count : negatives of a query from each source; query and lookahead share the sum of theirs by ``beta``.
     previous : the pool of the round before: momentum joins in the proportion ``alpha`` : 1 - ``alpha``.
     file : what the source ``file`` takes: a run, a pool, or JSON of negatives by passage id (Tevatron's, DPR's) or
         as token ids (ANCE-Tele's ``split*.hn.json``, a file or their folder; they need ``model``).

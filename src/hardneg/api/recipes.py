@@ -76,8 +76,8 @@ def train(recipe: str, data: Data, model: Place, out: Place, **options: Any) -> 
         - ``index_folder`` (``adore``), ``ranker`` (``ar2``), ``retriever`` (``ranker``): what it begins with;
         - ``passage_model``: a second model, for the passages; ``allow_bin``: read its weights from a pickle;
         - ``cache``: where token stores and vectors live; ``device``: ``cpu``, ``cuda``, ``cuda:1``;
-        - ``role``: be one process of ``ance`` beside others; ``trainer_devices``, ``inferencer_devices``: so many
-          train there, and so many mine;
+        - ``role``: run only the trainer or only the inferencer of ``ance``; ``trainer_devices``,
+          ``inferencer_devices``: so many processes train, and so many mine;
         - ``on_step``, ``on_state``: functions that are told of each step's record and of each measured state;
         - ``progress``: show how far it is, or do not; by default a notebook does.
 
@@ -122,7 +122,7 @@ def train_ance(data: Data, model: Place, out: Place, **options: Any) -> Results:
 
 @checked
 def train_star(data: Data, model: Place, out: Place, **options: Any) -> Results:
-    """Train on static hard negatives and the reused batch (Zhan et al., 2021): :func:`train` with ``star``."""
+    """Train on hard negatives mined once, and in the batch (Zhan et al., 2021): :func:`train` with ``star``."""
     return train("star", data, model, out, **options)
 
 
@@ -140,5 +140,5 @@ def train_ar2(data: Data, model: Place, out: Place, **options: Any) -> Results:
 
 @checked
 def train_ranker(data: Data, model: Place, out: Place, **options: Any) -> Results:
-    """Train a cross-encoder, from one or from an encoder, on groups of a pool: :func:`train` with ``ranker``."""
+    """Train a cross-encoder, from a ranker or an encoder, on groups of a pool: :func:`train` with ``ranker``."""
     return train("ranker", data, model, out, **options)

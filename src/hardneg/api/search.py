@@ -51,7 +51,7 @@ def encode(
 
     Parameters
     ----------
-    shard : ``i/n``: this process makes every n-th shard from the i-th; whoever finishes last joins them. Without
+    shard : ``i/n``: this process makes every n-th shard from the i-th; the last to finish joins them. Without
         it, all of them (under ``torchrun``, those of this rank).
     token_budget : tokens of a batch.
     reading : ``passage_model``, ``allow_bin``, ``prompts``, ``query_length``, ``passage_length``, ``device``: how
@@ -174,7 +174,7 @@ def search_text(
 ) -> Hits:
     """The best ``k`` passages for one text; parameters as for :func:`search_split`.
 
-    Whoever asks often opens a searcher once (:func:`~hardneg.api.searcher.open_searcher`).
+    To ask often, open a searcher once (:func:`~hardneg.api.searcher.open_searcher`).
 
     Returns
     -------

@@ -25,7 +25,7 @@ from hardneg.errors import Faults, SettingsError
 
 def import_command(
     source: Annotated[str, typer.Argument(help="[FORMAT:]PLACE, such as beir:FOLDER.", metavar="SOURCE")],
-    to: Annotated[Path | None, option(help="The folder of the canonical collection.", metavar="DIR")] = None,
+    to: Annotated[Path | None, option(help="The folder of the new collection.", metavar="DIR")] = None,
     format: Annotated[
         str, option(help="pairs, corpus, beir, qa, msmarco, dpr, tevatron, trec, ...", metavar="FORMAT")
     ] = "auto",
@@ -36,7 +36,7 @@ def import_command(
     negatives: Annotated[
         Path | None, option(help="Keep the negatives that the source gives in this pool.", metavar="DIR")
     ] = None,
-    check: Annotated[bool, option("--check", help="Write nothing, and tell all faults with counts.")] = False,
+    check: Annotated[bool, option("--check", help="Write nothing; list all faults with counts.")] = False,
     allow_empty: Annotated[bool, option("--allow-empty", help="Keep empty texts, and count them.")] = False,
     allow_unjudged: Annotated[
         bool, option("--allow-unjudged", help="Drop judgements of unknown ids, and count them.")
@@ -46,7 +46,7 @@ def import_command(
     ] = "error",
     as_json: JsonOption = False,
 ) -> None:
-    """Read a collection of any format into the canonical form, or --check it."""
+    """Read data of any format into a collection, or --check it."""
     if to is None and not check:
         raise SettingsError("USAGE", "Missing option '--to'", "give the new folder, or --check to write nothing")
     if to is not None and check:

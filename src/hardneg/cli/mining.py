@@ -48,7 +48,9 @@ def mine(
             " split by --beta.",
         ),
     ] = 30,
-    previous: Annotated[Path | None, option(help="The pool before, for momentum.", metavar="POOL")] = None,
+    previous: Annotated[
+        Path | None, option(help="The pool of the episode before, for momentum.", metavar="POOL")
+    ] = None,
     file: Annotated[
         Path | None, option(help="Run, pool or JSON that the source `file` reads.", metavar="FILE")
     ] = None,

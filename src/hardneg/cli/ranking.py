@@ -62,12 +62,12 @@ def fuse(
         str, option(help="Fuse by reciprocal ranks, or by normalised scores.", metavar="rrf|linear")
     ] = "rrf",
     weights: Annotated[
-        str | None, option(help="One number a run: 0.7,0.3 (default: 1 each).", metavar="LIST")
+        str | None, option(help="A number for each run: 0.7,0.3 (default: 1 each).", metavar="LIST")
     ] = None,
     normalisation: Annotated[
         str, option(help="How linear normalises the scores of a query.", metavar="min-max|z")
     ] = "min-max",
-    rank_constant: Annotated[int, option(min=0, help="The number that rrf adds to a rank.", metavar="N")] = 60,
+    rank_constant: Annotated[int, option(min=0, help="rrf: the number added to each rank.", metavar="N")] = 60,
     k: Annotated[int, option("--k", min=1, help="Hits of each query to keep.")] = 1000,
     data: MaybeData = None,
     tune: Annotated[

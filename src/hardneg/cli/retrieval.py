@@ -31,7 +31,9 @@ def encode(
     reading: Reading,
     queries: Annotated[bool, option("--queries", help="Encode the queries, not the passages.")] = False,
     shard: Annotated[str | None, option(help="Encode only part I (from 0) of N parts.", metavar="I/N")] = None,
-    dtype: Annotated[str, option(help="Numbers to store.", metavar="float16|float32")] = "float16",
+    dtype: Annotated[
+        str, option(help="Number format of the stored vectors.", metavar="float16|float32")
+    ] = "float16",
     token_budget: Annotated[int, option(min=16, help="Tokens of a batch.")] = 16384,
     machine: Machine,
     as_json: JsonOption = False,

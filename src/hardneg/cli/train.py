@@ -62,7 +62,7 @@ def train_commands(recipes: Iterable[RecipeFacts]) -> typer.Typer:
 
 
 def train(context: typer.Context) -> None:
-    """Run a recipe from start to results, or go on with it.
+    """Run a recipe from start to results, or resume it.
 
     The same command again goes on where it was interrupted.
     """

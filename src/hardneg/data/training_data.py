@@ -140,13 +140,13 @@ class TrainingData:
 
 @dataclass(frozen=True)
 class Splits:
-    """Which splits train, steer and judge.
+    """Which split trains, which one chooses the state that is kept, and which one measures it.
 
     Attributes
     ----------
     dev : a name; ``auto``: the split "dev" or, without one that has judgements, "dev.small" or "validation", else
         min(500, 10 %) of the training queries, held out; ``none``.
-    test : a name, or ``none``; the default is passed over where it is absent or has nothing to measure by.
+    test : a name, or ``none``; the default is left out where it is absent or has no judgements.
     """
 
     train: str = "train"

@@ -51,7 +51,9 @@ NEGATIVES = RecipeOption(
 START_EPISODE = RecipeOption(
     "start_episode", int, "Begin with this episode; it needs --pool.", least=1, is_setting=True
 )
-ROLE = RecipeOption("role", str, "Be only one of trainer and inferencer, beside others.", metavar="ROLE")
+ROLE = RecipeOption(
+    "role", str, "Run only the trainer or only the inferencer; start the other by itself.", metavar="ROLE"
+)
 TRAINERS = RecipeOption("trainer_devices", int, "Let so many processes train, each on its own device.", least=1)
 INFERENCERS = RecipeOption(
     "inferencer_devices", int, "Let so many processes mine, each on its own device.", least=1
@@ -163,13 +165,13 @@ ANCE = RecipeFacts(
 )
 STAR = RecipeFacts(
     "star",
-    "STAR: static hard negatives and the reused batch.",
+    "STAR: hard negatives mined once, and in-batch negatives.",
     ("hardneg train star --data DATA --model warm/model --preset passage", "--out EXP"),
     options=(NEGATIVES, *FROZEN),
 )
 ADORE = RecipeFacts(
     "adore",
-    "ADORE: the query side, trained on what it retrieves.",
+    "ADORE: trains the query side on what each step retrieves.",
     ("hardneg train adore --data DATA --model star/model --preset passage", "--out EXP"),
     options=(INDEX,),
     model_options=(),
@@ -188,7 +190,7 @@ RETRIEVER = RecipeOption(
 )
 RANKER = RecipeFacts(
     "ranker",
-    "A ranker (cross-encoder), from one or from an encoder.",
+    "A ranker (cross-encoder), trained from a ranker or an encoder.",
     ("hardneg train ranker --data DATA --model M --preset finetune", "--out RANKER"),
     options=(NEGATIVES, RETRIEVER, FILTER_BY),
     hint="It is measured by what it re-ranks: BM25's hits, or --retriever's. --set loss=cross_entropy or bce.",

@@ -132,7 +132,7 @@ MEANINGS: dict[str, Meaning] = {
         "`single`: one rise and fall of the learning rate. `cyclical`: it begins anew with each refresh.", "", ANCE
     ),
     "reinit_layers": Meaning(
-        "The top layers of the transformer, this many, begin with random weights instead of the model's own.",
+        "So many top layers of the transformer begin with random weights instead of the model's own.",
         "layers",
     ),
     "reinit_seed": Meaning("Seed of the random weights of `reinit_layers`.", "integer"),
@@ -238,7 +238,9 @@ MEANINGS: dict[str, Meaning] = {
         "Whether a negative of a step is left out if the untrained model scores it above the positive.", "", GUIDE
     ),
     "guide_margin": Meaning(
-        "How far below the positive's score the mask begins; below 0: above it.", "score", GUIDE
+        "Negatives up to so far below the positive's score are masked, too; below 0: only those so far above it.",
+        "score",
+        GUIDE,
     ),
     "mode": Meaning(
         "`sync`: one process mines and trains in turn. `async`: a second process mines meanwhile."
@@ -249,7 +251,11 @@ MEANINGS: dict[str, Meaning] = {
     "max_staleness": Meaning(
         "Negatives may be at most this old when they are used (`mode = async`).", "optimiser steps", ANCE
     ),
-    "stale": Meaning("What happens when they are older: training will `wait`, or `stop`.", "", ANCE),
+    "stale": Meaning(
+        "Whether training waits (`wait`) or ends (`stop`) when the negatives are older than `max_staleness`.",
+        "",
+        ANCE,
+    ),
     "keep_versions": Meaning("How many older versions of the negatives stay on the disk. None: all.", "versions"),
     "index": Meaning(
         "What every step searches: `exact`, all vectors; `pq`, a compressed index; `given`, that of `--index`.",
@@ -316,13 +322,13 @@ MEANINGS: dict[str, Meaning] = {
     "search_query_length": Meaning(
         "Length of queries in search and on test, where it differs from training. None: `query_length`.", "tokens"
     ),
-    "max_length": Meaning("Tokens of a query and a passage together. The passage is cut.", "tokens"),
+    "max_length": Meaning("Tokens of a query and a passage together. Only the passage is cut.", "tokens"),
     "ranker_max_length": Meaning("Tokens of a query and a passage together, for the ranker.", "tokens"),
     "ranker_query_length": Meaning("Tokens of a query, for the ranker.", "tokens"),
     "use_titles": Meaning("Whether a passage's title stands before its text."),
     "title_join": Meaning("What stands between title and text: a separator token (`sep`) or a `space`."),
     "chunks": Meaning(
-        "A document is cut into up to so many chunks, and its best chunk scores (MaxP).", "chunks", ANCE
+        "A document is cut into up to so many chunks, and the score of the best one counts (MaxP).", "chunks", ANCE
     ),
     "max_characters": Meaning("Texts are cut after so many characters first. 0: they are not.", "characters"),
     # judging
@@ -334,7 +340,7 @@ MEANINGS: dict[str, Meaning] = {
         "optimiser steps or share",
     ),
     "dev_passages": Meaning(
-        "Dev is judged among this many first passages of BM25 and the positives, if these are less than half of"
+        "Dev is judged among the first so many hits of BM25 and the positives, if these are less than half of"
         " all. None: among all passages.",
         "passages",
     ),
@@ -381,17 +387,17 @@ MEANINGS: dict[str, Meaning] = {
     "store_dtype": Meaning("Number format of stored vectors."),
     "checkpoint_every": Meaning("Steps between two checkpoints.", "optimiser steps"),
     "bm25_lists": Meaning(
-        "With `examine=all`: of at most so many training queries, drawn at random, the lists of BM25 are kept. The"
-        " report then says which negatives BM25 would have found first. 0 keeps none.",
+        "With `examine=all`: BM25's ranked lists are kept for at most so many training queries, drawn at random."
+        " The report then says which negatives BM25 would have found first. 0 keeps none.",
         "queries",
     ),
     "pair_margins": Meaning(
-        "Of at most so many training queries, drawn at random, each step's margins are kept: by how much it scored"
-        " the positive above each negative. The audit suspects negatives whose margin stays low. 0 keeps none.",
+        "The margins of each step are kept for at most so many training queries, drawn at random: by how much it"
+        " scored the positive above each negative. The audit suspects negatives whose margin stays low. 0: none.",
         "queries",
     ),
     "tensorboard": Meaning("Whether metrics are written for TensorBoard, too."),
-    "silent_seconds": Meaning("A process that says nothing for so long counts as dead.", "seconds"),
+    "silent_seconds": Meaning("A process that gives no sign of life for so long counts as dead.", "seconds"),
 }
 
 

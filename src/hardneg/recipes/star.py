@@ -97,7 +97,7 @@ def static_negatives(
 
 
 def stage_of(training: TrainingRun[Star], pool: NegativePool, start: BiEncoder) -> MeasuredStage:
-    """Training on static hard negatives and the reused batch."""
+    """Training on hard negatives that are mined once, and on the passages of the batch."""
     settings = training.settings
     positions = trainable(pool, settings.negatives_per_query)
     episode = settings.episode_of(len(positions))
