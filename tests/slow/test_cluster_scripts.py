@@ -22,7 +22,7 @@ for one in "${started[@]}"; do wait "$one" || status=$?; done
 exit "${status:-0}"
 """
 SCONTROL = """#!/bin/bash
-[ "$*" = "show hostnames $SLURM_JOB_NODELIST" ] && echo localhost && echo localhost
+[ "$*" = "show hostnames $SLURM_JOB_NODELIST" ] && seq 100000 | sed s/.*/localhost/
 """
 
 
