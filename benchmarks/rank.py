@@ -344,7 +344,7 @@ def training_contests() -> list[Contest]:
     return [
         Contest(
             f"rank-train-{length}",
-            contenders | (whole if length < max(LENGTHS) else {}) | bound,  # the longest would take 30 GiB, on paper
+            contenders | (whole if length < max(LENGTHS) else {}) | bound,  # the longest: 30 GiB, on paper
             {**size, "length": length},
             training_gate,
             work,
