@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import train
-from contest import Contest, Run, main
+from contest import Contest, NotHere, Run, main
 from material import MODEL, docs, passages, queries, some
 
 SIZE = {"queries": 4, "passages": 100, "length": 256}
@@ -31,6 +31,7 @@ GOAL = 1.5
 TRAINING = {"queries": 8, "passages": 16, "steps": 1, "micro_queries": 2}
 LENGTHS = (512, 256, 128)  # tokens of a pair at most; 512 is what both take by default
 TRAINING_GOAL = 3.0
+HELD_BYTES = 40 << 30  # of memory that the peer needs for the longest pairs: with 24 GiB it swapped
 CERTAIN = 100.0  # a label that softmax turns into 1, beside labels of 0
 RATE = 2e-5
 BUDGET = 16384
@@ -282,6 +283,7 @@ def memory_contest() -> Contest:
 
 
 def trainer_of_sentence_transformers(size: Mapping[str, Any], mini_batch_size: int | None = None) -> Run:
+    import psutil
     import torch
     from datasets import Dataset
     from sentence_transformers import CrossEncoder
@@ -290,6 +292,8 @@ def trainer_of_sentence_transformers(size: Mapping[str, Any], mini_batch_size: i
 
     from hardneg.models.rankers import save_ranker
 
+    if size["length"] == max(LENGTHS) and psutil.virtual_memory().total < HELD_BYTES:
+        raise NotHere(f"it keeps the passes of all pairs until the last, and {HELD_BYTES >> 30} GiB are not here")
     folder = Path(tempfile.mkdtemp()) / "ranker"
     save_ranker(ranker_of(size), folder)
     model = CrossEncoder(str(folder), device="cpu")
