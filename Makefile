@@ -127,15 +127,16 @@ dist: install
 	cd build/tried && bin/hardneg --version && bin/hardneg presets && bin/hardneg doctor
 	rm -rf build/tried
 
-# The oldest packages that pyproject.toml allows, from wheels, and the tests that use most of each.
+# The oldest packages that pyproject.toml allows, from wheels, and the tests that use most of each. Old packages use what
+# new ones deprecate.
 OLDEST := $(addprefix tests/unit/test_,config.py tables.py loading.py trec.py ann.py bm25.py api.py cli.py)
 test-oldest:
 	$(PYTHON) -m venv build/oldest
 	$(PYTHON) tools/oldest.py > build/oldest.txt
 	build/oldest/bin/python -m pip --disable-pip-version-check install --quiet --only-binary :all: -c build/oldest.txt \
-		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) $$(sed 's/==.*//' build/oldest.txt) 'setuptools>=77' pytest
+		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) $$(sed 's/==.*//' build/oldest.txt) 'setuptools>=77' pytest ir_measures
 	build/oldest/bin/python -m pip --disable-pip-version-check install --quiet --no-deps --no-build-isolation -e .
-	OMP_NUM_THREADS=2 build/oldest/bin/python -m pytest -m "not slow" $(OLDEST)
+	OMP_NUM_THREADS=2 build/oldest/bin/python -m pytest -W ignore::DeprecationWarning -m "not slow" $(OLDEST)
 
 # site/index.html opens from the disk: no network to build it, none to read it.
 docs: $(VENV)/.docs
