@@ -143,9 +143,7 @@ def encoded_text(record: PassageRecord | QueryRecord, kind: str, policy: ImportP
     """Encode a text as UTF-8; raises a fault if it is blank and the rules do not allow that."""
     data = encoded(record.text, f"{kind} text", record)
     if not data or record.text.isspace():
-        made = record.id == text_id(
-            record.text
-        )  # of pairs, whose texts have no ids: a hash says nothing to a reader
+        made = record.id == text_id(record.text)  # texts of pairs have no ids, and a hash says nothing
         what = f"the text of {f'a {kind}' if made else f'{kind} {record.id!r:.80}'} is empty"
         fix = "remove it, or keep empty texts by hardneg import --allow-empty"
         policy.empty(fault_of(record, "EMPTY_TEXT", what, fix), kind)

@@ -43,7 +43,7 @@ def has_half_kernels(device: torch.device) -> bool:
 def fuses_half_attention(device: torch.device) -> bool:
     """Whether torch's fused attention in half precision is faster than plain products: with AMX, or not on a CPU.
 
-    With AVX-512 BF16 alone it multiplies small blocks as they lie: plain products take two thirds of its time.
+    With AVX-512 BF16 alone it multiplies small blocks as they lie: plain products take less time.
     """
     return device.type != "cpu" or "amx_bf16" in cpu_flags()
 
