@@ -29,6 +29,7 @@ class Stage:
 
 
 TELE = 1.5  # of two episodes the first makes half of a schedule
+SOME = {"mine_passages": 5}
 CONTENDERS: dict[str, tuple[Stage, ...]] = {
     "hardneg-warmup": (Stage("warmup"),),
     "hardneg-warmup-cut": (Stage("warmup", {"train_passage_length": 64}),),
@@ -38,6 +39,7 @@ CONTENDERS: dict[str, tuple[Stage, ...]] = {
     "hardneg-tele": (Stage("ance-tele", schedules=TELE),),
     "hardneg-tele-anew": (Stage("ance-tele", {"start": "scratch"}, schedules=TELE),),
     "hardneg-warm-star": (Stage("warmup", share=0.6), Stage("star", share=0.4)),
+    "hardneg-warm-star-some": (Stage("warmup", share=0.6), Stage("star", SOME, share=0.4)),
     "hardneg-warm-tele": (Stage("warmup", share=0.5), Stage("ance-tele", {"episodes": 1}, share=0.5)),
     "hardneg-adore": (Stage("warmup", share=0.7), Stage("adore", share=0.3)),
 }
@@ -107,7 +109,7 @@ class Ours:
             **stage.settings,
             **batch,
         )
-        return {"kept": results["kept"], "timing": timing_of(out)}
+        return {"kept": results["kept"], "timing": timing_of(out), "grows": "mine_passages" in stage.settings}
 
 
 def timing_of(out: Path) -> list[dict[str, Any]]:
@@ -123,8 +125,11 @@ def told(
     Parameters
     ----------
     slowed : seconds that passed for one of the clock's: hardneg's own timing is of those that passed.
+
+    What mining takes is fixed, unless it is for the queries of the schedule alone: then it grows with the steps.
     """
-    rows = [by_clock(row, slowed) for one in found for row in one["timing"]]
+    rows = [by_clock(row, slowed) for one in found for row in alone([*one["timing"]])]
+    mined = sum(row["seconds"] for one in found if one["grows"] for row in one["timing"] if row["stage"] == "mine")
     by_stage: dict[str, float] = {}
     for row in rows:
         by_stage[row["stage"]] = by_stage.get(row["stage"], 0.0) + row["seconds"]
@@ -135,7 +140,8 @@ def told(
     gaps = gaps_of(rows)
     encodings = [row["seconds"] for row in rows if row["stage"] == "encode" and row["side"] == "passage"]
     look = min(gaps) if gaps else max(encodings, default=0.0)
-    fixed = max(0.0, seconds - by_stage.get("train", 0.0) - sum(gaps))
+    stepping = by_stage.get("train", 0.0) + mined / slowed
+    fixed = max(0.0, seconds - stepping - sum(gaps))
     dev = dev_of([one["kept"]["of"] for one in found])
     best = max((name for name in dev if name != UNTRAINED), key=lambda name: dev[name])
     return Run(
@@ -148,10 +154,27 @@ def told(
         out / "model",
         seconds,
         fixed,
-        by_stage.get("train", 0.0) / max(steps, 1),
+        stepping / max(steps, 1),
         look,
         {"stages": {name: round(value, 3) for name, value in by_stage.items()}},
     )
+
+
+def alone(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows, those of mining without the encodings and searches that have rows of their own within them."""
+    return [
+        row | {"seconds": row["seconds"] - sum(other["seconds"] for other in rows if within(other, row))}
+        if row["stage"] == "mine"
+        else row
+        for row in rows
+    ]
+
+
+def within(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether a stage ran while ``other`` did, as a part of it; times are kept to the millisecond."""
+    if row is other or row["begun"] + 0.001 < other["begun"]:
+        return False
+    return row["begun"] + row["seconds"] <= other["begun"] + other["seconds"] + 0.01
 
 
 def by_clock(row: dict[str, Any], slowed: float) -> dict[str, Any]:

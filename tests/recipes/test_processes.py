@@ -342,6 +342,27 @@ def test_dev_among_some_passages_by_two_processes_one_killed_before_the_last_ent
 
 
 @pytest.mark.slow
+def test_mining_among_some_passages_by_two_processes_one_killed_before_the_pool(world, tmp_path, monkeypatch):
+    settings = COMMON | {"measures": "RR@10", "store_dtype": "float32", "steps": 6, "queries_per_step": 4}
+    settings |= {"mine_passages": 2, "dev_passages": 2, "keep": "best", "examine": "judged", "depth": 5}
+    arguments = {
+        count: [
+            *command_of(world.collection.path, world.calm, tmp_path / count, settings, "star"),
+            "--test",
+            "none",
+        ]
+        for count in ("one", "two")
+    }
+    finish(1, arguments["one"], tmp_path / "log")
+    monkeypatch.setenv(DIE, "hardneg.recipes.training_run:save_pool:1")
+    assert forked(2, arguments["two"], tmp_path / "log") == [-signal.SIGKILL, 8]
+    monkeypatch.delenv(DIE)
+    finish(2, arguments["two"], tmp_path / "log")
+    check_equal_training(tmp_path / "two", tmp_path / "one")
+    assert hn.verify(tmp_path / "two")["whole"]
+
+
+@pytest.mark.slow
 def test_under_torchrun_a_killed_process_is_named_and_the_rest_is_resumed(world, straight, tmp_path):
     killed = long_in(world, tmp_path)
     killed.arguments[:] = [re.sub(r"(?<=--set=checkpoint_every=)\d+", "7", one) for one in killed.arguments]

@@ -271,11 +271,34 @@ def test_what_a_run_of_hardneg_took_is_read_from_its_timing(quality, tmp_path):
     ]
     kept = {"of": {"untrained": 0.9, "step-10": 0.7, "last": 0.8}}
     time = clock.Clock(0.0, 60.0, tmp_path / "log")
-    run = ours.told([{"kept": kept, "timing": rows}], tmp_path, rule.GRID[0], 45.0, time)
+    found = {"kept": kept, "timing": rows, "grows": False}
+    run = ours.told([found], tmp_path, rule.GRID[0], 45.0, time)
     assert (run.steps, run.looks, run.step, run.look) == (30, 2, 0.5, 5.0)
     assert run.fixed == 45 - 15 - 5
     assert (run.best, run.value) == ("last", 0.8)  # the best of what was trained
     assert time.stages == {"encode": 8.0, "train": 15.0, "mine": 1.0, "everything else": 21.0}
+
+
+def test_mining_for_the_queries_of_the_schedule_alone_is_a_part_of_each_step(quality, tmp_path):
+    ours, rule, clock = quality("ours"), quality("rule"), quality("clock")
+    rows = [
+        {"stage": "encode", "begun": 10.5, "seconds": 4.0, "side": "passage"},
+        {"stage": "search", "begun": 14.5, "seconds": 1.0},
+        {"stage": "mine", "begun": 10.0, "seconds": 6.0, "episode": 1},
+        {"stage": "train", "begun": 20.0, "seconds": 6.0, "episode": 1, "first_step": 0, "steps": 3},
+    ]
+    found, time = (
+        {"kept": {"of": {"untrained": 0.5, "last": 0.6}}, "timing": rows},
+        clock.Clock(0.0, 60.0, tmp_path),
+    )
+    grown = ours.told([found | {"grows": True}], tmp_path, rule.GRID[0], 30.0, time, 2.0)
+    fixed = ours.told(
+        [found | {"grows": False}], tmp_path, rule.GRID[0], 30.0, clock.Clock(0.0, 60.0, tmp_path), 2.0
+    )
+    assert (grown.step, grown.fixed) == ((6 + 6) / 2 / 3, 30 - 6)
+    assert (fixed.step, fixed.fixed) == (6 / 2 / 3, 30 - 3)
+    assert time.stages["mine"] == pytest.approx(0.5), "of its 6 seconds 5 are those of an encoding and a search"
+    assert sum(time.stages.values()) == pytest.approx(30)
 
 
 def test_a_later_stage_begins_with_the_best_of_the_one_before(quality):

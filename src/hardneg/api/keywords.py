@@ -381,6 +381,11 @@ class StarKeywords(Keywords, total=False):
     """Training ends after this step. The learning rate falls as if it went on to the end of the schedule."""
     positives: Literal["rotate", "first"]
     """Which positive a query trains with: `rotate`, another one in each epoch; `first`, always the first."""
+    mine_passages: int | None
+    """Mine for the queries that the schedule comes to, among the first so many hits of BM25 for each of them and
+    their positives: no other passage is embedded to mine. It saves nothing where all are embedded anyway, for a
+    test split or because `dev_passages` is none. None: for all queries, among all passages.
+    """
 
 
 class AdoreKeywords(Keywords, total=False):

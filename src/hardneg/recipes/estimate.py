@@ -129,19 +129,22 @@ def work_of(
     in_batch: bool,
     mined: int = 0,
     lists: int = 1,
+    mined_among: float = 1.0,
 ) -> CostModel:
     """The work of an experiment with these settings; of ADORE all states on the way are among the ``states``.
 
     Parameters
     ----------
     mined : states that negatives are mined from, each with so many ``lists`` of a training query.
+    mined_among : share of the passages that such a state embeds, where it embeds only what it mines among.
     """
     judged = settings.examine == "judged"
     passed = sum(len(settings.measured_steps(one)) for one in episodes)
     encoded = None
     if judged:
         share = judged_queries(data) / max(data.collection.n_queries, 1)
-        encoded = (mined + states * share, corpora(settings, data, states=states, passed=passed, mined=mined))
+        passages = corpora(settings, data, states=states, passed=passed, mined=mined, mined_among=mined_among)
+        encoded = (mined + states * share, passages)
     return CostModel(
         data,
         episodes,
@@ -166,7 +169,9 @@ def work_of(
     )
 
 
-def corpora(settings: TrainingSettings, data: TrainingData, *, states: int, passed: int, mined: int) -> float:
+def corpora(
+    settings: TrainingSettings, data: TrainingData, *, states: int, passed: int, mined: int, mined_among: float
+) -> float:
     """How often the corpus is encoded, parts of it counted as such.
 
     A state that does not mine, and that dev alone judges, needs no passages but those that dev is judged among.
@@ -175,6 +180,8 @@ def corpora(settings: TrainingSettings, data: TrainingData, *, states: int, pass
         return states + passed
     among = settings.dev_passages * len(data.dev) / max(data.collection.n_passages, 1)  # at most
     among = among if among < MOST else 1.0
+    if data.test is None and mined_among < 1:
+        return min(mined, states) * mined_among + (states + passed) * among
     whole = states if data.test is not None else min(mined, states)
     return whole + (states - whole + passed) * among
 

@@ -54,6 +54,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "group_sizes",
         "in_batch",
         "depth",
+        "mine_passages",
         "count",
         "alpha",
         "beta",

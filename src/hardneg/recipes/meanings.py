@@ -344,6 +344,12 @@ MEANINGS: dict[str, Meaning] = {
         " all. None: among all passages.",
         "passages",
     ),
+    "mine_passages": Meaning(
+        "Mine for the queries that the schedule comes to, among the first so many hits of BM25 for each of them"
+        " and their positives: no other passage is embedded to mine. It saves nothing where all are embedded"
+        " anyway, for a test split or because `dev_passages` is none. None: for all queries, among all passages.",
+        "passages",
+    ),
     "keep": Meaning("Which state `model/` holds: the `last`, or the `best` on dev."),
     "patience": Meaning("Training ends after so many measurements without a better one.", "measurements"),
     "examine": Meaning(

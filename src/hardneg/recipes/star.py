@@ -6,7 +6,7 @@ other queries' positives and hard negatives of the step serve as random negative
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Annotated, Literal
 
@@ -15,6 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from hardneg.data.training_data import TrainingData
+from hardneg.errors import SettingsError
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.losses import star as star_loss
 from hardneg.models.bi_encoder import BiEncoder
@@ -23,11 +24,14 @@ from hardneg.negatives.imported_pool import import_pool
 from hardneg.negatives.labels import current_positives
 from hardneg.negatives.mining import mine_candidates
 from hardneg.negatives.pool import NegativePool
+from hardneg.process.distributed import by_leader
 from hardneg.recipes import catalogue
 from hardneg.recipes.estimate import CostModel, work_of
 from hardneg.recipes.measured_states import MeasuredStage, stage_on_pool
+from hardneg.recipes.mined_among import limited_miner, passages_for, positives_by_bm25, share_mined_among, visited
 from hardneg.recipes.settings import Episode, GroupSettings, Recipe
 from hardneg.recipes.training_run import TrainingRun
+from hardneg.records import Positives
 from hardneg.training.batches import VisitBatches, trainable
 from hardneg.training.objectives import GroupLoss
 from hardneg.training.stage import steps_made
@@ -42,6 +46,23 @@ class Star(GroupSettings):
     steps: int | None = Field(None, ge=1)  # of the whole schedule; wins over epochs
     stop_step: int | None = Field(None, ge=1)  # ends training early, without shortening the schedule
     positives: Literal["rotate", "first"] = "rotate"
+    # mine for the queries that the schedule comes to, among the first so many hits of BM25 for each of them and
+    # their positives; None: for all queries, among all passages
+    mine_passages: int | None = Field(None, ge=1)
+
+    def check(self) -> None:
+        """Refuse to save vectors that are made anyway, besides."""
+        super().check()
+        if self.mine_passages is not None and self.examine == "all":
+            what = f"mine_passages = {self.mine_passages} with examine = all, which searches all passages"
+            raise SettingsError("BAD_SETTING", what, "set examine = judged, or leave mine_passages out")
+
+    def check_chunks(self, chunks: int) -> None:
+        """Refuse to mine among some documents of several chunks, besides."""
+        super().check_chunks(chunks)
+        if chunks > 1 and self.mine_passages is not None:
+            what = f"mine_passages = {self.mine_passages} with chunks = {chunks}, of which the best counts"
+            raise SettingsError("BAD_SETTING", what, "leave mine_passages out")
 
     def horizon(self, queries: int) -> int:
         """Steps of the schedule."""
@@ -65,10 +86,14 @@ def star(
     ----------
     given : static hard negatives made elsewhere, instead of mined ones.
     """
-    state = training.state_of_episode(base(), 1, 1)
+    among = training.settings.mine_passages if given is None else None
+    state = training.state_of_episode(base(), 1, 1, mines=among is None)
     yield state
     inputs = training.inputs | {"miner": state.digest}
-    pool = training.pool(1, inputs, partial(static_negatives, training, state, given))
+    if among is None:
+        pool = training.pool(1, inputs, partial(static_negatives, training, state, given))
+    else:
+        pool = negatives_among(training, state, among, inputs)
     state.discard()
     encoder = stage_of(training, pool, base()).train()
     yield from training.measured_states(1, before=steps_made(training.last_model))
@@ -79,10 +104,35 @@ def static_negatives(
     training: TrainingRun[Star], state: Snapshot, given: NegativePool | None, contains: Contains | None
 ) -> NegativePool:
     """The top ``depth`` of the warm-up model without D+, or what was given."""
-    depth, seed = training.settings.depth, training.settings.seed
-    positives = current_positives(state, training.data, depth, contains)
+    positives = current_positives(state, training.data, training.settings.depth, contains)
     if given is not None:
         return training.guided(import_pool(given, positives, 1, training.data.collection.text_keys, contains))
+    return top_of(training, state, positives, contains)
+
+
+def negatives_among(
+    training: TrainingRun[Star], state: Snapshot, hits: int, inputs: Mapping[str, str]
+) -> NegativePool:
+    """The top ``depth`` of the warm-up model among BM25's first ``hits``, for the queries that it will train on.
+
+    With labels by answers BM25 finds the positives, because the model has not ranked all passages.
+    """
+    settings, train = training.settings, training.data.train
+    needed = settings.queries_per_step * settings.episode_of(len(train)).steps
+    queries = visited(train, needed=needed, seed=settings.seed)
+    positives = by_leader(positives_by_bm25, training, queries, settings.depth)
+    miner = limited_miner(training, state, by_leader(passages_for, training, positives, hits))
+    pool = training.pool(1, inputs, partial(top_of, training, miner, positives), miner=miner)
+    if miner.alone:
+        miner.discard("passage")
+    return pool
+
+
+def top_of(
+    training: TrainingRun[Star], state: Snapshot, positives: Positives, contains: Contains | None
+) -> NegativePool:
+    """The top ``depth`` of a state without D+."""
+    depth, seed = training.settings.depth, training.settings.seed
     return mine_candidates(
         state,
         positives,
@@ -100,9 +150,10 @@ def stage_of(training: TrainingRun[Star], pool: NegativePool, start: BiEncoder) 
     """Training on hard negatives that are mined once, and on the passages of the batch."""
     settings = training.settings
     positions = trainable(pool, settings.negatives_per_query)
-    episode = settings.episode_of(len(positions))
+    beyond = len(training.data.train) - len(pool)  # the schedule does not come to these: nobody mined for them
+    episode = settings.episode_of(len(positions) + beyond)
     batches = VisitBatches(
-        training.data.train,
+        pool.positives,
         lambda step: pool,
         queries_per_step=settings.queries_per_step,
         negatives=settings.negatives_per_query,
@@ -131,7 +182,10 @@ def loss_of(settings: Star, scale: float) -> GroupLoss:
 def plan(settings: Star, data: TrainingData, encoder: BiEncoder) -> CostModel:
     """What the experiment would do."""
     one = settings.episode_of(len(data.train))
-    return work_of(settings, data, [one], states=2, entries=settings.depth, in_batch=True, mined=1)
+    share = share_mined_among(data, settings.mine_passages, needed=one.steps * one.queries_per_step)
+    return work_of(
+        settings, data, [one], states=2, entries=settings.depth, in_batch=True, mined=1, mined_among=share
+    )
 
 
 ABOUT = "STAR (Zhan et al., 2021)"

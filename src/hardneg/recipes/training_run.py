@@ -166,6 +166,7 @@ class TrainingRun(Generic[S]):
         mine: Callable[[Contains | None], NegativePool],
         *,
         path: Path | None = None,
+        miner: Snapshot | None = None,
         **settings: Any,
     ) -> NegativePool:
         """The negatives of an episode: rank 0 mines and publishes them unless they are published; all read them.
@@ -175,13 +176,17 @@ class TrainingRun(Generic[S]):
         inputs : digests of all that the negatives are mined from.
         mine : whether a passage contains an answer of a query (None: judgements decide) -> the pool.
         path : the folder of the pool; None: that of the episode.
+        miner : a state that mines among passages of its own: all processes make these vectors first.
         settings : entries of the manifest that extend or replace the settings of the recipe.
         """
         stages.begin("mine")
         place = path or self.experiment.layout.episode(episode).negatives
         if self.frozen is not None:
             self.frozen.open_together()
-        return leader_first(self._pool, place, episode, {**inputs, **self.guide_inputs}, mine, settings)
+        given = {**inputs, **self.guide_inputs}
+        if miner is not None and by_leader(lambda: not is_current(place, POOL, given)):
+            miner.open_together(as_trained=True)
+        return leader_first(self._pool, place, episode, given, mine, settings)
 
     def _pool(
         self,

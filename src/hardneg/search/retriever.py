@@ -221,16 +221,20 @@ class Retriever:
     @one_at_a_time
     def passage_vectors(self, passages: Int32) -> NDArray[Any]:
         """The vector that stands for each passage as a query: of a document that of its first chunk."""
-        return self.passages.rows(passages if self.chunks is None else self.chunks[passages])
+        return self.passages.rows(self._stored(passages) if self.chunks is None else self.chunks[passages])
 
     @one_at_a_time
     def pair_scores(self, vectors: NDArray[Any], passages: Int32) -> Float32:
         """The score of each vector and its passage [n], as a search gives it: that of a document's best chunk."""
         if self.chunks is None:
-            return dot_products(vectors, self.passages.rows(passages))
+            return dot_products(vectors, self.passages.rows(self._stored(passages)))
         rows, offsets = take_spans(self.chunks, passages)
         each = dot_products(vectors[owners(offsets)], self.passages.rows(rows))
         return np.maximum.reduceat(each, offsets[:-1])
+
+    def _stored(self, passages: Int32) -> Int32:
+        """The rows of passages among those that are embedded."""
+        return np.searchsorted(self.among, passages).astype(np.int32) if self.alone else passages  # type: ignore[arg-type]
 
     @opened_once
     def passages(self) -> Embeddings:

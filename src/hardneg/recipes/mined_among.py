@@ -1,0 +1,66 @@
+"""Mining without embedding the whole corpus: for the queries that a schedule comes to, among BM25's hits for them.
+
+Where training is short and the corpus is large, most of the time goes into vectors that no step ever uses. The
+passages that a model confuses with the positive are mostly among those that BM25 finds for some query. So the
+model ranks these, and the positives, and no others.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from hardneg.data.training_data import TrainingData
+from hardneg.diagnostics.search_state import embeds_all
+from hardneg.experiment.snapshot import Snapshot
+from hardneg.negatives.groups import epoch_order
+from hardneg.negatives.labels import answers_of, current_positives
+from hardneg.negatives.mining import Corpus
+from hardneg.recipes.measured_states import judge_of
+from hardneg.recipes.training_run import TrainingRun
+from hardneg.records import Int32, Positives
+from hardneg.search.bm25 import bm25_run
+
+SPARE = 1.25  # queries that are mined for, for each that the schedule needs: some are left without a negative
+FOLDER = "part"  # of the runs among some passages, within the folder of the state's runs
+
+
+def visited(positives: Positives, *, needed: int, seed: int) -> Positives:
+    """The queries that training comes to first, a quarter more than ``needed``; all, where there are no more.
+
+    They are the first ones of the first epoch's order.
+    """
+    order = epoch_order(positives.query_rows, seed=seed, episode=0, epoch=0)
+    return positives.select(np.sort(order[: math.ceil(SPARE * needed)]))
+
+
+def positives_by_bm25(training: TrainingRun, queries: Positives, depth: int) -> Positives:
+    """The positives of these queries; where labels are by answers, BM25 finds those that nobody judged."""
+    cache = training.experiment.cache
+    contains = answers_of(training.data, cache)
+    data = replace(training.data, all_train=queries)
+    return current_positives(Corpus(data.collection, cache), data, depth, contains)
+
+
+def passages_for(training: TrainingRun, positives: Positives, hits: int) -> Int32:
+    """Rows of the first ``hits`` passages that BM25 finds for each query, and of the positives; ascending."""
+    found = bm25_run(training.data.collection, positives.query_rows, hits, training.experiment.cache)
+    return np.union1d(found.passage_rows, positives.passage_rows).astype(np.int32)
+
+
+def share_mined_among(data: TrainingData, hits: int | None, *, needed: int) -> float:
+    """The share of the passages that a state embeds to mine, at most: no hit and no positive is counted twice."""
+    if hits is None:
+        return 1.0
+    each = hits + len(data.train.passage_rows) / len(data.train)
+    return min(each * min(SPARE * needed, len(data.train)) / max(data.collection.n_passages, 1), 1.0)
+
+
+def limited_miner(training: TrainingRun, state: Snapshot, passages: Int32) -> Snapshot:
+    """The state, as it mines among these passages; their vectors alone are made, unless all are made anyway."""
+    judge = judge_of(training.settings, training.data, training.experiment.cache)
+    miner = state.limited(passages, alone=not embeds_all(state, judge))
+    miner.folder = state.folder / FOLDER
+    return miner
