@@ -1,21 +1,19 @@
 """STAR that mines among some passages: for whom, among which, with which vectors, and what is refused."""
 
 import json
-from functools import partial
 
 import numpy as np
 import pytest
+from executed import watched
 
 import hardneg as hn
 from faults.power import assert_resumes
 from hardneg.api.reopen import experiment_data
 from hardneg.data.training_data import choose_splits
-from hardneg.errors import Faults, SettingsError
 from hardneg.models.loading import load_encoder
 from hardneg.negatives.groups import epoch_order
 from hardneg.negatives.pool import load_pool
 from hardneg.recipes.mined_among import share_mined_among, visited
-from hardneg.recipes.star import RECIPE
 from hardneg.search.bm25 import bm25_run
 from hardneg.search.encoding import Encoding
 from hardneg.search.retriever import Retriever
@@ -69,74 +67,91 @@ def test_the_queries_are_the_first_of_the_first_epoch(world):
     assert visited(train, needed=len(train), seed=7).query_rows.tolist() == train.query_rows.tolist()
 
 
-def test_the_pool_is_what_a_loop_finds_among_bm25s_hits(train, world, tmp_path):
-    out = train(mine_passages=2)
-    pool, data = pool_of(out), experiment_data(out)
-    queries = visited(data.train, needed=4 * 3, seed=SETTINGS.get("seed", 0))
-    assert pool.query_rows.tolist() == queries.query_rows.tolist()
-    run = bm25_run(data.collection, queries.query_rows, 2, tmp_path / "loop")
-    among = sorted({*run.passage_rows.tolist(), *queries.passage_rows.tolist()})
-    assert len(among) < data.collection.n_passages
-    encoder = load_encoder(world.calm, device="cpu")
-    whole = Retriever(encoder, data.collection, tmp_path / "loop", encoding=Encoding())
-    ranked, keys = whole.search_queries(queries.query_rows, 120, as_trained=True), data.collection.text_keys
-    for i, query in enumerate(queries.query_rows.tolist()):
-        positives = {keys[row] for row in queries.of(i)}  # copies of a positive are no negatives
-        hits = ranked.select(np.array([i]))
-        scores = dict(zip(hits.passage_rows.tolist(), hits.scores.tolist(), strict=True))
-        expected = [row for row in scores if row in among and keys[row] not in positives][:5]
-        found = entries(pool)[query]
-        assert len(set(found)) == 5
-        assert set(found) <= {row for row in among if keys[row] not in positives}
-        # vectors of other batches differ in their last bits, by which nearly equal scores change places
-        assert [scores[row] for row in found] == pytest.approx([scores[row] for row in expected], abs=0.01), query
+@pytest.fixture
+def loop(world, tmp_path):
+    """A function: experiment -> each query, its negatives, {what may be one: score}, its lowest positive's."""
+
+    def run(out):
+        data, keys = experiment_data(out), world.collection.text_keys
+        queries = visited(data.train, needed=4 * 3, seed=SETTINGS["seed"])
+        hits = bm25_run(data.collection, queries.query_rows, 2, tmp_path / "loop")
+        among = {*hits.passage_rows.tolist(), *queries.passage_rows.tolist()}
+        assert len(among) < data.collection.n_passages
+        whole = Retriever(load_encoder(world.calm, device="cpu"), data.collection, tmp_path, encoding=Encoding())
+        ranked = whole.search_queries(queries.query_rows, 120, as_trained=True)
+        found = entries(pool_of(out))
+        assert [*found] == queries.query_rows.tolist()
+        for i, query in enumerate(queries.query_rows.tolist()):
+            positives = {keys[row] for row in queries.of(i)}  # copies of a positive are no negatives
+            every = ranked.select(np.array([i]))
+            scores = dict(zip(every.passage_rows.tolist(), every.scores.tolist(), strict=True))
+            may = {row: score for row, score in scores.items() if row in among and keys[row] not in positives}
+            yield query, found[query], may, min(scores[row] for row in queries.of(i).tolist())
+
+    return run
 
 
-def test_only_these_passages_are_embedded_and_with_a_test_split_the_same_are_mined(train):
-    some, whole = train("some"), train("whole", test="test")
+NEAR = 0.01  # vectors of other batches differ in their last bits, by which nearly equal scores change places
+
+
+def test_the_pool_is_what_a_loop_finds_among_bm25s_hits(train, loop):
+    for query, found, may, _ in loop(train()):
+        assert len({*found}) == 5
+        expected = sorted(may.values(), reverse=True)[:5]
+        assert [may[row] for row in found] == pytest.approx(expected, abs=NEAR), query
+
+
+@pytest.mark.parametrize(("name", "value"), [("absolute_margin", 0.3), ("relative_margin", 0.005)])
+def test_margins_compare_with_the_positives_of_the_query(train, loop, name, value):
+    dropped = 0
+    for query, found, may, positive in loop(train(**{name: value})):
+        bound = positive - value * (positive if name == "relative_margin" else 1)
+        nearest = sorted(may, key=may.get, reverse=True)[:5]
+        last = may[nearest[-1]]
+        assert {row for row in nearest if last + NEAR < may[row] < bound - NEAR} <= {*found}, query
+        assert max(map(may.get, found), default=-np.inf) < bound + NEAR, query
+        dropped += len(nearest) - len(found)
+    assert dropped > 5
+
+
+def test_only_these_passages_are_embedded(train):
+    some, whole = train("some", cache=None), train("whole", mine_passages=None)
+    assert max(embedded(some)) < max(embedded(whole)) / 2
+    assert not [*some.rglob("embeddings/*")], "nothing is left of them"
+
+
+@pytest.mark.parametrize("changes", [{"test": "test"}, {"examine": "all"}, {"dev_passages": None}])
+def test_where_all_are_embedded_anyway_all_are_mined_for_all_queries(train, changes):
+    some, whole = train("some", **changes), train("whole", mine_passages=None, **changes)
     assert entries(pool_of(some)) == entries(pool_of(whole))
-    every = max(embedded(whole))
-    assert max(embedded(some)) < every / 2
-    assert not list((some / "cache").glob("embeddings/*")), "nothing is left of them"
+    assert len(pool_of(some)) == len(experiment_data(some).train)
 
 
-@pytest.mark.parametrize("bound", [{"relative_margin": 0.0005}, {"absolute_margin": 0.02}])
-def test_margins_compare_with_the_right_positives(train, bound):
-    some, whole = train("some", **bound), train("whole", test="test", **bound)
-    assert entries(pool_of(some)) == entries(pool_of(whole))
-    assert entries(pool_of(some)) != entries(pool_of(train("free")))
-
-
-def test_a_long_schedule_mines_for_all_queries_and_keeps_its_length(train):
-    out = train(steps=None, epochs=2.0, mine_passages=1)
-    pool, data = pool_of(out), experiment_data(out)
-    assert len(pool) == len(data.train)
+def test_a_long_schedule_mines_for_all_queries_and_a_short_one_keeps_its_length(train):
+    out = train(steps=None, epochs=2.0)
+    assert len(pool_of(out)) == len(experiment_data(out).train)
     short = train("short", steps=None, epochs=2.0, max_steps=3)
     rows = [json.loads(line) for line in (short / "metrics.jsonl").read_text().splitlines()]
-    assert len(pool_of(short)) < len(data.train)
+    assert len(pool_of(short)) < len(experiment_data(short).train)
     assert max(row["step"] for row in rows if "loss" in row) == 3
 
 
-def test_the_steps_take_the_queries_of_the_usual_order(run_states):
-    options = {"steps": 3, "queries_per_step": 4, "examine": "judged", "depth": 5}
-    usual = run_states(RECIPE, **options)
-    some = run_states(RECIPE, mine_passages=2, **options)
-    for one, other in zip(usual.batches, some.batches, strict=True):
-        assert one.query_rows.tolist() == other.query_rows.tolist()
-        assert one.passage_rows[:, 0].tolist() == other.passage_rows[:, 0].tolist()
+def test_the_steps_take_the_queries_and_positives_of_the_usual_order(train):
+    seen = []
+    for hits in (None, 2):
+        with watched() as batches:
+            train(f"hits-{hits}", mine_passages=hits)
+        seen.append([(one.query_rows.tolist(), one.passage_rows[:, 0].tolist()) for one in batches])
+    assert seen[0] == seen[1] != []
 
 
-def test_it_resumes_to_the_same_bytes(run_states, tmp_path):
-    options = {"steps": 7, "queries_per_step": 4, "examine": "judged", "mine_passages": 2}
+def test_it_resumes_to_the_same_bytes(train, tmp_path):
     files = ("model/model.safetensors", "metrics.jsonl")
-    assert_resumes(partial(run_states, RECIPE, **options), tmp_path, after=4, files=files)
 
+    def run(path):
+        train(path.relative_to(tmp_path), cache=tmp_path / f"{path.name}-cache", steps=7, checkpoint_every=2)
 
-def test_what_would_save_nothing_or_mislead_is_refused(train):
-    with pytest.raises(Faults, match="mine_passages = 2 with examine = all"):
-        train(examine="all")
-    with pytest.raises(SettingsError, match="mine_passages = 2 with chunks = 2"):
-        train(chunks=2, dev_passages=None)
+    assert_resumes(run, tmp_path, after=4, files=files)
 
 
 def test_the_estimate_counts_the_passages_at_most(world):

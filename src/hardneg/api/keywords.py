@@ -383,8 +383,8 @@ class StarKeywords(Keywords, total=False):
     """Which positive a query trains with: `rotate`, another one in each epoch; `first`, always the first."""
     mine_passages: int | None
     """Mine for the queries that the schedule comes to, among the first so many hits of BM25 for each of them and
-    their positives: no other passage is embedded to mine. It saves nothing where all are embedded anyway, for a
-    test split or because `dev_passages` is none. None: for all queries, among all passages.
+    their positives: no other passage is embedded to mine. None, or where all are embedded anyway, for a test
+    split, `examine` = all or `dev_passages` = none: for all queries, among all passages.
     """
 
 

@@ -86,11 +86,6 @@ def encodes_some(state: State, judge: Judge) -> bool:
     return state.asked == "dev" or not (mines or "test" in judge.data.judged)
 
 
-def embeds_all(state: State, judge: Judge) -> bool:
-    """Whether all passages are embedded to measure a state, so that mining among them takes no more vectors."""
-    return not encodes_some(state, judge) or not judge.judged_among
-
-
 def bm25_judged(judge: Judge) -> dict[str, Run]:
     """BM25's runs of the dev and test queries, to measure against."""
     data, among = judge.data, judge.judged_among

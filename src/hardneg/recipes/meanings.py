@@ -346,8 +346,8 @@ MEANINGS: dict[str, Meaning] = {
     ),
     "mine_passages": Meaning(
         "Mine for the queries that the schedule comes to, among the first so many hits of BM25 for each of them"
-        " and their positives: no other passage is embedded to mine. It saves nothing where all are embedded"
-        " anyway, for a test split or because `dev_passages` is none. None: for all queries, among all passages.",
+        " and their positives: no other passage is embedded to mine. None, or where all are embedded anyway, for a"
+        " test split, `examine` = all or `dev_passages` = none: for all queries, among all passages.",
         "passages",
     ),
     "keep": Meaning("Which state `model/` holds: the `last`, or the `best` on dev."),

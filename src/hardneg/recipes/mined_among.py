@@ -13,11 +13,11 @@ from dataclasses import replace
 import numpy as np
 
 from hardneg.data.training_data import TrainingData
-from hardneg.diagnostics.search_state import embeds_all
 from hardneg.experiment.snapshot import Snapshot
 from hardneg.negatives.groups import epoch_order
 from hardneg.negatives.labels import answers_of, current_positives
 from hardneg.negatives.mining import Corpus
+from hardneg.process.distributed import by_leader
 from hardneg.recipes.measured_states import judge_of
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.records import Int32, Positives
@@ -25,6 +25,17 @@ from hardneg.search.bm25 import bm25_run
 
 SPARE = 1.25  # queries that are mined for, for each that the schedule needs: some are left without a negative
 FOLDER = "part"  # of the runs among some passages, within the folder of the state's runs
+
+
+def embeds_all(training: TrainingRun) -> bool:
+    """Whether measuring the model that mines takes the vectors of all passages, which can as well be mined then.
+
+    It does for a test split, for dev among all passages, and for diagnostics of the training queries.
+    """
+    settings, data = training.settings, training.data
+    if settings.examine == "all" or data.dev is None or data.test is not None:
+        return True
+    return by_leader(lambda: not judge_of(settings, data, training.experiment.cache).judged_among)
 
 
 def visited(positives: Positives, *, needed: int, seed: int) -> Positives:
@@ -58,9 +69,8 @@ def share_mined_among(data: TrainingData, hits: int | None, *, needed: int) -> f
     return min(each * min(SPARE * needed, len(data.train)) / max(data.collection.n_passages, 1), 1.0)
 
 
-def limited_miner(training: TrainingRun, state: Snapshot, passages: Int32) -> Snapshot:
-    """The state, as it mines among these passages; their vectors alone are made, unless all are made anyway."""
-    judge = judge_of(training.settings, training.data, training.experiment.cache)
-    miner = state.limited(passages, alone=not embeds_all(state, judge))
+def limited_miner(state: Snapshot, passages: Int32) -> Snapshot:
+    """The state, as it mines among these passages, whose vectors alone are made."""
+    miner = state.limited(passages, alone=True)
     miner.folder = state.folder / FOLDER
     return miner

@@ -15,7 +15,6 @@ from pydantic import Field
 from torch import Tensor
 
 from hardneg.data.training_data import TrainingData
-from hardneg.errors import SettingsError
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.losses import star as star_loss
 from hardneg.models.bi_encoder import BiEncoder
@@ -28,7 +27,14 @@ from hardneg.process.distributed import by_leader
 from hardneg.recipes import catalogue
 from hardneg.recipes.estimate import CostModel, work_of
 from hardneg.recipes.measured_states import MeasuredStage, stage_on_pool
-from hardneg.recipes.mined_among import limited_miner, passages_for, positives_by_bm25, share_mined_among, visited
+from hardneg.recipes.mined_among import (
+    embeds_all,
+    limited_miner,
+    passages_for,
+    positives_by_bm25,
+    share_mined_among,
+    visited,
+)
 from hardneg.recipes.settings import Episode, GroupSettings, Recipe
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.records import Positives
@@ -47,22 +53,8 @@ class Star(GroupSettings):
     stop_step: int | None = Field(None, ge=1)  # ends training early, without shortening the schedule
     positives: Literal["rotate", "first"] = "rotate"
     # mine for the queries that the schedule comes to, among the first so many hits of BM25 for each of them and
-    # their positives; None: for all queries, among all passages
+    # their positives; None, or where all passages are embedded anyway: for all queries, among all passages
     mine_passages: int | None = Field(None, ge=1)
-
-    def check(self) -> None:
-        """Refuse to save vectors that are made anyway, besides."""
-        super().check()
-        if self.mine_passages is not None and self.examine == "all":
-            what = f"mine_passages = {self.mine_passages} with examine = all, which searches all passages"
-            raise SettingsError("BAD_SETTING", what, "set examine = judged, or leave mine_passages out")
-
-    def check_chunks(self, chunks: int) -> None:
-        """Refuse to mine among some documents of several chunks, besides."""
-        super().check_chunks(chunks)
-        if chunks > 1 and self.mine_passages is not None:
-            what = f"mine_passages = {self.mine_passages} with chunks = {chunks}, of which the best counts"
-            raise SettingsError("BAD_SETTING", what, "leave mine_passages out")
 
     def horizon(self, queries: int) -> int:
         """Steps of the schedule."""
@@ -86,7 +78,7 @@ def star(
     ----------
     given : static hard negatives made elsewhere, instead of mined ones.
     """
-    among = training.settings.mine_passages if given is None else None
+    among = None if given is not None or embeds_all(training) else training.settings.mine_passages
     state = training.state_of_episode(base(), 1, 1, mines=among is None)
     yield state
     inputs = training.inputs | {"miner": state.digest}
@@ -121,10 +113,9 @@ def negatives_among(
     needed = settings.queries_per_step * settings.episode_of(len(train)).steps
     queries = visited(train, needed=needed, seed=settings.seed)
     positives = by_leader(positives_by_bm25, training, queries, settings.depth)
-    miner = limited_miner(training, state, by_leader(passages_for, training, positives, hits))
+    miner = limited_miner(state, by_leader(passages_for, training, positives, hits))
     pool = training.pool(1, inputs, partial(top_of, training, miner, positives), miner=miner)
-    if miner.alone:
-        miner.discard("passage")
+    miner.discard("passage")
     return pool
 
 
