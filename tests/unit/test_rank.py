@@ -148,7 +148,9 @@ def test_runs_that_hold_the_split_are_tuned_on_themselves(world, searched, tmp_p
         ({"k": 0}, "BAD_SETTING"),
         ({"rank_constant": -1}, "BAD_SETTING"),
         ({"method": "borda"}, "BAD_SETTING"),
-        ({"normalisation": "max"}, "BAD_SETTING"),
+        ({"method": "linear", "normalisation": "max"}, "BAD_SETTING"),
+        ({"normalisation": "z"}, "BAD_SETTING"),  # of the other method, which would pass it over
+        ({"method": "linear", "rank_constant": 60}, "BAD_SETTING"),
         ({"tune": "dev"}, "BAD_TUNING"),
         ({"tuning_runs": ["r", "s"]}, "BAD_TUNING"),
         ({"tune": "dev", "data": "d", "weights": [1.0, 2.0]}, "BAD_TUNING"),

@@ -72,7 +72,7 @@ def export_pool(
 
     Raises
     ------
-    SettingsError : an unknown format, or ``token-ids`` without a model.
+    SettingsError : an unknown format, ``token-ids`` without a model, or another format with one.
     ArtifactError : the pool is damaged or was mined from another collection.
     InputError : no query has both a positive and a negative.
     """
@@ -80,6 +80,9 @@ def export_pool(
     one_of("--format", format, FORMATS)
     if format == "token-ids" and model is None:
         raise SettingsError("NO_MODEL", "token ids need a tokenizer", "give --model")
+    if format != "token-ids" and model is not None:
+        what = f"a model is given, and --format {format} writes texts"
+        raise SettingsError("BAD_SETTING", what, "leave --model out, or give --format token-ids")
     if negatives is not None:
         at_least("--negatives", negatives)
     check_file(place)

@@ -36,7 +36,7 @@ def inspect(
     data: Data | None = None,
     *,
     query_id: str | None = None,
-    random: int = 1,
+    random: int | None = None,
     seed: int = 0,
     cache: Place | None = None,
 ) -> list[dict[str, Any]]:
@@ -46,7 +46,7 @@ def inspect(
     ----------
     path : a pool, or an experiment: then its last pool.
     data : without it, the collection of the experiment, from where that remembers it to be.
-    query_id : the query to show; without it, ``random`` ones are drawn by ``seed``.
+    query_id : the query to show; without it, ``random`` ones (by default one) are drawn by ``seed``.
 
     Returns
     -------
@@ -57,15 +57,20 @@ def inspect(
 
     Raises
     ------
-    SettingsError : ``data`` is not given, and the stored place of the collection is unknown or empty.
+    SettingsError : ``data`` is not given, and the stored place of the collection is unknown or empty; a query is
+        named, and random ones are asked for too.
     ArtifactError : the pool is damaged or was mined from another collection.
     InputError : the pool has no such query.
     """
-    at_least("--random", random)
+    if random is not None:
+        at_least("--random", random)
+        if query_id is not None:
+            what = f"the query {query_id!r:.80} is named, and {random} random ones are asked for"
+            raise SettingsError("BAD_SETTING", what, "leave --query or --random out")
     place = last_pool(Path(path))
     collection = collection_within(place) if data is None else collection_of(data, cache)
     pool = load_pool(place, n_passages=collection.n_passages, collection=collection.digest)
-    drawn = permutation(key(seed, "inspect"), len(pool))[:random]
+    drawn = permutation(key(seed, "inspect"), len(pool))[: random or 1]
     chosen = drawn if query_id is None else position_of(query_id, pool, collection)
     return [inspection(collection, pool, int(i)) for i in chosen]
 

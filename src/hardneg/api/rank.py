@@ -56,8 +56,8 @@ def fuse(
     *,
     method: Method = "rrf",
     weights: Sequence[float] | None = None,
-    normalisation: Normalisation = "min-max",
-    rank_constant: int = 60,
+    normalisation: Normalisation | None = None,
+    rank_constant: int | None = None,
     k: int = 1000,
     data: Data | None = None,
     tune: str | None = None,
@@ -73,7 +73,8 @@ def fuse(
         the rows of ``data``. The fused run has the queries of all of them.
     out : ``.gz`` by name. Without it nothing is written, and the fused run comes back.
     method : ``rrf``, reciprocal rank fusion, or ``linear``, the weighted sum of normalised scores; with
-        ``normalisation`` and ``rank_constant`` described at :class:`~hardneg.search.fusion.Fusion`.
+        ``normalisation`` (of ``linear``, by default ``min-max``) and ``rank_constant`` (of ``rrf``, by default 60)
+        described at :class:`~hardneg.search.fusion.Fusion`.
     weights : one for each run, in their order; 1 each by default.
     k : the most hits of a query that are kept. Equal scores rank by id descending, as in every run's file.
     data : the collection; needed to tune, otherwise only to check that the runs are of it.
@@ -90,7 +91,8 @@ def fuse(
 
     Raises
     ------
-    SettingsError : a setting is wrong; weights are given and tuned; ``out`` is one of the runs.
+    SettingsError : a setting is wrong, or of the other method; weights are given and tuned; ``out`` is one of the
+        runs.
     InputError : a malformed line of a run; no query of the split is in the runs that are tuned on.
     ArtifactError : runs of different collections, or of passages and documents.
     NumericError : linear fusion meets an infinite score.
@@ -145,15 +147,22 @@ def checked_fusion(
     runs: Sequence[AnyRun],
     weights: Sequence[float] | None,
     method: Method,
-    normalisation: Normalisation,
-    rank_constant: int,
+    normalisation: Normalisation | None,
+    rank_constant: int | None,
 ) -> Fusion:
     """How hits are scored; raises :class:`SettingsError` where that or the weights make no sense."""
     one_of("method", method, ("rrf", "linear"))
-    one_of("normalisation", normalisation, ("min-max", "z"))
-    at_least("rank_constant", rank_constant, 0)
+    idle = {"rrf": ("normalisation", normalisation), "linear": ("rank_constant", rank_constant)}[method]
+    if idle[1] is not None:
+        what = f"{idle[0]} = {idle[1]} with method = {method}, which has none"
+        raise SettingsError("BAD_SETTING", what, "leave it out, or choose the other method")
+    given: dict[str, Any] = {}
+    if normalisation is not None:
+        given["normalisation"] = one_of("normalisation", normalisation, ("min-max", "z"))
+    if rank_constant is not None:
+        given["rank_constant"] = at_least("rank_constant", rank_constant, 0)
     check_weights(weights, len(runs))
-    return Fusion(method, normalisation, rank_constant)
+    return Fusion(method, **given)
 
 
 def open_ranked(

@@ -103,7 +103,7 @@ def search_split(
     split: str = "test",
     k: int = 1000,
     rerank_by: Place | None = None,
-    rerank_k: int = 100,
+    rerank_k: int | None = None,
     cache: Place | None = None,
     **reading: Unpack[Reading],
 ) -> dict[str, Any]:
@@ -122,8 +122,9 @@ def search_split(
     reading : ``passage_model``, ``allow_bin``, ``prompts``, ``query_length``, ``passage_length``, ``device``: how
         the model is read, see :class:`~hardneg.api.inputs.Reading`.
     k : hits of a query; all passages where there are fewer.
-    rerank_by, rerank_k : a model that re-ranks so many first hits of each query (:func:`hardneg.rerank`); it is
-        read as it is, and ``reading`` says only the device and ``allow_bin`` of it.
+    rerank_by, rerank_k : a model that re-ranks so many first hits of each query, 100 by default
+        (:func:`hardneg.rerank`); it is read as it is, and ``reading`` says only the device and ``allow_bin`` of
+        it.
 
     Returns
     -------
@@ -136,7 +137,7 @@ def search_split(
         collection.
     """
     at_least("k", k)
-    at_least("rerank_k", rerank_k)
+    check_reranking(rerank_by, rerank_k)
     chosen = SearcherOptions(model, bm25, retriever, embeddings, index, language)
     chosen.check(reading)
     check_file(Path(out))
@@ -168,7 +169,7 @@ def search_text(
     language: str | None = None,
     k: int = 5,
     rerank_by: Place | None = None,
-    rerank_k: int = 100,
+    rerank_k: int | None = None,
     cache: Place | None = None,
     **reading: Unpack[Reading],
 ) -> Hits:
@@ -181,7 +182,7 @@ def search_text(
     For each hit ``rank`` (from 1), ``score``, ``passage_id``, ``title`` and ``text``.
     """
     at_least("k", k)
-    at_least("rerank_k", rerank_k)
+    check_reranking(rerank_by, rerank_k)
     chosen = SearcherOptions(model, bm25, retriever, embeddings, index, language)
     chosen.check(reading)
     if not text.strip():
@@ -293,8 +294,17 @@ class SearcherOptions:
         return retriever_for(source, collection, cache, embeddings=self.embeddings, index=self.index)
 
 
+def check_reranking(ranker: Place | None, depth: int | None) -> None:
+    """Refuse a depth that is none, or of a re-ranking that nobody asked for."""
+    if depth is not None:
+        at_least("rerank_k", depth)
+        if ranker is None:
+            what = f"rerank_k = {depth}, and nothing re-ranks"
+            raise SettingsError("BAD_SETTING", what, "name a model that does (rerank_by), or leave rerank_k out")
+
+
 def reranked_by(
-    ranker: Place | None, depth: int, first: OpenRetriever, cache: Path, reading: Reading
+    ranker: Place | None, depth: int | None, first: OpenRetriever, cache: Path, reading: Reading
 ) -> OpenRetriever:
     """What searches, with its first hits re-ranked by a model; as it is where none is named.
 
@@ -310,4 +320,4 @@ def reranked_by(
 
     how = Reading(**{name: value for name, value in reading.items() if name in ("device", "allow_bin")})  # type: ignore[typeddict-item]
     scorer = open_scorer(source_at(model_place(ranker, "ranker"), **how), first.collection, cache)
-    return RerankedRetriever(first, scorer, depth)
+    return RerankedRetriever(first, scorer, 100 if depth is None else depth)

@@ -9,7 +9,7 @@ import numpy as np
 
 from hardneg.api.inputs import Data, Place, Reading, at_least, cache_at, collection_of
 from hardneg.api.outcomes import Hits, Scores, by_ids
-from hardneg.api.search import OpenRetriever, SearcherOptions, hits_of, reranked_by
+from hardneg.api.search import OpenRetriever, SearcherOptions, check_reranking, hits_of, reranked_by
 from hardneg.arguments import checked
 from hardneg.data.collection import Collection
 from hardneg.data.training_data import named_split
@@ -93,7 +93,7 @@ def open_searcher(
     index: Place | None = None,
     language: str | None = None,
     rerank_by: Place | None = None,
-    rerank_k: int = 100,
+    rerank_k: int | None = None,
     cache: Place | None = None,
     **reading: Unpack[Reading],
 ) -> Searcher:
@@ -109,7 +109,7 @@ def open_searcher(
     SettingsError : neither or both of a model and BM25 are asked for; a setting is wrong.
     ArtifactError : the embeddings or the index are damaged, or of another model or collection.
     """
-    at_least("rerank_k", rerank_k)
+    check_reranking(rerank_by, rerank_k)
     chosen = SearcherOptions(model, bm25, None, embeddings, index, language)
     chosen.check(reading)
     collection, folder = collection_of(data, cache), cache_at(cache)

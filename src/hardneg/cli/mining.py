@@ -109,7 +109,9 @@ def inspect(
     path: PoolArgument,
     data: OwnData = None,
     query: Annotated[str | None, option(help="Show the query with this id.", metavar="ID")] = None,
-    random: Annotated[int, option(min=1, help="Show so many queries, drawn by --seed.", metavar="N")] = 1,
+    random: Annotated[
+        int | None, option(min=1, help="Show so many queries, drawn by --seed (default: 1).", metavar="N")
+    ] = None,
     most: Annotated[int, option(min=1, help="Negatives to show for a query.")] = 20,
     seed: SeedOption = 0,
     cache: CacheOption = None,

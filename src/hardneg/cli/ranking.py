@@ -65,9 +65,12 @@ def fuse(
         str | None, option(help="A number for each run: 0.7,0.3 (default: 1 each).", metavar="LIST")
     ] = None,
     normalisation: Annotated[
-        str, option(help="How linear normalises the scores of a query.", metavar="min-max|z")
-    ] = "min-max",
-    rank_constant: Annotated[int, option(min=0, help="rrf: the number added to each rank.", metavar="N")] = 60,
+        str | None,
+        option(help="How linear normalises the scores of a query (default: min-max).", metavar="min-max|z"),
+    ] = None,
+    rank_constant: Annotated[
+        int | None, option(min=0, help="rrf: the number added to each rank (default: 60).", metavar="N")
+    ] = None,
     k: Annotated[int, option("--k", min=1, help="Hits of each query to keep.")] = 1000,
     data: MaybeData = None,
     tune: Annotated[
@@ -91,12 +94,15 @@ def fuse(
     from hardneg.api.rank import fuse as execute
     from hardneg.cli.tables import facts_table
 
+    normalised: Any = None
+    if normalisation is not None:
+        normalised = one_of("--normalisation", normalisation, ("min-max", "z"))
     facts = execute(
         runs,
         out,
         method=one_of("--method", method, ("rrf", "linear")),
         weights=None if weights is None else numbers_in(weights),
-        normalisation=one_of("--normalisation", normalisation, ("min-max", "z")),
+        normalisation=normalised,
         rank_constant=rank_constant,
         k=k,
         data=data,

@@ -84,7 +84,9 @@ def search(
     rerank_by: Annotated[
         str | None, option(help="A model that re-ranks the first hits, named as --model is.", metavar="MODEL")
     ] = None,
-    rerank_k: Annotated[int, option("--rerank-k", min=1, help="Hits of each query that it re-ranks.")] = 100,
+    rerank_k: Annotated[
+        int | None, option("--rerank-k", min=1, help="Hits of each query that it re-ranks (default: 100).")
+    ] = None,
     out: Annotated[
         Path | None, option(help="The run file (TREC; gzip if its name ends in .gz).", metavar="RUN")
     ] = None,
