@@ -25,7 +25,7 @@ from hardneg.experiment.states import StateRecord
 from hardneg.negatives.candidates import candidates
 from hardneg.negatives.pool import ENTRY_ARRAYS, SOURCES, load_pool, matches, save_pool
 from hardneg.report import explorer, facts_time, page, scripts
-from hardneg.report.charts import borders
+from hardneg.report.charts import borders, space_chart
 from hardneg.report.drawing import draw
 from hardneg.report.explorer import explorer_data
 from hardneg.report.figures import FIGURES, SECTIONS
@@ -346,6 +346,16 @@ def test_charts_tell_their_parts_apart_without_colour():
     assert all(before - after > 0.3 for before, after in pairwise(fills))
 
 
+def test_states_that_lie_together_are_told_apart_by_shape():
+    pytest.importorskip("altair")
+    rows = [{"state": f"episode-{i}", "uniformity": -2.0, "alignment": 1.0} for i in range(4)]
+    line, points = space_chart(Table.of(rows)).to_dict()["layer"]
+    assert points["encoding"]["shape"]["scale"]["domain"] == [row["state"] for row in rows]
+    assert len(set(points["encoding"]["shape"]["scale"]["range"])) == 4
+    assert points["encoding"]["shape"].get("legend", "shown") == "shown"
+    assert line["mark"]["type"] == "line"
+
+
 def test_names_of_episodes_do_not_lie_on_each_other():
     begins = {1: 1, 2: 301, 3: 309, 4: 330, 5: 400}  # of 1,000 steps; "episode 2" reaches to 409
     rows = [{"episode": max(e for e, at in begins.items() if at <= step), "step": step} for step in range(1, 1001)]
@@ -392,6 +402,26 @@ def test_an_experiment_without_results_has_the_figures_that_were_measured(copied
         "swing",
     )
     assert [name for name in same if drawn[name].table != finished[name].table] == []
+
+
+def test_bm25_is_compared_with_as_soon_as_it_was_searched(copied, trained):
+    _, finished = drawn_of(trained)
+    for name in ("results.json", "states.jsonl", "seal.json"):
+        (copied / name).unlink()
+    _, drawn = drawn_of(copied)
+    assert set(drawn["measured"].table.column("bm25")) == set(finished["measured"].table.column("bm25"))
+    known = finished["results"].table.where(state="bm25")
+    assert drawn["results"].table.where(state="bm25") == known
+    assert drawn["results"].table.column("state")[0] == "bm25"
+    assert drawn["breakdown"].table == finished["breakdown"].table  # BM25 is no state before training
+    for name in ("untrained", "episodes", "states", "final"):  # it is at the very beginning
+        shutil.rmtree(copied / name, ignore_errors=True)
+    (copied / "metrics.jsonl").unlink()
+    opened, drawn = drawn_of(copied)
+    assert drawn["results"].table == known
+    assert (
+        make(opened, ["hardneg"]).verdict.sentence == "This experiment is not finished: BM25 alone was measured."
+    )
 
 
 def test_an_experiment_cut_short_has_a_report(copied):

@@ -121,6 +121,37 @@ def test_the_explorer_is_searched_by_keyboard(opened):
     assert page.said == []
 
 
+@pytest.mark.parametrize("width", [1280, 400])
+def test_no_column_is_so_narrow_that_words_fall_apart(opened, width):
+    page = opened(width)
+    page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    page.fill("#explorer-find", "train-0")  # of training, whose negatives have long names of sources
+    lines = page.evaluate(
+        """() => [...document.querySelectorAll("#explorer-shown tbody tr td:first-child bdi")].map(
+        (one) => one.getBoundingClientRect().height / parseFloat(getComputedStyle(one).lineHeight))"""
+    )
+    assert lines
+    assert max(lines) < 1.5
+    lines = page.evaluate(
+        """() => [...document.querySelectorAll("main td bdi")].map((one) => [one.textContent.length,
+        one.getBoundingClientRect().width / parseFloat(getComputedStyle(one).fontSize)]).filter(
+        ([length, width]) => length > 16 && width > 0).map(([length, width]) => width)"""
+    )
+    assert lines
+    assert min(lines) > 5  # a line has room for ten letters or so
+
+
+def test_charts_are_not_made_smaller_on_a_narrow_page(opened):
+    page = opened(400)
+    scales = page.evaluate(
+        """() => Object.fromEntries([...document.querySelectorAll("[data-chart] svg")].map((one) => [
+        one.closest("[data-chart]").dataset.chart,
+        one.getBoundingClientRect().width / one.viewBox.baseVal.width]))"""
+    )
+    assert "map" in scales
+    assert {name: scale for name, scale in scales.items() if scale < 0.9} == {}
+
+
 def test_every_table_is_reached_by_the_keyboard(opened):
     page = opened(1280)
     assert page.locator("table").count() > 10

@@ -5,7 +5,7 @@ import pytest
 
 from hardneg.data.training_data import choose_splits
 from hardneg.diagnostics.judge import Judge
-from hardneg.diagnostics.search_state import keep_bm25_lists, search_state
+from hardneg.diagnostics.search_state import bm25_judged, keep_bm25_lists, keep_bm25_runs, search_state
 from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment.snapshot import Snapshot
 from hardneg.models.loading import load_encoder
@@ -33,6 +33,18 @@ def test_a_state_is_searched_for_what_it_is_asked(world, tmp_path, asked):
     stored = {path.name for path in tmp_path.iterdir()}
     assert stored >= {*errors, *(f"{name}-errors" for name in errors)}
     assert ("query" in stored) == ("lookahead" in stored) == (asked == "all")
+
+
+def test_bm25s_runs_are_kept_as_they_are_measured(world, tmp_path):
+    collection, _, cache = world
+    judge = Judge(choose_splits(collection), parse_measures("RR@10"), cache)
+    runs = bm25_judged(judge)
+    keep_bm25_runs(runs, judge, tmp_path)
+    assert set(runs) == {"test", "dev"} == {place.name for place in tmp_path.iterdir()}
+    for name, run in runs.items():
+        kept = load_run(tmp_path / name)
+        for part in ("query_rows", "offsets", "passage_rows", "scores"):
+            np.testing.assert_array_equal(getattr(kept, part), getattr(run, part))
 
 
 def test_bm25s_lists_of_training_queries_are_kept_once(world, tmp_path):

@@ -17,7 +17,7 @@ from hardneg.diagnostics.choice import Choice, choose, report
 from hardneg.diagnostics.curves import draw_learning_curve, learning_curve
 from hardneg.diagnostics.judge import Judge
 from hardneg.diagnostics.measured import Measured, measure_state, with_figures, with_final
-from hardneg.diagnostics.search_state import keep_bm25_lists
+from hardneg.diagnostics.search_state import keep_bm25_lists, keep_bm25_runs
 from hardneg.diagnostics.sharpness import kept_sharpness
 from hardneg.diagnostics.summary import Seen, by_split, dev_values, summarize
 from hardneg.errors import InputError
@@ -133,8 +133,6 @@ def evaluate_states(
     again = measure_state(kept, judge, experiment.layout, depth=plan.depth) if incomplete else None
     if not is_leader():
         return
-    kept_lists = run_of(experiment.layout.runs_of(BM25), "query")
-    keep_bm25_lists(judge, kept_lists, queries=plan.bm25_lists, depth=plan.depth)
     seen = with_final(seen, last.name, choice.state, again, experiment.layout)
     records = {name: one.record for name, one in seen.items()}
     results = results_of(seen, choice, plan) | dict(handling.besides(seen, judge))
@@ -175,6 +173,9 @@ def measure_all(
     if is_leader():
         baseline = Measured(StateRecord(BM25, "bm25", asked="judged"), bm25(judge))
         seen[BM25] = with_figures(baseline, judge)
+        kept = experiment.layout.runs_of(BM25)  # from now on, so that a report can be made while training runs
+        keep_bm25_runs(baseline.runs, judge, kept)
+        keep_bm25_lists(judge, run_of(kept, "query"), queries=plan.bm25_lists, depth=plan.depth)
         note_among(judge)
         note_state(seen[BM25], plan.measures[0])
     for state in states:

@@ -12,6 +12,7 @@ from hardneg.data.training_data import TrainingData
 from hardneg.diagnostics.judge import Judge
 from hardneg.diagnostics.pairwise_errors import errors_of_state
 from hardneg.diagnostics.sampled_vectors import FOLDER, KIND, SampledVectors, hardest, sampled, save_sample
+from hardneg.experiment.layout import run_of
 from hardneg.experiment.margins import report_queries
 from hardneg.experiment.snapshot import Snapshot, State
 from hardneg.negatives.labels import current_positives
@@ -94,6 +95,13 @@ def bm25_judged(judge: Judge) -> dict[str, Run]:
         for name, qrels in data.judged.items()
     }
     return {name: run.among(among[name]) if name in among else run for name, run in runs.items()}
+
+
+def keep_bm25_runs(runs: Mapping[str, Run], judge: Judge, folder: Path) -> None:
+    """Publish BM25's runs of the splits that judge below ``folder``, for the report of an experiment that runs."""
+    for name, run in runs.items():
+        inputs = {"collection": judge.data.collection.digest}
+        save_run(run, run_of(folder, name), inputs=inputs, settings={"depth": judge.depth})
 
 
 def keep_bm25_lists(judge: Judge, path: Path, *, queries: int, depth: int) -> None:

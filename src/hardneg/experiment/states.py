@@ -30,7 +30,7 @@ class StateRecord:
     model : the folder of its weights; None: they are not kept.
     digest : identity of the model; None: unknown.
     pool : the negatives that it was trained on last; they may be deleted.
-    runs : the folder of its runs; None for BM25, whose runs are made anew.
+    runs : the folder of its runs; None for BM25, which is no state of the model.
     index : kind, options and digest of the index.
     asked : the queries that the state was searched for.
     ranker : the folder of the model that re-ranked its runs; None: no model did, or it is not kept.

@@ -25,6 +25,7 @@ from hardneg.report.shapes import (
     styled,
     tall,
     tips,
+    told_apart,
 )
 from hardneg.report.table import Table
 
@@ -308,16 +309,10 @@ def space_chart(table: Table) -> Chart:
     )
     rows = [{**row, "order": i} for i, row in enumerate(table.records())]
     line = base.mark_line(color=FAINT, strokeWidth=1).encode(order="order:Q").properties(data=of_rows(rows))
-    points = base.mark_point(filled=True, size=70, opacity=1, color=COLOURS[0]).encode(tooltip=tips(table))
-    known = [row["uniformity"] for row in rows if row["uniformity"] is not None]
-    middle = (min(known, default=0) + max(known, default=0)) / 2
-    left = [row for row in rows if row["uniformity"] is None or row["uniformity"] <= middle]
-    labels = [  # towards the middle, so that none leaves the chart
-        base.mark_text(align=side, dx=by, dy=-8, fontSize=11).encode(text="state:N").properties(data=of_rows(some))
-        for side, by, some in (("left", 8, left), ("right", -8, [row for row in rows if row not in left]))
-        if some
-    ]
-    return styled(alt.layer(line, points, *labels))
+    states = list(dict.fromkeys(table.column("state")))
+    points = base.mark_point(filled=True, size=80, opacity=1)
+    points = points.encode(**told_apart("state", states), tooltip=tips(table))  # names would cover one another
+    return styled(alt.layer(line, points))
 
 
 def mean_profile_chart(table: Table) -> Chart:

@@ -96,10 +96,9 @@ def trained_on(opened: Opened, state: str, query_row: int, most: int = 5) -> str
     if pool is None:
         return ""
     found = np.flatnonzero(pool.query_rows == query_row)
-    if not len(found):
+    if not len(found) or pool.offsets[i := int(found[0])] == pool.offsets[i + 1]:
         return "no negatives of its own"
     ids = opened.data_here.collection.passage_ids
-    i = int(found[0])
     left = int(pool.offsets[i + 1] - pool.offsets[i]) - most
     told = [
         f"{ids[entry.passage_row]} ({'momentum, ' * entry.momentum}{entry.source})"

@@ -268,7 +268,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "gradients",
         "Scores and gradients",
         "Gradient norms by layer",
-        "Before clipping: of all parameters, and the mean of each third of the layers (ANCE, Figure 4).",
+        "Before clipping: of all parameters, the mean of each third of the layers, and the last layer (ANCE,"
+        " Figure 4). A model with fewer than three layers has no thirds.",
         scores.gradients_table,
         charts.norms_chart,
     ),
@@ -338,8 +339,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "map",
         "Geometry",
         "A map of queries, positives and negatives",
-        "t-SNE of sampled training queries, a positive and the three hardest negatives of each, by state. Only"
-        " what lies together means something; axes and distances between maps mean nothing.",
+        "t-SNE of sampled training queries, a positive and the three hardest negatives of each, in at most four"
+        " states. Only what lies together means something; axes and distances between maps mean nothing.",
         vectors.map_table,
         charts.map_chart,
     ),
@@ -347,7 +348,8 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "breakdown",
         "Where it got better or worse",
         "By properties of the query",
-        "The mean change from the untrained to the final model, with two standard errors to either side. Where"
+        "The mean change from the untrained to the final model (while training runs: to the last one that was"
+        " measured), with two standard errors to either side. Where"
         " ids begin with the name of a part, such as `numpy` of `numpy.sum`, the parts stand apart: those of the"
         " first positive, and those of the queries' own ids.",
         queries.breakdown_table,

@@ -19,6 +19,7 @@ from hardneg.report.facts_audit import sampled_sentence, suspected_queries, susp
 from hardneg.report.facts_results import judged_queries
 from hardneg.report.figures import FIGURES
 from hardneg.report.in_batch import in_batch
+from hardneg.report.measured import of_bm25
 from hardneg.report.opened import FAULTS, Opened
 from hardneg.report.page import Page, explorer_html, html_of
 from hardneg.report.pictures import Painter
@@ -273,11 +274,13 @@ def so_far(opened: Opened) -> str:
     stands = (
         f"is being executed by {' and '.join(opened.executed_by)}" if opened.executed_by else "is not finished"
     )
-    if not opened.states and not opened.metrics:
+    bm25 = bool(of_bm25(opened))
+    if not opened.states and not opened.metrics and not bm25:
         begins = f"{stands} and " if opened.executed_by else ""
         return f"This experiment {begins}has not measured anything yet."
     last = opened.metrics[-1] if opened.metrics else None
     at = f"; the last logged step is {last['step']:,} of episode {last['episode']}" if last else ""
     names = ", ".join(one.name for one in opened.states[-1:])
-    seen = f"the last state measured is {names}" if names else "no state was measured"
+    nothing = "BM25 alone was measured" if bm25 else "no state was measured"
+    seen = f"the last state measured is {names}" if names else nothing
     return f"This experiment {stands}: {seen}{at}."

@@ -12,8 +12,12 @@ from hardneg.diagnostics.judge import Judge
 from hardneg.errors import HardnegError
 from hardneg.evaluation.judged import JudgedHits
 from hardneg.evaluation.measures import Evaluation, parse_measures, relevant_hits
+from hardneg.experiment.layout import run_of
+from hardneg.experiment.names import BM25
 from hardneg.records import Int32
 from hardneg.report.opened import Float64, Opened
+from hardneg.search.runs import load_run
+from hardneg.storage.artifacts import is_published
 
 BY_DEFAULT = "RR@10 nDCG@10"
 
@@ -49,15 +53,34 @@ def _evaluated(opened: Opened) -> dict[str, dict[str, Evaluation]]:
     return found
 
 
+def of_bm25(opened: Opened) -> Mapping[str, Evaluation]:
+    """The evaluation by split of BM25's runs, which stand in the folder from the beginning; {} without them.
+
+    BM25 is no state of the model, so it is not among :func:`evaluations`.
+    """
+    if opened.data is None:
+        return {}
+    if "bm25 judged" not in opened.kept:
+        none: dict[str, Evaluation] = {}
+        opened.kept["bm25 judged"] = opened.told(lambda: _of_bm25(opened), none)
+    found: Mapping[str, Evaluation] = opened.kept["bm25 judged"]
+    return found
+
+
+def _of_bm25(opened: Opened) -> dict[str, Evaluation]:
+    folder = opened.layout.runs_of(BM25)
+    places = {split: run_of(folder, split) for split in opened.data_here.judged}
+    found = {split: place for split, place in places.items() if is_published(place)}
+    return judge_of(opened).evaluate({split: load_run(place) for split, place in found.items()}) if found else {}
+
+
 def means_of(opened: Opened) -> dict[str, dict[str, dict[str, Any]]]:
     """Measures by split, state and name: those of ``results.json``, else of the runs that are there."""
     splits = ("test", "dev")
     if opened.results and "seeds" not in opened.results:
         return {split: opened.results[split] for split in splits if opened.results.get(split)}
-    found = {
-        split: {state: by[split].means for state, by in evaluations(opened).items() if split in by}
-        for split in splits
-    }
+    by_state = {BM25: of_bm25(opened), **evaluations(opened)}
+    found = {split: {state: by[split].means for state, by in by_state.items() if split in by} for split in splits}
     return {split: states for split, states in found.items() if states}
 
 

@@ -216,12 +216,19 @@ def lines(
         names = list(dict.fromkeys(table.column(by)))
         field = {"field": escaped(by), "type": "nominal", "title": None, "sort": None}
         dashes = alt.Scale(domain=names, range=[list(dash) for dash in repeated(DASHES, len(names))])
-        shapes = alt.Scale(domain=names, range=repeated(POINTS, len(names)))
-        hues = alt.Scale(domain=names, range=repeated(COLOURS, len(names)))  # of one domain: one legend
-        line = line.encode(color=alt.Color(**field, scale=hues), strokeDash=alt.StrokeDash(**field, scale=dashes))
-        points = base.mark_point(filled=True, size=50, opacity=1)
-        points = points.encode(color=alt.Color(**field, scale=hues), shape=alt.Shape(**field, scale=shapes))
+        apart = told_apart(by, names)
+        line = line.encode(apart["color"], strokeDash=alt.StrokeDash(**field, scale=dashes))
+        points = base.mark_point(filled=True, size=50, opacity=1).encode(**apart)
     return styled(line if len(table) > DENSE else alt.layer(line, points))
+
+
+def told_apart(by: str, names: Sequence[str]) -> dict[str, Any]:
+    """Colour and shape of points by ``by``, whose values are ``names``: one legend has both."""
+    alt = altair()
+    field = {"field": escaped(by), "type": "nominal", "title": None, "sort": None}
+    shapes = alt.Scale(domain=list(names), range=repeated(POINTS, len(names)))
+    hues = alt.Scale(domain=list(names), range=repeated(COLOURS, len(names)))
+    return {"color": alt.Color(**field, scale=hues), "shape": alt.Shape(**field, scale=shapes)}
 
 
 def repeated(values: Sequence[Any], count: int) -> list[Any]:

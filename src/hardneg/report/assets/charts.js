@@ -6,7 +6,8 @@
     if (place.clientWidth > 600) return spec;
     const config = spec.config ?? {};
     const small = { labelLimit: 132, labelFontSize: 10, titleFontSize: 11 };
-    return { ...spec, config: { ...config, axis: { ...config.axis, ...small }, axisY: { ...config.axisY, labelLimit: small.labelLimit }, axisQuantitative: { tickCount: 4 },
+    const columns = spec.columns ? { columns: 1 } : {};
+    return { ...spec, ...columns, config: { ...config, axis: { ...config.axis, ...small }, axisY: { ...config.axisY, labelLimit: small.labelLimit }, axisQuantitative: { tickCount: 4 },
       legend: { ...config.legend, columns: 2, labelLimit: 130, labelFontSize: 10 } } };
   };
   const drawn = [...document.querySelectorAll("[data-chart]")].map((place) =>

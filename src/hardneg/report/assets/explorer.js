@@ -44,7 +44,7 @@
   const passageRow = (table, names, place, cells, moves) => {
     const [id, title, text] = data.passages[place];
     const row = table.insertRow();
-    row.append(make("td", names));
+    row.append(make("td", names, "short"));
     const said = make("td", undefined, "text");
     said.append(make("strong", title && title !== id ? id + " · " + title : id), document.createElement("br"), make("span", text));
     row.append(said);
