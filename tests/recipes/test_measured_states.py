@@ -12,7 +12,7 @@ from hardneg.api.recipes import settings_of
 from hardneg.api.reopen import experiment_data
 from hardneg.data.training_data import choose_splits
 from hardneg.diagnostics.judge import Judge
-from hardneg.errors import ArtifactError, Faults, SettingsError
+from hardneg.errors import ArtifactError, Faults, InputError, SettingsError
 from hardneg.evaluation.measures import parse_measures
 from hardneg.experiment.names import few_of_dev
 from hardneg.models.loading import load_encoder
@@ -322,6 +322,11 @@ def test_an_experiment_is_evaluated_on_the_queries_that_it_held_out(train, world
     assert found["measures"]["RR@10"] == pytest.approx(results["dev"]["final"]["RR@10"])
     with pytest.raises(ArtifactError, match=r"NO_RUN: .* on split 'test'; give --split dev, or "):
         hn.evaluate(out)
+    other = tmp_path / "other"  # what one of them did not search would count as 0
+    hn.train("warmup", collection.path, world.calm, other, **(options | {"seed": options.get("seed", 42) + 1}))
+    with pytest.raises(InputError, match=r"other: NO_OVERLAP: it held out other training queries .* same --seed"):
+        hn.compare([out, other], split="dev")
+    assert {row["difference"] for row in hn.compare([out, out], split="dev")} == {0}
 
 
 def test_dev_passages_are_refused_where_they_would_be_ignored(train):

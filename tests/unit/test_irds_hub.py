@@ -11,6 +11,7 @@ from formats.conventions import Plain, beir, tevatron_1
 from hardneg.data.collection import Collection
 from hardneg.data.importing import import_collection, open_data
 from hardneg.errors import InputError, SettingsError
+from hardneg.process import progress
 
 PASSAGES = [("a", "T", "one"), ("b", "", "two"), ("c", "U", "three")]
 QUERIES = {"train": [("q1", "x", ["yes"])], "dev": [("q2", "y", [])]}
@@ -170,6 +171,9 @@ class Hub:
         splits = self.content[name][config or next(iter(self.content[name]))]
         return SimpleNamespace(hash="abc", download_and_prepare=lambda: None, as_dataset=lambda: splits)
 
+    def are_progress_bars_disabled(self):
+        return True
+
 
 def rows_of(text):
     return [json.loads(line) for line in text.splitlines()]
@@ -279,3 +283,23 @@ def test_the_package_itself_reads_a_folder_of_ours(tmp_path, monkeypatch):
         "  - split: train\n    path: qrels-train.jsonl\n  - split: validation\n    path: qrels-dev.jsonl\n---\n"
     )
     assert import_collection(f"hf:{folder}", tmp_path / "c").digest == expected(tmp_path, answers=False).digest
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_folder_of_columns_is_not_asked_of_the_hub_and_quiet_is_quiet(tmp_path, monkeypatch, hardneg):
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(progress, "_wanted", None)
+    datasets.enable_progress_bars()
+    folder = tmp_path / "some"
+    folder.mkdir()
+    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in TRIPLETS))
+    asked = ("import", f"hf:{folder}", "--to")
+    assert hardneg("--quiet", *asked, tmp_path / "quiet")[::2] == (0, "")
+    assert datasets.are_progress_bars_disabled() is False
+    status, _, err = hardneg(*asked, tmp_path / "loud")
+    assert (status, err.splitlines()[0]) == (0, f"reading the data set in the folder {folder}")
+    assert "Hugging Face" not in err
+    quiet, loud = (Collection.open(tmp_path / name) for name in ("quiet", "loud"))
+    assert quiet.digest == loud.digest
+    assert (list(quiet.query_texts), quiet.qrels("train").passage_rows.tolist()) == (["q"], [0, 2])

@@ -149,3 +149,24 @@ def test_words_of_segmenters():
         "する",
     ]
     assert set(facts_of("japanese-words")) >= {"language", "analyser", "fugashi", "unidic-lite"}
+
+
+RUSSIAN = "anchor,positive\nчто пьют кошки,Кошка пила воду\nстарые дома,В городе стоит дом\n"
+JAPANESE = "anchor,positive\n日本の首都,東京は日本の首都です\n猫は何を飲む,猫は水を飲む\n"
+
+
+@pytest.mark.parametrize(
+    ("language", "texts", "query", "first"),
+    [("ru", RUSSIAN, "кошку", "Кошка пила воду"), ("japanese", JAPANESE, "首都", "東京は日本の首都です")],
+)
+def test_the_command_searches_a_file_in_another_language(hardneg, tmp_path, language, texts, query, first):
+    (tmp_path / "pairs.csv").write_text(texts, "utf-8")
+    asked = ("search", "--data", tmp_path / "pairs.csv", "--bm25", "--query", query)
+    status, out, _ = hardneg(*asked, "--language", language)
+    assert (status, out.splitlines()[2].strip()) == (0, first)
+    status, out, _ = hardneg(*asked, "--language", "english")
+    assert (status, out) == (
+        0,
+        f"query: {query}\n  nothing found: no passage has a word of the query. "
+        "If the texts are not English, name their language with --language\n",
+    )

@@ -36,6 +36,7 @@ from hardneg.errors import ArtifactError, InputError, SettingsError
 from hardneg.evaluation.answers import evaluate_with_answers
 from hardneg.evaluation.compare import compare_runs, first_disagreement, overlap
 from hardneg.evaluation.measures import Evaluation, parse_measures
+from hardneg.experiment.folder import read_settings, splits_of
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.provenance import collection_within
 from hardneg.records import Qrels, Run
@@ -268,13 +269,31 @@ def judged_split(collection: Collection, split: str, paths: Sequence[AnyRun]) ->
     Raises
     ------
     SettingsError : the collection has no such split, and nothing was held out.
+    InputError : another experiment held out other queries.
     """
     found = experiments_of(paths)
     if split == "dev" and split not in collection.splits and found:
         data = experiment_data(found[0], collection)
         if data.held_out and data.dev is not None:
+            same_held_out(found)
             return data.dev
     return named_split(collection, split, "--split")
+
+
+def same_held_out(experiments: Sequence[Path]) -> None:
+    """Refuse experiments with another dev than the first one's: what a run has no hits for would count as 0.
+
+    Raises
+    ------
+    InputError : one held out other training queries, or none.
+    """
+    first, *others = (splits_of(read_settings(place), place) for place in experiments)
+    for place, one in zip(experiments[1:], others, strict=True):
+        if (one.train, one.held_out, one.seed) != (first.train, first.held_out, first.seed):
+            what = f"it held out other training queries as dev than {experiments[0]} did"
+            raise InputError(
+                "NO_OVERLAP", what, "compare by --split test, or train with the same --seed", path=place
+            )
 
 
 def opened_run(run: AnyRun, split: str, collection: Collection | None) -> Path | Scored:

@@ -120,9 +120,10 @@ def search(
         **machine.places,
     }
     if query is not None:
-        show_result(search_text(data, query, k=k or 5, **common), as_json, lambda hits: hits_text(query, hits))
+        found = search_text(data, query, k=k or 5, **common)
+        show_result(found, as_json, lambda hits: hits_text(query, hits, bm25=bm25))
     elif out is not None:
         with group():
-            found = search_split(data, out, split=split or "test", k=k or 1000, **common)
+            facts = search_split(data, out, split=split or "test", k=k or 1000, **common)
             if is_leader():
-                show_result(found, as_json, facts_table)
+                show_result(facts, as_json, facts_table)

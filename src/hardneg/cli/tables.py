@@ -220,9 +220,14 @@ def estimate_text(plan: Mapping[str, Any]) -> str:
 # ---------------------------------------------------------------- texts
 
 
-def hits_text(query: str, hits: Sequence[Mapping[str, Any]]) -> str:
-    """The hits of one query, to read."""
-    return "\n".join([f"query: {plain(query)}", *(passage_line(hit["rank"], hit) for hit in hits)])
+NO_WORD = "no passage has a word of the query. If the texts are not English, name their language with --language"
+
+
+def hits_text(query: str, hits: Sequence[Mapping[str, Any]], *, bm25: bool = False) -> str:
+    """The hits of one query, to read; ``bm25``: they were searched by words."""
+    nothing = [f"  nothing found{f': {NO_WORD}' if bm25 else ''}"]
+    lines = [passage_line(hit["rank"], hit) for hit in hits] or nothing
+    return "\n".join([f"query: {plain(query)}", *lines])
 
 
 def inspection_text(found: Mapping[str, Any], most: int) -> str:

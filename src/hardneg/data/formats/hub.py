@@ -35,7 +35,7 @@ from hardneg.data.formats.contexts import Place, answers_of, inline_passages, po
 from hardneg.data.formats.lines import Fields, grade_of, id_of, text_of
 from hardneg.data.record_source import JudgementRecord, PassageRecord, QueryRecord, Source, not_loaded
 from hardneg.errors import InputError, SettingsError
-from hardneg.process.progress import note
+from hardneg.process.progress import is_shown, note
 
 CORPUS, QUERIES, QRELS = "corpus", "queries", ("default", "qrels")
 POSITIVES, NEGATIVES = "positive_passages", "negative_passages"
@@ -149,29 +149,35 @@ def package() -> Any:
 
 
 @contextlib.contextmanager
-def _without_retries() -> Iterator[None]:
-    """In the block, the hub's package does not tell each try that failed: a fault in the end says it once."""
-    package()  # its import sets the level
+def _calm() -> Iterator[None]:
+    """In the block, the packages tell no try that failed, for a fault says it in the end, and obey ``--quiet``."""
+    datasets = package()  # its import sets the level
     logger = logging.getLogger("huggingface_hub")
     before = logger.level
+    bars = is_shown() or datasets.are_progress_bars_disabled()
     logger.setLevel(logging.ERROR)
+    if not bars:
+        datasets.disable_progress_bars()
     try:
         yield
     finally:
         logger.setLevel(before)
+        if not bars:
+            datasets.enable_progress_bars()
 
 
-@_without_retries()
+@_calm()
 def _configs(name: str) -> list[str]:
     datasets = package()
-    note(f"asking the Hugging Face hub for {name}")
+    here = Path(name).is_dir()
+    note(f"reading the data set in the folder {name}" if here else f"asking the Hugging Face hub for {name}")
     try:
         return list(datasets.get_dataset_config_names(name))
     except Exception as fault:  # the package raises many kinds: no such name, no network, no permission
         raise not_loaded(f"hf:{name}", fault) from fault
 
 
-@_without_retries()
+@_calm()
 def _tables(name: str, config: str | None, inputs: dict[str, str]) -> dict[str, Table]:
     """The rows of a configuration by split, with the place that faults name; adds its digest to ``inputs``."""
     datasets = package()
