@@ -329,6 +329,21 @@ def test_an_experiment_is_evaluated_on_the_queries_that_it_held_out(train, world
     assert {row["difference"] for row in hn.compare([out, out], split="dev")} == {0}
 
 
+def test_dev_is_judged_on_drawn_queries_and_compared_on_the_smallest_draw(train, world):
+    results, few = train("warmup", "few", test="none", measure_every=2, dev_queries=5)
+    _, more = train("warmup", "more", test="none", dev_queries=9)
+    _, every = train("warmup", "every", test="none")
+    drawn = {out: experiment_data(out).dev.query_rows.tolist() for out in (few, more, every)}
+    assert [len(rows) for rows in drawn.values()] == [5, 9, 16]
+    assert {*drawn[few]} < {*drawn[more]} < {*drawn[every]}
+    for run in few.rglob("runs/**/dev"):
+        assert load_run(run).query_rows.tolist() == drawn[few]
+    found = hn.evaluate(few, split="dev", measures="RR@10")
+    assert found["measures"]["RR@10"] == pytest.approx(results["dev"]["final"]["RR@10"])
+    compared = hn.compare([every, more, few], split="dev", measures="RR@10")
+    assert {row["wins"] + row["ties"] + row["losses"] for row in compared} == {5}
+
+
 def test_dev_passages_are_refused_where_they_would_be_ignored(train):
     with pytest.raises(Faults, match="dev_passages = 5, and adore encodes"):
         train("adore", dev_passages=5)

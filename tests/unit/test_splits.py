@@ -26,6 +26,35 @@ def collection(to, judged, answers=None):
     return Collection.from_lists(PASSAGES, queries, qrels, answers=given, to=to)
 
 
+def test_dev_queries_are_drawn_by_their_ids_from_those_that_can_be_measured(tmp_path):
+    data = collection(tmp_path / "c", {"train": True, "dev": True})
+    chosen = choose_splits(data, dev_queries=6, seed=1)
+    assert "dev 'dev' (6 of 20, drawn)" in chosen.chosen
+    rows = chosen.dev.query_rows.tolist()
+    assert len(rows) == 6
+    assert rows == sorted(rows)
+    assert choose_splits(data, dev_queries=6, seed=2).dev.query_rows.tolist() == rows, "for every seed"
+    assert {*rows} < {*choose_splits(data, dev_queries=9).dev.query_rows.tolist()}
+    assert open_splits(data, chosen.names).dev.query_rows.tolist() == rows
+    assert open_splits(data, chosen.names).digest == chosen.digest != choose_splits(data).digest
+    assert len(choose_splits(data, dev_queries=20).dev) == len(choose_splits(data).dev) == 20
+
+    queries = {f"{name}-{i}": f"text {i}" for name in ("train", "dev") for i in range(20)}
+    qrels = {name: {f"{name}-{i}": {f"p{i}": int(i % 2)} for i in range(20)} for name in ("train", "dev")}
+    half = Collection.from_lists(PASSAGES, queries, qrels, to=tmp_path / "half")
+    some = choose_splits(half, dev_queries=7).dev
+    assert len(some) == 7
+    assert (some.grades > 0).all(), "nothing is measured by a query without a relevant passage"
+
+
+def test_not_more_training_queries_are_held_out_than_dev_is_to_have(tmp_path):
+    data = collection(tmp_path / "c", {"train": True})
+    assert choose_splits(data).held_out == 2
+    chosen = choose_splits(data, dev_queries=1)
+    assert (chosen.held_out, len(chosen.dev), len(chosen.all_train)) == (1, 1, 19)
+    assert open_splits(data, chosen.names).digest == chosen.digest
+
+
 @pytest.mark.parametrize(
     ("judged", "names", "said"),
     [

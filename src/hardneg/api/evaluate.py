@@ -31,7 +31,7 @@ from hardneg.data.formats.arrays import write_records
 from hardneg.data.formats.trec import Scored, open_qrels, qrels_of, read_runs
 from hardneg.data.ids import IdSpace, extend
 from hardneg.data.judgements import JudgedIds, read_judgements
-from hardneg.data.training_data import named_split
+from hardneg.data.training_data import ChosenSplits, named_split
 from hardneg.errors import ArtifactError, InputError, SettingsError
 from hardneg.evaluation.answers import evaluate_with_answers
 from hardneg.evaluation.compare import compare_runs, first_disagreement, overlap
@@ -264,31 +264,41 @@ def collection_of_experiment(paths: Sequence[AnyRun]) -> Collection | None:
 
 
 def judged_split(collection: Collection, split: str, paths: Sequence[AnyRun]) -> Qrels:
-    """The judgements of a split; ``dev`` may be what the first experiment held out of its training queries.
+    """The judgements of a split; of dev those that the experiments held out of train, or drew from that split.
 
     Raises
     ------
     SettingsError : the collection has no such split, and nothing was held out.
     InputError : another experiment held out other queries.
     """
-    found = experiments_of(paths)
-    if split == "dev" and split not in collection.splits and found:
-        data = experiment_data(found[0], collection)
-        if data.held_out and data.dev is not None:
-            same_held_out(found)
-            return data.dev
+    found = experiments_of(paths) if split != "test" else []
+    chosen = [splits_of(read_settings(place), place) for place in found]
+    if split == "dev" and split not in collection.splits and chosen and chosen[0].held_out:
+        same_held_out(found, chosen)
+        return dev_of(found[0], collection)
+    drawn = [(one.dev_queries, place) for one, place in zip(chosen, found, strict=True) if one.dev == split]
+    some = [(most, place) for most, place in drawn if most is not None]
+    if some:  # a smaller draw is a part of the larger ones, and of the whole split
+        return dev_of(min(some, key=lambda one: one[0])[1], collection)
     return named_split(collection, split, "--split")
 
 
-def same_held_out(experiments: Sequence[Path]) -> None:
+def dev_of(experiment: Path, collection: Collection) -> Qrels:
+    """The judgements that an experiment was measured by on dev."""
+    dev = experiment_data(experiment, collection).dev
+    assert dev is not None
+    return dev
+
+
+def same_held_out(experiments: Sequence[Path], splits: Sequence[ChosenSplits]) -> None:
     """Refuse experiments with another dev than the first one's: what a run has no hits for would count as 0.
 
     Raises
     ------
     InputError : one held out other training queries, or none.
     """
-    first, *others = (splits_of(read_settings(place), place) for place in experiments)
-    for place, one in zip(experiments[1:], others, strict=True):
+    first = splits[0]
+    for place, one in zip(experiments[1:], splits[1:], strict=True):
         if (one.train, one.held_out, one.seed) != (first.train, first.held_out, first.seed):
             what = f"it held out other training queries as dev than {experiments[0]} did"
             raise InputError(

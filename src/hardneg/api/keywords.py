@@ -111,6 +111,10 @@ class Keywords(Options, total=False):
     """At most so many steps are made where `epochs` would give more. `steps` wins over it."""
     measure_every: int | float | None
     """How often dev is measured in training: an integer in steps, a number below 1 as a share of the schedule."""
+    dev_queries: int | None
+    """Dev has at most so many queries, drawn from those that can be measured, or held out. None: all queries of
+    dev; at most 500 are held out.
+    """
     dev_passages: int | None
     """Dev is judged among the first so many hits of BM25 and the positives, if these are less than half of all.
     None: among all passages.

@@ -15,7 +15,9 @@ from hardneg.arguments import check_fields
 from hardneg.config import nearest
 from hardneg.data.collection import Collection, hold_out
 from hardneg.data.judgements import Judgements
+from hardneg.data.text import hash_strings
 from hardneg.errors import InputError, SettingsError
+from hardneg.keyed_random import hash64, key
 from hardneg.records import Positives, Qrels, spans
 from hardneg.shown import counted
 from hardneg.storage.artifacts import digest_json
@@ -24,6 +26,7 @@ log = logging.getLogger(__name__)
 
 NONE = "none"
 AUTO = "auto"
+HELD_OUT = 500  # training queries that are held out as dev, at most
 DEV_NAMES = ("dev", "dev.small", "validation", "valid", "val")  # names of dev splits, looked for in this order
 Basis = Literal["qrels", "answers"]  # what decides whether a hit is relevant
 BY_JUDGEMENTS: frozenset[Basis] = frozenset({"qrels"})
@@ -71,6 +74,7 @@ class ChosenSplits:
     train, dev, test : names; None: there is none, or dev is held out.
     held_out : training queries that are dev's instead; 0: none.
     seed : of the draw of these.
+    dev_queries : dev has at most so many; None: all.
     """
 
     train: str
@@ -78,6 +82,7 @@ class ChosenSplits:
     test: str | None
     held_out: int = 0
     seed: int = 0
+    dev_queries: int | None = None
 
 
 @dataclass(frozen=True)
@@ -168,6 +173,7 @@ def choose_splits(
     test: str = "test",
     seed: int = 0,
     basis: frozenset[Basis] = BY_JUDGEMENTS,
+    dev_queries: int | None = None,
 ) -> TrainingData:
     """Choose the splits for train, dev and test by name; dev and test must have something to measure by.
 
@@ -178,6 +184,7 @@ def choose_splits(
         dev split.
     test : a split's name, or ``none``; the default ``test`` is skipped if it is absent or cannot be measured on.
     basis : what the measures need: judgements, answers or both. Dev and test must have queries with all of it.
+    dev_queries : the most queries of dev, drawn from all of the split that can be measured; None: all.
 
     Raises
     ------
@@ -200,7 +207,7 @@ def choose_splits(
     else:
         dev_name, dev_said = find_dev(collection, {train, test}, basis)
         if dev_name is None:
-            training, developing = hold_out(training, collection.query_ids, seed=seed)
+            training, developing = held_out_of(training, collection, seed, dev_queries)
             held_out = len(developing)
             kept_back = f"{counted(held_out, 'training query')} {'is' if held_out == 1 else 'are'} held out"
             dev_said = f"{kept_back}{dev_said} (--dev none to keep them)"
@@ -208,8 +215,11 @@ def choose_splits(
                 developing, dev_said = None, "none: a single training query leaves none to hold out"
         else:
             developing = collection.qrels(dev_name)
+    if dev_name is not None and developing is not None and dev_queries is not None:
+        every, developing = len(developing), draw_dev(developing, collection, dev_queries)
+        dev_said = dev_said.replace(f"({every:,})", f"({len(developing):,} of {every:,}, drawn)")
     warn_of_same(train, dev_name, None if testing is None else test)
-    names = ChosenSplits(train, dev_name, None if testing is None else test, held_out, seed)
+    names = ChosenSplits(train, dev_name, None if testing is None else test, held_out, seed, dev_queries)
     chosen = f"splits: train '{train}' ({counted(len(training), 'query')}); dev {dev_said}; test {test_said}"
     positives = training.positives()
     return TrainingData(collection, positives, developing, testing, held_out, chosen=chosen, names=names)
@@ -242,8 +252,32 @@ def open_splits(collection: Collection, names: ChosenSplits) -> TrainingData:
     dev = None if names.dev is None else opened("dev", names.dev)
     test = None if names.test is None else opened("test", names.test)
     if names.held_out:
-        training, dev = hold_out(training, collection.query_ids, seed=names.seed)
+        training, dev = held_out_of(training, collection, names.seed, names.dev_queries)
+    elif dev is not None and names.dev_queries is not None:
+        dev = draw_dev(dev, collection, names.dev_queries)
     return TrainingData(collection, training.positives(), dev, test, names.held_out, names=names)
+
+
+def held_out_of(
+    training: Qrels, collection: Collection, seed: int, dev_queries: int | None
+) -> tuple[Qrels, Qrels]:
+    """Training queries and those held out of them as dev, of which there are at most ``dev_queries``."""
+    most = HELD_OUT if dev_queries is None else min(dev_queries, HELD_OUT)
+    return hold_out(training, collection.query_ids, seed=seed, most=most)
+
+
+def draw_dev(dev: Qrels, collection: Collection, most: int) -> Qrels:
+    """At most so many queries of dev, of those that have something relevant, or an answer, to be measured by.
+
+    They are those with the smallest hashes of their ids: the same for every seed and order of the source, and a
+    smaller draw is a part of a larger one. So experiments can be compared on the smallest.
+    """
+    measured = np.flatnonzero((spans(dev.positives().offsets) > 0) | has_answer(collection, dev))
+    if len(measured) <= most:
+        return dev
+    ids = hash_strings(collection.query_ids.take(dev.query_rows[measured]))
+    order = np.argsort(hash64(key(0, "dev-queries"), ids), kind="stable")
+    return dev.select(np.sort(measured[order[:most]]))
 
 
 def amended(data: TrainingData, judgements: Judgements | None) -> TrainingData:

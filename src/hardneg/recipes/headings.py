@@ -120,6 +120,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Judging": (
         "measures",
         "measure_every",
+        "dev_queries",
         "dev_passages",
         "keep",
         "patience",

@@ -339,6 +339,11 @@ MEANINGS: dict[str, Meaning] = {
         "How often dev is measured in training: an integer in steps, a number below 1 as a share of the schedule.",
         "optimiser steps or share",
     ),
+    "dev_queries": Meaning(
+        "Dev has at most so many queries, drawn from those that can be measured, or held out. None: all queries of"
+        " dev; at most 500 are held out.",
+        "queries",
+    ),
     "dev_passages": Meaning(
         "Dev is judged among the first so many hits of BM25 and the positives, if these are less than half of"
         " all. None: among all passages.",

@@ -98,6 +98,7 @@ class TrainingSettings(Settings):
     measure_every: PositiveInt | Annotated[float, Field(gt=0, lt=1)] | None = (
         None  # steps, or a share of the schedule
     )
+    dev_queries: int | None = Field(None, ge=1)  # dev has at most so many queries, drawn; None: all
     # dev is judged among the first so many passages that BM25 finds for each of its queries, and their positives;
     # None: among all passages
     dev_passages: int | None = Field(None, ge=1)
@@ -232,7 +233,8 @@ class TrainingSettings(Settings):
         InputError : labels are by answers, and the collection has none.
         """
         basis = bases_of(self.judging)
-        data = choose_splits(collection, **dataclasses.asdict(splits), seed=seed, basis=basis)
+        names = dataclasses.asdict(splits)
+        data = choose_splits(collection, **names, seed=seed, basis=basis, dev_queries=self.dev_queries)
         return labelled(data, self.model_dump(mode="json"))
 
     def for_data(self, queries: int) -> TrainingSettings:
