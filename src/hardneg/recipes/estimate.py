@@ -180,7 +180,7 @@ def corpora(
         return states + passed
     among = settings.dev_passages * len(data.dev) / max(data.collection.n_passages, 1)  # at most
     among = among if among < MOST else 1.0
-    if data.test is None and mined_among < 1:
+    if data.test is None and among < 1 and mined_among < 1:  # elsewhere all are embedded, and mined
         return min(mined, states) * mined_among + (states + passed) * among
     whole = states if data.test is not None else min(mined, states)
     return whole + (states - whole + passed) * among
