@@ -217,7 +217,8 @@ def choose_splits(
             developing = collection.qrels(dev_name)
     if dev_name is not None and developing is not None and dev_queries is not None:
         every, developing = len(developing), draw_dev(developing, collection, dev_queries)
-        dev_said = dev_said.replace(f"({every:,})", f"({len(developing):,} of {every:,}, drawn)")
+        if len(developing) < every:
+            dev_said = dev_said.replace(f"({every:,})", f"({len(developing):,} of {every:,}, drawn)")
     warn_of_same(train, dev_name, None if testing is None else test)
     names = ChosenSplits(train, dev_name, None if testing is None else test, held_out, seed, dev_queries)
     chosen = f"splits: train '{train}' ({counted(len(training), 'query')}); dev {dev_said}; test {test_said}"
