@@ -3,7 +3,9 @@
 import gzip
 import io
 import json
+import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -155,6 +157,25 @@ def test_completion_prints_a_script(hardneg, shell):
     assert status == 0
     assert "_HARDNEG_COMPLETE" in out
     assert hardneg("completion", "dos")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("hardneg se", ["search", "settings"]),
+        ("hardneg train ad", ["adore"]),
+        ("hardneg train star --learn", []),
+        ("hardneg train star --batch", ["--batch-size"]),
+        ("hardneg train star --preset doc", ["document"]),
+        ("hardneg train warmup --preset bm25-to-i", ["bm25-to-in-batch"]),
+    ],
+)
+def test_a_shell_gets_the_words_that_fit(words, completed):
+    """As the script asks for them: in a process of its own."""
+    asked = {"_HARDNEG_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+    command = [sys.executable, "-c", "from hardneg.cli import main; main()"]
+    said = subprocess.run(command, env=os.environ | asked, capture_output=True, text=True, timeout=60)
+    assert (said.stdout.split(), said.stderr) == (completed, "")
 
 
 # ---------------------------------------------------------------- experiments for models and runs

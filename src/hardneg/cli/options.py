@@ -133,8 +133,22 @@ ExperimentOption = Annotated[Path, option("--out", help="The experiment's folder
 ConfigOption = Annotated[
     Path | None, option(help="A TOML file of settings, and of data, model and out.", metavar="FILE")
 ]
+
+
+def presets_beginning(context: typer.Context, incomplete: str) -> list[str]:
+    """The names of the recipe's presets that a shell may complete a word to."""
+    from hardneg.config import read_presets
+
+    return [name for name in read_presets(str(context.info_name)) if name.startswith(incomplete)]
+
+
 PresetOption = Annotated[
-    str | None, option(help="Settings that come with the recipe, by name; see `hardneg presets`.", metavar="NAME")
+    str | None,
+    option(
+        help="Settings that come with the recipe, by name; see `hardneg presets`.",
+        metavar="NAME",
+        autocompletion=presets_beginning,
+    ),
 ]
 Assignments = Annotated[
     list[str] | None,
