@@ -97,6 +97,23 @@ def test_every_chart_is_drawn_without_a_word_on_the_console(opened, width, schem
     assert page.locator("section.verdict p.sentence").inner_text()
 
 
+def test_a_notebook_displays_the_report(browser, trained, tmp_path):
+    """As notebooks do: what ``_repr_html_`` gives stands in a page of theirs."""
+    report = hn.diagnose(trained, save=False)
+    (tmp_path / "notebook.html").write_text(f"<!doctype html><body>{report._repr_html_()}</body>")
+    page = browser.new_page(viewport={"width": 1000, "height": 900})
+    page.set_default_timeout(PATIENCE)
+    said = []
+    page.on("console", lambda message: said.append(message.text))
+    page.goto(f"file://{tmp_path / 'notebook.html'}", timeout=PATIENCE)
+    frame = page.frame_locator("iframe")
+    frame.locator("html.charts-drawn.explorer-ready").wait_for(state="attached")
+    assert frame.locator("[data-chart].drawn svg").count() == len(report.charts)
+    assert frame.locator("section.verdict p.sentence").inner_text() == report.verdict.sentence
+    assert said == []
+    page.close()
+
+
 def test_the_explorer_is_searched_by_keyboard(opened):
     page = opened(1280)
     page.focus("#explorer-find")
