@@ -98,7 +98,7 @@ def explorer_data(opened: Opened, suspected: Sequence[int] = ()) -> dict[str, An
 
 def size_of(part: Any) -> int:
     """The bytes that a part of the data takes on the page, where three marks are written by their code."""
-    written = json.dumps(part)
+    written = json.dumps(part, separators=(",", ":"))
     return len(written) + 5 * sum(written.count(mark) for mark in "<>&")
 
 

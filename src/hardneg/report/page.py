@@ -226,7 +226,7 @@ def figure_html(drawn: Drawn, *, fits: bool, most: int) -> str:
     if not drawn.spec or not fits:
         failed = "<p>No chart can be drawn of these numbers.</p>" if figure.chart is not None else ""
         if drawn.spec:
-            failed = f"<p>The chart is too large for the page: see <code>figures/{figure.name}.svg</code>.</p>"
+            failed = "<p>The chart is too large for the page; its numbers are in the table.</p>"
         return f'<section class="figure" id="{figure.name}">{head}{says}{failed}{shown}</section>'
     return (
         f'<section class="figure" id="{figure.name}">{head}{says}'
