@@ -268,6 +268,17 @@ def test_lists_without_positives_are_the_candidates(trained):
         assert found.passage_rows.tolist() == expected.passage_rows.tolist()
 
 
+def test_swing_says_its_classes(trained):
+    _, drawn = drawn_of(trained)
+    table = drawn["swing"].table
+    assert table.column("class") == ["A", "B", "A", "B"]
+    assert table.column("in") == ["episode 1", "episode 2"] * 2
+    assert table.column("of")[:2] == ["candidates"] * 2
+    pytest.importorskip("altair")
+    values = drawn["swing"].spec["data"]["values"]
+    assert values[1]["episodes"] == "candidates: B · episode 2 → episode 4"
+
+
 def test_composition_begins_with_bm25(trained):
     _, drawn = drawn_of(trained)
     candidates, pools = drawn["composition"].table, drawn["composition_of_pools"].table
@@ -689,10 +700,9 @@ def test_the_explorer_stays_small(trained, monkeypatch):
     assert 0 < len(data["queries"]) < 10
     assert explorer.cut("word" * 300_000).endswith("…")
     marks = {"text": "<&>" * 100}
-    assert explorer.size_of(marks) == len(page.json_script("x", marks)) - len(page.json_script("x", "")) + len(
-        '""'
-    )
-    monkeypatch.setattr(explorer, "BYTES", 100_000)
+    element = page.json_script("x", marks)
+    assert explorer.size_of(marks) == len(element) - len(page.json_script("x", "")) + len('""')
+    monkeypatch.setattr(explorer, "BYTES", 30_000)
     shown = [one["split"] for one in explorer_data(opened_at(trained))["queries"]]
     assert 0 < shown.count("test") < 16  # of which there are 16
     assert shown.count("train") > shown.count("test")
@@ -809,6 +819,7 @@ def test_experiments_stand_side_by_side(trained, copied):
     assert report.several.names == [str(one) for one in report.several.names]
     assert "settings" not in report.tables  # the same in both
     assert settings["recipe"] == "ance-tele"
+    assert report.charts["measured"].to_dict()["layer"][0]["encoding"]["y"]["title"] == "dev RR@10"
     tests = report.tables["comparisons"]
     assert set(tests.column("a - b")) == {0.0}
     assert set(tests.column("p")) == {1.0}
