@@ -26,7 +26,7 @@ from hardneg.negatives.candidates import candidates
 from hardneg.negatives.pool import ENTRY_ARRAYS, SOURCES, load_pool, matches, save_pool
 from hardneg.report import explorer, facts_time, page, scripts
 from hardneg.report.charts import borders, space_chart
-from hardneg.report.drawing import draw
+from hardneg.report.drawing import Drawn, draw
 from hardneg.report.explorer import explorer_data
 from hardneg.report.figures import FIGURES, SECTIONS
 from hardneg.report.lists import mined_pool, part_of, without_positives
@@ -268,6 +268,17 @@ def test_lists_without_positives_are_the_candidates(trained):
         assert found.passage_rows.tolist() == expected.passage_rows.tolist()
 
 
+def test_swing_says_its_classes(trained):
+    _, drawn = drawn_of(trained)
+    table = drawn["swing"].table
+    assert table.column("class") == ["A", "B", "A", "B"]
+    assert table.column("in") == ["episode 1", "episode 2"] * 2
+    assert table.column("of")[:2] == ["candidates"] * 2
+    pytest.importorskip("altair")
+    values = drawn["swing"].spec["data"]["values"]
+    assert values[1]["episodes"] == "candidates: B · episode 2 → episode 4"
+
+
 def test_composition_begins_with_bm25(trained):
     _, drawn = drawn_of(trained)
     candidates, pools = drawn["composition"].table, drawn["composition_of_pools"].table
@@ -434,6 +445,8 @@ def test_an_experiment_cut_short_has_a_report(copied):
     assert opened.notes == []
     assert drawn["results"].table is not None
     assert "finished" in drawn["comparisons"].missing
+    before, after = dict.fromkeys(drawn["error_distribution"].table.column("state"))
+    assert (before, after) == ("untrained", opened.trained_states[-1].name)
     assert "not finished" in make(opened, ["hardneg"]).verdict.sentence
 
 
@@ -602,6 +615,24 @@ def test_the_page_is_one_file_without_addresses(report, trained):
         assert (f'id="{one.figure.name}"' in html) == one.meant
 
 
+def test_the_page_stays_small_however_large_its_parts_are():
+    """Five thousand rows of long texts in every table, and charts of 20 MB."""
+    pytest.importorskip("vl_convert")
+    table = Table(tuple("abcdefgh"), tuple(("<word> " * 40,) * 8 for _ in range(5000)))
+    drawn = [Drawn(figure, table) for figure in FIGURES]
+    for one in drawn:
+        one.__dict__["spec"] = {"mark": "bar", "data": {"values": "x" * 400_000}} if one.figure.chart else {}
+    drawn[0].__dict__["spec"] = {"mark": "bar", "data": {"values": []}}
+    html = page.html_of(page.Page("exp", "", verdict({}), (), drawn, "hardneg diagnose exp", {}))
+    assert len(html) < 10e6
+    assert b'data-chart="results"' in html
+    assert b"The chart is too large for the page; its numbers are in the table." in html
+    assert html.count(b"data-chart=") == 1 + 2_500_000 // 400_000
+    assert b"4,980 more rows are in the CSV." in html
+    small = page.html_of(page.Page("exp", "", verdict({}), (), drawn[:1], "hardneg diagnose exp", {}))
+    assert b"4,600 more rows are in the CSV." in small
+
+
 def test_every_chart_stands_beside_its_numbers(report, trained):
     for name in report.charts:
         for kind in ("png", "svg", "csv"):
@@ -668,6 +699,13 @@ def test_the_explorer_stays_small(trained, monkeypatch):
     data = explorer_data(opened_at(trained))
     assert 0 < len(data["queries"]) < 10
     assert explorer.cut("word" * 300_000).endswith("…")
+    marks = {"text": "<&>" * 100}
+    element = page.json_script("x", marks)
+    assert explorer.size_of(marks) == len(element) - len(page.json_script("x", "")) + len('""')
+    monkeypatch.setattr(explorer, "BYTES", 30_000)
+    shown = [one["split"] for one in explorer_data(opened_at(trained))["queries"]]
+    assert 0 < shown.count("test") < 16  # of which there are 16
+    assert shown.count("train") > shown.count("test")
 
 
 # ---------------------------------------------------------------- several experiments
@@ -781,6 +819,7 @@ def test_experiments_stand_side_by_side(trained, copied):
     assert report.several.names == [str(one) for one in report.several.names]
     assert "settings" not in report.tables  # the same in both
     assert settings["recipe"] == "ance-tele"
+    assert report.charts["measured"].to_dict()["layer"][0]["encoding"]["y"]["title"] == "dev RR@10"
     tests = report.tables["comparisons"]
     assert set(tests.column("a - b")) == {0.0}
     assert set(tests.column("p")) == {1.0}

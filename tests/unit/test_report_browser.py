@@ -97,6 +97,23 @@ def test_every_chart_is_drawn_without_a_word_on_the_console(opened, width, schem
     assert page.locator("section.verdict p.sentence").inner_text()
 
 
+def test_a_notebook_displays_the_report(browser, trained, tmp_path):
+    """As notebooks do: what ``_repr_html_`` gives stands in a page of theirs."""
+    report = hn.diagnose(trained, save=False)
+    (tmp_path / "notebook.html").write_text(f"<!doctype html><body>{report._repr_html_()}</body>")
+    page = browser.new_page(viewport={"width": 1000, "height": 900})
+    page.set_default_timeout(PATIENCE)
+    said = []
+    page.on("console", lambda message: said.append(message.text))
+    page.goto(f"file://{tmp_path / 'notebook.html'}", timeout=PATIENCE)
+    frame = page.frame_locator("iframe")
+    frame.locator("html.charts-drawn.explorer-ready").wait_for(state="attached")
+    assert frame.locator("[data-chart].drawn svg").count() == len(report.charts)
+    assert frame.locator("section.verdict p.sentence").inner_text() == report.verdict.sentence
+    assert said == []
+    page.close()
+
+
 def test_the_explorer_is_searched_by_keyboard(opened):
     page = opened(1280)
     page.focus("#explorer-find")
@@ -133,12 +150,13 @@ def test_no_column_is_so_narrow_that_words_fall_apart(opened, width):
     assert lines
     assert max(lines) < 1.5
     lines = page.evaluate(
-        """() => [...document.querySelectorAll("main td bdi")].map((one) => [one.textContent.length,
-        one.getBoundingClientRect().width / parseFloat(getComputedStyle(one).fontSize)]).filter(
-        ([length, width]) => length > 16 && width > 0).map(([length, width]) => width)"""
+        """() => [...document.querySelectorAll("main td bdi")].map((one) => [
+        Math.max(...one.textContent.split(/\\s/).map((word) => word.length)),
+        one.getBoundingClientRect().width / parseFloat(getComputedStyle(one).fontSize)])"""
     )
-    assert lines
-    assert min(lines) > 5  # a line has room for ten letters or so
+    widths = [width for longest, width in lines if longest >= 10 and width > 0]
+    assert widths
+    assert min(widths) > 4  # a line has room for a word of ten letters
 
 
 def test_charts_are_not_made_smaller_on_a_narrow_page(opened):

@@ -113,6 +113,7 @@ def compare_experiments(
     check_distinct(experiments)
     opened = [opened_at(Path(one), data, cache) for one in experiments]
     given = ["--data", str(data)] if isinstance(data, (str, Path)) else []
+    given += ["--out", str(out)] if out is not None else []
     report = make_comparison(opened, ["hardneg", "diagnose", *map(str, experiments), *given])
     if out is not None:
         write_comparison(report, Path(out))

@@ -146,7 +146,10 @@ def new_chart(table: Table) -> Chart:
 
 def swing_chart(table: Table) -> Chart:
     """The share of leaving candidates that return."""
-    rows = [{**row, "episodes": f"{row['of']}: {row['in']} → {row['again']}"} for row in table.records()]
+    rows = [
+        {**row, "episodes": f"{row['of']}: {row['class'] or '–'} · {row['in']} → {row['again']}"}
+        for row in table.records()
+    ]
     return bars(Table.of(rows), x="share", y="episodes", title="share of those that left that return", parted=True)
 
 

@@ -78,20 +78,28 @@ def explorer_data(opened: Opened, suspected: Sequence[int] = ()) -> dict[str, An
     """
     passages, queries, names = Passages(opened), [], {}
     size = 0
-    for chosen in choose(opened, suspected):
+    choices = choose(opened, suspected)
+    for number, chosen in enumerate(choices, 1):
+        room = BYTES if number == len(choices) else BYTES // 4  # judged queries leave room for those of training
         runs = runs_of(opened, chosen.split)
         names[chosen.split] = [shown(name) for name in runs]
         maker = _Maker(opened, chosen, runs, passages)
         for row in chosen.tags:
             known = len(passages.found)
             one = maker.query(row)
-            size += sum(len(json.dumps(part)) for part in (one, passages.found[known:]))
-            if size > BYTES:
+            size += sum(size_of(part) for part in (one, passages.found[known:]))
+            if size > room:
                 break
             queries.append(one)
     if not queries:
         raise NotRecorded("No query has runs to look into.")
     return {"states": names, "passages": passages.found, "queries": queries}
+
+
+def size_of(part: Any) -> int:
+    """The bytes that a part of the data takes on the page, where three marks are written by their code."""
+    written = json.dumps(part, separators=(",", ":"))
+    return len(written) + 5 * sum(written.count(mark) for mark in "<>&")
 
 
 def cut(text: str) -> str:

@@ -59,9 +59,11 @@ def errors_table(opened: Opened) -> Table:
 
 
 def errors_distribution_table(opened: Opened) -> Table:
-    """Shares of queries and of all errors by decades of a query's errors, before and after training."""
+    """Shares of queries and of all errors by decades of a query's errors, before training and at the end."""
     found = _errors(opened)
     split = next(iter(found))[0]
+    names = [name for of, name in found if of == split and name != UNTRAINED]
+    after = FINAL if FINAL in names else (names or [FINAL])[-1]
     rows = [
         {
             "state": shown(name),
@@ -70,7 +72,7 @@ def errors_distribution_table(opened: Opened) -> Table:
             "queries": row["queries"],
             "errors": row["errors"],
         }
-        for name in (UNTRAINED, FINAL)
+        for name in (UNTRAINED, after)
         if (split, name) in found
         for at, row in enumerate(found[split, name].get("distribution", []))
     ]

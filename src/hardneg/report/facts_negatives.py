@@ -7,7 +7,7 @@ from typing import Any
 
 from hardneg.diagnostics.composition import composition, composition_of_pools, new_negatives
 from hardneg.diagnostics.score_profile import in_batch_share
-from hardneg.diagnostics.swing import Swing, swing, swing_cases
+from hardneg.diagnostics.swing import CLASSES, Swing, swing, swing_cases
 from hardneg.experiment.layout import informative_of
 from hardneg.experiment.names import shown
 from hardneg.report.lists import RowLists, bm25_lists, mined_lists, rows_of_pool
@@ -115,14 +115,18 @@ def new_table(opened: Opened) -> Table:
 
 
 def swing_table(opened: Opened) -> Table:
-    """Candidates that leave and return; and entries of pools that do, apart from these."""
+    """Candidates that leave and return, by class; and entries of pools that do, apart from these."""
     query = mined_lists(opened)
     if len(query) < FEWEST_FOR_SWING:
         raise NotRecorded("Swing needs three episodes or more: in, out, and in again.")
-    rows = [{"of": "candidates", **row} for row in swung(opened).rows()]
+    found = {"candidates": swung(opened)}
     if len(opened.pools) >= FEWEST_FOR_SWING:
-        rows += [{"of": "pools (drawn by chance)", **row} for row in swing(opened.pools).rows()]
-    return Table.of(rows)
+        found["pools (drawn by chance)"] = swing(opened.pools)
+    return Table.of(
+        {"of": name, "class": CLASSES[at] if at < len(CLASSES) else None, **row}
+        for name, one in found.items()
+        for at, row in enumerate(one.rows())
+    )
 
 
 def swung(opened: Opened) -> Swing:

@@ -15,7 +15,9 @@ from hardneg.report.scripts import asset, libraries
 from hardneg.report.table import Table
 from hardneg.report.verdict import Verdict
 
-LONGEST_TABLE = 400  # rows on the page; the CSV has all
+MOST_BYTES = 10_000_000  # of the page, however large the experiment is
+MOST_OF_CHARTS = 2_500_000  # bytes of all charts
+LONGEST_TABLES = (400, 100, 20)  # rows on the page, fewer where that is too large; the CSV has all
 LONGEST_TEXT = 1500  # characters of a text on the page
 LONGEST_CELL = 280  # characters of a text in a table; the CSV has all
 UNBROKEN = 16  # characters of a cell that stay in one line: an id or a name
@@ -62,10 +64,33 @@ class Page:
 
 
 def html_of(page: Page) -> bytes:
-    """The page as UTF-8 HTML."""
+    """The page as UTF-8 HTML, with fewer rows of its tables where it would be too large."""
+    charts = charts_of(page.drawn)
+    found = b""
+    for most in LONGEST_TABLES:
+        found = _html(page, charts, most)
+        if len(found) <= MOST_BYTES:
+            break
+    return found
+
+
+def charts_of(drawn: Sequence[Drawn]) -> dict[str, dict[str, Any]]:
+    """The charts of the page by the names of their figures; the largest are left out where all are too large."""
+    found = {one.figure.name: spec_of(one) for one in drawn if one.spec}
+    sizes = {name: len(json.dumps(spec)) for name, spec in found.items()}
+    size, fit = 0, set()
+    for name in sorted(sizes, key=lambda name: sizes[name]):
+        size += sizes[name]
+        if size > MOST_OF_CHARTS:
+            break
+        fit.add(name)
+    return {name: spec for name, spec in found.items() if name in fit}
+
+
+def _html(page: Page, specs: Mapping[str, Any], most: int) -> bytes:
+    """The page with these charts and at most so many rows of each table."""
     names = [name for name in page.sections if _has(name, page)]
-    sections = [_section(name, page) for name in names]
-    specs = {one.figure.name: spec_of(one) for one in page.drawn if one.spec}
+    sections = [_section(name, page, set(specs), most) for name in names]
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
@@ -129,7 +154,7 @@ def json_script(name: str, value: Any) -> str:
 # ---------------------------------------------------------------- parts
 
 
-def table_html(table: Table, caption: str, *, most: int = LONGEST_TABLE, texts: Iterable[str] = ()) -> str:
+def table_html(table: Table, caption: str, *, most: int, texts: Iterable[str] = ()) -> str:
     """A table with caption and headings, in a box that the keyboard scrolls."""
     long = set(texts)
     numbers = {name for name in table.columns if all(is_number(value) for value in table.column(name))}
@@ -185,16 +210,23 @@ def missing_html(drawn: Iterable[Drawn]) -> str:
     return f'<div class="missing"><p>Not here:</p><ul>{lines}</ul></div>' if lines else ""
 
 
-def figure_html(drawn: Drawn) -> str:
-    """A figure: its title, its chart, how it is read, and its table; nothing if it is missing."""
+def figure_html(drawn: Drawn, *, fits: bool, most: int) -> str:
+    """A figure: its title, its chart, how it is read, and its table; nothing if it is missing.
+
+    Parameters
+    ----------
+    fits : whether the page has room for its chart; most : rows of its table.
+    """
     figure, table = drawn.figure, drawn.table
     head = f"<h3>{text(figure.title)}</h3>"
     if table is None:
         return ""
     says = f"<p>{marked(figure.says)}</p>"
-    shown = table_html(table, figure.title, texts=figure.texts)
-    if not drawn.spec:
+    shown = table_html(table, figure.title, most=most, texts=figure.texts)
+    if not drawn.spec or not fits:
         failed = "<p>No chart can be drawn of these numbers.</p>" if figure.chart is not None else ""
+        if drawn.spec:
+            failed = "<p>The chart is too large for the page; its numbers are in the table.</p>"
         return f'<section class="figure" id="{figure.name}">{head}{says}{failed}{shown}</section>'
     return (
         f'<section class="figure" id="{figure.name}">{head}{says}'
@@ -232,10 +264,11 @@ def _has(section: str, page: Page) -> bool:
     return section in page.blocks or any(one.figure.section == section for one in page.drawn if one.meant)
 
 
-def _section(name: str, page: Page) -> str:
+def _section(name: str, page: Page, charts: set[str], most: int) -> str:
     figures = [one for one in page.drawn if one.figure.section == name and one.meant]
     lead = f"<p>{text(page.leads[name])}</p>" if page.leads.get(name) else ""
-    inner = lead + "".join(map(figure_html, figures)) + page.blocks.get(name, "") + missing_html(figures)
+    parts = [figure_html(one, fits=one.figure.name in charts, most=most) for one in figures]
+    inner = lead + "".join(parts) + page.blocks.get(name, "") + missing_html(figures)
     place = anchor(name)
     head = f'<h2 id="{place}-title">{text(name)}</h2>'
     return f'<section id="{place}" aria-labelledby="{place}-title">{head}{inner}</section>'

@@ -337,6 +337,6 @@ def mixed(a: str, b: str, share: float) -> str:
     return "#" + "".join(f"{round(one + (other - one) * share):02x}" for one, other in pairs)
 
 
-def legend_below(chart: Chart, columns: int = 4, limit: int = 150) -> Chart:
+def legend_below(chart: Chart, columns: int = 3, limit: int = 210) -> Chart:
     """The chart with its legend in columns below it, where long names have room."""
     return chart.configure_legend(orient="bottom", columns=columns, labelLimit=limit, **LEGEND)

@@ -228,12 +228,13 @@ def _compared(row: dict[str, Any], best: str) -> str:
 
 def curves_chart(table: Table) -> Chart:
     """The deciding measure of every state by step, a line for each experiment."""
-    return lines(table, x="step", y="value", by="experiment", zero=False)
+    named = dict.fromkeys(f"{row['split']} {row['measure']}" for row in table.records())
+    return lines(table, x="step", y="value", by="experiment", zero=False, title=", ".join(named))
 
 
 def losses_chart(table: Table) -> Chart:
     """The moving mean of the loss by step, a line for each experiment."""
-    return lines(table, x="step", y="mean", by="experiment")
+    return lines(table, x="step", y="mean", by="experiment", title="training loss")
 
 
 def overlaps_chart(table: Table) -> Chart:
