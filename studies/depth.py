@@ -49,6 +49,7 @@ def common_of(chosen: Namespace) -> dict[str, object]:
         "learning_rate": chosen.rate,
         "precision": chosen.precision,
         "measure_every": None,
+        "dev_queries": None,
         "dev_passages": None,
         "keep": "last",
         "measures": " ".join(MEASURES),

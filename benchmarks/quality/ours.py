@@ -79,8 +79,9 @@ class Ours:
         return told(found, self.folder / f"{name}-{len(self.stages) - 1}", point, spent, self.clock, slowed)
 
     def _judged(self, stage: Stage) -> dict[str, Any]:
-        """Among how many passages dev is judged; ADORE ranks all of them at every step anyway."""
-        return {} if stage.recipe == "adore" else {"dev_passages": self.order["dev_passages"]}
+        """On all queries of dev, as for everyone; among how many passages, but ADORE ranks all of them anyway."""
+        queries: dict[str, Any] = {"dev_queries": None}
+        return queries if stage.recipe == "adore" else queries | {"dev_passages": self.order["dev_passages"]}
 
     def _stage(self, stage: Stage, model: str, out: Path, point: Point, steps: int, looks: int) -> dict[str, Any]:
         from hardneg import Splits

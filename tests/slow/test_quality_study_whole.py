@@ -29,7 +29,7 @@ def words_of(world, *more):
     folder, model = world
     words = [sys.executable, str(ROOT / "benchmarks/quality"), "--out", str(folder / "study")]
     words += ["--data", str(folder / "toys"), "--model", model, "--sizes", "full", "--starts", "as-is"]
-    words += ["--minutes", "1", "--seeds", "1", "--threads", "1", "--length", "16", "--batch", "8"]
+    words += ["--minutes", "0.5", "--seeds", "1", "--threads", "1", "--length", "16", "--batch", "8"]
     words += ["--contenders", "st-in-batch,hardneg-warmup", "--grid", "1e-3:20,3e-4:20"]
     words += ["--kept", str(folder / "kept.jsonl"), "--report", str(folder / "page.md")]
     return [*words, *more]
