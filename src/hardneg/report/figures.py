@@ -188,7 +188,7 @@ FIGURES: tuple[Figure[Opened], ...] = (
         "Negatives",
         "Swing",
         "Candidates that are in, out in the next episode, and in again in the one after (ANCE-Tele, Figure 6)."
-        " Class A is in first in the first episode, class B in the second. Pools lose and regain passages"
+        " Class A begins in the first episode, class B in the second. Pools lose and regain passages"
         " by chance, so they stand apart.",
         negatives.swing_table,
         charts.swing_chart,
