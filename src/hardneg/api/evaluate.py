@@ -302,7 +302,7 @@ def same_held_out(experiments: Sequence[Path], splits: Sequence[ChosenSplits]) -
         if (one.train, one.held_out, one.seed) != (first.train, first.held_out, first.seed):
             what = f"it held out other training queries as dev than {experiments[0]} did"
             raise InputError(
-                "NO_OVERLAP", what, "compare by --split test, or train with the same --seed", path=place
+                "NO_OVERLAP", what, "compare them by --split test, or train them with one seed", path=place
             )
 
 
