@@ -56,8 +56,8 @@ A *contender* is a tool with a way to train; a *cell* is one training by a conte
   training can be the result.
 - **Done once.** sentence-transformers' contenders mine the negatives of the starting model once for all points;
   hardneg's commands share a cache, as any user can let them do.
-- **No tuning of ours.** hardneg's contenders are `--preset finetune` of each recipe, with steps, rate, scale
-  and the number of measurements set by these rules. Queries for which `mine_hard_negatives` finds too few
+- **No tuning of ours.** hardneg's contenders are `--preset finetune` of each recipe, with steps, rate, scale,
+  dev and the number of measurements set by these rules. Queries for which `mine_hard_negatives` finds too few
   negatives are left out.
 - **Tests.** Values of a query are averaged over seeds. The best peer is the one with the highest mean on test,
   to our disadvantage. Interval: bootstrap over queries, 95 %; p: two-sided paired randomisation test; Holm over

@@ -322,10 +322,14 @@ def test_an_experiment_is_evaluated_on_the_queries_that_it_held_out(train, world
     assert found["measures"]["RR@10"] == pytest.approx(results["dev"]["final"]["RR@10"])
     with pytest.raises(ArtifactError, match=r"NO_RUN: .* on split 'test'; give --split dev, or "):
         hn.evaluate(out)
+    fewer = tmp_path / "fewer"
+    hn.train("warmup", collection.path, world.calm, fewer, **(options | {"dev_queries": 2}))
+    least = hn.compare([out, fewer], split="dev", measures="RR@10")
+    assert {row["wins"] + row["ties"] + row["losses"] for row in least} == {2}, "a part of those of the other"
     other = tmp_path / "other"  # what one of them did not search would count as 0
     hn.train("warmup", collection.path, world.calm, other, **(options | {"seed": options.get("seed", 42) + 1}))
     with pytest.raises(
-        InputError, match=r"other: NO_OVERLAP: it held out other training queries .* with one seed"
+        InputError, match=r"other: NO_OVERLAP: its dev has other queries than that of .* with one seed"
     ):
         hn.compare([out, other], split="dev")
     assert {row["difference"] for row in hn.compare([out, out], split="dev")} == {0}

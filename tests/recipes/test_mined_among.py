@@ -13,7 +13,8 @@ from hardneg.data.training_data import choose_splits
 from hardneg.models.loading import load_encoder
 from hardneg.negatives.groups import epoch_order
 from hardneg.negatives.pool import load_pool
-from hardneg.recipes.mined_among import share_mined_among, visited
+from hardneg.recipes.mined_among import part_mined, visited
+from hardneg.recipes.star import Star, plan
 from hardneg.search.bm25 import bm25_run
 from hardneg.search.encoding import Encoding
 from hardneg.search.retriever import Retriever
@@ -157,6 +158,13 @@ def test_it_resumes_to_the_same_bytes(train, tmp_path):
 def test_the_estimate_counts_the_passages_at_most(world):
     data = choose_splits(world.collection, dev="none")
     each = len(data.train.passage_rows) / len(data.train)
-    assert share_mined_among(data, None, needed=5) == 1.0
-    assert share_mined_among(data, 2, needed=4) == pytest.approx((2 + each) * 5 / 120)
-    assert share_mined_among(data, 120, needed=1000) == 1.0
+    assert part_mined(data, None, needed=5) == (1.0, 1.0)
+    assert part_mined(data, 2, needed=4) == pytest.approx(((2 + each) * 5 / 120, 5 / len(data.train)))
+    assert part_mined(data, 120, needed=1000) == (1.0, 1.0)
+
+    some = Star(**{name: value for name, value in SETTINGS.items() if name in Star.model_fields})
+    every = some.model_copy(update={"mine_passages": None})
+    judged, tested = (choose_splits(world.collection, dev="dev", test=test) for test in ("none", "test"))
+    assert plan(some, judged, None).encoded[1] < plan(every, judged, None).encoded[1]
+    assert plan(some, judged, None).mined < plan(every, judged, None).mined == 1
+    assert plan(some, tested, None).encoded == plan(every, tested, None).encoded, "all are embedded for test"

@@ -130,7 +130,7 @@ def test_advice_follows_from_what_was_found(tmp_path):
 def test_the_advised_steps_are_those_of_the_preset(queries):
     positives = SimpleNamespace(train=range(queries), held_out=0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(examine_module, "choose_splits", lambda collection, train: positives)
+        patch.setattr(examine_module, "choose_splits", lambda collection, train, dev_queries: positives)
         found = examine_module.training_facts(None, {"train": queries})
     episode = settings_of(*examine_module.BEGIN).episode_of(queries, 1)
     assert (found["steps"], found["queries_per_step"]) == (episode.steps, episode.queries_per_step)

@@ -9,7 +9,9 @@ from hardneg.evaluation.measures import Evaluation
 from hardneg.experiment.layout import Layout
 from hardneg.experiment.states import StateRecord
 from hardneg.report.opened import Opened
-from hardneg.report.side_by_side import Several, verdict_of
+from hardneg.report.side_by_side import Several, results_table, verdict_of
+from hardneg.report.side_by_side import tests_table as paired_tests
+from hardneg.report.table import NotRecorded
 
 QUERIES = 40
 
@@ -27,6 +29,24 @@ def test_the_best_of_tested_experiments_is_named(tmp_path):
     several = Several([opened(tmp_path / "a", 0.25, "x"), opened(tmp_path / "b", 0.5, "x")])
     found = verdict_of(several)
     assert (found.kind, found.sentence) == ("better", "On test, b does best: RR@10 0.500 (a 0.250).")
+
+
+def test_a_drawn_dev_is_compared_on_the_queries_of_the_smaller_draw(tmp_path):
+    def with_dev(name, rows, values, most):
+        one = opened(tmp_path / name, 0.5, "x")
+        found = Evaluation(np.array(rows, np.int32), {"RR@10": np.array(values)}, 0, 0)
+        one.kept["evaluations"] = {"final": {"dev": found}}
+        one.__dict__["settings"] = {"splits": {"dev": "dev", "dev_queries": most}}
+        return one
+
+    whole, some = with_dev("a", range(4), [1.0, 0.5, 0.25, 1.0], None), with_dev("b", [1, 3], [0.5, 1.0], 2)
+    [row] = paired_tests(Several([whole, some])).records()
+    assert (row["a - b"], row["low"], row["high"]) == (0.0, 0.0, 0.0), "of queries 1 and 3"
+    names = {row["split"] for row in results_table(Several([whole, some])).records()}
+    assert names == {"dev, all queries of dev", "dev, at most 2 queries of dev"}
+    other = with_dev("c", [2, 5], [1.0, 0.5], 2)
+    with pytest.raises(NotRecorded):
+        paired_tests(Several([some, other]))
 
 
 @pytest.mark.parametrize("other", [0.125, 1.0])

@@ -47,6 +47,18 @@ def test_dev_queries_are_drawn_by_their_ids_from_those_that_can_be_measured(tmp_
     assert (some.grades > 0).all(), "nothing is measured by a query without a relevant passage"
 
 
+def test_a_drawn_dev_has_first_what_every_measure_can_count(tmp_path):
+    queries = {f"{name}-{i}": f"text {i}" for name in ("train", "dev") for i in range(20)}
+    qrels = {name: {f"{name}-{i}": {f"p{i}": int(i in (3, 8))} for i in range(20)} for name in ("train", "dev")}
+    answers = {f"dev-{i}": ["a"] for i in range(20) if i != 8}
+    data = Collection.from_lists(PASSAGES, queries, qrels, answers=answers, to=tmp_path / "c")
+    names = [data.query_ids[row] for row in choose_splits(data, dev_queries=1).dev.query_rows]
+    assert names == ["dev-3"], "it has both"
+    names = {data.query_ids[row] for row in choose_splits(data, dev_queries=2).dev.query_rows}
+    assert names == {"dev-3", "dev-8"}, "judged"
+    assert len(choose_splits(data, dev_queries=9).dev) == 9
+
+
 def test_not_more_training_queries_are_held_out_than_dev_is_to_have(tmp_path):
     data = collection(tmp_path / "c", {"train": True})
     assert choose_splits(data).held_out == 2

@@ -264,43 +264,57 @@ def collection_of_experiment(paths: Sequence[AnyRun]) -> Collection | None:
 
 
 def judged_split(collection: Collection, split: str, paths: Sequence[AnyRun]) -> Qrels:
-    """The judgements of a split; of dev those that the experiments held out of train, or drew from that split.
+    """The judgements of a split; ``dev`` is that of the experiments, whatever the collection calls it.
+
+    It may be held out of train, or drawn from a split. The smallest draw judges: it is a part of the others.
 
     Raises
     ------
-    SettingsError : the collection has no such split, and nothing was held out.
-    InputError : another experiment held out other queries.
+    SettingsError : the collection has no such split, and no experiment has a dev.
+    InputError : two experiments have devs of which neither is a part of the other.
     """
-    found = experiments_of(paths) if split != "test" else []
-    chosen = [splits_of(read_settings(place), place) for place in found]
-    if split == "dev" and split not in collection.splits and chosen and chosen[0].held_out:
-        same_held_out(found, chosen)
-        return dev_of(found[0], collection)
-    drawn = [(one.dev_queries, place) for one, place in zip(chosen, found, strict=True) if one.dev == split]
-    some = [(most, place) for most, place in drawn if most is not None]
-    if some:  # a smaller draw is a part of the larger ones, and of the whole split
-        return dev_of(min(some, key=lambda one: one[0])[1], collection)
+    own = devs_of(collection, paths) if split == "dev" else {}
+    same_dev(own)
+    if any(one.held_out or one.dev_queries is not None or one.dev != split for one in own.values()):
+        smallest = min(own, key=lambda place: own[place].held_out or own[place].dev_queries or math.inf)
+        dev = experiment_data(smallest, collection).dev
+        assert dev is not None
+        return dev
     return named_split(collection, split, "--split")
 
 
-def dev_of(experiment: Path, collection: Collection) -> Qrels:
-    """The judgements that an experiment was measured by on dev."""
-    dev = experiment_data(experiment, collection).dev
-    assert dev is not None
-    return dev
+def devs_of(collection: Collection, paths: Sequence[AnyRun]) -> dict[Path, ChosenSplits]:
+    """The splits of those of the places that are experiments with a dev.
+
+    Of an older experiment, dev is the collection's split of that name, where there is one.
+    """
+    found = {}
+    for place in experiments_of(paths):
+        try:
+            one = splits_of(read_settings(place), place)
+        except ArtifactError:
+            if "dev" not in collection.splits:
+                raise
+            continue
+        if one.held_out or one.dev is not None:
+            found[place] = one
+    return found
 
 
-def same_held_out(experiments: Sequence[Path], splits: Sequence[ChosenSplits]) -> None:
-    """Refuse experiments with another dev than the first one's: what a run has no hits for would count as 0.
+def same_dev(experiments: Mapping[Path, ChosenSplits]) -> None:
+    """Refuse experiments whose devs do not contain one another: what a run has no hits for would count as 0.
 
     Raises
     ------
-    InputError : one held out other training queries, or none.
+    InputError : one was judged on another split than the first, or held out other training queries.
     """
-    first = splits[0]
-    for place, one in zip(experiments[1:], splits[1:], strict=True):
-        if (one.train, one.held_out, one.seed) != (first.train, first.held_out, first.seed):
-            what = f"it held out other training queries as dev than {experiments[0]} did"
+    first: tuple[Path, tuple[Any, ...]] | None = None
+    for place, one in experiments.items():
+        held_out = bool(one.held_out)
+        identity = (held_out, one.train, one.seed) if held_out else (held_out, one.dev)
+        first = first or (place, identity)
+        if identity != first[1]:
+            what = f"its dev has other queries than that of {first[0]}: another split, or others held out of train"
             raise InputError(
                 "NO_OVERLAP", what, "compare them by --split test, or train them with one seed", path=place
             )

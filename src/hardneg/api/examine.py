@@ -91,8 +91,9 @@ def training_facts(collection: Collection, trainable: Mapping[str, int]) -> dict
     ``passes`` over the queries.
     """
     split = "train" if trainable.get("train") else max(trainable, key=lambda name: trainable[name])
-    data = choose_splits(collection, train=split)
-    queries, preset = len(data.train), read_preset(*BEGIN)
+    preset = read_preset(*BEGIN)
+    data = choose_splits(collection, train=split, dev_queries=preset["dev_queries"])
+    queries = len(data.train)
     batch = int(preset["queries_per_step"])
     epoch = math.ceil(queries / batch)
     steps = min(max(math.ceil(preset["epochs"] * epoch), preset["min_steps"]), preset["max_steps"])
@@ -229,7 +230,8 @@ def split_advice(facts: Mapping[str, Any], trainable: Mapping[str, int]) -> Iter
     if "train" not in names:
         yield f"There is no split 'train': name the one to train on by --train, of {', '.join(sorted(names))}."
     if not names & {"dev", "dev.small", "validation", "valid", "val"}:
-        yield "There is no dev split: a tenth of the training queries, at most 500, will be held out."
+        most = read_preset(*BEGIN)["dev_queries"]
+        yield f"There is no dev split: a tenth of the training queries, at most {most}, will be held out."
     if "test" not in names:
         yield "There is no test split: nothing will be measured on test."
     for name, split in facts["splits"].items():

@@ -112,8 +112,8 @@ class Keywords(Options, total=False):
     measure_every: int | float | None
     """How often dev is measured in training: an integer in steps, a number below 1 as a share of the schedule."""
     dev_queries: int | None
-    """Dev has at most so many queries, drawn from those that can be measured, or held out. None: all queries of
-    dev; at most 500 are held out.
+    """Dev has at most so many queries, drawn or held out; drawn are first those with a relevant passage and an
+    answer. None: all queries of dev; at most 500 are held out.
     """
     dev_passages: int | None
     """Dev is judged among the first so many hits of BM25 and the positives, if these are less than half of all.

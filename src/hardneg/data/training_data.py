@@ -150,7 +150,7 @@ class Splits:
     Attributes
     ----------
     dev : a name; ``auto``: the split "dev" or, without one that has judgements, "dev.small" or "validation", else
-        min(500, 10 %) of the training queries, held out; ``none``.
+        a tenth of the training queries, held out, at most 500 (or the setting ``dev_queries``); ``none``.
     test : a name, or ``none``; the default is left out where it is absent or has no judgements.
     """
 
@@ -180,11 +180,11 @@ def choose_splits(
     Parameters
     ----------
     dev : a split's name. ``auto``: the first of ``DEV_NAMES`` that can be measured on and is not used already; if
-        there is none, min(500, 10 %) of the training queries, held out by a seeded hash of their ids. ``none``: no
-        dev split.
+        there is none, a tenth of the training queries, at most 500 or ``dev_queries``, held out by a hash of seed
+        and ids. ``none``: no dev split.
     test : a split's name, or ``none``; the default ``test`` is skipped if it is absent or cannot be measured on.
     basis : what the measures need: judgements, answers or both. Dev and test must have queries with all of it.
-    dev_queries : the most queries of dev, drawn from all of the split that can be measured; None: all.
+    dev_queries : the most queries of dev (:func:`draw_dev`); None: all.
 
     Raises
     ------
@@ -268,17 +268,16 @@ def held_out_of(
 
 
 def draw_dev(dev: Qrels, collection: Collection, most: int) -> Qrels:
-    """At most so many queries of dev, of those that have something relevant, or an answer, to be measured by.
+    """At most so many queries of dev: first those with a relevant passage and an answer, then those with either.
 
-    They are those with the smallest hashes of their ids: the same for every seed and order of the source, and a
-    smaller draw is a part of a larger one. So experiments can be compared on the smallest.
+    Among these they are the ones with the smallest hashes of their ids: the same for every seed and order of the
+    source, and a smaller draw is a part of a larger one. So experiments can be compared on the smallest.
     """
-    measured = np.flatnonzero((spans(dev.positives().offsets) > 0) | has_answer(collection, dev))
-    if len(measured) <= most:
-        return dev
-    ids = hash_strings(collection.query_ids.take(dev.query_rows[measured]))
-    order = np.argsort(hash64(key(0, "dev-queries"), ids), kind="stable")
-    return dev.select(np.sort(measured[order[:most]]))
+    judged, answered = spans(dev.positives().offsets) > 0, has_answer(collection, dev)
+    words = hash64(key(0, "dev-queries"), hash_strings(collection.query_ids.take(dev.query_rows)))
+    order = np.lexsort((words, ~answered, ~judged))
+    drawn = order[: min(most, int(np.count_nonzero(judged | answered)) or len(dev))]
+    return dev.select(np.sort(drawn))
 
 
 def amended(data: TrainingData, judgements: Judgements | None) -> TrainingData:

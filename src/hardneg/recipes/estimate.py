@@ -81,6 +81,16 @@ class Beside:
         return {what: count for what, count in counts.items() if count}
 
 
+class Part(NamedTuple):
+    """The shares of passages and of training queries that a state mines."""
+
+    passages: float
+    queries: float
+
+
+ALL_OF_THEM = Part(1.0, 1.0)
+
+
 @dataclass(frozen=True)
 class CostModel:
     """What an experiment would do: the counts that its time, memory and disk follow from."""
@@ -100,7 +110,7 @@ class CostModel:
     precision: Precision
     passage_length: int | None = None  # tokens of a passage in steps, at most; None: as many as in search
     encoded: tuple[float, float] | None = None  # how often queries are, and the corpus; None: both for all states
-    mined: int = 0  # how often the training queries are searched besides
+    mined: float = 0  # how often the training queries are searched besides, parts of passages and queries as such
     pools: int | None = None  # that are kept; None: one an episode
     models: int = 0  # that are kept besides those of the episodes and the final one
     query_side: bool = False  # every step searches, and trains the query side alone, which is untied
@@ -129,22 +139,25 @@ def work_of(
     in_batch: bool,
     mined: int = 0,
     lists: int = 1,
-    mined_among: float = 1.0,
+    part: Part = ALL_OF_THEM,
 ) -> CostModel:
     """The work of an experiment with these settings; of ADORE all states on the way are among the ``states``.
 
     Parameters
     ----------
     mined : states that negatives are mined from, each with so many ``lists`` of a training query.
-    mined_among : share of the passages that such a state embeds, where it embeds only what it mines among.
+    part : what such a state mines, where measuring it does not embed all passages.
     """
     judged = settings.examine == "judged"
     passed = sum(len(settings.measured_steps(one)) for one in episodes)
     encoded = None
     if judged:
+        among = dev_share(settings, data)
+        if data.test is not None or among == 1.0:
+            part = ALL_OF_THEM
         share = judged_queries(data) / max(data.collection.n_queries, 1)
-        passages = corpora(settings, data, states=states, passed=passed, mined=mined, mined_among=mined_among)
-        encoded = (mined + states * share, passages)
+        passages = corpora(data, states=states, passed=passed, mined=mined, among=among, part=part)
+        encoded = (mined * part.queries + states * share, passages)
     return CostModel(
         data,
         episodes,
@@ -164,24 +177,28 @@ def work_of(
         examined=not judged,
         mined_pools=mined or len(episodes),
         compared=max(entries, lists * settings.depth),
-        mined=mined * lists if judged else 0,
+        mined=mined * lists * part.queries * part.passages if judged else 0,
         encoded=encoded,
     )
 
 
-def corpora(
-    settings: TrainingSettings, data: TrainingData, *, states: int, passed: int, mined: int, mined_among: float
-) -> float:
+def dev_share(settings: TrainingSettings, data: TrainingData) -> float:
+    """The share of the passages among which dev is judged, at most: no hit is counted twice."""
+    if settings.dev_passages is None or data.dev is None:
+        return 1.0
+    among = settings.dev_passages * len(data.dev) / max(data.collection.n_passages, 1)
+    return among if among < MOST else 1.0
+
+
+def corpora(data: TrainingData, *, states: int, passed: int, mined: int, among: float, part: Part) -> float:
     """How often the corpus is encoded, parts of it counted as such.
 
     A state that does not mine, and that dev alone judges, needs no passages but those that dev is judged among.
     """
-    if settings.dev_passages is None or data.dev is None:
+    if among == 1.0:
         return states + passed
-    among = settings.dev_passages * len(data.dev) / max(data.collection.n_passages, 1)  # at most
-    among = among if among < MOST else 1.0
-    if data.test is None and among < 1 and mined_among < 1:  # elsewhere all are embedded, and mined
-        return min(mined, states) * mined_among + (states + passed) * among
+    if part != ALL_OF_THEM:
+        return min(mined, states) * part.passages + (states + passed) * among
     whole = states if data.test is not None else min(mined, states)
     return whole + (states - whole + passed) * among
 

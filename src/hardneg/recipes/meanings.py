@@ -340,8 +340,8 @@ MEANINGS: dict[str, Meaning] = {
         "optimiser steps or share",
     ),
     "dev_queries": Meaning(
-        "Dev has at most so many queries, drawn from those that can be measured, or held out. None: all queries of"
-        " dev; at most 500 are held out.",
+        "Dev has at most so many queries, drawn or held out; drawn are first those with a relevant passage and an"
+        " answer. None: all queries of dev; at most 500 are held out.",
         "queries",
     ),
     "dev_passages": Meaning(

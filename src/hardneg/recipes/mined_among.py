@@ -18,6 +18,7 @@ from hardneg.negatives.groups import epoch_order
 from hardneg.negatives.labels import answers_of, current_positives
 from hardneg.negatives.mining import Corpus
 from hardneg.process.distributed import by_leader
+from hardneg.recipes.estimate import ALL_OF_THEM, Part
 from hardneg.recipes.measured_states import judge_of
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.records import Int32, Positives
@@ -30,10 +31,13 @@ FOLDER = "part"  # of the runs among some passages, within the folder of the sta
 def embeds_all(training: TrainingRun) -> bool:
     """Whether measuring the model that mines takes the vectors of all passages, which can as well be mined then.
 
-    It does for a test split, for dev among all passages, and for diagnostics of the training queries.
+    It does for a test split, for dev among all passages, for diagnostics of the training queries, and where the
+    model that training starts from filters or masks besides.
     """
-    settings, data = training.settings, training.data
+    settings, data, frozen = training.settings, training.data, training.frozen
     if settings.examine == "all" or data.dev is None or data.test is not None:
+        return True
+    if frozen is not None and frozen.keeps_start:
         return True
     return by_leader(lambda: not judge_of(settings, data, training.experiment.cache).judged_among)
 
@@ -61,16 +65,19 @@ def passages_for(training: TrainingRun, positives: Positives, hits: int) -> Int3
     return np.union1d(found.passage_rows, positives.passage_rows).astype(np.int32)
 
 
-def share_mined_among(data: TrainingData, hits: int | None, *, needed: int) -> float:
-    """The share of the passages that a state embeds to mine, at most: no hit and no positive is counted twice."""
+def part_mined(data: TrainingData, hits: int | None, *, needed: int) -> Part:
+    """The part of passages and queries that a state mines; of passages at most: no hit is counted twice."""
     if hits is None:
-        return 1.0
-    each = hits + len(data.train.passage_rows) / len(data.train)
-    return min(each * min(SPARE * needed, len(data.train)) / max(data.collection.n_passages, 1), 1.0)
+        return ALL_OF_THEM
+    every = len(data.train)
+    queries = min(SPARE * needed, every)
+    each = hits + len(data.train.passage_rows) / every
+    return Part(min(each * queries / max(data.collection.n_passages, 1), 1.0), queries / every)
 
 
 def limited_miner(state: Snapshot, passages: Int32) -> Snapshot:
     """The state, as it mines among these passages, whose vectors alone are made."""
     miner = state.limited(passages, alone=True)
     miner.folder = state.folder / FOLDER
+    miner.keeps = False  # no other experiment is likely to mine among the same
     return miner

@@ -30,9 +30,9 @@ from hardneg.recipes.measured_states import MeasuredStage, stage_on_pool
 from hardneg.recipes.mined_among import (
     embeds_all,
     limited_miner,
+    part_mined,
     passages_for,
     positives_by_bm25,
-    share_mined_among,
     visited,
 )
 from hardneg.recipes.settings import Episode, GroupSettings, Recipe
@@ -78,7 +78,9 @@ def star(
     ----------
     given : static hard negatives made elsewhere, instead of mined ones.
     """
-    among = None if given is not None or embeds_all(training) else training.settings.mine_passages
+    among = training.settings.mine_passages if given is None else None
+    if among is not None and embeds_all(training):
+        among = None
     state = training.state_of_episode(base(), 1, 1, mines=among is None)
     yield state
     inputs = training.inputs | {"miner": state.digest}
@@ -87,7 +89,8 @@ def star(
     else:
         pool = negatives_among(training, state, among, inputs)
     state.discard()
-    encoder = stage_of(training, pool, base()).train()
+    unmined = 0 if among is None else len(training.data.train) - len(pool)
+    encoder = stage_of(training, pool, base(), unmined).train()
     yield from training.measured_states(1, before=steps_made(training.last_model))
     yield training.state_of_episode(encoder, 2, 1)
 
@@ -137,12 +140,16 @@ def top_of(
     )
 
 
-def stage_of(training: TrainingRun[Star], pool: NegativePool, start: BiEncoder) -> MeasuredStage:
-    """Training on hard negatives that are mined once, and on the passages of the batch."""
+def stage_of(training: TrainingRun[Star], pool: NegativePool, start: BiEncoder, unmined: int) -> MeasuredStage:
+    """Training on hard negatives that are mined once, and on the passages of the batch.
+
+    Parameters
+    ----------
+    unmined : queries that nobody mined for, since the schedule does not come to them; its length counts them.
+    """
     settings = training.settings
     positions = trainable(pool, settings.negatives_per_query)
-    beyond = len(training.data.train) - len(pool)  # the schedule does not come to these: nobody mined for them
-    episode = settings.episode_of(len(positions) + beyond)
+    episode = settings.episode_of(len(positions) + unmined)
     batches = VisitBatches(
         pool.positives,
         lambda step: pool,
@@ -173,10 +180,8 @@ def loss_of(settings: Star, scale: float) -> GroupLoss:
 def plan(settings: Star, data: TrainingData, encoder: BiEncoder) -> CostModel:
     """What the experiment would do."""
     one = settings.episode_of(len(data.train))
-    share = share_mined_among(data, settings.mine_passages, needed=one.steps * one.queries_per_step)
-    return work_of(
-        settings, data, [one], states=2, entries=settings.depth, in_batch=True, mined=1, mined_among=share
-    )
+    part = part_mined(data, settings.mine_passages, needed=one.steps * one.queries_per_step)
+    return work_of(settings, data, [one], states=2, entries=settings.depth, in_batch=True, mined=1, part=part)
 
 
 ABOUT = "STAR (Zhan et al., 2021)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from hardneg.evaluation.measures import Evaluation
 from hardneg.evaluation.significance import bootstrap_interval, holm, randomization_test
 from hardneg.experiment.names import BM25, FINAL, UNTRAINED, shown
+from hardneg.records import Int32
 from hardneg.report.drawing import Figure
 from hardneg.report.facts_forgetting import forgetting_table as forgotten_and_learned
 from hardneg.report.facts_results import cost_summary_table, loss_table, measured_table
@@ -39,9 +41,24 @@ class Several:
         common = os.path.commonpath(paths) if len(set(paths)) > 1 else os.path.dirname(paths[0])
         return [os.path.relpath(path, common) for path in paths]
 
+    def called(self, split: str, one: Opened) -> str:
+        """The name of an experiment's split for people; of dev with its queries, where those of others differ."""
+        name, own = split_of(split, one.dev_passages), _dev_of(one)
+        same = split != "dev" or all(_dev_of(other) == own for other in self.experiments)
+        return name if same else f"{name}, {own}"
+
     def note(self, fault: Exception) -> None:
         """Keep a fault as a note of the first experiment."""
         self.experiments[0].note(fault)
+
+
+def _dev_of(one: Opened) -> str:
+    """Which queries an experiment's dev has."""
+    splits = one.settings.get("splits") or {}
+    if splits.get("held_out"):
+        return f"{splits['held_out']:,} queries held out with seed {splits.get('seed')}"
+    most = splits.get("dev_queries")
+    return f"{'all' if most is None else f'at most {most:,}'} queries of {splits.get('dev')}"
 
 
 def settings_table(several: Several) -> Table:
@@ -75,7 +92,7 @@ def results_table(several: Several) -> Table:
             for state in dict.fromkeys((BM25, UNTRAINED, last)):
                 if state in states:
                     rows.append(
-                        {"split": split_of(split, one.dev_passages), "experiment": name, "state": shown(state)}
+                        {"split": several.called(split, one), "experiment": name, "state": shown(state)}
                         | states[state]
                     )
     if not rows:
@@ -98,6 +115,17 @@ def tests_table(several: Several) -> Table:
     return Table.of(rows)
 
 
+def _one_has_all(rows: Int32, others: Int32) -> bool:
+    """Whether one of two experiments judges all queries of the other: a draw of dev may be a part of another."""
+    return min(len(rows), len(others)) == len(np.intersect1d(rows, others))
+
+
+def _among(found: Evaluation, query_rows: Int32) -> Evaluation:
+    """The values of these queries alone."""
+    keep = np.isin(found.query_rows, query_rows)
+    return replace(found, query_rows=found.query_rows[keep], values={k: v[keep] for k, v in found.values.items()})
+
+
 def _tests(a: str, one: Opened, b: str, other: Opened) -> list[dict[str, Any]]:
     same = one.data is not None and other.data is not None
     if not same or one.data_here.collection.digest != other.data_here.collection.digest:
@@ -105,8 +133,9 @@ def _tests(a: str, one: Opened, b: str, other: Opened) -> list[dict[str, Any]]:
     rows = []
     for split in ("test", "dev"):
         x, y = _last(one, split), _last(other, split)
-        if x is None or y is None or not np.array_equal(x.query_rows, y.query_rows):
+        if x is None or y is None or not _one_has_all(x.query_rows, y.query_rows):
             continue
+        x, y = _among(x, y.query_rows), _among(y, x.query_rows)
         if split == "dev" and one.dev_passages != other.dev_passages:  # dev was judged among other passages
             continue
         for measure in [name for name in x.values if name in y.values]:
