@@ -317,24 +317,31 @@ def test_killed_between_a_states_runs_and_what_follows_two_processes_go_on(
     assert hn.verify(tmp_path / "exp")["whole"]
 
 
-@pytest.mark.slow
-def test_dev_among_some_passages_by_two_processes_one_killed_before_the_last_entropy(world, tmp_path, monkeypatch):
-    settings = COMMON | {"measures": "RR@10"} | OTHERS["ar2"]
-    settings |= {"dev_passages": 2, "keep": "best", "examine": "judged"}
+def check_killed_pair(world, tmp_path, monkeypatch, recipe, settings, *, die):
+    """Two processes without a test split, one of them killed at ``die`` and both begun again, train as one does."""
     arguments = {
         count: [
-            *command_of(world.collection.path, world.calm, tmp_path / count, settings, "ar2"),
+            *command_of(world.collection.path, world.calm, tmp_path / count, settings, recipe),
             "--test",
             "none",
         ]
         for count in ("one", "two")
     }
     finish(1, arguments["one"], tmp_path / "log")
-    monkeypatch.setenv(DIE, "hardneg.recipes.ar2.pipeline:keep_sharpness:3")
+    monkeypatch.setenv(DIE, die)
     assert forked(2, arguments["two"], tmp_path / "log") == [-signal.SIGKILL, 8]
     monkeypatch.delenv(DIE)
     finish(2, arguments["two"], tmp_path / "log")
     check_equal_training(tmp_path / "two", tmp_path / "one")
+
+
+@pytest.mark.slow
+def test_dev_among_some_passages_by_two_processes_one_killed_before_the_last_entropy(world, tmp_path, monkeypatch):
+    settings = COMMON | {"measures": "RR@10"} | OTHERS["ar2"]
+    settings |= {"dev_passages": 2, "keep": "best", "examine": "judged"}
+    check_killed_pair(
+        world, tmp_path, monkeypatch, "ar2", settings, die="hardneg.recipes.ar2.pipeline:keep_sharpness:3"
+    )
     one, two = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("one", "two"))
     for state, found in one["dev"].items():  # equal texts tie, or nearly do: shards decide their last bits
         assert two["dev"][state] == pytest.approx(found, abs=5e-3), state
@@ -345,20 +352,9 @@ def test_dev_among_some_passages_by_two_processes_one_killed_before_the_last_ent
 def test_mining_among_some_passages_by_two_processes_one_killed_before_the_pool(world, tmp_path, monkeypatch):
     settings = COMMON | {"measures": "RR@10", "store_dtype": "float32", "steps": 6, "queries_per_step": 4}
     settings |= {"mine_passages": 2, "dev_passages": 2, "keep": "best", "examine": "judged", "depth": 5}
-    arguments = {
-        count: [
-            *command_of(world.collection.path, world.calm, tmp_path / count, settings, "star"),
-            "--test",
-            "none",
-        ]
-        for count in ("one", "two")
-    }
-    finish(1, arguments["one"], tmp_path / "log")
-    monkeypatch.setenv(DIE, "hardneg.recipes.training_run:save_pool:1")
-    assert forked(2, arguments["two"], tmp_path / "log") == [-signal.SIGKILL, 8]
-    monkeypatch.delenv(DIE)
-    finish(2, arguments["two"], tmp_path / "log")
-    check_equal_training(tmp_path / "two", tmp_path / "one")
+    check_killed_pair(
+        world, tmp_path, monkeypatch, "star", settings, die="hardneg.recipes.training_run:save_pool:1"
+    )
     assert hn.verify(tmp_path / "two")["whole"]
 
 
