@@ -318,7 +318,7 @@ def test_killed_between_a_states_runs_and_what_follows_two_processes_go_on(
 
 
 def check_killed_pair(world, tmp_path, monkeypatch, recipe, settings, *, die):
-    """Two processes without a test split, one of them killed at ``die`` and both begun again, train as one does."""
+    """Two processes without a test split, one killed at ``die``, then both begun again, train as one does."""
     arguments = {
         count: [
             *command_of(world.collection.path, world.calm, tmp_path / count, settings, recipe),
