@@ -6,7 +6,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 TORCH_INDEX ?=
 VENV := .venv
 BIN := $(VENV)/bin
-# Python compiles what is imported; pip would compile all of the 18,000 files that it installs.
+# Python compiles what is imported, and keeps that also where the environment says that it should not: processes would
+# each compile the same anew, for longer than most of them work. pip would compile all of the 18,000 files that it installs.
+export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile -c constraints.txt
 TORCH = $(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0
 DEMO ?= demo
