@@ -20,6 +20,7 @@ from hardneg.negatives.pool import load_pool
 from hardneg.recipes.ance import recipe as ance
 from hardneg.recipes.ance import versions as refresh
 from hardneg.recipes.ance.recipe import RECIPE, Ance
+from hardneg.recipes.roles import peers
 from hardneg.recipes.training_run import TrainingRun
 from worlds.tiny_world import COMMON, one_thread  # noqa: F401
 
@@ -148,7 +149,7 @@ def test_a_fixed_schedule_rewarms_only_where_another_version_takes_effect():
     settings = Ance(
         schedule="cyclical", warmup=1, refresh_every=4, horizon=9, learning_rate=1.0, mode="async-fixed"
     )
-    follow = refresh.VersionSelector(None, None, "async-fixed", every=4, wait=refresh.no_wait)
+    follow = refresh.VersionSelector(None, None, "async-fixed", every=4, wait=peers.no_wait)
     rate = ance.schedule_of(settings, 60, follow.first_step)
     assert [follow.first_step(step) for step in range(13)] == [0] * 8 + [8] * 4 + [12]
     cycle = [1.0, *(k / 8 for k in range(8, 0, -1))]
@@ -193,7 +194,7 @@ def train_async(world, path, cache):
     data = choose_splits(world.collection, dev="none", test="none")
     experiment = Experiment(path, cache)
     training = TrainingRun(settings, data, experiment)
-    stage = ance.stage_of(training, load_encoder(world.calm), refresh.no_wait)
+    stage = ance.stage_of(training, load_encoder(world.calm), peers.no_wait)
     for until in range(EVERY, settings.steps + 1, EVERY):
         ance.train(stage, experiment, until, settings.steps)
     rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
@@ -279,7 +280,7 @@ def test_async_takes_the_newest_version_at_once_and_replays_its_log(tmp_path):
     versions, path = FakeVersions({0: 0}), tmp_path / "versions.jsonl"
 
     def follower():
-        return refresh.VersionSelector(versions, refresh.VersionLog(path), "async", every=10, wait=refresh.no_wait)
+        return refresh.VersionSelector(versions, refresh.VersionLog(path), "async", every=10, wait=peers.no_wait)
 
     follow = follower()
     assert [follow(step) for step in range(3)] == [0, 0, 0]
@@ -305,7 +306,7 @@ def test_what_was_in_force_up_to_a_crash_is_in_force_again(tmp_path):
 
     def follower(made):
         return refresh.VersionSelector(
-            versions, refresh.VersionLog(path, made), "async", every=10, wait=refresh.no_wait
+            versions, refresh.VersionLog(path, made), "async", every=10, wait=peers.no_wait
         )
 
     before = follower(-1)
@@ -358,9 +359,9 @@ def test_stale_negatives_are_waited_for_or_refused(tmp_path):
 
 
 def test_waiting_ends_when_the_peer_is_silent_by_our_own_clock(tmp_path):
-    beat = refresh.RoleHeartbeat(tmp_path / "inferencer.beat", "inferencer")
+    beat = peers.RoleHeartbeat(tmp_path / "inferencer.beat", "inferencer")
     with pytest.raises(refresh.PeerError, match=r"PEER_SILENT: no sign of life of the inferencer") as caught:
-        refresh.wait_for_peer(beat, 0.3)(lambda: None, "version 2")
+        peers.wait_for_peer(beat, 0.3)(lambda: None, "version 2")
     assert caught.value.status == 8
     count = 0
 
@@ -370,18 +371,18 @@ def test_waiting_ends_when_the_peer_is_silent_by_our_own_clock(tmp_path):
         beat.path.write_text(str(count))  # it lives
         return "found" if count > 6 else None
 
-    assert refresh.wait_for_peer(beat, 0.3)(ready, "version 2") == "found"
+    assert peers.wait_for_peer(beat, 0.3)(ready, "version 2") == "found"
 
 
 def test_a_heart_beats_only_while_there_is_progress(tmp_path):
     import time
 
-    beat, progress = refresh.RoleHeartbeat(tmp_path / "trainer.beat", "trainer"), 0
+    beat, progress = peers.RoleHeartbeat(tmp_path / "trainer.beat", "trainer"), 0
     with beat.beating(lambda: progress):
-        time.sleep(2.5 * refresh.BEAT_SECONDS)
+        time.sleep(2.5 * peers.BEAT_SECONDS)
         first = beat.read()
-        time.sleep(1.5 * refresh.BEAT_SECONDS)
+        time.sleep(1.5 * peers.BEAT_SECONDS)
         assert beat.read() == first != ""
         progress = 1
-        time.sleep(1.5 * refresh.BEAT_SECONDS)
+        time.sleep(1.5 * peers.BEAT_SECONDS)
         assert beat.read() != first

@@ -22,7 +22,7 @@ from hardneg.models.source import ModelSource
 from hardneg.negatives.pool import load_pool
 from hardneg.negatives.scores import lowest_positive
 from hardneg.process.signals import stop_flag
-from hardneg.recipes.ance import jobs, supervision
+from hardneg.recipes.roles import jobs, supervision
 from hardneg.records import owners
 from hardneg.storage.artifacts import read_manifest
 from worlds.tiny_world import tiny_collection, tiny_model

@@ -16,8 +16,8 @@ from hardneg.errors import SettingsError
 from hardneg.process import threads
 from hardneg.process.memory import limit_memory
 from hardneg.process.torchrun import end_as
-from hardneg.recipes.ance import jobs, supervision
-from hardneg.recipes.ance.jobs import Job, jobs_of
+from hardneg.recipes.roles import jobs, supervision
+from hardneg.recipes.roles.jobs import Job, jobs_of
 from processes import wait
 
 ROLES = ("trainer", "inferencer")

@@ -23,10 +23,10 @@ from hardneg.process.distributed import by_leader, is_leader, world_size
 from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import is_shown, say
 from hardneg.process.stages import Planned
-from hardneg.recipes.ance.jobs import Job, jobs_of
-from hardneg.recipes.ance.roles import take_role
 from hardneg.recipes.estimate import take_sample
 from hardneg.recipes.frozen import frozen_inputs
+from hardneg.recipes.roles.jobs import Job, jobs_of
+from hardneg.recipes.roles.taking import take_role
 from hardneg.recipes.stages import stages_of
 from hardneg.recipes.starting_model import as_trained, own_encoder, settings_of, starting_encoder
 from hardneg.recipes.starting_ranker import starting_ranker

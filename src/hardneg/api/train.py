@@ -27,11 +27,11 @@ from hardneg.process.distributed import by_leader, group, is_leader
 from hardneg.process.hardware import warn_if_emulated
 from hardneg.process.progress import note
 from hardneg.process.stages import following
-from hardneg.recipes.ance.supervision import team
 from hardneg.recipes.estimate import describe_work
 from hardneg.recipes.frozen import frozen_models
 from hardneg.recipes.frozen_cost import frozen_work
 from hardneg.recipes.many_devices import ALONE, parse_devices
+from hardneg.recipes.roles.supervision import team
 from hardneg.recipes.settings import Recipe
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.recipes.untrained import from_own

@@ -227,14 +227,14 @@ def role() -> int:
     import sys
 
     begin(resumable=True)
-    from hardneg.recipes.ance.jobs import lead, read_job
+    from hardneg.recipes.roles.jobs import lead, read_job
 
     job = read_job(sys.stdin)
     if job.processes > 1:
         return lead(job)
     from hardneg.api.recipes import recipe_named
     from hardneg.process.distributed import group
-    from hardneg.recipes.ance.roles import take_role
+    from hardneg.recipes.roles.taking import take_role
 
     with group():
         take_role(recipe_named(job.recipe), job)

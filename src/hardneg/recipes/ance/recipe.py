@@ -30,24 +30,31 @@ from hardneg.recipes.ance.refreshed_pool import RefreshedPool
 from hardneg.recipes.ance.refreshing import (
     DONE,
     EPISODE,
-    Supervisor,
     archived_state,
     delete_old,
-    heartbeat_of,
     is_mined,
     mined_states,
     mining_state,
     next_job,
-    publish_model,
     publish_version,
-    published_model,
     runs_of,
     version_before,
     versions_of,
 )
-from hardneg.recipes.ance.versions import Mode, Wait, no_wait, wait_for_peer
+from hardneg.recipes.ance.versions import Mode
 from hardneg.recipes.estimate import CostModel, work_of
 from hardneg.recipes.measured_states import DevEvaluator, MeasuredStage, judge_of, runs_path, weights_path
+from hardneg.recipes.roles.peers import (
+    INFERENCER,
+    TRAINER,
+    Supervisor,
+    Wait,
+    heartbeat_of,
+    no_wait,
+    publish_model,
+    published_model,
+    wait_for_peer,
+)
 from hardneg.recipes.settings import Episode, GroupSettings, Recipe
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.training.batches import VisitBatches
@@ -82,7 +89,7 @@ class Ance(GroupSettings):
     @property
     def roles(self) -> Sequence[str]:
         """Trainer and inferencer, unless both are this process."""
-        return () if self.mode == "sync" else ("trainer", "inferencer")
+        return () if self.mode == "sync" else (TRAINER, INFERENCER)
 
     @property
     def may_grow(self) -> tuple[str, ...]:
@@ -263,7 +270,7 @@ def dev_evaluator_of(training: TrainingRun[Ance]) -> DevEvaluator:
 def be_trainer(training: TrainingRun[Ance], base: Callable[[], BiEncoder], patience: float) -> None:
     """Train as the trainer does; an inferencer without a sign of life for ``patience`` seconds is given up."""
     settings, experiment = training.settings, training.experiment
-    stage = stage_of(training, base(), wait_for_peer(heartbeat_of(experiment, "inferencer"), patience))
+    stage = stage_of(training, base(), wait_for_peer(heartbeat_of(experiment, INFERENCER), patience))
     for until in range(settings.refresh_every, settings.steps + 1, settings.refresh_every):
         train(stage, experiment, until, settings.steps)
 
@@ -292,7 +299,7 @@ def infer(training: TrainingRun[Ance], base: Callable[[], BiEncoder], patience: 
     """
     settings, data, experiment = training.settings, training.data, training.experiment
     judge = judge_of(settings, data, experiment.cache)
-    wait = wait_for_peer(heartbeat_of(experiment, "trainer"), patience)
+    wait = wait_for_peer(heartbeat_of(experiment, TRAINER), patience)
     todo = partial(next_job, settings.mode, experiment, every=settings.refresh_every, refreshes=settings.refreshes)
     while (job := by_leader(wait, todo, "a model to mine with")) != DONE:
         version, step = job
@@ -330,5 +337,5 @@ RECIPE = Recipe(
     ance,
     plan,
     about="ANCE (Xiong et al., 2021)",
-    roles={"trainer": be_trainer, "inferencer": infer},
+    roles={TRAINER: be_trainer, INFERENCER: infer},
 )

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
-
-from hardneg.experiment.folder import Experiment
 from hardneg.negatives.pool import NegativePool
 from hardneg.process.distributed import by_leader
 from hardneg.recipes.ance.refreshing import versions_of
-from hardneg.recipes.ance.versions import Mode, VersionLog, VersionSelector, Wait
+from hardneg.recipes.ance.versions import Mode, VersionLog, VersionSelector
+from hardneg.recipes.roles.peers import Wait, timed_wait
 from hardneg.recipes.training_run import TrainingRun
-
-T = TypeVar("T")
 
 
 class RefreshedPool:
@@ -62,15 +57,3 @@ class RefreshedPool:
         """The version that a step used, and the age in steps of the model that mined it (ANCE, Fig. 5)."""
         version = self.used.pop(step)
         return {"negative_version": version, "async_gap": step - self.select.versions.step(version)}
-
-
-def timed_wait(experiment: Experiment, wait: Wait) -> Wait:
-    """Make ``wait`` record in ``timing.jsonl`` how long it took."""
-
-    def waiting(ready: Callable[[], T | None], what: str) -> T:
-        if (found := ready()) is not None:
-            return found
-        with experiment.timed("wait", what=what):
-            return wait(ready, what)
-
-    return waiting

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from hardneg.errors import PeerError
 from hardneg.experiment.folder import Experiment
@@ -15,17 +13,12 @@ from hardneg.experiment.layout import number_of, versions_in
 from hardneg.experiment.names import UNTRAINED, Asked
 from hardneg.experiment.snapshot import GEOMETRY, ArchivedState, Snapshot
 from hardneg.models.bi_encoder import BiEncoder
-from hardneg.models.loading import load_encoder
-from hardneg.models.saving import save_encoder
 from hardneg.negatives.labels import answers_of, current_positives
 from hardneg.negatives.mining import mine_candidates
 from hardneg.negatives.pool import save_pool
 from hardneg.process import stages
-from hardneg.process.distributed import by_leader
 from hardneg.recipes.ance.versions import (
-    POLL_SECONDS,
     Mode,
-    RoleHeartbeat,
     Versions,
     read_rows,
     scheduled_version,
@@ -33,11 +26,10 @@ from hardneg.recipes.ance.versions import (
     split_lines,
     version_at,
 )
+from hardneg.recipes.roles.peers import POLL_SECONDS, Supervisor
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.storage.artifacts import is_published, read_manifest, remove
 from hardneg.training.checkpoint import checkpoints
-
-Supervisor = Callable[[int], bool]  # complete versions -> whether training goes on; raises if a role failed
 
 EPISODE = 1  # all steps are of one stage; a refresh begins an episode for diagnostics only
 
@@ -47,16 +39,6 @@ DONE = (-1, -1)  # in place of a job
 def versions_of(experiment: Experiment) -> Versions:
     """The versions of an experiment's negatives."""
     return Versions(experiment.layout.versions)
-
-
-def export_path(experiment: Experiment, step: int) -> Path:
-    """The folder in which the trainer publishes the model of a step for mining."""
-    return experiment.layout.exported(step)
-
-
-def heartbeat_of(experiment: Experiment, role: str) -> RoleHeartbeat:
-    """The heartbeat of a role of an experiment."""
-    return RoleHeartbeat(experiment.layout.beat(role), role)
 
 
 def state_name(version: int) -> str:
@@ -84,18 +66,6 @@ def is_trained(experiment: Experiment, steps: int) -> bool:
     """Whether the final model, which is trained for so many steps, is published."""
     models = [experiment.layout.last_model, experiment.layout.model]  # the first where the best is kept
     return any(is_published(model) and read_manifest(model).inputs.get("step") == str(steps) for model in models)
-
-
-def publish_model(encoder: BiEncoder, experiment: Experiment, step: int) -> None:
-    """Publish the model of a step for mining, unless it is published already."""
-    path = export_path(experiment, step)
-    if not by_leader(is_published, path):
-        by_leader(save_encoder, encoder, path, inputs={"step": str(step)})
-
-
-def published_model(experiment: Experiment, step: int, device: torch.device) -> BiEncoder:
-    """Load the model of a step that was published for mining."""
-    return load_encoder(str(export_path(experiment, step)), device=device)
 
 
 def mining_state(
@@ -141,7 +111,7 @@ def next_job(mode: Mode, experiment: Experiment, *, every: int, refreshes: int) 
         return (newest + 1, step) if step > versions.step(newest) else None
     version = newest + (2 if mode == "async-fixed" and newest == 0 else 1)
     step = source_step(mode, version, every)
-    return (version, step) if version <= refreshes and is_published(export_path(experiment, step)) else None
+    return (version, step) if version <= refreshes and is_published(experiment.layout.exported(step)) else None
 
 
 def publish_version(training: TrainingRun[Any], state: Snapshot, version: int) -> None:

@@ -1,4 +1,4 @@
-"""Negatives that change during training: their versions, the version in force at a step, and waiting for a peer.
+"""Negatives that change during training: their versions, and the version in force at a step.
 
 A version is an immutable folder ``v0000``, ``v0001``, ... that the inferencer publishes and the trainer reads. A
 version exists if its folder has a manifest; times of files play no part.
@@ -7,30 +7,18 @@ version exists if its folder has a manifest; times of files play no part.
 from __future__ import annotations
 
 import json
-import logging
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Literal
 
 from hardneg.errors import ArtifactError, PeerError
 from hardneg.experiment.layout import version_in, versions_in
 from hardneg.process.distributed import by_leader, is_leader
-from hardneg.process.progress import pulse
-from hardneg.process.signals import stop_flag
+from hardneg.recipes.roles.peers import Wait
 from hardneg.storage.artifacts import is_published, publish_file, read_manifest
 from hardneg.storage.disk import append_lines
-from hardneg.storage.lease import Heartbeat, Observer
 
-log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 Mode = Literal["sync", "async", "async-fixed"]
-
-POLL_SECONDS = 0.1
-BEAT_SECONDS = 0.5
 
 
 class Versions:
@@ -221,78 +209,3 @@ def scheduled_version(mode: Mode, step: int, every: int) -> int:
 def source_step(mode: Mode, version: int, every: int) -> int:
     """The step whose model mines a version, in a mode with a schedule."""
     return max(version - 1, 0) * every if mode == "async-fixed" else version * every
-
-
-# ---------------------------------------------------------------- waiting for a peer
-
-
-class Wait(Protocol):
-    """A function that blocks until ``ready`` returns something."""
-
-    def __call__(self, ready: Callable[[], T | None], what: str) -> T:
-        """Wait, and return the result of ``ready``; ``what`` names it in messages."""
-        ...
-
-
-def wait_for_peer(beat: RoleHeartbeat, seconds: float) -> Wait:
-    """Make a function that waits as long as the peer is alive, that is, its heartbeat changes within ``seconds``.
-
-    Raises
-    ------
-    PeerError : the peer is dead or hung (exit 8).
-    """
-
-    def wait(ready: Callable[[], Any], what: str) -> Any:
-        if (found := ready()) is not None:
-            return found
-        start = time.monotonic()
-        observer = Observer(beat)
-        while (found := ready()) is None:
-            stop_flag.check()
-            pulse()
-            if observer.silence() > seconds:
-                fault = f"no sign of life of the {beat.name} for {seconds:.0f} s, while waiting for {what}"
-                raise PeerError(
-                    "PEER_SILENT", fault, "look at its log, and run the same command again", path=beat.path
-                )
-            time.sleep(POLL_SECONDS)
-        if (waited := time.monotonic() - start) > 1:
-            log.info("waited %.1f s for %s", waited, what)
-        return found
-
-    return wait
-
-
-def no_wait(ready: Callable[[], Any], what: str) -> Any:
-    """Return what ``ready`` gives, without waiting: this process made it itself."""
-    found = ready()
-    assert found is not None, what
-    return found
-
-
-class RoleHeartbeat(Heartbeat):
-    """The heartbeat of a role; observers measure its silence by their own clock."""
-
-    def __init__(self, path: Path, name: str) -> None:
-        super().__init__(path)
-        self.name = name
-
-    @contextmanager
-    def beating(self, progress: Callable[[], int]) -> Iterator[None]:
-        """Beat while the block runs and ``progress`` grows, so that a process that hangs falls silent."""
-        done = threading.Event()
-
-        def work() -> None:
-            last = -1
-            while not done.wait(BEAT_SECONDS):
-                if (now := progress()) != last:
-                    last = now
-                    self.touch(now)
-
-        thread = threading.Thread(target=work, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            done.set()
-            thread.join()

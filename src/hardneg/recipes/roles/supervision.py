@@ -20,8 +20,8 @@ from hardneg.errors import BusyError, Interrupted, PeerError
 from hardneg.experiment.folder import Experiment
 from hardneg.process.progress import note
 from hardneg.process.signals import stop_flag
-from hardneg.recipes.ance.jobs import Job
-from hardneg.recipes.ance.refreshing import heartbeat_of
+from hardneg.recipes.roles.jobs import Job
+from hardneg.recipes.roles.peers import heartbeat_of
 from hardneg.recipes.settings import TrainingSettings
 
 log = logging.getLogger(__name__)
@@ -166,17 +166,24 @@ class Team:
     def __init__(self, trainer: Worker, inferencer: Worker) -> None:
         self.trainer, self.inferencer = trainer, inferencer
 
-    def __call__(self, versions: int) -> bool:
-        """Whether training goes on; ``versions``: how many are complete, so that progress is known."""
+    def __call__(self, done: int, *, both: bool = False) -> bool:
+        """Whether training goes on.
+
+        Parameters
+        ----------
+        done : how much is complete, so that progress is known.
+        both : whether the inferencer has work besides that the trainer does not wait for; then it counts, too.
+        """
         stop_flag.check()
-        if versions != getattr(self, "seen", None):
-            self.seen = versions
+        if done != getattr(self, "seen", None):
+            self.seen = done
             self.trainer.forgive()
             self.inferencer.forgive()
         busy = self.trainer.is_busy()
-        if busy:
-            self.inferencer.is_busy()
-        return busy
+        if busy or both:
+            mines = self.inferencer.is_busy()
+            return busy or mines
+        return False
 
 
 @contextlib.contextmanager

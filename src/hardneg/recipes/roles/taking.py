@@ -20,9 +20,9 @@ from hardneg.process.cpu import tune
 from hardneg.process.distributed import is_leader
 from hardneg.process.memory import limit_memory
 from hardneg.process.threads import pick_device
-from hardneg.recipes.ance.jobs import Job
-from hardneg.recipes.ance.refreshing import heartbeat_of
 from hardneg.recipes.frozen import frozen_models
+from hardneg.recipes.roles.jobs import Job
+from hardneg.recipes.roles.peers import heartbeat_of
 from hardneg.recipes.settings import Recipe
 from hardneg.recipes.starting_model import starting_encoder
 from hardneg.recipes.training_run import TrainingRun
