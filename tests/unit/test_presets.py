@@ -20,7 +20,7 @@ SETTINGS = {"warmup": Warmup, "ance-tele": AnceTele, "ance": Ance, "star": Star,
 SETTINGS["ranker"] = RankerTraining
 PRESETS = [(recipe, name) for recipe in SETTINGS for name in read_presets(recipe)]
 
-OWN = {"demo", "finetune", "finetune-bm25", "finetune-ranker"}  # presets of no paper
+OWN = {"demo", "tiny", "finetune", "finetune-bm25", "finetune-ranker"}  # presets of no paper
 
 # Where numbers are from. CODE is what the papers' authors published beside them.
 TELE_5 = "Sun et al., 2022, Table 5"

@@ -33,6 +33,7 @@ PRESETS: dict[str, dict[str, str]] = {
         "nq": "The paper's settings for Natural Questions.",
         "triviaqa": "The paper's settings for TriviaQA.",
         "demo": "Minutes on two CPU cores: an episode in the batch, and one with mined negatives.",
+        "tiny": "A first look: as demo, but with fewer steps, for a few thousand passages.",
     },
     "warmup": {
         "finetune": OWN_DATA + " In-batch negatives alone: the baseline.",
