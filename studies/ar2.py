@@ -70,6 +70,8 @@ def execute(study: Study, chosen: Namespace) -> None:
             tidy(study, chosen)
             if chosen.kept:
                 study.save(chosen.kept)
+    if chosen.kept:  # also what an earlier command finished
+        study.save(chosen.kept)
 
 
 def tell_rankers(study: Study, steps: Sequence[Step]) -> None:

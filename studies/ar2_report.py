@@ -437,16 +437,32 @@ def game_in_words(told: Told) -> list[str]:
     if not (games := told.of(MAIN)):
         return []
     of = games[0].settings
-    warm, first = told.setting(START, "steps"), told.setting(FIRST_RANKER, "steps")
     return [
         f"Every row makes {steps_of(of)} steps from G⁰, of {of['queries_per_step']} queries with"
         f" {of['negatives_per_query']} negatives each (question 3: with n).",
         f"AR2 makes them in {of['iterations']} iterations, each with {of['ranker_steps']} steps of the ranker"
         f" ({of['ranker_queries_per_step']} queries) besides.",
-        f"Learning rates: {of['learning_rate']:g} of all retrievers, {of['ranker_learning_rate']:g} of the ranker."
-        f" Steps of G⁰: {warm[0] if warm else '?'}; of D⁰: {first}.",
+        f"Learning rates: {of['learning_rate']:g} of the rows' retrievers,"
+        f" {of['ranker_learning_rate']:g} of the ranker.",
+        *beginnings_in_words(told),
         f"Passages are cut at {of['passage_length']} tokens.",
     ]
+
+
+def beginnings_in_words(told: Told) -> list[str]:
+    """What G⁰ and D⁰ began with, and how they were trained."""
+    lines = []
+    for name, cell in (("G⁰", START), ("D⁰", FIRST_RANKER)):
+        if not (found := told.of(cell)):
+            continue
+        of = found[0].settings
+        steps = of["steps"][0] if isinstance(of["steps"], list) else of["steps"]
+        anew = of.get("reinit_layers", 0)
+        begun = f" It began with its {anew} top layers drawn anew." if anew else ""
+        lines.append(
+            f"{name} made {steps} steps of {of['queries_per_step']} queries at {of['learning_rate']:g}.{begun}"
+        )
+    return lines
 
 
 def write(outcomes: Sequence[Outcome], page: Path | None) -> str:
