@@ -17,7 +17,7 @@ JOBS ?= 1
 DATA ?= pydocs
 OPTIONS ?=
 
-.PHONY: install demo demo-tiny test test-precision test-alone test-slow test-beside chaos fuzz crash flips lint bench bench-import
+.PHONY: install demo demo-tiny tests-dir test test-precision test-alone test-slow test-beside chaos fuzz crash flips lint bench bench-import
 .PHONY: docs reference notebooks dist test-oldest
 .PHONY: study-ablation study-ance study-ar2 study-star-adore study-depth study-first study-openqa study-indexes study-quality clean
 
@@ -59,9 +59,19 @@ demo-tiny: $(VENV)/.base
 # As many processes as most machines have cores at least, of one thread each. Whoever has nothing left to do takes from
 # another's end, so that files mostly stay whole, with what their tests share.
 WORKERS ?= 2
-SHARED_OUT := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+# Tests write and delete tens of thousands of small files, which takes a disk a quarter of their time. So these lie in memory,
+# where there is room for them (below 1 GB at once) and for the tests themselves. make TESTS_DIR= leaves them on the disk.
+FREE = $$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)
+MEMORY = $$(sed -n 's/MemAvailable: *\([0-9]*\) kB/\1/p' /proc/meminfo)
+TESTS_DIR := $(shell test -w /dev/shm && test "$(FREE)" -gt 4000000 && test "$(MEMORY)" -gt 12000000 && \
+	echo /dev/shm/hardneg-tests-$$(id -u))
+PYTEST := $(if $(TESTS_DIR),TMPDIR=$(TESTS_DIR)) $(BIN)/python -m pytest
+SHARED_OUT := OMP_NUM_THREADS=1 $(PYTEST) -n $(WORKERS) --dist worksteal
 
-test: install
+tests-dir: install
+	@$(if $(TESTS_DIR),mkdir -p $(TESTS_DIR))
+
+test: tests-dir
 	$(SHARED_OUT) -m "not slow" --ignore tests/slow
 
 # What computes in the machine's best precision, once more in the other: bfloat16 is emulated where nothing multiplies it.
@@ -70,28 +80,28 @@ FLOWS := $(addprefix tests/unit/test_,api.py api_retrieval.py cli.py cli_answers
 	documents.py ann.py embeddings.py bi_encoder.py cross_encoder.py integrations.py export.py verify.py) \
 	$(addprefix tests/recipes/test_,adore_index.py adore_search.py clean.py ance_tele_experiment.py)
 
-test-precision: install
+test-precision: tests-dir
 	HARDNEG_PRECISION=$(OTHER) $(SHARED_OUT) -m "not slow" $(FLOWS)
 
 # What depends on the collections beside the project or on the number of threads, without those and on two.
 ALONE := $(addprefix tests/unit/test_,answers.py ann.py bm25.py formats.py measures.py memory.py mining.py \
 	pydocs.py threads.py tokens.py trec.py verify.py)
 
-test-alone: install
-	HARDNEG_TEST_SHARED=0 OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m "not slow" $(ALONE)
+test-alone: tests-dir
+	HARDNEG_TEST_SHARED=0 OMP_NUM_THREADS=2 $(PYTEST) -m "not slow" $(ALONE)
 
 # Only the files that have slow tests are imported; those of the longest, type checks and whole studies, come first.
 SLOW = $(shell grep -rl --include='test_*.py' 'mark\.slow' tests | sort -r)
 
-test-slow: install
+test-slow: tests-dir
 	$(SHARED_OUT) -m slow $(SLOW)
 
 # What .ci/run runs beside the slow tests, one after another: while one of them waits, another works.
 test-beside:
 	$(MAKE) --jobs=1 WORKERS=1 test-precision test-alone lint
 
-chaos: install
-	CHAOS_EVENTS=100 CHAOS_WHOLE=1 OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m slow -n 4 tests/slow/test_ance_chaos.py
+chaos: tests-dir
+	CHAOS_EVENTS=100 CHAOS_WHOLE=1 OMP_NUM_THREADS=2 $(PYTEST) -m slow -n 4 tests/slow/test_ance_chaos.py
 
 fuzz: install
 	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m faults.fuzz --cases 20000 --seed 1
@@ -219,4 +229,4 @@ study-quality: $(VENV)/.dev
 		--kept $(STUDIES)/quality.jsonl --report $(STUDIES)/quality.md $(OPTIONS)
 
 clean:
-	rm -rf $(VENV) $(DEMO) build dist site src/*.egg-info .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) $(DEMO) $(DEMO)-tiny $(TESTS_DIR) build dist site src/*.egg-info .pytest_cache .ruff_cache .mypy_cache

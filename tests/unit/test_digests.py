@@ -10,6 +10,11 @@ from hardneg.storage import digests
 from hardneg.storage.digests import cached_digest, digest_file, digest_json
 
 
+@pytest.fixture(autouse=True)
+def all_files_are_large(monkeypatch):
+    monkeypatch.setattr(digests, "LARGE", 0)
+
+
 def test_equal_json_has_equal_digests_and_nothing_else_has():
     assert digest_json({"a": [1, 2], "b": "ß"}) == digest_json({"b": "ß", "a": (1, 2)})
     # of {"a":1} by sha256sum
@@ -28,6 +33,17 @@ def test_a_remembered_digest_is_not_computed_again(tmp_path):
     os.link(file, tmp_path / "link")
     with uncalled(digests, "digest_file", control=lambda: cached_digest(tmp_path / "copy")):
         assert cached_digest(file) == cached_digest(tmp_path / "link") == digest
+
+
+def test_a_small_file_is_hashed_anew(tmp_path, monkeypatch):
+    monkeypatch.setenv("HARDNEG_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(digests, "LARGE", 4)
+    for name, content, remembered in (("small", b"one", False), ("large", b"four", True)):
+        file = tmp_path / name
+        file.write_bytes(content)
+        settle(file)
+        assert cached_digest(file) == digest_file(file)
+        assert (tmp_path / "cache/digests.sqlite").exists() is remembered
 
 
 @pytest.mark.parametrize("change", ["content", "size", "other file"])

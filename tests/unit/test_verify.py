@@ -18,6 +18,7 @@ from hardneg.experiment.layout import SEAL
 from hardneg.process import threads as runtime
 from hardneg.records import Run
 from hardneg.search.runs import save_run
+from hardneg.storage import digests
 from hardneg.storage.artifacts import open_artifact, publish, write_json
 from hardneg.storage.disk import NEW, TEMPORARY, temporary
 
@@ -75,7 +76,8 @@ def faults(*paths):
 # ---------------------------------------------------------------- artefacts
 
 
-def test_an_artefact_is_checked_byte_by_byte(tmp_path):
+def test_an_artefact_is_checked_byte_by_byte(tmp_path, monkeypatch):
+    monkeypatch.setattr(digests, "LARGE", 0)
     path = thing(tmp_path / "thing")
     file = path / "deep/text.txt"
     entry = {"path": str(path), "kind": "thing", "files": 1, "bytes": 3, "whole": True}

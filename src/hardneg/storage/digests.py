@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 SETTLED_NS = 2_000_000_000  # coarsest clock of a file system: a file this fresh may change and keep its time
+LARGE = 1 << 18  # bytes; a smaller file is hashed in less time than it takes to ask the database for it
 
 
 def canonical_json(value: Any) -> bytes:
@@ -42,9 +43,9 @@ def cache_root() -> Path:
 
 
 def cached_digest(path: Path) -> str:
-    """The SHA-256 of a file; it is kept across processes by (device, inode, size, time of change)."""
+    """The SHA-256 of a file; a large one's is kept across processes by (device, inode, size, time of change)."""
     status = path.stat()
-    if time.time_ns() - status.st_mtime_ns < SETTLED_NS:
+    if status.st_size < LARGE or time.time_ns() - status.st_mtime_ns < SETTLED_NS:
         return digest_file(path)
     identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
     try:
