@@ -12,6 +12,7 @@ import pytest
 from faults.injected import flip, settle, tree
 from faults.small_artefact import KIND, make
 from hardneg.errors import ArtifactError, ResourceError
+from hardneg.storage import digests
 from hardneg.storage.artifacts import (
     MANIFEST,
     Manifest,
@@ -59,7 +60,8 @@ def test_a_folder_that_is_not_there_is_told_from_an_unfinished_one(tmp_path):
         ("gone", "MISSING_FILE"),
     ],
 )
-def test_damage_is_found_and_the_file_named(tmp_path, name, how, code):
+def test_damage_is_found_and_the_file_named(tmp_path, monkeypatch, name, how, code):
+    monkeypatch.setattr(digests, "LARGE", 0)
     path = make(tmp_path / "pool")
     for file in path.rglob("*.*"):
         settle(file)
@@ -219,7 +221,8 @@ def test_a_digest_knows_everything_else(tmp_path):
     assert len({manifest.digest for manifest in [whole, *others]}) == len(others) + 1
 
 
-def test_a_digest_remembered_wrongly_is_found_by_verify(tmp_path):
+def test_a_digest_remembered_wrongly_is_found_by_verify(tmp_path, monkeypatch):
+    monkeypatch.setattr(digests, "LARGE", 0)
     path = make(tmp_path / "pool")
     settle(path / "rows.npy")
     open_artifact(path, KIND)
