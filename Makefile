@@ -66,7 +66,7 @@ MEMORY = $$(sed -n 's/MemAvailable: *\([0-9]*\) kB/\1/p' /proc/meminfo)
 TESTS_DIR := $(shell test -w /dev/shm && test "$(FREE)" -gt 4000000 && test "$(MEMORY)" -gt 12000000 && \
 	echo /dev/shm/hardneg-tests-$$(id -u))
 PYTEST := $(if $(TESTS_DIR),TMPDIR=$(TESTS_DIR)) $(BIN)/python -m pytest
-SHARED_OUT := OMP_NUM_THREADS=1 $(PYTEST) -n $(WORKERS) --dist worksteal
+SHARED_OUT := OMP_NUM_THREADS=1 $(PYTEST) -n $(WORKERS) --dist worksteal --durations=20
 
 tests-dir: install
 	@$(if $(TESTS_DIR),mkdir -p $(TESTS_DIR))
