@@ -2,9 +2,11 @@
 
 import json
 import os
+import random
 import re
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +23,7 @@ from hardneg.recipes.ar2.settings import RANKER, Ar2
 from hardneg.recipes.roles import jobs, supervision
 from hardneg.storage.artifacts import is_published
 from hardneg.training.stage import RETRIEVER
-from processes import command_of, die_at, forked
+from processes import command_of, die_at, forked, started, wait
 from worlds.tiny_world import COMMON, one_thread  # noqa: F401
 
 SETTINGS = COMMON | {
@@ -219,6 +221,15 @@ def dying(role, module, name, count, *, once=True):
     return staticmethod(prepare)
 
 
+def check_whole(out, undisturbed):
+    """It ended as it does undisturbed, and left nothing that only roles need."""
+    found = files_of(out)
+    assert found.keys() == undisturbed.keys()
+    assert [name for name in found if found[name] != undisturbed[name]] == []
+    assert [path for path in out.glob("models/*") if is_published(path)] == []
+    assert hn.verify(out)["whole"]
+
+
 KILLED = {
     "the trainer at a checkpoint in D0's warm-up": ("trainer", "hardneg.training.stage:save_checkpoint:1"),
     "the trainer within a turn": ("trainer", "hardneg.training.stage:save_checkpoint:5"),
@@ -242,10 +253,22 @@ def test_a_role_that_is_killed_begins_again_and_nothing_changes(
     monkeypatch.setattr(Forked, "prepare", dying(role, *place.split(":")))
     train(world, tmp_path / "exp")
     assert f"the {role} was stopped (by SIGKILL); it is started again" in caplog.text
-    assert files_of(tmp_path / "exp") == undisturbed
-    left = [path for path in (tmp_path / "exp").glob("models/*") if is_published(path)]
-    assert left == []
-    assert hn.verify(tmp_path / "exp")["whole"]
+    check_whole(tmp_path / "exp", undisturbed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", ["fsync", "rename"])
+@pytest.mark.parametrize("role", ["trainer", "inferencer"])
+def test_killed_wherever_it_publishes_nothing_changes(
+    world, undisturbed, tmp_path, monkeypatch, caplog, role, call
+):
+    least = {"trainer": {"fsync": 150, "rename": 25}, "inferencer": {"fsync": 350, "rename": 60}}[role][call]
+    for number in random.Random(f"{role} {call}").sample(range(1, least), int(os.environ.get("KILLS", "2"))):
+        caplog.clear()
+        monkeypatch.setattr(Forked, "prepare", dying(role, "os", call, number))
+        train(world, tmp_path / f"{number}")
+        assert f"the {role} was stopped (by SIGKILL); it is started again" in caplog.text
+        check_whole(tmp_path / f"{number}", undisturbed)
 
 
 @pytest.mark.slow
@@ -292,6 +315,27 @@ def test_roles_alone_do_the_same_without_a_supervisor(world, undisturbed, tmp_pa
     assert not (out / "results.json").exists()
     train(world, out)
     assert files_of(out) == undisturbed
+
+
+@pytest.mark.slow
+def test_two_groups_train_and_mine_as_two_processes_do(world, tmp_path):
+    roles, out = ("trainer", "inferencer"), tmp_path / "exp"
+    calm = replace(world, model=world.calm)  # each process draws a dropout of its own
+    arguments = command_of(calm.collection.path, calm.model, out, BESIDE, "ar2")
+    groups = [started(2, [*arguments, "--role", role], tmp_path / f"log-{role}") for role in roles]
+    statuses = [[wait(child) for child in group] for group in groups]
+    assert statuses == [[0, 0], [0, 0]], [(tmp_path / f"log-{role}").read_text() for role in roles]
+    assert not (out / "results.json").exists()
+    results, alone = train(calm, out), train(calm, tmp_path / "alone")
+    rows = [
+        [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+        for path in (out, tmp_path / "alone")
+    ]
+    for row, other in zip(*rows, strict=True):
+        assert row.pop("model") == other.pop("model")
+        assert row == pytest.approx(other, rel=1e-3, abs=2e-5)
+    assert list(results["test"]) == list(alone["test"])
+    assert hn.verify(out)["whole"]
 
 
 # ---------------------------------------------------------------- faults
