@@ -15,7 +15,7 @@ import pytest
 import hardneg as hn
 from faults.forked import Forked, fork
 from hardneg import cli, settings_of
-from hardneg.errors import Faults, PeerError, SettingsError
+from hardneg.errors import ArtifactError, Faults, PeerError, SettingsError
 from hardneg.experiment.layout import Layout
 from hardneg.process.signals import stop_flag
 from hardneg.recipes.ar2.beside import Item, items_of
@@ -388,6 +388,14 @@ def test_several_processes_do_not_watch_over_roles(world, tmp_path):
     assert len(lines) == 2
     assert all(line.startswith("ONE_PROCESS: ar2 has roles here") and "--role trainer" in line for line in lines)
     assert not (tmp_path / "exp").exists()
+
+
+def test_the_mode_of_an_experiment_stays(both, world):
+    root, order, *_ = both
+    with pytest.raises(ArtifactError, match=r"SETTINGS_CHANGED: .*: mode: 'async-fixed' -> 'sync'; use the old"):
+        train(world, root / "beside", SETTINGS, order=order)
+    with pytest.raises(ArtifactError, match=r"SETTINGS_CHANGED: .*: mode: 'sync' -> 'async-fixed'; use the old"):
+        train(world, root / "late", BESIDE, order=order)
 
 
 def test_groups_are_for_the_mode_that_has_roles(world, tmp_path):
