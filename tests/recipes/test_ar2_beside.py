@@ -75,6 +75,25 @@ def lagging(order):
     return version_of
 
 
+def dying(role, module, name, count, *, once=True):
+    """What a new process does first: if it is this role, it is killed at a call of a function, once or always."""
+
+    def prepare():
+        read = jobs.read_job
+
+        def reading(stream):
+            job = read(stream)
+            marker = Path(job.out) / "died"
+            if job.role == role and not (once and marker.exists()):
+                marker.touch()
+                die_at(module, name, count)
+            return job
+
+        jobs.read_job = reading
+
+    return staticmethod(prepare)
+
+
 @pytest.fixture(scope="module", params=ORDERS)
 def both(request, world, tmp_path_factory):
     """An experiment in turn whose refreshes come an iteration late, and that with refreshes beside training."""
@@ -178,8 +197,10 @@ def test_what_the_inferencer_does_and_the_versions_that_steps_draw_from():
     "changes",
     [{"keep": "best"}, {"rerank_depth": 0}, {"examine": "judged", "dev_passages": 2}, {"iterations": 5}],
 )
-def test_so_it_is_with_other_settings(world, tmp_path, monkeypatch, changes):
+def test_so_it_is_with_other_settings_also_after_a_kill(world, tmp_path, monkeypatch, caplog, changes):
+    monkeypatch.setattr(Forked, "prepare", dying("trainer", "hardneg.training.stage", "save_checkpoint", 7))
     results = train(world, tmp_path / "beside", **changes)
+    assert "the trainer was stopped (by SIGKILL); it is started again" in caplog.text
     monkeypatch.setattr(Ar2, "version_of", lagging("ranker-first"))
     late = train(world, tmp_path / "late", SETTINGS, **changes)
     for name in (*WEIGHTS, "metrics.jsonl"):
@@ -200,25 +221,6 @@ def test_a_given_ranker_plays_from_the_start(both, world, tmp_path, monkeypatch)
 
 
 # ---------------------------------------------------------------- stopped, killed
-
-
-def dying(role, module, name, count, *, once=True):
-    """What a new process does first: if it is this role, it is killed at a call of a function, once or always."""
-
-    def prepare():
-        read = jobs.read_job
-
-        def reading(stream):
-            job = read(stream)
-            marker = Path(job.out) / "died"
-            if job.role == role and not (once and marker.exists()):
-                marker.touch()
-                die_at(module, name, count)
-            return job
-
-        jobs.read_job = reading
-
-    return staticmethod(prepare)
 
 
 def check_whole(out, undisturbed):
