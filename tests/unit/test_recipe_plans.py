@@ -13,7 +13,7 @@ from hardneg.models.loading import load_encoder
 from hardneg.models.rankers import save_ranker
 from hardneg.models.source import ModelSource
 from hardneg.negatives.pool import empty_pool
-from hardneg.recipes import estimate, star
+from hardneg.recipes import estimate, stages, star
 from hardneg.recipes import microbenchmarks as timing
 from hardneg.recipes.adore import recipe as adore
 from hardneg.recipes.ance import recipe as ance
@@ -216,6 +216,24 @@ def test_ar2_counts_both_models_by_hand(world, rankers, monkeypatch, kind, order
     folders, checkpoints = 1 + (kind == "new"), 2
     more = plan["bytes"]["disk"] - alone["bytes"]["disk"]
     assert more == pytest.approx((folders + 3 * checkpoints) * weights)
+
+
+@pytest.mark.parametrize("order", ["ranker-first", "retriever-first"])
+def test_ar2_beside_training_mines_once_less_and_some_models_wait(world, rankers, order):
+    data, encoder = world[0], world[1]["tied"]
+    works = [
+        ar2.plan(
+            ar2.RECIPE.settings(**(COMMON | AR2 | {"order": order, "mode": mode})), data, encoder, rankers["new"]
+        )
+        for mode in ("sync", "async-fixed")
+    ]
+    turn, beside = works
+    assert beside.mined_pools == beside.pools == turn.pools - 1 == 2 + (order == "retriever-first")
+    assert (turn.states, beside.states) == (4, 4)
+    assert (turn.models, beside.models) == (0, 2)
+    assert [work.beside[0].models for work in works] == [2, 4]  # D0 and D; two more of either wait
+    assert turn.beside[0].scored == beside.beside[0].scored
+    assert stages.kinds_of(beside) == ["measure"] * 4  # all else is done in other processes
 
 
 def test_a_ranker_that_is_not_measured_scores_for_the_retriever_alone(world, rankers):

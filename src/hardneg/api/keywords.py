@@ -314,8 +314,8 @@ class AnceKeywords(Keywords, total=False):
     teacher_temperature: float
     """Divides the teacher's scores."""
     mode: Literal["sync", "async", "async-fixed"]
-    """`sync`: one process mines and trains in turn. `async`: a second process mines meanwhile. `async-fixed`: the
-    same, reproducible bit for bit.
+    """`sync`: one process mines and trains in turn. `async-fixed`: a second process mines meanwhile, by a
+    schedule: reproducible bit for bit. `async` (`ance`): the same without a schedule.
     """
     refresh_every: int
     """Steps between two refreshes of the negatives."""
@@ -430,6 +430,10 @@ class Ar2Keywords(Keywords, total=False):
     """How many turns each of the two models has."""
     order: Literal["ranker-first", "retriever-first"]
     """Who has the first turn in an iteration."""
+    mode: Literal["sync", "async-fixed"]
+    """`sync`: one process mines and trains in turn. `async-fixed`: a second process mines meanwhile, by a
+    schedule: reproducible bit for bit. `async` (`ance`): the same without a schedule.
+    """
     game: Literal["ar2", "irgan"]
     """`ar2`, or `irgan`, the older game, for comparison."""
     weighting: Literal["p_theta", "reference"]

@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -292,9 +292,11 @@ def role_groups(
         at_least(name, count)
     asked = ", ".join(f"{name} = {count}" for name, count in given.items())
     if not settings.roles:
-        mode = f" with mode = {settings.mode}" if hasattr(settings, "mode") else ""
-        what, fix = f"{asked}, and {recipe.name}{mode} mines and trains in turn", "leave it out"
-        raise SettingsError("BAD_SETTING", what, f"{fix}, or set mode = async" if mode else fix)
+        what, fix = f"{asked}, and {recipe.name} mines and trains in turn", "leave it out"
+        if hasattr(settings, "mode"):
+            what = f"{asked}, and {recipe.name} with mode = {settings.mode} mines and trains in turn"
+            fix = f"leave it out, or set mode = {beside_mode(settings)}"
+        raise SettingsError("BAD_SETTING", what, fix)
     if role is not None:
         what = f"{asked} with role = {role}, which is one group by itself"
         raise SettingsError("BAD_SETTING", what, "give torchrun that number, or leave the role out")
@@ -303,6 +305,12 @@ def role_groups(
         raise SettingsError("ONE_PROCESS", what, "start it without: it starts a torchrun for each role")
     check_devices(asked, sum(count or 1 for count in counts.values()), device)
     return {name: count or 1 for name, count in counts.items()}
+
+
+def beside_mode(settings: TrainingSettings) -> str:
+    """The first mode of a recipe in which roles work beside each other."""
+    modes: tuple[str, ...] = get_args(type(settings).model_fields["mode"].annotation)
+    return next(mode for mode in modes if mode != "sync")
 
 
 def check_devices(asked: str, needed: int, device: str) -> None:

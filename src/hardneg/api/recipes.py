@@ -76,7 +76,7 @@ def train(recipe: str, data: Data, model: Place, out: Place, **options: Any) -> 
         - ``index_folder`` (``adore``), ``ranker`` (``ar2``), ``retriever`` (``ranker``): what it begins with;
         - ``passage_model``: a second model, for the passages; ``allow_bin``: read its weights from a pickle;
         - ``cache``: where token stores and vectors live; ``device``: ``cpu``, ``cuda``, ``cuda:1``;
-        - ``role``: run only the trainer or only the inferencer of ``ance``; ``trainer_devices``,
+        - ``role``: run only the trainer or only the inferencer of ``ance`` or ``ar2``; ``trainer_devices``,
           ``inferencer_devices``: so many processes train, and so many mine;
         - ``on_step``, ``on_state``: functions that are told of each step's record and of each measured state;
         - ``progress``: show how far it is, or do not; by default a notebook does.

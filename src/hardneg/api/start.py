@@ -152,7 +152,7 @@ def role_jobs(task: Task, inputs: Mapping[str, str], roles: Sequence[str]) -> li
 def be_role(task: Task, role: str) -> None:
     """Be one role of an experiment, beside other processes, until there is nothing left to do."""
     warn_if_emulated(task.settings.precision, task.source.device_here)
-    inputs = open_start(task, compare_texts=True).inputs
+    inputs = with_ranker(open_start(task, compare_texts=True), task).inputs
     by_leader(keep_judgements, task.place, task.data)
     take_role(task.recipe, *role_jobs(task, inputs, [role]))
 

@@ -170,11 +170,10 @@ def plan(
     if many != ALONE and not estimate:
         raise SettingsError("USAGE", f"devices = {devices} without an estimate", "ask for one, too: --estimate")
     task = prepare(recipe, data, model, out, **options)
-    if many.mining and getattr(task.settings, "mode", "sync") == "sync":
-        what = f"devices = {devices} has a group that mines, which only ance has, if it is asynchronous"
-        raise SettingsError(
-            "BAD_DEVICES", what, f"write {many.count + many.mining}, or take ance with mode = async"
-        )
+    if many.mining and (recipe.facts.takes_ranker or getattr(task.settings, "mode", "sync") == "sync"):
+        what = f"devices = {devices} has a group that mines: only asynchronous ance is estimated with one"
+        fix = f"write {many.count + many.mining}, or take ance with mode = async"
+        raise SettingsError("BAD_DEVICES", what, fix)
     if recipe.trains == "ranker":
         return plan_ranker(task, measure=estimate, devices=many)
     start = with_ranker(open_start(task, compare_texts=False), task)

@@ -9,7 +9,14 @@ from typing import Any
 from hardneg.storage.artifacts import publish_file
 
 INCHES, DOTS = (10.0, 2.8), 150
-COLOURS = {"train": "#4878a8", "wait": "#d8d8d8", "encode": "#c44e34", "search": "#e0a030", "mine": "#5a9a50"}
+COLOURS = {
+    "train": "#4878a8",
+    "wait": "#d8d8d8",
+    "encode": "#c44e34",
+    "search": "#e0a030",
+    "mine": "#5a9a50",
+    "rerank": "#8a6aa8",
+}
 TRAINER = ("train", "wait")
 LANES = ("inferencer", "trainer")
 

@@ -250,7 +250,12 @@ def check_same(old: Mapping[str, Any], new: Mapping[str, Any], grows: Sequence[s
     grown = [name for name in grows if before.get(name, 0) < now.get(name, 0)]
     for name in grown:
         before[name] = now[name]
-    if changed := differences(before, now):
+    if before != now:
+        names = before.keys() | now.keys()  # of those that one leaves out, as of a default, its settings say more
+        told = [
+            {name: one["settings"].get(name) for name in names} | own for one, own in ((old, before), (new, now))
+        ]
+        changed = differences(*told) or differences(before, now)
         more = f"; and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
         what = "this experiment was started with other settings: " + "; ".join(changed[:SHOWN]) + more
         raise ArtifactError("SETTINGS_CHANGED", what, "use the old settings, or give a new folder", path=path)

@@ -301,6 +301,10 @@ class Layout:
         """The model of a step, published to mine with."""
         return self.path / f"{EXPORTS}/step-{step:07d}"
 
+    def exported_ranker(self, step: int) -> Path:
+        """The ranker of a step of its own, published to re-rank with."""
+        return self.path / f"{EXPORTS}/ranker-{step:07d}"
+
     def exports(self) -> list[tuple[int, Path]]:
         """(step, place) of every model that is published to mine with, in order."""
         return sorted((number_of(path), path) for path in self.path.glob(f"{EXPORTS}/step-*"))

@@ -181,7 +181,8 @@ AR2 = RecipeFacts(
     "ar2",
     "AR2: a retriever and a ranker that train each other.",
     ("hardneg train ar2 --data DATA --model warm/model --ranker R --preset demo", "--out EXP"),
-    options=(RANKER_MODEL, FILTER_BY),
+    options=(RANKER_MODEL, ROLE, TRAINERS, INFERENCERS, FILTER_BY),
+    hint="Candidates are mined between iterations, or beside training: --set mode=sync or async-fixed.",
     module="ar2.recipe",
 )
 

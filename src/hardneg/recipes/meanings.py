@@ -243,8 +243,8 @@ MEANINGS: dict[str, Meaning] = {
         GUIDE,
     ),
     "mode": Meaning(
-        "`sync`: one process mines and trains in turn. `async`: a second process mines meanwhile."
-        " `async-fixed`: the same, reproducible bit for bit.",
+        "`sync`: one process mines and trains in turn. `async-fixed`: a second process mines meanwhile, by a"
+        " schedule: reproducible bit for bit. `async` (`ance`): the same without a schedule.",
         "",
         ANCE,
     ),

@@ -434,7 +434,8 @@ class Recipe:
     plan : (settings, data, encoder) -> the work of an experiment, a :class:`~hardneg.recipes.estimate.CostModel`;
         where it trains a ranker beside the model, ``ranker`` is that to begin with.
     about : the name of the recipe in the model card, with the paper.
-    roles : the work of processes that run beside each other, by the name of the role: (training, base, patience).
+    roles : the work of processes that run beside each other, by the name of the role: (training, base, patience),
+        and ``ranker`` where the recipe takes one to begin with.
     trains : the kind of model that it trains.
     check : (settings, data, encoder) -> raises before anything is done, if they do not fit together.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field
@@ -12,9 +12,12 @@ from hardneg.adversarial import Game, Weighting
 from hardneg.diagnostics.judge import evaluation_depth
 from hardneg.errors import SettingsError
 from hardneg.evaluation.measures import parse_measures
+from hardneg.recipes.roles.peers import INFERENCER, TRAINER
 from hardneg.recipes.settings import Episode, MiningSettings
+from hardneg.training.stage import RETRIEVER
 
 RANKER = "ranker"  # the name of the second model in metrics, checkpoints and timing
+BY_FIRST = "first-ranker"  # the name of D⁰, where it re-ranks
 
 FIRST_RANKER = 0  # the episode in which D⁰ is trained
 EPISODE = 1  # that of all iterations
@@ -26,6 +29,7 @@ class Ar2(MiningSettings):
     # the game
     iterations: int = Field(10, ge=1)
     order: Literal["ranker-first", "retriever-first"] = "ranker-first"  # the code's; the second: Algorithm 1
+    mode: Literal["sync", "async-fixed"] = "sync"  # async-fixed: training goes on during a refresh
     game: Game = "ar2"  # irgan: the minimax game of Eq. 3, for comparison (Table 5)
     weighting: Weighting = "p_theta"  # of Eq. 10; reference: as the published code has it
     balance: float = Field(0.5, ge=0, le=1)  # λ: 0 distillation alone, 1 the adversarial loss alone
@@ -72,6 +76,9 @@ class Ar2(MiningSettings):
         if self.game == "irgan" and self.weighting == "reference":
             what = "weighting = reference with game = irgan, whose candidates have one weighting"
             raise SettingsError("BAD_SETTING", what, "leave one of them out")
+        if self.lag and not self.refreshes:
+            what = f"mode = async-fixed with iterations = {self.iterations}: no step would draw from a refresh"
+            raise SettingsError("BAD_SETTING", what, "have more iterations, or set mode = sync")
         if self.gradient_cache and self.ranker_micro_queries:
             what = f"gradient_cache = true with ranker_micro_queries = {self.ranker_micro_queries}"
             raise SettingsError(
@@ -96,6 +103,21 @@ class Ar2(MiningSettings):
                 f" weighs {count / 8:g} times what it does in the published code, where it is 8"
             )
         return found
+
+    def result_values(self) -> dict[str, Any]:
+        """The settings that decide the result; as before there was a mode, where training stops for a refresh."""
+        values = super().result_values()
+        return {name: value for name, value in values.items() if (name, value) != ("mode", "sync")}
+
+    @property
+    def roles(self) -> Sequence[str]:
+        """Trainer and inferencer, unless both are this process."""
+        return () if self.mode == "sync" else (TRAINER, INFERENCER)
+
+    @property
+    def lag(self) -> int:
+        """Iterations by which a refresh takes effect later than it does where training stops for it."""
+        return int(self.mode == "async-fixed")
 
     @property
     def ranker_overrides(self) -> Mapping[str, Any]:
@@ -129,23 +151,37 @@ class Ar2(MiningSettings):
 
     @property
     def refreshes(self) -> int:
-        """Refreshes after the first candidates; the last iteration has one only where its ranker comes second."""
-        return self.iterations - (self.order == "ranker-first")
+        """Refreshes after the first candidates, as far as a step draws from them.
+
+        The last iteration has one only where its ranker comes second, and where training stops for it.
+        """
+        return max(self.iterations - (self.order == "ranker-first") - self.lag, 0)
+
+    @property
+    def turns(self) -> tuple[str, str]:
+        """The models of an iteration, in the order of their turns."""
+        return (RANKER, RETRIEVER) if self.order == "ranker-first" else (RETRIEVER, RANKER)
 
     def version_of(self, model: str, step: int) -> int:
-        """The candidates that a step (from 0) of a model draws from: refresh k is made by the retriever G^k."""
+        """The candidates that a step (from 0) of a model draws from: refresh k is made by the retriever G^k.
+
+        Where refreshes are made beside training, each takes effect an iteration later: until then it has the time
+        of a whole one.
+        """
         if model == RANKER:
-            return step // self.ranker_steps + (self.order == "retriever-first")
-        return step // self.retriever_steps
+            number = step // self.ranker_steps + (self.order == "retriever-first")
+        else:
+            number = step // self.retriever_steps
+        return max(number - self.lag, 0)
 
     def at_refresh(self, version: int) -> dict[str, int]:
         """The steps of both models after which a refresh is made."""
         ranker = version - (self.order == "retriever-first")
-        return {RANKER: max(ranker, 0) * self.ranker_steps, "retriever": version * self.retriever_steps}
+        return {RANKER: max(ranker, 0) * self.ranker_steps, RETRIEVER: version * self.retriever_steps}
 
     def after(self, iteration: int) -> dict[str, int]:
         """The steps of both models after so many iterations."""
-        return {RANKER: iteration * self.ranker_steps, "retriever": iteration * self.retriever_steps}
+        return {RANKER: iteration * self.ranker_steps, RETRIEVER: iteration * self.retriever_steps}
 
     @property
     def kept_steps(self) -> list[int]:

@@ -6,6 +6,7 @@ import contextlib
 import math
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from hardneg.data.importing import open_data
 from hardneg.data.training_data import Splits, amended
@@ -23,8 +24,9 @@ from hardneg.process.threads import pick_device
 from hardneg.recipes.frozen import frozen_models
 from hardneg.recipes.roles.jobs import Job
 from hardneg.recipes.roles.peers import heartbeat_of
-from hardneg.recipes.settings import Recipe
+from hardneg.recipes.settings import Recipe, TrainingSettings
 from hardneg.recipes.starting_model import starting_encoder
+from hardneg.recipes.starting_ranker import starting_ranker
 from hardneg.recipes.training_run import TrainingRun
 from hardneg.storage.artifacts import lease
 
@@ -68,7 +70,14 @@ def take_role(recipe: Recipe, job: Job) -> None:
         training = TrainingRun(
             settings, data, experiment, frozen_models(settings, source, base, data, experiment.cache)
         )
-        recipe.roles[job.role](training, base, patience)
+        recipe.roles[job.role](training, base, patience, **given_of(recipe, settings, source))
+
+
+def given_of(recipe: Recipe, settings: TrainingSettings, source: ModelSource) -> dict[str, Any]:
+    """What a role begins with besides: where the recipe trains a ranker, that."""
+    if not recipe.facts.takes_ranker:
+        return {}
+    return {"ranker": starting_ranker(source, settings.ranker_overrides, seed=settings.seed)}
 
 
 def source_of(job: Job) -> ModelSource:

@@ -1,0 +1,83 @@
+"""Refreshes of the candidates: where they and their runs stand, the states behind them, and mining them (AR2)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hardneg.experiment.names import UNTRAINED
+from hardneg.experiment.snapshot import ArchivedState, Snapshot
+from hardneg.models.bi_encoder import BiEncoder
+from hardneg.negatives.candidates import Contains
+from hardneg.negatives.labels import current_positives
+from hardneg.negatives.mining import mine_candidates
+from hardneg.negatives.pool import NegativePool
+from hardneg.process.distributed import by_leader
+from hardneg.recipes.ar2.settings import EPISODE, Ar2
+from hardneg.recipes.training_run import TrainingRun
+from hardneg.storage.artifacts import is_published
+from hardneg.training.stage import RETRIEVER
+
+
+def runs_of(training: TrainingRun[Ar2], version: int) -> Path:
+    """Where the runs of the state behind a refresh are kept."""
+    episode = training.experiment.layout.episode(EPISODE)
+    return episode.version_runs(version) if version else episode.runs
+
+
+def candidates(training: TrainingRun[Ar2], version: int) -> Path:
+    """Where the candidates of a refresh stand."""
+    return training.experiment.layout.episode(EPISODE).version(version)
+
+
+def refresh(training: TrainingRun[Ar2], state: Snapshot, version: int) -> None:
+    """Publish the top ``depth`` of a state without D+ as the candidates of a refresh, unless they stand there."""
+    settings, data = training.settings, training.data
+
+    def mine(contains: Contains | None) -> NegativePool:
+        return mine_candidates(
+            state,
+            current_positives(state, data, settings.depth, contains),
+            "query",
+            episode=version,
+            depth=settings.depth,
+            seed=settings.seed,
+            filters=settings.filters,
+            guide=training.guide,
+            contains=contains,
+        )
+
+    path = candidates(training, version)
+    if by_leader(is_published, path):
+        return
+    _ = state.passages, state.training_queries  # all encode together what one mines with
+    training.pool(EPISODE, training.inputs | {"miner": state.digest}, mine, path=path, version=version)
+
+
+# ---------------------------------------------------------------- the states behind them
+
+
+def state_behind(training: TrainingRun[Ar2], encoder: BiEncoder, version: int) -> Snapshot:
+    """The state after an iteration, whose retriever is ``encoder``; 0: G⁰."""
+    return training.state(encoder, state_name(version), runs_of(training, version), **facts_of(training, version))
+
+
+def archived_state(training: TrainingRun[Ar2], version: int) -> ArchivedState:
+    """What is left of the state after an iteration: its runs, and its weights where they are kept."""
+    asked, facts = training.settings.examine, facts_of(training, version)
+    return ArchivedState(state_name(version), runs_of(training, version), asked=asked, **facts)
+
+
+def state_name(version: int) -> str:
+    """The name of the state after an iteration."""
+    return f"iteration-{version}" if version else UNTRAINED
+
+
+def facts_of(training: TrainingRun[Ar2], version: int) -> dict[str, Any]:
+    """What a state after an iteration is: its step, what it was trained on last, and where its weights stand."""
+    settings, step = training.settings, version * training.settings.retriever_steps
+    if not version:
+        return {"step": step, "kind": "untrained"}
+    pool = candidates(training, settings.version_of(RETRIEVER, step - 1))
+    weights = training.experiment.layout.state(step).model if step in settings.kept_steps else None
+    return {"step": step, "kind": "version", "episode": EPISODE, "pool": pool, "weights": weights}
