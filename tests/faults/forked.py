@@ -16,6 +16,7 @@ class Forked:
     """What the supervisor needs of ``subprocess.Popen``, by a fork that runs ``hardneg role``."""
 
     living: ClassVar[list] = []
+    inherited: ClassVar[list] = []  # living ones of the parent; kept, or they would be closed again
     prepare = staticmethod(lambda: None)  # called in the new process, before anything else
 
     def __init__(self, args, **options):
@@ -70,7 +71,11 @@ def fork(work, *, stdin=None, stderr=None, prepare=lambda: None):
         for other in Forked.living:  # a real one would not inherit them
             for stream in (other.stdin, other.stderr):
                 if not stream.closed:
-                    os.close(stream.fileno())
+                    os.close(stream.fileno())  # not the stream: a thread may have locked it as this was forked
+        Forked.inherited, Forked.living = (
+            [*Forked.inherited, *Forked.living],
+            [],
+        )  # for what this one forks in turn
         sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
         sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
         prepare()

@@ -294,7 +294,8 @@ def test_stopped_by_a_signal_and_begun_again_it_ends_in_the_same_bytes(world, un
 
     pid, until = start(), time.monotonic() + 120
     while not any(out.glob(f"{after}/**/manifest.json")):
-        assert time.monotonic() < until, (tmp_path / "log").read_text()
+        assert not os.waitpid(pid, os.WNOHANG)[0], (tmp_path / "log").read_text()
+        assert time.monotonic() < until
         time.sleep(0.01)
     os.kill(pid, signal.SIGTERM)
     assert end(pid) == 75, (tmp_path / "log").read_text()
