@@ -32,7 +32,7 @@ $(VENV)/.base: pyproject.toml constraints.txt
 
 # What the tests need holds what the demo needs: that is not installed before, and hardneg itself once.
 $(VENV)/.dev: pyproject.toml constraints.txt
-	@echo "installing hardneg, all extras and the test tools into $(VENV) (a few minutes the first time)"
+	@echo "installing hardneg, most extras and the test tools into $(VENV) (a few minutes the first time)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(TORCH)
 	@$(PIP) -e '.[dev]'

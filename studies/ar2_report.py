@@ -208,7 +208,7 @@ def verdict(title: str, seeds: Sequence[int], tested: Mapping[str, Any], p: floa
 
 def first_question(told: Told) -> list[str]:
     """G against more training on static, refreshed and teleportation negatives (Table 2, Fig. 4)."""
-    rows = [("G⁰", (START, "final"))] + [
+    rows = [("BM25", (START, "bm25")), ("G⁰", (START, "final"))] + [
         (TITLES[cell], (cell, "final")) for cell in ("static", "ance", "tele", MAIN)
     ]
     pairs: list[Pair] = [("AR2 − G⁰", (MAIN, "final"), (MAIN, BEGIN_AT))]
@@ -217,7 +217,7 @@ def first_question(told: Told) -> list[str]:
         "#### 1. AR2 against training on negatives alone (Table 2, Fig. 4)\n",
         means_table(told, rows),
         tests_table(told, pairs),
-        "Refresh by refresh on test:\n",
+        "After each iteration, on test:\n",
         refreshes_table(told),
     ]
 
