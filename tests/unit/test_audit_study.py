@@ -127,6 +127,7 @@ def test_the_study_of_a_tiny_world(study, world, tmp_path):
     assert study.execute(chosen_of(study, world, tmp_path / "again", "--only-report")) == text
 
 
+@pytest.mark.slow
 def test_three_pools_are_trained_on(study, world, tmp_path):
     small = ["--train", "--seeds", "1", "--steps", "2", "--queries-per-step", "4", "--dev-queries", "5"]
     text = study.execute(chosen_of(study, world, tmp_path, *small, "--cells", "2"))
@@ -150,6 +151,7 @@ SMALL = [
 ]
 
 
+@pytest.mark.slow
 def test_signals_that_need_a_training(study, signals, world, tmp_path):
     chosen = chosen_of(study, world, tmp_path, *SMALL, "--signal-dev", "5")
     text = study.execute(chosen)

@@ -435,14 +435,15 @@ def test_every_option_of_training_is_passed_on(hardneg, monkeypatch, process, tm
 
 REINIT = ("--reinit-layers", "--reinit-seed")
 TWO_MODELS = {"--passage-model", "--prompts"}  # not for a ranker, which reads both sides in one
+ROLES = ("--role", "--trainer-devices", "--inferencer-devices")
 OWN = {  # beside the options that all recipes have
     "ance-tele": {"--start-episode", "--pool", "--filter-by", "--teacher", *REINIT},
     "warmup": {"--pool", "--filter-by", "--teacher", *REINIT},
-    "ance": {"--role", "--trainer-devices", "--inferencer-devices", "--filter-by", "--teacher", *REINIT},
+    "ance": {"--filter-by", "--teacher", *ROLES, *REINIT},
     "star": {"--pool", "--filter-by", "--teacher", *REINIT},
     "adore": {"--index"},
     "ranker": {"--pool", "--retriever", "--filter-by", *REINIT},
-    "ar2": {"--ranker", "--filter-by", *REINIT},
+    "ar2": {"--ranker", "--filter-by", *ROLES, *REINIT},
 }
 
 
