@@ -82,10 +82,13 @@ def sentence_transformers(size: Mapping[str, Any]) -> Run:
 
 
 def gate(found: dict[str, dict[str, np.ndarray]]) -> dict[str, int]:
-    """Both have the same passages with nearly the same scores: hardneg's vectors are float16 on the disk."""
+    """Both have nearly the same scores: hardneg's vectors are float16 on the disk, and bfloat16 rounds more."""
+    from hardneg.process.hardware import best_precision
+
     ours = found["hardneg"]
     if theirs := found.get("sentence-transformers"):
-        np.testing.assert_allclose(theirs["scores"], ours["scores"], atol=2e-3)
+        rounding = 2e-3 if best_precision("cpu") == "float32" else 1e-2
+        np.testing.assert_allclose(theirs["scores"], ours["scores"], atol=rounding)
     return {"hits": len(ours["rows"])}
 
 
