@@ -61,9 +61,9 @@ demo-tiny: $(VENV)/.base
 WORKERS ?= 2
 # Tests write and delete tens of thousands of small files, which takes a disk a quarter of their time. So these lie in memory,
 # where there is room for them (below 1 GB at once) and for the tests themselves. make TESTS_DIR= leaves them on the disk.
-FREE = $$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)
-MEMORY = $$(sed -n 's/MemAvailable: *\([0-9]*\) kB/\1/p' /proc/meminfo)
-TESTS_DIR := $(shell test -w /dev/shm && test "$(FREE)" -gt 4000000 && test "$(MEMORY)" -gt 12000000 && \
+FREE = $$(df --output=avail /dev/shm 2>/dev/null | tail -n 1 | tr -dc 0-9)
+MEMORY = $$(sed -n 's/MemAvailable: *\([0-9]*\) kB/\1/p' /proc/meminfo 2>/dev/null)
+TESTS_DIR := $(shell test -w /dev/shm && test "0$(FREE)" -gt 4000000 && test "0$(MEMORY)" -gt 12000000 && \
 	echo /dev/shm/hardneg-tests-$$(id -u))
 PYTEST := $(if $(TESTS_DIR),TMPDIR=$(TESTS_DIR)) $(BIN)/python -m pytest
 SHARED_OUT := OMP_NUM_THREADS=1 $(PYTEST) -n $(WORKERS) --dist worksteal --durations=20
