@@ -72,10 +72,8 @@ def fork(work, *, stdin=None, stderr=None, prepare=lambda: None):
             for stream in (other.stdin, other.stderr):
                 if not stream.closed:
                     os.close(stream.fileno())  # not the stream: a thread may have locked it as this was forked
-        Forked.inherited, Forked.living = (
-            [*Forked.inherited, *Forked.living],
-            [],
-        )  # for what this one forks in turn
+        Forked.inherited.extend(Forked.living)
+        Forked.living.clear()  # for what this one forks in turn
         sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
         sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
         prepare()
