@@ -60,7 +60,7 @@ demo-tiny: $(VENV)/.base
 # another's end, so that files mostly stay whole, with what their tests share.
 WORKERS ?= 2
 # Tests write and delete tens of thousands of small files, which takes a disk a quarter of their time. So these lie in memory,
-# where there is room for them (below 1 GB at once) and for the tests themselves. make TESTS_DIR= leaves them on the disk.
+# where there is room for them (make test: below 1 GB at once) and for the tests themselves. make TESTS_DIR= leaves them on the disk.
 FREE = $$(df --output=avail /dev/shm 2>/dev/null | tail -n 1 | tr -dc 0-9)
 MEMORY = $$(sed -n 's/MemAvailable: *\([0-9]*\) kB/\1/p' /proc/meminfo 2>/dev/null)
 TESTS_DIR := $(shell test -w /dev/shm && test "0$(FREE)" -gt 4000000 && test "0$(MEMORY)" -gt 12000000 && \
