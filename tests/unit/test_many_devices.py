@@ -45,6 +45,14 @@ def test_two_groups_overlap_but_for_the_first_version_and_the_last_measurement()
     assert overlap(stages, states=4, steps=50) == (20.0, 10.0, 5.0)  # two versions beside 100 seconds of training
     assert overlap({**stages, "encode": 470.0}, states=4, steps=50) == (100.0, 120.0, 60.0)
     assert overlap(stages, states=2, steps=50).seconds == 0
+    more = {**stages, "train the ranker": 60.0, "score by the ranker": 40.0, "re-rank by the ranker": 80.0}
+    assert overlap(more, states=4, steps=50, trained=["the ranker"]) == (
+        60.0,
+        30.0,
+        7.5,
+    )  # of 200 seconds of training
+    assert overlap(more, states=9, steps=50, trained=["the ranker"]).version == pytest.approx(120 / 9)
+    assert overlap(more, states=4, steps=50) == (20.0, 10.0, 5.0)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +192,7 @@ def test_the_command_estimates_for_several(world, hardneg, tmp_path, recipe):
     assert not (tmp_path / "exp").exists()
 
 
-def test_only_asynchronous_ance_is_estimated_with_a_group_that_mines(world, hardneg, tmp_path):
+def test_only_asynchronous_modes_are_estimated_with_a_group_that_mines(world, hardneg, tmp_path):
     shared = [
         "--data",
         world.collection.path,
@@ -196,11 +204,15 @@ def test_only_asynchronous_ance_is_estimated_with_a_group_that_mines(world, hard
         "cpu",
     ]
     asked = [*shared, "--json", "--estimate", "--devices", "2+1"]
-    asynchronous = ["ar2", "--set", "mode=async-fixed"]  # may have one, and what overlaps is not estimated
-    for words in (["warmup"], ["ranker"], ["ance"], ["ance", "--set", "mode=sync"], asynchronous):
+    for words in (["warmup"], ["ranker"], ["ance"], ["ance", "--set", "mode=sync"], ["ar2"]):
         status, _, said = hardneg("train", *words, *asked)
         assert status == 2
         assert "BAD_DEVICES: devices = 2+1 has a group that mines" in said
-    status, out, said = hardneg("train", "ance", "--set", "mode=async", *asked)
-    assert status == 0, said
-    assert json.loads(out)["facts"]["devices"].startswith("2 train and 1 mine")
+    for words in (["ance", "--set", "mode=async"], ["ar2", "--set", "mode=async-fixed"]):
+        status, out, said = hardneg("train", *words, *asked)
+        assert status == 0, said
+        found = json.loads(out)
+        assert found["facts"]["devices"].startswith("2 train and 1 mine")
+        assert "a version of the negatives takes, about" in found["facts"]
+        stages = sum(value for stage, value in found["seconds"].items() if stage != "total")
+        assert found["seconds"]["total"] < stages

@@ -200,12 +200,13 @@ def test_ar2_counts_both_models_by_hand(world, rankers, monkeypatch, kind, order
     (beside,) = work.beside
     assert beside.trained == 4 * (12 * 4 + 6 * QUERIES * (kind == "new"))  # D⁰'s steps have all queries there are
     # the retriever's steps; D⁰ on the hits of G⁰ and of G, and the ranker of each iteration on both
-    assert beside.scored == 15 * 8 * 4 + 10 * JUDGED * (2 + 2 * 3)
+    assert (beside.scored, beside.reranked) == (15 * 8 * 4, 10 * JUDGED * (2 + 2 * 3))
     monkeypatch.setattr(estimate, "ranking_seconds", lambda *_: (3.0, 1.0))
     plan = describe_work(work, encoder, seeds=1, measure=True)
     assert plan["seconds"]["train the ranker"] == 3 * beside.trained
     assert plan["seconds"]["score by the ranker"] == beside.scored
-    assert plan["seconds"]["total"] > 3 * beside.trained + beside.scored
+    assert plan["seconds"]["re-rank by the ranker"] == beside.reranked
+    assert plan["seconds"]["total"] > 3 * beside.trained + beside.scored + beside.reranked
     assert plan["facts"]["pairs that the ranker is trained on"] == beside.trained
     assert plan["facts"]["optimiser steps"] == 15 + 12 + 6 * (kind == "new")
     assert [row["steps"] for row in plan["episodes"]] == [6] * (kind == "new") + [15, 12]
@@ -233,6 +234,7 @@ def test_ar2_beside_training_mines_once_less_and_some_models_wait(world, rankers
     assert (turn.models, beside.models) == (0, 2)
     assert [work.beside[0].models for work in works] == [2, 4]  # D0 and D; two more of either wait
     assert turn.beside[0].scored == beside.beside[0].scored
+    assert turn.beside[0].reranked == beside.beside[0].reranked
     assert stages.kinds_of(beside) == ["measure"] * 4  # all else is done in other processes
 
 

@@ -154,8 +154,8 @@ def plan(
     ----------
     estimate : also how long it would take here, and how much memory, timed on a sample.
     devices : the estimate is for so many devices like this one: 8; ``2x8`` for eight on each of two machines;
-        ``6+2`` for six that train and two that mine (``ance`` in its asynchronous modes); each with ``@25``
-        behind it where a device sends 25 GB a second to another one.
+        ``6+2`` for six that train and two that mine (``ance`` and ``ar2`` in their asynchronous modes); each with
+        ``@25`` behind it where a device sends 25 GB a second to another one.
     options : and all others as :func:`prepare` describes them: what training takes.
 
     Returns
@@ -170,9 +170,9 @@ def plan(
     if many != ALONE and not estimate:
         raise SettingsError("USAGE", f"devices = {devices} without an estimate", "ask for one, too: --estimate")
     task = prepare(recipe, data, model, out, **options)
-    if many.mining and (recipe.facts.takes_ranker or getattr(task.settings, "mode", "sync") == "sync"):
-        what = f"devices = {devices} has a group that mines: only asynchronous ance is estimated with one"
-        fix = f"write {many.count + many.mining}, or take ance with mode = async"
+    if many.mining and getattr(task.settings, "mode", "sync") == "sync":
+        what = f"devices = {devices} has a group that mines: only ance and ar2 in an asynchronous mode have one"
+        fix = f"write {many.count + many.mining}, or take ance or ar2 with mode = async-fixed"
         raise SettingsError("BAD_DEVICES", what, fix)
     if recipe.trains == "ranker":
         return plan_ranker(task, measure=estimate, devices=many)

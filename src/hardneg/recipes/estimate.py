@@ -51,6 +51,7 @@ class Beside:
     model : makes it; None: the model that training starts from, whose vectors are there.
     scored : pairs of a query and a passage that it scores without gradient. Of a bi-encoder they cost nothing
         beside the vectors.
+    reranked : pairs of runs that are measured, which it scores too.
     episodes : what it is trained on, if it is.
     models : its folders of weights, if it is trained.
     """
@@ -60,6 +61,7 @@ class Beside:
     scored: int
     episodes: Sequence[Episode] = ()
     models: int = 0
+    reranked: int = 0
 
     @property
     def trained(self) -> int:
@@ -77,6 +79,7 @@ class Beside:
         counts = {
             f"pairs that {self.name} is trained on": self.trained,
             f"pairs that {self.name} scores": self.scored,
+            f"pairs that {self.name} re-ranks": self.reranked,
         }
         return {what: count for what, count in counts.items() if count}
 
@@ -260,7 +263,8 @@ def describe_work(
         seconds = {stage: seeds * value for stage, value in stages.items()}
         total = sum(seconds.values())
         if work.devices.mining:
-            both = overlap(stages, work.states, sum(one.steps for one in work.episodes))
+            names = [one.name for one in work.beside if one.steps]
+            both = overlap(stages, work.states, sum(one.steps for one in work.episodes), names)
             total -= seeds * both.seconds
             facts |= both.facts
         plan["seconds"] = seconds | {"total": total}
@@ -413,6 +417,8 @@ def add_beside(seconds: dict[str, float], work: CostModel, one: Beside) -> Bytes
     trained, scored = ranking_seconds(model, work.data, work.precision)
     if one.scored:
         seconds[f"score by {one.name}"] = one.scored * scored
+    if one.reranked:
+        seconds[f"re-rank by {one.name}"] = one.reranked * scored
     if not one.steps:
         return Bytes(0.0, weights)
     seconds[f"train {one.name}"] = work.devices.share(one.trained * trained)

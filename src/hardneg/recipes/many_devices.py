@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -126,15 +126,22 @@ class Overlap(NamedTuple):
         }
 
 
-def overlap(seconds: Mapping[str, float], states: int, steps: int) -> Overlap:
+def overlap(seconds: Mapping[str, float], states: int, steps: int, trained: Iterable[str] = ()) -> Overlap:
     """How far two groups work at the same time; beside the first version and the last measurement nobody trains.
 
     Parameters
     ----------
     seconds : by stage, of all ``states``: the first version, one for each refresh, and the final measurement.
     steps : of training in all.
+    trained : models that are trained besides. They score in a step, and re-rank the runs of a state.
     """
-    training = seconds["train"] + seconds.get("exchange gradients", 0.0)
-    version = (seconds["encode"] + seconds["search"]) / states
+    by_trainers = [
+        "train",
+        "exchange gradients",
+        *(f"{what} {name}" for name in trained for what in ("train", "score by")),
+    ]
+    by_miners = ["encode", "search", *(f"re-rank by {name}" for name in trained)]
+    training = sum(seconds.get(stage, 0.0) for stage in by_trainers)
+    version = sum(seconds[stage] for stage in by_miners if stage in seconds) / states
     beside = min(training, version * max(states - 2, 0))
     return Overlap(beside, version, steps * version / training if training else 0.0)

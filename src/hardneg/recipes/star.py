@@ -21,7 +21,6 @@ from hardneg.models.bi_encoder import BiEncoder
 from hardneg.negatives.candidates import Contains
 from hardneg.negatives.imported_pool import import_pool
 from hardneg.negatives.labels import current_positives
-from hardneg.negatives.mining import mine_candidates
 from hardneg.negatives.pool import NegativePool
 from hardneg.process.distributed import by_leader
 from hardneg.recipes import catalogue
@@ -37,7 +36,6 @@ from hardneg.recipes.mined_among import (
 )
 from hardneg.recipes.settings import Episode, GroupSettings, Recipe
 from hardneg.recipes.training_run import TrainingRun
-from hardneg.records import Positives
 from hardneg.training.batches import VisitBatches, trainable
 from hardneg.training.objectives import GroupLoss
 from hardneg.training.stage import steps_made
@@ -102,7 +100,7 @@ def static_negatives(
     positives = current_positives(state, training.data, training.settings.depth, contains)
     if given is not None:
         return training.guided(import_pool(given, positives, 1, training.data.collection.text_keys, contains))
-    return top_of(training, state, positives, contains)
+    return training.top_of(state, positives, contains)
 
 
 def negatives_among(
@@ -117,27 +115,9 @@ def negatives_among(
     queries = visited(train, needed=needed, seed=settings.seed)
     positives = by_leader(positives_by_bm25, training, queries, settings.depth)
     miner = limited_miner(state, by_leader(passages_for, training, positives, hits))
-    pool = training.pool(1, inputs, partial(top_of, training, miner, positives), miner=miner)
+    pool = training.pool(1, inputs, partial(training.top_of, miner, positives), miner=miner)
     miner.discard("passage")
     return pool
-
-
-def top_of(
-    training: TrainingRun[Star], state: Snapshot, positives: Positives, contains: Contains | None
-) -> NegativePool:
-    """The top ``depth`` of a state without D+."""
-    depth, seed = training.settings.depth, training.settings.seed
-    return mine_candidates(
-        state,
-        positives,
-        "query",
-        episode=1,
-        depth=depth,
-        seed=seed,
-        filters=training.settings.filters,
-        guide=training.guide,
-        contains=contains,
-    )
 
 
 def stage_of(training: TrainingRun[Star], pool: NegativePool, start: BiEncoder, unmined: int) -> MeasuredStage:

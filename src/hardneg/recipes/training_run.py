@@ -20,6 +20,7 @@ from hardneg.models.recomputing import recompute_layers
 from hardneg.models.saving import save_encoder
 from hardneg.negatives.candidates import ALL, Contains
 from hardneg.negatives.labels import answers_of, with_pool_positives
+from hardneg.negatives.mining import mine_candidates
 from hardneg.negatives.pool import KIND as POOL
 from hardneg.negatives.pool import NegativePool, load_pool, save_pool
 from hardneg.negatives.scores import Guide
@@ -27,6 +28,7 @@ from hardneg.process import stages
 from hardneg.process.distributed import by_leader, leader_first
 from hardneg.recipes.frozen import FrozenModels
 from hardneg.recipes.settings import TrainingSettings
+from hardneg.records import Positives
 from hardneg.storage.artifacts import is_current
 from hardneg.training.loop import Batch, Objective
 from hardneg.training.objectives import GroupLoss, group_objective
@@ -201,6 +203,23 @@ class TrainingRun(Generic[S]):
                 pool = mine(answers_of(self.data, self.experiment.cache))
             save_pool(pool, path, settings=self.settings.result_values() | dict(settings), inputs=inputs)
         return self.read_pool(path)
+
+    def top_of(
+        self, state: Snapshot, positives: Positives, contains: Contains | None, *, episode: int = 1
+    ) -> NegativePool:
+        """The top ``depth`` of a state for the queries of ``positives``, without D+ and within the bounds."""
+        settings = self.settings
+        return mine_candidates(
+            state,
+            positives,
+            "query",
+            episode=episode,
+            depth=settings.depth,
+            seed=settings.seed,
+            filters=getattr(settings, "filters", ALL),
+            guide=self.guide,
+            contains=contains,
+        )
 
     def read_pool(self, path: Path) -> NegativePool:
         """A pool of this collection, checked."""

@@ -14,7 +14,6 @@ from hardneg.experiment.names import UNTRAINED, Asked
 from hardneg.experiment.snapshot import GEOMETRY, ArchivedState, Snapshot
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.negatives.labels import answers_of, current_positives
-from hardneg.negatives.mining import mine_candidates
 from hardneg.negatives.pool import save_pool
 from hardneg.process import stages
 from hardneg.recipes.ance.versions import (
@@ -121,17 +120,7 @@ def publish_version(training: TrainingRun[Any], state: Snapshot, version: int) -
     contains = answers_of(data, experiment.cache)
     with experiment.timed("mine", version=version, step=state.step):
         positives = current_positives(state, data, settings.depth, contains)
-        pool = mine_candidates(
-            state,
-            positives,
-            "query",
-            episode=version,
-            depth=settings.depth,
-            seed=settings.seed,
-            filters=settings.filters,
-            guide=training.guide,
-            contains=contains,
-        )
+        pool = training.top_of(state, positives, contains, episode=version)
     inputs = {"collection": data.collection.digest, "miner": state.digest, "step": str(state.step)}
     inputs |= training.guide_inputs
     told = {"depth": settings.depth, **settings.bounds}

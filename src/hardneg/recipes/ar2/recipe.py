@@ -210,7 +210,7 @@ def plan(settings: Ar2, data: TrainingData, encoder: BiEncoder, ranker: Starting
     model = None if ranker is None else partial(getattr, ranker, "model")
     waiting = min(EXPORTS, settings.iterations - 1) if settings.roles else 0
     rankers = 1 + is_new + (waiting if settings.rerank_depth else 0)
-    beside = Beside("the ranker", model, live + reranked, [*first, turns], models=rankers)
+    beside = Beside("the ranker", model, live, [*first, turns], rankers, reranked)
     models = len(settings.kept_steps) or waiting
     order = ("measure",) * work.states if settings.roles else settings.stages(new_ranker=is_new)
     return replace(work, pools=settings.refreshes + 1, models=models, beside=[beside], order=order)

@@ -10,7 +10,6 @@ from hardneg.experiment.snapshot import ArchivedState, Snapshot
 from hardneg.models.bi_encoder import BiEncoder
 from hardneg.negatives.candidates import Contains
 from hardneg.negatives.labels import current_positives
-from hardneg.negatives.mining import mine_candidates
 from hardneg.negatives.pool import NegativePool
 from hardneg.process.distributed import by_leader
 from hardneg.recipes.ar2.settings import EPISODE, Ar2
@@ -35,17 +34,8 @@ def refresh(training: TrainingRun[Ar2], state: Snapshot, version: int) -> None:
     settings, data = training.settings, training.data
 
     def mine(contains: Contains | None) -> NegativePool:
-        return mine_candidates(
-            state,
-            current_positives(state, data, settings.depth, contains),
-            "query",
-            episode=version,
-            depth=settings.depth,
-            seed=settings.seed,
-            filters=settings.filters,
-            guide=training.guide,
-            contains=contains,
-        )
+        positives = current_positives(state, data, settings.depth, contains)
+        return training.top_of(state, positives, contains, episode=version)
 
     path = candidates(training, version)
     if by_leader(is_published, path):
