@@ -101,7 +101,7 @@ test-beside:
 	$(MAKE) --jobs=1 WORKERS=1 test-precision test-alone lint
 
 chaos: tests-dir
-	CHAOS_EVENTS=100 CHAOS_WHOLE=1 OMP_NUM_THREADS=2 $(PYTEST) -m slow -n 4 tests/slow/test_ance_chaos.py
+	CHAOS_EVENTS=100 CHAOS_WHOLE=1 OMP_NUM_THREADS=2 $(PYTEST) -m slow -n 4 tests/slow/test_chaos.py
 
 fuzz: install
 	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m faults.fuzz --cases 20000 --seed 1

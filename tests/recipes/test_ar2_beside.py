@@ -23,7 +23,7 @@ from hardneg.recipes.ar2.settings import RANKER, Ar2
 from hardneg.recipes.roles import jobs, supervision
 from hardneg.storage.artifacts import is_published
 from hardneg.training.stage import RETRIEVER
-from processes import command_of, die_at, forked, started, wait
+from processes import DIE, DIE_RANK, command_of, die_at, forked, started, wait
 from worlds.tiny_world import COMMON, one_thread  # noqa: F401
 
 SETTINGS = COMMON | {
@@ -320,25 +320,74 @@ def test_roles_alone_do_the_same_without_a_supervisor(world, undisturbed, tmp_pa
     assert files_of(out) == undisturbed
 
 
-@pytest.mark.slow
-def test_two_groups_train_and_mine_as_two_processes_do(world, tmp_path):
-    roles, out = ("trainer", "inferencer"), tmp_path / "exp"
-    calm = replace(world, model=world.calm)  # each process draws a dropout of its own
-    arguments = command_of(calm.collection.path, calm.model, out, BESIDE, "ar2")
-    groups = [started(2, [*arguments, "--role", role], tmp_path / f"log-{role}") for role in roles]
-    statuses = [[wait(child) for child in group] for group in groups]
-    assert statuses == [[0, 0], [0, 0]], [(tmp_path / f"log-{role}").read_text() for role in roles]
+# ---------------------------------------------------------------- each role a group of processes
+
+ROLES = ("trainer", "inferencer")
+LOST = {
+    "one that searches": ("1", "hardneg.search.parts:search_part:4"),
+    "the first, before it publishes a refresh": ("0", "hardneg.recipes.training_run:save_pool:2"),
+}
+
+
+@pytest.fixture
+def calm(world):
+    """Each process draws a dropout of its own, so that groups equal one process only without it."""
+    return replace(world, model=world.calm)
+
+
+@pytest.fixture(scope="module")
+def alone(world, tmp_path_factory):
+    """The experiment whose two roles are a process each, and its results."""
+    out = tmp_path_factory.mktemp("alone") / "exp"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(supervision.subprocess, "Popen", Forked)
+        patch.setenv("TOKENIZERS_PARALLELISM", "false")
+        return out, train(replace(world, model=world.calm), out)
+
+
+def rows_of(out):
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def check_equal(calm, out, alone):
+    """The steps are those of one process for each role, but for rounding; the command measures what is left."""
     assert not (out / "results.json").exists()
-    results, alone = train(calm, out), train(calm, tmp_path / "alone")
-    rows = [
-        [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-        for path in (out, tmp_path / "alone")
-    ]
-    for row, other in zip(*rows, strict=True):
+    results = train(calm, out)
+    for row, other in zip(rows_of(out), rows_of(alone[0]), strict=True):
         assert row.pop("model") == other.pop("model")
         assert row == pytest.approx(other, rel=1e-3, abs=2e-5)
-    assert list(results["test"]) == list(alone["test"])
+    assert list(results["test"]) == list(alone[1]["test"])
     assert hn.verify(out)["whole"]
+
+
+@pytest.mark.slow
+def test_two_groups_train_and_mine_as_two_processes_do(calm, alone, tmp_path):
+    out = tmp_path / "exp"
+    arguments = command_of(calm.collection.path, calm.model, out, BESIDE, "ar2")
+    groups = [started(2, [*arguments, "--role", role], tmp_path / f"log-{role}") for role in ROLES]
+    statuses = [[wait(child) for child in group] for group in groups]
+    assert statuses == [[0, 0], [0, 0]], [(tmp_path / f"log-{role}").read_text() for role in ROLES]
+    check_equal(calm, out, alone)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", LOST)
+def test_one_that_is_lost_among_those_who_mine_costs_a_refresh_and_not_the_trainer(calm, alone, tmp_path, what):
+    out, (rank, place) = tmp_path / "exp", LOST[what]
+    arguments = command_of(calm.collection.path, calm.model, out, BESIDE, "ar2")
+
+    def group(role, log, **environment):
+        return started(2, [*arguments, "--role", role], tmp_path / log, **environment)
+
+    trainer = group("trainer", "log-trainer")
+    first = [wait(child) for child in group("inferencer", "log", **{DIE: place, DIE_RANK: rank})]
+    assert first == ([-9, 8] if rank == "0" else [8, -9]), (tmp_path / "log").read_text()
+    assert (tmp_path / "log").read_text().count("PEER_LOST") == 1
+    assert all(os.waitpid(child, os.WNOHANG) == (0, 0) for child in trainer), "it waits for the refresh"
+    again = [wait(child) for child in group("inferencer", "log-again")]
+    assert again == [0, 0], (tmp_path / "log-again").read_text()
+    assert [wait(child) for child in trainer] == [0, 0], (tmp_path / "log-trainer").read_text()
+    check_equal(calm, out, alone)
 
 
 # ---------------------------------------------------------------- faults

@@ -1,6 +1,6 @@
 """The rows of the error table that need a model, training, a process of their own, or a look at memory.
 
-Statuses 0, 2, 3, 4, 5, 6, 7, 9 and 75 are those of real processes here; 8 stands in ``test_ance_chaos.py``.
+Statuses 0, 2, 3, 4, 5, 6, 7, 9 and 75 are those of real processes here; 8 stands in ``test_chaos.py``.
 """
 
 import gzip

@@ -46,6 +46,21 @@ SETTINGS = {
     "silent_seconds": 2.5,
     "measures": "RR@10",
 }
+AR2 = {
+    "mode": "async-fixed",
+    "iterations": 4,
+    "retriever_steps": 4,
+    "ranker_steps": 3,
+    "first_ranker_steps": 3,
+    "negatives_per_query": 3,
+    "queries_per_step": 8,
+    "ranker_queries_per_step": 6,
+    "first_ranker_queries_per_step": 6,
+    "ranker_learning_rate": 1e-3,
+    "ranker_max_length": 24,
+    "rerank_depth": 6,
+} | {name: value for name, value in SETTINGS.items() if name not in ("mode", "refresh_every", "refreshes")}
+RECIPES = {"ance": SETTINGS, "ar2": AR2}
 
 
 @pytest.fixture(scope="module")
@@ -66,16 +81,16 @@ def world(tmp_path_factory):
     torch.set_num_threads(threads)
 
 
-def command(world, out, *beside, **changes):
-    arguments = ["train", "ance", "--data", world / "collection", "--model", world / "model", "--out", out]
-    for name, value in (SETTINGS | changes).items():
+def command(world, out, *beside, recipe="ance", **changes):
+    arguments = ["train", recipe, "--data", world / "collection", "--model", world / "model", "--out", out]
+    for name, value in (RECIPES[recipe] | changes).items():
         arguments += ["--set", f"{name}={value}"]
     arguments += ["--cache", world / "shared", "--threads", "1", *beside]
     return [str(argument) for argument in arguments]
 
 
 class Supervisor:
-    """``hardneg train ance`` in a process of its own, its stderr in a file."""
+    """``hardneg train`` of a recipe that has roles, in a process of its own, its stderr in a file."""
 
     def __init__(self, world, out, *beside, **changes):
         self.out, self.status = out, None
@@ -109,19 +124,30 @@ class Supervisor:
             return None
 
 
+POOLS = ("versions", "episodes/1/negatives")
+TIMES = ("timing.jsonl",)
+
+
 def digests(out):
     """What must not depend on what happened on the way."""
-    names = ["model/model.safetensors", "metrics.jsonl", "versions.jsonl", "results.json"]
-    kept = sorted(path.name for path in out.glob("versions/v*"))
-    names += [f"versions/{version}/{name}.npy" for version in kept for name in ("passage_rows", "scores")]
-    return {name: hashlib.sha256((out / name).read_bytes()).hexdigest() for name in names}
+    kept = ["*model/*.safetensors", "*ranker/*.safetensors", "*.jsonl", "results.json"]
+    kept += [f"{folder}/v*/{name}.npy" for folder in POOLS for name in ("passage_rows", "scores")]
+    found = sorted(path for name in kept for path in out.glob(name) if path.name not in TIMES)
+    return {str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
 
 
 @pytest.fixture(scope="module")
-def undisturbed(world):
-    supervisor = Supervisor(world, world / "reference")
-    assert supervisor.finish() == 0, supervisor.said()
-    return digests(supervisor.out)
+def ends(world):
+    """By recipe, what an experiment ends in that nothing disturbs."""
+    done = {recipe: Supervisor(world, world / recipe, recipe=recipe) for recipe in RECIPES}
+    for supervisor in done.values():
+        assert supervisor.finish() == 0, supervisor.said()
+    return {recipe: digests(supervisor.out) for recipe, supervisor in done.items()}
+
+
+@pytest.fixture
+def undisturbed(ends):
+    return ends["ance"]
 
 
 def is_gone(pid):
@@ -172,26 +198,29 @@ def disturb(supervisor, kind, draw):
 KINDS = ("i-kill", "i-kill", "i-stop", "i-slow", "t-kill", "t-slow", "s-kill", "s-term", "t-term")
 
 
-def test_whatever_happens_the_end_is_the_same(world, undisturbed, tmp_path):
-    draw, events, number = random.Random(SEED), 0, 0
-    while events < EVENTS:
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_whatever_happens_the_end_is_the_same(world, ends, tmp_path, recipe):
+    draw, happened, number = random.Random(SEED), 0, 0
+    most = EVENTS if recipe == "ance" or WHOLE else EVENTS // 2
+    while happened < most:
         number += 1
-        out, few = tmp_path / f"run-{number}", {} if number % 2 else {"keep_versions": 1}
-        supervisor, mine = Supervisor(world, out, **few), 0
+        out, few = tmp_path / f"run-{number}", number % 2 == 0 and recipe == "ance"
+        settings = {"recipe": recipe} | ({"keep_versions": 1} if few else {})
+        supervisor, mine = Supervisor(world, out, **settings), 0
         while supervisor.running() or supervisor.status:
             if not supervisor.running():
                 assert supervisor.status in (-signal.SIGKILL, 75), supervisor.said()[-3000:]
-                supervisor = Supervisor(world, out, **few)
+                supervisor = Supervisor(world, out, **settings)
             time.sleep(draw.uniform(0.05, 0.8))
-            if mine < 12 and events < EVENTS and supervisor.running():
-                happened = disturb(supervisor, draw.choice(KINDS), draw)
-                mine += happened
-                events += happened
+            if mine < 12 and happened < most and supervisor.running():
+                event = disturb(supervisor, draw.choice(KINDS), draw)
+                mine += event
+                happened += event
         assert supervisor.finish() == 0, supervisor.said()[-3000:]
         assert "Traceback" not in supervisor.said(), supervisor.said()[-3000:]
         found = digests(out)
-        assert found.items() <= undisturbed.items()
-        assert len(undisturbed) - len(found) == (2 if few else 0)  # the two arrays of the first version
+        assert found.items() <= ends[recipe].items()
+        assert len(ends[recipe]) - len(found) == (2 if few else 0)  # the two arrays of the first version
 
 
 def die_at(number, role):
