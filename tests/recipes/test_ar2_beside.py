@@ -238,7 +238,7 @@ KILLED = {
     "the trainer before it publishes a ranker": ("trainer", "hardneg.recipes.ar2.beside:save_ranker:2"),
     "the trainer before it publishes a retriever": ("trainer", "hardneg.recipes.ar2.beside:save_encoder:1"),
     "the inferencer before the first runs": ("inferencer", "hardneg.recipes.ar2.beside:search_state:1"),
-    "the inferencer at a refresh": ("inferencer", "hardneg.recipes.ar2.refreshes:mine_candidates:2"),
+    "the inferencer at a refresh": ("inferencer", "hardneg.recipes.training_run:mine_candidates:2"),
     "the inferencer before a state's entropy": ("inferencer", "hardneg.recipes.ar2.pipeline:keep_sharpness:2"),
     "the inferencer before it deletes a model": ("inferencer", "hardneg.recipes.ar2.beside:remove:2"),
     "the inferencer at a re-ranked run": ("inferencer", "hardneg.diagnostics.reranked:save_run:3"),

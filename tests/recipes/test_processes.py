@@ -298,7 +298,7 @@ BETWEEN = {
     "the pairwise errors": "hardneg.diagnostics.search_state:errors_of_state:2",
     "the entropy": "hardneg.recipes.ar2.pipeline:keep_sharpness:2",
     "the entropy of the last state": "hardneg.recipes.ar2.pipeline:keep_sharpness:3",
-    "the candidates": "hardneg.recipes.ar2.refreshes:mine_candidates:2",
+    "the candidates": "hardneg.recipes.training_run:mine_candidates:2",
     "the re-ranked runs": "hardneg.diagnostics.reranked:save_run:3",
 }
 
