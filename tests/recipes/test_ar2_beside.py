@@ -6,6 +6,7 @@ import random
 import re
 import signal
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -94,13 +95,20 @@ def dying(role, module, name, count, *, once=True):
     return staticmethod(prepare)
 
 
+@contextmanager
+def roles_forked():
+    """Within it roles are forks of this process, also for what a module shares."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(supervision.subprocess, "Popen", Forked)
+        patch.setenv("TOKENIZERS_PARALLELISM", "false")
+        yield patch
+
+
 @pytest.fixture(scope="module", params=ORDERS)
 def both(request, world, tmp_path_factory):
     """An experiment in turn whose refreshes come an iteration late, and that with refreshes beside training."""
     root, order = tmp_path_factory.mktemp(request.param), request.param
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(supervision.subprocess, "Popen", Forked)
-        patch.setenv("TOKENIZERS_PARALLELISM", "false")
+    with roles_forked() as patch:
         results = train(world, root / "beside", order=order)
         patch.setattr(Ar2, "version_of", lagging(order))
         late = train(world, root / "late", SETTINGS, order=order)
@@ -111,9 +119,7 @@ def both(request, world, tmp_path_factory):
 def undisturbed(world, tmp_path_factory):
     """What is left of an experiment that nothing disturbed."""
     out = tmp_path_factory.mktemp("undisturbed") / "exp"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(supervision.subprocess, "Popen", Forked)
-        patch.setenv("TOKENIZERS_PARALLELISM", "false")
+    with roles_forked():
         train(world, out)
     return files_of(out)
 
@@ -339,9 +345,7 @@ def calm(world):
 def alone(world, tmp_path_factory):
     """The experiment whose two roles are a process each, and its results."""
     out = tmp_path_factory.mktemp("alone") / "exp"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(supervision.subprocess, "Popen", Forked)
-        patch.setenv("TOKENIZERS_PARALLELISM", "false")
+    with roles_forked():
         return out, train(replace(world, model=world.calm), out)
 
 

@@ -133,6 +133,7 @@ def digests(out):
     kept = ["*model/*.safetensors", "*ranker/*.safetensors", "*.jsonl", "results.json"]
     kept += [f"{folder}/v*/{name}.npy" for folder in POOLS for name in ("passage_rows", "scores")]
     found = sorted(path for name in kept for path in out.glob(name) if path.name not in TIMES)
+    assert {out / "model/model.safetensors", out / "metrics.jsonl", out / "results.json"} < {*found}
     return {str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
 
 
