@@ -76,8 +76,11 @@ class Worker:
 
     def _say(self, line: str) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
+        try:
+            self.process.stdin.write(line + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            self.answer()  # it has ended: this says how
 
     def answer(self) -> dict[str, Any]:
         assert self.process.stdout is not None
@@ -220,7 +223,10 @@ def goal_of(row: Mapping[str, Any]) -> str:
     """A contender's goal in words; empty where it has none."""
     if "goal" in row:
         return f"{row['goal']}x"
-    return f"{row['goal_rate']:,.0f} {row['unit']}" if "goal_rate" in row else ""
+    if "goal_rate" not in row:
+        return ""
+    rate = row["goal_rate"]
+    return f"{rate:,.0f} {row['unit']}" if rate >= 10 else f"{rate:.2g} {row['unit']}"
 
 
 def machine() -> dict[str, Any]:
@@ -258,13 +264,18 @@ def main(contests: Sequence[Contest]) -> int:
     parser.add_argument("--repeats", type=int)
     arguments = parser.parse_args()
     print(json.dumps({"machine": machine()}), flush=True)
+    failed = 0
     for contest in contests:
         if arguments.names and contest.name not in arguments.names:
             continue
         if arguments.repeats:
             contest = Contest(**{**vars(contest), "repeats": arguments.repeats})
-        show(hold(contest, arguments.threads))
-    return 0
+        try:
+            show(hold(contest, arguments.threads))
+        except RuntimeError as fault:  # of a contender: the other contests can be held
+            tell(f"{contest.name}: {fault}")
+            failed = 1
+    return failed
 
 
 # ---------------------------------------------------------------- a contender's process

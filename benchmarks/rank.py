@@ -31,10 +31,11 @@ GOAL = 1.5
 TRAINING = {"queries": 8, "passages": 16, "steps": 1, "micro_queries": 2}
 LENGTHS = (512, 256, 128)  # tokens of a pair at most; 512 is what both take by default
 TRAINING_GOAL = 3.0
-HELD_BYTES = 40 << 30  # of memory that the peer needs for the longest pairs: with 24 GiB it swapped
+HELD_BYTES = 40 << 30  # of memory that the peer needs for the longest pairs, or for all pairs in one batch
 CERTAIN = 100.0  # a label that softmax turns into 1, beside labels of 0
 RATE = 2e-5
 BUDGET = 16384
+WHOLE = -1  # as the peer says it: all pairs in one mini-batch
 CACHE_TOKENS = 1024
 
 
@@ -292,7 +293,8 @@ def trainer_of_sentence_transformers(size: Mapping[str, Any], mini_batch_size: i
 
     from hardneg.models.rankers import save_ranker
 
-    if size["length"] == max(LENGTHS) and psutil.virtual_memory().total < HELD_BYTES:
+    holds_most = size["length"] == max(LENGTHS) or mini_batch_size == WHOLE
+    if holds_most and psutil.virtual_memory().total < HELD_BYTES:
         raise NotHere(f"it keeps the passes of all pairs until the last, and {HELD_BYTES >> 30} GiB are not here")
     folder = Path(tempfile.mkdtemp()) / "ranker"
     save_ranker(ranker_of(size), folder)
@@ -327,7 +329,7 @@ def trainer_of_sentence_transformers(size: Mapping[str, Any], mini_batch_size: i
 
 
 def trainer_of_whole_batches(size: Mapping[str, Any]) -> Run:
-    return trainer_of_sentence_transformers(size, -1)
+    return trainer_of_sentence_transformers(size, WHOLE)
 
 
 def training_gate(found: dict[str, dict[str, np.ndarray]]) -> dict[str, float]:

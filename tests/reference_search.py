@@ -1,9 +1,13 @@
 """Exact search once more, as a full sort of float64 scores, and the layouts that must not change a bit of it."""
 
+from contextlib import contextmanager
+
 import numpy as np
+import pytest
 import torch
 
-from hardneg.process.hardware import has_byte_kernels
+from hardneg.process import cpu
+from hardneg.process.hardware import byte_products_are_exact, has_byte_kernels
 from hardneg.search.exact import ExactIndex
 
 # Shards, queries and passages of a product, and what the product is computed in.
@@ -15,9 +19,25 @@ LAYOUTS = [
     (7, {"chunk": 101}),
     (1, {"precision": "bfloat16"}),
     (3, {"tile": 4, "chunk": 83, "precision": "bfloat16"}),
+    (1, {"precision": "int8"}),
+    (3, {"tile": 4, "chunk": 83, "precision": "int8"}),
 ]
-if has_byte_kernels():
-    LAYOUTS += [(1, {"precision": "int8"}), (3, {"tile": 4, "chunk": 83, "precision": "int8"})]
+MULTIPLIES_BYTES = has_byte_kernels() and byte_products_are_exact()
+
+
+@contextmanager
+def bytes_multiply():
+    """In the block products of bytes are exact: a slow one stands in where the processor makes none."""
+
+    def product(left, right, *, out):
+        return out.copy_(left.double() @ right.double())  # whole numbers below 2^53
+
+    with pytest.MonkeyPatch.context() as patch:
+        if not MULTIPLIES_BYTES:
+            patch.setattr(cpu, "has_byte_kernels", lambda: True)
+            patch.setattr(cpu, "byte_products_are_exact", lambda: True)
+            patch.setattr(torch, "_int_mm", product, raising=False)
+        yield
 
 
 def slow_scores(queries, passages):
@@ -47,7 +67,8 @@ def check(queries, passages, *ks):
     for shards, layout in LAYOUTS:
         index = ExactIndex(np.array_split(passages, shards) if shards > 1 else passages, **layout)
         for k in ks:
-            scores, rows = index.search(torch.from_numpy(queries), k)
+            with bytes_multiply():
+                scores, rows = index.search(torch.from_numpy(queries), k)
             assert (scores.dtype, rows.dtype) == (torch.float32, torch.int32)
             np.testing.assert_array_equal(rows.numpy(), all_rows[:, :k], err_msg=str((shards, layout, k)))
             np.testing.assert_array_equal(scores.numpy().view(np.int32), all_scores[:, :k].view(np.int32))

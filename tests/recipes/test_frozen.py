@@ -1,6 +1,7 @@
 """Frozen models in recipes: a guide that filters, a teacher, the mask; on, off, stored and live."""
 
 import json
+from functools import cache
 
 import numpy as np
 import pytest
@@ -40,6 +41,12 @@ def ranker(world):
     return str(place)
 
 
+@pytest.fixture(scope="module")
+def plain(run_states):
+    """A function that executes a recipe of ``RUNS`` without frozen models, each once."""
+    return cache(lambda name: run_states(RUNS[name][0], **RUNS[name][1]))
+
+
 @pytest.mark.parametrize("name", RUNS)
 @pytest.mark.parametrize("by", ["given", "start"])
 def test_a_guide_filters_what_a_recipe_mines(run_states, ranker, name, by):
@@ -75,10 +82,9 @@ def test_a_guide_filters_the_negatives_that_a_ranker_is_given(run_states, world,
     assert 0 < len(pool.passage_rows) < len(given.passage_rows)
 
 
-def test_distillation_without_a_teacher_is_refused_at_once(run_states, world, ranker, tmp_path):
-    recipe, settings, place = RUNS["star"]
+def test_distillation_without_a_teacher_is_refused_at_once(plain, world, ranker, tmp_path):
     guide = open_guide(ModelSource.at(ranker, device="cpu"), world.collection, tmp_path)
-    scored = guide.scored(load_pool(run_states(recipe, **settings).path / place))
+    scored = guide.scored(load_pool(plain("star").path / FIRST))
     source = ModelSource.at(world.calm)
     assert frozen_inputs(settings_of("star", distill="kl"), source, scored) == {}
     one = settings_of("ance-tele", distill="kl", episodes=1)
@@ -88,10 +94,9 @@ def test_distillation_without_a_teacher_is_refused_at_once(run_states, world, ra
 
 
 @pytest.mark.parametrize("mixtures", [["file", "bm25"], ["file+random"], ["in_batch", "file"]])
-def test_mixtures_that_nobody_scored_are_refused_before_training(run_states, world, ranker, tmp_path, mixtures):
-    recipe, settings, place = RUNS["warmup"]
+def test_mixtures_that_nobody_scored_are_refused_before_training(plain, world, ranker, tmp_path, mixtures):
     guide = open_guide(ModelSource.at(ranker, device="cpu"), world.collection, tmp_path)
-    pool = guide.scored(load_pool(run_states(recipe, **settings).path / place))
+    pool = guide.scored(load_pool(plain("warmup").path / FIRST))
     save_pool(pool, tmp_path / "scored", settings={}, inputs={})
     common = COMMON | {"steps": [2], "measures": "RR@10", "device": "cpu", "distill": "kl"}
     where = world.collection, world.calm, tmp_path / "exp"
@@ -111,14 +116,17 @@ def test_mixtures_that_nobody_scored_are_refused_before_training(run_states, wor
 
 
 @pytest.mark.parametrize("name", RUNS)
+def test_without_frozen_models_nothing_changes(run_states, plain, name):
+    recipe, settings, _ = RUNS[name]
+    assert run_states(recipe, frozen={}, **settings).metrics == plain(name).metrics
+
+
+@pytest.mark.parametrize("name", RUNS)
 @pytest.mark.parametrize("by", ["kl", "margin_mse"])
-def test_live_and_stored_scores_teach_the_same(run_states, world, ranker, tmp_path, name, by):
+def test_live_and_stored_scores_teach_the_same(run_states, plain, world, ranker, tmp_path, name, by):
     recipe, settings, place = RUNS[name]
-    plain = run_states(recipe, **settings)
     live = run_states(recipe, frozen={"teacher": ranker}, distill=by, **settings)
-    off = run_states(recipe, frozen={}, **settings)
-    assert off.metrics == plain.metrics
-    assert live.metrics != plain.metrics
+    assert live.metrics != plain(name).metrics
     if name not in ("star", "warmup"):
         return
     guide = open_guide(ModelSource.at(ranker, device="cpu"), world.collection, tmp_path)
@@ -161,15 +169,18 @@ def test_the_first_step_is_that_of_a_slow_loop(run_states, world, ranker, tmp_pa
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_the_mask_takes_negatives_away(run_states, name):
+def test_the_mask_takes_negatives_away(run_states, plain, name):
     recipe, settings, _ = RUNS[name]
-    settings = settings | ({"mixtures": ["bm25+in_batch"]} if name == "warmup" else {})
-    plain = run_states(recipe, **settings)
+    if name == "warmup":
+        settings = settings | {"mixtures": ["bm25+in_batch"]}
+        unmasked = run_states(recipe, **settings)
+    else:
+        unmasked = plain(name)
     masked = run_states(recipe, frozen={}, guide_mask=True, **settings)
     loose = run_states(recipe, frozen={}, guide_mask=True, guide_margin=-1e6, **settings)
-    assert loose.metrics == plain.metrics  # nothing is so much nearer
-    assert masked.metrics != plain.metrics
-    assert masked.losses(1)[0] < plain.losses(1)[0]
+    assert loose.metrics == unmasked.metrics  # nothing is so much nearer
+    assert masked.metrics != unmasked.metrics
+    assert masked.losses(1)[0] < unmasked.losses(1)[0]
 
 
 def test_what_does_not_fit_is_refused():

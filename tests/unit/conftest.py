@@ -8,6 +8,14 @@ from worlds.few_texts import QUERIES, TEXTS, TITLES
 from worlds.tiny_models import tiny_bert, tiny_roberta
 
 
+@pytest.fixture(scope="session", autouse=True)
+def two_maps():
+    """A report has maps of two states: each takes a third of a second, and there are many reports."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hardneg.report.facts_vectors.MAPPED_STATES", 2)
+        yield
+
+
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory):
     return tiny_bert(tmp_path_factory.mktemp("bert"), TITLES + TEXTS + QUERIES)

@@ -133,6 +133,46 @@ def test_a_broken_peer_is_not_passed_over(hold):
         hold(["ours", "killed"], repeats=1)
 
 
+@pytest.fixture
+def toys(contest, tmp_path, monkeypatch):
+    """A function that makes a contest between some of the toys."""
+    (tmp_path / "toys.py").write_text(TOYS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    size = {"n": 2, "_journal": str(tmp_path / "journal")}
+
+    def made(name, *names):
+        contenders = {one: f"toys:{one}" for one in names}
+        return contest.Contest(name, contenders, size, lambda found: {}, (10.0, "sums/s"), repeats=1)
+
+    return made
+
+
+def test_a_contender_that_ended_while_another_ran_is_named(contest, toys, tmp_path):
+    (tmp_path / "folder").mkdir()
+    worker = contest.Worker("ours", "toys:ours", toys("toy", "ours"), 1, tmp_path / "folder")
+    worker.answer()
+    worker.process.kill()
+    worker.process.wait()
+    with pytest.raises(RuntimeError, match=r"ours failed \(signal 9, 9 often being want of memory"):
+        worker.run()
+    worker.close()
+
+
+def test_a_contest_that_fails_leaves_the_others(contest, toys, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["toys.py", "--threads", "1"])
+    assert contest.main([toys("first", "ours", "killed"), toys("second", "ours")]) == 1
+    out, err = capsys.readouterr()
+    assert "first: killed failed (signal 9" in err
+    assert '"path": "second"' in out
+    assert contest.main([toys("second", "ours")]) == 0
+
+
+def test_a_small_rate_is_told_too(contest):
+    assert contest.goal_of({"goal_rate": 0.4, "unit": "answers/s"}) == "0.4 answers/s"
+    assert contest.goal_of({"goal_rate": 1e8, "unit": "tokens/s"}) == "100,000,000 tokens/s"
+    assert contest.goal_of({"goal": 2.0}) == "2.0x"
+
+
 def test_a_goal_missed_is_said(hold):
     outcome, _ = hold(["peer", "ours"], repeats=1, goals={"ours": 1.0})
     assert outcome["contenders"][1]["reached"] is False

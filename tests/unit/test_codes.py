@@ -7,16 +7,20 @@ import torch
 from calls import uncalled
 from hardneg.errors import SettingsError
 from hardneg.process import cpu
-from hardneg.process.hardware import byte_products_are_exact, has_byte_kernels
+from hardneg.process.hardware import byte_products_are_exact
 from hardneg.process.memory import limit_memory, spare
 from hardneg.search import codes as module
 from hardneg.search.codes import FEW, PATIENCE, REPAID, TOP, Codes
 from hardneg.search.exact import ExactIndex
 from hardneg.search.proposals import SLACK
 from hardneg.search.vectors import vector_norms
-from reference_search import random, slow_search
+from reference_search import MULTIPLIES_BYTES, bytes_multiply, random, slow_search
 
-pytestmark = pytest.mark.skipif(not has_byte_kernels(), reason="this processor does not multiply bytes")
+
+@pytest.fixture(autouse=True)
+def _bytes_multiply():
+    with bytes_multiply():
+        yield
 
 
 def bound_and_error(queries, passages):
@@ -80,6 +84,7 @@ def test_the_bound_is_met(dim):
     assert float(error.max()) > 0.95 * float(bound[0])
 
 
+@pytest.mark.skipif(not MULTIPLIES_BYTES, reason="this processor does not multiply bytes")
 def test_products_are_exact_here():
     assert byte_products_are_exact()
 

@@ -1,6 +1,7 @@
 """The report of an experiment: what it says, what it escapes, and what it does without parts of the folder."""
 
 import csv
+import functools
 import json
 import os
 import shutil
@@ -56,9 +57,16 @@ def copied(trained, tmp_path):
     return shutil.copytree(trained, tmp_path / "copy")
 
 
-def drawn_of(folder, data=None):
-    opened = opened_at(folder, data)
-    return opened, {figure.name: draw(figure, opened) for figure in FIGURES}
+def drawn_of(folder, *names):
+    """The opened experiment, and its figures by name: these, or all."""
+    opened = opened_at(folder)
+    return opened, {one.name: draw(one, opened) for one in FIGURES if not names or one.name in names}
+
+
+@pytest.fixture(scope="module")
+def finished(trained):
+    """All figures of the finished experiment. Tests only read them."""
+    return drawn_of(trained)
 
 
 def comparison(difference, p, *, against="untrained"):
@@ -124,7 +132,7 @@ def test_tables_name_the_passages_that_dev_was_judged_among(copied):
         del record[name]
     record["result_settings"]["dev_passages"] = 50
     write_settings(copied, record)
-    _, drawn = drawn_of(copied)
+    _, drawn = drawn_of(copied, "results", "measured")
     assert set(drawn["results"].table.column("split")) == {"test", "dev (among BM25's first 50)"}
     assert set(drawn["measured"].table.column("split")) == {"dev (among BM25's first 50)"}
 
@@ -229,8 +237,8 @@ def test_a_large_pool_is_audited_at_random_queries_and_the_page_says_so(trained,
         assert alone[one["query_id"], one["passage_id"]] == one["signals"]
 
 
-def test_every_figure_of_a_finished_experiment_has_facts(trained):
-    opened, drawn = drawn_of(trained)
+def test_every_figure_of_a_finished_experiment_has_facts(finished, trained):
+    opened, drawn = finished
     missing = {name for name, one in drawn.items() if one.table is None and one.meant}
     assert missing <= {"gradients"}
     others = {name for name, one in drawn.items() if not one.meant}
@@ -268,8 +276,8 @@ def test_lists_without_positives_are_the_candidates(trained):
         assert found.passage_rows.tolist() == expected.passage_rows.tolist()
 
 
-def test_swing_says_its_classes(trained):
-    _, drawn = drawn_of(trained)
+def test_swing_says_its_classes(finished):
+    _, drawn = finished
     table = drawn["swing"].table
     assert table.column("class") == ["A", "B", "A", "B"]
     assert table.column("in") == ["episode 1", "episode 2"] * 2
@@ -279,8 +287,8 @@ def test_swing_says_its_classes(trained):
     assert values[1]["episodes"] == "candidates: B · episode 2 → episode 4"
 
 
-def test_composition_begins_with_bm25(trained):
-    _, drawn = drawn_of(trained)
+def test_composition_begins_with_bm25(finished):
+    _, drawn = finished
     candidates, pools = drawn["composition"].table, drawn["composition_of_pools"].table
     for table in (candidates, pools):
         assert "BM25" in table.column("met")
@@ -299,7 +307,7 @@ def test_composition_begins_with_bm25(trained):
 
 def test_without_bm25s_lists_an_episode_is_met_first(copied):
     shutil.rmtree(copied / "bm25")
-    _, drawn = drawn_of(copied)
+    _, drawn = drawn_of(copied, "composition")
     assert "BM25" not in drawn["composition"].table.column("met")
     assert drawn["composition"].table.where(list="episode 1 query").column("share") == [1.0]
 
@@ -309,7 +317,7 @@ def test_bm25s_lists_of_some_queries_are_the_composition_of_these(copied):
     run = load_run(place)
     some = part_of(run, run.query_rows[::3])
     save_run(some, place, inputs={}, settings={})
-    _, drawn = drawn_of(copied)
+    _, drawn = drawn_of(copied, "composition")
     table = drawn["composition"].table
     assert 0 < sum(table.where(list="episode 1 query").column("entries")) <= 20 * len(some)
 
@@ -377,8 +385,8 @@ def test_names_of_episodes_do_not_lie_on_each_other():
     assert [row["name"] for row in borders(Table.of(far))] == ["episode 2", "3", "4"]
 
 
-def test_errors_of_states_are_tested_in_pairs(trained):
-    _, drawn = drawn_of(trained)
+def test_errors_of_states_are_tested_in_pairs(finished, trained):
+    _, drawn = finished
     table = drawn["error_tests"].table
     pairs = list(dict.fromkeys(zip(table.column("state"), table.column("against"), strict=True)))
     assert pairs[-1] == ("final", "untrained")
@@ -395,13 +403,13 @@ def test_states_of_an_unfinished_experiment_are_those_with_runs(copied):
     assert [one.name for one in opened_at(copied).states] == told
 
 
-def test_an_experiment_without_results_has_the_figures_that_were_measured(copied, trained):
-    _, finished = drawn_of(trained)
+def test_an_experiment_without_results_has_the_figures_that_were_measured(finished, copied):
+    _, whole = finished
     for name in ("results.json", "states.jsonl", "seal.json"):
         (copied / name).unlink()
     _, drawn = drawn_of(copied)
     at_the_end = {"comparisons"}
-    missing = {name for name, one in finished.items() if one.table is not None and drawn[name].table is None}
+    missing = {name for name, one in whole.items() if one.table is not None and drawn[name].table is None}
     assert missing == at_the_end
     same = (
         "forgetting",
@@ -412,23 +420,23 @@ def test_an_experiment_without_results_has_the_figures_that_were_measured(copied
         "pairwise_errors",
         "swing",
     )
-    assert [name for name in same if drawn[name].table != finished[name].table] == []
+    assert [name for name in same if drawn[name].table != whole[name].table] == []
 
 
-def test_bm25_is_compared_with_as_soon_as_it_was_searched(copied, trained):
-    _, finished = drawn_of(trained)
+def test_bm25_is_compared_with_as_soon_as_it_was_searched(finished, copied):
+    _, whole = finished
     for name in ("results.json", "states.jsonl", "seal.json"):
         (copied / name).unlink()
-    _, drawn = drawn_of(copied)
-    assert set(drawn["measured"].table.column("bm25")) == set(finished["measured"].table.column("bm25"))
-    known = finished["results"].table.where(state="bm25")
+    _, drawn = drawn_of(copied, "measured", "results", "breakdown")
+    assert set(drawn["measured"].table.column("bm25")) == set(whole["measured"].table.column("bm25"))
+    known = whole["results"].table.where(state="bm25")
     assert drawn["results"].table.where(state="bm25") == known
     assert drawn["results"].table.column("state")[0] == "bm25"
-    assert drawn["breakdown"].table == finished["breakdown"].table  # BM25 is no state before training
+    assert drawn["breakdown"].table == whole["breakdown"].table  # BM25 is no state before training
     for name in ("untrained", "episodes", "states", "final"):  # it is at the very beginning
         shutil.rmtree(copied / name, ignore_errors=True)
     (copied / "metrics.jsonl").unlink()
-    opened, drawn = drawn_of(copied)
+    opened, drawn = drawn_of(copied, "results")
     assert drawn["results"].table == known
     assert (
         make(opened, ["hardneg"]).verdict.sentence == "This experiment is not finished: BM25 alone was measured."
@@ -569,8 +577,18 @@ def report(trained):
     return hn.diagnose(trained)
 
 
-def test_a_report_is_made_without_torch(trained):
+def own_libraries(monkeypatch):
+    """``scripts.libraries`` as a process finds it that has not called it yet; it stays so for others."""
+    fresh = functools.cache(scripts.libraries.__wrapped__)
+    monkeypatch.setattr(scripts, "libraries", fresh)
+    return fresh
+
+
+def test_a_report_is_made_without_torch(trained, monkeypatch):
     """It takes longer to import than the report of a small experiment to make."""
+    bundle = scripts.libraries()
+    monkeypatch.setattr(scripts, "bundled", lambda: bundle)
+    own_libraries(monkeypatch)()  # keeps the bundle in the cache, where the process finds it
     program = """
 import sys
 import hardneg as hn
@@ -587,19 +605,19 @@ def test_the_bundle_of_scripts_is_made_once_and_again_where_it_is_damaged(tmp_pa
     made = []
     monkeypatch.setattr(scripts, "bundled", lambda: made.append(1) or "let x = 1 \u2028")
     monkeypatch.setenv("HARDNEG_CACHE", str(tmp_path))
+    libraries = own_libraries(monkeypatch)
     for _ in range(2):
-        scripts.libraries.cache_clear()
-        assert scripts.libraries() == "let x = 1 \u2028"
+        libraries.cache_clear()
+        assert libraries() == "let x = 1 \u2028"
     assert len(made) == 1
     (kept,) = (tmp_path / scripts.SCRIPTS).glob("*/bundle.js")
     kept.write_text("let x = 2 \u2028")
-    scripts.libraries.cache_clear()
-    assert scripts.libraries() == "let x = 1 \u2028"
+    libraries.cache_clear()
+    assert libraries() == "let x = 1 \u2028"
     monkeypatch.setenv("HARDNEG_CACHE", "/dev/null/nowhere")  # it cannot be written
-    scripts.libraries.cache_clear()
-    assert scripts.libraries() == "let x = 1 \u2028"
+    libraries.cache_clear()
+    assert libraries() == "let x = 1 \u2028"
     assert len(made) == 3
-    scripts.libraries.cache_clear()
 
 
 def test_the_page_is_one_file_without_addresses(report, trained):
@@ -711,16 +729,16 @@ def test_the_explorer_stays_small(trained, monkeypatch):
 # ---------------------------------------------------------------- several experiments
 
 
-def test_training_queries_are_parted_by_the_source_of_their_negatives(trained):
-    opened, drawn = drawn_of(trained)
+def test_training_queries_are_parted_by_the_source_of_their_negatives(finished):
+    opened, drawn = finished
     table = drawn["breakdown_by_source"].table
     assert set(table.column("by")) == {"most of its negatives"}
     assert set(table.column("group")) == {"query", "lookahead"}
     assert sum(table.column("queries")) == len(opened.data.train)
 
 
-def test_errors_of_training_queries_are_those_of_their_lists(trained):
-    opened, drawn = drawn_of(trained)
+def test_errors_of_training_queries_are_those_of_their_lists(finished):
+    opened, drawn = finished
     table, judged = drawn["training_errors"].table, drawn["pairwise_errors"].table
     assert table.column("state") == judged.where(split="test").column("state")
     run, positives = opened.run(opened.trained_states[-1], "query"), opened.data.train
@@ -744,7 +762,7 @@ def test_static_and_dynamic_negatives_lie_over_one_another(copied, trained):
             row |= {"overlap": start, "train_rr_10": start + at / 100, "train_errors": 20 - at}
         (place / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         (place / "seal.json").unlink(missing_ok=True)
-    _, drawn = drawn_of(copied)
+    _, drawn = drawn_of(copied, "ranks_by_step")
     steps = drawn["ranks_by_step"].table
     assert steps.column("RR@10")[0] == 0.5
     assert steps.column("errors")[:2] == [20, 19]
@@ -753,8 +771,8 @@ def test_static_and_dynamic_negatives_lie_over_one_another(copied, trained):
         assert set(report.tables[name].column("experiment")) == {"copy", "static"}
 
 
-def test_static_negatives_are_compared_with_what_states_retrieve(trained, monkeypatch):
-    opened, drawn = drawn_of(trained)
+def test_static_negatives_are_compared_with_what_states_retrieve(finished, trained, monkeypatch):
+    opened, drawn = finished
     table = drawn["static_and_dynamic"].table
     states = opened.trained_states
     for name, group in (("episode 1", states[:2]), ("episode 3", states[2:4])):
@@ -783,8 +801,8 @@ def test_static_negatives_are_compared_with_what_states_retrieve(trained, monkey
     assert few.column("overlap") != table.column("overlap")
 
 
-def test_ranks_and_errors_of_training_queries_are_those_of_the_states(trained):
-    opened, drawn = drawn_of(trained)
+def test_ranks_and_errors_of_training_queries_are_those_of_the_states(finished):
+    opened, drawn = finished
     table, steps = drawn["ranks_by_step"].table, drawn["static_and_dynamic"].table.column("step")
     assert table.column("step") == sorted(set(steps))
     by_state = drawn["training_errors"].table
