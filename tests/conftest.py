@@ -25,6 +25,24 @@ SHARED = Path(os.devnull if ALONE else Path(__file__).resolve().parents[2] / "sh
 PRECISIONS = ("float32", "bfloat16")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def sketched():
+    """A learning curve takes a third of the time of a tiny experiment: what is published in its place is a stub.
+
+    The function that draws it is tested in ``test_results.py``, and its place in an experiment in ``test_api.py``.
+    """
+    from hardneg.diagnostics import results
+    from hardneg.storage.artifacts import publish_file
+
+    def sketch(path, *drawn, **named):
+        with publish_file(path) as stream:
+            stream.write(b"\x89PNG")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(results, "draw_learning_curve", sketch)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     """No test reads or writes the user's cache."""
