@@ -71,7 +71,7 @@ def main() -> int:
     passed_on = ["--threads", str(arguments.threads)]
     passed_on += ["--repeats", str(arguments.repeats)] if arguments.repeats else []
     outcomes, failed = [], []
-    tell(f"{', '.join(arguments.scripts)} (all {len(SCRIPTS)} take 20 minutes and 20 GiB on two free cores)")
+    tell(f"{', '.join(arguments.scripts)} (all {len(SCRIPTS)} take an hour and 20 GiB on two free cores)")
     with open(arguments.out, "w") as stream:
         for script in arguments.scripts:
             reported, well = run(script, passed_on)
