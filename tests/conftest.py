@@ -27,7 +27,7 @@ PRECISIONS = ("float32", "bfloat16")
 
 @pytest.fixture(scope="session", autouse=True)
 def sketched():
-    """A learning curve takes a third of the time of a tiny experiment: what is published in its place is a stub.
+    """A learning curve takes a quarter of the time of a tiny experiment: what is published in its place is a stub.
 
     The function that draws it is tested in ``test_results.py``, and its place in an experiment in ``test_api.py``.
     """
