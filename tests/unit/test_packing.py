@@ -282,6 +282,23 @@ def test_half_precision_attends_within_its_rounding_by_products_and_by_the_kerne
     assert set(by_kernel) == expected
 
 
+@pytest.mark.parametrize("length", [5, 120])
+def test_gradients_of_attention_in_half_precision_lie_within_its_rounding(length):
+    """Against a slow loop in float64."""
+    drawn = torch.randn(4, 2 * length, 2, 8, generator=torch.Generator().manual_seed(2))
+    halves = [x.bfloat16() for x in drawn]
+    inputs = [x.clone().requires_grad_() for x in halves[:3]]
+    found = packing._by_length(*inputs, lay_out(np.array([length] * 2), CPU), 0.5, 0.0)
+    found.backward(halves[3])
+    exact = [x.double().requires_grad_() for x in halves[:3]]
+    for start, head in itertools.product((0, length), range(2)):
+        q, k, v, gradient = (x[start : start + length, head] for x in (*exact, halves[3].double()))
+        slow_attention(q, k, v, 0.5).backward(gradient)
+    for mine, theirs in zip(inputs, exact, strict=True):
+        error = (mine.grad.double() - theirs.grad).norm() / theirs.grad.norm()
+        assert error < 0.01, error
+
+
 @pytest.mark.parametrize("most", [1, 2, 4])
 def test_no_more_sequences_are_attended_together_than_a_kernel_takes(models, ids, monkeypatch, most):
     """Above 65,535 CUDA's attention fails; with fewer at a time, states and gradients are the same."""

@@ -288,8 +288,7 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, scaling: float, dropout: 
         half = query.dtype in (torch.bfloat16, torch.float16)
         if not half or query.shape[-2] ** 2 > LONG or fuses_half_attention(query.device):
             return F.scaled_dot_product_attention(query, key, value, scale=scaling)
-        return torch.softmax((query * scaling) @ key.transpose(-2, -1), -1) @ value
-    weights = torch.softmax((query * scaling) @ key.transpose(-2, -1), -1, dtype=torch.float32).to(query.dtype)
+    weights = torch.softmax((query * scaling) @ key.transpose(-2, -1), -1)  # which adds up in float32 always
     if dropout:
         weights = drop(weights, dropout)
     return weights @ value

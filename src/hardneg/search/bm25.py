@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from hardneg.data.tokens import Texts
 from hardneg.process.progress import counted
+from hardneg.process.threads import usable_threads
 from hardneg.records import Float32, Int32, Int64, Run, offsets_of
 from hardneg.search.analysers import facts_of, tokenizer_of
 from hardneg.search.runs import check_request
@@ -34,10 +36,14 @@ SPARSE = 128  # a query with fewer postings than one for so many passages is add
 DENSE = 8  # the scores of a term that one of so many passages has may be spread over all passages, if
 ASKED = 4  # so many queries have the term, and
 SPREAD = 1 << 25  # all that is spread has at most so many scores: 128 MiB
+COMPILED = 1 << 26  # queries times passages from which on numba's code is worth loading, and first compiling
 SMALLEST = np.finfo(np.float32).tiny
 
 # How often a query has a term, where the term's postings begin and end, and its scores of all passages if spread.
 Posting = tuple[float, int, int, Float32 | None]
+
+# How often each known term is in each query [T], these terms [T], and where each query begins [Q + 1].
+QueryTerms = tuple[Float32, Int64, Int64]
 
 
 class Passages(Texts, Protocol):
@@ -136,14 +142,10 @@ def _publish(
 
 def search(index: Bm25Index, texts: Sequence[str], query_rows: Int32, k: int) -> Run:
     """The run of query ``texts`` [Q]; see :func:`bm25_texts`."""
-    weights, terms, offsets = _query_terms(index, texts)
-    begins, ends = index.offsets[terms].tolist(), index.offsets[1:][terms].tolist()
     index = replace(index, rows=np.asarray(index.rows), scores=np.asarray(index.scores))  # slices cost less
-    dense = _spread(index, terms)
-    postings = [*zip(weights.tolist(), begins, ends, map(dense.get, terms.tolist()), strict=True)]
-    scores = np.zeros(-(-index.n // BLOCK) * BLOCK, np.float32)  # whole blocks
-    spans = counted(pairwise(offsets.tolist()), "searching by BM25", "queries", len(texts))
-    parts = [_best(index, postings[start:stop], scores, k) for start, stop in spans]
+    way = _compiled if _is_worth_compiling(len(texts), index.n) else _interpreted
+    best = way(index, _query_terms(index, texts), k)
+    parts = [*counted(best, "searching by BM25", "queries", len(texts))]
     lengths = np.array([len(hits) for hits, _ in parts])
     hits, values = (np.concatenate(column) for column in zip(*parts, strict=True))
     return Run(np.asarray(query_rows, np.int32), offsets_of(lengths), hits, values, "passage", index.collection)
@@ -196,11 +198,47 @@ def _scores(offsets: NDArray[np.integer], rows: Int32, counts: Float32, lengths:
 # ---------------------------------------------------------------- searching
 
 
-def _query_terms(index: Bm25Index, texts: Sequence[str]) -> tuple[Float32, Int64, Int64]:
-    """How often each known term is in each query: counts [n], terms [n] and where each query begins [Q + 1].
+def _interpreted(index: Bm25Index, asked: QueryTerms, k: int) -> Iterator[tuple[Int32, Float32]]:
+    """The rows and scores of the k best passages of each query, by numpy."""
+    weights, terms, offsets = asked
+    begins, ends = index.offsets[terms].tolist(), index.offsets[1:][terms].tolist()
+    dense = dict(zip(*_spread(index, terms), strict=True))
+    postings = [*zip(weights.tolist(), begins, ends, map(dense.get, terms.tolist()), strict=True)]
+    scores = np.zeros(_width(index), np.float32)
+    return (_best(index, postings[start:stop], scores, k) for start, stop in pairwise(offsets.tolist()))
 
-    The terms of a query ascend.
-    """
+
+def _is_worth_compiling(queries: int, passages: int) -> bool:
+    return queries * passages >= COMPILED and find_spec("numba") is not None
+
+
+def _compiled(index: Bm25Index, asked: QueryTerms, k: int) -> Iterator[tuple[Int32, Float32]]:
+    """What :func:`_interpreted` gives, by compiled code on all threads."""
+    from hardneg.search.bm25_compiled import Postings, search_compiled
+
+    weights, terms, offsets = asked
+    chosen, vectors = _spread(index, terms)
+    places = {term: i for i, term in enumerate(chosen)}
+    postings = Postings(
+        offsets,
+        weights,
+        begins=index.offsets[terms],
+        ends=index.offsets[1:][terms],
+        spread=np.array([places.get(term, -1) for term in terms.tolist()], np.int64),
+        rows=index.rows,
+        values=index.scores,
+        vectors=vectors,
+    )
+    return search_compiled(postings, k, threads=usable_threads(), block=BLOCK)
+
+
+def _width(index: Bm25Index) -> int:
+    """The number of passages, rounded up to whole blocks."""
+    return -(-index.n // BLOCK) * BLOCK
+
+
+def _query_terms(index: Bm25Index, texts: Sequence[str]) -> QueryTerms:
+    """How often each known term is in each query; the terms of a query ascend."""
     tokenizer = tokenizer_of(index.language)
     ids = list(tokenizer.streaming_tokenize(texts, update_vocab=True, allow_empty=False))
     known = np.array([index.terms.get(stem, -1) for stem in tokenizer.get_vocab_dict()], np.int64)
@@ -212,8 +250,8 @@ def _query_terms(index: Bm25Index, texts: Sequence[str]) -> tuple[Float32, Int64
     return counts.astype(np.float32), pairs[1], offsets
 
 
-def _spread(index: Bm25Index, terms: Int64) -> dict[int, Float32]:
-    """The scores of all passages for each term that many of them have, if enough queries ask for it.
+def _spread(index: Bm25Index, terms: Int64) -> tuple[list[int], Float32]:
+    """The terms [V] that many passages have, if enough queries ask, and their scores of all passages [V, n].
 
     To add such a vector takes a few instructions for eight passages, and two or more for each posting otherwise;
     sums have the same bits, for 0 changes none.
@@ -226,13 +264,12 @@ def _spread(index: Bm25Index, terms: Int64) -> dict[int, Float32]:
     passages = np.diff(index.offsets)[asked] if len(asked) else asked
     worth = np.flatnonzero((passages >= max(index.n // DENSE, 1)) & (counts >= ASKED))
     worth = worth[np.argsort(-counts[worth] * passages[worth], kind="stable")]
-    width = -(-index.n // BLOCK) * BLOCK
-    found = {}
-    for term in asked[worth[: SPREAD // max(width, 1)]].tolist():
+    chosen = asked[worth[: SPREAD // max(_width(index), 1)]].tolist()
+    vectors = np.zeros((len(chosen), _width(index)), np.float32)
+    for vector, term in zip(vectors, chosen, strict=True):
         begin, end = index.offsets[term : term + 2].tolist()
-        found[term] = np.zeros(width, np.float32)
-        found[term][index.rows[begin:end]] = index.scores[begin:end]
-    return found
+        vector[index.rows[begin:end]] = index.scores[begin:end]
+    return chosen, vectors
 
 
 def _best(index: Bm25Index, postings: list[Posting], scores: Float32, k: int) -> tuple[Int32, Float32]:
