@@ -501,6 +501,17 @@ def test_ar2_turns_epochs_into_turns_of_both_models():
     assert paper.for_data(20_000) is paper
 
 
+@pytest.mark.parametrize(("most", "steps"), [(1000, 999), (999, 999), (2, 3), (None, 15_627)])
+@pytest.mark.parametrize("recipe", [Ance, Ar2])
+def test_parts_together_are_within_max_steps(recipe, most, steps):
+    """Parts are rounded up only where the bound allows it, and each has a step at least."""
+    chosen = read_preset(recipe.__name__.lower(), "finetune") | {"max_steps": most, "epochs": 1.0}
+    settings = build(recipe, {name: value for name, value in chosen.items() if name != "min_steps"})
+    parts = settings.iterations if recipe is Ar2 else settings.refreshes + 1
+    assert (parts, settings.queries_per_step) == (3, 16)
+    assert settings.for_data(250_000).steps == steps
+
+
 def steps_of(settings, queries):
     """Steps of the schedule."""
     if isinstance(settings, Ance | Ar2):

@@ -212,6 +212,11 @@ class TrainingSettings(Settings):
         enough = max(steps, self.min_steps or 1)
         return min(enough, self.max_steps or enough)
 
+    def steps_of_part(self, epochs: float, queries: int, parts: int) -> int:
+        """The steps of each of so many equal parts of these passes, at least 1: together within ``max_steps``."""
+        steps = math.ceil(self.steps_in(epochs, queries) / parts)
+        return max(min(steps, (self.max_steps or steps * parts) // parts), 1)
+
     def measured_steps(self, episode: Episode) -> list[int]:
         """The steps of an episode, before its last one, after which dev is measured."""
         if self.measure_every is None:

@@ -7,7 +7,6 @@ does both in one process, in turn; ``async`` and ``async-fixed`` do them in two,
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -110,8 +109,8 @@ class Ance(GroupSettings):
         """The settings with ``epochs`` turned into steps between refreshes."""
         if self.epochs is None:
             return self
-        steps = self.steps_in(self.epochs, queries)
-        return self.model_copy(update={"refresh_every": math.ceil(steps / (self.refreshes + 1))})
+        steps = self.steps_of_part(self.epochs, queries, self.refreshes + 1)
+        return self.model_copy(update={"refresh_every": steps})
 
     def check(self) -> None:
         """Refuse also a staleness that cannot occur, and a schedule that ends before training does."""

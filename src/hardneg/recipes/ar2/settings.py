@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -129,7 +128,7 @@ class Ar2(MiningSettings):
         """The settings with epochs turned into steps."""
         found: dict[str, int] = {}
         if self.epochs is not None:
-            own = math.ceil(self.steps_in(self.epochs, queries) / self.iterations)
+            own = self.steps_of_part(self.epochs, queries, self.iterations)
             turns = max(round(own * self.ranker_steps / self.retriever_steps), 1)
             found |= {"retriever_steps": own, "ranker_steps": turns}
         if self.first_ranker_epochs is not None:
