@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from hardneg.models.dropout import drop, use_fast_dropout
 from hardneg.models.first_token import FAMILIES as NARROWED
 from hardneg.models.first_token import FirstTokens
+from hardneg.models.linear import use_fast_linear
 from hardneg.process.hardware import fuses_half_attention, has_half_kernels
 from hardneg.records import Int64, offsets_of
 
@@ -150,6 +151,7 @@ def use_flat_attention(model: nn.Module) -> None:
     AttentionMaskInterface.register(ATTENTION, _no_mask)
     model.set_attn_implementation(ATTENTION)  # type: ignore[operator]
     use_fast_dropout(model)
+    use_fast_linear(model)
     config: Any = model.config
     if config.model_type in NARROWED and not hasattr(model, "first_tokens"):
         model.first_tokens = FirstTokens(model)  # type: ignore[assignment]

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hardneg.models.first_token import FirstTokens
+from hardneg.models.linear import FastLinear
 from hardneg.models.packing import ATTENTION, FlatLayout, flat_attention
 
 KIND = "bert"  # the type of model, as transformers calls it
@@ -80,7 +81,7 @@ class PlainBert(nn.Module):
         return SimpleNamespace(last_hidden_state=states)
 
 
-class _Linear(nn.Linear):
+class _Linear(FastLinear):
     """A linear layer whose weights are not drawn, since they are loaded."""
 
     def reset_parameters(self) -> None:

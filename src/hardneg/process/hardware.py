@@ -48,6 +48,17 @@ def fuses_half_attention(device: torch.device) -> bool:
     return device.type != "cpu" or "amx_bf16" in cpu_flags()
 
 
+@cache
+def adds_bias_in_bfloat16() -> bool:
+    """Whether torch has oneDNN's product of bfloat16 with a bias here. torch does not promise to keep its name."""
+    import torch
+
+    known = torch.ops.mkldnn
+    if not torch.backends.mkldnn.is_available() or not hasattr(known, "_linear_pointwise"):
+        return False
+    return hasattr(known, "_is_mkldnn_bf16_supported") and bool(known._is_mkldnn_bf16_supported())
+
+
 def multiplies_bfloat16(device: torch.device | str) -> bool:
     """Whether a device's hardware multiplies bfloat16: CUDA from Ampere on; AMX or AVX-512 BF16 on a CPU."""
     import torch
