@@ -317,7 +317,7 @@ def test_every_contender_of_ours_is_a_valid_experiment(quality):
             assert isinstance(settings, recipe_named(stage.recipe).settings)
 
 
-@pytest.mark.parametrize("name", ["quality", "quality-256"])
+@pytest.mark.parametrize("name", ["quality", "quality-256", "quality-amx"])
 def test_the_kept_page_is_that_of_the_kept_outcomes(quality, tmp_path, name):
     """What is committed is what the command makes."""
     cells, page = quality("cells"), quality("page")
