@@ -31,7 +31,7 @@ class Postings(NamedTuple):
     vectors: Float32  # [V, n]
 
     def of(self, first: int, last: int) -> Postings:
-        """Those of the queries from ``first`` up to ``last``."""
+        """Select the queries from ``first`` up to ``last``, without it."""
         return self._replace(offsets=self.offsets[first : last + 1])
 
 
