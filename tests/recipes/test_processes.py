@@ -43,25 +43,40 @@ def pools_of(path):
     return {folder.relative_to(path): arrays_of(folder) for folder in found}
 
 
+def first_swap(pools, others):
+    """The first version of ANCE's negatives whose lists differ in their order; none: one behind the last."""
+    versions = sorted(place for place in pools if place.parent.name == "versions")
+    equal = [np.array_equal(pools[one]["passage_rows"], others[one]["passage_rows"]) for one in versions]
+    return ([*equal, False]).index(False) if versions else np.inf
+
+
 def check_equal_training(path, one, rel=1e-4):
-    """Losses and norms of every step, pools, and final weights."""
+    """Losses and norms of every step, pools, and final weights.
+
+    Weights that differ in their last bits may swap near ties in a pool. Who trains on such a version of ANCE's
+    negatives draws others, and is not compared; the first version is mined by equal weights.
+    """
+    pools, others = pools_of(path), pools_of(one)
+    assert pools.keys() == others.keys() != set()
+    swapped = first_swap(pools, others)
+    assert swapped > 0
     found, expected = metrics_of(path), metrics_of(one)
     assert len(found) == len(expected)
     for row, other in zip(found, expected, strict=True):
         assert row.keys() == other.keys()
         assert row.pop("model") == other.pop("model")
-        assert row == pytest.approx(other, rel=rel, abs=2e-5)
-    pools, others = pools_of(path), pools_of(one)
-    assert pools.keys() == others.keys() != set()
-    for path_of_pool, pool in pools.items():
-        other = others[path_of_pool]
+        if row.get("negative_version", 0) < swapped:
+            assert row == pytest.approx(other, rel=rel, abs=2e-5)
+    for place in sorted(pools)[: None if swapped == np.inf else swapped + 1]:
+        pool, other = pools[place], others[place]
         scores = pool.pop("scores"), other.pop("scores")
-        for name, values in other.items():  # weights that differ in their last bits may swap near ties
+        for name, values in other.items():
             assert values.shape == pool[name].shape
-            assert np.count_nonzero(values != pool[name]) <= 0.005 * values.size, (path_of_pool, name)
+            assert np.count_nonzero(values != pool[name]) <= 0.005 * values.size, (place, name)
         np.testing.assert_allclose(*scores, rtol=1e-4)
-    weights, others = weights_of(path), weights_of(one)
-    assert np.linalg.norm(weights - others) < 1e-4 * np.linalg.norm(others)
+    if swapped >= len(pools):
+        weights, others = weights_of(path), weights_of(one)
+        assert np.linalg.norm(weights - others) < 1e-4 * np.linalg.norm(others)
 
 
 # ---------------------------------------------------------------- equal
