@@ -1,5 +1,6 @@
 """BM25's search by compiled code: the runs of numpy's, bit by bit."""
 
+import sys
 from concurrent.futures import Future
 
 import numpy as np
@@ -75,6 +76,19 @@ def test_scores_in_any_order(k):
         assert [*zip((-scores).tolist(), rows.tolist(), strict=True)] == ranked[:k]
 
 
+def test_long_lists_are_made_a_few_at_a_time(tmp_path, monkeypatch, compiled):
+    """A thread holds no more hits than it may, and what comes back does not hold what lies behind the last hit."""
+    c = random_collection()
+    plain, sizes, best = bm25_run(c, ROWS, 400, tmp_path), [], bm25_compiled.best
+    monkeypatch.setattr(bm25_compiled, "HITS", 900)
+    monkeypatch.setattr(
+        bm25_compiled, "best", lambda part, *more: sizes.append(len(part.offsets) - 1) or best(part, *more)
+    )
+    compiled()
+    assert_same(plain, bm25_run(c, ROWS, 400, tmp_path))
+    assert sizes == [2] * 20
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 def test_queries_come_in_order_whichever_thread_ends_first(monkeypatch, threads):
     def best(part, k, block):
@@ -122,7 +136,7 @@ def test_who_stops_listening_stops_the_rest(monkeypatch):
 def test_it_is_for_many_queries_where_numba_is_installed(monkeypatch):
     assert bm25._is_worth_compiling(1_000, 100_000)
     assert not bm25._is_worth_compiling(1, 100_000)
-    monkeypatch.setattr(bm25, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "hardneg.search.bm25_compiled", None)  # its import fails, as without numba
     assert not bm25._is_worth_compiling(1_000, 100_000)
 
 

@@ -92,10 +92,13 @@ def test_layers_stay_the_objects_they_were():
     assert calls == [1]
 
 
-@pytest.mark.parametrize("missing", ["_linear_pointwise", "_is_mkldnn_bf16_supported", "instructions", "oneDNN"])
-def test_where_the_product_is_missing_torch_does_without(monkeypatch, missing):
+@pytest.mark.parametrize(
+    "missing", ["_linear_pointwise", "_is_mkldnn_bf16_supported", "instructions", "oneDNN", "AMX", "nothing"]
+)
+def test_the_product_is_used_where_nothing_is_missing(monkeypatch, missing):
     known = {"_linear_pointwise": print, "_is_mkldnn_bf16_supported": lambda: missing != "instructions"}
     known.pop(missing, None)
+    monkeypatch.setattr(hardware, "cpu_flags", lambda: {"avx512_bf16"} if missing == "AMX" else {"amx_bf16"})
     monkeypatch.setattr(torch.ops, "mkldnn", SimpleNamespace(**known))
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: missing != "oneDNN")
-    assert not hardware.adds_bias_in_bfloat16.__wrapped__()
+    assert hardware.adds_bias_in_bfloat16.__wrapped__() == (missing == "nothing")

@@ -50,9 +50,14 @@ def fuses_half_attention(device: torch.device) -> bool:
 
 @cache
 def adds_bias_in_bfloat16() -> bool:
-    """Whether torch has oneDNN's product of bfloat16 with a bias here. torch does not promise to keep its name."""
+    """Whether oneDNN's product of bfloat16 with a bias may be used: with AMX, where its bits were compared.
+
+    torch does not promise to keep its name.
+    """
     import torch
 
+    if "amx_bf16" not in cpu_flags():
+        return False
     known = torch.ops.mkldnn
     if not torch.backends.mkldnn.is_available() or not hasattr(known, "_linear_pointwise"):
         return False

@@ -9,7 +9,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
@@ -209,7 +208,14 @@ def _interpreted(index: Bm25Index, asked: QueryTerms, k: int) -> Iterator[tuple[
 
 
 def _is_worth_compiling(queries: int, passages: int) -> bool:
-    return queries * passages >= COMPILED and find_spec("numba") is not None
+    """Whether there is enough to search, and numba is installed and can be loaded beside this numpy."""
+    if queries * passages < COMPILED:
+        return False
+    try:
+        import hardneg.search.bm25_compiled  # noqa: F401
+    except ImportError:
+        return False
+    return True
 
 
 def _compiled(index: Bm25Index, asked: QueryTerms, k: int) -> Iterator[tuple[Int32, Float32]]:

@@ -15,7 +15,8 @@ from numba import njit
 
 from hardneg.records import Float32, Int32, Int64
 
-AT_A_TIME = 32  # queries that a thread takes
+AT_A_TIME = 32  # queries that a thread takes at most, and
+HITS = 1 << 20  # at most so many hits of them, if there are several
 
 
 class Postings(NamedTuple):
@@ -44,14 +45,15 @@ def search_compiled(postings: Postings, k: int, *, threads: int, block: int) -> 
     block : scores looked at together; n is a multiple of it.
     """
     queries = len(postings.offsets) - 1
-    parts = (postings.of(i, min(i + AT_A_TIME, queries)) for i in range(0, queries, AT_A_TIME))
+    some = max(min(AT_A_TIME, HITS // k), 1)
+    parts = (postings.of(i, min(i + some, queries)) for i in range(0, queries, some))
     pool = ThreadPoolExecutor(threads)
     try:
         waiting: list[Future[Any]] = [pool.submit(best, part, k, block) for part in islice(parts, 2 * threads)]
         while waiting:
             rows, scores, lengths = waiting.pop(0).result()
             waiting += [pool.submit(best, part, k, block) for part in islice(parts, 1)]
-            yield from ((rows[i, :n], scores[i, :n]) for i, n in enumerate(lengths.tolist()))
+            yield from ((rows[i, :n].copy(), scores[i, :n].copy()) for i, n in enumerate(lengths.tolist()))
     finally:
         pool.shutdown(cancel_futures=True)
 
