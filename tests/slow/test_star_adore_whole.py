@@ -1,12 +1,13 @@
-"""The study of STAR and ADORE from its command line to its page, on the tiny world."""
+"""The study of STAR and ADORE from its options to its page, on the tiny world; its experiments are processes."""
 
-import os
-import subprocess
+import importlib
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import loaded
 from worlds.tiny_world import tiny_collection, tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -14,7 +15,10 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.slow
 
 
-def test_the_study_executes_what_is_missing_and_writes_its_page(tmp_path):
+def test_the_study_executes_what_is_missing_and_writes_its_page(tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(ROOT / "studies"))
+    module, harness = importlib.import_module("star_adore"), importlib.import_module("harness")
+    monkeypatch.setattr(harness, "subprocess", SimpleNamespace(run=loaded.run))
     collection = tiny_collection(tmp_path / "collection")
     model = tiny_model(tmp_path / "model", collection)
     page, out = tmp_path / "page.md", tmp_path / "study"
@@ -30,14 +34,10 @@ def test_the_study_executes_what_is_missing_and_writes_its_page(tmp_path):
     places = ["--out", out, "--data", tmp_path / "collection", "--model", model, "--report", page]
 
     def study(rows, *more):
-        script = ROOT / "studies/star_adore.py"
-        command = [sys.executable, script, *places, *words, "--rows", rows, "--jobs", "2", "--threads", "1", *more]
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
-        done = subprocess.run(
-            [*map(str, command)], capture_output=True, text=True, env=environment, timeout=900, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stderr
+        command = ["star_adore.py", *places, *words, "--rows", rows, "--jobs", "2", "--threads", "1", *more]
+        monkeypatch.setattr(sys, "argv", [*map(str, command)])
+        module.main(harness.arguments("", module.options))
+        return capsys.readouterr().err
 
     assert study("star,star-adore").count(": done") == 10
     before = {file: file.stat().st_mtime_ns for file in out.rglob("*.jsonl")}

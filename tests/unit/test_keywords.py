@@ -1,9 +1,6 @@
 """The keywords of what trains: the module is what the settings of the recipes make of it."""
 
 import importlib.util
-import os
-import subprocess
-import sys
 import typing
 from pathlib import Path
 
@@ -55,21 +52,3 @@ def test_the_docstring_of_train_names_all_that_it_takes_but_settings():
     for name in [*Options.__annotations__, *RECIPES]:
         assert f"``{name}``" in told, name
     assert "prepare" not in told  # it stands alone
-
-
-@pytest.mark.slow
-def test_a_wrong_keyword_is_an_error_of_mypy(tmp_path):
-    place = tmp_path / "snippet.py"
-    place.write_text(
-        "import hardneg as hn\n"
-        'hn.train("star", "d", "m", "o", learning_rate=1e-5, on_step=print, progress=False)\n'
-        'hn.train("star", "d", "m", "o", learning_rat=1e-5)\n'
-        'hn.train("star", "d", "m", "o", learning_rate="high")\n'
-        'hn.train_adore("d", "m", "o", episodes=3)\n'
-    )
-    words = [sys.executable, "-m", "mypy", str(place)]
-    environment = os.environ | {"MYPYPATH": str(ROOT / "src")}
-    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900)
-    faults = [line for line in done.stdout.splitlines() if "snippet.py" in line and ": error:" in line]
-    lines = {line.partition("snippet.py:")[2].partition(":")[0] for line in faults}
-    assert lines == {"3", "4", "5"}, done.stdout
