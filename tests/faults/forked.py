@@ -7,9 +7,11 @@ import subprocess
 import sys
 import time
 import traceback
+import types
 from typing import ClassVar
 
 from hardneg import cli
+from hardneg.recipes.roles import supervision
 
 
 class Forked:
@@ -54,6 +56,12 @@ class Forked:
 
     def kill(self):
         self.send_signal(signal.SIGKILL)
+
+
+def supervise_forks(patch):
+    """Let the supervisor fork its processes; others, such as matplotlib's, start theirs as ever."""
+    forking = types.SimpleNamespace(**{**vars(subprocess), "Popen": Forked})
+    patch.setattr(supervision, "subprocess", forking)
 
 
 def fork(work, *, stdin=None, stderr=None, prepare=lambda: None):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import hardneg as hn
-from faults.forked import Forked, fork
+from faults.forked import Forked, fork, supervise_forks
 from hardneg import cli, settings_of
 from hardneg.errors import ArtifactError, Faults, PeerError, SettingsError
 from hardneg.experiment.layout import Layout
@@ -49,7 +49,7 @@ WEIGHTS = [f"{name}/model.safetensors" for name in ("model", "ranker", "first-ra
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Roles are forks of this process, and one that was killed begins again soon."""
-    monkeypatch.setattr(supervision.subprocess, "Popen", Forked)
+    supervise_forks(monkeypatch)
     monkeypatch.setattr(supervision, "BACKOFF", (0.05,))
     monkeypatch.setattr(stop_flag, "signal", None)
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")  # its threads do not survive a fork
@@ -99,7 +99,7 @@ def dying(role, module, name, count, *, once=True):
 def roles_forked():
     """Within it roles are forks of this process, also for what a module shares."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(supervision.subprocess, "Popen", Forked)
+        supervise_forks(patch)
         patch.setenv("TOKENIZERS_PARALLELISM", "false")
         yield patch
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from faults.forked import Forked, fork
+from faults.forked import Forked, fork, supervise_forks
 from hardneg import cli
 from hardneg.data.importing import open_data
 from hardneg.models.rankers import new_ranker, save_ranker
@@ -71,7 +71,7 @@ def world(tmp_path_factory):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(supervision.subprocess, "Popen", Forked)
+        supervise_forks(patch)
         patch.setattr(supervision, "BACKOFF", (0.05, 0.3, 1.0, 2.0, 4.0))
         patch.setattr(supervision, "BEGIN_SECONDS", 5.0)
         patch.setenv("TOKENIZERS_PARALLELISM", "false")  # its threads do not survive a fork
