@@ -1,6 +1,7 @@
 """Faults are one line each, and ``docs/errors.md`` lists every code of the source under its exit status."""
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -78,15 +79,25 @@ def is_fault(value):
     return isinstance(value, type) and issubclass(value, HardnegError)
 
 
+@functools.cache
 def trees():
+    """The modules of the source by their names."""
+    found = {}
     for path in sorted(SOURCE.rglob("*.py")):
         name = ".".join(("hardneg", *path.relative_to(SOURCE).with_suffix("").parts))
-        yield name.removesuffix(".__init__"), ast.parse(path.read_text("utf-8"))
+        found[name.removesuffix(".__init__")] = ast.parse(path.read_text("utf-8"))
+    return found
+
+
+@functools.cache
+def nodes(tree):
+    """All nodes of a tree, top down."""
+    return list(ast.walk(tree))
 
 
 def own_kinds(tree, kinds):
     """The fault classes that a module defines: name -> exit status, its own or that of the class above."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.ClassDef) and (above := {ast.unparse(base) for base in node.bases} & set(kinds)):
             own = [ast.literal_eval(line.value) for line in node.body if ast.unparse(line).startswith("status = ")]
             yield node.name, (own or [kinds[above.pop()]])[0]
@@ -104,7 +115,7 @@ def functions_around(tree):
     """For each call, the innermost function it stands in (a later walk is a deeper one)."""
     return {
         call: function
-        for function in ast.walk(tree)
+        for function in nodes(tree)
         if isinstance(function, ast.FunctionDef)
         for call in ast.walk(function)
         if isinstance(call, ast.Call)
@@ -116,12 +127,12 @@ def called(call):
 
 
 def calls(tree, names):
-    return [node for node in ast.walk(tree) if isinstance(node, ast.Call) and called(node) in names]
+    return [node for node in nodes(tree) if isinstance(node, ast.Call) and called(node) in names]
 
 
 def own_codes(tree, kinds):
     """(code, exit status) of the fault classes that give their own code to the class above."""
-    for kind in ast.walk(tree):
+    for kind in nodes(tree):
         if isinstance(kind, ast.ClassDef) and kind.name in kinds:
             for call in calls(kind, {"__init__"}):
                 yield from ((code, kinds[kind.name]) for code in constants(call.args[0]))
@@ -129,9 +140,9 @@ def own_codes(tree, kinds):
 
 def forwarded(tree):
     """Calls whose code stands nowhere in them: the function around, and which of its arguments is the code."""
-    inside = functions_around(tree)
-    for call in calls(tree, STATUSES):
-        if not constants(call.args[0]):
+    if unseen := [call for call in calls(tree, STATUSES) if not constants(call.args[0])]:
+        inside = functions_around(tree)
+        for call in unseen:
             function = inside[call]
             names = [argument.arg for argument in function.args.args if argument.arg != "self"]
             code = ast.unparse(call.args[0])
@@ -140,7 +151,7 @@ def forwarded(tree):
 
 def codes_of_source():
     """All (code, exit status) that the source can raise, and the calls whose code is passed on unseen."""
-    modules = dict(trees())
+    modules = trees()
     kinds = dict(STATUSES)
     for tree in modules.values():
         kinds |= dict(own_kinds(tree, kinds))
@@ -163,9 +174,9 @@ def codes_of_source():
 def codes_of_the_command_line():
     """(code, exit status) of the lines that the command line itself writes."""
     found = set()
-    for name, tree in trees():
+    for name, tree in trees().items():
         if name.startswith("hardneg.cli"):
-            for node in ast.walk(tree):
+            for node in nodes(tree):
                 if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
                     line, status = (ast.unparse(part) for part in node.value.elts)
                     line = "'USAGE: '" if "usage_line" in line else line

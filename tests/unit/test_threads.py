@@ -162,7 +162,7 @@ FROM_PYTHON = """
 import hardneg as hn
 hn.Filters
 {said}
-hn.plan
+hn.load_encoder
 import torch
 print(torch.get_num_threads())
 """

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -237,8 +236,10 @@ def save_ranker(
 
 def _write_model(draft: Draft, ranker: CrossEncoder) -> None:
     """Configuration, tokenizer and weights; names of types are written out, or versions differ in them."""
+    from transformers import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING as CLASSIFIERS
+
     tower, config = ranker.tower, copy.deepcopy(ranker.tower.transformer.config)
-    classifier: Any = transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)]
+    classifier: Any = CLASSIFIERS[type(config)]
     config.architectures = [classifier.__name__]
     config.sentence_transformers = {"activation_fn": FUNCTIONS[ranker.settings.activation]}
     tokenizer = copy.deepcopy(tower.pretrained_tokenizer)

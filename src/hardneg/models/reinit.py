@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import nn
-from transformers import PreTrainedModel
 
 from hardneg import keyed_random
 from hardneg.errors import SettingsError
+
+if TYPE_CHECKING:  # it takes seconds to import, and a plan does without
+    from transformers import PreTrainedModel
 
 
 def reinitialize(transformer: PreTrainedModel, layers: int, *, seed: int) -> None:
